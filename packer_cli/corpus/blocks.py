@@ -89,6 +89,21 @@ def fingerprint(path: str, *, on_chunk: Callable[[bytes], None] | None = None) -
     return digest.hexdigest()
 
 
+def hold(file: CorpusFile) -> CorpusFile:
+    """The file with its bytes in memory, and their fingerprint: a small one need not be opened again to be read.
+
+    Raises InputError when it cannot be read.
+    """
+    import xxhash
+
+    try:
+        with open_file(file.path) as raw:
+            content = raw.readall()
+    except OSError as error:
+        raise unreadable(file.path, error) from error
+    return file._replace(fingerprint=xxhash.xxh3_128_hexdigest(content), content=content)
+
+
 def fingerprint_of(paths: Sequence[str]) -> str:
     """xxh3-128 over the fingerprints of several files that belong together."""
     import xxhash
@@ -113,7 +128,7 @@ class Blocks:
         """Bytes of the file itself read so far, compressed ones for a compressed file."""
         self.broken = ""
         try:
-            self._raw = open_file(file.path, stop)
+            self._raw = open_file(file.path, stop) if file.content is None else io.BytesIO(file.content)
             if start:
                 self._raw.seek(start)
         except OSError as error:

@@ -39,7 +39,10 @@ class CorpusFile(NamedTuple):
     compression: Literal["none", "gzip", "zstd"] = "none"
     num_bytes: int = 0
     fingerprint: str = ""
-    """xxh3-128 of the content (a data set's own fingerprint for `datasets`); never of names or times."""
+    """xxh3-128 of the content (a data set's own fingerprint for `datasets`); never of names or times. Empty where
+    nobody has read the file."""
+    content: bytes | None = None
+    """All its bytes, where they are in memory."""
 
 
 class CorpusSlice(NamedTuple):

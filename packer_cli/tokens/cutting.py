@@ -17,6 +17,7 @@ from packer_cli.corpus.types import CorpusFile, CorpusSlice
 from packer_cli.engine.base import Engine
 from packer_cli.engine.worker import Died
 from packer_cli.files import fingerprint
+from packer_cli.remote.system import is_url
 from packer_cli.tokens.slices import EXPANSION
 
 COLUMNAR = ("parquet", "arrow", "datasets")
@@ -81,15 +82,25 @@ def list_units(files: Sequence[CorpusFile]) -> list[Unit]:
     return units
 
 
-def cut_units(units: Sequence[Unit], engine: Engine) -> list[Cut]:
+def cut_units(units: Sequence[Unit], engine: Engine, *, is_first: bool = False) -> list[Cut]:
     """The parts of units, in order; files without data have none. A file that crashes its reader is unreadable.
 
     Price: that of `slice_corpus`; columnar files use all workers.
 
+    Args:
+        is_first: there is no part of an earlier run to compare fingerprints with. Small files whose only slice follows
+            from their size are then not read, and have none.
+
     Raises:
         InputError: a file cannot be read.
     """
-    of_file = iter(_cut_files([file for unit in units for file in unit.files], engine))
+    is_listed = [is_first and unit.is_shared and _is_one_slice(file) for unit in units for file in unit.files]
+    files = [file for unit in units for file in unit.files]
+    of_read = iter(_cut_files([file for file, is_known in zip(files, is_listed, strict=True) if not is_known], engine))
+    of_file = (
+        [CorpusSlice(file=file, start=0, stop=file.num_bytes)] if is_known else next(of_read)
+        for file, is_known in zip(files, is_listed, strict=True)
+    )
     cuts: list[Cut] = []
     for unit in units:
         slices = [slice_ for _ in unit.files for slice_ in next(of_file)]
@@ -106,6 +117,12 @@ def cut_units(units: Sequence[Unit], engine: Engine) -> list[Cut]:
             if part
         ]
     return cuts
+
+
+def _is_one_slice(file: CorpusFile) -> bool:
+    """Whether a small file is one slice, whatever it holds. If it cannot be opened, reading it will say why."""
+    is_plain = file.format in ("jsonl", "text") and file.compression == "none" and file.num_bytes > 0
+    return is_plain and (is_url(file.path) or os.access(file.path, os.R_OK))
 
 
 def _cut_files(files: Sequence[CorpusFile], engine: Engine) -> list[list[CorpusSlice]]:

@@ -9,11 +9,13 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
+from packer_cli.corpus.blocks import hold
 from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, RecordSchema, Reject
 from packer_cli.engine.sink import Sink, Written, write_part
 from packer_cli.errors import TokenizerError
@@ -40,7 +42,8 @@ class PartTask:
     """File name of the part."""
     slices: tuple[CorpusSlice, ...]
     """The slices of input in the part, in order."""
-    fingerprint: str
+    shared_fingerprint: str
+    """Of what decides the bytes of all parts: options, tokenizer, versions."""
     tokenizer: str
     tokenizer_fingerprint: str
     """Covers the tokenizer's files and the chat template; a process caches loaded tokenizers by it."""
@@ -50,6 +53,26 @@ class PartTask:
     alpaca: AlpacaForm | Literal["auto"]
     encoder_options: tuple[tuple[str, Any], ...]
     """Keyword arguments of `Encoder`."""
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of everything that decides the part's bytes. All slices' files must have been read."""
+        assert all(slice_.file.fingerprint for slice_ in self.slices)
+        return fingerprint(self.shared_fingerprint, *map(_content, self.slices))
+
+    def read(self) -> PartTask:
+        """The task with the files that nobody has read yet, which are small, in memory."""
+        slices = (
+            slice_ if slice_.file.fingerprint else slice_._replace(file=hold(slice_.file)) for slice_ in self.slices
+        )
+        return replace(self, slices=tuple(slices))
+
+
+def _content(slice_: CorpusSlice) -> list[Any]:
+    """Identifies a slice's contents, without names. Compression is included: it decides what the bytes mean."""
+    file = slice_.file
+    compression = [] if file.compression == "none" else [file.compression]
+    return [file.fingerprint, file.format, slice_.start, slice_.stop, *compression]
 
 
 class Description(NamedTuple):
@@ -66,7 +89,7 @@ def work(folder: Path, task: PartTask | Description) -> Written | dict[str, Any]
     """Do a task in the store's folder. Lives here because workers need not import the stage."""
     if isinstance(task, Description):
         return describe_tokenizer(task.of)
-    return write_part(tokenize_part, task, folder, WORK)
+    return write_part(tokenize_part, task.read(), folder, WORK)
 
 
 def load_ahead(tokenizer: str, chat_template: str | None) -> None:

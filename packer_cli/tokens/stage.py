@@ -88,11 +88,11 @@ def tokenize(
         TooManyRejectedError: see `--max-rejected`; finished parts stay for the next run.
     """
     sources, files = discover(config.inputs, output=str(folder.parent))
-    cuts = cut_units(list_units(files), engine)
+    before = current_index(folder)
+    cuts = cut_units(list_units(files), engine, is_first=before is None and not (folder / WORK).exists())
     if not cuts:
         raise InputError(no_data([source.name for source in sources]))
     tasks = part_tasks(config, cuts)
-    before = current_index(folder)
     parts = Parts(folder, WORK, INDEX_NAME, tasks, slice_bytes(tasks))
     parts.find(engine, listed_parts(folder, before))
     num_reused = make_parts(config, parts, folder, engine, progress)

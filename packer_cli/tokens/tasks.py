@@ -9,7 +9,6 @@ from functools import cache
 from typing import Any
 
 from packer_cli.config import TokenizeConfig
-from packer_cli.corpus.types import CorpusSlice
 from packer_cli.files import fingerprint
 from packer_cli.tokens.cutting import Cut
 from packer_cli.tokens.index import STORE_VERSION
@@ -33,7 +32,7 @@ def part_tasks(config: TokenizeConfig, cuts: Sequence[Cut]) -> list[PartTask]:
         PartTask(
             name=cut.name,
             slices=cut.slices,
-            fingerprint=fingerprint(shared, *map(_content, cut.slices)),
+            shared_fingerprint=shared,
             tokenizer=config.tokenizer,
             tokenizer_fingerprint=fingerprint(files, options["chat_template"]),
             chat_template=config.chat_template,
@@ -49,13 +48,6 @@ def part_tasks(config: TokenizeConfig, cuts: Sequence[Cut]) -> list[PartTask]:
         )
         for cut in cuts
     ]
-
-
-def _content(slice_: CorpusSlice) -> list[Any]:
-    """Identifies a slice's contents, without names. Compression is included: it decides what the bytes mean."""
-    file = slice_.file
-    compression = [] if file.compression == "none" else [file.compression]
-    return [file.fingerprint, file.format, slice_.start, slice_.stop, *compression]
 
 
 def sample_options(config: TokenizeConfig) -> dict[str, Any]:

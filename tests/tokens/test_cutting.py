@@ -14,8 +14,10 @@ from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.discover import discover
 from packer_cli.corpus.types import CorpusFile
 from packer_cli.engine.local import LocalEngine
+from packer_cli.errors import InputError
 from packer_cli.stages.tokenize import run_tokenize
 from packer_cli.tokens.cutting import GROUP_BYTES, GROUP_FILES, cut_units, list_units
+from packer_cli.tokens.stage import tokenize
 from packer_cli.tokens.store import TokenStore
 
 MIB = 1 << 20
@@ -81,6 +83,48 @@ def test_a_part_is_named_by_its_first_file_and_slice(tmp_path: Path) -> None:
         for name in ("a", "empty", "c"):
             (tmp_path / f"{name}.jsonl").unlink()
         assert cut_units(units[1:2], engine) == cuts[1:4]
+
+
+def test_a_first_run_does_not_read_small_files_to_cut_them(tmp_path: Path) -> None:
+    """The same parts, and the same slices but for the fingerprints of files that share a part."""
+    line = json.dumps({"text": "x" * 2**20}) + "\n"
+    contents = {"a.jsonl": line, "b.txt": "text", "c.json": "[]", "d.jsonl": line * 9, "e.jsonl": line}
+    for name, content in contents.items():
+        (tmp_path / name).write_text(content)
+    units = list_units(discover([str(tmp_path / name) for name in contents])[1])
+    with LocalEngine(1) as engine:
+        cuts = cut_units(units, engine)
+        for name in ("a.jsonl", "b.txt", "e.jsonl"):
+            (tmp_path / name).write_bytes(b"")
+        first = cut_units(units, engine, is_first=True)
+        (tmp_path / "a.jsonl").unlink()
+        with pytest.raises(InputError, match=r"a\.jsonl: cannot be read: No such file"):
+            cut_units(units, engine, is_first=True)
+    assert [(cut.name, cut.start, cut.stop) for cut in first] == [(cut.name, cut.start, cut.stop) for cut in cuts]
+    unread = [Path(slice_.file.path).name for cut in first for slice_ in cut.slices if not slice_.file.fingerprint]
+    assert unread == ["a.jsonl", "b.txt", "e.jsonl"]
+    for one, other in zip(first, cuts, strict=True):
+        for new, old in zip(one.slices, other.slices, strict=True):
+            assert new == old or new._replace(file=new.file._replace(fingerprint=old.file.fingerprint)) == old
+
+
+def test_a_later_run_finds_the_parts_of_small_files(tmp_path: Path, repo: Path) -> None:
+    """The worker of a first run gives a part the fingerprint that a later run compares with its files."""
+    for name in "abc":
+        record = {"text": f"text {name}", "of_no_use": " " * (GROUP_BYTES * 2 // 3)}
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(record) + "\n")
+    inputs = tuple(str(tmp_path / f"{name}.jsonl") for name in "abc")
+    config = TokenizeConfig(inputs=inputs, tokenizer=str(repo / "examples" / "sample" / "tokenizer"))
+    store = tmp_path / "out" / "tokens"
+    with LocalEngine(1) as engine:
+        index, num_reused = tokenize(config, store, engine)
+        assert (len(index.parts), num_reused) == (3, 0)
+        before = {path.name: path.read_bytes() for path in store.iterdir()}
+        (store / index.parts[1].path).unlink()
+        assert tokenize(config, store, engine) == (index, 2)
+        assert {path.name: path.read_bytes() for path in store.iterdir()} == before
+        (tmp_path / "b.jsonl").write_text('{"text": "another"}' + " " * (GROUP_BYTES * 2 // 3))
+        assert tokenize(config, store, engine)[1] == 2
 
 
 @pytest.mark.parametrize("form", ["parquet", "zst"])
