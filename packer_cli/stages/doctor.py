@@ -138,7 +138,10 @@ def _solver() -> Check:
     """Solve a small program, as packing `ilp`, bounds and some strategies do."""
     from packer_cli.plan.packing.ilp.solver import add_variable, make_solver
 
-    remedy = "run pip install highspy; only --packing ilp, --bound lp and --strategy flexsp or hydraulis need a solver"
+    remedy = (
+        "run pip install highspy; only --packing ilp, --bound lp, --strategy flexsp or hydraulis, and wlb with "
+        "--packing solver need one"
+    )
     try:
         import pulp
 

@@ -33,6 +33,8 @@ _FIGURES: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("tokens", "num_tokens", "{:,}".format),
 )
 """Label, field of `Metrics`, and how a value is written."""
+_KNOWN_WITHOUT_PACKS = ("num_packs", "packs_lower_bound", "num_iterations", "num_samples", "num_tokens")
+"""Fields that mean something for a group without packs, too."""
 
 
 def print_stats(metrics: PlanMetrics) -> None:
@@ -42,7 +44,8 @@ def print_stats(metrics: PlanMetrics) -> None:
     columns += [("all", overall), ("baseline", baseline)]
     rows = []
     for label, field, show in _FIGURES:
-        values = [getattr(column, field) for _, column in columns]
+        is_known = field in _KNOWN_WITHOUT_PACKS
+        values = [getattr(column, field) if column.num_packs or is_known else None for _, column in columns]
         if any(value is not None for value in values):
             rows.append([label, *("" if value is None else show(value) for value in values)])
     title = "Balance and padding (lower is better, except Ave-T)"
