@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from packer_cli.sizes import counted
 from tests.benchmark.measure import HOW_LONG, BenchmarkError, Run, num_cores, run_measured
 from tests.benchmark.plan import MIX128K, mix128k
 from tests.benchmark.report import spread, table, versions
@@ -57,7 +58,8 @@ def run(work: Path, runs: int) -> str:
         f"default table. {MIX128K}. *Gamma* lengths have a Pareto tail of the share and least length named, up to "
         f"128K. {HOW_LONG} *Plans* is the wall time of all rows' `build_plan` together, which includes the 10 s of "
         "`ilp`'s time limit. *Cores* is CPU time divided by wall time, and *elsewhere* the share of the cores that "
-        f"other programs used meanwhile. {runs} run(s); median (minimum-maximum). {versions(('numba', 'numpy'))}."
+        f"other programs used meanwhile. {counted(runs, 'run')}; median (minimum-maximum). "
+        f"{versions(('numba', 'numpy'))}."
     )
     header = ["", "million tokens", "wall, s", "CPU, s", "plans, s", "cores", "elsewhere"]
     return "\n\n".join([text, table(header, rows), "\n".join(verdicts)])

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from backports import zstd
 
+from packer_cli.sizes import counted
 from tests.benchmark.measure import HOW_LONG, BenchmarkError, Run, num_cores, run_measured
 from tests.benchmark.report import mebibytes, spread, table, times, versions
 from tests.benchmark.rival import corpora
@@ -92,10 +93,10 @@ def run(work: Path, runs: int) -> str:
         f"`hbpack tokenize` with {num_cores()} workers. The {len(lines):,} shared chats "
         f"({mebibytes(sum(map(len, lines)))} MiB) are stored as JSON lines, as one JSON array, as compressed lines, "
         f"as {SMALL_FILES:,} files of JSON lines in one folder, and as {SOURCES:,} files that the command line names; "
-        f"*{REPEATED}* is compared with the same in {SMALL_FILES:,} files. "
-        f"{runs} runs each, in turn; median (minimum-maximum). *{LARGE_NAMES[0]}* repeats the chats; it ran once, and "
-        f"is compared with *{LARGE_NAMES[1]}*. *Cores* is CPU time divided by wall time, with the start and end of "
-        f"the command. {HOW_LONG} {versions(('gigatoken', 'tokenizers', 'pyarrow'))}."
+        f"*{REPEATED}* is compared with the same in {SMALL_FILES:,} files. {counted(runs, 'run')} each, in turn; "
+        f"median (minimum-maximum). *{LARGE_NAMES[0]}* repeats the chats; it ran once, and is compared with "
+        f"*{LARGE_NAMES[1]}*. *Cores* is CPU time divided by wall time, with the start and end of the command. "
+        f"{HOW_LONG} {versions(('gigatoken', 'tokenizers', 'pyarrow'))}."
     )
     header = ["", "wall, s", "to JSON lines", "CPU, s", "cores"]
     return f"{text}\n\n{table(header, rows)}\n\n" + "\n".join(verdicts)

@@ -60,15 +60,15 @@ def run(work: Path, num_runs: int) -> str:
         f"CP degree {CP}, packs of one group. Attention's time is predicted piece by piece: a kernel in tiles of 128 "
         "queries, on the slowest rank. *rho* is the rate for pieces of fewer than 256 queries over that for longer "
         f"ones; pairs of numbers are for {' and '.join(f'{rho:g}' for rho in RHOS)}. A *layer* adds everything else "
-        "of a layer of an 8B model on H100s, which all ranks share evenly. *Published* deals what samples leave over "
-        "token by token. The paper measured a layer of a 7B model: per document 1.01x (64K) and 1.07x (128K) over per "
-        "sequence, and the choice 7.5 % over per sequence and 3.4 % over per document. The web mix is lognormal, with "
-        "80 % of the tokens in documents under half the window."
+        "of a layer of an 8B model on H100s, which all ranks share evenly. *Published* deals out the tokens that "
+        "samples leave over one by one. The paper measured a layer of a 7B model: per document 1.01x (64K) and "
+        "1.07x (128K) over per sequence, and the choice 7.5 % over per sequence and 3.4 % over per document. The web "
+        "mix is lognormal, with 80 % of the tokens in documents under half the window."
     )
     even = "**How even**: attention work of the busiest rank over the mean, less 1: mean over packs, and greatest."
     indices = (
-        "**Speed of the indices** of one rank's part of a row of 128K, beside `np.arange` of as many and `take` of as "
-        "many token ids (CPU time, median)."
+        "**Speed of the indices** of one rank's part of a row of 128K, compared with `np.arange` of as many and "
+        "`take` of as many token ids (CPU time, median)."
     )
     choice = "**Speed of the choice** (CPU time, after compilation)."
     measured = (

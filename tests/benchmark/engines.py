@@ -8,6 +8,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+from packer_cli.sizes import counted
 from tests.benchmark.measure import HOW_LONG, Run, num_cores, run_measured
 from tests.benchmark.report import mebibytes, spread, table, times, versions
 from tests.benchmark.rival import corpora
@@ -49,7 +50,8 @@ def run(work: Path, runs: int) -> str:
         f"`hbpack pack` of {_COPIES} copies of the shared chats ({mebibytes(path.stat().st_size)} MiB) in one file, "
         f"with {num_cores()} workers. With `--engine ray`, the run starts and ends a Ray of this machine. *Started* "
         "is the time until the tokenizer is known, which is when the first worker is about to begin. "
-        f"{runs} runs each, in turn; median (minimum-maximum). {HOW_LONG} {versions(('ray', 'gigatoken', 'pyarrow'))}."
+        f"{counted(runs, 'run')} each, in turn; median (minimum-maximum). {HOW_LONG} "
+        f"{versions(('ray', 'gigatoken', 'pyarrow'))}."
     )
     header = ["", "wall, s", "to local", "CPU, s", "CPU to local", "started, s"]
     path.unlink()

@@ -79,11 +79,11 @@ def _intro() -> str:
 
 def _ours_and_the_papers() -> str:
     return (
-        f"**Beside the paper**: it measures {PAPER} over Megatron-LM, DeepSpeed and HotSPa, for 7B to 32B on both "
+        f"**The paper** measures {PAPER} over Megatron-LM, DeepSpeed and HotSPa, for 7B to 32B on both "
         "data sets; its values for each setting are only in a figure. *Packed to the longest* is its Megatron-LM: one "
         "layout for all steps, the best of the table that holds the longest sample; rows packed to the longest length "
-        "in the order of the data, and dealt to the pipelines in turn. What is off: the lengths are ours; nothing but "
-        "the model's costs is counted (no gradient synchronisation, no switch of layouts, which the paper overlaps); "
+        "in the order of the data, and dealt to the pipelines in turn. What differs: the lengths are ours; only the "
+        "model's costs count (no gradient synchronisation, no switch of layouts, which the paper overlaps); "
         "the baseline's layout is tuned by the same model that predicts it; and the costs end at tp 16 and pp 8, with "
         "no context parallelism. *Single, balanced* is the same layout with our stages 1 and 2: what is left is the "
         "gain of unlike pipelines, and of changing them."
@@ -272,6 +272,6 @@ def _optimum() -> str:
         seconds(float(np.mean(of_search))), seconds(float(np.mean(of_program))),
     ]  # fmt: skip
     return (
-        f"**Stages 1 and 2 beside the joint integer program** ({_TIME_LIMIT:.0f} s at most), on {_SMALL_STEPS} random "
+        f"**Stages 1 and 2, and the joint integer program** ({_TIME_LIMIT:.0f} s at most), on {_SMALL_STEPS} random "
         f"steps of 3 to 10 samples on 1 to 3 pipelines\n\n{table(header, [row])}"
     )

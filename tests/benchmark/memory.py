@@ -52,13 +52,12 @@ def run(work: Path, runs: int) -> str:
             verdict = "Met" if large <= most else "Missed"
             lines.append(
                 f"- {verdict}: {name}, {stage}: {large / small:.2f} times the memory for {TIMES} times the input, "
-                f"{(large - small * MOST_GROWTH) / max(1, samples[1] - samples[0]):,.0f} bytes a sample over "
-                f"{MOST_GROWTH:g} times (target: {BYTES_A_SAMPLE})."
+                f"{mebibytes(large)} MiB (target: at most {mebibytes(most)} MiB)."
             )
     text = (
         f"Peak memory of each command with {num_cores()} workers, on one file and on one of {TIMES} times its "
         "records. *Chats* and *Parquet* repeat the shared chats and long documents; of *rejected*, no record is "
-        f"valid. *Most* is what is asked: {MOST_GROWTH:g} times the peak of the small file, and {BYTES_A_SAMPLE} "
+        f"valid. *Most* is the target: {MOST_GROWTH:g} times the peak of the small file, and {BYTES_A_SAMPLE} "
         f"bytes for each further sample. One run each. *Peak* is the largest proportional set size (PSS, "
         "which counts shared pages once) of all processes of the tree together, read every "
         f"{SAMPLE_SECONDS * 1000:.0f} ms, without mapped files, whose pages the system takes back when "

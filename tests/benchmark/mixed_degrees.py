@@ -80,7 +80,7 @@ def _search() -> str:
         "", "mean gap", "greatest gap", "same time", "proved optimal", "CPU time, search", "CPU time, program",
     ]  # fmt: skip
     return (
-        f"**The search beside the integer program** ({_TIME_LIMIT:.0f} s at most), on {_SMALL_BATCHES} random batches "
+        f"**The search and the integer program** ({_TIME_LIMIT:.0f} s at most), on {_SMALL_BATCHES} random batches "
         f"of 4 to 14 samples on 4 to 16 GPUs\n\n{table(header, [['all batches', *row]])}"
     )
 

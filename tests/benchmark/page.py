@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from packer_cli.sizes import counted
 from tests.benchmark.measure import HOW_LONG, Run, num_cores, run_measured
 from tests.benchmark.plan import MIX128K, mix128k
 from tests.benchmark.report import spread, table, versions
@@ -55,8 +56,8 @@ def run(work: Path, runs: int) -> str:
     text = (
         f"`hbpack report LENGTHS.npy --groups 16k:1,128k:8 --gpus 32` with {num_cores()} workers, which also plans "
         f"the lengths. {MIX128K}. {HOW_LONG} *Drawn* is the time in which headless Chromium opens the page and draws "
-        f"every chart. *Elsewhere* is the share of the cores that other programs used meanwhile. {runs} run(s); "
-        f"median (minimum-maximum). {versions(('numba', 'numpy'))}."
+        f"every chart. *Elsewhere* is the share of the cores that other programs used meanwhile. "
+        f"{counted(runs, 'run')}; median (minimum-maximum). {versions(('numba', 'numpy'))}."
     )
     header = ["", "wall, s", "CPU, s", "page, MiB", "drawn, s", "elsewhere"]
     return "\n\n".join([text, table(header, rows), "\n".join(verdicts)])

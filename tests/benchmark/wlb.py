@@ -173,7 +173,7 @@ def _remarks(beside: list[str]) -> str:
         + "). Longest-first dealing to the least sum of squares is close to the optimum of the paper's eq. 1, so the "
         "program gains little.\n\nOriginal packing is more even than greed over one batch because it cuts documents "
         "where rows end, and a cut document takes less attention; the paper does not say how its original packing "
-        "treats them. Greed over several batches falls as in the paper. It carries the shortest documents, and some "
-        "of them for very long. The queues are more even than the paper's, with the same mean delay: their thresholds "
-        "are tuned for this mix."
+        "treats them. With more batches, the imbalance of greed falls as in the paper. Greed carries the shortest "
+        "documents, some of them for very long. The queues are more even than the paper's, with the same mean delay: "
+        "their thresholds are tuned for this mix."
     )

@@ -10,6 +10,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+from packer_cli.sizes import counted
 from tests.benchmark.measure import HOW_LONG, BenchmarkError, Run, folder_bytes, run_measured
 from tests.benchmark.report import mebibytes, spread, table, versions
 from tests.benchmark.rival import corpora
@@ -72,7 +73,8 @@ def run(work: Path, runs: int) -> str:
         "`cp -r` of what it wrote, and `sync`. Both read and write the same number of bytes; hbpack puts them into "
         "another order, computes checksums, and syncs each file. *Imports* is Python with the modules of `write`, "
         "without any work. "
-        f"{runs} runs each, in turn; median (minimum-maximum). {HOW_LONG} {versions(('numpy', 'pyarrow', 'xxhash'))}."
+        f"{counted(runs, 'run')} each, in turn; median (minimum-maximum). {HOW_LONG} "
+        f"{versions(('numpy', 'pyarrow', 'xxhash'))}."
     )
     return f"{text}\n\n{table(header, rows)}\n\n" + "\n".join(met)
 
