@@ -49,7 +49,7 @@ def command(path: str, as_json: bool, bound: Literal["l2", "lp"], **values: Any)
     if found.plan:
         print_counts(found.plan.counts)
         print_stats(found.plan.metrics)
-        print_masks([*(group.name for group in found.plan.metrics.groups), "all"], found.plan.masks, found.plan.mask)
+        print_masks(found.plan.metrics, found.plan.masks, found.plan.mask)
         overall = found.plan.metrics.overall
         what = f"{counted(overall.num_packs, 'pack')} in {counted(overall.num_iterations, 'iteration')}"
         if found.lengths:

@@ -110,9 +110,10 @@ def _print_delays(overall: OverallMetrics) -> None:
         )
 
 
-def print_masks(names: Sequence[str], masks: Sequence[Sparsity], mask: Mask) -> None:
-    """Print what the masks leave out of attention, a row for each name."""
+def print_masks(metrics: PlanMetrics, masks: Sequence[Sparsity], mask: Mask) -> None:
+    """Print what the masks leave out of attention, a row for each group with packs, and one for all."""
     header = ["", "scores left out", f"blocks of {BLOCK} left out", "packs for FlexAttention", "dense work"]
+    named = [*((group.name, group.num_packs) for group in metrics.groups), ("all", metrics.overall.num_packs)]
     rows = [
         [
             name,
@@ -121,7 +122,8 @@ def print_masks(names: Sequence[str], masks: Sequence[Sparsity], mask: Mask) -> 
             ratio(figures.flex_share),
             f"{figures.dense_work:,.1f}",
         ]
-        for name, figures in zip(names, masks, strict=True)
+        for (name, num_packs), figures in zip(named, masks, strict=True)
+        if num_packs
     ]
     click.echo()
     print_table(
