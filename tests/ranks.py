@@ -21,7 +21,7 @@ def run_ranks(function: Callable[..., None], arguments: tuple[Any, ...], num_ran
     """Call `function(rank, *arguments)` in each process; an assertion that fails there fails the test."""
     import torch.multiprocessing as mp
 
-    process_context(PRELOADED)  # Ends the server of a command, which has other imports.
+    process_context(PRELOADED)
     mp.start_processes(function, arguments, num_ranks, start_method="forkserver")
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,43 +54,53 @@ class S3Server:
             self.slow_down = self.cut = 0.0
 
 
-class _CutError(ConnectionError):
-    """Ends a connection: the server takes it for one that its client has closed."""
+def _handler(server: S3Server) -> Any:
+    """Answers with what the application says, or with a fault. Connections stay open, as those of S3 do."""
+    from werkzeug.serving import WSGIRequestHandler
+    from werkzeug.test import run_wsgi_app
 
-
-def _with_faults(app: Any, server: S3Server) -> Callable[..., Iterable[bytes]]:
     lock = threading.Lock()
 
-    def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        with lock:
-            draw, half = server.random.random(), server.random.random() < 0.5
-            server.requests.append(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}")
-            is_slow = draw < server.slow_down
-            is_cut = not is_slow and draw < server.slow_down + server.cut
-            server.faults += is_slow or is_cut
-        if is_slow:
-            size = int(environ.get("CONTENT_LENGTH") or 0)
-            environ["wsgi.input"].read(size)
-            start_response("503 Slow Down", [("Content-Type", "application/xml"), ("Connection", "close")])
-            return [SLOW_DOWN]
-        if not is_cut:
-            body = app(environ, start_response)
-            if environ["REQUEST_METHOD"] == "GET":
-                body = [*body]
+    class Handler(WSGIRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
+
+        def run_wsgi(self) -> None:
+            environ = self.make_environ()
+            size = -1 if "wsgi.input_terminated" in environ else int(self.headers.get("Content-Length", 0))
+            environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(size))  # The next request comes after it.
+            with lock:
+                draw, half = server.random.random(), server.random.random() < 0.5
+                server.requests.append(f"{self.command} {environ['PATH_INFO']}")
+                is_slow = draw < server.slow_down
+                is_cut = not is_slow and draw < server.slow_down + server.cut
+                server.faults += is_slow or is_cut
+            self.close_connection |= is_slow or is_cut
+            if is_slow:
+                self.answer(503, {"Content-Type": "application/xml", "Connection": "close"}, SLOW_DOWN)
+                return
+            blocks, status, headers = run_wsgi_app(self.server.app, environ)
+            body = b"".join(blocks)
+            if not is_cut:
                 with lock:
-                    server.sent[environ["PATH_INFO"]] += sum(map(len, body))
-            return body
-        body = b"".join(app(environ, start_response if half else lambda *_: None))
-        if half:
-            return _cut_off(body)
-        raise _CutError
+                    server.sent[environ["PATH_INFO"]] += len(body) if self.command == "GET" else 0
+                self.answer(int(status[:3]), headers, body)
+            elif half:
+                self.answer(int(status[:3]), headers, body, stop=len(body) // 2)
 
-    return answer
+        def answer(self, code: int, headers: Any, body: bytes, stop: int | None = None) -> None:
+            self.send_response(code)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            if "Content-Length" not in headers and code != 204:
+                self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body[:stop])
 
+        def log_request(self, *_: object) -> None:
+            """Nobody reads it."""
 
-def _cut_off(body: bytes) -> Iterator[bytes]:
-    yield body[: len(body) // 2]
-    raise _CutError
+    return Handler
 
 
 def forget_buckets() -> None:
@@ -104,16 +115,12 @@ def forget_buckets() -> None:
 def s3_server() -> Iterator[S3Server]:
     """A server on a free port of this machine."""
     from moto.server import create_backend_app
-    from werkzeug.serving import WSGIRequestHandler, make_server
-
-    class Handler(WSGIRequestHandler):
-        def connection_dropped(self, error: BaseException, environ: Any = None) -> None:
-            self.close_connection = True  # Otherwise it waits for the next request.
+    from werkzeug.serving import make_server
 
     logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
     server = S3Server()
-    app = _with_faults(create_backend_app("s3"), server)
-    listening = make_server("127.0.0.1", 0, app, threaded=True, request_handler=Handler)
+    app = create_backend_app("s3")
+    listening = make_server("127.0.0.1", 0, app, threaded=True, request_handler=_handler(server))
     server.url = f"http://127.0.0.1:{listening.server_port}"
     thread = threading.Thread(target=listening.serve_forever, daemon=True)
     thread.start()

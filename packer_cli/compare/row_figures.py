@@ -108,7 +108,7 @@ def row_figures(task: RowTask) -> RowFigures:
 def _rehearse(samples: Samples, task: RowTask) -> None:
     """Plan some of the samples, to load every kernel that these lengths need before the clock starts."""
     some = slice(None, None, 1 + len(samples.lengths) // _NUM_REHEARSED)
-    few = replace(samples, lengths=samples.lengths[some], sources=None)
+    few = replace(samples, lengths=samples.lengths[some].copy(), sources=None)
     options = task.rules.packing_options
     if hasattr(options, "time_limit"):
         options = type(options)(**vars(options) | {"time_limit": min(0.1, options.time_limit)})
@@ -122,7 +122,7 @@ def _pieces(samples: Samples, task: RowTask) -> Pieces:
 
 def _load_samples(task: RowTask) -> Samples:
     """Map the samples and read them once, so that the plan is not charged for them."""
-    lengths = np.load(task.folder / _LENGTHS, mmap_mode="r")
+    lengths = np.load(task.folder / _LENGTHS, mmap_mode="c")  # Numba would compile kernels anew for read-only ones.
     lengths.max(initial=0)
     path = task.folder / _SOURCES
     sources = np.load(path, mmap_mode="r") if path.exists() else None

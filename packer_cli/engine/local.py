@@ -9,7 +9,7 @@ from multiprocessing.connection import wait
 from typing import Any, Self
 
 from packer_cli.engine.base import Engine, Result, Task
-from packer_cli.engine.processes import interrupts_end_server, process_context, starting_workers
+from packer_cli.engine.processes import interrupts_end_servers, process_context, starting_workers
 from packer_cli.engine.signals import interrupts_later
 from packer_cli.engine.worker import Died, Worker
 
@@ -125,7 +125,7 @@ class LocalEngine(Engine):
 
     def _start(self) -> Worker:
         # A worker that is half started cannot be ended; but what is preloaded may compile kernels for long.
-        with starting_workers(), interrupts_end_server() if self._isolates else interrupts_later():
+        with starting_workers(), interrupts_end_servers() if self._isolates else interrupts_later():
             return Worker(process_context(self._preload, self._settings))
 
     def run_writing(

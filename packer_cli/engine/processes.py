@@ -16,15 +16,20 @@ from packer_cli.errors import RunError
 
 _DESCRIPTORS = 12
 """More than a process needs to start another one, which takes pipes and a socket."""
-_server: tuple[list[str], dict[str, str]] = ([], {})
-"""The modules that the running server was told to import, and its settings."""
+_Imports = tuple[str, ...]
+_chosen: _Imports = ()
+"""What the server was told to import from which processes are forked now."""
+_others: dict[_Imports, dict[str, Any]] = {}
+"""`multiprocessing`'s state of the other servers, which wait to be chosen again."""
+_settings: dict[_Imports, dict[str, str]] = {}
+"""The settings of each server."""
 
 
 def process_context(preload: Sequence[str] = (), settings: Mapping[str, str] | None = None) -> Any:
     """A context whose processes are forked from a server that has imported `preload`; starts the server if needed.
 
-    A server with other imports or settings is replaced; its processes must have ended. Without fork, processes are
-    spawned.
+    Servers with other imports keep running until this process ends. One with the same imports and other settings is
+    replaced; its processes must have ended. Without fork, processes are spawned.
 
     Args:
         settings: environment variables of the server, for what it imports.
@@ -32,20 +37,32 @@ def process_context(preload: Sequence[str] = (), settings: Mapping[str, str] | N
     Raises:
         RunError: the server cannot be started.
     """
-    global _server
     methods = multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
     if context.get_start_method() == "forkserver":
-        wanted = list(preload), dict(settings or {})
-        if _server != wanted:
-            end_server()
-        _server = wanted
-        context.set_forkserver_preload(wanted[0])
         from multiprocessing import forkserver
 
-        with starting_workers(), _interrupts_blocked(), _environment(wanted[1]):
+        imports, wanted = tuple(preload), dict(settings or {})
+        _choose_server(imports)
+        if _settings.setdefault(imports, wanted) != wanted:
+            _end_chosen()
+            _settings[imports] = wanted
+        context.set_forkserver_preload([*imports])
+        with starting_workers(), _interrupts_blocked(), _environment(wanted):
             forkserver.ensure_running()
     return context
+
+
+def _choose_server(imports: _Imports) -> None:
+    """Let processes be forked from the server with these imports, which may have to be started."""
+    global _chosen
+    from multiprocessing import forkserver
+
+    if imports != _chosen:
+        state: dict[str, Any] = vars(forkserver._forkserver)
+        _others[_chosen] = dict(state)
+        state.update(_others.pop(imports, vars(forkserver.ForkServer())))
+        _chosen = imports
 
 
 @contextmanager
@@ -62,8 +79,14 @@ def _environment(settings: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def end_server() -> None:
-    """Kill the server, even if it is importing or compiling; starting another process starts a new one."""
+def end_servers() -> None:
+    """Kill the servers, even if one is importing or compiling; starting another process starts a new one."""
+    for imports in (_chosen, *_others):
+        _choose_server(imports)
+        _end_chosen()
+
+
+def _end_chosen() -> None:
     from multiprocessing import forkserver
 
     server: Any = forkserver._forkserver
@@ -102,12 +125,12 @@ def _check_descriptors() -> None:
 
 
 @contextmanager
-def interrupts_end_server() -> Iterator[None]:
-    """Kill the server when the run is interrupted: otherwise it might go on compiling."""
+def interrupts_end_servers() -> Iterator[None]:
+    """Kill the servers when the run is interrupted: otherwise one might go on compiling."""
     try:
         yield
     except KeyboardInterrupt:
-        end_server()
+        end_servers()
         raise
 
 

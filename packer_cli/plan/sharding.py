@@ -116,7 +116,7 @@ def _imbalance(
         if cp_sizes[k] == 1:
             continue
         of_rank = np.zeros(cp_sizes[k], dtype=np.int64)
-        for rank, q, kv in _pieces(lengths[offsets[k] : offsets[k + 1]], cp_sizes[k], codes[k]):
+        for rank, q, kv in _pieces(lengths[offsets[k] : offsets[k + 1]], cp_sizes[k], np.int64(codes[k])):
             of_rank[rank] += q * kv - q * (q - 1) // 2
         imbalance[k] = of_rank.max() / of_rank.mean()
 

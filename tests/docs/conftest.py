@@ -67,7 +67,8 @@ def packed(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("packed") / "OUT"
     done = run(
         main, "pack", inputs / "chats.jsonl", inputs / "documents.parquet", "--tokenizer", inputs / "TOKENIZER",
-        "--groups", "1k:1,8k:2", "--gpus", WORLD_SIZE, "--global-tokens", "32k", "--epochs", 2, "--output", output,
+        "--groups", "1k:1,8k:2", "--gpus", WORLD_SIZE, "--global-tokens", "32k", "--epochs", 2, "--workers", 1,
+        "--output", output,
     )  # fmt: skip
     assert done.code == 0, done.stderr
     return output
@@ -95,6 +96,8 @@ def scratch(
             (tmp_path / path.name).symlink_to(path)
         shutil.copytree(packed, tmp_path / "OUT")
         monkeypatch.chdir(tmp_path)
+        # The pages name many tokenizers, and the server of workers starts anew for each.
+        monkeypatch.setattr("packer_cli.stages.workers.default_workers", lambda: 1)
         return tmp_path
 
     return make
@@ -106,13 +109,13 @@ def buckets(inputs: Path, packed: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     pytest.importorskip("moto.server")
     fsspec = pytest.importorskip("fsspec")
     pytest.importorskip("s3fs")
-    from packer_cli.engine.processes import end_server
+    from packer_cli.engine.processes import end_servers
 
     with s3_server() as server:
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setattr("packer_cli.remote.system._systems", {})
-        end_server()  # Workers have the environment of the process that they are forked from.
+        end_servers()  # Workers have the environment of the process that they are forked from.
         forget_buckets()
         storage = fsspec.filesystem("s3", endpoint_url=server.url, key="key", secret="secret")
         for name in ("corpus", "sets", "bucket"):
@@ -122,4 +125,4 @@ def buckets(inputs: Path, packed: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         storage.pipe("corpus/books/books.jsonl.gz", gzip.compress(chats))
         storage.put(str(packed), "bucket/out", recursive=True)
         yield
-    end_server()
+    end_servers()

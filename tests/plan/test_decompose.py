@@ -46,9 +46,8 @@ def test_pieces_and_rows_are_those_of_the_twin(lengths, capacity, seed):
 
 
 def test_pieces_that_were_cut_before_are_joined():
-    pieces = Pieces(
-        samples=np.array([7, 7, 9]), start=np.array([0, 600, 0]), length=np.array([600, 424, 64], dtype=np.int32)
-    )
+    samples, start, length = np.array([[7, 7, 9], [0, 600, 0], [600, 424, 64]], dtype=np.int32)
+    pieces = Pieces(samples=samples, start=start, length=length)
     cut = ALGORITHM.cut(pieces, 1024, 0)
     assert (cut.sample.tolist(), cut.start.tolist(), cut.length.tolist()) == ([7, 9], [0, 0], [1024, 64])
 

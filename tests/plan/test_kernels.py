@@ -188,7 +188,7 @@ def test_picked_samples_keep_no_other_memory():
 def test_balanced_fill_equals_its_twin(packs, lengths, num_ranks, typical):
     room, work = [pack[0] for pack in packs], [pack[1] for pack in packs]
     order = sorted(range(len(packs)), key=lambda k: -work[k])
-    arrays = [np.array(values, dtype=np.int64) for values in (room, work, order)]
+    arrays = np.array(room, dtype=np.int64), np.array(work, dtype=np.int64), np.array(order, dtype=np.int32)
     candidates = candidates_among(lengths)
     pack_of, chosen = balanced_fill(*arrays, num_ranks, counts_of(candidates), typical)
     chosen = left_of(candidates)[pick_samples(chosen, *candidates)]
@@ -206,7 +206,7 @@ def test_balanced_fill_evens_out_what_the_longest_do_not():
     own = rng.integers(4000, 9000, 40)
     short = rng.integers(20, 2000, 4000).astype(np.int32)
     room, work = 10_000 - own, own.astype(np.int64) ** 2
-    order = np.argsort(-work)
+    order = np.argsort(-work).astype(np.int32)
 
     count = count_lengths(short, 2000)
 
@@ -229,7 +229,7 @@ def test_balanced_fill_evens_out_what_the_longest_do_not():
 )
 def test_spread_equals_its_twin(lengths, capacity, num_rows, linear):
     order = naive.descending(lengths)
-    row_of, fits = spread(np.array(lengths, dtype=np.int32), np.array(order), capacity, num_rows, linear)
+    row_of, fits = spread(*np.array([lengths, order], dtype=np.int32), capacity, num_rows, linear)
     expected = naive.spread(lengths, order, capacity, num_rows, linear)
     assert fits == (expected is not None)
     if expected is not None:
@@ -263,7 +263,7 @@ def test_the_lower_bound_takes_no_memory_for_lengths_that_are_not_there():
 def test_work_is_the_sum_of_squares_and_a_linear_term(packs, linear):
     lengths = np.array([length for pack in packs for length in pack], dtype=np.int32)
     offsets = np.concatenate([[0], np.cumsum([len(pack) for pack in packs])]).astype(np.int64)
-    tokens, work = pack_tokens_and_work(offsets, np.arange(len(lengths)), lengths, linear)
+    tokens, work = pack_tokens_and_work(offsets, np.arange(len(lengths), dtype=np.int32), lengths, linear)
     assert tokens.tolist() == [sum(pack) for pack in packs]
     assert work.tolist() == [sum(length * (length + linear) for length in pack) for pack in packs]
     assert segment_sums(lengths, offsets).tolist() == tokens.tolist()

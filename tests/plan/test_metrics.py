@@ -47,7 +47,7 @@ def by_hand(packs, *, group, capacity, sp_size, num_gpus, slots, steps):
         ),
         packs=Packs(
             offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
-            pieces=np.arange(len(lengths)),
+            pieces=np.arange(len(lengths), dtype=np.int32),
             group=np.array(group, dtype=np.int16),
             cp_sharding=np.zeros(len(group), dtype=np.int8),
         ),

@@ -38,7 +38,7 @@ def as_plan(packs: Sequence[Sequence[int]], cp_sizes: Sequence[int], codes: Sequ
         pieces=Pieces(samples=None, start=np.zeros(len(lengths), dtype=np.int32), length=lengths),
         packs=Packs(
             offsets=offsets,
-            pieces=np.arange(len(lengths)),
+            pieces=np.arange(len(lengths), dtype=np.int32),
             group=np.array([sorted(set(cp_sizes)).index(size) for size in cp_sizes], dtype=np.int16),
             cp_sharding=np.array(codes or [0] * len(packs), dtype=np.int8),
         ),

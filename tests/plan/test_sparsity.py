@@ -23,7 +23,7 @@ def plan_of(*groups):
         pieces=Pieces(samples=None, start=zeros, length=length),
         packs=Packs(
             offsets=np.cumsum([0, *map(len, packs)]),
-            pieces=np.arange(len(length)),
+            pieces=np.arange(len(length), dtype=np.int32),
             group=np.repeat(np.arange(len(groups), dtype=np.int16), [len(group) for group in groups]),
             cp_sharding=np.zeros(len(packs), dtype=np.int8),
         ),

@@ -21,12 +21,12 @@ _numbers = itertools.count()
 def running() -> Iterator[S3Server]:
     pytest.importorskip("moto.server")
     pytest.importorskip("s3fs")
-    from packer_cli.engine.processes import end_server
+    from packer_cli.engine.processes import end_servers
 
     with s3_server() as server, pytest.MonkeyPatch.context() as patch:
         for name, value in server.environment.items():
             patch.setenv(name, value)
-        end_server()  # Workers have the environment of the process that they are forked from.
+        end_servers()  # Workers have the environment of the process that they are forked from.
         yield server
 
 

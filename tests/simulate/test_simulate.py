@@ -84,7 +84,7 @@ def make_plan(groups, iterations, steps, num_gpus=NUM_GPUS, row_length=None):
         pieces=Pieces(samples=None, start=np.zeros(len(lengths), dtype=np.int32), length=lengths),
         packs=Packs(
             offsets=np.cumsum([0, *map(len, packs)]),
-            pieces=np.arange(len(lengths)),
+            pieces=np.arange(len(lengths), dtype=np.int32),
             group=np.array([g for _, g, lengths in slots if lengths], dtype=np.int16),
             cp_sharding=np.zeros(sum(bool(lengths) for _, _, lengths in slots), dtype=np.int8),
         ),

@@ -7,16 +7,22 @@ end with (exit status, as `subprocess` has it; number of its file operations).
 from __future__ import annotations
 
 import json
+import multiprocessing.util
 import os
 import resource
 import signal
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from threading import Lock
 from typing import Any
 
+from packer_cli.engine.signals import STOPS
+
 OPERATIONS = ("replace", "rename", "unlink", "remove", "rmdir", "mkdir", "fsync", "open")
 """What changes files, of the module `os`; between two of them, a kill changes nothing."""
+_UNCOUNTED = {name: getattr(os, name) for name in OPERATIONS}
 PREPARED = (
     "packer_cli.tokens.preload",
     "packer_cli.stages.pack",
@@ -35,6 +41,7 @@ def main() -> None:
     for name in PREPARED:
         __import__(name)
     _load_kernels()
+    multiprocessing.util.spawnv_passfds = _fork_python
     print("ready", flush=True)
     for line in sys.stdin:
         reading, writing = os.pipe()
@@ -83,12 +90,35 @@ def _run(order: dict[str, Any], result: int) -> None:
     except SystemExit as end:
         code = int(end.code or 0)
     except BaseException:
-        import traceback
-
         traceback.print_exc()
         code = 70
     os.write(result, str(counter.number).encode())
     os._exit(code)
+
+
+def _fork_python(path: str, arguments: list[str], kept: Iterable[int]) -> int:
+    """`python ... -c CODE` in a fork, with these file descriptors alone; returns its process id.
+
+    So starts the server from which a command's workers are forked, and need not import all again.
+    """
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        for name, function in _UNCOUNTED.items():
+            setattr(os, name, function)
+        for number in STOPS:  # They are blocked.
+            signal.signal(number, signal.SIG_DFL)
+        for descriptor in {*map(int, os.listdir("/proc/self/fd"))} - {0, 1, 2, *kept}:
+            with suppress(OSError):  # The folder's own.
+                os.close(descriptor)
+        exec(arguments[-1], {})
+    except SystemExit:
+        pass  # Its clients have ended.
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(0)
 
 
 class _Counter:

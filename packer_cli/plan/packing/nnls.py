@@ -7,9 +7,14 @@ to integers costs little.
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
+
+_ZERO, _NONE = cast(int, np.int64(0)), cast(int, np.int64(-1))
+"""Of int64, since numba compiles a function again for each Python literal passed to it."""
 
 
 @njit(cache=True)
@@ -33,14 +38,14 @@ def nnls(
     factor = np.zeros((rows + 1, rows + 1))
     goal = np.empty(rows + 1)
     best = np.empty(rows + 1)
-    size = 0
+    size = _ZERO
     residual = target.copy()
     largest = 0.0
     for i in range(rows):
         largest = max(largest, weights[i] * abs(target[i]))
     for _ in range(most_rounds):
         # The column of steepest descent.
-        entering = -1
+        entering = _NONE
         steepest = 1e-9 * largest
         for j in range(num):
             if not is_used[j] and not is_tried[j]:

@@ -45,7 +45,7 @@ def min_bin_slack(
     spare = (_PACKS_IN_FULL + 1) * most_nodes
     while num_taken < num:
         longest = index_floor(words, starts, capacity)
-        shortest = index_ceiling(words, starts, 1)
+        shortest = index_ceiling(words, starts, np.int64(1))
         counts[longest] -= 1
         room = capacity - longest
         least = room + 1

@@ -8,6 +8,7 @@ knots closer to the lengths that are left; the last few hundred lengths are solv
 from __future__ import annotations
 
 import time
+from typing import cast
 
 import numpy as np
 from numba import njit
@@ -26,6 +27,8 @@ _ENOUGH = 0.9
 """Part of that share at which the stage ends; the rest may be hard to find, and waits for the next stage."""
 _TRIES = 4
 """Random choices of samples for a pattern before going on to the next one."""
+_ZERO = cast(int, np.int64(0))
+"""Of int64, since numba compiles a function again for each Python literal passed to it."""
 
 
 def pack_in_stages(
@@ -169,8 +172,7 @@ def pack_near(
                 room -= length
                 i += 1
             least = capacity + 1
-            one = 0
-            other = 0
+            one = other = _ZERO
             if i >= last - 1:
                 low = lengths[last] - reach[last]
                 high = lengths[last] + reach[last]
@@ -210,7 +212,7 @@ def pack_near(
                 continue
             for j in range(offsets[num_packs], at):
                 if counts[taken[j]] == 0:
-                    index_add(words, starts, taken[j])
+                    index_add(words, starts, np.int64(taken[j]))
                 counts[taken[j]] += 1
             # With one or two samples, every choice was tried.
             tries = tries + 1 if last - begin > 1 else _TRIES

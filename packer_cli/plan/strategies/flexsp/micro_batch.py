@@ -95,7 +95,7 @@ def search(
             _try(lengths, degrees, rates, capacity, counts, group_of, tokens, work, seen, pool, pool_seconds)
     for more in range(3):
         if _first_fit(lengths, degrees, rates, capacity, num_gpus, bound, more, counts, tokens, work):
-            fill_up(degrees, counts, num_gpus, 0)
+            fill_up(degrees, counts, num_gpus, np.int64(0))
             _try(lengths, degrees, rates, capacity, counts, group_of, tokens, work, seen, pool, pool_seconds)
 
     # Hill climbing, from the best set and then from others of the pool that it did not reach.

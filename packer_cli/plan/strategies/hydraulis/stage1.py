@@ -30,6 +30,8 @@ _STARTS = 3
 """Of all starts, how many are improved."""
 _EXCHANGES = cast(int, np.int64(200))
 """With which a start is improved."""
+_ZERO = cast(int, np.int64(0))
+"""Of int64, since numba compiles a function again for each Python literal passed to it."""
 _PAIRS = 4000
 """Samples, and pairs of them, that an exchange is chosen from; some of them, if there are more."""
 _HALVINGS = 12
@@ -143,7 +145,7 @@ def _greedily(
     sums[:] = 0
     slowest = 0.0
     for i in order:
-        at, least = 0, np.inf
+        at, least = _ZERO, np.inf
         for p in range(len(kinds)):
             if lengths[i] > capacity[kinds[p]]:
                 break

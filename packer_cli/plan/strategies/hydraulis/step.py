@@ -100,7 +100,8 @@ def least_step_seconds(
     least = np.inf
     for kind in kinds:
         if longest <= capacity[kind]:
-            least = min(least, least_pipeline_seconds(rates, capacity, kind, longest * longest, longest, longest, 1))
+            alone = least_pipeline_seconds(rates, capacity, kind, longest * longest, longest, longest, np.int64(1))
+            least = min(least, alone)
     return least
 
 
