@@ -7,9 +7,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from packaging.version import Version
 
 from .helpers import read_all, write_jsonl
 
+NEEDS_ARROW_25 = pytest.mark.skipif(
+    Version(pa.__version__) < Version("25"), reason="earlier versions of pyarrow cannot read any row of the batch"
+)
 IDS = pa.list_(pa.int32())
 TABLES = {
     "an empty list": pa.table({"input_ids": pa.array([[1, 2, 3], [], [7, 8]], IDS)}),
@@ -66,11 +70,7 @@ def chats(answers: pa.Array, path: Path) -> Path:
         (pa.timestamp("s"), 1 << 60, "Python int too large to convert to C int"),  # OverflowError
         (pa.duration("s"), 1 << 60, "Python int too large to convert to C int"),
         (pa.timestamp("us"), 1 << 62, "date value out of range"),
-        (
-            pa.timestamp("ns", "Asia/Tokyo"),  # ValueError
-            (1 << 63) - 1,
-            "Converting 2262-04-11 23:47:16 to Asia/Tokyo overflows past 2262-04-11 23:47:16.854775807",
-        ),
+        (pa.timestamp("ns", "Asia/Tokyo"), (1 << 63) - 1, "Converting "),  # ValueError
     ],
 )
 def test_values_that_python_cannot_hold_cost_their_row(tmp_path, kind, value, reason) -> None:
@@ -81,6 +81,7 @@ def test_values_that_python_cannot_hold_cost_their_row(tmp_path, kind, value, re
     assert rejects[0].reason.startswith(f'column "messages" cannot be read: {reason}')
 
 
+@NEEDS_ARROW_25
 def test_a_time_zone_that_does_not_exist_costs_the_rows_with_times(tmp_path) -> None:
     path = chats(pa.array([5, None], pa.int64()).view(pa.timestamp("s", "Foo/Bar")), tmp_path / "a.arrow")
     documents, rejects = read_all(path)
@@ -89,7 +90,7 @@ def test_a_time_zone_that_does_not_exist_costs_the_rows_with_times(tmp_path) -> 
     assert rejects[0].reason.startswith('column "messages" cannot be read: ')
 
 
-@pytest.mark.parametrize("kind", [pa.string_view(), pa.large_string()])
+@pytest.mark.parametrize("kind", [pytest.param(pa.string_view(), marks=NEEDS_ARROW_25), pa.large_string()])
 def test_entries_of_a_dictionary_may_be_of_any_kind(tmp_path, kind) -> None:
     """Polars writes categories with string views, which Arrow cannot take by their numbers."""
     texts = pa.DictionaryArray.from_arrays(pa.array([1, None, 0, 1], pa.int8()), pa.array(["Hi", "Ho"], kind))
