@@ -55,13 +55,14 @@ test-slow: $(VENV)/.dev  ## Run the tests that take long or need much memory
 soak: $(VENV)/.dev  ## Run the tests of thousands of random cases
 	$(BIN)/python -m pytest -m soak -n auto
 
-# The trainers of the examples need newer versions than the lowest that hbpack allows.
+# The trainers of the examples need newer versions than the lowest that hbpack allows, and the docs show what the pinned
+# ones print.
 test-lowest: $(VENV)/.dev  ## Run the tests with the lowest versions of the dependencies that pyproject.toml allows
 	mkdir -p build
 	$(BIN)/uv pip compile --quiet --resolution lowest-direct --extra remote --extra ray pyproject.toml -o build/lowest.txt
 	test -d .venv-lowest || $(PYTHON) -m venv .venv-lowest
 	VIRTUAL_ENV=.venv-lowest $(BIN)/uv pip install --quiet -c build/lowest.txt -e '.[torch,remote,ray]' --group test
-	.venv-lowest/bin/python -m pytest -m "not slow and not soak" -n auto --dist worksteal --ignore tests/examples
+	.venv-lowest/bin/python -m pytest -m "not slow and not soak" -n auto --dist worksteal --ignore tests/examples --ignore tests/docs
 
 test-newest:  ## Run the tests with the newest versions of the dependencies
 	$(MAKE) test VENV=.venv-newest PINS=--upgrade
