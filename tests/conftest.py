@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from packer_cli.engine.local import default_workers
 
 # Numba compiles inside the first example, so a deadline would measure the compiler.
 settings.register_profile(
@@ -26,13 +30,42 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Keep the garbage collector from all that is imported: now, later, and in the processes forked later."""
+    """Keep the garbage collector from all that is imported: now, later, and in the processes forked later.
+
+    Later it comes as seldom as in the command line's process.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
         gc.enable()
+        gc.set_threshold(50_000)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    """One more than there are CPUs, since some tests wait for a time, a disk or another process."""
+    return None if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ else default_workers() + 1
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiling_once(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Of the workers that need a kernel, one compiles it, and then the others load it."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return
+    from numba.core.compiler_lock import global_compiler_lock
+    from numba.core.dispatcher import Dispatcher
+
+    folder, compile_kernel = tmp_path_factory.getbasetemp().parent, Dispatcher.compile
+
+    def compile_alone(kernel: Any, signature: Any) -> Any:
+        path = folder / f"{kernel.py_func.__module__}.{kernel.py_func.__qualname__}.lock"
+        with global_compiler_lock, path.open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return compile_kernel(kernel, signature)
+
+    Dispatcher.compile = compile_alone
 
 
 @pytest.fixture(scope="session")
