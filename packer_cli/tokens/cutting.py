@@ -7,7 +7,7 @@ So a part depends on the listing and on its own files, and one part can be made 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from packer_cli.corpus.blocks import fingerprint as fingerprint_file
@@ -94,13 +94,13 @@ def cut_units(units: Sequence[Unit], engine: Engine, *, is_first: bool = False) 
     Raises:
         InputError: a file cannot be read.
     """
-    is_listed = [is_first and unit.is_shared and _is_one_slice(file) for unit in units for file in unit.files]
-    files = [file for unit in units for file in unit.files]
-    of_read = iter(_cut_files([file for file, is_known in zip(files, is_listed, strict=True) if not is_known], engine))
-    of_file = (
-        [CorpusSlice(file=file, start=0, stop=file.num_bytes)] if is_known else next(of_read)
-        for file, is_known in zip(files, is_listed, strict=True)
-    )
+    files = [(file, is_first and unit.is_shared) for unit in units for file in unit.files]
+    known = {
+        number: [CorpusSlice(file=file, start=0, stop=file.num_bytes)]
+        for number, (file, may_wait) in enumerate(files)
+        if may_wait and _is_one_slice(file)
+    }
+    of_file = iter(_cut_files([file for file, _ in files], engine, known))
     cuts: list[Cut] = []
     for unit in units:
         slices = [slice_ for _ in unit.files for slice_ in next(of_file)]
@@ -125,9 +125,11 @@ def _is_one_slice(file: CorpusFile) -> bool:
     return is_plain and (is_url(file.path) or os.access(file.path, os.R_OK))
 
 
-def _cut_files(files: Sequence[CorpusFile], engine: Engine) -> list[list[CorpusSlice]]:
-    """The slices of each file, with fingerprints."""
-    cut: dict[int, list[CorpusSlice]] = {}
+def _cut_files(
+    files: Sequence[CorpusFile], engine: Engine, known: Mapping[int, list[CorpusSlice]]
+) -> list[list[CorpusSlice]]:
+    """The slices of each file; with fingerprints, but for those that are known by the number of their file."""
+    cut = dict(known)
     columnar = [number for number, file in enumerate(files) if is_columnar(file)]
     tasks = [columnar[i : i + FILES_A_TASK] for i in range(0, len(columnar), FILES_A_TASK)]
     while tasks:
