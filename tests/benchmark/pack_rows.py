@@ -62,7 +62,7 @@ def run_rows(work: Path, runs: int, numba_cache: Path) -> str:
 
 _TEXT = (
     "**Record kinds and tokenizers.** `hbpack pack FILE --tokenizer FOLDER {options}`, {runs} runs, median "
-    "(minimum-maximum), in turn with one run of the usual way with `seq_length={length}`; everything else as above. "
+    "(minimum-maximum), and one run of the usual way between them with `seq_length={length}`; everything else as above. "
     "For prompts and completions, the usual way is TRL's, in batches: it tokenizes both together, with EOS, and the "
     "prompt alone once more for the mask. For Alpaca records, Stanford's prompt is rendered first. Chats get no mask "
     "there, and tokens are only packed. The tokenizers are trained on the shared corpora "
@@ -90,11 +90,13 @@ def _measure(kind: str, family: str, work: Path, runs: int, python: str | None, 
     usual = None
     for number in range(runs + 1):
         shutil.rmtree(output, ignore_errors=True)
-        done = run_measured(command, {"NUMBA_CACHE_DIR": str(numba_cache)})
+        done = run_measured(command, {"NUMBA_CACHE_DIR": str(numba_cache)}, watch_memory=False)
         if number:  # The first run fills caches.
             own.append(done)
-        elif python:
-            usual = run_usual_way(work / "usual", python, {kind: corpus}, tokenizer, SEQ_LENGTH)
+        if python and number == runs // 2:
+            usual = run_usual_way(
+                work / "usual", python, {kind: corpus}, tokenizer, SEQ_LENGTH, watch_memory=False
+            )
     parts = json.loads((output / "tokens" / "tokens.json").read_text())["parts"]
     samples, tokens = (sum(part[name] for part in parts) for name in ("num_samples", "num_tokens"))
     if usual:

@@ -68,12 +68,19 @@ def warm_up_peer(python: str) -> None:
 
 
 def run_usual_way(
-    folder: Path, python: str, inputs: Mapping[str, Path], tokenizer: Path, seq_length: int = SEQ_LENGTH
+    folder: Path,
+    python: str,
+    inputs: Mapping[str, Path],
+    tokenizer: Path,
+    seq_length: int = SEQ_LENGTH,
+    *,
+    watch_memory: bool = True,
 ) -> UsualRun:
     """Run the usual way in an empty folder, with empty caches, and remove the folder afterwards.
 
     Args:
         inputs: kind of records -> file, see `usual_way.py`.
+        watch_memory: as for `run_measured`.
     """
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "cache").mkdir(parents=True)
@@ -85,7 +92,8 @@ def run_usual_way(
         "--processes", str(num_cores()), "--output", str(folder / "packed"),
     ]  # fmt: skip
     caches = {name: str(folder / "cache") for name in ("HF_HOME", "HF_DATASETS_CACHE", "TMPDIR")}
-    done = run_measured(command, caches | {"HF_HUB_OFFLINE": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1"})
+    settings = caches | {"HF_HUB_OFFLINE": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1"}
+    done = run_measured(command, settings, watch_memory=watch_memory)
     *phases, counts = [json.loads(text) for _, text in done.lines if text.startswith("{")]
     seconds = {entry["phase"]: entry["seconds"] for entry in phases}
     result = UsualRun(
