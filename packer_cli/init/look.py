@@ -140,7 +140,7 @@ class Sampler:
             look.is_estimated |= bool(batch.documents)
             of_texts = [max(1, _num_bytes(document) // _BYTES_A_TOKEN) for document in batch.documents]
             return of_texts + ([] if batch.tokens is None else np.diff(batch.tokens.offsets).tolist())
-        encoded = self._encoder.encode(batch)
+        encoded = self._encoder.encode(replace(batch, rejects=[]))
         look.rejects += [f"{file.path}:{reject.line}: {reject.reason}" for reject in encoded.rejects]
         lengths: list[int] = np.diff(encoded.offsets).tolist()
         return lengths

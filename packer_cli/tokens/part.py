@@ -6,7 +6,6 @@ import gc
 import multiprocessing
 import os
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from packer_cli.corpus.blocks import hold
-from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, RecordSchema, Reject
+from packer_cli.corpus.types import AlpacaForm, CorpusSlice, RecordSchema
 from packer_cli.engine.sink import Sink, Written, write_part
 from packer_cli.errors import TokenizerError
 from packer_cli.files import fingerprint
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from packer_cli.tokens.encode.encoder import Encoder
     from packer_cli.tokens.encode.ready import Backends
     from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
-    from packer_cli.tokens.types import EncodedBatch
 
 WORK = ".parts"
 """Folder in the store for the markers of finished parts, until the index is written."""
@@ -191,19 +189,20 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink, *, is_weighted: bo
     rejects = RejectsWriter(sink, task.name, len(task.slices))
     with rejects, sink.file(task.name) as file:
         writer = PartWriter(file, token_type(tokenizer.vocab_size), is_weighted=is_weighted)
-        for documents in read_slices(
+        batches = read_slices(
             task.slices,
             task.record_schema,
             _alpaca_form(task),
             task.max_record_bytes,
             tokenizer.vocab_size,
             tokenizer.eos_token_id,
-        ):
-            encoded, without_loss = drop_without_loss(encoder.encode(documents))
-            shapes += _shapes(documents, encoded, [*encoded.rejects, *without_loss])
+        )
+        for batch in encoder.encode_all(batches):
+            encoded, without_loss = drop_without_loss(batch)
+            shapes.update(encoded.kinds.get(line, "tokens") for line in encoded.lines.tolist())
             num_open += int(np.count_nonzero(encoded.is_open))
             num_without_loss += len(without_loss)
-            rejects.write([*documents.rejects, *encoded.rejects, *without_loss])
+            rejects.write([*encoded.rejects, *without_loss])
             num_with_special += encoded.num_with_special
             if len(encoded.lines):
                 num_samples += count_by_slice(encoded.lines, len(task.slices))
@@ -238,11 +237,3 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink, *, is_weighted: bo
         "backend": encoder.backend_used,
         "warnings": list(dict.fromkeys(encoder.warnings)),
     }
-
-
-def _shapes(batch: DocumentBatch, encoded: EncodedBatch, rejects: Sequence[Reject]) -> Counter[str]:
-    """How many samples each kind of record gave."""
-    refused = {reject.line for reject in rejects}
-    shapes: Counter[str] = Counter(document.kind for document in batch.documents if document.line not in refused)
-    shapes["tokens"] = len(encoded.lines) - shapes.total()
-    return shapes

@@ -1,4 +1,4 @@
-"""Reads the records of a part's slices. Those of small files are merged into one batch, to be encoded together.
+"""Reads the records of a part's slices, one slice after another.
 
 A record's key combines, in one integer, the number of its slice in the part and its line in the file.
 """
@@ -6,16 +6,13 @@ A record's key combines, in one integer, the number of its slice in the part and
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.corpus.ragged import join_samples
 from packer_cli.corpus.read import SliceReader
-from packer_cli.corpus.readers.base import BATCH_BYTES
-from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, RecordSchema, Reject, TokenBatch
+from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, RecordSchema, Reject
 
 LINE_BITS = 44
 _LINE = (1 << LINE_BITS) - 1
@@ -39,23 +36,8 @@ def read_slices(
         vocab_size=vocab_size,
         eos_id=eos_id,
     )
-    merged, tokens = DocumentBatch(), list[TokenBatch]()
-    held = 0
     for number, slice_ in enumerate(slices):
-        for batch in reader.read(slice_, base=number << LINE_BITS):
-            if len(slices) == 1:
-                yield batch
-                continue
-            merged.documents += batch.documents
-            merged.rejects += batch.rejects
-            if batch.tokens is not None:
-                tokens.append(batch.tokens)
-            held += min(slice_.file.num_bytes * (1 if slice_.file.compression == "none" else EXPANSION), BATCH_BYTES)
-            if held >= BATCH_BYTES:
-                yield replace(merged, tokens=join_samples(tokens) if tokens else None)
-                merged, tokens, held = DocumentBatch(), [], 0
-    if merged.documents or merged.rejects or tokens:
-        yield replace(merged, tokens=join_samples(tokens) if tokens else None)
+        yield from reader.read(slice_, base=number << LINE_BITS)
 
 
 def lines_of(keys: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from packer_cli.corpus.types import Reject
+    from packer_cli.corpus.types import RecordSchema, Reject
 
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedBatch:
-    """The samples of one `DocumentBatch`, in flat arrays: n samples, t tokens.
+    """The samples of some records, in flat arrays: n samples, t tokens.
 
     Every sample has at least one token.
     """
@@ -30,9 +30,12 @@ class EncodedBatch:
     lines: NDArray[np.int64]
     """int64[n]: line of each sample's record in its file."""
     rejects: list[Reject]
-    """Documents that could not become samples (a template that raises, an empty result)."""
+    """Records that gave no sample: those that could not be read, or encoded (a template that raises, an empty result);
+    in the order of lines."""
     num_with_special: int
     """Records whose own contents hold the text of a special token."""
     is_open: NDArray[np.bool_]
     """bool[n]: whether the last token, blanks aside, is neither EOS nor a special token that the chat template
     writes."""
+    kinds: dict[int, RecordSchema] = field(default_factory=dict)
+    """Of the documents, by line; all other samples were given as tokens."""

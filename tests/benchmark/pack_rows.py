@@ -62,8 +62,9 @@ def run_rows(work: Path, runs: int, numba_cache: Path) -> str:
 
 _TEXT = (
     "**Record kinds and tokenizers.** `hbpack pack FILE --tokenizer FOLDER {options}`, {runs} runs, median "
-    "(minimum-maximum), and one run of the usual way between them with `seq_length={length}`; everything else as above. "
-    "For prompts and completions, the usual way is TRL's, in batches: it tokenizes both together, with EOS, and the "
+    "(minimum-maximum), and one run of the usual way between them with `seq_length={length}`; everything else as "
+    "above, but nothing reads their memory. For prompts and completions, the usual way is TRL's, in batches: it "
+    "tokenizes both together, with EOS, and the "
     "prompt alone once more for the mask. For Alpaca records, Stanford's prompt is rendered first. Chats get no mask "
     "there, and tokens are only packed. The tokenizers are trained on the shared corpora "
     "(`tests/benchmark/families.py`) with the split pattern, kind of BPE and chat template of their family: GPT-2"
@@ -94,9 +95,7 @@ def _measure(kind: str, family: str, work: Path, runs: int, python: str | None, 
         if number:  # The first run fills caches.
             own.append(done)
         if python and number == runs // 2:
-            usual = run_usual_way(
-                work / "usual", python, {kind: corpus}, tokenizer, SEQ_LENGTH, watch_memory=False
-            )
+            usual = run_usual_way(work / "usual", python, {kind: corpus}, tokenizer, SEQ_LENGTH, watch_memory=False)
     parts = json.loads((output / "tokens" / "tokens.json").read_text())["parts"]
     samples, tokens = (sum(part[name] for part in parts) for name in ("num_samples", "num_tokens"))
     if usual:

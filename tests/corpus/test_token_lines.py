@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from packer_cli.corpus.discover import discover, slice_corpus
+from packer_cli.corpus.ragged import join_samples
 from packer_cli.corpus.read import SliceReader
 from packer_cli.corpus.readers import jsonl
 from packer_cli.corpus.readers.token_lines import read_token_lines
@@ -62,18 +62,19 @@ ODD_LINES = st.sampled_from(
 LINES = st.lists(st.one_of(records(), records(), records(), ODD_LINES), min_size=1, max_size=6)
 
 
-def read(path: Path, schema: Any, slice_bytes: int, batch_bytes: int) -> Iterator[dict[str, Any]]:
-    """What each batch holds, its arrays as bytes with their types."""
+def read(path: Path, schema: Any, slice_bytes: int, batch_bytes: int) -> Iterator[tuple[Any, ...]]:
+    """What each slice holds, its arrays as bytes with their types."""
     _, files = discover([str(path)])
     reader = SliceReader(schema=schema, batch_bytes=batch_bytes, max_record_bytes=120)
     for slice_ in slice_corpus(files, slice_bytes=slice_bytes):
-        for batch in reader.read(slice_):
-            values = dataclasses.asdict(batch)
-            if batch.tokens is not None:
-                values["tokens"] = [
-                    array if array is None else (array.dtype, array.shape, array.tobytes()) for array in batch.tokens
-                ]
-            yield values
+        batches = list(reader.read(slice_))
+        tokens = [batch.tokens for batch in batches if batch.tokens is not None and len(batch.tokens.lines)]
+        arrays = join_samples(tokens) if tokens else ()
+        yield (
+            [document for batch in batches for document in batch.documents],
+            [array if array is None else (array.dtype, array.shape, array.tobytes()) for array in arrays],
+            [reject for batch in batches for reject in batch.rejects],
+        )
 
 
 @settings(max_examples=200)

@@ -10,7 +10,8 @@ from packer_cli.corpus.types import Document
 from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import TokenizerError
 from packer_cli.stages.tokenize import run_tokenize
-from packer_cli.tokens import part, slices
+from packer_cli.tokens import part
+from packer_cli.tokens.encode import encoder as encoder_module
 from packer_cli.tokens.encode.backends import BackendMismatch, GigatokenBackend
 from packer_cli.tokens.encode.encoder import Encoder
 from packer_cli.tokens.templates import ChatRenderer
@@ -172,7 +173,7 @@ def test_a_part_of_several_files_may_need_both_slow_ways(order, repo, tmp_path, 
 
     monkeypatch.setattr(GigatokenBackend, "encode", encode_wrongly)
     monkeypatch.setattr(ChatRenderer, "mismatch", mismatch_of_wrong_text)
-    monkeypatch.setattr(slices, "BATCH_BYTES", 1)
+    monkeypatch.setattr(encoder_module, "_ENCODED_TOGETHER", 1)
     index = run_tokenize(config, tmp_path / "out", LocalEngine(1))
     part._encoders.clear()
     assert len(index.parts) == 1

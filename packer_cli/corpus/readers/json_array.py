@@ -7,13 +7,13 @@ Memory: a block, or the longest element when that is longer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from packer_cli.corpus.blocks import Blocks, fingerprint
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.readers.parse_json import why_not_json, why_not_object
-from packer_cli.corpus.readers.stream import RecordStream, cut_compressed, read_stream
+from packer_cli.corpus.readers.stream import RecordStream, cut_compressed, read_stream, runs
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap, Reject
 
 BOM = b"\xef\xbb\xbf"
@@ -212,23 +212,31 @@ class _Elements(RecordStream):
         self._ends.clear()
         taken.rejects.append(Gap(max(self.number, 1), f"broken JSON: {why}"))
 
-    def parse(self, taken: _Taken) -> RawBatch:
+    def parse(self, taken: _Taken) -> Iterator[RawBatch]:
         """The records of elements."""
-        from orjson import JSONDecodeError, loads
+        if taken.rejects:
+            yield _parse(taken.texts, taken.rejects)
+        else:
+            yield from map(_parse, runs(taken.texts))
 
-        batch = RawBatch(rejects=taken.rejects)
-        for number, text in taken.texts:
-            try:
-                record = loads(text)
-            except JSONDecodeError:
-                batch.rejects.append(Reject(number, _why_not(text.strip())))
-                continue
-            if type(record) is dict:
-                batch.records.append((number, record))
-            else:
-                batch.rejects.append(Reject(number, why_not_object(record)))
-        batch.rejects.sort(key=lambda reject: reject.line)
-        return batch
+
+def _parse(texts: list[tuple[int, bytes]], rejects: Sequence[Reject] = ()) -> RawBatch:
+    """The records of elements, and these rejects among theirs."""
+    from orjson import JSONDecodeError, loads
+
+    batch = RawBatch(rejects=[*rejects])
+    for number, text in texts:
+        try:
+            record = loads(text)
+        except JSONDecodeError:
+            batch.rejects.append(Reject(number, _why_not(text.strip())))
+            continue
+        if type(record) is dict:
+            batch.records.append((number, record))
+        else:
+            batch.rejects.append(Reject(number, why_not_object(record)))
+    batch.rejects.sort(key=lambda reject: reject.line)
+    return batch
 
 
 def _is_json(text: bytes) -> bool:

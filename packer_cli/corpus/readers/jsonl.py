@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from packer_cli.corpus.blocks import Blocks, fingerprint
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.readers.parse_json import why_not_json, why_not_object
-from packer_cli.corpus.readers.stream import RecordStream, cut_compressed, read_stream
+from packer_cli.corpus.readers.stream import RecordStream, cut_compressed, read_stream, runs
 from packer_cli.corpus.readers.token_lines import read_token_lines
 from packer_cli.corpus.records import tokens
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap, Reject
@@ -172,19 +172,25 @@ class _Lines(RecordStream):
         self._set_open(b"")
         return None
 
-    def parse(self, taken: _Taken | Reject) -> RawBatch:
+    def parse(self, taken: _Taken | Reject) -> Iterator[RawBatch]:
         """The records of whole lines."""
+        if isinstance(taken, Reject):
+            yield RawBatch(rejects=[taken])
+            return
+        if taken.number == 1:
+            taken.lines[0] = taken.lines[0].removeprefix(BOM)
+        number = taken.number
+        for lines in runs(taken.lines):
+            yield self._parse(lines, number)
+            number += len(lines)
+
+    def _parse(self, lines: list[bytes], first: int) -> RawBatch:
         from orjson import JSONDecodeError, loads
 
-        if isinstance(taken, Reject):
-            return RawBatch(rejects=[taken])
-        lines = taken.lines
-        if taken.number == 1:
-            lines[0] = lines[0].removeprefix(BOM)
         batch = RawBatch()
         keep, rejects = batch.records.append, batch.rejects
         most = self._rules.max_record_bytes
-        for number, line in enumerate(lines, taken.number):
+        for number, line in enumerate(lines, first):
             if len(line) > most and len(line.removesuffix(b"\n")) > most:
                 rejects.append(Reject(number, self._rules.too_long()))
                 continue
@@ -207,13 +213,12 @@ class _Lines(RecordStream):
 class _TokenLines(_Lines):
     """Lines that may hold tokenized records."""
 
-    def parse(self, taken: _Taken | Reject) -> RawBatch:
+    def parse(self, taken: _Taken | Reject) -> Iterator[RawBatch]:
         """The records of whole lines, column by column where that gives the same."""
+        rows = None
         if isinstance(taken, _Taken):
             rows = read_token_lines(taken.lines, taken.number, self._rules.max_record_bytes)
-            if rows is not None:
-                return RawBatch(tokens=rows)
-        return super().parse(taken)
+        return super().parse(taken) if rows is None else iter([RawBatch(tokens=rows)])
 
 
 READER = FileReader(cut, read)

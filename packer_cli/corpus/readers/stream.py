@@ -10,16 +10,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from packer_cli.corpus.blocks import Blocks, fingerprint
 from packer_cli.corpus.readers.base import RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.types import CorpusFile, CorpusSlice
 
+Item = TypeVar("Item")
+
 END = 2**63 - 1
 """Where the last slice of a compressed file stops: nobody knows its length before having read it."""
 HEAD_BYTES = 8 << 20
 """Decompressed bytes from which the length of a compressed file is estimated."""
+_RUNS = 8
+"""Of records, in a block."""
 
 
 class RecordStream(ABC):
@@ -46,8 +50,8 @@ class RecordStream(ABC):
         """Some more text of records that begin before `stop`, not yet parsed; None when there are no more."""
 
     @abstractmethod
-    def parse(self, taken: Any) -> RawBatch:
-        """The records of what `take` gave."""
+    def parse(self, taken: Any) -> Iterator[RawBatch]:
+        """The records of what `take` gave, some at a time."""
 
     def close(self) -> None:
         """Close the file."""
@@ -80,7 +84,7 @@ def read_stream(
         while stream.position < slice_.start and stream.take(slice_.start) is not None:
             pass
         while (taken := stream.take(stop)) is not None:
-            yield stream.parse(taken)
+            yield from stream.parse(taken)
         is_whole = True
     finally:
         if is_whole and not is_plain and not stream.is_done:
@@ -88,6 +92,13 @@ def read_stream(
             _kept[key] = stream
         else:
             stream.close()
+
+
+def runs(items: list[Item]) -> Iterator[list[Item]]:
+    """The items of a block, an eighth at a time: what is made of them is used while the processor's cache has it."""
+    step = max(1, -(-len(items) // _RUNS))
+    for first in range(0, len(items), step):
+        yield items[first : first + step]
 
 
 def cut_compressed(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:

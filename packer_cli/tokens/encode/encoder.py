@@ -1,10 +1,10 @@
 """Documents -> samples: ids and loss mask. Each worker has its own `Encoder`.
 
-It encodes a part (one slice of the input) batch by batch::
+It encodes a part (one slice of the input)::
 
     encoder.start_part()
     try:
-        for batch in read(slice): write(encoder.encode(batch))
+        for batch in encoder.encode_all(read(slice)): write(batch)
     except BackendMismatch as mismatch:
         encoder = encoder.fallback(mismatch, "data.jsonl, line 7")   # then encode the part again from its beginning
 
@@ -18,10 +18,12 @@ Price: 50 us for a chat of eight messages, nearly half of it the template; long 
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from packer_cli.corpus.ragged import join_samples
 from packer_cli.corpus.types import Reject
 from packer_cli.errors import TokenizerError
 from packer_cli.tokens.encode.backends import (
@@ -40,11 +42,11 @@ from packer_cli.tokens.templates import LossParts
 from packer_cli.tokens.types import EncodedBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
-    from packer_cli.corpus.types import Document, DocumentBatch
+    from packer_cli.corpus.types import DocumentBatch, RecordSchema, TokenBatch
     from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 _CHECKED_CHARS = 1024
@@ -52,7 +54,24 @@ _CHECKED_CHARS = 1024
 _FIRST_CHARS = 1 << 13
 """About how many chars of a part's first texts to compare."""
 
+_ENCODED_TOGETHER = 1 << 18
+"""About how many chars of texts to encode at once: each call has its price."""
+_RECORD_SIZE = 100
+"""What a record counts for, besides its chars."""
+
 _SURROGATE = "holds a lone surrogate, which cannot be encoded as UTF-8"
+
+
+@dataclass
+class _Held:
+    """What is to be encoded together."""
+
+    items: list[Text | Row] = field(default_factory=list)
+    tokens: list[TokenBatch] = field(default_factory=list)
+    rejects: list[Reject] = field(default_factory=list)
+    kinds: dict[int, RecordSchema] = field(default_factory=dict)
+    num_with_special: int = 0
+    size: int = 0
 
 
 class Encoder:
@@ -153,22 +172,36 @@ class Encoder:
     def encode(self, batch: DocumentBatch) -> EncodedBatch:
         """The samples of a batch, in the order of lines.
 
-        The result's `rejects` are the documents refused here, without those of the batch.
-
         Raises:
             TokenizerError: there are conversations but no chat template.
             BackendMismatch: see the module.
         """
-        if batch.tokens is None:
-            return self._encode(batch.documents)
-        given = take_given(batch.tokens, self._frame, self._tokenizer.vocab_size)
-        return merge(self._encode(batch.documents), given) if batch.documents else given
+        held = _Held()
+        self._prepare(batch, held)
+        return self._encode(held)
 
-    def _encode(self, documents: list[Document]) -> EncodedBatch:
-        items: list[Text | Row] = []
-        rejects: list[Reject] = []
-        num_with_special = 0
-        for document in documents:
+    def encode_all(self, batches: Iterable[DocumentBatch]) -> Iterator[EncodedBatch]:
+        """The samples of batches that follow each other, in the order of lines.
+
+        Each document becomes a text as it comes, while it is in the processor's cache; the texts of several batches
+        are encoded together.
+
+        Raises: as `encode`.
+        """
+        held = _Held()
+        for batch in batches:
+            self._prepare(batch, held)
+            if held.size >= _ENCODED_TOGETHER:
+                yield self._encode(held)
+                held = _Held()
+        if held.size:
+            yield self._encode(held)
+
+    def _prepare(self, batch: DocumentBatch, held: _Held) -> None:
+        rejects = held.rejects
+        rejects += batch.rejects
+        held.size += _RECORD_SIZE * (len(batch.documents) + len(batch.rejects))
+        for document in batch.documents:
             try:
                 item, with_special = self._preparer.prepare(document)
             except UnicodeEncodeError:
@@ -176,11 +209,23 @@ class Encoder:
             except ValueError as error:
                 rejects.append(Reject(document.line, str(error)))
             else:
-                num_with_special += with_special
-                items.append(item)
-        return self._finish(items, rejects, num_with_special)
+                held.num_with_special += with_special
+                held.items.append(item)
+                held.kinds[document.line] = document.kind
+                held.size += len(item.text if isinstance(item, Text) else item.input_ids)
+        if batch.tokens is not None:
+            held.tokens.append(batch.tokens)
+            held.size += batch.tokens.input_ids.nbytes
 
-    def _finish(self, items: list[Text | Row], rejects: list[Reject], num_with_special: int) -> EncodedBatch:
+    def _encode(self, held: _Held) -> EncodedBatch:
+        held.rejects.sort(key=lambda reject: reject.line)
+        if not held.tokens:
+            return self._finish(held)
+        given = take_given(join_samples(held.tokens), self._frame, self._tokenizer.vocab_size)
+        return merge(self._finish(held), given) if held.items or held.rejects else given
+
+    def _finish(self, held: _Held) -> EncodedBatch:
+        items, rejects = held.items, held.rejects
         texts = [item for item in items if isinstance(item, Text)]
         ids, ranges = self._encode_texts(texts)
         self._check_ids(texts, ids)
@@ -208,8 +253,9 @@ class Encoder:
             loss_mask=framed.loss_mask,
             lines=np.array([item.line for item in items], dtype=np.int64),
             rejects=rejects,
-            num_with_special=num_with_special,
+            num_with_special=held.num_with_special,
             is_open=is_open,
+            kinds=held.kinds,
         )
 
     def _encode_texts(self, texts: list[Text]) -> tuple[Ids, list[CharRanges] | None]:
