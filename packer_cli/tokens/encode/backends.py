@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import re
+import string
 from itertools import chain, pairwise, zip_longest
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from packer_cli.errors import RunError, TokenizerError
+from packer_cli.tokens.encode.byte_schemes import members_of
 from packer_cli.tokens.encode.unicode import is_settled, unsettled_places
 
 if TYPE_CHECKING:
@@ -152,12 +154,15 @@ class GigatokenBackend:
             ) from None
         self._reference = reference
         self._cut = _word_cut(tokenizer.config)
+        self._asks_unicode = _asks_unicode(tokenizer.config)
 
     def encode(self, texts: list[str]) -> Ids:
         """Ids without anything added, on one core. A `UnicodeEncodeError` must have been ruled out before."""
         # One call per text: a batch returns an awkward array, which takes 600 us to create.
         encode = self._tokenizer.backend.encode
-        unsettled = [number for number, text in enumerate(texts) if not (text.isascii() or is_settled(text))]
+        unsettled = []
+        if self._asks_unicode:
+            unsettled = [number for number, text in enumerate(texts) if not (text.isascii() or is_settled(text))]
         if not unsettled:
             return flat([encode(text) for text in texts])
         rows = {number: self._encode_unsettled(texts[number]) for number in unsettled}
@@ -179,15 +184,27 @@ class GigatokenBackend:
         return np.concatenate([row for pair in zip_longest(first, second) for row in pair if row is not None])
 
 
-_CUT = re.compile(r"\S\n(?=[A-Za-z])|(?= [A-Za-z])")
-_CUT_BY_SPACES = re.compile(r"\S\n(?=[A-Za-z]|  )|(?<=\S)(?= [A-Za-z])")
+_CUT = r"\S\n(?=[A-Za-z])|(?= [A-Za-z])"
+_CUT_BY_SPACES = r"\S\n(?=[A-Za-z]|  )|(?<=\S)(?= [A-Za-z])"
 """For tokenizers with added tokens of two or more spaces."""
 _NEVER = re.compile("(?!)")
 
 
+def _asks_unicode(config: dict[str, Any]) -> bool:
+    """Whether ids depend on classes or compositions of code points: not where texts are only cut at given strings."""
+    if any(token["single_word"] for token in config["added_tokens"]):
+        return True
+    parts = members_of(config["normalizer"], "normalizers") + members_of(config["pre_tokenizer"], "pretokenizers")
+    return not all(
+        part["type"] in ("Prepend", "Metaspace")
+        or (part["type"] in ("Replace", "Split") and "String" in part["pattern"])
+        for part in parts
+    )
+
+
 def _word_cut(config: dict[str, Any]) -> re.Pattern[str]:
-    """Matches where a text can be cut without changing its ids: between a line feed that ends a line and a letter, and
-    before a space and a letter.
+    """Matches where a text can be cut without changing its ids: between a line feed that ends a line and a letter,
+    before a space and a letter, and between a letter or digit and a sign other than an apostrophe; all of them ASCII.
 
     All splitting patterns of byte-level BPE that gigatoken knows end a word there, and NFC composes nothing across it.
     """
@@ -200,5 +217,11 @@ def _word_cut(config: dict[str, Any]) -> re.Pattern[str]:
     if any(re.search("[\n ][A-Za-z]|\n | $", content) for content in contents):
         return _NEVER
     if len(contents) == len(tokens):
-        return _CUT
-    return _CUT_BY_SPACES if any(token["content"] == "  " for token in tokens) else _NEVER
+        cut = _CUT
+    elif any(token["content"] == "  " for token in tokens):
+        cut = _CUT_BY_SPACES
+    else:
+        return _NEVER
+    inside = {sign for content in contents for sign in re.findall("(?<=[A-Za-z0-9]).", content)}
+    signs = "".join(sign for sign in string.punctuation if sign != "'" and sign not in inside)
+    return re.compile(f"{cut}|(?<=[A-Za-z0-9])(?=[{re.escape(signs)}])" if signs else cut)

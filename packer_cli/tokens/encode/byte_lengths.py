@@ -111,7 +111,7 @@ class ByteLengths:
         ranges as that one's first char, as with offsets.
         """
         assert self._scheme is not None
-        lengths = self._table[ids.input_ids]
+        lengths = self._table.take(ids.input_ids)
         if self._greedy.any:
             self._greedy.measure(texts, ids, lengths)
         if self._scheme.prefix != "never":

@@ -27,7 +27,7 @@ class TurnEdges:
         spans = []
         prompt, endings = self.prompt, self.endings
         for start, stop in rounds:
-            if prompt and text.startswith(prompt, start, stop):
+            if text.startswith(prompt, start, stop):
                 begin = start + len(prompt)
             else:
                 begin = start + self._header_length(text, start, stop)
@@ -42,8 +42,6 @@ class TurnEdges:
     def _header_length(self, text: str, start: int, stop: int) -> int:
         """Number of chars of `text[start:stop]` that belong to the generation prompt."""
         prompt = self.prompt
-        if not prompt:
-            return 0
         head = text[start : min(stop, start + len(prompt))]
         length = self._shared_length(head, 0)
         if length == 0:
