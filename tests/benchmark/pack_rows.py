@@ -19,6 +19,8 @@ from tests.benchmark.rival import check_alike, corpora, find_peer, run_usual_way
 ROW_VARIABLE = "HBPACK_BENCH_ROW"
 SEQ_LENGTH = 16_384
 OPTIONS = ["--groups", "16k:1", "--gpus", "8", "--overflow", "split", "--seed", "0"]
+SAME_WORK = {"alpaca": ["--alpaca", "stanford"], "chats": ["--loss-on", "all"]}
+"""By record kind: options with which hbpack does what the usual way does."""
 KINDS = ("chats", "alpaca", "prompt-completion", "texts", "tokens")
 
 ROWS = {f"{kind} {family}": (kind, family) for kind in KINDS for family in ("gpt2",)} | {
@@ -32,6 +34,8 @@ class _Row:
     """One row, measured."""
 
     own: list[Run]
+    masked: list[Run]
+    """With loss masks that the usual way does not make."""
     usual: Run | None
     input_bytes: int
     samples: int
@@ -56,7 +60,10 @@ def run_rows(work: Path, runs: int, numba_cache: Path) -> str:
     for name in chosen_rows():
         print(f"pack: {name}", file=sys.stderr)
         rows.append(_cells(name, _measure(*ROWS[name], work, runs, peer[0] if peer else None, numba_cache)))
-    header = ["", "records", "MB", "million tokens", "hbpack, s", "CPU, s", "the usual way, s", "CPU, s", "to hbpack"]
+    header = [
+        "", "records", "MB", "million tokens", "hbpack, s", "CPU, s", "the usual way, s", "CPU, s", "to hbpack",
+        "hbpack with loss masks, s",
+    ]  # fmt: skip
     return f"{_TEXT.format(options=' '.join(OPTIONS), runs=runs, length=SEQ_LENGTH)}\n\n{table(header, rows)}"
 
 
@@ -64,9 +71,10 @@ _TEXT = (
     "**Record kinds and tokenizers.** `hbpack pack FILE --tokenizer FOLDER {options}`, {runs} runs, median "
     "(minimum-maximum), and one run of the usual way between them with `seq_length={length}`; everything else as "
     "above, but nothing reads their memory. For prompts and completions, the usual way is TRL's, in batches: it "
-    "tokenizes both together, with EOS, and the "
-    "prompt alone once more for the mask. For Alpaca records, Stanford's prompt is rendered first. Chats get no mask "
-    "there, and tokens are only packed. The tokenizers are trained on the shared corpora "
+    "tokenizes both together, with EOS, and the prompt alone once more for the mask. For Alpaca records, Stanford's "
+    "prompt is rendered first. For chats, it makes no mask, and nor does hbpack here (`--loss-on all`); the last "
+    "column has its time by default, with a loss on the assistant's turns alone. Tokens are only packed. The "
+    "tokenizers are trained on the shared corpora "
     "(`tests/benchmark/families.py`) with the split pattern, kind of BPE and chat template of their family: GPT-2"
     " (50,256 ids), GPT-4's cl100k (100,256), Llama 3 (128,000), and Mistral's SentencePiece BPE with byte "
     "fallback (32,000). The records (`tests/benchmark/record_kinds.py`) are: *chats*, the shared ones, about thirteen "
@@ -85,16 +93,22 @@ def _measure(kind: str, family: str, work: Path, runs: int, python: str | None, 
     output = work / "row"
     command = [
         sys.executable, "-m", "packer_cli", "pack", str(corpus), "--tokenizer", str(tokenizer), *OPTIONS,
-        "--output", str(output), *(["--alpaca", "stanford"] if kind == "alpaca" else []),
+        "--output", str(output),
     ]  # fmt: skip
-    own: list[Run] = []
-    usual = None
-    for number in range(runs + 1):
+
+    def run_own(*options: str) -> Run:
         shutil.rmtree(output, ignore_errors=True)
-        done = run_measured(command, {"NUMBA_CACHE_DIR": str(numba_cache)}, watch_memory=False)
-        if number:  # The first run fills caches.
-            own.append(done)
-        if python and number == runs // 2:
+        return run_measured([*command, *options], {"NUMBA_CACHE_DIR": str(numba_cache)}, watch_memory=False)
+
+    run_own(*SAME_WORK.get(kind, []))  # Fills caches.
+    own: list[Run] = []
+    masked: list[Run] = []
+    usual = None
+    for number in range(runs):
+        own.append(run_own(*SAME_WORK.get(kind, [])))
+        if kind == "chats":
+            masked.append(run_own())
+        if python and number == (runs - 1) // 2:
             usual = run_usual_way(work / "usual", python, {kind: corpus}, tokenizer, SEQ_LENGTH, watch_memory=False)
     parts = json.loads((output / "tokens" / "tokens.json").read_text())["parts"]
     samples, tokens = (sum(part[name] for part in parts) for name in ("num_samples", "num_tokens"))
@@ -102,6 +116,7 @@ def _measure(kind: str, family: str, work: Path, runs: int, python: str | None, 
         check_alike(usual.counts["tokens"], tokens, samples)
     return _Row(
         own=own,
+        masked=masked,
         usual=usual.run if usual else None,
         input_bytes=corpus.stat().st_size,
         samples=samples,
@@ -121,4 +136,5 @@ def _cells(name: str, row: _Row) -> list[str]:
         spread([run.wall for run in row.own]),
         f"{cpu:.1f}",
         *usual,
+        spread([run.wall for run in row.masked]) if row.masked else "",
     ]
