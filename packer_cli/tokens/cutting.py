@@ -18,7 +18,6 @@ from packer_cli.engine.base import Engine
 from packer_cli.engine.worker import Died
 from packer_cli.files import fingerprint
 from packer_cli.remote.system import is_url
-from packer_cli.tokens.slices import EXPANSION
 
 COLUMNAR = ("parquet", "arrow", "datasets")
 """Formats that pyarrow reads. A damaged file may crash the process, or be read without an error."""
@@ -27,6 +26,8 @@ GROUP_BYTES = 4 << 20
 """Small files share a part up to this size, which is the smallest slice of a large file."""
 GROUP_FILES = 4096
 """Most of them: each part costs some 30 ms of its own."""
+EXPANSION = 8
+"""About how many bytes one compressed byte stands for."""
 
 
 def is_columnar(file: CorpusFile) -> bool:

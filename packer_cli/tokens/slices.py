@@ -16,8 +16,6 @@ from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, Reco
 
 LINE_BITS = 44
 _LINE = (1 << LINE_BITS) - 1
-EXPANSION = 8
-"""About how many bytes one compressed byte stands for."""
 
 
 def read_slices(
