@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from packer_cli.cli.console import say_next, shown_command
-from packer_cli.cli.outputs.base import print_json
-from packer_cli.cli.outputs.packed_set import SetOutput, WrittenShards
 from packer_cli.cli.tables.plan import print_counts, print_stats
-from packer_cli.cli.tables.simulate import print_prediction
 from packer_cli.cli.tables.written import say_set, set_of_plan
-from packer_cli.compare.savings import PlanSimulation
 from packer_cli.config import GpuConfig
 from packer_cli.format.constants import REJECTED_NAME
 from packer_cli.format.manifest import Manifest
@@ -18,7 +16,9 @@ from packer_cli.format.metrics import Counts
 from packer_cli.remote.names import as_path
 from packer_cli.sizes import counted
 from packer_cli.stages.planned import Planned, read_planned
-from packer_cli.stages.simulate import predict_plan
+
+if TYPE_CHECKING:
+    from packer_cli.compare.savings import PlanSimulation
 
 
 def print_set(output: str, config: GpuConfig, *, as_json: bool) -> None:
@@ -29,7 +29,11 @@ def print_set(output: str, config: GpuConfig, *, as_json: bool) -> None:
     """
     folder = as_path(output)
     planned = read_planned(folder)
-    prediction = predict_plan(planned, config)
+    prediction = None
+    if config.has_gpu_model:  # Importing the simulator takes 0.05 s.
+        from packer_cli.stages.simulate import predict_plan
+
+        prediction = predict_plan(planned, config)
     if as_json:
         _print_record(output, planned, prediction)
         return
@@ -39,6 +43,8 @@ def print_set(output: str, config: GpuConfig, *, as_json: bool) -> None:
     if counts.dropped or counts.truncated or (isinstance(counts, Counts) and counts.rejected):
         click.echo(f"  records left out or cut, with reasons: {folder / REJECTED_NAME}")
     if prediction is not None:
+        from packer_cli.cli.tables.simulate import print_prediction
+
         print_prediction(prediction)
     manifest = _manifest(planned)
     if manifest is not None:
@@ -55,6 +61,9 @@ def print_record(output: str) -> None:
 
 
 def _print_record(output: str, planned: Planned, prediction: PlanSimulation | None) -> None:
+    from packer_cli.cli.outputs.base import print_json
+    from packer_cli.cli.outputs.packed_set import SetOutput, WrittenShards
+
     manifest, metrics = _manifest(planned), planned.metrics
     print_json(
         SetOutput(
