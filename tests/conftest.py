@@ -22,6 +22,7 @@ settings.load_profile("default")
 
 for name in ("SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX"):
     os.environ.pop(name, None)  # The tests may run in an array job, whose commands would each do a share.
+os.fsync = os.fstat  # type: ignore[assignment]  # No test loses power, and waiting for the disk took 40 s of the suite.
 # The tensors of the tests are tiny: more threads of torch would only wait for each other, at full speed.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
