@@ -146,7 +146,7 @@ def test_an_input_that_is_gone(sample, tmp_path):
 
 @pytest.fixture
 def bare(sample, tmp_path) -> Path:
-    """Journals, other texts and chats, and a tokenizer without a chat template."""
+    """Journals, more texts than share a part with others, chats, and a tokenizer without a chat template."""
     folder = tmp_path / "bare"
     shutil.copytree(sample / "tokenizer", folder / "tokenizer")
     config = folder / "tokenizer" / "tokenizer_config.json"
@@ -155,7 +155,7 @@ def bare(sample, tmp_path) -> Path:
     config.write_text(json.dumps(settings))
     shutil.copy(sample / "journals.jsonl", folder)
     shutil.copy(sample / "new.jsonl", folder / "chats.jsonl")
-    (folder / "texts.jsonl").write_text('{"text": "One more."}\n')
+    (folder / "texts.jsonl").write_text((sample / "journals.jsonl").read_text() * 4)
     return folder
 
 
@@ -176,7 +176,7 @@ def test_an_error_after_the_first_part_leaves_the_set_as_it_was(bare):
 
 def test_an_error_after_a_part_was_replaced_is_made_good_by_the_next_run(bare):
     out = packed(bare, bare / "out", "journals.jsonl")
-    (bare / "journals.jsonl").write_text('{"text": "Another journal."}\n')
+    shutil.copy(bare / "texts.jsonl", bare / "journals.jsonl")
     options = ("--tokenizer", bare / "tokenizer", "--groups", "1k:1", "--gpus", 8, "--workers", 1, "--output", out)
     done = run(main, "pack", bare / "journals.jsonl", bare / "chats.jsonl", *options)
     assert (done.code, done.stderr.splitlines()[-1]) == (2, NO_TEMPLATE)
