@@ -30,6 +30,17 @@ def unreadable(path: str, error: BaseException | str) -> InputError:
     return InputError(f"{path}: cannot be read: {reason}; correct it, or leave it out")
 
 
+def shortened(path: str) -> RunError:
+    """The one-line error for a file that was longer when its slices were cut."""
+    return RunError(f"{path}: the file has become shorter since it was scanned; run again on a file at rest")
+
+
+def require_damage(path: str, error: Exception) -> None:
+    """Raise InputError if the system cannot read the file now, which says nothing about what the file holds."""
+    if isinstance(error, OSError) and error.errno:
+        raise unreadable(path, error) from error
+
+
 def open_file(path: str, stop: int | None = None) -> io.RawIOBase:
     """Open a file or URL to be read forward, unbuffered; every reader of bytes opens its inputs here.
 
@@ -176,9 +187,7 @@ class Blocks:
             return b""
         block = self._read_raw(min(size, self._left))
         if not block:
-            raise RunError(
-                f"{self._path}: the file has become shorter since it was scanned; run again on a file at rest"
-            )
+            raise shortened(self._path)
         self._left -= len(block)
         return block
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 from packer_cli.corpus.blocks import Blocks, is_file, unreadable
 from packer_cli.corpus.readers import datatrove, megatron
+from packer_cli.corpus.readers.parse_json import BOM
 from packer_cli.corpus.types import CorpusFile, FileFormat
 from packer_cli.errors import InputError
 
@@ -120,7 +121,7 @@ def _array_or_lines(file: CorpusFile) -> CorpusFile:
     with Blocks(file) as blocks:
         head = b""
         while not head.strip() and (block := blocks.read(1 << 12)):
-            head = block.removeprefix(b"\xef\xbb\xbf")
+            head = block.removeprefix(BOM)
     head = head.lstrip()
     if head.startswith(b"["):
         return file

@@ -10,7 +10,7 @@ from packer_cli.corpus.readers.base import BATCH_BYTES, MAX_RECORD_BYTES, RawBat
 from packer_cli.corpus.records import Normalizer
 from packer_cli.corpus.records.tokens import TokenRecord, read_records, read_rows
 from packer_cli.corpus.types import AlpacaForm, CorpusSlice, Document, DocumentBatch, Gap, RecordSchema
-from packer_cli.errors import InputError
+from packer_cli.errors import ConfigError
 
 
 class SliceReader:
@@ -50,7 +50,7 @@ class SliceReader:
             return
         file, schema = slice_.file, self._schema
         if file.format in TOKEN_FORMATS and schema not in ("auto", "tokens"):
-            raise InputError(f"{file.path}: holds token ids, not {schema} records; give --schema auto or tokens")
+            raise ConfigError(f"{file.path}: holds token ids, not {schema} records; give --schema auto or tokens")
         for raw in READERS[file.format].read(slice_, self._rules, self._normalizer.fields):
             yield self._documents(raw, base)
 

@@ -82,6 +82,8 @@ class Document(NamedTuple):
     """How much each loss token counts, see `records.weights`."""
     weights: tuple[float, ...] | None = None
     """Likewise, of each message, to be multiplied with `weight`; None: 1."""
+    num_prompt: int = 0
+    """So many of the first messages are a prompt: what the assistant says in them carries no loss."""
 
 
 class Lists(NamedTuple):

@@ -11,6 +11,7 @@ from packer_cli.engine.array_task import ArrayIds, ArrayTask
 from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Stopwatch, progress_bar, say, warn
 from packer_cli.errors import RunError, UsageError
+from packer_cli.files import move_file
 from packer_cli.folders import TaskLock
 from packer_cli.format.constants import REJECTED_NAME
 from packer_cli.remote.names import paths_below
@@ -23,7 +24,7 @@ from packer_cli.tokens.choices import all_rejected, repeated, tokenized
 from packer_cli.tokens.index import INDEX_NAME, StoreIndex
 from packer_cli.tokens.part import WORK
 from packer_cli.tokens.share import complete_store, tokenize_share
-from packer_cli.tokens.stage import tokenize
+from packer_cli.tokens.stage import current_index, tokenize
 
 
 def run_tokenize(
@@ -66,7 +67,8 @@ def tokenize_corpus(config: TokenizeConfig, folder: Path, engine: Engine) -> Sto
         with progress_bar("Tokenizing") as progress:
             index, num_reused = tokenize(config, folder / TOKENS, engine, progress)
     except UsageError:
-        _remove_new(folder, before)
+        if _restore_index(folder / TOKENS):
+            _remove_new(folder, before)
         raise
     _report(index, num_reused, folder, watch)
     _write_rejected(index, folder)
@@ -144,6 +146,18 @@ def complete_tokens(folder: Path) -> bool:
     for index in completed:
         _report_rejected(index, folder)
     return is_complete
+
+
+def _restore_index(store: Path) -> bool:
+    """Put the index back, unless parts that it lists have been replaced: then it waits for a run that ends."""
+    work = store / WORK
+    if not (work / INDEX_NAME).exists():
+        return True
+    index = current_index(store)
+    if index is None or paths_below(work) & {work / f"{part.path}.json" for part in index.parts}:
+        return False
+    move_file(work / INDEX_NAME, store / INDEX_NAME)
+    return True
 
 
 def _remove_new(folder: Path, before: set[Path]) -> None:

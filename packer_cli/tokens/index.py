@@ -33,7 +33,7 @@ from packer_cli.version import __version__
 
 INDEX_NAME = "tokens.json"
 STORE_FORMAT = "hbpack-tokens"
-STORE_VERSION = 5
+STORE_VERSION = 6
 
 
 class _Model(BaseModel):

@@ -17,7 +17,7 @@ import numpy as np
 from packer_cli.corpus.blocks import hold
 from packer_cli.corpus.types import AlpacaForm, CorpusSlice, RecordSchema
 from packer_cli.engine.sink import Sink, Written, write_part
-from packer_cli.errors import TokenizerError
+from packer_cli.errors import InputError, RunError, TokenizerError
 from packer_cli.files import fingerprint
 from packer_cli.format.schema import token_type
 from packer_cli.tokens.rejects import RejectsWriter
@@ -84,10 +84,16 @@ _encoders: dict[tuple[Any, ...], Encoder] = {}
 
 
 def work(folder: Path, task: PartTask | Description) -> Written | dict[str, Any]:
-    """Do a task in the store's folder. Lives here because workers need not import the stage."""
+    """Do a task in the store's folder. Lives here because workers need not import the stage.
+
+    Raises RunError where a file that was found when the run began can no longer be read: finished parts stay.
+    """
     if isinstance(task, Description):
         return describe_tokenizer(task.of)
-    return write_part(tokenize_part, task.read(), folder, WORK)
+    try:
+        return write_part(tokenize_part, task.read(), folder, WORK)
+    except InputError as error:
+        raise RunError(str(error)) from None
 
 
 def load_ahead(tokenizer: str, chat_template: str | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import shutil
@@ -22,7 +23,7 @@ from packer_cli.corpus.readers import READERS
 from packer_cli.corpus.readers.base import ReadRules
 from packer_cli.corpus.readers.values import to_python
 from packer_cli.corpus.records import Normalizer
-from packer_cli.errors import RunError
+from packer_cli.errors import InputError, RunError
 
 from .helpers import CHAT, SHAPES, TEXT, documents_of, plain, read_all, write_jsonl
 from .naive import without_nulls
@@ -249,6 +250,48 @@ def test_a_broken_row_group_loses_only_itself(tmp_path: Path) -> None:
     assert reject.line == 11
     assert reject.reason.startswith("row group 1 cannot be read (")
     assert reject.reason.endswith("; its rows 11 to 20 are lost")
+
+
+def test_a_fault_of_the_disk_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["a"]}), path)
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", fail)
+    with pytest.raises(InputError) as caught:
+        read_all(path)
+    assert str(caught.value) == f"{path}: cannot be read: Input/output error; correct it, or leave it out"
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_a_table_that_became_shorter(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+
+    def write(num_rows: int) -> None:
+        table = pa.table({"text": ["a"] * num_rows})
+        if name == "a.parquet":
+            pq.write_table(table, path, row_group_size=1)
+        else:
+            with pa.ipc.new_file(path, table.schema) as writer:
+                writer.write_table(table, 1)
+
+    write(3)
+    (slice_,) = slice_corpus(discover([str(path)])[1])
+    write(2)
+    with pytest.raises(RunError) as caught:
+        list(SliceReader().read(slice_))
+    assert str(caught.value) == (
+        f"{path}: the file has become shorter since it was scanned; run again on a file at rest"
+    )
+
+
+def test_booleans_are_no_ids(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"input_ids": [[True, False], []]}), path)
+    documents, rejects = read_all(path, vocab_size=10)
+    assert not documents
+    assert rejects[0] == (1, "input_ids[0] must be an integer, this is a boolean")
 
 
 def test_a_truncated_stream_keeps_what_came_before(tmp_path: Path) -> None:

@@ -127,3 +127,22 @@ def test_truncated_gz_array(tmp_path: Path) -> None:
     assert rejects == [
         (number, f"compressed data ends early; the rest of the array from element {number} cannot be read")
     ]
+
+
+def test_control_characters_between_elements(tmp_path: Path) -> None:
+    """Python takes some of them for white space, JSON does not."""
+    path = tmp_path / "a.json"
+    path.write_bytes(b'[{"text": "a"}, \x0c{"text": "b"}, {"text": "c"}\x0b]')
+    documents, rejects = read_all(path)
+    assert [document.text for document in documents] == ["a"]
+    assert [(reject.line, reject.reason[:12]) for reject in rejects] == [(2, "broken JSON:"), (3, "broken JSON:")]
+
+
+def test_an_array_cut_off_where_a_slice_would_begin(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(b'[{"text": "a"}, {"text": "b"},')
+    documents, rejects = read_all(path, slice_bytes=20)
+    assert len(documents) == 2
+    assert [(reject.line, reject.reason) for reject in rejects] == [
+        (3, "broken JSON: the file ends before the array does")
+    ]

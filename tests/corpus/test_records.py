@@ -180,6 +180,32 @@ def test_rejected_messages(record: dict, expected: str) -> None:
     assert reason(record) == expected
 
 
+def test_other_keys_of_a_sharegpt_turn() -> None:
+    """Those of messages may be there, as in merged tables, but not against `from` and `value`."""
+    said = {"from": "human", "value": "Hi"}
+    both = {"from": "gpt", "value": "Yo", "role": "assistant", "content": None, "tool_calls": None, "name": "Bo"}
+    assert parse({"conversations": [said, both]}).messages == [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Yo", "tool_calls": None, "name": "Bo"},
+    ]
+    call = {"from": "function_call", "value": '{"name": "f", "arguments": {}}', "tool_calls": None}
+    assert parse({"conversations": [said, call]}).messages[1]["tool_calls"][0]["function"]["name"] == "f"
+    for name, value in (("content", "Ho"), ("role", "user")):
+        assert reason({"conversations": [said, {**both, name: value}]}) == (
+            f'conversations[1]: "{name}" differs from what "from" and "value" say; keep one of them'
+        )
+
+
+def test_a_system_prompt_beside_messages() -> None:
+    system = {"role": "system", "content": "Be kind."}
+    with_system = [system, *CHAT_TURNS]
+    assert parse({"system": "Be kind.", "messages": CHAT_TURNS}).messages == with_system
+    assert parse({"system": "Be kind.", "messages": with_system}).messages == with_system
+    assert reason({"system": "Be brief.", "messages": with_system}) == (
+        'both "system" and a first message of role system; keep one of them'
+    )
+
+
 def test_unknown_speaker_names_the_known() -> None:
     text = reason({"conversations": [{"from": "narrator", "value": "a"}]})
     assert text.startswith("conversations[0]: unknown \"from\" value 'narrator'; known are human, user, gpt,")
@@ -225,6 +251,9 @@ def test_prompt_completion() -> None:
     chat = parse({"prompt": [USER], "completion": [{"role": "assistant", "content": "Yo"}]})
     assert chat.kind == "messages"
     assert chat.messages == [USER, {"role": "assistant", "content": "Yo"}]
+    assert (chat.num_prompt, chat.weights) == (1, None)
+    weighted = parse({"prompt": [USER, {"role": "assistant", "content": "Yo", "weight": 0.5}], "completion": [USER]})
+    assert (weighted.num_prompt, weighted.weights) == (0, (1.0, 0.5, 1.0))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 from packer_cli.corpus.discover import discover, slice_corpus
 from packer_cli.corpus.read import SliceReader
 from packer_cli.corpus.readers import numbers
-from packer_cli.errors import InputError, RunError, TokenizerError
+from packer_cli.errors import ConfigError, InputError, RunError, TokenizerError
 
 from .helpers import read_all
 
@@ -263,6 +263,6 @@ def test_a_file_that_shrinks_while_it_is_read_is_an_error(tmp_path: Path) -> Non
 
 def test_another_schema_is_refused(tmp_path: Path) -> None:
     path = write_dolma(tmp_path / "a.npy")
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(ConfigError) as caught:
         read_all(path, schema="text", **TOKENIZER)
     assert str(caught.value) == f"{path}: holds token ids, not text records; give --schema auto or tokens"

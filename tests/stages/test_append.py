@@ -142,3 +142,43 @@ def test_an_input_that_is_gone(sample, tmp_path):
     assert (
         done.stderr == f"error: {str(out / 'tokens')!r} holds no token store (no tokens.json); run hbpack tokenize\n"
     )
+
+
+@pytest.fixture
+def bare(sample, tmp_path) -> Path:
+    """Journals, more texts than share a part with others, chats, and a tokenizer without a chat template."""
+    folder = tmp_path / "bare"
+    shutil.copytree(sample / "tokenizer", folder / "tokenizer")
+    config = folder / "tokenizer" / "tokenizer_config.json"
+    settings = json.loads(config.read_text())
+    del settings["chat_template"]
+    config.write_text(json.dumps(settings))
+    shutil.copy(sample / "journals.jsonl", folder)
+    shutil.copy(sample / "new.jsonl", folder / "chats.jsonl")
+    (folder / "texts.jsonl").write_text((sample / "journals.jsonl").read_text() * 4)
+    return folder
+
+
+NO_TEMPLATE = (
+    "error: the data holds conversations, but the tokenizer has no chat template; give one with --chat-template FILE"
+)
+
+
+def test_an_error_after_the_first_part_leaves_the_set_as_it_was(bare):
+    out = packed(bare, bare / "out", "journals.jsonl")
+    before = tree(out)
+    done = appended(out, bare / "texts.jsonl", bare / "chats.jsonl")
+    assert (done.code, done.stderr.splitlines()[-1]) == (2, NO_TEMPLATE)
+    assert tree(out) == before
+    assert appended(out, bare / "texts.jsonl").code == 0
+    assert tree(out) == tree(packed(bare, bare / "both", "journals.jsonl", "texts.jsonl"))
+
+
+def test_an_error_after_a_part_was_replaced_is_made_good_by_the_next_run(bare):
+    out = packed(bare, bare / "out", "journals.jsonl")
+    shutil.copy(bare / "texts.jsonl", bare / "journals.jsonl")
+    options = ("--tokenizer", bare / "tokenizer", "--groups", "1k:1", "--gpus", 8, "--workers", 1, "--output", out)
+    done = run(main, "pack", bare / "journals.jsonl", bare / "chats.jsonl", *options)
+    assert (done.code, done.stderr.splitlines()[-1]) == (2, NO_TEMPLATE)
+    packed(bare, out, "journals.jsonl")
+    assert tree(out) == tree(packed(bare, bare / "new", "journals.jsonl"))

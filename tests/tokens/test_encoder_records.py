@@ -47,6 +47,26 @@ def test_bad_records_are_rejected_and_the_rest_kept(load):
     assert batch.rejects[1].reason == "holds a lone surrogate, which cannot be encoded as UTF-8"
 
 
+@pytest.mark.parametrize("plain_content", [False, True])
+def test_deep_nesting_is_rejected(load, plain_content):
+    def nested(depth):
+        value = "a"
+        for _ in range(depth):
+            value = [value]
+        return value
+
+    said = turns("a", "b")
+    documents = [
+        Document("messages", 1, messages=[*said, {"role": "user", "content": "c", "x": nested(98)}]),
+        Document("messages", 2, messages=[*said, {"role": "user", "content": "c", "x": nested(1000)}]),
+        Document("messages", 3, messages=said, tools=[{"name": "f", "parameters": nested(1000)}]),
+    ]
+    batch = encode(Encoder(load("bytes", "chatml"), plain_content=plain_content), documents)
+    assert batch.lines.tolist() == [1]
+    why = "a message or tool nests more than 100 objects and arrays in each other"
+    assert batch.rejects == [Reject(2, why), Reject(3, why)]
+
+
 def test_empty_batch(load):
     batch = encode(Encoder(load("bytes")), [])
     assert_well_formed(batch)

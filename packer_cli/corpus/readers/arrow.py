@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from packer_cli.corpus.blocks import fingerprint, open_source, unreadable
+from packer_cli.corpus.blocks import fingerprint, open_source, require_damage, shortened, unreadable
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.readers.columns import raw_batches
 from packer_cli.corpus.readers.parquet import cut_units
@@ -63,6 +63,8 @@ def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Itera
     """The rows of the slice; where it is damaged, what follows is lost and one reject says so."""
     row = slice_.first_line
     with _open(slice_.file.path) as (reader, is_file):
+        if is_file and slice_.stop > reader.num_record_batches:
+            raise shortened(slice_.file.path)
         wholes = map(reader.get_batch, range(slice_.start, slice_.stop)) if is_file else iter(reader)
         number = slice_.start
         try:
@@ -73,6 +75,7 @@ def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Itera
         except HbpackError:
             raise
         except Exception as error:  # Whatever pyarrow finds in a damaged file.
+            require_damage(slice_.file.path, error)
             reason = " ".join(str(error).split()) or type(error).__name__
             rest = "the rest of this slice is lost" if is_file else "the rest of the stream is lost"
             yield RawBatch(rejects=[Gap(row, f"record batch {number} cannot be read ({reason}); {rest}")])

@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 
 from packer_cli.corpus.blocks import Blocks, fingerprint
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
-from packer_cli.corpus.readers.parse_json import why_not_json, why_not_object
-from packer_cli.corpus.readers.stream import RecordStream, cut_compressed, read_stream, runs
+from packer_cli.corpus.readers.parse_json import BOM, JSON_SPACE, why_not_json, why_not_object
+from packer_cli.corpus.readers.stream import RecordStream, cut_compressed, read_stream, runs, slices_from
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap, Reject
 
-BOM = b"\xef\xbb\xbf"
 BORDERS = 1 << 14
 """Borders that one call of the kernel looks for."""
 
@@ -31,11 +30,7 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
         return [CorpusSlice(file=done, start=0, stop=file.num_bytes)]
     cutter = _ElementCutter(limit)
     done = file._replace(fingerprint=fingerprint(file.path, on_chunk=cutter.see))
-    stops = [start for start, _ in cutter.cuts[1:]] + [file.num_bytes]
-    return [
-        CorpusSlice(file=done, start=start, stop=stop, first_line=number)
-        for (start, number), stop in zip(cutter.cuts, stops, strict=True)
-    ]
+    return slices_from(done, cutter.cuts)
 
 
 def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
@@ -53,11 +48,6 @@ class _Borders:
 
         self._state = new_state(inside=inside)
         self._buffer = np.empty(BORDERS, dtype=np.int64)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the array has begun and not ended."""
-        return int(self._state[0]) > 0
 
     @property
     def is_closed(self) -> bool:
@@ -229,7 +219,7 @@ def _parse(texts: list[tuple[int, bytes]], rejects: Sequence[Reject] = ()) -> Ra
         try:
             record = loads(text)
         except JSONDecodeError:
-            batch.rejects.append(Reject(number, _why_not(text.strip())))
+            batch.rejects.append(Reject(number, _why_not(text.strip(JSON_SPACE))))
             continue
         if type(record) is dict:
             batch.records.append((number, record))

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from packer_cli.corpus.blocks import Blocks, fingerprint
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
-from packer_cli.corpus.readers.parse_json import why_not_json, why_not_object
-from packer_cli.corpus.readers.stream import RecordStream, cut_compressed, read_stream, runs
+from packer_cli.corpus.readers.parse_json import BOM, why_not_json, why_not_object
+from packer_cli.corpus.readers.stream import RecordStream, cut_compressed, read_stream, runs, slices_from
 from packer_cli.corpus.readers.token_lines import read_token_lines
 from packer_cli.corpus.records import tokens
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap, Reject
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-BOM = b"\xef\xbb\xbf"
 CUT_SHORT = "; the file ends in this line, so the rest of it may be lost"
 _CACHED_BYTES = 1 << 18
 
@@ -82,12 +81,7 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
         return [CorpusSlice(file=whole, start=0, stop=file.num_bytes)]
     cutter = _LineCutter(slice_bytes)
     done = file._replace(fingerprint=fingerprint(file.path, on_chunk=cutter.see))
-    starts = [cut for cut in cutter.cuts if cut[0] < file.num_bytes]
-    stops = [start for start, _ in starts[1:]] + [file.num_bytes]
-    return [
-        CorpusSlice(file=done, start=start, stop=stop, first_line=line)
-        for (start, line), stop in zip(starts, stops, strict=False)
-    ]
+    return slices_from(done, cutter.cuts)
 
 
 def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:

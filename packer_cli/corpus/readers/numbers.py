@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from packer_cli.corpus.blocks import open_file, unreadable
+from packer_cli.corpus.blocks import open_file, shortened, unreadable
 from packer_cli.corpus.readers.base import RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Lists, Reject, TokenRows
-from packer_cli.errors import RunError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -69,9 +68,7 @@ class NumberFile:
             while done < len(view):
                 size = self._file.readinto(view[done:])
                 if not size:
-                    raise RunError(
-                        f"{self.path}: the file has become shorter since it was scanned; run again on a file at rest"
-                    )
+                    raise shortened(self.path)
                 done += size
         except OSError as error:
             raise unreadable(self.path, error) from error

@@ -9,6 +9,9 @@ from packer_cli.corpus.records.base import type_name
 if TYPE_CHECKING:
     import orjson
 
+BOM = b"\xef\xbb\xbf"
+JSON_SPACE = b" \t\r\n"
+
 
 def why_not_json(text: bytes, what: str) -> str:
     """The reason to reject `text`, which orjson refuses; `what` is "line" or "element"."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any, TypeVar
 
 from packer_cli.corpus.blocks import Blocks, fingerprint
@@ -101,10 +102,23 @@ def runs(items: list[Item]) -> Iterator[list[Item]]:
         yield items[first : first + step]
 
 
+def slices_from(file: CorpusFile, cuts: list[tuple[int, int]]) -> list[CorpusSlice]:
+    """The slices of a plain file.
+
+    Args:
+        cuts: first byte of each slice and its line, or its place in the array; the last may be at the file's end.
+    """
+    borders = [*(cut for cut in cuts if cut[0] < file.num_bytes), (file.num_bytes, 0)]
+    return [
+        CorpusSlice(file=file, start=start, stop=stop, first_line=number)
+        for (start, number), (stop, _) in pairwise(borders)
+    ]
+
+
 def cut_compressed(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
     """Equal slices of the decompressed length that the beginning of the file lets expect.
 
-    The last one takes what is there beyond it; where the rest compresses better than the beginning, slices at the end
+    The last one takes what is there beyond it; where the rest compresses worse than the beginning, slices at the end
     hold nothing.
     """
     done = file._replace(fingerprint=fingerprint(file.path))

@@ -102,10 +102,13 @@ def _from_sharegpt(turn: Any, where: str) -> dict[str, Any]:
     if role is None:
         known = ", ".join(SHAREGPT_ROLES)
         raise BadRecordError(f'{where}: unknown "from" value {speaker!r}; known are {known}')
-    rest = {name: value for name, value in turn.items() if name not in ("from", "value")}
+    own: dict[str, Any] = {"role": role, "content": turn["value"]}
     if speaker == "function_call":
-        return {"role": role, "content": "", "tool_calls": _read_calls(turn["value"], where), **rest}
-    return {"role": role, "content": turn["value"], **rest}
+        own |= {"content": "", "tool_calls": _read_calls(turn["value"], where)}
+    for name, value in own.items():
+        if turn.get(name, value) not in (None, value):
+            raise BadRecordError(f'{where}: "{name}" differs from what "from" and "value" say; keep one of them')
+    return own | {name: value for name, value in turn.items() if name not in ("from", "value", *own)}
 
 
 def _read_calls(text: str, where: str) -> list[dict[str, Any]]:
@@ -156,12 +159,12 @@ def parse(record: Record, line: int) -> Document | Reject:
             turns, weights = take_weights(read_turns(record["messages"], "messages"), "messages")
         else:
             turns, weights = take_weights(read_turns(record["conversations"], "conversations"), "conversations")
-            system = record.get("system")
-            if isinstance(system, str) and system:
-                if turns[0]["role"] == "system":
-                    raise BadRecordError('both "system" and a first message of role system; keep one of them')
-                turns = [{"role": "system", "content": system}, *turns]
-                weights = weights and (1.0, *weights)
+        system = record.get("system")
+        if isinstance(system, str) and system and turns[0] != {"role": "system", "content": system}:
+            if turns[0]["role"] == "system":
+                raise BadRecordError('both "system" and a first message of role system; keep one of them')
+            turns = [{"role": "system", "content": system}, *turns]
+            weights = weights and (1.0, *weights)
         tools = read_tools(record["tools"]) if "tools" in record else None
         weight = read_weight(record) if WEIGHT in record else 1.0
     except BadRecordError as error:

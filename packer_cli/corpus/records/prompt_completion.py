@@ -1,7 +1,8 @@
 """Prompt and completion: `{"prompt": ..., "completion": ...}`, or `response` for the latter.
 
 Two strings, or two lists of messages (TRL's conversational form). The lists are joined into one
-conversation of kind `messages`: every assistant turn of it counts for the loss, those in the prompt too.
+conversation of kind `messages`. As in TRL, what the assistant says in the prompt carries no loss; weights of the
+prompt's messages overrule that.
 """
 
 from __future__ import annotations
@@ -36,15 +37,19 @@ def parse(record: Record, line: int) -> Document | Reject:
 
 def _conversation(record: Record, prompt: list[Any], completion: list[Any], key: str, line: int) -> Document | Reject:
     try:
-        turns, weights = take_weights(read_turns(prompt, "prompt"), "prompt")
+        turns, of_turns = take_weights(read_turns(prompt, "prompt"), "prompt")
         answers, of_answers = take_weights(read_turns(completion, key), key)
         tools = read_tools(record.get("tools"))
         weight = read_weight(record)
     except BadRecordError as error:
         return Reject(line, str(error))
-    if weights or of_answers:
-        weights = (weights or (1.0,) * len(turns)) + (of_answers or (1.0,) * len(answers))
-    return Document("messages", line, "", turns + answers, tools, weight=weight, weights=weights)
+    weights = None
+    if of_turns or of_answers:
+        weights = (of_turns or (1.0,) * len(turns)) + (of_answers or (1.0,) * len(answers))
+    num_prompt = 0 if of_turns else len(turns)
+    return Document(
+        "messages", line, "", turns + answers, tools, weight=weight, weights=weights, num_prompt=num_prompt
+    )
 
 
 SHAPE = Shape((("prompt", "completion"), ("prompt", "response")), ("tools", WEIGHT), parse)

@@ -28,7 +28,7 @@ class BackendMismatch(RunError):  # noqa: N818 - a signal: the caller encodes th
     """A fast way and the reference disagree on a sampled text; the part must be encoded again.
 
     Catch it around a whole part, discard the part's results so far, and encode the part from its beginning with
-    `encoder.fallback(mismatch)`.
+    `encoder.fallback(mismatch, place)`.
     """
 
     def __init__(self, why: str, *, line: int, what: Literal["ids", "template"] = "ids"):

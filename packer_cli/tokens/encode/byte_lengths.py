@@ -137,7 +137,7 @@ class ByteLengths:
         at = at[~ends_stretch[at]]
         lengths[at] -= 2
         alone = at[lengths[at] == 0]
-        followed = alone + 1 < len(lengths)
+        followed = ~np.isin(alone + 1, ids.offsets)
         lengths[alone[followed] + 1] -= 1
         lengths[alone] = np.where(followed, 1, UNKNOWN_LENGTH)
 

@@ -121,6 +121,9 @@ class Preparer:
                     "a weight, or choose another --loss-on"
                 )
             return _Loss(None, None, document.weight).times(document.weight)
+        prompt = document.num_prompt
+        if prompt and any(message.get("role") == "assistant" for message in document.messages[:prompt]):
+            weights = (0.0,) * prompt + (weights or (1.0,) * len(document.messages))[prompt:]
         spans, of_spans = renderer.loss_spans(chat, rendered, self._parts, weights)
         end = document.weight if self._ends_have_loss else 0.0
         if weights is not None and _ends_with_answer(document):

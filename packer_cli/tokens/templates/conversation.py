@@ -10,6 +10,7 @@ from packer_cli.tokens.templates.types import TemplateRejectError
 
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 _PLAIN_FIELDS = {"role", "content"}
+_MOST_NESTED = 100
 
 PROBES: list[list[dict[str, Any]]] = [
     [{"role": "user", "content": "Ask one."}, {"role": "assistant", "content": "Say one."}],
@@ -64,6 +65,7 @@ def read_chat(messages: list[dict[str, Any]], tools: list[Any] | None = None) ->
 
 def _read_any_chat(messages: list[Any], tools: list[Any] | None) -> Chat:
     """A conversation that may hold more than strings."""
+    _check_depth([*messages, *(tools or ())])
     messages = [_normal_message(message) for message in messages]
     if tools is not None:
         tools = _plain(tools)
@@ -74,6 +76,20 @@ def _read_any_chat(messages: list[Any], tools: list[Any] | None) -> Chat:
     is_safe = all([_collect(value, texts, keys) for value in (*messages, *(tools or ()))])  # noqa: C419 - all are collected
     text = "\0".join(texts)
     return Chat(messages, tools, text, is_safe and is_safe_text(text) and is_safe_text("\0".join(keys)), False)
+
+
+def _check_depth(values: list[Any]) -> None:
+    """Raise TemplateRejectError for what would exhaust the stack of a template, or of those who read it."""
+    for _ in range(_MOST_NESTED):
+        values = [
+            inner
+            for value in values
+            if type(value) is dict or type(value) is list
+            for inner in (value.values() if type(value) is dict else value)
+        ]
+        if not values:
+            return
+    raise TemplateRejectError(f"a message or tool nests more than {_MOST_NESTED} objects and arrays in each other")
 
 
 def is_safe_text(text: str) -> bool:

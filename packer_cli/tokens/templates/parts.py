@@ -87,7 +87,7 @@ class LossParts(NamedTuple):
         if turns and turns[-1][2] == 0 and (self.only_last or weights is not None):
             raise TemplateRejectError(
                 "the chat template does not write one text for each message of the assistant, so it is not certain "
-                f"which text {'has which weight' if weights is not None else 'is the last turn'}"
+                f"which text {'carries which loss' if weights is not None else 'is the last turn'}"
             )
         drops_content = False
         if self.divides_calls:

@@ -39,6 +39,31 @@ def test_texts_and_completions(load):
     assert trained("tool-calls") == ({}, {1: no_turns, 2: no_calls, 3: no_calls, 4: no_calls})
 
 
+def test_a_prompt_of_messages(load):
+    """Carries no loss, as in TRL."""
+    tokenizer = load("bytes", "chatml")
+    said = [{"role": role, "content": content} for role, content in (("user", "Hi"), ("assistant", "Yo"))]
+
+    def trained(loss_on, *completion, num_prompt=3, **fields):
+        messages = [*said, {"role": "user", "content": "How?"}, *completion]
+        document = Document("messages", 1, messages=messages, num_prompt=num_prompt, **fields)
+        batch = encode(Encoder(tokenizer, loss_on=loss_on), [document])
+        assert not batch.rejects
+        ((ids, mask),) = rows(batch)
+        return tokenizer.hf.decode([one for one, bit in zip(ids, mask, strict=True) if bit]), {*mask}
+
+    answer = {"role": "assistant", "content": "So."}
+    more = [answer, {"role": "user", "content": "And?"}, {"role": "assistant", "content": "Done."}]
+    end = "<|im_end|>"
+    assert trained("completion", answer) == (f"So.{end}", {0, 1})
+    assert trained("completion", *more) == (f"So.{end}Done.{end}", {0, 1})
+    assert trained("last-turn", *more) == (f"Done.{end}", {0, 1})
+    assert trained("no-reasoning", answer) == (f"So.{end}", {0, 1})
+    assert trained("completion", answer, num_prompt=0) == (f"Yo{end}So.{end}", {0, 1})
+    assert trained("completion", *more, weights=(1.0, 1.0, 1.0, 0.5, 1.0, 2.0)) == (f"So.{end}Done.{end}", {0, 0.5, 2})
+    assert trained("all", answer)[1] == {1}
+
+
 def test_plain_content(load):
     """Special tokens in the data are text, and the parts around them keep their places."""
     tokenizer = load("bytes", QWEN3)

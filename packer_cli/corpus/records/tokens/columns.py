@@ -36,6 +36,8 @@ def integers(value: Any, name: str) -> NDArray[Any]:
                     raise _not_integer(value, name)
         return found
     if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iub":
+        if value.dtype.kind == "b" and name in NO_BOOLEANS and len(value):
+            raise _not_integer(value.tolist(), name)
         return value
     raise BadRecordError(f'"{name}" must be an array of integers, this is {type_name(value)}')
 
