@@ -165,7 +165,8 @@ def finish_export(
         parts.trust(recorded)
     each = max(1, len(format.shared_files(job)))
     others = files[len(job.parts) * each :]
-    if files and not parts.todo and all(file.is_intact(folder / file.path) for file in others):
+    is_listed = (folder / NAME).exists()  # Otherwise a run that repaired it has not ended.
+    if is_listed and not parts.todo and all(file.is_intact(folder / file.path) for file in others):
         progress(total := sum(part_tokens(job)), total)
         parts.close()
         return None

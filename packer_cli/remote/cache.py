@@ -213,9 +213,11 @@ def _is_at(descriptor: int, path: Path) -> bool:
 def _remove_unused(path: str) -> bool:
     """Remove a file unless it is locked; returns whether it is gone."""
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDWR)  # NFS locks nothing exclusively that is open for reading alone.
     except FileNotFoundError:
         return True
+    except PermissionError:
+        return False
     try:
         _lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         Path(path).unlink(missing_ok=True)

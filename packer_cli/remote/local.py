@@ -13,7 +13,7 @@ from typing import Any
 import xxhash
 
 from packer_cli.errors import FormatError
-from packer_cli.remote.cache import FileCache
+from packer_cli.remote.cache import CachedFile, FileCache
 from packer_cli.remote.path import RemotePath
 
 BLOCK = 32 * 2**20
@@ -68,15 +68,7 @@ def local_file(path: Path | RemotePath, num_bytes: int | None = None, xxh3: str 
     """
     if not isinstance(path, RemotePath):
         return path
-    size = path.stat().st_size if num_bytes is None else num_bytes
-    # Without a checksum: one of the address and of what the storage says of this version.
-    name = xxh3 or xxhash.xxh3_128_hexdigest(f"{path} {path.version()}".encode())
-    try:
-        copy = FileCache(default_cache_dir(), CACHE_BYTES).open(
-            cached_name(name, size), size, filler(path, size, xxh3)
-        )
-    except FormatError as error:
-        raise OSError(str(error)) from None
+    copy = _open_copy(path, num_bytes, xxh3)
     copy.close()
     return copy.path
 
@@ -85,7 +77,50 @@ def map_file(path: Path | RemotePath, num_bytes: int | None = None, xxh3: str | 
     """A memory map (`pa.NativeFile`) of `local_file`; its errors too."""
     import pyarrow as pa
 
-    return pa.memory_map(str(local_file(path, num_bytes, xxh3)))
+    if not isinstance(path, RemotePath):
+        return pa.memory_map(str(path))
+    copy = _open_copy(path, num_bytes, xxh3)
+    try:
+        return pa.memory_map(str(copy.path))
+    finally:
+        copy.close()
+
+
+_compared: set[str] = set()
+"""Names of the copies that this process has fetched, or compared with their checksum."""
+
+
+def _open_copy(path: RemotePath, num_bytes: int | None, xxh3: str | None) -> CachedFile:
+    """This node's copy. One that was there is compared with its checksum, once a process, and fetched again if need
+    be."""
+    size = path.stat().st_size if num_bytes is None else num_bytes
+    # Without a checksum: one of the address and of what the storage says of this version.
+    name = cached_name(xxh3 or xxhash.xxh3_128_hexdigest(f"{path} {path.version()}".encode()), size)
+    cache = FileCache(default_cache_dir(), CACHE_BYTES)
+    fetch = filler(path, size, xxh3)
+
+    def fill(descriptor: int) -> None:
+        fetch(descriptor)
+        _compared.add(name)
+
+    try:
+        copy = cache.open(name, size, fill)
+        if xxh3 is not None and name not in _compared and _checksum(copy.path) != xxh3:
+            cache.discard(name)
+            copy.close()
+            copy = cache.open(name, size, fill)
+    except FormatError as error:
+        raise OSError(str(error)) from None
+    _compared.add(name)
+    return copy
+
+
+def _checksum(path: Path) -> str:
+    digest = xxhash.xxh3_128()
+    with path.open("rb", buffering=0) as file:
+        while data := file.read(BLOCK):
+            digest.update(data)
+    return digest.hexdigest()
 
 
 def open_source(path: Path | RemotePath, *, goes_forward: bool = False) -> Any:

@@ -220,7 +220,12 @@ class RemotePath(PureRemotePath):
             return True
 
         # Where an answer was lost, the next try finds the object that the first one wrote.
-        return self._request(put, "written") or self.read_bytes() == data
+        if self._request(put, "written"):
+            return True
+        try:
+            return self.read_bytes() == data
+        except FileNotFoundError:  # Removed meanwhile.
+            return False
 
     def kind(self) -> str | None:
         """`file`, `directory`, or None where there is neither."""

@@ -48,15 +48,15 @@ def run_append(folder: Path, inputs: Sequence[str], tokenizer: str | None, engin
         header, index = _opened(folder)
         given = [[name, _share_value(share)] for name, share in map(parse_input, inputs)]
         old = [[source.name, _share_value(source.share)] for source in index.sources]
-        noted = begun = _begun(folder, given)
+        noted = begun = _begun(folder, given, old)
         is_there = noted is None and len(old) > len(given) and old[-len(given) :] == given
         if noted is None:
             num_old = len(old) - len(given) if is_there else len(old)
-            noted = {"inputs": given, "num_old": num_old, "write": _write_options(folder)}
+            noted = {"inputs": given, "old": old[:num_old], "write": _write_options(folder)}
             for text, source in zip(inputs, given, strict=True):
                 if source in old[:num_old]:
                     raise InputError(f"{text} is in the set already; leave it out")
-        old = old[: noted["num_old"]]
+        old = noted["old"]
         config = _tokenize_config(index, [*old, *given], tokenizer)
         _check_inputs(config.inputs, len(old), folder)
         _check_tokenizer(config, index)
@@ -87,8 +87,12 @@ def _opened(folder: Path) -> tuple[PlanHeader, StoreIndex]:
     return header, index or read_index(store)  # The latter says what is wrong.
 
 
-def _begun(folder: Path, given: list[list[Any]]) -> dict[str, Any] | None:
-    """What an append that was killed has noted."""
+def _begun(folder: Path, given: list[list[Any]], sources: list[list[Any]]) -> dict[str, Any] | None:
+    """What an append that was killed has noted; None also where the set has been packed with other inputs since.
+
+    Args:
+        sources: of the set as it is.
+    """
     path = folder / APPEND_MARKER
     try:
         noted: dict[str, Any] = json.loads(path.read_bytes())
@@ -98,6 +102,9 @@ def _begun(folder: Path, given: list[list[Any]]) -> dict[str, Any] | None:
         raise FormatError(
             f"{str(path)!r} is damaged ({error}); remove it, and run hbpack pack with all inputs"
         ) from None
+    old = noted.get("old")
+    if old is None or sources not in (old, old + noted["inputs"]):
+        return None
     if noted["inputs"] != given:
         names = " ".join(map(_input_text, noted["inputs"]))
         raise InputError(

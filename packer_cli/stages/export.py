@@ -38,6 +38,14 @@ def run_export(
             "an export has no windows: training on it sees whole samples from the first step on, without "
             f"--curriculum {manifest.config.plan['curriculum']}"
         )
+    if options.order == "use":
+        epoch = manifest.first_epoch if options.epoch is None else options.epoch
+        entry, is_written = manifest.generation.find_epoch(epoch, "--epoch")
+        if is_written and entry.first_step:
+            say(
+                f"epoch {epoch} is exported from step {entry.first_step} on, at which the set was rebalanced; "
+                "--order packs exports all packs"
+            )
     records = ArrayRecords(output / WORK)
     task = ids and records.find_task(ids)
     if ids and task:

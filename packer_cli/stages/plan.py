@@ -85,9 +85,10 @@ def make_plan(config: PlanConfig, rules: PlanRules, source: Path, folder: Path) 
         opened = TokenStore(store, index)
         plan, piece_loss, counts, metrics = plan_store(opened, rules, config.overflow, folder)
     except NothingToPlanError:
-        _disown_plan(folder)
-        write_rejected(folder, index, store, overflow_entries(config, store, index))
-        (folder / PLAN_NAME).unlink(missing_ok=True)
+        if header is None or header.store_fingerprint != index.fingerprint:  # Otherwise the plan that is there holds.
+            _disown_plan(folder)
+            write_rejected(folder, index, store, overflow_entries(config, store, index))
+            (folder / PLAN_NAME).unlink(missing_ok=True)
         raise
     if not keeps_set:
         _disown_plan(folder)

@@ -94,7 +94,7 @@ def plan_store(
         _refuse_overflow(store, lengths, chosen, capacity)
     pieces = make_pieces(lengths, chosen, capacity, overflow)
     if not len(pieces):
-        raise NothingToPlanError(_why_nothing(store, chosen, folder))
+        raise NothingToPlanError(_why_nothing(store, chosen, capacity, folder))
     plan = build_plan(pieces, rules)
     pieces = plan.pieces  # The packing may have cut them.
     kept = chosen if overflow != "drop" else kept_samples(lengths, chosen, capacity)
@@ -137,16 +137,18 @@ class _OverflowEntries(Iterable[RejectedRecord]):
             yield RejectedRecord(file=file, line=line, reason=f"has {length} tokens, {self._what}")
 
 
-def _why_nothing(store: TokenStore, samples: Int32Array | None, folder: Path) -> str:
-    reasons = repr(str(folder / REJECTED_NAME))
+def _why_nothing(store: TokenStore, samples: Int32Array | None, capacity: int, folder: Path) -> str:
     num_rejected = sum(part.num_rejected for part in store.index.parts)
     if not len(store) and not num_rejected:
         return "there is nothing to plan: the inputs hold no records"
     if not len(store):
-        return f"there is nothing to plan: {all_rejected(store.index)}, see {reasons}"
+        return f"there is nothing to plan: {all_rejected(store.index)}, see {str(folder / REJECTED_NAME)!r}"
     if samples is not None and not len(samples):
         return "there is nothing to plan: the weights leave out every sample; raise them"
-    return f"there is nothing to plan: every sample was dropped, see {reasons}"
+    return (
+        f"there is nothing to plan: all samples have more than {capacity} tokens, and --overflow drop leaves them "
+        "out; give longer --groups, or another --overflow"
+    )
 
 
 def _refuse_overflow(store: TokenStore, lengths: Int32Array, samples: Int32Array | None, capacity: int) -> None:

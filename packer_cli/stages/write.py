@@ -13,7 +13,7 @@ from packer_cli.config import WriteConfig
 from packer_cli.engine.array import ArrayRecords
 from packer_cli.engine.array_task import ArrayIds, ArrayTask
 from packer_cli.engine.base import Engine
-from packer_cli.engine.parts import remove_work
+from packer_cli.engine.parts import find_listing, remove_work
 from packer_cli.engine.progress import Stopwatch, progress_bar, say, warn
 from packer_cli.errors import ConfigError, FormatError, InputError
 from packer_cli.files import remove_folder
@@ -63,7 +63,7 @@ def write_planned(
     watch = Stopwatch()
     store = store_of(folder, header)
     manifest = current_manifest(folder)
-    options = chosen_options(config, manifest, header, folder)
+    options = chosen_options(config, header, folder)
     is_same = _is_of(manifest, header, options)
 
     def check_tokens() -> None:
@@ -74,10 +74,11 @@ def write_planned(
         remove_work(folder / SHARD_MARKERS)  # Left by a run that was killed when it had written the manifest.
     else:
         check_tokens()
-        if manifest and manifest.history and is_same:
+        if manifest and manifest.history:
+            why = "files are missing or damaged" if is_same else "other options of shards rewrite all files"
             warn(
-                "files are missing or damaged: the set becomes as it was planned, for "
-                f"{counted(header.config.gpus, 'GPU')}; run hbpack rebalance again"
+                f"{why}: the set becomes as it was planned, for {counted(header.config.gpus, 'GPU')}; run hbpack "
+                "rebalance again"
             )
         with progress_bar("Writing", unit="tokens") as progress:
             manifest = write_set(header, options, folder, store, engine, progress)
@@ -91,12 +92,14 @@ def _is_of(manifest: Manifest | None, header: PlanHeader, options: WriteOptions)
     return manifest is not None and manifest.planned_fingerprint == set_fingerprint(header.fingerprint, options)
 
 
-def chosen_options(config: WriteConfig, manifest: Manifest | None, header: PlanHeader, folder: Path) -> WriteOptions:
+def chosen_options(config: WriteConfig, header: PlanHeader, folder: Path) -> WriteOptions:
     """How to write; by default as a set of this plan was written, as a repair must change nothing else.
 
     Raises:
         ConfigError: the loader would not find the token store that `--index-only` needs.
     """
+    # While a run writes, the manifest waits among its markers.
+    manifest = current_manifest(find_listing(folder, SHARD_MARKERS, MANIFEST_NAME).parent)
     written = manifest.config.write if manifest and is_of_plan(manifest, header.fingerprint) else None
     given = {name: getattr(config, name) for name in ("shard_size", "index_only")}
     if written is not None:
@@ -232,7 +235,7 @@ def run_task(config: WriteConfig, folder: Path, engine: Engine, ids: ArrayIds, t
     with array_share("write", folder, records, task, ids, partial(_hold, folder)) as share:
         header = read_plan_header(folder / PLAN_NAME)
         store, manifest = store_of(folder, header), current_manifest(folder)
-        options = chosen_options(config, manifest, header, folder)
+        options = chosen_options(config, header, folder)
         is_complete = _is_of(manifest, header, options)
         if manifest and is_complete:
             _check_share(folder, manifest, header, store, engine, task)

@@ -17,6 +17,7 @@ import pytest
 
 from packer_cli.cli.main import main
 from packer_cli.errors import ConfigError
+from packer_cli.export import stage
 from packer_cli.export.formats import FORMATS, load_format
 from packer_cli.export.order import check_one_capacity
 from packer_cli.folders import lock_folder
@@ -129,6 +130,27 @@ def test_a_damaged_file_is_written_again(packed, exported, tmp_path, name, damag
         assert {p: p.stat().st_mtime_ns for p in others} == before
 
 
+@pytest.mark.parametrize(("name", "place"), [("megatron", "finish_file"), *((name, "finish") for name in FORMATS)])
+def test_a_repair_that_ends_early_goes_on(packed, exported, tmp_path, monkeypatch, name, place):
+    """Before a shared file has its name again, and before the listing is back."""
+    output = shutil.copytree(exported(name), tmp_path / "dir")
+    piece = parts_of(output)[1]
+    path = output / piece["path"]
+    data = bytearray(path.read_bytes())
+    data[piece["offset"] + piece["num_bytes"] // 2] ^= 1
+    path.write_bytes(data)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stage if place == "finish_file" else type(load_format(name)), place, interrupted)
+    assert export(packed, name, output, *options_of(name), workers=1).code == 130
+    monkeypatch.undo()
+    assert export(packed, name, output, *options_of(name), workers=1).code == 0
+    assert files(output) == files(exported(name))
+    assert export(packed, name, output, *options_of(name)).stderr == "the export is up to date\n"
+
+
 def test_a_lost_index_is_written_again(packed, exported, tmp_path):
     output = shutil.copytree(exported("megatron"), tmp_path / "dir")
     (output / "tokens.idx").unlink()
@@ -192,7 +214,11 @@ def test_an_epoch_that_was_over(packed, tmp_path):
     assert export(other, "parquet", tmp_path / "dir").code == 0  # The first that is left.
     assert pack_ids(tmp_path / "dir") == used(packed, 1)
     done = export(other, "parquet", tmp_path / "dir", "--epoch", 1)
-    assert (done.code, done.stderr) == (0, "the export is up to date\n")
+    assert done.code == 0
+    assert done.stderr == (
+        "epoch 1 is exported from step 2 on, at which the set was rebalanced; --order packs exports all packs\n"
+        "the export is up to date\n"
+    )
 
 
 def test_rows_of_a_group_are_dealt_to_the_dp_ranks(packed, exported, packs):

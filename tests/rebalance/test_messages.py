@@ -94,3 +94,15 @@ def test_messages(out, tmp_path):
     )
     (out / "hbpack.json").unlink()
     assert message("--gpus", 8) == f"'{out}' holds no packed data set (no hbpack.json); run hbpack pack"
+
+
+def test_an_export_says_that_an_epoch_is_not_whole(out, tmp_path):
+    assert run(main, "rebalance", out, "--gpus", 8, "--epoch", 0, "--from-step", 2).code == 0
+    done = run(main, "export", out, "--to", "parquet", "--output", tmp_path / "use")
+    assert done.code == 0
+    assert done.stderr.startswith(
+        "epoch 0 is exported from step 2 on, at which the set was rebalanced; --order packs exports all packs\n"
+    )
+    assert (
+        "epoch 0" not in run(main, "export", out, "--to", "parquet", "--order", "packs", "-o", tmp_path / "all").stderr
+    )

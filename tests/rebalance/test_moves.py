@@ -190,7 +190,7 @@ def test_epochs_that_were_over_are_refused(out):
     )  # fmt: skip
 
 
-def test_write_repairs_a_rebalanced_set(planned, out):
+def test_write_repairs_a_rebalanced_set(planned, out, tmp_path):
     rebalance(out, 8, Stop(name="", epoch=0, step=2))
     assert (
         run(main, "write", out, "--shard-size", "64KiB").stderr == "the shards are up to date, rebalanced to 8 GPUs\n"
@@ -199,6 +199,13 @@ def test_write_repairs_a_rebalanced_set(planned, out):
     (out / "ranks/rebalanced-001/epoch-000/rank-00003.arrow").unlink()
     assert run(main, "write", out, "--shard-size", "64KiB").code == 0
     assert tree(out) == whole
+    other = shutil.copytree(out, tmp_path / "other")
+    done = run(main, "write", other, "--shard-size", "128KiB")
+    assert done.code == 0
+    assert (
+        "other options of shards rewrite all files: the set becomes as it was planned, for 4 GPUs; run hbpack "
+        "rebalance again" in done.stderr
+    )
     (out / "ranks/rebalanced-001/schedules.arrow").unlink()
     done = run(main, "write", out, "--shard-size", "64KiB")
     assert done.code == 0

@@ -203,3 +203,19 @@ def test_a_killed_process_holds_nothing(bucket):
     process.communicate()
     with lock_folder(bucket):
         pass
+
+
+def test_a_lock_that_is_released_between_two_looks(bucket: RemotePath, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object that was there when it should be created may be gone when it is read."""
+    path, read = bucket / "lock", RemotePath.read_bytes
+    assert path.write_new(b"theirs")
+
+    def released(self: RemotePath) -> bytes:
+        monkeypatch.setattr(RemotePath, "read_bytes", read)
+        path.unlink()
+        return self.read_bytes()
+
+    monkeypatch.setattr(RemotePath, "read_bytes", released)
+    assert not path.write_new(b"ours")
+    assert path.write_new(b"ours")
+    assert not path.write_new(b"theirs")

@@ -96,6 +96,20 @@ def test_an_interrupted_append_goes_on(out, sample, together, monkeypatch, stage
     assert tree(out) == together
 
 
+def test_an_append_that_was_given_up_is_forgotten(out, sample, tmp_path, monkeypatch):
+    """Packing other inputs into the folder ends it; finishing it later would leave those out."""
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(append, "pack_corpus", interrupted)
+    assert appended(out, sample / "new.jsonl").code == 130
+    monkeypatch.undo()
+    packed(sample, out, "old.jsonl", "journals.jsonl")
+    assert appended(out, sample / "new.jsonl").code == 0
+    assert tree(out) == tree(packed(sample, tmp_path / "all", "old.jsonl", "journals.jsonl", "new.jsonl"))
+
+
 def test_what_cannot_be_appended_changes_nothing(out, sample, tmp_path, monkeypatch):
     before = tree(out)
     (tmp_path / "bad.parquet").write_bytes(b"nothing")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -119,15 +120,39 @@ def test_a_plan_elsewhere_goes_on_where_it_was_killed(packed, tmp_path):
 def test_a_plan_elsewhere_of_nothing_can_be_made_again(packed, tmp_path):
     other = tmp_path / "other"
     words = ["plan", str(packed), "--gpus", "8", "--output", str(other), "--overflow", "drop", "--groups"]
-    for entries in (["rejected.jsonl"], [".shards", "ranks", "rejected.jsonl", "shards"]):
-        for _ in range(2):
-            assert run(main, *words, "1").stderr.startswith("error: there is nothing to plan")
-            assert sorted(path.name for path in other.iterdir()) == entries
-        assert subprocess.run([sys.executable, "-c", KILLED, *words, "8k"], capture_output=True).returncode == 9
+    for _ in range(2):
+        assert run(main, *words, "1").stderr.startswith("error: there is nothing to plan")
+        assert [path.name for path in other.iterdir()] == ["rejected.jsonl"]
+    for capacity in ("8k", "9k"):
+        assert subprocess.run([sys.executable, "-c", KILLED, *words, capacity], capture_output=True).returncode == 9
         (other / ".plan.arrow.1.tmp").touch()
-        assert run(main, *words, "8k").code == 0
+        assert run(main, *words, capacity).code == 0
         assert run(main, "write", other, "--workers", 1).code == 0
         (other / ".shards").mkdir()  # A killed write leaves it.
+
+
+def test_a_plan_of_nothing_leaves_the_set_as_it_was(packed, tmp_path):
+    out = shutil.copytree(packed, tmp_path / "out")
+    before = tree(out)
+    done = run(main, "plan", out, "--gpus", 8, "--groups", "1", "--overflow", "drop")
+    assert (done.code, done.stderr) == (
+        1,
+        "error: there is nothing to plan: all samples have more than 1 tokens, and --overflow drop leaves them out; "
+        "give longer --groups, or another --overflow\n",
+    )
+    assert tree(out) == before
+
+
+def test_a_killed_write_remembers_its_options(packed, tmp_path):
+    """Those of the set, which `write` takes over, are in its manifest, which waits among the markers."""
+    out = shutil.copytree(packed, tmp_path / "out")
+    assert run(main, "write", out, "--shard-size", "100kB", "--workers", 1).code == 0
+    before = tree(out)
+    next((out / "shards").rglob("*.arrow")).unlink()
+    (out / ".shards").mkdir()
+    (out / "hbpack.json").rename(out / ".shards" / "hbpack.json")
+    assert run(main, "write", out, "--workers", 1).code == 0
+    assert tree(out) == before
 
 
 def test_reasons_of_somebody_else_are_not_touched(packed, tmp_path):

@@ -23,7 +23,8 @@ def test_nothing_to_plan_says_why(pack, lines_of, chats, sample, tmp_path):
     fails(f"every record was rejected, see {reasons}", lines_of("x", "y"))
     assert len((tmp_path / "out" / "rejected.jsonl").read_text().splitlines()) == 2
     fails(
-        f"every sample was dropped, see {reasons}",
+        "all samples have more than 8 tokens, and --overflow drop leaves them out; give longer --groups, or another "
+        "--overflow",
         sample / "journals.jsonl",
         "--groups",
         "8",
