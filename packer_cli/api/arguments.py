@@ -126,7 +126,8 @@ def plan_config_of(options: Mapping[str, Any]) -> PlanConfig | None:
     Raises:
         ConfigError: a value is wrong, or there are options of a plan without its groups and GPUs.
     """
-    strategy = STRATEGIES.get(options.get("strategy") or "")  # The config refuses an unknown one.
+    name = options.get("strategy")
+    strategy = STRATEGIES.get(name) if isinstance(name, str) else None  # The config refuses an unknown one.
     has_groups = options.get("groups") is not None or (strategy is not None and "groups" in strategy.defaults)
     missing = [] if has_groups else ["--groups"]
     missing += ["--gpus"] if options.get("gpus") is None else []

@@ -11,9 +11,9 @@ import click
 
 from packer_cli.api.arguments import corpus_of
 from packer_cli.cli.command import Choice, Command, json_option, option
-from packer_cli.cli.console import say_next, shown_command
+from packer_cli.cli.console import say_next, shown_command, shown_options
 from packer_cli.cli.options import config_option, inputs_argument, model_options, workers_option
-from packer_cli.config import AUTO, AutoGroupsConfig, PlanConfig, TokenizeConfig, validate
+from packer_cli.config import AUTO, AutoGroupsConfig, GpuConfig, PlanConfig, TokenizeConfig, validate
 from packer_cli.config.strategies import STRATEGIES
 from packer_cli.errors import ConfigError
 from packer_cli.panels import Panel
@@ -78,7 +78,11 @@ def command(as_json: bool, workers: int | None, **values: Any) -> None:
             return
         print_layouts(layouts)
         longest = max(layout.longest for layout in layouts.layouts)
-        options = f"--strategy {config.strategy} --groups {longest} --global-tokens {config.global_tokens}"
+        gpu = GpuConfig(**{name: getattr(config, name) for name in GpuConfig.model_fields})
+        options = (
+            f"--strategy {config.strategy} --groups {longest} --global-tokens {config.global_tokens} "
+            f"{shown_command(*shown_options(gpu))}"
+        )
         say_next(
             f"Steps choose from {counted(len(layouts.layouts), 'layout')}", _plan_command(values, options, config.gpus)
         )

@@ -15,7 +15,7 @@ from packer_cli.cost.model_config import shape_of
 from packer_cli.cost.models import GpuModel
 from packer_cli.cost.profile import Profile
 from packer_cli.cost.shape import ModelShape
-from packer_cli.errors import InputError
+from packer_cli.errors import ConfigError, InputError
 
 _GIVE_CONFIG = "give a model's config.json (Hugging Face), or the folder that holds it"
 
@@ -37,6 +37,18 @@ def load_gpu_model(config: GpuConfig, num_gpus: int, what: str) -> GpuModel:
     assert config.model is not None
     assert config.gpu is not None
     return analytic_model(read_shape(config.model), parse_gpu(config.gpu), num_gpus)
+
+
+def require_memory(config: GpuConfig, num_gpus: int) -> None:
+    """Raise ConfigError if `--profile` leaves more memory than these GPUs have, as more of them shared the weights."""
+    if config.profile is None:
+        return
+    profile = read_profile(config.profile)
+    if profile.num_gpus > num_gpus:
+        raise ConfigError(
+            f"{config.profile!r} is of a model whose weights {profile.num_gpus} GPUs share, so on {num_gpus} there is "
+            f"less memory left than it says; profile with --gpus {num_gpus}, or plan for {profile.num_gpus}"
+        )
 
 
 def read_shape(path: str | Path) -> ModelShape:

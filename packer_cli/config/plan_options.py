@@ -159,7 +159,8 @@ class PlanConfig(AutoGroupsConfig):
     def _take_defaults(cls, values: Any, build: ModelWrapValidatorHandler[PlanConfig]) -> PlanConfig:
         """Take the defaults of the strategy, which are not among the options that were given."""
         name = values.get("strategy", "balanced")
-        strategy = STRATEGIES.get(name, STRATEGIES["balanced"])  # The model refuses an unknown one.
+        known = name if isinstance(name, str) and name in STRATEGIES else "balanced"  # The model refuses another one.
+        strategy = STRATEGIES[known]
         for option in sorted(strategy.ignores & set(values)):
             flag = option.replace("_", "-")
             raise ValueError(f"--{flag} has no effect on --strategy {name}, which packs in its own way; leave it out")
@@ -239,7 +240,7 @@ class PlanConfig(AutoGroupsConfig):
         if STRATEGIES[self.strategy].plans_steps:
             return self
         of_replica = self.layout.num_gpus
-        if self.is_auto and self.gpus % of_replica:
+        if (self.is_auto or STRATEGIES[self.strategy].mixes_degrees) and self.gpus % of_replica:
             raise ValueError(
                 f"a replica has {of_replica} GPUs ({self.layout}), which must divide the number of GPUs, {self.gpus}; "
                 f"choose lower degrees, or a multiple of {of_replica} GPUs"

@@ -59,12 +59,6 @@ def with_known_cost(config: PlanConfig) -> PlanConfig:
                 f"--cost profile: {error}; measure longer lengths with hbpack profile, or give --cost A,B"
             ) from None
         config = config.model_copy(update={"cost": str(cost)})
-    has_cp = config.layout.cp > 1 or any(group.cp_size > 1 for group in config.groups)
-    if has_cp and config.cp_sharding == "auto" and config.profile is not None and config.attention_pieces is None:
-        from packer_cli.config.gpu_model import read_profile
-
-        pieces = tuple((row.queries, row.keys, digits(row.seconds)) for row in read_profile(config.profile).pieces)
-        config = config.model_copy(update={"attention_pieces": pieces or None})
     if config.strategy == "flexsp" and not config.is_auto and config.group_costs is None:
         gpu_model = _load(config, "--strategy flexsp")
         longest = config.groups[-1]
@@ -72,12 +66,18 @@ def with_known_cost(config: PlanConfig) -> PlanConfig:
         costs = tuple(stage_rates(group, gpu_model) for group in groups)
         config = config.model_copy(update={"groups": tuple(groups), "group_costs": costs})
     if config.strategy == "hydraulis" and not config.is_auto and config.group_costs is None:
-        gpu_model = _load(config, "--strategy hydraulis")
+        gpu_model = _load(config, "--strategy hydraulis", for_memory=True)
         longest = config.groups[-1]
         schemes = find_schemes(longest.capacity, config.gpus, gpu_model, config.parallel, longest.sp_size)
         groups = [scheme.group for scheme in schemes]
         costs = tuple(scheme.rates for scheme in schemes)
         config = config.model_copy(update={"groups": tuple(groups), "group_costs": costs})
+    has_cp = config.layout.cp > 1 or any(group.cp_size > 1 for group in config.groups)
+    if has_cp and config.cp_sharding == "auto" and config.profile is not None and config.attention_pieces is None:
+        from packer_cli.config.gpu_model import read_profile
+
+        pieces = tuple((row.queries, row.keys, digits(row.seconds)) for row in read_profile(config.profile).pieces)
+        config = config.model_copy(update={"attention_pieces": pieces or None})
     if any(linear <= 0 for _, linear, _ in config.group_costs or ()):
         raise ConfigError(
             f"--strategy {config.strategy} needs the time of a token, and the rows of the profile give none besides "
@@ -94,7 +94,7 @@ def _with_known_steps(config: PlanConfig) -> PlanConfig:
     has_room = isinstance(options, DelayOptions) and options.s_max == AUTO_CAPACITY
     if config.is_auto or not (is_predicted or (has_room and config.has_gpu_model)):
         return config
-    model = _load(config, f"--strategy {config.strategy}")
+    model = _load(config, f"--strategy {config.strategy}", for_memory=has_room)
     group, changes = config.groups[-1], {}
     if has_room:
         capacity = _most_tokens(group, model.memory)
@@ -123,9 +123,11 @@ def _most_tokens(window: Group, memory: MemoryModel) -> int:
     return max(window.capacity, min(2 * window.capacity, longest))
 
 
-def _load(config: PlanConfig, what: str) -> GpuModel:
-    from packer_cli.config.gpu_model import load_gpu_model  # Only predictions need the cost model.
+def _load(config: PlanConfig, what: str, *, for_memory: bool = False) -> GpuModel:
+    from packer_cli.config.gpu_model import load_gpu_model, require_memory  # Only predictions need the cost model.
 
+    if for_memory:
+        require_memory(config, config.gpus)
     return load_gpu_model(config, config.gpus, what)
 
 

@@ -264,11 +264,12 @@ class MemoryModel:
         return layers if layers <= self.num_layers else None
 
     def longest(self, layout: Layout = ONE_GPU, checkpoint_layers: int | None = None) -> int:
-        """The longest row (tokens) that fits, by default with every layer checkpointed."""
+        """The longest row (tokens) that fits, by default with every layer checkpointed; at most 2^31 - 1."""
         layers = self.num_layers if checkpoint_layers is None else checkpoint_layers
         constant = self.constant_of(layout)
         per_token = self.bytes(1, layout, layers) - constant
-        return max(0, int((self.limit - constant) / per_token))
+        free = max(0.0, self.limit - constant)
+        return int(min(free / per_token, 2**31 - 1)) if per_token > 0 else (2**31 - 1) * (free > 0)
 
 
 _WEIGHT_BYTES = 2 + 4

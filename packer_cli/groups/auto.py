@@ -7,7 +7,7 @@ from dataclasses import asdict
 import numpy as np
 
 from packer_cli.config import AutoGroupsConfig, PlanConfig
-from packer_cli.config.gpu_model import load_gpu_model, read_profile
+from packer_cli.config.gpu_model import load_gpu_model, read_profile, require_memory
 from packer_cli.config.rules import with_known_cost
 from packer_cli.config.strategies import STRATEGIES
 from packer_cli.cost.measured import measured_model
@@ -33,13 +33,8 @@ def load_models(config: AutoGroupsConfig, num_gpus: int, what: str) -> tuple[Gpu
     config.require_gpu_model(what)
     if config.profile is None:
         return load_gpu_model(config, num_gpus, what), None
+    require_memory(config, num_gpus)
     profile = read_profile(config.profile)
-    # More GPUs than the profile's may share the weights, which leaves at least as much memory. Fewer leave less.
-    if profile.num_gpus > num_gpus:
-        raise ConfigError(
-            f"{config.profile!r} is of a model whose weights {profile.num_gpus} GPUs share, so on {num_gpus} there is "
-            f"less memory left than it says; profile with --gpus {num_gpus}, or plan for {profile.num_gpus}"
-        )
     try:
         return measured_model(profile), profile
     except ConfigError:

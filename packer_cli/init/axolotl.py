@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,8 @@ def read_axolotl(config: dict[str, Any], num_gpus: int | None) -> Draft:
     _add_lengths(config, draft, num_gpus)
     for name, option in (("num_epochs", "epochs"), ("seed", "seed")):
         value = config.get(name)
-        if isinstance(value, (int, float)) and value == int(value) and value >= (name == "num_epochs"):
+        least = name == "num_epochs"
+        if isinstance(value, (int, float)) and math.isfinite(value) and value == int(value) and value >= least:
             draft.set(option, int(value))
         elif value is not None:
             draft.lost.append(f"{name}: {value}: {option} takes an integer")
@@ -144,7 +146,8 @@ def _add_tokenizer(config: dict[str, Any], draft: Draft) -> None:
 def _add_lengths(config: dict[str, Any], draft: Draft, num_gpus: int | None) -> None:
     length = config.get("sequence_len")
     if isinstance(length, int):
-        degree = config.get("context_parallel_size") or config.get("sequence_parallel_degree") or 1
+        degree = config.get("context_parallel_size") or config.get("sequence_parallel_degree")
+        degree = degree if isinstance(degree, int) and degree >= 1 else 1
         draft.set(
             "groups", [f"{format_tokens(length)}:{degree}"], f"sequence_len {length}: rows as long as Axolotl's."
         )

@@ -81,5 +81,7 @@ def _kernels_name(rules: PlanRules) -> str:
     import llvmlite.binding  # type: ignore[import-untyped]
     import numba
 
-    needed = (rules.algorithm.name, rules.fill, rules.balance.refine)
+    strategy = [value is not None for value in (rules.wlb, rules.replica_costs, rules.scheme_costs)]
+    has_cp = any(group.cp_size > 1 for group in rules.groups)
+    needed = (rules.algorithm.name, rules.fill, rules.balance.refine, strategy, rules.mask, has_cp)
     return "compiled-" + fingerprint(numba.__version__, llvmlite.binding.get_host_cpu_name(), needed)

@@ -124,6 +124,9 @@ def test_measured_rows_that_are_too_few_for_a_model(hbpack, lengths):
         f"error: {str(TABLE_19)!r} is of a model whose weights 32 GPUs share, so on 8 there is less memory left than "
         "it says; profile with --gpus 8, or plan for 32\n"
     )
+    steps = ("--strategy", "hydraulis", "--global-tokens", "1m")
+    planned = hbpack("plan", lengths, "--groups", "64k", "--profile", TABLE_19, "--gpus", 8, *steps, "--output", "out")
+    assert (planned.code, planned.stderr) == (2, fewer.stderr)
 
 
 def test_a_corpus(hbpack, chats, tokenizer, model):

@@ -79,6 +79,13 @@ REFUSED = [
         ),
     ),
     (
+        {"groups": "64k:4", "parallel": "tp=4", "strategy": "flexsp", "gpus": 18},
+        (
+            "a replica has 4 GPUs (sp1-tp4), which must divide the number of GPUs, 18; choose lower degrees, or a "
+            "multiple of 4 GPUs"
+        ),
+    ),
+    (
         {"mask": "causal", "strategy": "flexsp"},
         "--strategy: strategy flexsp does not support --mask causal; " + ABLE,
     ),

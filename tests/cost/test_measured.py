@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import combinations
 
 import numpy as np
@@ -304,3 +304,10 @@ def test_standard_errors_beside_the_textbook(seed):
     twice = np.column_stack((matrix, matrix[:, 0]))
     assert np.isinf(standard_errors(twice, residuals)).tolist() == [True, False, False, True]
     assert np.isinf(standard_errors(matrix[:3], residuals[:3])).all()
+
+
+def test_memory_that_does_not_grow_with_the_tokens():
+    """As where all rows are so short that the optimizer needs the most."""
+    flat = replace(MEMORY, per_token=0.0, per_layer_token=0.0, per_checkpointed_token=0.0)
+    assert flat.longest() == 2**31 - 1
+    assert replace(flat, limit=flat.constant).longest() == 0

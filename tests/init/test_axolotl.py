@@ -93,6 +93,15 @@ def test_what_has_no_place_is_named():
     assert draft.options == {"schema": "text", "loss-on": "all", "groups": ["5000:2"], "overflow": "truncate"}
 
 
+def test_numbers_that_are_none():
+    draft = read(
+        "datasets: [{path: d, type: completion}]\nsequence_len: 4096\nsequence_parallel_degree: '2'\n"
+        "micro_batch_size: 1\ngradient_accumulation_steps: 2\nnum_epochs: .inf\nseed: .nan\n"
+    )
+    assert draft.lost == ["num_epochs: inf: epochs takes an integer", "seed: nan: seed takes an integer"]
+    assert draft.options["groups"] == ["4k:1"]
+
+
 def test_no_data_sets():
     with pytest.raises(InputError) as error:
         read("base_model: x")
