@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from packer_cli.config.groups import parse_group
 from packer_cli.config.rules import plan_rules, with_known_cost
 from packer_cli.config.strategies import STRATEGIES
 from packer_cli.errors import ConfigError
+from packer_cli.plan.groups import Group
 
 UNKNOWN_DEGREE = (
     "SP degree 64 is none of those that the model of the GPUs knows: 1, 2, 4, 8, 16, 32; plan "
@@ -213,3 +215,16 @@ def test_wrong_options(options, message):
     with pytest.raises(ConfigError) as error:
         validate(PlanConfig, {**GIVEN, **options})
     assert str(error.value) == message
+
+
+def test_the_schemes_of_hydraulis_decide_whether_attention_times_are_needed(monkeypatch, tmp_path, repo):
+    """Only they know of context parallelism, which the options need not name."""
+    profile = json.loads((repo / "tests/groups/data/hbp-table-4.json").read_text())
+    profile["pieces"] = [{"queries": 1, "keys": 256, "seconds": 1.0}]
+    (tmp_path / "profile.json").write_text(json.dumps(profile))
+    scheme = SimpleNamespace(group=Group(capacity=2**16, cp_size=2), rates=(1.0, 1.0, 0.0))
+    monkeypatch.setattr("packer_cli.config.rules.find_schemes", lambda *_: [scheme])
+    monkeypatch.setattr("packer_cli.config.rules._load", lambda *_, **__: SimpleNamespace(cost=None, memory=None))
+    options = {"groups": "64k", "gpus": 8, "global_tokens": 2**20, "profile": str(tmp_path / "profile.json")}
+    config = with_known_cost(validate(PlanConfig, {**options, "strategy": "hydraulis"}))
+    assert config.attention_pieces == ((1, 256, 1.0),)
