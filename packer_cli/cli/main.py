@@ -220,7 +220,7 @@ def run() -> None:
     loaded.
     """
     gc.set_threshold(50_000)  # Imports create hardly any garbage; looking for it took 0.15 s.
-    # Scanning files drops the lock many times, and waited this long each time for a thread that loads kernels: 0.3 s.
+    # Scanning a file gives up the GIL many times: by default, it waited 0.3 s for the thread that loads kernels.
     sys.setswitchinterval(0.0002)
     code = 1  # For an unexpected error, whose traceback Python prints.
 
