@@ -35,8 +35,8 @@ def shortened(path: str) -> RunError:
     return RunError(f"{path}: the file has become shorter since it was scanned; run again on a file at rest")
 
 
-def require_damage(path: str, error: Exception) -> None:
-    """Raise InputError if the system cannot read the file now, which says nothing about what the file holds."""
+def require_readable(path: str, error: Exception) -> None:
+    """Raise InputError for a fault of the system, which says nothing about what the file holds."""
     if isinstance(error, OSError) and error.errno:
         raise unreadable(path, error) from error
 

@@ -13,7 +13,7 @@ from packer_cli.corpus.discover import discover, slice_corpus
 from packer_cli.corpus.read import SliceReader
 from packer_cli.corpus.records import Normalizer
 from packer_cli.corpus.records.tokens import TokenRecord, read_records
-from packer_cli.corpus.types import Reject, TokenBatch
+from packer_cli.corpus.types import Document, Reject, TokenBatch
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello ☺"}]}
 SHAREGPT = {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello ☺"}]}
@@ -98,3 +98,18 @@ def write_jsonl(path: Path, records: list[Any]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records), "utf-8")
     return path
+
+
+def parse(record: dict, schema: str = "auto") -> Document:
+    result = Normalizer(schema).parse(record, 7)
+    assert isinstance(result, Document), result
+    assert result.line == 7
+    return result
+
+
+def reason(record: dict, schema: str = "auto") -> str:
+    result = Normalizer(schema).parse(record, 7)
+    assert isinstance(result, Reject), result
+    assert result.line == 7
+    assert "\n" not in result.reason
+    return result.reason

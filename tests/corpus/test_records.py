@@ -7,32 +7,17 @@ import pytest
 
 from packer_cli.corpus.records import SCHEMA_CHOICES, SHAPES, Normalizer
 from packer_cli.corpus.records.tokens import TokenRecord, read_records
-from packer_cli.corpus.types import Document, Reject, TokenBatch
+from packer_cli.corpus.types import Reject, TokenBatch
 
-from .helpers import ALPACA, CHAT, PROMPT, SHAREGPT, TEXT
+from .helpers import CHAT, PROMPT, SHAREGPT, TEXT, parse, reason
 
 USER = {"role": "user", "content": "Hi"}
-
-
-def parse(record: dict, schema: str = "auto") -> Document:
-    result = Normalizer(schema).parse(record, 7)
-    assert isinstance(result, Document), result
-    assert result.line == 7
-    return result
 
 
 def read_tokens(record: dict) -> tuple[TokenBatch | None, list[Reject]]:
     result = Normalizer("auto").parse(record, 7)
     assert isinstance(result, TokenRecord), result
     return read_records([result])
-
-
-def reason(record: dict, schema: str = "auto") -> str:
-    result = Normalizer(schema).parse(record, 7)
-    assert isinstance(result, Reject), result
-    assert result.line == 7
-    assert "\n" not in result.reason
-    return result.reason
 
 
 def test_messages_are_handed_on_as_they_are() -> None:
@@ -211,40 +196,6 @@ def test_unknown_speaker_names_the_known() -> None:
     assert text.startswith("conversations[0]: unknown \"from\" value 'narrator'; known are human, user, gpt,")
 
 
-def test_alpaca_takes_the_standard_prompt() -> None:
-    document = parse(ALPACA)
-    assert document.kind == "alpaca"
-    assert document.prompt == (
-        "Below is an instruction that describes a task, paired with an input that provides further context. "
-        "Write a response that appropriately completes the request.\n\n"
-        "### Instruction:\nAdd.\n\n### Input:\n1 2\n\n### Response:"
-    )
-    assert document.completion == "3"
-    for context in ({}, {"input": ""}, {"input": None}):
-        assert parse({"instruction": "Say {x}.", "output": "x", "text": "all", **context}).prompt == (
-            "Below is an instruction that describes a task. "
-            "Write a response that appropriately completes the request.\n\n"
-            "### Instruction:\nSay {x}.\n\n### Response:"
-        )
-
-
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        ({"output": ""}, '"output" is empty: there is nothing to train on'),
-        ({"output": 3}, '"output" must be a string, this is a number'),
-        ({"instruction": " ", "input": ""}, '"instruction" is empty'),
-        ({"input": ["a"]}, '"input" must be a string, this is an array'),
-        (
-            {"history": [["a", "b"]]},
-            '"history" has no place in Stanford\'s prompt; --alpaca template has one',
-        ),
-    ],
-)
-def test_rejected_alpaca(change: dict, expected: str) -> None:
-    assert reason({**ALPACA, **change}) == expected
-
-
 def test_prompt_completion() -> None:
     assert parse(PROMPT)[:6] == ("prompt-completion", 7, "", [], None, "1+2=")
     assert parse({"prompt": "", "response": "3"}).completion == "3"
@@ -374,45 +325,3 @@ def test_null_keys_count_as_absent() -> None:
 
 def test_registry() -> None:
     assert list(SCHEMA_CHOICES) == ["auto", *SHAPES]
-
-
-def chat_of(record: dict) -> list:
-    document = Normalizer("auto", "template").parse(record, 7)
-    assert isinstance(document, Document), document
-    assert (document.kind, document.line) == ("alpaca", 7)
-    return [(message["role"], message["content"]) for message in document.messages]
-
-
-def test_alpaca_as_a_conversation() -> None:
-    assert chat_of(ALPACA) == [("user", "Add.\n\n1 2"), ("assistant", "3")]
-    for context in ({}, {"input": ""}, {"input": " \n"}, {"input": None}):
-        assert chat_of({"instruction": "Say {x}.", "output": "x", **context}) == [
-            ("user", "Say {x}."),
-            ("assistant", "x"),
-        ]
-    assert chat_of({"instruction": "", "input": "1 2", "output": "3"})[0] == ("user", "1 2")
-    assert chat_of({**ALPACA, "system": "Be brief.", "history": [["Hi", "Hello"], ["a", "b"]]}) == [
-        ("system", "Be brief."),
-        ("user", "Hi"),
-        ("assistant", "Hello"),
-        ("user", "a"),
-        ("assistant", "b"),
-        ("user", "Add.\n\n1 2"),
-        ("assistant", "3"),
-    ]
-    assert len(chat_of({**ALPACA, "system": "", "history": []})) == len(chat_of({**ALPACA, "history": None})) == 2
-
-
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        ({"output": ""}, '"output" is empty: there is nothing to train on'),
-        ({"instruction": " ", "input": ""}, '"instruction" is empty'),
-        ({"system": 5}, '"system" must be a string, this is a number'),
-        ({"history": "x"}, '"history" must be an array of [question, answer] pairs, this is a string'),
-        ({"history": [["a", "b"], ["c"]]}, "history[1] must be a pair of strings, [question, answer]"),
-        ({"history": [["a", 5]]}, "history[0] must be a pair of strings, [question, answer]"),
-    ],
-)
-def test_rejected_alpaca_conversation(change: dict, expected: str) -> None:
-    assert Normalizer("auto", "template").parse({**ALPACA, **change}, 7) == Reject(7, expected)

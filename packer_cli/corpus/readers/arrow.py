@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from packer_cli.corpus.blocks import fingerprint, open_source, require_damage, shortened, unreadable
+from packer_cli.corpus.blocks import fingerprint, open_source, require_readable, shortened, unreadable
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.readers.columns import raw_batches
 from packer_cli.corpus.readers.parquet import cut_units
@@ -75,7 +75,7 @@ def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Itera
         except HbpackError:
             raise
         except Exception as error:  # Whatever pyarrow finds in a damaged file.
-            require_damage(slice_.file.path, error)
+            require_readable(slice_.file.path, error)
             reason = " ".join(str(error).split()) or type(error).__name__
             rest = "the rest of this slice is lost" if is_file else "the rest of the stream is lost"
             yield RawBatch(rejects=[Gap(row, f"record batch {number} cannot be read ({reason}); {rest}")])

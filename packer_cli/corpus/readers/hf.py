@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
-from packer_cli.corpus.blocks import require_damage, unreadable
+from packer_cli.corpus.blocks import require_readable, unreadable
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.readers.columns import raw_batches
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap
@@ -213,7 +213,7 @@ def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Itera
                 yield from raw_batches(part, row, rules, fields)
                 row += part.num_rows
         except Exception as error:  # Whatever pyarrow finds in a damaged file.
-            require_damage(slice_.file.path, error)
+            require_readable(slice_.file.path, error)
             reason = " ".join(str(error).split()) or type(error).__name__
             lost = f"rows {row} to {stop} cannot be read ({reason}) and are lost"
             yield RawBatch(rejects=[Gap(row, lost)])

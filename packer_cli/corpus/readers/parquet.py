@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from packer_cli.corpus.blocks import fingerprint, open_source, require_damage, shortened, unreadable
+from packer_cli.corpus.blocks import fingerprint, open_source, require_readable, shortened, unreadable
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.readers.columns import raw_batches
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap
@@ -90,7 +90,7 @@ def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Itera
             except HbpackError:
                 raise
             except Exception as error:  # Whatever pyarrow finds in a damaged file.
-                require_damage(slice_.file.path, error)
+                require_readable(slice_.file.path, error)
                 reason = " ".join(str(error).split()) or type(error).__name__
                 lost = f"row group {index} cannot be read ({reason}); its rows {row} to {stop - 1} are lost"
                 yield RawBatch(rejects=[Gap(row, lost)])
