@@ -30,9 +30,9 @@ def unreadable(path: str, error: BaseException | str) -> InputError:
     return InputError(f"{path}: cannot be read: {reason}; correct it, or leave it out")
 
 
-def shortened(path: str) -> RunError:
-    """The one-line error for a file that was longer when its slices were cut."""
-    return RunError(f"{path}: the file has become shorter since it was scanned; run again on a file at rest")
+def changed(path: str) -> RunError:
+    """The one-line error for a file that is no longer the one that was listed."""
+    return RunError(f"{path}: the file has changed since the run began; run again once nothing writes to it")
 
 
 def require_readable(path: str, error: Exception) -> None:
@@ -100,41 +100,74 @@ def fingerprint(path: str, *, on_chunk: Callable[[bytes], None] | None = None) -
     return digest.hexdigest()
 
 
-def hold(file: CorpusFile) -> CorpusFile:
-    """The file with its bytes in memory, and their fingerprint: a small one need not be opened again to be read.
-
-    Raises InputError when it cannot be read.
-    """
-    import xxhash
-
-    try:
-        with open_file(file.path) as raw:
-            content = raw.readall()
-    except OSError as error:
-        raise unreadable(file.path, error) from error
-    return file._replace(fingerprint=xxhash.xxh3_128_hexdigest(content), content=content)
-
-
 def fingerprint_of(paths: Sequence[str]) -> str:
-    """xxh3-128 over the fingerprints of several files that belong together."""
+    """xxh3-128 of a file, or over the fingerprints of several that belong together."""
     import xxhash
 
+    if len(paths) == 1:
+        return fingerprint(paths[0])
     return xxhash.xxh3_128("".join(map(fingerprint, paths)).encode()).hexdigest()
+
+
+class RangeDigest:
+    """xxh3-128 of consecutive ranges of a file, while its chunks go by."""
+
+    def __init__(self) -> None:
+        import xxhash
+
+        self._new = xxhash.xxh3_128
+        self._digest = self._new()
+        self._position = 0
+        self.digests: list[str] = []
+        """Of the ranges that have ended, in hexadecimal."""
+
+    def see(self, chunk: bytes, borders: Sequence[int]) -> None:
+        """Take the next chunk; `borders` are the positions in the file at which a range ends within it, in order."""
+        view, begin = memoryview(chunk), 0
+        for border in borders:
+            end = border - self._position
+            self._digest.update(view[begin:end])
+            self.close()
+            begin = end
+        self._digest.update(view[begin:])
+        self._position += len(chunk)
+
+    def close(self) -> None:
+        """The range ends here."""
+        self.digests.append(self._digest.hexdigest())
+        self._digest = self._new()
 
 
 class Blocks:
     """Reads a file, or a byte range of a plain one, from front to back, decompressing as it goes.
 
     After `read` has returned nothing, `broken` says why the data ended early ("" when it did not).
-    Raises InputError when the file cannot be opened, RunError when a plain file has become shorter.
+    Raises InputError when the file cannot be opened, RunError when a plain file has become shorter, or what has been
+    read to its end is not what `xxh3` says.
     """
 
     def __init__(
-        self, file: CorpusFile, start: int = 0, stop: int | None = None, *, max_record_bytes: int = 1 << 31
+        self,
+        file: CorpusFile,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        max_record_bytes: int = 1 << 31,
+        xxh3: str = "",
     ) -> None:
+        """Open the file.
+
+        Args:
+            xxh3: what the range, or the whole compressed file, was when it was cut.
+        """
         self._path = file.path
         stop = file.num_bytes if stop is None else stop
         self._left = stop - start
+        self._xxh3 = xxh3
+        if xxh3:
+            import xxhash
+
+            self._digest = xxhash.xxh3_128()
         self.consumed = 0
         """Bytes of the file itself read so far, compressed ones for a compressed file."""
         self.broken = ""
@@ -187,8 +220,7 @@ class Blocks:
             return b""
         block = self._read_raw(min(size, self._left))
         if not block:
-            raise shortened(self._path)
-        self._left -= len(block)
+            raise changed(self._path)
         return block
 
     def _read_raw(self, size: int) -> bytes:
@@ -197,4 +229,9 @@ class Blocks:
         except OSError as error:
             raise unreadable(self._path, error) from error
         self.consumed += len(data)
+        self._left -= len(data)
+        if self._xxh3:
+            self._digest.update(data)
+            if self._left == 0 and self._digest.hexdigest() != self._xxh3:
+                raise changed(self._path)
         return data

@@ -6,10 +6,11 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Literal
 
-from packer_cli.corpus.blocks import Blocks, is_file, unreadable
+from packer_cli.corpus.blocks import Blocks, is_file
 from packer_cli.corpus.readers import datatrove, megatron
 from packer_cli.corpus.readers.parse_json import BOM
 from packer_cli.corpus.types import CorpusFile, FileFormat
+from packer_cli.corpus.versions import size_of, stamp_of
 from packer_cli.errors import InputError
 
 FORMATS: dict[str, FileFormat] = {
@@ -51,22 +52,22 @@ def known_formats() -> str:
     return f"hbpack reads {', '.join(sorted(FORMATS))}, and text and JSON also with .gz or .zst"
 
 
-def listed_file(path: str, source_id: int, num_bytes: int | None = None) -> Iterator[CorpusFile]:
+def listed_file(path: str, source_id: int, found: str | None = None) -> Iterator[CorpusFile]:
     """The file, unless it is one of those that are passed over in folders and globs.
 
     Args:
-        num_bytes: if it is known already that this is a file.
+        found: its stamp, if it is known already that this is a file.
     """
     name = os.path.basename(path)
     kind = format_of(path)
-    if name.startswith(".") or kind is None or (num_bytes is None and not os.path.isfile(path)):
+    if name.startswith(".") or kind is None or (found is None and not os.path.isfile(path)):
         return
     if kind[0] in INDEXED and (not is_file(INDEXED[kind[0]](path)) or megatron.is_mask(path)):
         return  # Other programs' .bin files, or a mask that is read with its ids.
     if name.lower() in BESIDE_THE_DATA or (kind[0] == "text" and name.split(".")[0].lower() in ABOUT_THE_DATA):
         return
-    if num_bytes != 0:
-        file = _file(path, source_id, kind, num_bytes)
+    if found is None or size_of(found):
+        file = _file(path, source_id, kind, found)
         if file.num_bytes:
             yield file
 
@@ -82,11 +83,11 @@ def format_of(path: str) -> tuple[FileFormat, Literal["none", "gzip", "zstd"]] |
     return (kind, compression) if kind in COMPRESSIBLE else None
 
 
-def named_file(path: str, source_id: int, num_bytes: int | None = None) -> CorpusFile:
+def named_file(path: str, source_id: int, found: str | None = None) -> CorpusFile:
     """A file that is read whatever its name, as long as the suffix says how.
 
     Args:
-        num_bytes: if it is known already that this is a file.
+        found: its stamp, if it is known already that this is a file.
 
     Raises:
         InputError: its format is unknown, or it cannot be read.
@@ -96,23 +97,21 @@ def named_file(path: str, source_id: int, num_bytes: int | None = None) -> Corpu
         suffix = os.path.splitext(path)[1]
         what = f'unknown suffix "{suffix}"' if suffix else "no suffix"
         raise InputError(f"{path}: {what}; {known_formats()}")
-    if num_bytes is None and not os.path.isfile(path):
+    if found is None and not os.path.isfile(path):
         raise InputError(f"{path}: not a regular file; write the data to a file first")
     if kind[0] in INDEXED and not is_file(index := INDEXED[kind[0]](path)):
         raise InputError(f"{path}: has no index beside it; hbpack looks for {index}")
-    return _file(path, source_id, kind, num_bytes)
+    return _file(path, source_id, kind, found)
 
 
 def _file(
-    path: str, source_id: int, kind: tuple[FileFormat, Literal["none", "gzip", "zstd"]], num_bytes: int | None
+    path: str, source_id: int, kind: tuple[FileFormat, Literal["none", "gzip", "zstd"]], found: str | None
 ) -> CorpusFile:
-    if num_bytes is None:
-        try:
-            num_bytes = os.path.getsize(path)
-        except OSError as error:
-            raise unreadable(path, error) from error
     form, compression = kind
-    file = CorpusFile(source_id=source_id, path=path, format=form, compression=compression, num_bytes=num_bytes)
+    file = CorpusFile(source_id=source_id, path=path, format=form, compression=compression)
+    if found is None or form in INDEXED:
+        found = stamp_of(file)
+    file = file._replace(num_bytes=size_of(found), stamp=found)
     return _array_or_lines(file) if form == "json" else file
 
 

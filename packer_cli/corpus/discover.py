@@ -7,6 +7,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -14,6 +15,7 @@ from packer_cli.corpus.blocks import Blocks, unreadable
 from packer_cli.corpus.data_files import format_of, known_formats, listed_file, named_file
 from packer_cli.corpus.readers import READERS, hf
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Source
+from packer_cli.corpus.versions import require_unchanged, restamped, stamp_of, stamp_of_object, stamp_of_stat
 from packer_cli.errors import ConfigError, InputError
 from packer_cli.format.constants import MANIFEST_NAME
 from packer_cli.remote.names import as_path
@@ -74,18 +76,33 @@ def discover(inputs: Sequence[str], *, output: str | None = None) -> tuple[list[
     Raises InputError when an input does not exist, is of no known format or holds no data.
     """
     assert inputs
-    if output is not None and not is_url(output):
-        output = os.path.realpath(output)
     sources: list[Source] = []
     files: list[CorpusFile] = []
     for source_id, text in enumerate(inputs):
         name, weight = parse_input(text)
-        sources.append(Source(source_id=source_id, name=name, weight=weight))
-        files.extend(_find(name, source_id, output))
+        source = Source(source_id=source_id, name=name, weight=weight)
+        found = find_files(source, output=output)
+        if not (is_url(name) or os.path.isabs(name) or is_of_hub(found[0])):
+            source = replace(source, folder=os.getcwd())
+        sources.append(source)
+        files.extend(found)
+    return sources, files
+
+
+def is_of_hub(file: CorpusFile) -> bool:
+    """Whether it is a data set that is named, not stored in a folder."""
+    return file.format == "datasets" and hf.saved_path(file.path) is None
+
+
+def find_files(source: Source, *, output: str | None = None) -> list[CorpusFile]:
+    """The files of an input; see `discover`."""
+    if output is not None and not is_url(output):
+        output = os.path.realpath(output)
+    files = _find(source.path, source.source_id, output)
     for file in files:
         if not _is_utf8(file.path):
             raise InputError(f"{file.path!a}: the name is not UTF-8; rename it")
-    return sources, files
+    return files
 
 
 def slice_corpus(files: Sequence[CorpusFile], *, slice_bytes: int | None = None) -> list[CorpusSlice]:
@@ -94,14 +111,15 @@ def slice_corpus(files: Sequence[CorpusFile], *, slice_bytes: int | None = None)
     `slice_bytes` defaults to a 32nd of each file within 4..128 MiB, so that the cut depends on the file
     alone. Each slice carries its file with the fingerprint.
     Price: reads every file once, at the speed of the disk (about 2 GB/s a core from the page cache).
-    Raises InputError, in one line, for a file that cannot be read.
+    Raises InputError, in one line, for a file that cannot be read, and RunError for one that has changed.
     """
     assert slice_bytes is None or slice_bytes > 0
     slices: list[CorpusSlice] = []
-    for file in files:
+    for file in map(restamped, files):
         if file.compression != "none":
             _check_compressed(file)
         slices.extend(READERS[file.format].cut(file, slice_bytes))
+        require_unchanged(file)
     return slices
 
 
@@ -114,7 +132,7 @@ def _find(name: str, source_id: int, output: str | None) -> list[CorpusFile]:
     if _is_packed(name):
         raise InputError(f"{name}: is an output of hbpack; name the data that it was made from")
     if hf.saved_path(name) is not None:
-        return [hf.find(name, source_id)]
+        return [_saved(name, source_id)]
     if os.path.isdir(name):
         links: list[str] = []
         found = list(_in_folder(name, source_id, set(own), links))
@@ -140,7 +158,7 @@ def _find(name: str, source_id: int, output: str | None) -> list[CorpusFile]:
             f"{name}: no such file or directory, and not a Hugging Face data set name either; check the name"
         )
     else:
-        return [hf.find(name, source_id)]
+        return [_saved(name, source_id)]
     if not found:
         raise InputError(f"{name}: no data files in this folder; {known_formats()}")
     return _once(found)
@@ -151,32 +169,39 @@ def _find_remote(name: str, source_id: int, output: str | None) -> list[CorpusFi
     place: Any = as_path(name)
     if output is not None and f"{place}/".startswith(f"{output}/"):
         raise InputError(f"{name}: lies in the output folder; name another output")
-    kind = place.kind()
-    if kind == "file":
-        return [named_file(str(place), source_id, place.stat().st_size)]
+    info = place.info_or_none()
+    if info and info["type"] == "file":
+        return [named_file(str(place), source_id, stamp_of_object(info))]
     pattern = None
-    if kind is None and glob.has_magic(name):
+    if info is None and glob.has_magic(name):
         root = name[: re.search(r"[*?\[]", name).start()].rpartition("/")[0]  # type: ignore[union-attr]
         place, pattern = as_path(root), name.removeprefix(f"{root}/")
-    elif kind is None:
+    elif info is None:
         raise InputError(f"{name}: no such file or folder; check the address")
-    found = place.find(pattern)
+    found = place.find_infos(pattern)
     is_packed = lru_cache(maxsize=None)(_is_packed_remote)
     if any(map(is_packed, [place, *place.parents])):
         raise InputError(f"{name}: is an output of hbpack; name the data that it was made from")
     if any(path.rpartition("/")[2] == "dataset_info.json" for path in found):
         raise InputError(f"{name}: holds a data set of save_to_disk; name its Arrow files, as {place}/*.arrow")
     files: list[CorpusFile] = []
-    for path, num_bytes in found.items():
+    for path, info in found.items():
         url = str(place / path)
         is_hidden = any(part.startswith(".") for part in path.split("/"))
         if not is_hidden and not (output is not None and url.startswith(f"{output}/")):
             folders = [place / folder for folder in _folders_of(path)]
-            files.extend(() if any(map(is_packed, folders)) else listed_file(url, source_id, num_bytes))
+            stamp = stamp_of_object(info)
+            files.extend(() if any(map(is_packed, folders)) else listed_file(url, source_id, stamp))
     if not files:
         what = "no data files in this folder" if pattern is None else "no data file matches this pattern"
         raise InputError(f"{name}: {what}; {known_formats()}")
     return files
+
+
+def _saved(name: str, source_id: int) -> CorpusFile:
+    """A Hugging Face data set, stamped."""
+    file = hf.find(name, source_id)
+    return file._replace(stamp=stamp_of(file))
 
 
 def _indexed(name: str) -> str:
@@ -257,7 +282,7 @@ def _in_folder(folder: str, source_id: int, seen: set[str], links: list[str]) ->
         return
     seen.add(real)
     if hf.is_saved(folder):
-        yield hf.find(folder, source_id)
+        yield _saved(folder, source_id)
         return
     try:
         with os.scandir(folder) as found:
@@ -272,7 +297,7 @@ def _in_folder(folder: str, source_id: int, seen: set[str], links: list[str]) ->
         elif entry.is_file():
             if entry.is_symlink():
                 links.append(entry.path)
-            yield from listed_file(entry.path, source_id, entry.stat().st_size)
+            yield from listed_file(entry.path, source_id, stamp_of_stat(entry.stat()))
 
 
 def _check_compressed(file: CorpusFile) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -27,6 +28,17 @@ class Source:
     weight: float | TokenShare = 1.0
     """How many times an epoch sees each of its samples, 2.0 twice, 0.5 a seeded half of them; or how many tokens an
     epoch has of it."""
+    folder: str = ""
+    """Where a relative name starts from; empty for an absolute one, a URL or a data set of the Hub."""
+
+    @property
+    def path(self) -> str:
+        """Where the input is: its name, if that leads there from the current folder."""
+        return self.name if self.folder in ("", os.getcwd()) else os.path.join(self.folder, self.name)
+
+    def shown(self, path: str) -> str:
+        """How one of its files is written down: as if it had been named from `folder`."""
+        return path.removeprefix(os.path.join(self.folder, "")) if self.folder else path
 
 
 class CorpusFile(NamedTuple):
@@ -39,10 +51,12 @@ class CorpusFile(NamedTuple):
     compression: Literal["none", "gzip", "zstd"] = "none"
     num_bytes: int = 0
     fingerprint: str = ""
-    """xxh3-128 of the content (a data set's own fingerprint for `datasets`); never of names or times. Empty where
-    nobody has read the file."""
+    """xxh3-128 of the content, of all files that belong together; never of names or times. Empty where nobody has
+    read the file."""
     content: bytes | None = None
     """All its bytes, where they are in memory."""
+    stamp: str = ""
+    """Tells this version of the file from others without reading it; see `versions`. Empty where it was not listed."""
 
 
 class CorpusSlice(NamedTuple):
@@ -64,6 +78,8 @@ class CorpusSlice(NamedTuple):
     reading, as in a compressed file."""
     unreadable: str = ""
     """Why none of it can be read, where that is known: it is then one reject."""
+    xxh3: str = ""
+    """xxh3-128 of its bytes, where it is a range of bytes of a plain file."""
 
 
 class Document(NamedTuple):

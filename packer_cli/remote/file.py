@@ -21,17 +21,27 @@ class RemoteFile(io.RawIOBase):
     Memory: `AHEAD + 2` blocks of 8 MiB at most. Price of reading forward: a request every 8 MiB, three at a time.
     """
 
-    def __init__(self, fetch: Callable[[int, int], bytes], size: int, *, goes_forward: bool) -> None:
+    def __init__(
+        self,
+        fetch: Callable[[int, int], bytes],
+        info: dict[str, Any],
+        *,
+        goes_forward: bool,
+        is_pinned: bool = False,
+    ) -> None:
         """Request nothing yet.
 
         Args:
             fetch: (start, stop) -> the bytes of that range.
+            info: what the storage says of the object, with its size.
             goes_forward: whether to request what follows while the reader is busy.
+            is_pinned: whether `fetch` fails once the object is another version than `info` says.
         """
         super().__init__()
+        self.info = info
+        self.is_pinned = is_pinned
         self._fetch = fetch
-        self._size = size
-        self._stop = size
+        self._size = self._stop = int(info["size"])
         self._at = 0
         self._window: tuple[int, bytes] = (0, b"")
         self._block = FIRST_BLOCK

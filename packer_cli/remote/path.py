@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from packer_cli.errors import RunError
 from packer_cli.remote.file import RemoteFile
 from packer_cli.remote.pure_path import PureRemotePath
 from packer_cli.remote.system import ask, path_in_system
@@ -28,6 +29,24 @@ _RANGES_AT_ONCE = 256
 def is_remote(path: object) -> bool:
     """Whether this is a `RemotePath`."""
     return isinstance(path, RemotePath)
+
+
+def version_of(info: dict[str, Any]) -> str | None:
+    """What the storage changes whenever the object does, such as its ETag; None where it has no such thing."""
+    found = (info.get(name) for name in ("ETag", "etag", "md5Hash", "content_md5", "generation", "created"))
+    return next((str(value) for value in found if value), None)
+
+
+def _open_pinned(system: Any, path: str) -> Any:
+    """A file of s3fs, whose requests name the ETag of its first one; None for other storage."""
+    protocols = system.protocol if isinstance(system.protocol, tuple) else (system.protocol,)
+    return system.open(path, "rb", cache_type="none") if "s3" in protocols else None
+
+
+def _whole(data: bytes, start: int, stop: int) -> bytes:
+    if len(data) != stop - start:
+        raise EOFError(f"got {len(data)} bytes for bytes {start} to {stop}")
+    return data
 
 
 @dataclass(frozen=True)
@@ -63,10 +82,8 @@ class RemotePath(PureRemotePath):
         return _Stat(st_size=int(self.info()["size"]))
 
     def version(self) -> str | None:
-        """What the storage changes whenever the object does, such as its ETag; None where it has no such thing."""
-        info = self.info()
-        found = (info.get(name) for name in ("ETag", "etag", "md5Hash", "content_md5", "generation", "created"))
-        return next((str(value) for value in found if value), None)
+        """See `version_of`."""
+        return version_of(self.info())
 
     def open(
         self, mode: str = "r", buffering: int = -1, encoding: str | None = None, newline: str | None = None
@@ -83,19 +100,32 @@ class RemotePath(PureRemotePath):
         return io.TextIOWrapper(io.BufferedReader(file), encoding=encoding, newline=newline)
 
     def open_ranges(self, *, goes_forward: bool = False) -> RemoteFile:
-        """Open an object to be read in any order, as pyarrow does; see `RemoteFile`."""
-        return RemoteFile(self.read_range, self.stat().st_size, goes_forward=goes_forward)
+        """Open an object to be read in any order, as pyarrow does; see `RemoteFile`.
+
+        On S3, every range is of the version that was opened: reading raises RunError once the object was replaced.
+        """
+        pinned = self._request(_open_pinned)
+        if pinned is None:
+            return RemoteFile(self.read_range, self.info(), goes_forward=goes_forward)
+
+        def fetch(start: int, stop: int) -> bytes:
+            return self._request(lambda system, path: _whole(self._fetch_pinned(pinned, start, stop), start, stop))
+
+        return RemoteFile(fetch, pinned.details, goes_forward=goes_forward, is_pinned=True)
+
+    def _fetch_pinned(self, pinned: Any, start: int, stop: int) -> bytes:
+        try:
+            return bytes(pinned._fetch_range(start, stop))
+        except OSError as error:
+            if type(error).__name__ != "FileExpired":
+                raise
+            raise RunError(f"{self}: the object was replaced while it was read; run again") from None
 
     def read_range(self, start: int, stop: int) -> bytes:
         """Bytes `start .. stop - 1`."""
-
-        def read(system: Any, path: str) -> bytes:
-            data = bytes(system.cat_file(path, start=start, end=stop))
-            if len(data) != stop - start:
-                raise EOFError(f"got {len(data)} bytes for bytes {start} to {stop}")
-            return data
-
-        return self._request(read)
+        return self._request(
+            lambda system, path: _whole(bytes(system.cat_file(path, start=start, end=stop)), start, stop)
+        )
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
         """Bytes `start .. stop - 1` of objects below: (name, start, stop). Many requests at a time, each retried."""
@@ -142,7 +172,11 @@ class RemotePath(PureRemotePath):
         return (self / posixpath.relpath(path, self._path) for path in found)
 
     def find(self, pattern: str | None = None) -> dict[str, int]:
-        """Every object below: its path from here -> its size, folder by folder, each sorted by name.
+        """Every object below: its path from here -> its size; see `find_infos`."""
+        return {path: int(info["size"] or 0) for path, info in self.find_infos(pattern).items()}
+
+    def find_infos(self, pattern: str | None = None) -> dict[str, dict[str, Any]]:
+        """Every object below: its path from here -> what `info` says, folder by folder, each sorted by name.
 
         Args:
             pattern: a glob of the objects, or of folders whose objects are meant; sorted by what matches.
@@ -163,7 +197,7 @@ class RemotePath(PureRemotePath):
             return found
 
         found = self._request(below if pattern is None else matching)
-        return {posixpath.relpath(path, self._path): int(info["size"] or 0) for path, info in found.items()}
+        return {posixpath.relpath(path, self._path): info for path, info in found.items()}
 
     def mkdir(self, parents: bool = False, exist_ok: bool = False) -> None:
         """Do nothing."""
@@ -229,8 +263,13 @@ class RemotePath(PureRemotePath):
 
     def kind(self) -> str | None:
         """`file`, `directory`, or None where there is neither."""
+        info = self.info_or_none()
+        return None if info is None else str(info["type"])
+
+    def info_or_none(self) -> dict[str, Any] | None:
+        """`info`; None where there is neither an object nor a folder."""
         try:
-            return str(self.info()["type"])
+            return self.info()
         except FileNotFoundError:
             return None
 

@@ -122,7 +122,7 @@ def file_info(folder: Path, path: str) -> FileInfo:
 
 def _names(index: StoreIndex) -> dict[str, Any]:
     """What the manifest says of the inputs and the tokenizer; their names decide no byte of the shards."""
-    return {"tokenizer": index.tokenizer, "sources": tuple(source.model_dump() for source in index.sources)}
+    return {"tokenizer": index.tokenizer, "sources": tuple(source.given for source in index.sources)}
 
 
 def with_names(manifest: Manifest, index: StoreIndex) -> Manifest:

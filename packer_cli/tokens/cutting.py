@@ -10,13 +10,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from packer_cli.corpus.blocks import fingerprint as fingerprint_file
 from packer_cli.corpus.discover import slice_corpus
-from packer_cli.corpus.readers.hf import folder_of
 from packer_cli.corpus.types import CorpusFile, CorpusSlice
+from packer_cli.corpus.versions import content_of, require_unchanged
 from packer_cli.engine.base import Engine
 from packer_cli.engine.worker import Died
-from packer_cli.files import fingerprint
 from packer_cli.remote.system import is_url
 
 COLUMNAR = ("parquet", "arrow", "datasets")
@@ -152,12 +150,8 @@ def _cut_each(files: list[CorpusFile]) -> list[list[CorpusSlice]]:
 
 def _unreadable(file: CorpusFile, died: Died) -> CorpusSlice:
     """One unreadable slice for a whole file that crashes its reader on opening."""
-    if file.format == "datasets":
-        folder = folder_of(file.path)
-        names = sorted(name for name in os.listdir(folder) if name.endswith(".arrow"))
-        content = fingerprint([fingerprint_file(os.path.join(folder, name)) for name in names])
-    else:
-        content = fingerprint_file(file.path)
+    content = content_of(file)
+    require_unchanged(file)  # Else it may have crashed because it was being written.
     reason = f"damaged: opening it crashes the reader ({died.signal_name}); what it holds is left out"
     return CorpusSlice(
         file=file._replace(fingerprint=content), start=0, stop=max(file.num_bytes, 1), unreadable=reason

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
+from packer_cli.corpus.types import Source
 from packer_cli.engine.base import Engine
 from packer_cli.errors import FormatError, InputError, VersionError
 from packer_cli.files import atomic_file, fingerprint
@@ -33,7 +34,7 @@ from packer_cli.version import __version__
 
 INDEX_NAME = "tokens.json"
 STORE_FORMAT = "hbpack-tokens"
-STORE_VERSION = 6
+STORE_VERSION = 7
 
 
 class _Model(BaseModel):
@@ -46,6 +47,8 @@ class PartFile(_Model):
     path: str
     """As the user named it."""
     source: int
+    fingerprint: str
+    """Of its content, and of the files that are read with it."""
     num_samples: int
     num_rejected: int
     unreadable: str = ""
@@ -99,18 +102,30 @@ class SourceInfo(_Model):
     """How many times an epoch has each of its samples."""
     tokens: int | None = None
     """How many tokens an epoch has of it, in place of a weight."""
+    folder: str = ""
+    """Where a relative name starts from; empty for an absolute one, a URL or a data set of the Hub."""
 
     @classmethod
-    def of(cls, name: str, share: float | TokenShare) -> SourceInfo:
+    def of(cls, source: Source) -> SourceInfo:
         """An input with its weight or number of tokens."""
+        name, share, folder = source.name, source.weight, source.folder
         if isinstance(share, TokenShare):
-            return cls(name=name, tokens=share.tokens)
-        return cls(name=name, weight=share)
+            return cls(name=name, tokens=share.tokens, folder=folder)
+        return cls(name=name, weight=share, folder=folder)
 
     @property
     def share(self) -> float | TokenShare:
         """The weight or number of tokens."""
         return self.weight if self.tokens is None else TokenShare(self.tokens)
+
+    def source(self, number: int) -> Source:
+        """The input, as the one of this number."""
+        return Source(source_id=number, name=self.name, weight=self.share, folder=self.folder)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What the user named, wherever from."""
+        return self.model_dump(exclude={"folder"})
 
 
 class StoreIndex(_Model):

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from packer_cli.corpus.blocks import hold
 from packer_cli.corpus.types import AlpacaForm, CorpusSlice, RecordSchema
+from packer_cli.corpus.versions import hold
 from packer_cli.engine.sink import Sink, Written, write_part
 from packer_cli.errors import InputError, RunError, TokenizerError
 from packer_cli.files import fingerprint
@@ -222,6 +222,7 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink, *, is_weighted: bo
             {
                 "path": slice_.file.path,
                 "source": slice_.file.source_id,
+                "fingerprint": slice_.file.fingerprint,
                 "num_samples": samples,
                 "num_rejected": rejected,
                 "unreadable": gap,

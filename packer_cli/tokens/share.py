@@ -7,15 +7,17 @@ Whoever finds the records of all tasks makes the index from them (`complete_stor
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.discover import discover
-from packer_cli.corpus.types import CorpusFile
+from packer_cli.corpus.types import CorpusFile, Source
 from packer_cli.engine.array import ArrayRecords, ArrayShare
 from packer_cli.engine.base import Engine
 from packer_cli.engine.parts import Parts
 from packer_cli.engine.progress import Progress
+from packer_cli.engine.sink import FinishedPart
 from packer_cli.errors import RunError
 from packer_cli.files import fingerprint
 from packer_cli.tokens.cutting import cut_units, list_units
@@ -35,6 +37,7 @@ from packer_cli.tokens.stage import (
 )
 from packer_cli.tokens.tasks import part_tasks, slice_bytes
 from packer_cli.tokens.tokenizer.fingerprint import tokenizer_fingerprint
+from packer_cli.tokens.versions import require_one_version
 
 
 def tokenize_share(
@@ -63,7 +66,7 @@ def tokenize_share(
     tasks = part_tasks(config, cuts)
     header = header_of(config, sources)
     before = current_index(folder)
-    repairs = (folder / INDEX_NAME).exists() and before is not None and _vouches(before, header, files, tasks)
+    repairs = (folder / INDEX_NAME).exists() and before is not None and _vouches(before, header, sources, files, tasks)
     parts = Parts(folder, WORK, INDEX_NAME, tasks, slice_bytes(tasks), repairs=repairs)
     if not repairs:
         share.join(_agreed(config, header, files), {**header.facts(), "max_rejected": config.max_rejected})
@@ -71,9 +74,9 @@ def tokenize_share(
     if parts.todo and not repairs:
         share.discard()
     num_reused = make_parts(config, parts, folder, engine, progress)
-    finished = renamed(parts, tasks)
+    finished = renamed(parts, tasks, sources)
     if not repairs:
-        share.record(finished)
+        share.record({task.name: _stamped(finished[task.name], task) for task in tasks})
     return header.index(finished.values()) if finished else None, num_reused
 
 
@@ -85,7 +88,8 @@ def complete_store(folder: Path) -> StoreIndex | None:
 
     Raises:
         TooManyRejectedError: see `--max-rejected`.
-        RunError: the inputs hold no data.
+        RunError: the inputs hold no data, or tasks have read different versions of a file. The records of those that
+            have to run again are then removed.
     """
     records = ArrayRecords(folder / WORK)
     pin, parts = records.pin(), records.parts()
@@ -96,6 +100,8 @@ def complete_store(folder: Path) -> StoreIndex | None:
     header = Header(**{**facts, "sources": tuple(SourceInfo(**source) for source in facts["sources"])})
     if not parts:
         raise RunError(no_data([source.name for source in header.sources]))
+    sources = [info.source(number) for number, info in enumerate(header.sources)]
+    require_one_version(records, pin, sources, output=str(folder.parent))
     index = header.index(parts.values())
     check_rejected(sum(part.num_rejected - part.num_without_loss for part in index.parts), most, folder)
     write_index(folder, index)
@@ -103,29 +109,40 @@ def complete_store(folder: Path) -> StoreIndex | None:
     return index
 
 
+def _stamped(part: FinishedPart, task: PartTask) -> FinishedPart:
+    """The part, with what tells the versions of its files from others."""
+    return replace(part, facts={**part.facts, "stamps": [slice_.file.stamp for slice_ in task.slices]})
+
+
 def _agreed(config: TokenizeConfig, header: Header, files: Sequence[CorpusFile]) -> dict[str, str]:
     """What all tasks of an array must agree on, by its name for people."""
     listing = [[file.path, file.source_id, file.num_bytes, file.format, file.compression] for file in files]
     return {
-        "the inputs": fingerprint([source.model_dump() for source in header.sources], listing),
+        "the inputs": fingerprint([source.given for source in header.sources], listing),
         "the tokenizer": fingerprint(config.tokenizer, tokenizer_fingerprint(config.tokenizer)),
         "the options": fingerprint(header.options),
         "the versions of libraries": fingerprint(header.library_versions, STORE_VERSION),
     }
 
 
-def _vouches(index: StoreIndex, header: Header, files: Sequence[CorpusFile], tasks: Sequence[PartTask]) -> bool:
+def _vouches(
+    index: StoreIndex,
+    header: Header,
+    sources: Sequence[Source],
+    files: Sequence[CorpusFile],
+    tasks: Sequence[PartTask],
+) -> bool:
     """Whether a finished store was made from these inputs in this way, as far as a task of an array can tell."""
     described = (index.tokenizer.get("name"), index.options, index.library_versions, index.sources)
     if described != (header.tokenizer, header.options, header.library_versions, header.sources):
         return False
-    known = {(file.path, file.source_id) for file in files}
+    known = {(sources[file.source_id].shown(file.path), file.source_id) for file in files}
     if any((file.path, file.source) not in known for part in index.parts for file in part.files):
         return False
     infos = {info.path: info for info in index.parts}
     return all(
         (info := infos.get(task.name)) is not None
         and info.fingerprint == task.fingerprint
-        and [{"path": file.path, "source": file.source} for file in info.files] == names_of(task)
+        and [{"path": file.path, "source": file.source} for file in info.files] == names_of(task, sources)
         for task in tasks
     )

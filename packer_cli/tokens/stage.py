@@ -10,11 +10,11 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.discover import discover
-from packer_cli.corpus.types import Source
+from packer_cli.corpus.types import CorpusFile, Source
 from packer_cli.engine.base import Engine
 from packer_cli.engine.parts import Parts, find_listing
 from packer_cli.engine.progress import Progress, say
@@ -24,7 +24,7 @@ from packer_cli.errors import FormatError, InputError, RunError, TooManyRejected
 from packer_cli.files import remove_temporaries
 from packer_cli.sizes import counted
 from packer_cli.tokens.choices import choices
-from packer_cli.tokens.cutting import cut_units, is_columnar, list_units, without_crashes
+from packer_cli.tokens.cutting import Cut, cut_units, is_columnar, list_units, without_crashes
 from packer_cli.tokens.index import (
     INDEX_NAME,
     PartInfo,
@@ -68,11 +68,21 @@ class Header:
         )
 
 
+class Inputs(NamedTuple):
+    """The inputs of a run, if they are not simply those of its config."""
+
+    sources: Sequence[Source]
+    files: Sequence[CorpusFile]
+    require: Callable[[Sequence[Cut]], None]
+    """Raises UsageError if the inputs, whose parts are given, are not what they must be."""
+
+
 def tokenize(
     config: TokenizeConfig,
     folder: Path,
     engine: Engine,
     progress: Progress = lambda done, total: None,
+    inputs: Inputs | None = None,
 ) -> tuple[StoreIndex, int]:
     """Tokenize the inputs into the store in `folder`; existing parts that are still valid are kept.
 
@@ -82,21 +92,24 @@ def tokenize(
 
     Args:
         progress: told input bytes.
+        inputs: in place of those of the config.
 
     Raises:
         UsageError: an input or the tokenizer cannot be used; the caller removes what is new in the folder.
         TooManyRejectedError: see `--max-rejected`; finished parts stay for the next run.
     """
-    sources, files = discover(config.inputs, output=str(folder.parent))
+    sources, files = discover(config.inputs, output=str(folder.parent)) if inputs is None else inputs[:2]
     before = current_index(folder)
     cuts = cut_units(list_units(files), engine, is_first=before is None and not (folder / WORK).exists())
     if not cuts:
         raise InputError(no_data([source.name for source in sources]))
+    if inputs is not None:
+        inputs.require(cuts)
     tasks = part_tasks(config, cuts)
     parts = Parts(folder, WORK, INDEX_NAME, tasks, slice_bytes(tasks))
     parts.find(engine, listed_parts(folder, before))
     num_reused = make_parts(config, parts, folder, engine, progress)
-    index = header_of(config, sources).index(renamed(parts, tasks).values())
+    index = header_of(config, sources).index(renamed(parts, tasks, sources).values())
     if index != before or not (folder / INDEX_NAME).exists():
         write_index(folder, index)
     remove_stale(folder, index)
@@ -115,7 +128,7 @@ def header_of(config: TokenizeConfig, sources: Sequence[Source]) -> Header:
         tokenizer=config.tokenizer,
         options=sample_options(config),
         library_versions=library_versions(),
-        sources=tuple(SourceInfo.of(source.name, source.weight) for source in sources),
+        sources=tuple(map(SourceInfo.of, sources)),
     )
 
 
@@ -201,20 +214,21 @@ def _listed_part(folder: Path, info: PartInfo, tokenizer: dict[str, Any]) -> Fin
     return FinishedPart(fingerprint=info.fingerprint, files=tuple(files), facts=facts)
 
 
-def renamed(parts: Parts[PartTask], tasks: Sequence[PartTask]) -> dict[str, FinishedPart]:
+def renamed(parts: Parts[PartTask], tasks: Sequence[PartTask], sources: Sequence[Source]) -> dict[str, FinishedPart]:
     """The finished parts, in order, with the names and sources that their files have now."""
     renamed = {}
     for task in tasks:
         part = parts.finished[task.name]
         info = part.facts["part"]
-        files = [{**file, **name} for file, name in zip(info["files"], names_of(task), strict=True)]
+        files = [{**file, **name} for file, name in zip(info["files"], names_of(task, sources), strict=True)]
         renamed[task.name] = replace(part, facts={**part.facts, "part": {**info, "files": files}})
     return renamed
 
 
-def names_of(task: PartTask) -> list[dict[str, Any]]:
+def names_of(task: PartTask, sources: Sequence[Source]) -> list[dict[str, Any]]:
     """The names and sources of a part's files, as its info has them."""
-    return [{"path": slice_.file.path, "source": slice_.file.source_id} for slice_ in task.slices]
+    files = [slice_.file for slice_ in task.slices]
+    return [{"path": sources[file.source_id].shown(file.path), "source": file.source_id} for file in files]
 
 
 def current_index(folder: Path) -> StoreIndex | None:

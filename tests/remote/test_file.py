@@ -49,7 +49,7 @@ MOVES = st.lists(
 @given(moves=MOVES, goes_forward=st.booleans(), stop=st.integers(0, len(DATA)), buffered=st.booleans())
 @settings(max_examples=100, deadline=None)
 def test_it_reads_as_bytes_do(moves, goes_forward, stop, buffered):
-    raw = RemoteFile(Storage().fetch, len(DATA), goes_forward=goes_forward)
+    raw = RemoteFile(Storage().fetch, {"size": len(DATA)}, goes_forward=goes_forward)
     raw.stop_at(stop)
     with io.BufferedReader(raw, 100) if buffered else raw as found:
         wanted = io.BytesIO(DATA)
@@ -67,7 +67,7 @@ def test_it_reads_as_bytes_do(moves, goes_forward, stop, buffered):
 
 def test_reading_forward_requests_each_byte_once_and_stops():
     storage = Storage()
-    with RemoteFile(storage.fetch, len(DATA), goes_forward=True) as found:
+    with RemoteFile(storage.fetch, {"size": len(DATA)}, goes_forward=True) as found:
         found.seek(1000)
         found.stop_at(6000)
         assert b"".join(iter(lambda: found.read(min(100, 6000 - found.tell())), b"")) == DATA[1000:6000]
@@ -80,7 +80,7 @@ def test_reading_forward_requests_each_byte_once_and_stops():
 
 def test_reading_in_any_order_requests_what_is_read():
     storage = Storage()
-    with RemoteFile(storage.fetch, len(DATA), goes_forward=False) as found:
+    with RemoteFile(storage.fetch, {"size": len(DATA)}, goes_forward=False) as found:
         for start in (9000, 0, 5000):
             found.seek(start)
             assert found.read(200) == DATA[start : start + 200]
@@ -93,5 +93,5 @@ def test_an_error_reaches_the_reader():
             raise TimeoutError("no answer")
         return DATA[start:stop]
 
-    with RemoteFile(fetch, len(DATA), goes_forward=True) as found, pytest.raises(TimeoutError):
+    with RemoteFile(fetch, {"size": len(DATA)}, goes_forward=True) as found, pytest.raises(TimeoutError):
         found.read()

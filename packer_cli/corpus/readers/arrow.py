@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from packer_cli.corpus.blocks import fingerprint, open_source, require_readable, shortened, unreadable
+from packer_cli.corpus.blocks import changed, fingerprint, open_source, require_readable, unreadable
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.readers.columns import raw_batches
 from packer_cli.corpus.readers.parquet import cut_units
@@ -64,7 +64,7 @@ def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Itera
     row = slice_.first_line
     with _open(slice_.file.path) as (reader, is_file):
         if is_file and slice_.stop > reader.num_record_batches:
-            raise shortened(slice_.file.path)
+            raise changed(slice_.file.path)
         wholes = map(reader.get_batch, range(slice_.start, slice_.stop)) if is_file else iter(reader)
         number = slice_.start
         try:

@@ -45,6 +45,11 @@ class ReadRules:
         return f"longer than {self.max_record_bytes:,} bytes, the limit of --max-record-bytes"
 
 
+def only(path: str) -> list[str]:
+    """The file alone."""
+    return [path]
+
+
 class FileReader(NamedTuple):
     """How one file format is cut and read."""
 
@@ -54,6 +59,8 @@ class FileReader(NamedTuple):
     Raises InputError when the file cannot be read."""
     read: Callable[[CorpusSlice, ReadRules, frozenset[str]], Iterator[RawBatch]]
     """(slice, rules, fields) -> its records; columns outside `fields` need not be loaded."""
+    parts: Callable[[str], list[str]] = only
+    """path -> the files that hold what the path names: itself, and what is read with it."""
 
 
 def default_slice_bytes(num_bytes: int) -> int:

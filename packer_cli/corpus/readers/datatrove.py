@@ -26,6 +26,12 @@ def _loss_path(path: str) -> str | None:
     return path + LOSS if is_file(path + LOSS) else None
 
 
+def _parts(path: str) -> list[str]:
+    """The ids, their index, and the mask."""
+    loss = _loss_path(path)
+    return [path, index_path(path), *([] if loss is None else [loss])]
+
+
 def _width(path: str, num_bytes: int, num_tokens: int) -> int:
     """Bytes an id; raises InputError when the file and its index do not fit together."""
     for width in (2, 4):
@@ -57,7 +63,7 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
         with NumberFile(loss, "u1") as masks:
             if len(masks) != num_tokens:
                 raise unreadable(loss, f"it has {len(masks):,} bytes for {num_tokens:,} tokens")
-    done = file._replace(fingerprint=fingerprint_of([path, index_path(path), *([] if loss is None else [loss])]))
+    done = file._replace(fingerprint=fingerprint_of(_parts(path)))
     return cut_documents(done, ends * width, slice_bytes)
 
 
@@ -78,4 +84,4 @@ def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Itera
         yield from read_documents(files, borders, np.arange(slice_.start, slice_.stop) + 1, rules)
 
 
-READER = FileReader(cut, read)
+READER = FileReader(cut, read, _parts)

@@ -16,11 +16,11 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
-from packer_cli.corpus.blocks import require_readable, unreadable
+from packer_cli.corpus.blocks import fingerprint_of, require_readable, unreadable
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.readers.columns import raw_batches
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap
-from packer_cli.errors import InputError, RunError
+from packer_cli.errors import InputError
 
 NAME = re.compile(r"[\w-][\w.-]*(/[\w.-]+){0,2}(:\w[^/]*)?")
 """name, owner/name or owner/name/config, and perhaps :split."""
@@ -56,6 +56,7 @@ def find(text: str, source_id: int) -> CorpusFile:
         path = _saved_split(*saved)
     else:
         path = text if ":" in text else f"{text}:{_choose_split(text, _load_from_hub(text, None))}"
+        load.cache_clear()  # The Hub may have another version than when this process looked last.
         load(path)
     return CorpusFile(source_id=source_id, path=path, format="datasets", num_bytes=_stored_bytes(path))
 
@@ -75,7 +76,7 @@ def _stored_bytes(path: str) -> int:
     if saved is None:
         return int(load(path).data.nbytes)
     try:
-        return sum(entry.stat().st_size for entry in os.scandir(folder_of(path)) if entry.name.endswith(".arrow"))
+        return sum(map(os.path.getsize, _arrow_files(folder_of(path))))
     except OSError as error:
         raise unreadable(path, error) from error
 
@@ -107,9 +108,24 @@ def _choose_split(name: str, splits: Any) -> str:
     raise InputError(f"{name}: say which split, as {name}:SPLIT; the data set has {', '.join(splits)}")
 
 
+def parts(path: str) -> list[str]:
+    """The files of a data set's rows, and of a saved one the file that names them."""
+    if saved_path(path) is None:
+        return [file["filename"] for file in load(path).cache_files]
+    folder = folder_of(path)
+    return [*_arrow_files(folder), os.path.join(folder, "state.json")]
+
+
+def _arrow_files(folder: str) -> list[str]:
+    try:
+        return [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.endswith(".arrow")]
+    except OSError as error:
+        raise unreadable(folder, error) from error
+
+
 @lru_cache(maxsize=16)
-def load(path: str) -> Any:
-    """The `datasets.Dataset` of a path that `find` gave; kept, since slices share it."""
+def load(path: str, stamp: str = "") -> Any:
+    """The `datasets.Dataset` of a path that `find` gave; kept for each stamp, since slices share it."""
     saved = saved_path(path)
     if saved is None:
         return _load_from_hub(*path.split(":", 1))
@@ -182,11 +198,16 @@ def _hub_answers(endpoint: str) -> bool:
     return bool(answers)
 
 
+def _loaded(file: CorpusFile) -> Any:
+    return load(file.path) if saved_path(file.path) is None else load(file.path, file.stamp)
+
+
 def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
-    """Equal ranges of rows of about `slice_bytes`; the fingerprint is the data set's own."""
-    data = load(file.path)
+    """Equal ranges of rows of about `slice_bytes`."""
+    data = _loaded(file)
     num_rows, num_bytes = data.num_rows, data.data.nbytes
-    done = file._replace(fingerprint=str(data._fingerprint))
+    names = parts(file.path)  # None if the set is in memory.
+    done = file._replace(fingerprint=fingerprint_of(names) if names else str(data._fingerprint))
     rows = max(1, (slice_bytes or default_slice_bytes(num_bytes)) * num_rows // max(num_bytes, 1))
     return [
         CorpusSlice(file=done, start=start, stop=min(start + rows, num_rows), first_line=start + 1)
@@ -196,9 +217,7 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
 
 def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
     """The rows of the slice, through Arrow; nothing is copied from the cache but the rows at hand."""
-    data = load(slice_.file.path)
-    if data._fingerprint != slice_.file.fingerprint:
-        raise RunError(f"{slice_.file.path}: the data set has changed since it was scanned; run again")
+    data = _loaded(slice_.file)
     num_rows, num_bytes = data.num_rows, data.data.nbytes
     rows = min(max(1, rules.batch_bytes * num_rows // max(num_bytes, 1)), BATCH_ROWS)
     known = [name for name in data.column_names if name in fields]
@@ -219,4 +238,4 @@ def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Itera
             yield RawBatch(rejects=[Gap(row, lost)])
 
 
-READER = FileReader(cut, read)
+READER = FileReader(cut, read, parts)

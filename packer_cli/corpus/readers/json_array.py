@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from packer_cli.corpus.blocks import Blocks, fingerprint
+from packer_cli.corpus.blocks import Blocks
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.readers.parse_json import BOM, JSON_SPACE, why_not_json, why_not_object
-from packer_cli.corpus.readers.stream import RecordStream, cut_compressed, read_stream, runs, slices_from
+from packer_cli.corpus.readers.stream import RecordStream, cut_compressed, cut_plain, read_stream, runs, whole_slice
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap, Reject
 
 BORDERS = 1 << 14
@@ -26,11 +26,8 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
         return cut_compressed(file, slice_bytes)
     limit = slice_bytes or default_slice_bytes(file.num_bytes)
     if file.num_bytes <= limit:  # Without the kernel, whose import takes longer than reading a small file.
-        done = file._replace(fingerprint=fingerprint(file.path))
-        return [CorpusSlice(file=done, start=0, stop=file.num_bytes)]
-    cutter = _ElementCutter(limit)
-    done = file._replace(fingerprint=fingerprint(file.path, on_chunk=cutter.see))
-    return slices_from(done, cutter.cuts)
+        return [whole_slice(file)]
+    return cut_plain(file, _ElementCutter(limit))
 
 
 def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from io import BytesIO
 from typing import TYPE_CHECKING, NamedTuple
 
-from packer_cli.corpus.blocks import Blocks, fingerprint
+from packer_cli.corpus.blocks import Blocks
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.readers.parse_json import BOM, why_not_json, why_not_object
-from packer_cli.corpus.readers.stream import RecordStream, cut_compressed, read_stream, runs, slices_from
+from packer_cli.corpus.readers.stream import RecordStream, cut_compressed, cut_plain, read_stream, runs, whole_slice
 from packer_cli.corpus.readers.token_lines import read_token_lines
 from packer_cli.corpus.records import tokens
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap, Reject
@@ -77,11 +77,8 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
         return cut_compressed(file, slice_bytes)
     slice_bytes = slice_bytes or default_slice_bytes(file.num_bytes)
     if 0 < file.num_bytes <= slice_bytes:  # Counting its lines would take longer than reading it.
-        whole = file._replace(fingerprint=fingerprint(file.path))
-        return [CorpusSlice(file=whole, start=0, stop=file.num_bytes)]
-    cutter = _LineCutter(slice_bytes)
-    done = file._replace(fingerprint=fingerprint(file.path, on_chunk=cutter.see))
-    return slices_from(done, cutter.cuts)
+        return [whole_slice(file)]
+    return cut_plain(file, _LineCutter(slice_bytes))
 
 
 def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:

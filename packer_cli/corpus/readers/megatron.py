@@ -102,6 +102,7 @@ def _same(index: _Index, other: _Index) -> bool:
 
 
 def _parts(path: str) -> list[str]:
+    """The ids and the mask, each with its index."""
     mask = mask_path(path)
     return [path, index_path(path), *([] if mask is None else [mask, index_path(mask)])]
 
@@ -149,4 +150,4 @@ def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Itera
                 yield RawBatch(rejects=[Gap(int(lines[start]), lost)])
 
 
-READER = FileReader(cut, read)
+READER = FileReader(cut, read, _parts)

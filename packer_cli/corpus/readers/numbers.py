@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from packer_cli.corpus.blocks import open_file, shortened, unreadable
+from packer_cli.corpus.blocks import changed, open_file, unreadable
 from packer_cli.corpus.readers.base import RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Lists, Reject, TokenRows
 
@@ -68,7 +68,7 @@ class NumberFile:
             while done < len(view):
                 size = self._file.readinto(view[done:])
                 if not size:
-                    raise shortened(self.path)
+                    raise changed(self.path)
                 done += size
         except OSError as error:
             raise unreadable(self.path, error) from error

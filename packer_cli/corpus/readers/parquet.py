@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from packer_cli.corpus.blocks import fingerprint, open_source, require_readable, shortened, unreadable
+from packer_cli.corpus.blocks import changed, fingerprint, open_source, require_readable, unreadable
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.readers.columns import raw_batches
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap
@@ -72,7 +72,7 @@ def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Itera
         table = stack.enter_context(_open(slice_.file.path))
         columns = [name for name in table.schema_arrow.names if name in fields]
         if slice_.stop > table.metadata.num_row_groups:
-            raise shortened(slice_.file.path)
+            raise changed(slice_.file.path)
         shared: pq.ParquetFile | None = None
         for index in range(slice_.start, slice_.stop):
             group = table.metadata.row_group(index)

@@ -11,9 +11,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from packer_cli.corpus.blocks import Blocks, fingerprint
+from packer_cli.corpus.blocks import Blocks, RangeDigest, fingerprint
 from packer_cli.corpus.readers.base import RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.types import CorpusFile, CorpusSlice
 
@@ -77,8 +77,11 @@ def read_stream(
         stream.close()
         stream = None
     if stream is None:
-        start, end = (slice_.start, slice_.stop) if is_plain else (0, None)
-        stream = make(Blocks(file, start, end, max_record_bytes=rules.max_record_bytes), slice_, rules)
+        start, end, xxh3 = (slice_.start, slice_.stop, slice_.xxh3) if is_plain else (0, None, file.fingerprint)
+        if file.content is not None:
+            xxh3 = ""
+        blocks = Blocks(file, start, end, max_record_bytes=rules.max_record_bytes, xxh3=xxh3)
+        stream = make(blocks, slice_, rules)
     stop = END if is_plain and slice_.stop == file.num_bytes else slice_.stop  # The last one looks at the end.
     is_whole = False
     try:
@@ -102,17 +105,38 @@ def runs(items: list[Item]) -> Iterator[list[Item]]:
         yield items[first : first + step]
 
 
-def slices_from(file: CorpusFile, cuts: list[tuple[int, int]]) -> list[CorpusSlice]:
-    """The slices of a plain file.
+class Cutter(Protocol):
+    """Finds where the slices of a plain file begin, while its chunks go by."""
 
-    Args:
-        cuts: first byte of each slice and its line, or its place in the array; the last may be at the file's end.
-    """
-    borders = [*(cut for cut in cuts if cut[0] < file.num_bytes), (file.num_bytes, 0)]
+    cuts: list[tuple[int, int]]
+    """(first byte, number of its record) of each slice; the last may be at the file's end."""
+
+    def see(self, chunk: bytes) -> None:
+        """Take the next chunk; cuts that are added lie in it, or at its end."""
+
+
+def cut_plain(file: CorpusFile, cutter: Cutter) -> list[CorpusSlice]:
+    """The slices of a plain file, each with its checksum. Reads the file once."""
+    digest = RangeDigest()
+
+    def see(chunk: bytes) -> None:
+        known = len(cutter.cuts)
+        cutter.see(chunk)
+        digest.see(chunk, [start for start, _ in cutter.cuts[known:]])
+
+    done = file._replace(fingerprint=fingerprint(file.path, on_chunk=see))
+    digest.close()
+    borders = [*(cut for cut in cutter.cuts if cut[0] < file.num_bytes), (file.num_bytes, 0)]
     return [
-        CorpusSlice(file=file, start=start, stop=stop, first_line=number)
-        for (start, number), (stop, _) in pairwise(borders)
+        CorpusSlice(file=done, start=start, stop=stop, first_line=number, xxh3=xxh3)
+        for ((start, number), (stop, _)), xxh3 in zip(pairwise(borders), digest.digests, strict=False)
     ]
+
+
+def whole_slice(file: CorpusFile) -> CorpusSlice:
+    """All of a plain file, fingerprinted."""
+    done = file._replace(fingerprint=fingerprint(file.path))
+    return CorpusSlice(file=done, start=0, stop=file.num_bytes, xxh3=done.fingerprint)
 
 
 def cut_compressed(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:

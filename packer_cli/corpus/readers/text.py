@@ -7,22 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from packer_cli.corpus.blocks import Blocks, fingerprint
+from packer_cli.corpus.blocks import Blocks
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules
+from packer_cli.corpus.readers.stream import whole_slice
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Reject
 
 
 def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
     """One slice, as the file is one document."""
-    done = file._replace(fingerprint=fingerprint(file.path))
-    return [CorpusSlice(file=done, start=0, stop=file.num_bytes)]
+    return [whole_slice(file)]
 
 
 def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
     """One record `{"text": ...}` at line 1; a text that is too long or cut short is rejected whole."""
     parts: list[bytes] = []
     size = 0
-    with Blocks(slice_.file, max_record_bytes=rules.max_record_bytes) as blocks:
+    with Blocks(slice_.file, max_record_bytes=rules.max_record_bytes, xxh3=slice_.xxh3) as blocks:
         while size <= rules.max_record_bytes and (part := blocks.read(rules.batch_bytes)):
             parts.append(part)
             size += len(part)

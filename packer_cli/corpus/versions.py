@@ -1,0 +1,126 @@
+"""Whether a file is still the one that was listed when the run began.
+
+A run that read one version of a file here and another there would lose records and repeat others. So every file gets
+a *stamp* when it is listed: its size, times and inode, or the version that object storage reports. The stamp is
+compared after the file was cut, and after each slice was read. The kernel changes `ctime` with every write and rename,
+so an equal stamp vouches for all reads before it. If the stamp differs, as it also does after `chmod` and on a node
+with a copy of its own, the contents are compared. Slices of plain text have checksums as well (`Blocks`).
+
+Price: a call of the system per file or slice; a request for an object.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from packer_cli.corpus.blocks import changed, fingerprint_of, open_file, unreadable
+from packer_cli.corpus.readers import READERS
+from packer_cli.corpus.types import CorpusFile, FileFormat
+from packer_cli.remote.file import RemoteFile
+from packer_cli.remote.path import RemotePath, version_of
+from packer_cli.remote.system import is_url
+
+
+def stamp(paths: Sequence[str]) -> str:
+    """Tells a version of these files from others.
+
+    Raises:
+        InputError: one is missing.
+        RemoteError: the storage does not answer.
+    """
+    return ",".join(map(_stamp, paths))
+
+
+def _stamp(path: str) -> str:
+    try:
+        return stamp_of_object(RemotePath(path).info()) if is_url(path) else stamp_of_stat(os.stat(path))
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def stamp_of_stat(found: os.stat_result) -> str:
+    """The stamp of a local file."""
+    return f"{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}:{found.st_ino}"
+
+
+def stamp_of_object(info: dict[str, Any]) -> str:
+    """The stamp of an object, of what its storage says of it."""
+    return f"{int(info['size'] or 0)}:{version_of(info)}"
+
+
+def size_of(found: str) -> int:
+    """The bytes of the (first) file of a stamp."""
+    return int(found.partition(":")[0])
+
+
+def stamp_of(file: CorpusFile) -> str:
+    """The stamp that a file has now; see `stamp`."""
+    return stamp(READERS[file.format].parts(file.path))
+
+
+def require_unchanged(file: CorpusFile) -> None:
+    """Raise RunError unless the file is the one that was listed, or has its content."""
+    if not file.stamp:
+        return
+    found = stamp_of(file)
+    if found != file.stamp and not (file.fingerprint and _content(file.path, file.format, found) == file.fingerprint):
+        raise changed(file.path)
+
+
+def restamped(file: CorpusFile) -> CorpusFile:
+    """A listed file that nobody has read yet, with the stamp it has on this machine.
+
+    Raises:
+        RunError: its size has changed since, or when it was written. Its inode may differ from machine to machine, and
+            what storage says of a version when it lists a folder may not be what it says of the object.
+    """
+    if not file.stamp:
+        return file
+    found = stamp_of(file)
+    num_fields = 1 if is_url(file.path) else 2
+    if _fields(found, num_fields) != _fields(file.stamp, num_fields):
+        raise changed(file.path)
+    return file._replace(stamp=found)
+
+
+def hold(file: CorpusFile) -> CorpusFile:
+    """The file with its bytes in memory, and their fingerprint: a small one need not be opened again to be read.
+
+    Raises:
+        InputError: it cannot be read.
+        RunError: it has changed since it was listed.
+    """
+    import xxhash
+
+    if not is_url(file.path):
+        file = restamped(file)
+    try:
+        with open_file(file.path) as raw:
+            content = raw.readall()
+    except OSError as error:
+        raise unreadable(file.path, error) from error
+    if isinstance(raw, RemoteFile):
+        file = file._replace(stamp=stamp_of_object(raw.info))
+    if len(content) != file.num_bytes:
+        raise changed(file.path)
+    if not (isinstance(raw, RemoteFile) and raw.is_pinned):
+        require_unchanged(file)
+    return file._replace(fingerprint=xxhash.xxh3_128_hexdigest(content), content=content)
+
+
+def _fields(found: str, number: int) -> list[list[str]]:
+    return [each.split(":")[:number] for each in found.split(",")]
+
+
+def content_of(file: CorpusFile) -> str:
+    """The fingerprint that a file has now. Price: reading it."""
+    return fingerprint_of(READERS[file.format].parts(file.path))
+
+
+@lru_cache(maxsize=4096)
+def _content(path: str, form: FileFormat, found: str) -> str:
+    """The same, once for each stamp."""
+    return fingerprint_of(READERS[form].parts(path))
