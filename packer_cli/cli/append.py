@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from packer_cli.cli.command import Command, json_option
+from packer_cli.cli.command import Command, json_option, option
 from packer_cli.cli.options import engine_option, set_tokenizer_option, workers_option
 from packer_cli.cli.param_types import Folder, Text
 from packer_cli.config import GpuConfig
@@ -21,17 +21,30 @@ from packer_cli.remote.names import as_path
 @click.argument("folder", metavar="OUT", type=Folder())
 @click.argument("inputs", metavar="NEW...", nargs=-1, required=True, type=Text())
 @set_tokenizer_option
+@option(
+    "--moved",
+    multiple=True,
+    metavar="OLD=NEW",
+    help="An input of the set, or a folder above it, is at NEW now. Its contents must be the same.",
+)
 @json_option("set")
 @workers_option
 @engine_option
 def command(
-    folder: str, inputs: tuple[str, ...], tokenizer: str | None, as_json: bool, workers: int | None, engine: str
+    folder: str,
+    inputs: tuple[str, ...],
+    tokenizer: str | None,
+    moved: tuple[str, ...],
+    as_json: bool,
+    workers: int | None,
+    engine: str,
 ) -> None:
     """Add data to a packed set, with the options it was made with.
 
     OUT is the output of `hbpack pack`, with its token store; NEW are inputs as for `hbpack pack`. Only the new data is
     tokenized. The result is the same as if you had packed old and new inputs together: a new plan mixes their samples,
-    so every shard is written again. If automatic groups were chosen, they stay.
+    so every shard is written again. If automatic groups were chosen, they stay. The set's own inputs must be as they
+    were; hbpack compares their contents.
 
     Run it again after a crash: it goes on, and adds nothing twice.
     """
@@ -40,7 +53,7 @@ def command(
     with make_engine(workers, engine) as running:
         from packer_cli.stages.append import run_append
 
-        run_append(as_path(folder), inputs, tokenizer, running)
+        run_append(as_path(folder), inputs, tokenizer, running, moved)
     from packer_cli.cli.tables.packed_set import print_set
 
     print_set(folder, GpuConfig(), as_json=as_json)

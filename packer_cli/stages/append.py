@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from packer_cli.config import TokenizeConfig, WriteConfig, validate
-from packer_cli.corpus.discover import discover, parse_input
+from packer_cli.corpus.discover import discover, real_paths
+from packer_cli.corpus.types import Source
 from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import say, warn
 from packer_cli.errors import FormatError, HbpackError, InputError, TokenizerError
@@ -23,14 +24,17 @@ from packer_cli.format.constants import PLAN_NAME
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan_header
 from packer_cli.sizes import TokenShare, counted
+from packer_cli.stages.known_inputs import find_known, moved, refuse_known, require_known
 from packer_cli.stages.output import APPEND_MARKER, TOKENS, locked_output, store_of
 from packer_cli.stages.pack import pack_corpus
-from packer_cli.tokens.index import StoreIndex, read_index
-from packer_cli.tokens.stage import current_index
+from packer_cli.tokens.index import SourceInfo, StoreIndex, read_index
+from packer_cli.tokens.stage import Inputs, current_index
 from packer_cli.tokens.tokenizer.loading import load_tokenizer
 
 
-def run_append(folder: Path, inputs: Sequence[str], tokenizer: str | None, engine: Engine) -> PlanHeader:
+def run_append(
+    folder: Path, inputs: Sequence[str], tokenizer: str | None, engine: Engine, moves: Sequence[str] = ()
+) -> PlanHeader:
     """Add inputs to a packed set. Returns the header of the new plan.
 
     Called with the same inputs again, goes on with an append that was killed, or finds that all is done.
@@ -38,40 +42,43 @@ def run_append(folder: Path, inputs: Sequence[str], tokenizer: str | None, engin
     Args:
         inputs: as for `hbpack pack`, with weights.
         tokenizer: where the set's tokenizer is now; None: where it was.
+        moves: OLD=NEW: where the set's own inputs are now.
 
     Raises:
-        InputError: the folder holds no packed set with its token store, or one of the set's own inputs is gone.
+        InputError: the folder holds no packed set with its token store, or one of the set's own inputs is gone or has
+            changed.
         TokenizerError: the tokenizer is not the set's.
     """
     read_plan_header(folder / PLAN_NAME)  # Reports a folder that holds no plan.
     with locked_output(folder, has_plan=True):
         header, index = _opened(folder)
-        given = [[name, _share_value(share)] for name, share in map(parse_input, inputs)]
-        old = [[source.name, _share_value(source.share)] for source in index.sources]
-        noted = begun = _begun(folder, given, old)
-        is_there = noted is None and len(old) > len(given) and old[-len(given) :] == given
-        if noted is None:
-            num_old = len(old) - len(given) if is_there else len(old)
-            noted = {"inputs": given, "old": old[:num_old], "write": _write_options(folder)}
-            for text, source in zip(inputs, given, strict=True):
-                if source in old[:num_old]:
-                    raise InputError(f"{text} is in the set already; leave it out")
-        old = noted["old"]
-        config = _tokenize_config(index, [*old, *given], tokenizer)
-        _check_inputs(config.inputs, len(old), folder)
+        known = [info.source(number) for number, info in enumerate(index.sources)]
+        given, new_files = discover(inputs, output=str(folder))
+        noted = begun = _begun(folder, given, known)
+        is_there = noted is None and len(known) > len(given) and _same(known[-len(given) :], given)
+        num_old = len(noted["old"]) if noted else len(known) - len(given) * is_there
+        sources = moved(known, moves)
+        files = find_known(sources if is_there else sources[:num_old], folder)
+        if not is_there:
+            sources[num_old:] = [replace(source, source_id=num_old + source.source_id) for source in given]
+            files += [file._replace(source_id=num_old + file.source_id) for file in new_files]
+        refuse_known(files, sources, len(known))
+        config = _tokenize_config(index, sources, tokenizer)
         _check_tokenizer(config, index)
+        if noted is None:
+            noted = {"old": _values(known[:num_old]), "sources": _values(sources), "write": _write_options(folder)}
         write_json(folder / APPEND_MARKER, noted)
+        corpus = Inputs(sources, files, lambda cuts: require_known(cuts, sources, index))
         try:
-            header = pack_corpus(config, header.config, WriteConfig(**noted["write"]), folder, engine)
+            header = pack_corpus(config, header.config, WriteConfig(**noted["write"]), folder, engine, corpus)
         except HbpackError:
             if begun is None and current_index(folder / TOKENS) == index:
-                (folder / APPEND_MARKER).unlink()  # The set is as it was.
+                (folder / APPEND_MARKER).unlink(missing_ok=True)  # The set is as it was.
             raise
-        (folder / APPEND_MARKER).unlink()
     if is_there:
         say("the set has this data already")
     else:
-        say(f"appended {counted(len(given), 'input')} to {len(old)}; the plan is new, and all shards were rewritten")
+        say(f"appended {counted(len(given), 'input')} to {num_old}; the plan is new, and all shards were rewritten")
     return header
 
 
@@ -87,43 +94,48 @@ def _opened(folder: Path) -> tuple[PlanHeader, StoreIndex]:
     return header, index or read_index(store)  # The latter says what is wrong.
 
 
-def _begun(folder: Path, given: list[list[Any]], sources: list[list[Any]]) -> dict[str, Any] | None:
+def _begun(folder: Path, given: Sequence[Source], known: Sequence[Source]) -> dict[str, Any] | None:
     """What an append that was killed has noted; None also where the set has been packed with other inputs since.
 
     Args:
-        sources: of the set as it is.
+        known: the inputs of the set as it is.
     """
     path = folder / APPEND_MARKER
     try:
         noted: dict[str, Any] = json.loads(path.read_bytes())
+        old, sources = noted["old"], noted["sources"]
+        begun = [SourceInfo(**value).source(number) for number, value in enumerate(sources[len(old) :])]
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise FormatError(
             f"{str(path)!r} is damaged ({error}); remove it, and run hbpack pack with all inputs"
         ) from None
-    old = noted.get("old")
-    if old is None or sources not in (old, old + noted["inputs"]):
+    if _values(known) not in (old, sources):
         return None
-    if noted["inputs"] != given:
-        names = " ".join(map(_input_text, noted["inputs"]))
+    if not _same(begun, given):
+        names = " ".join(map(_input_text, begun))
         raise InputError(
             f"an append to {str(folder)!r} did not end; finish it first with hbpack append {folder} {names}"
         )
     return noted
 
 
-def _share_value(share: float | TokenShare) -> float | str:
-    """A weight as a JSON value."""
-    return str(share) if isinstance(share, TokenShare) else share
+def _values(sources: Sequence[Source]) -> list[dict[str, Any]]:
+    return [SourceInfo.of(source).model_dump() for source in sources]
 
 
-def _input_text(given: list[Any]) -> str:
-    """A name and the value of a weight as `parse_input` reads them."""
-    name, weight = given
-    if weight == 1:
-        return str(name)
-    return f"{name}@{weight}" if isinstance(weight, str) else f"{name}@{str(weight).removesuffix('.0')}"
+def _same(sources: Sequence[Source], others: Sequence[Source]) -> bool:
+    """Whether two lists name the same inputs, with the same weights, however they are spelled."""
+    first, second = ([(source.weight, *real_paths([source.path])) for source in each] for each in (sources, others))
+    return first == second
+
+
+def _input_text(source: Source) -> str:
+    """An input as `parse_input` reads it."""
+    if isinstance(source.weight, TokenShare):
+        return f"{source.path}@{source.weight}"
+    return source.path if source.weight == 1 else f"{source.path}@{str(source.weight).removesuffix('.0')}"
 
 
 def _write_options(folder: Path) -> dict[str, Any]:
@@ -137,27 +149,16 @@ def _write_options(folder: Path) -> dict[str, Any]:
     return asdict(manifest.config.write)
 
 
-def _tokenize_config(index: StoreIndex, inputs: Sequence[list[Any]], tokenizer: str | None) -> TokenizeConfig:
+def _tokenize_config(index: StoreIndex, sources: Sequence[Source], tokenizer: str | None) -> TokenizeConfig:
     values = {
         **index.options,
-        "inputs": [*map(_input_text, inputs)],
+        "inputs": [*map(_input_text, sources)],
         "tokenizer": tokenizer or index.tokenizer["name"],
     }
     config: TokenizeConfig = validate(
         TokenizeConfig, {name: value for name, value in values.items() if value is not None}
     )
     return config
-
-
-def _check_inputs(inputs: Sequence[str], num_old: int, folder: Path) -> None:
-    """Find all inputs before anything changes."""
-    try:
-        discover(inputs[:num_old], output=str(folder))
-    except InputError as error:
-        raise InputError(
-            f"{error}; hbpack append reads the set's own inputs again, so this one must be as it was"
-        ) from None
-    discover(inputs[num_old:], output=str(folder))
 
 
 def _check_tokenizer(config: TokenizeConfig, index: StoreIndex) -> None:

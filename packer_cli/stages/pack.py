@@ -14,13 +14,14 @@ from packer_cli.engine.base import Engine
 from packer_cli.files import fingerprint
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.kernels import known_as_compiled, note_compiled, owns_process, skip_extensions
-from packer_cli.stages.output import locked_output
+from packer_cli.stages.output import APPEND_MARKER, locked_output
 from packer_cli.stages.tokenize import tokenize_corpus
 from packer_cli.stages.write import refuse_remote_index, write_planned
 
 if TYPE_CHECKING:
     from packer_cli.plan.rules import PlanRules
     from packer_cli.shards.plan_file import PlanHeader
+    from packer_cli.tokens.stage import Inputs
 
 
 def run_pack(
@@ -38,20 +39,30 @@ def run_pack(
 
 
 def pack_corpus(
-    tokenize: TokenizeConfig, plan: PlanConfig, write: WriteConfig | None, folder: Path, engine: Engine
+    tokenize: TokenizeConfig,
+    plan: PlanConfig,
+    write: WriteConfig | None,
+    folder: Path,
+    engine: Engine,
+    inputs: Inputs | None = None,
 ) -> PlanHeader:
-    """Like `run_pack`, but without a lock."""
+    """Like `run_pack`, but without a lock.
+
+    Args:
+        inputs: see `packer_cli.tokens.stage.tokenize`.
+    """
     # Loads numba, 0.3 s: the folder is checked by now.
     from packer_cli.stages.plan import checked_options, make_plan
 
     plan, rules = checked_options(plan)
     is_parallel = engine.workers > 1 and not (folder / PLAN_NAME).exists()
     with _kernels(rules) if is_parallel else nullcontext():
-        tokenize_corpus(tokenize, folder, engine)
+        tokenize_corpus(tokenize, folder, engine, inputs)
     engine.release()
     header = make_plan(plan, rules, folder, folder)
     if write is not None:
-        write_planned(write, header, folder, engine, trusts_tokens=True)
+        write_planned(write, header, folder, engine, is_pack=True)
+    (folder / APPEND_MARKER).unlink(missing_ok=True)  # Whatever an append had begun is done, or given up.
     return header
 
 

@@ -24,7 +24,7 @@ from packer_cli.tokens.choices import all_rejected, repeated, tokenized
 from packer_cli.tokens.index import INDEX_NAME, StoreIndex
 from packer_cli.tokens.part import WORK
 from packer_cli.tokens.share import complete_store, tokenize_share
-from packer_cli.tokens.stage import current_index, tokenize
+from packer_cli.tokens.stage import Inputs, current_index, tokenize
 
 
 def run_tokenize(
@@ -58,14 +58,18 @@ def _report_rejected(index: StoreIndex, folder: Path) -> None:
         say(f"rejected records, with reasons: {folder / REJECTED_NAME}")
 
 
-def tokenize_corpus(config: TokenizeConfig, folder: Path, engine: Engine) -> StoreIndex:
-    """Like `run_tokenize`, but without an error if every record was rejected, and without a lock."""
+def tokenize_corpus(config: TokenizeConfig, folder: Path, engine: Engine, inputs: Inputs | None = None) -> StoreIndex:
+    """Like `run_tokenize`, but without an error if every record was rejected, and without a lock.
+
+    Args:
+        inputs: see `tokenize`.
+    """
     before = paths_below(folder)
     watch = Stopwatch()
 
     try:
         with progress_bar("Tokenizing") as progress:
-            index, num_reused = tokenize(config, folder / TOKENS, engine, progress)
+            index, num_reused = tokenize(config, folder / TOKENS, engine, progress, inputs)
     except UsageError:
         if _restore_index(folder / TOKENS):
             _remove_new(folder, before)

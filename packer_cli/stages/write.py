@@ -48,26 +48,26 @@ def run_write(config: WriteConfig, folder: Path, engine: Engine, ids: ArrayIds |
         run_task(config, folder, engine, ids, task)
         return
     with locked_output(folder, has_plan=True):
-        write_planned(config, read_plan_header(folder / PLAN_NAME), folder, engine, trusts_tokens=False)
+        write_planned(config, read_plan_header(folder / PLAN_NAME), folder, engine)
 
 
 def write_planned(
-    config: WriteConfig, header: PlanHeader, folder: Path, engine: Engine, *, trusts_tokens: bool
+    config: WriteConfig, header: PlanHeader, folder: Path, engine: Engine, *, is_pack: bool = False
 ) -> None:
     """Like `run_write`, for a plan whose header is at hand, and without a lock.
 
     Args:
-        trusts_tokens: skip the check of the token store, which was just written or checked.
+        is_pack: the token store was just written or checked, and options that are not given have their defaults.
     """
     refuse_remote_index(config, folder)
     watch = Stopwatch()
     store = store_of(folder, header)
     manifest = current_manifest(folder)
-    options = chosen_options(config, header, folder)
+    options = chosen_options(config, header, folder, is_pack=is_pack)
     is_same = _is_of(manifest, header, options)
 
     def check_tokens() -> None:
-        check_store(store, header.store_fingerprint, None if trusts_tokens else engine)
+        check_store(store, header.store_fingerprint, None if is_pack else engine)
 
     if manifest and is_same and _is_whole(folder, manifest, header, store, check_tokens, engine):
         _update_names(manifest, folder, store, header)
@@ -92,8 +92,11 @@ def _is_of(manifest: Manifest | None, header: PlanHeader, options: WriteOptions)
     return manifest is not None and manifest.planned_fingerprint == set_fingerprint(header.fingerprint, options)
 
 
-def chosen_options(config: WriteConfig, header: PlanHeader, folder: Path) -> WriteOptions:
+def chosen_options(config: WriteConfig, header: PlanHeader, folder: Path, *, is_pack: bool = False) -> WriteOptions:
     """How to write; by default as a set of this plan was written, as a repair must change nothing else.
+
+    Args:
+        is_pack: whether the command says all of what is wanted.
 
     Raises:
         ConfigError: the loader would not find the token store that `--index-only` needs.
@@ -102,7 +105,7 @@ def chosen_options(config: WriteConfig, header: PlanHeader, folder: Path) -> Wri
     manifest = current_manifest(find_listing(folder, SHARD_MARKERS, MANIFEST_NAME).parent)
     written = manifest.config.write if manifest and is_of_plan(manifest, header.fingerprint) else None
     given = {name: getattr(config, name) for name in ("shard_size", "index_only")}
-    if written is not None:
+    if written is not None and not is_pack:
         given |= {name: getattr(written, name) for name in given if name not in config.model_fields_set}
     options = WriteOptions(**given)
     if options.index_only and not config.keep_tokens:

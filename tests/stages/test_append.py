@@ -11,6 +11,7 @@ import pytest
 from packer_cli.cli.main import main
 from packer_cli.errors import RunError
 from packer_cli.stages import append, pack
+from packer_cli.stages.known_inputs import REMEDY
 from tests.cli_runner import run
 from tests.reference import tree
 
@@ -96,18 +97,20 @@ def test_an_interrupted_append_goes_on(out, sample, together, monkeypatch, stage
     assert tree(out) == together
 
 
-def test_an_append_that_was_given_up_is_forgotten(out, sample, tmp_path, monkeypatch):
-    """Packing other inputs into the folder ends it; finishing it later would leave those out."""
+@pytest.mark.parametrize("others", [["journals.jsonl"], []], ids=["other inputs", "the same inputs"])
+def test_an_append_that_was_given_up_is_forgotten(out, sample, tmp_path, monkeypatch, others):
+    """Packing the folder ends it: finishing it later would leave out other inputs, and need not be done first."""
 
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(append, "pack_corpus", interrupted)
-    assert appended(out, sample / "new.jsonl").code == 130
+    assert appended(out, sample / "journals.jsonl@3").code == 130
     monkeypatch.undo()
-    packed(sample, out, "old.jsonl", "journals.jsonl")
-    assert appended(out, sample / "new.jsonl").code == 0
-    assert tree(out) == tree(packed(sample, tmp_path / "all", "old.jsonl", "journals.jsonl", "new.jsonl"))
+    packed(sample, out, "old.jsonl", *others)
+    done = appended(out, sample / "new.jsonl")
+    assert done.code == 0, done.stderr
+    assert tree(out) == tree(packed(sample, tmp_path / "all", "old.jsonl", *others, "new.jsonl"))
 
 
 def test_what_cannot_be_appended_changes_nothing(out, sample, tmp_path, monkeypatch):
@@ -148,7 +151,7 @@ def test_an_input_that_is_gone(sample, tmp_path):
     assert done.code == 2
     assert done.stderr == (
         f"error: {tmp_path / 'a.jsonl'}: no such file or directory, and not a Hugging Face data set name either; "
-        "check the name; hbpack append reads the set's own inputs again, so this one must be as it was\n"
+        f"check the name; {REMEDY}\n"
     )
     shutil.rmtree(out / "tokens")
     done = appended(out, sample / "new.jsonl")

@@ -1,0 +1,164 @@
+"""`hbpack append` and the inputs that the set was packed from: found again, compared, and never replaced."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from packer_cli.cli.main import main
+from packer_cli.stages.known_inputs import REMEDY
+from tests.cli_runner import run
+from tests.reference import tree
+
+
+@pytest.fixture
+def lines(repo) -> list[str]:
+    return (repo / "examples" / "sample" / "chats.jsonl").read_text().splitlines(keepends=True)
+
+
+@pytest.fixture
+def data(repo, lines, tmp_path, monkeypatch) -> Path:
+    """A folder of two files, one file beside it, more of them to append; the current folder is above."""
+    for name, part in {
+        "data/a": lines[:40],
+        "data/b": lines[40:80],
+        "c": lines[80:120],
+        "new": lines[120:160],
+    }.items():
+        path = tmp_path / "home" / f"{name}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(part))
+    shutil.copytree(repo / "examples" / "sample" / "tokenizer", tmp_path / "tokenizer")
+    monkeypatch.chdir(tmp_path / "home")
+    return tmp_path / "home"
+
+
+def packed(output: Path, *inputs: str) -> Path:
+    done = run(
+        main, "pack", *inputs, "--tokenizer", output.parent / "tokenizer", "--groups", "1k:1", "--gpus", 4,
+        "--workers", 1, "--output", output,
+    )  # fmt: skip
+    assert done.code == 0, done.stderr
+    return output
+
+
+def appended(out: Path, *words: object):
+    return run(main, "append", out, *words, "--workers", 1)
+
+
+@pytest.fixture
+def out(data) -> Path:
+    return packed(data.parent / "out", "data", "c.jsonl")
+
+
+def test_relative_names_mean_the_files_that_were_packed(out, data, lines, tmp_path, monkeypatch):
+    """From another folder, in which they name other files."""
+    (tmp_path / "other" / "data").mkdir(parents=True)
+    for name in ("data/a", "data/b", "c"):
+        (tmp_path / "other" / f"{name}.jsonl").write_text("".join(lines[-40:]))
+    monkeypatch.chdir(tmp_path / "other")
+    done = appended(out, data / "new.jsonl")
+    assert done.code == 0, done.stderr
+    monkeypatch.chdir(data)
+    assert tree(out) == tree(packed(tmp_path / "all", "data", "c.jsonl", str(data / "new.jsonl")))
+
+
+def rotate(data: Path) -> str:
+    (data / "c.jsonl").write_text((data / "new.jsonl").read_text())
+    return "c.jsonl: has changed since it was packed"
+
+
+def add(data: Path) -> str:
+    (data / "data" / "z.jsonl").write_text((data / "new.jsonl").read_text())
+    return "data/z.jsonl: is new in data, an input of the set"
+
+
+def remove(data: Path) -> str:
+    (data / "data" / "b.jsonl").unlink()
+    return "data/b.jsonl: is missing in data, an input of the set"
+
+
+def swap(data: Path) -> str:
+    for old, new in (("a", "z"), ("b", "a"), ("z", "b")):
+        (data / "data" / f"{old}.jsonl").rename(data / "data" / f"{new}.jsonl")
+    return "data/a.jsonl: has changed since it was packed"
+
+
+@pytest.mark.parametrize("change", [rotate, add, remove, swap])
+def test_an_input_of_the_set_that_has_changed_is_refused(out, data, change):
+    before = tree(out)
+    why = change(data)
+    done = appended(out, "new.jsonl")
+    assert (done.code, done.stderr) == (2, f"error: {why}; {REMEDY}\n")
+    assert tree(out) == before
+    done = appended(out, "c.jsonl")
+    assert done.code == 2
+    assert tree(out) == before
+
+
+def test_other_names_of_a_file_of_the_set(out, data):
+    os.symlink(data / "data" / "a.jsonl", data / "link.jsonl")
+    before = tree(out)
+    for name, why in {
+        "c.jsonl@2": "c.jsonl is in the set already",
+        f"{data / 'c.jsonl'}@2": f"{data / 'c.jsonl'} is in the set already, from the input c.jsonl",
+        "./data": "./data/a.jsonl is in the set already, from the input data",
+        "link.jsonl": "link.jsonl is in the set already, from the input data",
+        "data/b.jsonl": "data/b.jsonl is in the set already, from the input data",
+        "data/*.jsonl": "data/a.jsonl is in the set already, from the input data",
+    }.items():
+        done = appended(out, name)
+        assert (done.code, done.stderr) == (2, f"error: {why}; leave it out\n")
+        assert tree(out) == before
+    for name in ("./c.jsonl", data / "c.jsonl"):  # The last input, under other names.
+        done = appended(out, name)
+        assert done.code == 0
+        assert "the set has this data already" in done.stderr
+        assert tree(out) == before
+
+
+@pytest.mark.parametrize("old", ["data", "home", "absolute"])
+def test_inputs_that_have_moved(out, data, tmp_path, old):
+    expected = {"data": "data", "home": str(data), "absolute": str(data / "data")}[old]
+    moves = [f"{expected}={tmp_path / 'archive' / 'data' if old != 'home' else tmp_path / 'archive'}"]
+    (tmp_path / "archive").mkdir()
+    (data / "data").rename(tmp_path / "archive" / "data")
+    if old == "home":
+        (data / "c.jsonl").rename(tmp_path / "archive" / "c.jsonl")
+    done = appended(out, "new.jsonl")
+    assert done.code == 2
+    assert done.stderr.endswith(f"{REMEDY}\n")
+    done = appended(out, "new.jsonl", *(word for move in moves for word in ("--moved", move)))
+    assert done.code == 0, done.stderr
+    c = "c.jsonl" if old != "home" else str(tmp_path / "archive" / "c.jsonl")
+    assert tree(out) == tree(packed(tmp_path / "all", str(tmp_path / "archive" / "data"), c, "new.jsonl"))
+
+
+def test_moves_that_cannot_be(out, data, tmp_path):
+    before = tree(out)
+    shutil.copytree(data / "data", tmp_path / "archive")
+    (tmp_path / "archive" / "b.jsonl").write_text((data / "new.jsonl").read_text())
+    for move, why in {
+        "data": "--moved data: write OLD=NEW, such as --moved data=/archive/data",
+        "dat=x": "--moved dat=x: the set has no input at dat; its inputs are data, c.jsonl",
+        f"data={tmp_path / 'archive'}": (
+            f"{tmp_path / 'archive' / 'b.jsonl'} (instead of data/b.jsonl): has changed since it was packed; {REMEDY}"
+        ),
+    }.items():
+        done = appended(out, "new.jsonl", "--moved", move)
+        assert (done.code, done.stderr) == (2, f"error: {why}\n")
+        assert tree(out) == before
+
+
+def test_pack_writes_what_its_options_say(out, data):
+    """`hbpack write` repairs a set as it is; `hbpack pack` makes what it is asked for."""
+    whole = tree(out)
+    assert run(main, "write", out, "--index-only").code == 0
+    assert tree(out) != whole
+    assert run(main, "write", out).code == 0
+    assert tree(out) != whole
+    packed(out, "data", "c.jsonl")
+    assert tree(out) == whole
