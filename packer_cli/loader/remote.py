@@ -17,7 +17,7 @@ import pyarrow as pa
 from packer_cli.errors import FormatError
 from packer_cli.format.checksums import find_damage
 from packer_cli.format.entries import FileInfo
-from packer_cli.loader.storage import Verify
+from packer_cli.loader.storage import KeptFile, Verify
 from packer_cli.remote.cache import FileCache
 from packer_cli.remote.local import cached_name, filler
 from packer_cli.remote.path import RemotePath
@@ -59,7 +59,7 @@ class RemoteStorage:
         """Read a small file, without the cache, because manifests change."""
         return pa.py_buffer((self.root / path).read_bytes())
 
-    def open_shard(self, entry: FileInfo, release: Any) -> tuple[pa.NativeFile, Any]:
+    def open_shard(self, entry: FileInfo, release: Any) -> tuple[pa.NativeFile, KeptFile]:
         """Open a shard in the cache, which keeps it as long as the second result is open."""
         self._own()
         for again in (False, True):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ from packer_cli.format.entries import GroupInfo, PartInfo, ShardInfo
 from packer_cli.format.marks import find_foreign
 from packer_cli.format.shards import IndexFile, Pack, ShardFile
 from packer_cli.format.token_parts import TokenParts
-from packer_cli.loader.storage import Storage
+from packer_cli.loader.storage import KeptFile, Storage
 
 __all__ = ["Pack", "ShardReader"]
 
@@ -31,15 +32,20 @@ __all__ = ["Pack", "ShardReader"]
 class _Open:
     """An open shard, and which of its rows have been compared with their checksums."""
 
-    def __init__(self, file: ShardFile, kept: Any, entry: ShardInfo, is_checked: bool) -> None:
+    def __init__(self, file: ShardFile, kept: KeptFile, entry: ShardInfo, is_checked: bool) -> None:
         self._file = file
         self._kept = kept
+        self._num_bytes = entry.num_bytes
         self._first_pack = entry.first_pack
         self._is_checked = bytearray([is_checked]) * entry.num_packs
 
     def read(self, row: int) -> Pack:
         """The pack in a row. Raises FormatError if there is none, or not the one that was written."""
-        pack = self._file.read(row) if row < len(self._is_checked) else None
+        if row >= len(self._is_checked):
+            raise FormatError(f"no row {row}")
+        if not self._is_checked[row]:
+            self._require_whole()
+        pack = self._file.read(row)
         if pack is None:
             raise FormatError(f"no row {row}")
         if pack.pack_id != self._first_pack + row:
@@ -49,10 +55,18 @@ class _Open:
             self._is_checked[row] = True
         return pack
 
+    def _require_whole(self) -> None:
+        """Reading what was cut off from a mapped file would end the process with SIGBUS."""
+        with suppress(FileNotFoundError):  # Then the mapping stays whole.
+            num_bytes = os.stat(self._kept.path).st_size
+            if num_bytes < self._num_bytes:
+                raise FormatError(
+                    f"cut short to {num_bytes} bytes while it was open, hbpack.json says {self._num_bytes}"
+                )
+
     def close(self) -> None:
         """Allow a cache to remove the shard."""
-        if self._kept is not None:
-            self._kept.close()
+        self._kept.close()
 
 
 class ShardReader:
@@ -166,8 +180,7 @@ class ShardReader:
             except (OSError, FormatError, pa.ArrowException, UnicodeDecodeError) as error:
                 require_damage(error)
                 why = str(error)
-            if kept is not None:
-                kept.close()
+            kept.close()
             self._try_again(group, shard, why)
 
     def _try_again(self, group: int, shard: int, why: str) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -18,6 +19,29 @@ from packer_cli.format.entries import FileInfo
 
 Verify = Literal["none", "lazy", "full"]
 VERIFY: tuple[Verify, ...] = ("none", "lazy", "full")
+
+
+class KeptFile(Protocol):
+    """A file that is mapped; closed once it no longer is."""
+
+    @property
+    def path(self) -> Path:
+        """Where it is on this machine."""
+        ...
+
+    def close(self) -> None:
+        """Allow a cache to remove it."""
+        ...
+
+
+@dataclass(frozen=True)
+class LocalFile:
+    """A mapped file that no cache removes."""
+
+    path: Path
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 class Storage(Protocol):
@@ -38,8 +62,8 @@ class Storage(Protocol):
         """Read a small file. Raises OSError."""
         ...
 
-    def open_shard(self, entry: FileInfo, release: Any) -> tuple[pa.NativeFile, Any]:
-        """(memory map of a shard, object to keep while it is used, or None). Raises OSError.
+    def open_shard(self, entry: FileInfo, release: Any) -> tuple[pa.NativeFile, KeptFile]:
+        """(memory map of a shard, object to keep while it is used). Raises OSError.
 
         Args:
             release: closes all shards that the caller has open, if there is no room for another.
@@ -88,13 +112,13 @@ class LocalStorage:
         except ValueError as error:
             raise FormatError(str(error)) from None
 
-    def open_shard(self, entry: FileInfo, release: Any) -> tuple[pa.NativeFile, Any]:
-        """Map a shard; there is nothing to keep."""
+    def open_shard(self, entry: FileInfo, release: Any) -> tuple[pa.NativeFile, KeptFile]:
+        """Map a shard."""
         file = self._inside(entry.path)
         num_bytes = os.stat(file).st_size
         if num_bytes != entry.num_bytes:
             raise FormatError(f"{num_bytes} bytes, hbpack.json says {entry.num_bytes}")
-        return pa.memory_map(file), None
+        return pa.memory_map(file), LocalFile(Path(file))
 
     def check_shard(self, entry: FileInfo) -> None:
         """Check a shard. Price: one read, some GB/s."""

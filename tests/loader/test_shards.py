@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import struct
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +15,7 @@ import pytest
 
 from packer_cli.errors import FormatError
 from packer_cli.format.shards import LISTS, NUMBERS, Pack, ShardFile
+from packer_cli.loader import PackedDataset
 from tests.loader import naive
 
 COLUMNS = [*LISTS, *NUMBERS]
@@ -136,3 +140,21 @@ def test_flipped_bits_of_the_metadata(packed: Any) -> None:
     )
     assert {*reasons, "it lacks buffers", "another row", "OSError", "UnicodeDecodeError"} <= errors.keys()
     assert any(why.startswith("unpack_from requires a buffer of at least ") for why in errors)
+
+
+def test_a_shard_that_is_cut_short_while_it_is_open(packed: Any, tmp_path: Path) -> None:
+    """Without the check, reading what is gone ends the process with SIGBUS."""
+    shutil.copytree(packed.path, tmp_path / "out")
+    data = PackedDataset(tmp_path / "out", 0, packed.num_gpus)
+    data[0]
+    names = {}
+    for path in shards(SimpleNamespace(path=tmp_path / "out")):
+        names[path] = path.stat().st_size
+        os.truncate(path, 5000)
+    with pytest.raises(FormatError) as caught:
+        [data[number] for number in range(1, len(data))]
+    assert str(caught.value) in {
+        f"shard {str(path)!r} is damaged or incomplete (cut short to 5000 bytes while it was open, hbpack.json says "
+        f"{size}); run hbpack write, which rewrites damaged files"
+        for path, size in names.items()
+    }
