@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import gzip
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.corpus.discover import discover, slice_corpus
-from packer_cli.corpus.read import SliceReader
 from packer_cli.corpus.readers import READERS
 from packer_cli.corpus.readers.base import ReadRules
 from packer_cli.corpus.readers.values import to_python
 from packer_cli.corpus.records import Normalizer
-from packer_cli.errors import InputError, RunError
+from packer_cli.errors import InputError
 
 from .helpers import CHAT, SHAPES, TEXT, documents_of, plain, read_all, write_jsonl
 from .naive import without_nulls
@@ -172,20 +170,6 @@ def test_a_data_set_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     hf.load.cache_clear()
 
 
-def test_a_data_set_that_changes_before_it_is_read(tmp_path: Path) -> None:
-
-    path = tmp_path / "set"
-    as_saved([TEXT] * 3, path)
-    (slice_,) = slice_corpus(discover([str(path)])[1])
-    shutil.rmtree(path)
-    as_saved([TEXT] * 2, path)
-    with pytest.raises(RunError) as caught:
-        list(SliceReader().read(slice_))
-    assert (
-        str(caught.value) == f"{path}: the file has changed since the run began; run again once nothing writes to it"
-    )
-
-
 ARROW_TYPES = [
     pa.list_(pa.struct([("role", pa.string()), ("content", pa.string()), ("n", pa.list_(pa.int32()))])),
     pa.large_list(pa.list_(pa.struct([("a", pa.struct([("b", pa.int64())]))]))),
@@ -262,28 +246,6 @@ def test_a_fault_of_the_disk_is_no_damage(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(InputError) as caught:
         read_all(path)
     assert str(caught.value) == f"{path}: cannot be read: Input/output error; correct it, or leave it out"
-
-
-@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
-def test_a_table_that_became_shorter(tmp_path: Path, name: str) -> None:
-    path = tmp_path / name
-
-    def write(num_rows: int) -> None:
-        table = pa.table({"text": ["a"] * num_rows})
-        if name == "a.parquet":
-            pq.write_table(table, path, row_group_size=1)
-        else:
-            with pa.ipc.new_file(path, table.schema) as writer:
-                writer.write_table(table, 1)
-
-    write(3)
-    (slice_,) = slice_corpus(discover([str(path)])[1])
-    write(2)
-    with pytest.raises(RunError) as caught:
-        list(SliceReader().read(slice_))
-    assert str(caught.value) == (
-        f"{path}: the file has become shorter since it was scanned; run again on a file at rest"
-    )
 
 
 def test_booleans_are_no_ids(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from packer_cli.corpus.discover import discover, slice_corpus
 from packer_cli.corpus.read import SliceReader
-from packer_cli.errors import RunError
 
 from .helpers import CHAT, TEXT, plain, read_all, write_jsonl
 from .naive import read_jsonl
@@ -176,17 +175,6 @@ def test_highly_compressible_data_arrives_whole(tmp_path: Path) -> None:
         documents, rejects = read_all(path, batch_bytes=1000)
         assert [len(d.text) for d in documents] == [3_000_000] * 2
         assert not rejects
-
-
-def test_a_shrinking_file_is_an_error(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", [TEXT] * 10)
-    (slice_,) = slice_corpus(discover([str(path)])[1])
-    path.write_bytes(b'{"text": "a"}\n')
-    with pytest.raises(RunError) as caught:
-        list(SliceReader().read(slice_))
-    assert str(caught.value) == (
-        f"{path}: the file has become shorter since it was scanned; run again on a file at rest"
-    )
 
 
 def test_mixed_shapes_in_one_file(tmp_path: Path) -> None:

@@ -8,15 +8,13 @@ import struct
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from packer_cli.corpus.discover import discover, slice_corpus
-from packer_cli.corpus.read import SliceReader
+from packer_cli.corpus.discover import discover
 from packer_cli.corpus.readers import numbers
-from packer_cli.errors import ConfigError, InputError, RunError, TokenizerError
+from packer_cli.errors import ConfigError, InputError, TokenizerError
 
 from .helpers import read_all
 
@@ -248,17 +246,6 @@ def test_damage_ends_in_rejects_or_one_line(tmp_path: Path, name: str) -> None:
             num_read += bool(documents)
     assert num_read > 20
     assert not any("\n" in error for error in errors)
-
-
-def test_a_file_that_shrinks_while_it_is_read_is_an_error(tmp_path: Path) -> None:
-    path = write_datatrove(tmp_path / "a.ds")
-    slices: list[Any] = slice_corpus(discover([str(path)])[1])
-    cut_short(path, 100)
-    with pytest.raises(RunError) as caught:
-        list(SliceReader().read(slices[0]))
-    assert str(caught.value) == (
-        f"{path}: the file has become shorter since it was scanned; run again on a file at rest"
-    )
 
 
 def test_another_schema_is_refused(tmp_path: Path) -> None:

@@ -84,6 +84,12 @@ def replace(path: Path, write: Callable[[Path, int], object]) -> None:
         found.rename(path.parent / found.name)
 
 
+def shorten(path: Path, _: Callable[[Path, int], object]) -> None:
+    time.sleep(TICK)
+    for found in path.glob("*.arrow") if path.is_dir() else [path]:
+        os.truncate(found, found.stat().st_size - 40)
+
+
 def read(path: Path, *, when_cut: Callable[[], object], when_listed: Callable[[], object] = lambda: None) -> int:
     """Read all slices but the last before the file changes. Returns the number of records."""
     files = discover([str(path)])[1]
@@ -100,7 +106,7 @@ def read(path: Path, *, when_cut: Callable[[], object], when_listed: Callable[[]
     return before + count(len(slices) - 1)
 
 
-@pytest.mark.parametrize("change", [rewrite, replace])
+@pytest.mark.parametrize("change", [rewrite, replace, shorten])
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_file_that_changes_is_an_error(tmp_path, name, change):
     path, write = tmp_path / name, FORMATS[name]

@@ -105,7 +105,8 @@ def test_a_first_run_does_not_read_small_files_to_cut_them(tmp_path: Path) -> No
     assert unread == ["a.jsonl", "b.txt", "e.jsonl"]
     for one, other in zip(first, cuts, strict=True):
         for new, old in zip(one.slices, other.slices, strict=True):
-            assert new == old or new._replace(file=new.file._replace(fingerprint=old.file.fingerprint)) == old
+            read = new._replace(file=new.file._replace(fingerprint=old.file.fingerprint), xxh3=old.xxh3)
+            assert old in (new, read)
 
 
 def test_a_later_run_finds_the_parts_of_small_files(tmp_path: Path, repo: Path) -> None:

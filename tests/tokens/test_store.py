@@ -47,7 +47,7 @@ def encoded(samples, first_line=1):
 def files_of(number, counts):
     """Two files, the first of which holds a part's first batch; the second is of the other source."""
     return tuple(
-        PartFile(path=f"file-{number}-{i}", source=(number + i) % 2, num_samples=count, num_rejected=0)
+        PartFile(path=f"file-{number}-{i}", source=(number + i) % 2, fingerprint="", num_samples=count, num_rejected=0)
         for i, count in enumerate(counts)
     )
 
