@@ -17,7 +17,7 @@ from packer_cli.cli.main import cli, main
 from tests.cli_runner import HBPACK, run
 from tests.measure.tiny import FAST, TINY
 
-PLANNED = "--groups 1k:1,8k:4 --gpus 8 --packing ilp:time_limit=1"
+PLANNED = "--groups 384:1,1k:4 --gpus 8 --packing ilp:time_limit=1"  # On these groups, the solver runs.
 COMMANDS = {
     "init": "chats.jsonl --tokenizer tokenizer --output new.yaml",
     "doctor": "",
@@ -32,7 +32,7 @@ COMMANDS = {
     "export": "OUT --to megatron --workers 1 --output new",
     "profile": f"--model tiny.json --output new.json {' '.join(map(str, FAST))}",
     "groups": "OUT --gpus 8 --model model --gpu h100",
-    "compare": "OUT --groups 1k:1,8k:4 --gpus 8 --algorithms ilp:time_limit=1 --workers 1",
+    "compare": "OUT --groups 384:1,1k:4 --gpus 8 --algorithms ilp:time_limit=1 --workers 1",
     "simulate": "OUT --model model --gpu h100",
     "stats": "OUT --bound lp",
     "report": "OUT --output new.html",
@@ -76,7 +76,7 @@ def test_only_results_are_on_stdout(name, folder):
 def test_python_functions_print_nothing(folder):
     code = (
         "import packer_cli as hbpack\n"
-        "hbpack.plan('OUT', groups='1k:1,8k:4', gpus=8, packing='ilp:time_limit=1')\n"
+        "hbpack.plan('OUT', groups='384:1,1k:4', gpus=8, packing='ilp:time_limit=1')\n"
         "hbpack.stats('OUT', bound='lp')"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
