@@ -47,15 +47,15 @@ def own_streams() -> None:
 
     - Results go to a copy of stdout, and the descriptor itself becomes stderr. Libraries in C print to it, and so may
       worker processes.
-    - A closed stream gets /dev/null, so that no file that is opened later takes its number. Writing to a closed stdout
-      is still an error.
+    - A closed stream gets /dev/null, so that no file that is opened later takes its number, here or in a worker.
+      Writing to a closed stdout is still an error.
     - An error of stderr is ignored.
     """
     for descriptor, mode in enumerate((os.O_WRONLY, os.O_RDONLY, os.O_WRONLY)):  # Stdin and stdout cannot be used.
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, mode)
+            os.set_inheritable(os.open(os.devnull, mode), True)
     results = os.dup(1)
     os.dup2(2, 1)
     sys.stdout = sys.__stdout__ = _text(_Results(results, "w"), sys.stdout)  # type: ignore[misc]

@@ -93,6 +93,18 @@ def test_what_libraries_print_goes_to_stderr():
     assert (done.returncode, done.stdout, done.stderr) == (0, "5 bytes\n", "noise")
 
 
+def test_no_file_takes_the_number_of_a_closed_stream():
+    """Nor does it in a process that the command starts."""
+    child = "import os; os._exit(os.open(os.devnull, 0))"
+    code = (
+        "import subprocess, sys, packer_cli.cli.main\n"
+        f"packer_cli.cli.main.main = lambda: sys.exit(subprocess.run([sys.executable, '-c', '{child}']).returncode)\n"
+        "packer_cli.cli.main.run()"
+    )
+    done = subprocess.run(f"{shlex.join([sys.executable, '-c', code])} <&- >&- 2>&-", shell=True)
+    assert done.returncode == 3
+
+
 def in_shell(words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """`hbpack WORDS` in a POSIX shell, where words may be redirections."""
     return subprocess.run(f"{shlex.join(HBPACK)} {words}", shell=True, cwd=folder, capture_output=True, text=True)
