@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import gc
 import os
+import signal
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -82,3 +83,11 @@ def shared_data() -> Path:
 def repo() -> Path:
     """The root of the repository."""
     return ROOT
+
+
+@pytest.fixture
+def interruptible() -> Generator[None]:
+    """Ctrl-C reaches this process, and what it starts, even where a shell runs the tests in the background."""
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, usual)

@@ -20,6 +20,7 @@ from typing import NoReturn
 import click
 
 from packer_cli.cli.console import say_colored, show_progress
+from packer_cli.cli.streams import StdoutError, own_streams
 from packer_cli.engine.signals import stop_signals
 from packer_cli.errors import HbpackError, PlanError
 from packer_cli.kernels import own_process
@@ -135,6 +136,7 @@ def main() -> None:
             try:
                 _start_early(sys.argv[1:])
                 cli.main(prog_name="hbpack", standalone_mode=False)
+                sys.stdout.flush()
             except BaseException as error:
                 if stop.number is not None:  # Whatever became of the KeyboardInterrupt on its way.
                     _fail(_stopped(stop.number), 128 + stop.number)
@@ -147,6 +149,10 @@ def _report(error: BaseException) -> NoReturn:
     """Print an error as one line and exit; raise it again if it is unexpected."""
     try:
         raise error
+    except StdoutError as error:
+        if error.is_unread:
+            sys.exit(1)
+        _fail(str(error), 1)
     except PlanError as error:
         _fail(f"the plan breaks a rule: {error}; {_BUG}", error.exit_code)
     except HbpackError as error:
@@ -159,10 +165,6 @@ def _report(error: BaseException) -> NoReturn:
     except click.ClickException as error:
         path = " ".join(("hbpack", _command())).strip()
         _fail(f"{_one_line(error)}; see {path} --help", error.exit_code)
-    except BrokenPipeError:
-        # The reader, such as `head`, has closed the pipe. Keep Python's last flush from failing too.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
     except OSError as error:
         _fail(f"{_what_failed(error)}{_REMEDIES.get(error.errno or 0, '')}", 1)
     except MemoryError:
@@ -219,6 +221,7 @@ def run() -> None:
     Once all exit handlers have run, nothing needs the interpreter's shutdown, which takes 0.4 s with numba's kernels
     loaded.
     """
+    own_streams()
     gc.set_threshold(50_000)  # Imports create hardly any garbage; looking for it took 0.15 s.
     # Scanning a file gives up the GIL many times: by default, it waited 0.3 s for the thread that loads kernels.
     sys.setswitchinterval(0.0002)
@@ -228,7 +231,7 @@ def run() -> None:
         try:
             sys.stdout.flush()
             sys.stderr.flush()
-        except OSError:
+        except StdoutError:
             os._exit(code or 1)
         os._exit(code)
 

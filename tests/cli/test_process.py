@@ -30,7 +30,7 @@ def test_the_exit_code_is_that_of_the_error(arguments, code):
 def test_output_that_cannot_be_written_is_a_failure():
     with open("/dev/full", "w") as full:
         done = subprocess.run([*HBPACK, "--version"], stdout=full, stderr=subprocess.PIPE, text=True)
-    assert done.returncode == 1
+    assert (done.returncode, done.stderr) == (1, "error: cannot write to stdout: No space left on device\n")
 
 
 def test_what_a_command_leaves_to_the_exit_is_done():

@@ -20,6 +20,7 @@ class Dropping:
         time.sleep(0)
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_that_a_finalizer_drops_comes_again():
     begin = time.monotonic()
     with pytest.raises(KeyboardInterrupt), stop_signals(pytest.fail) as stop:

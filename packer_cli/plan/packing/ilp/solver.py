@@ -23,9 +23,14 @@ def make_solver(time_limit: float, *, uses_start: bool = False, node_limit: int 
     # A solver may read 0 or less as no limit.
     limit = None if time_limit == float("inf") else max(0.01, time_limit)
     if _has_highs():
-        nodes = {} if node_limit is None else {"mip_max_nodes": node_limit}
-        highs = pulp.HiGHS(msg=False, threads=1, timeLimit=limit, gapRel=0.0, **nodes)
-        return _with_start(highs) if uses_start else highs
+        from packer_cli.plan.packing.ilp.highs import HiGHS
+
+        options: dict[str, float] = {"threads": 1, "mip_rel_gap": 0.0}
+        if limit is not None:
+            options["time_limit"] = limit
+        if node_limit is not None:
+            options["mip_max_nodes"] = node_limit
+        return HiGHS(uses_start=uses_start, **options)
     for place in _cbc_places():
         cbc = pulp.COIN_CMD(
             msg=False,
@@ -65,22 +70,6 @@ def _has_highs() -> bool:
     import pulp
 
     return bool(pulp.HiGHS(msg=False).available())
-
-
-def _with_start(highs: Any) -> Any:
-    """PuLP's in-process HiGHS has no warm start: hand it the variables' values before it runs."""
-    run = highs.callSolver
-
-    def call(problem: Any) -> None:
-        import highspy
-
-        solution = highspy.HighsSolution()
-        solution.col_value = [float(variable.varValue or 0.0) for variable in problem.variables()]
-        problem.solverModel.setSolution(solution)
-        run(problem)
-
-    highs.callSolver = call
-    return highs
 
 
 def dual_bound(problem: Any) -> float:
