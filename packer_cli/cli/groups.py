@@ -12,7 +12,7 @@ import click
 from packer_cli.api.arguments import corpus_of
 from packer_cli.cli.command import Choice, Command, json_option, option
 from packer_cli.cli.console import say_next, shown_command, shown_options
-from packer_cli.cli.options import config_option, inputs_argument, model_options, workers_option
+from packer_cli.cli.options import config_option, inputs_argument, is_typed, model_options, workers_option
 from packer_cli.config import AUTO, AutoGroupsConfig, GpuConfig, PlanConfig, TokenizeConfig, validate
 from packer_cli.config.strategies import STRATEGIES
 from packer_cli.errors import ConfigError
@@ -20,6 +20,8 @@ from packer_cli.panels import Panel
 from packer_cli.sizes import counted
 
 _OF_PLAN = {"strategy", "gpus", "overflow", "global_tokens", "seed"}
+_OF_LAYOUTS = ("strategy", "global_tokens")
+"""Options of which only layouts make use."""
 _OF_CHOICE = set(AutoGroupsConfig.model_fields) - {"group_algorithm"}
 
 
@@ -64,7 +66,7 @@ def command(as_json: bool, workers: int | None, **values: Any) -> None:
     corpus = corpus_of(values["inputs"], values)
     if STRATEGIES[config.strategy].plans_steps:
         for option in ("group_algorithm", "max_groups"):
-            if getattr(config, option) != PlanConfig.model_fields[option].default:
+            if is_typed(option) and getattr(config, option) != PlanConfig.model_fields[option].default:
                 raise ConfigError(
                     f"--{option.replace('_', '-')} has no effect on hbpack groups --strategy {config.strategy}, which "
                     "finds pipelines and layouts instead of groups; leave it out"
@@ -87,13 +89,14 @@ def command(as_json: bool, workers: int | None, **values: Any) -> None:
             f"Steps choose from {counted(len(layouts.layouts), 'layout')}", _plan_command(values, options, config.gpus)
         )
         return
-    if config.strategy != "balanced":
+    if config.strategy != "balanced" and is_typed("strategy"):
         raise ConfigError(
             f"--strategy {config.strategy} has no effect on hbpack groups, which finds the same groups for all "
             "strategies but hydraulis; leave it out"
         )
-    if config.global_tokens is not None:
+    if config.global_tokens is not None and is_typed("global_tokens"):
         raise ConfigError("--global-tokens has no effect on hbpack groups without --strategy hydraulis; leave it out")
+    config = config.model_copy(update={name: PlanConfig.model_fields[name].default for name in _OF_LAYOUTS})
     from packer_cli.cli.tables.groups import candidates, print_choice
     from packer_cli.stages.groups import run_groups
 

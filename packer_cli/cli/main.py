@@ -168,7 +168,10 @@ def _report(error: BaseException) -> NoReturn:
     except OSError as error:
         _fail(f"{_what_failed(error)}{_REMEDIES.get(error.errno or 0, '')}", 1)
     except MemoryError:
-        _fail("out of memory; close other programs, or give fewer --workers, and run the same command again", 1)
+        command = cli.get_command(click.Context(cli), _command())
+        has_workers = command is not None and any(each.name == "workers" for each in command.params)
+        fewer = ", or give fewer --workers," if has_workers else ""
+        _fail(f"out of memory; close other programs{fewer} and run the same command again", 1)
 
 
 def _what_failed(error: OSError) -> str:

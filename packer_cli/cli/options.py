@@ -7,12 +7,13 @@ from collections.abc import Callable, Collection
 from typing import Any, Literal
 
 import click
+from click.core import ParameterSource
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from packer_cli.cli.command import Choice, Option, option
 from packer_cli.cli.param_types import OutputFolder, Text, Value, balances, curricula, gpus, packings, words_of
-from packer_cli.config import load_config_file, show_value
+from packer_cli.config import AUTO, load_config_file, show_value
 from packer_cli.errors import ConfigError, did_you_mean
 from packer_cli.panels import Panel
 
@@ -115,7 +116,10 @@ def bound_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def config_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`--config FILE.yaml`: any option of the command, by its long name. The command line wins."""
+    """`--config FILE.yaml`: any option of the command, by its long name. The command line wins.
+
+    One file may serve several commands: each takes the options that it has.
+    """
     return option(
         "--config",
         metavar="FILE",
@@ -123,8 +127,14 @@ def config_option(function: Callable[..., Any]) -> Callable[..., Any]:
         is_eager=True,
         expose_value=False,
         callback=_load_config,
-        help="YAML file holding any of these options by their long names; the command line wins.",
+        help="YAML file holding any of these options by their long names; the command line wins. Options of other "
+        "commands are skipped, so one file may serve several.",
     )(function)
+
+
+def is_typed(name: str) -> bool:
+    """Whether an option of the running command stands on the command line. In a config file, it may be for another."""
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def workers_option(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -225,10 +235,12 @@ def _choices(annotation: Any) -> list[str]:
 def _load_config(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
     if value is None:
         return
-    known = {name: parameter for parameter in ctx.command.params for name in _config_names(parameter)}
+    known = _configurable(ctx.command)
     defaults: dict[str, Any] = {}
     for key, item in load_config_file(value).items():
         parameter = known.get(key)
+        if parameter is None and key in _of_other_commands(ctx):
+            continue
         if parameter is None:
             options = sorted({_config_names(each)[0].replace("_", "-") for each in known.values()})
             key = key.replace("_", "-")
@@ -238,6 +250,21 @@ def _load_config(ctx: click.Context, param: click.Parameter, value: str | None) 
         if item is not None:
             defaults[parameter.name] = _from_yaml(parameter, item, f"config file {value!r}: {key.replace('_', '-')}")
     ctx.default_map = defaults
+
+
+def _configurable(command: click.Command) -> dict[str, click.Parameter]:
+    """What a config file can set, by all of its names; nothing where the command takes no such file."""
+    if not any(parameter.name == "config" for parameter in command.params):
+        return {}
+    return {name: parameter for parameter in command.params for name in _config_names(parameter)}
+
+
+def _of_other_commands(ctx: click.Context) -> set[str]:
+    group = ctx.parent.command if ctx.parent else None
+    if not isinstance(group, click.Group):
+        return set()
+    commands = filter(None, (group.get_command(ctx, name) for name in group.list_commands(ctx)))
+    return {name for command in commands for name in _configurable(command)}
 
 
 def _config_names(parameter: click.Parameter) -> list[str]:
@@ -264,6 +291,8 @@ def _from_yaml(parameter: click.Parameter, item: Any, where: str) -> Any:
         raise ConfigError(f"{where} {rule}, got {str(item).lower() if isinstance(item, bool) else show_value(item)}")
     if is_flag or isinstance(parameter.type, Value):
         return item
+    if parameter.metavar == _METAVARS["groups"] and (isinstance(item, (list, dict)) or item == AUTO):
+        return None  # How to plan groups. `hbpack export` chooses among those of a set.
     if isinstance(item, (list, dict)):
         raise ConfigError(f"{where} must be a single value, got {show_value(item)}")
     return str(item)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,20 @@ class Pin:
     def id_of(self, index: int) -> int:
         """The id that the scheduler gives to a task."""
         return self.first_id + index * self.id_step
+
+
+def array_expression(pin: Pin, tasks: Sequence[int]) -> str:
+    """The ids of these tasks, as Slurm's `--array` takes them.
+
+    >>> array_expression(Pin(num_tasks=512, first_id=1, id_step=1, agreed={}), [2, 6, 7, 8])
+    '3,7-9'
+    """
+    step = f":{pin.id_step}" if pin.id_step > 1 else ""
+    words = []
+    for _, run in groupby(enumerate(tasks), key=lambda item: item[1] - item[0]):
+        ids = [pin.id_of(index) for _, index in run]
+        words.append(f"{ids[0]}-{ids[-1]}{step}" if len(ids) > 1 else f"{ids[0]}")
+    return ",".join(words)
 
 
 class ArrayRecords:
@@ -111,6 +126,22 @@ class ArrayRecords:
         """Whether all tasks have written records."""
         pin = self.pin()
         return pin is not None and len(self.done()) == pin.num_tasks
+
+    def unfinished(self) -> str | None:
+        """How far the array is, which tasks are missing, and what to do; None if no array makes the output."""
+        pin = self.pin()
+        if pin is None:
+            return None
+        done = self.done()
+        missing = sorted({*range(pin.num_tasks)} - {*done})
+        if not missing:
+            return f"{counted_tasks(pin.num_tasks)} are done; complete it with hbpack status"
+        which = f"task {missing[0]} is" if len(missing) == 1 else f"{len(missing):,} are"
+        one = f"{missing[0]}/{pin.num_tasks}" if len(missing) == 1 else f"I/{pin.num_tasks} for each of them"
+        return (
+            f"{len(done):,} of {counted_tasks(pin.num_tasks)} are done, and {which} missing or still running; run the "
+            f"same command with --array={array_expression(pin, missing)} in Slurm, or with --shard {one}"
+        )
 
     def parts(self) -> dict[str, FinishedPart] | None:
         """The parts of all tasks, by name, in order; None if a record is missing. A damaged record is removed."""

@@ -192,7 +192,7 @@ class PackedDataset(Dataset):
         )
         manifest = self._manifest = read_manifest(self.path, self._storage)
         self._lockstep = check_lockstep(lockstep, manifest, repr(str(self.path)))
-        self.rank, self.world_size = check_rank(rank, world_size, manifest.num_gpus, repr(str(self.path)))
+        self.rank, self.world_size = check_rank(rank, world_size, manifest, repr(str(self.path)))
         chosen, resets = choose_mask(
             manifest, mask, reset_positions, format, positions_are_borders=self._adapt.positions_are_borders
         )

@@ -150,8 +150,8 @@ def _longest_row(group: GroupInfo, pad_to_multiple_of: int) -> int:
     return max(group.capacity, FILLER_TOKENS * stage_gpus) + multiple * (group.most_samples + pad_to_multiple_of)
 
 
-def check_rank(rank: Any, world_size: Any, num_gpus: int, name: str) -> tuple[int, int]:
-    """(rank, world_size) as integers, if they fit a packed set for `num_gpus` GPUs.
+def check_rank(rank: Any, world_size: Any, manifest: Manifest, name: str) -> tuple[int, int]:
+    """(rank, world_size) as integers, if they fit the packed set.
 
     Args:
         name: of the packed set, for messages.
@@ -162,11 +162,16 @@ def check_rank(rank: Any, world_size: Any, num_gpus: int, name: str) -> tuple[in
     """
     rank = as_integer("rank", rank, "int(os.environ['RANK'])")
     world_size = as_integer("world_size", world_size, "int(os.environ['WORLD_SIZE'])")
-    if world_size != num_gpus:
-        raise ConfigError(
-            f"{name} was planned for {num_gpus} GPUs, but world_size is {world_size}: "
-            f"run hbpack rebalance --gpus {world_size}, or plan again with --gpus {world_size}"
-        )
+    if world_size < 1:
+        raise ValueError(f"world_size is {world_size}: it must be at least 1")
+    if world_size != manifest.num_gpus:
+        multiple = math.lcm(*(group.layout.num_gpus for group in manifest.groups))
+        remedy = f"run hbpack rebalance --gpus {world_size}, or plan again with --gpus {world_size}"
+        if world_size % multiple:
+            remedy = (
+                f"its rows need a multiple of {multiple} GPUs; train on so many, or plan again with other --groups"
+            )
+        raise ConfigError(f"{name} was planned for {manifest.num_gpus} GPUs, but world_size is {world_size}: {remedy}")
     if not 0 <= rank < world_size:
         raise ValueError(f"rank is {rank}: it must be from 0 to {world_size - 1}")
     return rank, world_size

@@ -53,7 +53,7 @@ def arrange_group(lengths: Int32Array, is_left: NDArray[np.bool_], g: int, rules
     is_left[own] = False
     lengths = align_up(lengths, group.align)
     shorter = [-(-each.capacity // group.align) * group.align for each in rules.groups[:g]]
-    count = count_lengths(lengths, shorter[-1], is_left) if g else np.zeros(1, dtype=np.int64)
+    count = count_lengths(lengths, is_left) if g else np.zeros(1, dtype=np.int64)
     offsets, pieces = _pack_own(lengths, own, count, g, rules)
     state = rng_state(rules.seed, Stream.BALANCE, g)
     tokens, work = pack_tokens_and_work(offsets, pieces, lengths)
@@ -185,7 +185,7 @@ def _spread(
 ) -> tuple[Int64Array, Int32Array] | None:
     """Spread the pieces over rows of even work, the heaviest row first; None if they do not fit."""
     num_rows = min(num_rows, len(pieces))
-    by_length = argsort_descending(lengths[pieces], capacity)
+    by_length = argsort_descending(lengths[pieces])
     row_of, fits = spread(lengths[pieces], by_length, capacity, num_rows, rules.evened, rules.max_samples)
     if not fits:
         return None

@@ -20,7 +20,7 @@ def packs_lower_bound(lengths: NDArray[np.int32], capacity: int) -> int:
     Args:
         lengths: int32[n], each 1 .. capacity.
     """
-    return bound_of_counts(count_lengths(lengths, int(lengths.max(initial=0))), capacity)
+    return bound_of_counts(count_lengths(lengths), capacity)
 
 
 def bound_of_counts(count: NDArray[np.int64], capacity: int) -> int:

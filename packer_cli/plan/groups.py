@@ -86,8 +86,8 @@ def require_aligned(group: Group) -> None:
     """Raise ValueError if a full row of the group could not be made of aligned samples."""
     rest = group.capacity % group.align
     if rest:
-        lower = [group.capacity - rest] if group.capacity > group.align else []
-        choices = " or ".join(map(str, [*lower, group.capacity - rest + group.align]))
+        lower = group.capacity - rest
+        choices = " or ".join(str(each) for each in (lower, lower + group.align) if 0 < each < 2**31)
         raise ValueError(
             f"the capacity of group {group} must be a multiple of its align, {group.align} tokens; choose {choices}, "
             "or another align"

@@ -272,15 +272,15 @@ def _lower_bound(plan: Plan, group: int | None) -> int:
 def _counts_by_group(plan: Plan) -> list[Int64Array]:
     """The histogram (int64[longest + 1]) of the aligned lengths in each group's packs. O(m), block by block."""
     lengths, offsets = aligned_lengths(plan.pieces, plan.packs, plan.groups), plan.packs.offsets
-    counts = [np.zeros(group.capacity + 1, dtype=np.int64) for group in plan.groups]
+    counts = [np.zeros(1, dtype=np.int64) for _ in plan.groups]
     first = 0
     while first < len(plan.packs):
         stop = max(first + 1, int(np.searchsorted(offsets, offsets[first] + _BLOCK, side="right")) - 1)
         length = lengths[plan.packs.pieces[offsets[first] : offsets[stop]]]
         group_of = np.repeat(plan.packs.group[first:stop], np.diff(offsets[first : stop + 1]))
         for g in np.unique(group_of).tolist():
-            found = np.bincount(length[group_of == g])
-            counts[g][: len(found)] += found
+            shorter, counts[g] = sorted((counts[g], np.bincount(length[group_of == g])), key=len)
+            counts[g][: len(shorter)] += shorter
         first = stop
     return counts
 

@@ -100,5 +100,5 @@ class PlanRules:
             below = 1 << (capacity.bit_length() - 1)
             raise ValueError(
                 f"packing {self.algorithm.name!r} cuts samples into powers of two, so the capacity must be one, got "
-                f"{capacity}; give {below} or {2 * below}, or another packing"
+                f"{capacity}; give {below}{f' or {2 * below}' if 2 * below < 2**31 else ''}, or another packing"
             )

@@ -11,29 +11,31 @@ from packer_cli.plan.types import Int64Array
 _BLOCK = 1 << 20
 
 
-def count_lengths(lengths: NDArray[np.int32], longest: int, chosen: NDArray[np.bool_] | None = None) -> Int64Array:
+def count_lengths(lengths: NDArray[np.int32], chosen: NDArray[np.bool_] | None = None) -> Int64Array:
     """Histogram (int64[longest + 1]) of the lengths (int32[n]), or of the chosen ones (bool[n]). O(n + longest).
 
-    Counts in blocks, since numpy copies its input as int64. A block is at least as long as the histogram.
+    Counts in blocks, since numpy copies its input as int64. A block is at least as long as the histogram so far.
     """
-    count = np.zeros(longest + 1, dtype=np.int64)
-    size = max(_BLOCK, longest)
-    for first in range(0, len(lengths), size):
-        block = lengths[first : first + size]
+    count = np.zeros(1, dtype=np.int64)
+    first = 0
+    while first < len(lengths):
+        stop = first + max(_BLOCK, len(count))
+        block = lengths[first:stop]
         if chosen is not None:
-            block = block[chosen[first : first + size]]
-        of_block = np.bincount(block)
-        count[: len(of_block)] += of_block
+            block = block[chosen[first:stop]]
+        shorter, count = sorted((count, np.bincount(block)), key=len)
+        count[: len(shorter)] += shorter
+        first = stop
     return count
 
 
-def argsort_descending(lengths: NDArray[np.int32], longest: int) -> NDArray[np.int32]:
-    """Indices (int32[n]) of lengths (int32[n], all <= longest) by decreasing length.
+def argsort_descending(lengths: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Indices (int32[n]) of lengths (int32[n]) by decreasing length.
 
     Ties keep their order. O(n + longest).
     """
     order = np.empty(len(lengths), dtype=np.int32)
-    argsort_into(lengths, np.zeros(longest + 2, dtype=np.int64), order)
+    argsort_into(lengths, np.zeros(int(lengths.max(initial=0)) + 2, dtype=np.int64), order)
     return order
 
 

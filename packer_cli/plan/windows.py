@@ -80,10 +80,12 @@ def parse_curriculum(text: str, full: int, num_steps: int) -> Windows | None:
             first = parse_tokens(start)
         except ValueError as error:
             raise ValueError(f"curriculum {text!r}: {error}") from None
+    if full < 2:
+        raise ValueError(f"curriculum {name!r} needs a capacity of at least 2 tokens, got {full}")
     if not 1 <= first < full:
         raise ValueError(
             f"curriculum {name!r} begins with a window of {first} tokens, which must be at least 1 and below the "
-            f"longest capacity, {full}; give another START, as in {name}:64"
+            f"longest capacity, {full}; give another START, as in {name}:{min(64, full // 2)}"
         )
     if not num_steps:
         raise ValueError(f"curriculum {name!r} needs --curriculum-steps, the number of steps until samples are whole")

@@ -10,8 +10,10 @@ from packer_cli.engine.array import ArrayRecords, ArrayShare
 from packer_cli.engine.array_task import ArrayIds, ArrayTask
 from packer_cli.engine.parts import remove_work
 from packer_cli.engine.progress import say
-from packer_cli.errors import BusyError
+from packer_cli.errors import BusyError, InputError
 from packer_cli.folders import TaskLock, add_note, find_holders
+from packer_cli.tokens.index import INDEX_NAME
+from packer_cli.tokens.part import WORK
 
 Hold = Callable[[TaskLock | None], AbstractContextManager[None]]
 """Checks the output folder, and locks it for a task, or for this run alone."""
@@ -64,6 +66,12 @@ def remove_rest(records: ArrayRecords, listing: Path, hold: Hold) -> None:
         with suppress(BusyError), hold(None):  # A task that runs does the same when it ends.
             if records.pin() is None and listing.exists():
                 remove_work(records.work)
+
+
+def require_tokens(store: Path) -> None:
+    """Raise InputError if an array that makes this token store has not ended, and no earlier store is there."""
+    if not (store / INDEX_NAME).exists() and (rest := ArrayRecords(store / WORK).unfinished()):
+        raise InputError(f"the token store {str(store)!r} is unfinished: {rest}")
 
 
 def say_done(records: ArrayRecords, task: ArrayTask) -> None:

@@ -18,6 +18,7 @@ from packer_cli.remote.names import relative_path
 from packer_cli.shards.plan_file import PLAN_VERSION, PlanHeader, write_plan
 from packer_cli.shards.stage import is_of_plan
 from packer_cli.sizes import counted
+from packer_cli.stages.array import require_tokens
 from packer_cli.stages.output import TOKENS, current_manifest, current_plan, locked_output
 from packer_cli.stages.planning import (
     NothingToPlanError,
@@ -36,6 +37,7 @@ def run_plan(config: PlanConfig, source: Path, folder: Path) -> PlanHeader:
     """Check the options and the token store in `source/tokens`, and plan it; see `make_plan`."""
     config, rules = checked_options(config)
     # `folder` may be `source`: for a wrong name, report the missing store, not an unusable output folder.
+    require_tokens(source / TOKENS)
     read_index(source / TOKENS)
     with locked_output(folder):
         return make_plan(config, rules, source, folder)

@@ -13,6 +13,7 @@ from packer_cli.errors import ConfigError, InputError, TooManyRejectedError
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.plan.samples import Samples
 from packer_cli.remote.names import as_path
+from packer_cli.stages.array import require_tokens
 from packer_cli.stages.lengths import read_lengths_file
 from packer_cli.stages.output import TOKENS
 from packer_cli.stages.planning import samples_of_store
@@ -35,7 +36,8 @@ def find_samples(path: Path) -> Samples | None:
         raise InputError(f"{str(path)!r} is a corpus; run hbpack tokenize, and name its output")
     if path.is_file():
         return Samples(lengths=read_lengths_file(path))
-    for folder in (path, path / "tokens"):
+    for folder in (path, path / TOKENS):
+        require_tokens(folder)
         if (folder / INDEX_NAME).exists():
             return samples_of_store(TokenStore.open(folder))
     return None

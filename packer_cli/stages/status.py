@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
-from packer_cli.engine.array import ArrayRecords, Pin
+from packer_cli.engine.array import ArrayRecords, Pin, array_expression
 from packer_cli.errors import HbpackError, InputError
 from packer_cli.export.folder import NAME as EXPORT_NAME
 from packer_cli.export.folder import WORK as EXPORT_WORK
@@ -228,17 +227,3 @@ def _export(folder: Path, holders: Sequence[Holder]) -> StageStatus:
         f"{format_bytes(num_bytes)}"
     )
     return StageStatus(name="export", state="complete", summary=summary)
-
-
-def array_expression(pin: Pin, tasks: Sequence[int]) -> str:
-    """The ids of these tasks, as Slurm's `--array` takes them.
-
-    >>> array_expression(Pin(num_tasks=512, first_id=1, id_step=1, agreed={}), [2, 6, 7, 8])
-    '3,7-9'
-    """
-    step = f":{pin.id_step}" if pin.id_step > 1 else ""
-    words = []
-    for _, run in groupby(enumerate(tasks), key=lambda item: item[1] - item[0]):
-        ids = [pin.id_of(index) for _, index in run]
-        words.append(f"{ids[0]}-{ids[-1]}{step}" if len(ids) > 1 else f"{ids[0]}")
-    return ",".join(words)

@@ -52,6 +52,26 @@ def test_an_array_in_any_order_makes_the_same_store_and_set(hbpack, tokenize_wor
     assert len(list(out.glob("shards/*/*.arrow"))) >= 3
 
 
+def test_an_unfinished_store_says_which_tasks_are_missing(hbpack, tokenize_words, tmp_path):
+    out = tmp_path / "out"
+    for index in range(NUM_TASKS):
+        if index == NUM_TASKS - 1:
+            unfinished = (
+                f"error: the token store '{out}/tokens' is unfinished: {NUM_TASKS - 1} of the {NUM_TASKS} tasks of an "
+                f"array are done, and task {index} is missing or still running; run the same command with "
+                f"--array={index} in Slurm, or with --shard {index}/{NUM_TASKS}\n"
+            )
+            for words in (["plan", out, *PLAN], ["stats", out], ["compare", out, *PLAN]):
+                done = hbpack(*words)
+                assert (done.code, done.stderr) == (2, unfinished)
+        assert hbpack(*tokenize_words, out, "--shard", f"{index}/{NUM_TASKS}").code == 0
+        if index == 0:
+            stderr = hbpack("plan", out, *PLAN).stderr
+            assert f"1 of the {NUM_TASKS} tasks of an array are done, and 3 are missing or still running" in stderr
+            assert stderr.endswith(f" --array=1-3 in Slurm, or with --shard I/{NUM_TASKS} for each of them\n")
+    assert hbpack("plan", out, *PLAN).code == 0
+
+
 def test_a_task_that_is_killed_runs_again_as_the_status_says(hbpack, tokenize_words, plain, tmp_path):
     """Real processes at the same time; one of them is killed after its first part."""
     out = tmp_path / "out"

@@ -9,6 +9,7 @@ import pytest
 from packer_cli.cli.main import cli
 from packer_cli.config import load_config_file
 from tests.cli.conftest import GROUPS
+from tests.cli.test_simulate import CONFIG as MODEL
 
 OPTIONS = (
     "align, alpaca, append-eos, balance, chat-template, cost, cp-sharding, curriculum, curriculum-steps, dry-run, "
@@ -166,10 +167,41 @@ def test_the_other_commands_take_files_too(hbpack, pack, config, chats, tmp_path
     assert hbpack("write", "--config", config(f"folder: {out}\nworkers: 1\n")).code == 0
     done = hbpack("stats", "--config", config(f"path: {out}\njson: true\n"))
     assert json.loads(done.stdout)["groups"][0]["name"] == "g0-2048-sp1"
-    done = hbpack("plan", out, *GROUPS, "--config", config("tokenizer: x"))
+    done = hbpack("plan", out, *GROUPS, "--config", config("tokeniser: x"))
     assert done.stderr.startswith(
-        f"error: config file '{tmp_path}/config.yaml': plan has no option 'tokenizer'; it has "
+        f"error: config file '{tmp_path}/config.yaml': plan has no option 'tokeniser'; it has "
     )
+
+
+@pytest.mark.parametrize("groups", ["1k:1,8k:4", "[1k:1, 8k:4]", "[{capacity: 1k}, {capacity: 8k, sp_size: 4}]"])
+def test_one_file_serves_all_commands(hbpack, config, chats, tokenizer, tmp_path, groups):
+    (tmp_path / "model.json").write_text(json.dumps(MODEL))
+    path = config(
+        f"inputs: [{chats}]\noutput: {tmp_path}/out\ntokenizer: {tokenizer}\nworkers: 1\ngroups: {groups}\n"
+        f"gpus: 8\npacking: bfd\nbalance: sort\noverflow: drop\nglobal-tokens: 8k\nseed: 3\nepochs: 2\n"
+        f"model: {tmp_path}/model.json\ngpu: h100\nappend-eos: auto\nshard-size: 64MiB\nkeep-tokens: true\n"
+        "to: trl\nstrategies: naive\n"
+    )
+    out = tmp_path / "out"
+    for words in (
+        ["pack"],
+        ["tokenize", "--output", tmp_path / "tokens"],
+        ["plan", out],
+        ["write", out],
+        ["status", out],
+        ["verify", out],
+        ["groups"],
+        ["compare"],
+        ["simulate"],
+        ["stats", out],
+        ["report", out, "--output", tmp_path / "page.html"],
+        ["export", out, "--output", tmp_path / "exported"],
+    ):
+        done = hbpack(*words, "--config", path)
+        assert done.code == 0, (words, done.stderr)
+    assert written(tmp_path)["packing"] == "bfd"
+    done = hbpack("groups", "--config", path, "--global-tokens", "8k")
+    assert done.stderr.startswith("error: --global-tokens has no effect on hbpack groups")
 
 
 def test_numbers_are_decimal(config):

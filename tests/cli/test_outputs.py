@@ -150,6 +150,16 @@ def test_tables_fit_the_terminal(words, monkeypatch, arguments, num_tables, num_
     assert lines.count("More columns of the same rows") == num_more
 
 
+def test_a_plan_and_its_baseline_stand_together(words, monkeypatch):
+    monkeypatch.setattr(console, "is_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    groups = "512:1,1k:1,2k:1,4k:2,8k:4,16k:8"
+    lines = run(main, *words(["stats", "out", "--groups", groups, "--gpus", 8])).stdout.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("Balance and padding"))
+    assert lines[start + 2].split()[:2] == ["all", "baseline"]
+    assert lines.index("More columns of the same rows") > start
+
+
 def test_a_table_of_text_breaks_its_lines(place, tmp_path, monkeypatch):
     monkeypatch.setattr(console, "is_terminal", lambda: True)
     monkeypatch.setenv("COLUMNS", "80")

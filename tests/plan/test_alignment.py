@@ -154,3 +154,6 @@ def test_a_capacity_that_aligned_samples_cannot_fill_is_refused():
     assert str(error.value) == (
         "the capacity of group 1000:1 must be a multiple of its align, 16 tokens; choose 992 or 1008, or another align"
     )
+    for capacity, choice in ((2**31 - 1, 2**31 - 16), (5, 16)):
+        with pytest.raises(ValueError, match=f"choose {choice}, or another align"):
+            rules([Group(capacity=capacity, align=16)], 1)

@@ -85,3 +85,5 @@ def test_the_capacity_must_be_a_power_of_two():
         "packing 'decompose' cuts samples into powers of two, so the capacity must be one, got 1000; give 512 or "
         "1024, or another packing"
     )
+    with pytest.raises(ValueError, match="; give 1073741824, or another packing"):  # 2^31 tokens are too many.
+        rules([Group(capacity=2**30 + 1)], 1, "decompose")

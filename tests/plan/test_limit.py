@@ -54,13 +54,14 @@ def test_trimmed_packs_keep_their_longest(case, most):
 
 @given(
     lengths=st.lists(st.integers(1, 30), max_size=30),
-    packs=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 3)), max_size=6),
+    packs=st.lists(st.tuples(st.one_of(st.integers(0, 30), st.integers(25, 200)), st.integers(0, 3)), max_size=6),
+    capacity=st.sampled_from([30, 200]),
     most=st.integers(1, 4),
 )
-def test_placing_equals_its_twin(lengths, packs, most):
+def test_placing_equals_its_twin(lengths, packs, capacity, most):
     rooms, slots = (np.array([pack[i] for pack in packs], dtype=np.int64) for i in range(2))
-    pack_of, num_packs = place_limited(np.array(lengths, dtype=np.int32), rooms, slots, 30, most)
-    assert (pack_of.tolist(), num_packs) == naive.place_limited(lengths, packs, 30, most)
+    pack_of, num_packs = place_limited(np.array(lengths, dtype=np.int32), rooms, slots, capacity, most)
+    assert (pack_of.tolist(), num_packs) == naive.place_limited(lengths, packs, capacity, most)
 
 
 @given(case=packed(), most=st.integers(1, 6))

@@ -122,3 +122,17 @@ def test_a_wrong_curriculum_is_refused(text, num_steps, message):
     with pytest.raises(ConfigError) as error:
         plan_rules(PlanConfig(groups="1k:1,4k:1", gpus=1, curriculum=text, curriculum_steps=num_steps))
     assert str(error.value) == f"--curriculum: {message}"
+
+
+@pytest.mark.parametrize(("capacity", "advised"), [(2, 1), (32, 16), (64, 32), (100, 50), (1024, 64)])
+def test_the_advised_window_is_one_that_fits(capacity, advised):
+    with pytest.raises(ConfigError) as error:
+        plan_rules(PlanConfig(groups=f"{capacity}:1", gpus=1, curriculum="skyladder:1M", curriculum_steps=5))
+    assert str(error.value).endswith(f"; give another START, as in skyladder:{advised}")
+    plan_rules(PlanConfig(groups=f"{capacity}:1", gpus=1, curriculum=f"skyladder:{advised}", curriculum_steps=5))
+
+
+def test_no_window_fits_a_capacity_of_one_token():
+    with pytest.raises(ConfigError) as error:
+        plan_rules(PlanConfig(groups="1:1", gpus=1, curriculum="skyladder:1", curriculum_steps=5))
+    assert str(error.value) == "--curriculum: curriculum 'skyladder' needs a capacity of at least 2 tokens, got 1"

@@ -68,6 +68,50 @@ def test_all_charts_are_drawn_and_nothing_else_is_needed(chromium, predicted, wi
     assert tab.requests == [predicted.path.as_uri()]
 
 
+OUTSIDE = """[...document.querySelectorAll('.chart')].flatMap(chart => {
+    const frame = chart.querySelector('svg').getBoundingClientRect();
+    const isOutside = box => box.left < frame.left - 1 || box.right > frame.right + 1 || box.top < frame.top - 1
+        || box.bottom > frame.bottom + 1;
+    return [...chart.querySelectorAll('svg text')]
+        .filter(text => text.textContent && isOutside(text.getBoundingClientRect()))
+        .map(text => chart.id + ': ' + text.textContent);
+})"""
+"""Texts that their charts cut off."""
+GAPS = """(() => {
+    const ends = new Map();
+    for (const tile of document.querySelectorAll('.tiles > div'))
+        ends.set(tile.offsetTop, tile.offsetLeft + tile.offsetWidth);
+    return [...ends.values()].filter(end => Math.abs(end - Math.max(...ends.values())) > 1).length;
+})()"""
+"""Rows of tiles that end before the others."""
+
+
+@pytest.mark.parametrize("groups", ["8k:1", "512:1,1k:1,2k:2,8k:4"])
+def test_no_text_is_cut_off_and_tiles_fill_their_rows(chromium, report, gpu, tmp_path, groups):
+    lengths = tmp_path / "lengths.txt"
+    lengths.write_text("".join(f"{20 + 37 * i % 900}\n{150 + 411 * i % 8000}\n" for i in range(300)))
+    page = report(lengths, "--groups", groups, "--gpus", 8, *gpu, "--strategies", "naive,hbp", "--workers", 1)
+    tab = opened(chromium, page, 390)
+    assert tab.evaluate("document.querySelectorAll('.role-legend-label text').length") > 10
+    tab.wait_for(f"{OUTSIDE}.length === 0")
+    # A window that changes its size is as good as a new one.
+    for width in (1400, 820, 390, 1400):
+        tab.look(width, 900)
+        tab.wait_for(f"{OUTSIDE}.length === 0")
+        assert tab.evaluate(f"{GAPS}") == 0
+        assert tab.evaluate("document.querySelectorAll('.role-legend-label text').length") > 10
+
+
+def test_tiles_of_lengths_fill_their_rows(chromium, report, tmp_path):
+    lengths = tmp_path / "lengths.txt"
+    lengths.write_text("5\n")
+    tab = opened(chromium, report(lengths), 1400)
+    for width in (1400, 820, 390):
+        tab.look(width, 900)
+        assert tab.evaluate("document.querySelectorAll('.tiles > div').length") == 5
+        assert tab.evaluate(f"{GAPS}") == 0
+
+
 def test_on_paper_it_is_light_and_whole(tab):
     tab.look(1280, 900, dark=True, media="print")
     assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"

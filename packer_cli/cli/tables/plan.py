@@ -38,10 +38,11 @@ _KNOWN_WITHOUT_PACKS = ("num_packs", "packs_lower_bound", "num_iterations", "num
 
 
 def print_stats(metrics: PlanMetrics) -> None:
-    """Print a column for each group, all packs and the baseline; then the figures on randomness."""
+    """Print a column for all packs, the baseline and each group; then the figures on randomness."""
     overall, baseline = metrics.overall, metrics.baseline
-    columns: list[tuple[str, Metrics]] = [(group.name, group) for group in metrics.groups]
-    columns += [("all", overall), ("baseline", baseline)]
+    # What is compared stands together, also where a narrow terminal breaks the table.
+    columns: list[tuple[str, Metrics]] = [("all", overall), ("baseline", baseline)]
+    columns += [(group.name, group) for group in metrics.groups]
     rows = []
     for label, field, show in _FIGURES:
         is_known = field in _KNOWN_WITHOUT_PACKS

@@ -3,7 +3,7 @@
 After the fullest pack with room for a sample has taken it, it is still the fullest with room for another of the same
 length; so a pack takes as many samples of a run as fit, at once. Price: O(1) for each pack that a run touches, which
 are far fewer than samples if these are short against the capacity, and a look-up in a bitmap of remaining capacities
-for each room that a run meets.
+for each room that a run meets. Memory: 8 bytes a token of the longest sample, however great the capacity.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _NO_ROOMS = np.empty(0, dtype=np.int64)
 _BLOCK = 1 << 20
 
 
-def runs_by_decreasing_length(lengths: NDArray[np.int32], longest: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+def runs_by_decreasing_length(lengths: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """The histogram: distinct lengths int32[r], decreasing, and the samples of each, int64[r]. O(n + longest)."""
-    count = count_lengths(lengths, longest)
+    count = count_lengths(lengths)
     found = np.flatnonzero(count)[::-1]
     return found.astype(np.int32), count[found]
 
@@ -42,9 +42,10 @@ def best_fit(
     """
     most = int(run_counts.sum())
     to_pack, to_number = (np.empty(most, dtype=np.int32) for _ in range(2))  # untouched memory costs nothing
-    packs = _stacks(capacity, most)
-    num_moves, num_packs = _best_fit(run_lengths, run_counts, capacity, _NO_ROOMS, 0, *packs, to_pack, to_number)
-    return to_pack[:num_moves], to_number[:num_moves], num_packs
+    packs = _stacks(int(run_lengths.max(initial=0)), most)
+    last = np.array([0, capacity])
+    num_moves = _best_fit(run_lengths, run_counts, capacity, _NO_ROOMS, last, *packs, to_pack, to_number)
+    return to_pack[:num_moves], to_number[:num_moves], _num_packs(last, capacity)
 
 
 def best_fit_each(
@@ -60,23 +61,32 @@ def best_fit_each(
         rooms: int64[k], free tokens of packs 0 .. k-1 at the start; new packs are numbered from k.
     """
     to_pack = np.empty(len(order), dtype=np.int32)
-    packs = _stacks(capacity, len(rooms) + len(order))
+    greatest = max(min(capacity, int(lengths.max(initial=0))), int(rooms.max(initial=0)))
+    packs = _stacks(greatest, len(rooms) + len(order))
+    last = np.array([0, capacity])
     one_each = np.ones(min(_BLOCK, len(order)), dtype=np.int64)
     to_number = np.empty(len(one_each), dtype=np.int32)
-    num_packs = 0
     for first in range(0, max(1, len(order)), _BLOCK):
         block = lengths[order[first : first + _BLOCK]]
         places = to_pack[first : first + _BLOCK], to_number
-        _, num_packs = _best_fit(block, one_each[: len(block)], capacity, rooms, num_packs, *packs, *places)
+        _best_fit(block, one_each[: len(block)], capacity, rooms, last, *packs, *places)
         rooms = _NO_ROOMS
-    return to_pack, num_packs
+    return to_pack, _num_packs(last, capacity)
+
+
+def _num_packs(last: NDArray[np.int64], capacity: int) -> int:
+    """All packs: those before the last one, and that one if it holds a sample."""
+    return int(last[0]) + int(last[1] < capacity)
 
 
 def _stacks(
-    capacity: int, most: int
+    greatest: int, most: int
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
-    """The index of rooms, and the stacks of at most `most` packs: all empty. Untouched memory costs nothing."""
-    return *empty_index(capacity + 1), np.full(capacity + 1, -1, dtype=np.int64), np.empty(most, dtype=np.int32)
+    """The index of rooms 0 .. greatest, and the stacks of at most `most` packs: all empty.
+
+    Untouched memory costs nothing.
+    """
+    return *empty_index(greatest + 1), np.full(greatest + 1, -1, dtype=np.int64), np.empty(most, dtype=np.int32)
 
 
 @njit(cache=True)
@@ -85,19 +95,23 @@ def _best_fit(
     run_counts: NDArray[np.int64],
     capacity: int,
     rooms: NDArray[np.int64],
-    num_packs: int,
+    last: NDArray[np.int64],
     words: NDArray[np.uint64],
     starts: NDArray[np.int64],
     top: NDArray[np.int64],
     below: NDArray[np.int32],
     to_pack: NDArray[np.int32],
     to_number: NDArray[np.int32],
-) -> tuple[int, int]:
-    """Write to `to_pack` and `to_number`; returns `(entries written, packs)`.
+) -> int:
+    """Write to `to_pack` and `to_number`; returns the entries written.
 
-    Packs with the same room form a stack: its `top` (int64[capacity + 1], initially -1) and the pack `below` each.
-    There are `num_packs` packs already; those of these `rooms` follow.
+    Packs with the same room form a stack: its `top` (int64[greatest + 1], initially -1) and the pack `below` each.
+    `greatest` is at least every length. So a pack with more room takes any sample, and no other is opened before it
+    has less: the last pack alone can have more. That one is in no stack; `last` (int64[2], updated) is its number,
+    which counts the packs before it, and its room. The packs of these `rooms` come before it.
     """
+    greatest = len(top) - 1
+    num_packs, last_room = last
     num_moves = 0
     for room in rooms:
         if room > 0:
@@ -113,28 +127,34 @@ def _best_fit(
             room = index_ceiling(words, starts, length)
             is_new = room < 0
             if is_new:
-                room = capacity
+                room = last_room
+                last_room = capacity
             fits = room // length
             pack = num_packs if is_new else top[room]
             # All packs of this room in turn: afterwards they have no room for the run's length, or the run is placed.
             while left > 0 and pack >= 0:
-                following = pack + 1 if is_new else np.int64(below[pack])
+                if is_new:
+                    num_packs += 1
+                    following = num_packs if room == capacity else np.int64(-1)
+                else:
+                    following = np.int64(below[pack])
                 number = min(left, fits)
                 left -= number
                 to_pack[num_moves] = pack
                 to_number[num_moves] = number
                 num_moves += 1
                 after = room - number * length
-                if after > 0:
+                if after > greatest:
+                    num_packs, last_room = pack, after
+                elif after > 0:
                     if top[after] < 0:
                         index_add(words, starts, after)
                     below[pack] = top[after]
                     top[after] = pack
                 pack = following
-            if is_new:
-                num_packs = pack
-            else:
+            if not is_new:
                 top[room] = pack
                 if pack < 0:
                     index_remove(words, starts, room)
-    return num_moves, num_packs
+    last[0], last[1] = num_packs, last_room
+    return num_moves

@@ -76,11 +76,11 @@ def _decompose(
 def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int32Array]:
     """Rows of pieces of one length, in seeded order; what does not fill such a row is packed by `bfd`."""
     order = shuffled(len(lengths), rng_state(seed))
-    order = order[argsort_descending(lengths[order], capacity)]
+    order = order[argsort_descending(lengths[order])]
     is_left = np.ones(len(order), dtype=np.bool_)
     sizes = []
     begin = 0
-    run_lengths, counts = runs_by_decreasing_length(lengths, capacity)
+    run_lengths, counts = runs_by_decreasing_length(lengths)
     for length, count in zip(run_lengths.tolist(), counts.tolist(), strict=True):
         if length & (length - 1) == 0 and length >= min(SHORTEST, capacity):
             per_row = capacity // length

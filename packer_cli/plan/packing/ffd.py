@@ -20,9 +20,9 @@ from packer_cli.plan.types import Int32Array, Int64Array
 
 def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int32Array]:
     """See the package for shapes."""
-    run_lengths, run_counts = runs_by_decreasing_length(lengths, capacity)
+    run_lengths, run_counts = runs_by_decreasing_length(lengths)
     to_pack, to_number, num_packs = first_fit(run_lengths, run_counts, capacity)
-    return group_moves(to_pack, to_number, argsort_descending(lengths, capacity), num_packs)
+    return group_moves(to_pack, to_number, argsort_descending(lengths), num_packs)
 
 
 @njit(cache=True)

@@ -186,7 +186,7 @@ def _repair(
     moved = np.empty(len(lengths), dtype=np.int64)
     num_moved = 0
     by_length = np.empty(len(lengths), dtype=np.int32)
-    argsort_into(lengths, np.zeros(capacity + 2, dtype=np.int64), by_length)
+    argsort_into(lengths, np.zeros(lengths.max() + 2, dtype=np.int64), by_length)
     for sample in by_length:
         length = np.int64(lengths[sample])
         part = part_of[sample]

@@ -84,17 +84,19 @@ def place_limited(
     num_all = len(rooms) + len(lengths)
     room, slot, below = (np.empty(num_all, dtype=np.int64) for _ in range(3))
     room[: len(rooms)], slot[: len(rooms)] = rooms, slots
-    top = np.full(capacity + 1, -1, dtype=np.int64)
+    longest = int(lengths.max(initial=0))
+    top = np.full(longest + 1, -1, dtype=np.int64)
     pack_of = np.empty(len(lengths), dtype=np.int32)
-    index = empty_index(capacity + 1)
-    num_packs = _place(lengths, len(rooms), room, slot, below, top, *index, capacity, most, pack_of)
+    index = empty_index(longest + 1)
+    falling = np.argsort(-rooms, kind="stable")
+    num_packs = _place(lengths, falling, room, slot, below, top, *index, capacity, most, pack_of)
     return pack_of, num_packs
 
 
 @njit(cache=True)
 def _place(
     lengths: NDArray[np.int32],
-    num_packs: int,
+    falling: NDArray[np.int64],
     room: NDArray[np.int64],
     slot: NDArray[np.int64],
     below: NDArray[np.int64],
@@ -107,11 +109,15 @@ def _place(
 ) -> int:
     """Write to `pack_of`. Packs with the same room form a stack: its `top`, and the pack `below` each.
 
-    Only packs that may take another sample are in a stack.
+    Only packs that may take another sample are in a stack. Those with at least as much room as the longest sample
+    share one, with the least room on top: the packs that are there come by falling room, a pack that took a sample has
+    less than those below it, and a new one is opened only when none is left.
     """
+    longest = len(top) - 1
+    num_packs = len(falling)
     for i in range(-num_packs, len(lengths)):
         if i < 0:
-            pack = i + num_packs  # First of all, the packs that are there.
+            pack = falling[i]  # First of all, the packs that are there.
         else:
             free = index_ceiling(words, starts, np.int64(lengths[i]))
             if free < 0:
@@ -126,7 +132,7 @@ def _place(
             room[pack] -= lengths[i]
             slot[pack] -= 1
             pack_of[i] = pack
-        free = room[pack]
+        free = min(room[pack], longest)
         if free > 0 and slot[pack] > 0:
             if top[free] < 0:
                 index_add(words, starts, free)

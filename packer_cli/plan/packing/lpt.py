@@ -40,7 +40,7 @@ def pack(
 ) -> tuple[Int64Array, Int32Array]:
     """See the package for shapes; `linear` (tokens) is the linear term of work, see `plan.cost`."""
     cost = (1, linear) if options.objective == "work" else (0, 1)
-    order = argsort_descending(lengths, capacity)
+    order = argsort_descending(lengths)
     num_packs = packs_lower_bound(lengths, capacity)
     pack_of, needed = _lpt(lengths, order, capacity, num_packs, *cost)
     while needed > num_packs:
@@ -58,7 +58,7 @@ def _lpt(
     A sample of s tokens costs `s (quadratic s + linear)`, which increases with s.
     """
     # The heap holds packs by (work, number). A pack without room waits, listed by its room, until the samples, which
-    # come by decreasing length, are short enough.
+    # come by decreasing length, are short enough; so its room is below the longest of them.
     # Each sample may open a pack; memory of packs that none opens is not touched, and costs nothing.
     keys = np.zeros(len(lengths) + 1, dtype=np.int64)
     ids = np.empty(len(lengths) + 1, dtype=np.int64)
@@ -66,11 +66,11 @@ def _lpt(
     ids[:size] = np.arange(size)
     room = np.empty(len(lengths), dtype=np.int64)
     room[:size] = capacity
-    waiting = np.full(capacity + 1, -1, dtype=np.int64)
+    reach = np.int64(lengths[order[0]]) if len(order) else np.int64(0)
+    waiting = np.full(reach + 1, -1, dtype=np.int64)
     next_waiting = np.empty(len(lengths), dtype=np.int64)
     work_of = np.zeros(len(lengths), dtype=np.int64)
     pack_of = np.empty(len(lengths), dtype=np.int32)
-    reach = capacity + 1
     for sample in order:
         length = np.int64(lengths[sample])
         while reach > length:

@@ -63,7 +63,7 @@ class NnlshpOptions(PackingOptions):
 
 def pack(lengths: Int32Array, capacity: int, seed: int, options: NnlshpOptions) -> tuple[Int64Array, Int32Array]:
     """See the package for shapes."""
-    order = argsort_descending(lengths, capacity)
+    order = argsort_descending(lengths)
     sizes, counts, room = _buckets(lengths, capacity, options.buckets)
     strategies = _strategies(sizes, room, room // _FREE, options.depth)
     weights = np.where(sizes <= room // _SHORT, _SHORT_WEIGHT**2, 1.0)

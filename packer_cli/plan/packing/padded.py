@@ -40,7 +40,7 @@ class PaddedOptions(PackingOptions):
 def pack(lengths: Int32Array, capacity: int, seed: int, options: PaddedOptions) -> tuple[Int64Array, Int32Array]:
     """See the package for shapes. The padded tokens of a batch, B * longest, are at most the capacity."""
     if options.order == "sorted":
-        order = argsort_descending(lengths, capacity)
+        order = argsort_descending(lengths)
     else:
         order = shuffled(len(lengths), rng_state(seed))
     return _batches(lengths[order], capacity, options.batch or len(lengths)), order

@@ -16,7 +16,7 @@ from packer_cli.plan.types import Int32Array, Int64Array
 
 def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int32Array]:
     """See the package for shapes."""
-    order = argsort_descending(lengths, capacity)
+    order = argsort_descending(lengths)
     return next_fit(lengths[order], capacity), order
 
 

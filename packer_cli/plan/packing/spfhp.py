@@ -43,8 +43,8 @@ class SpfhpOptions(PackingOptions):
 
 def pack(lengths: Int32Array, capacity: int, seed: int, options: SpfhpOptions) -> tuple[Int64Array, Int32Array]:
     """See the package for shapes."""
-    order = argsort_descending(lengths, capacity)
-    counts = count_lengths(lengths, capacity)
+    order = argsort_descending(lengths)
+    counts = count_lengths(lengths)
     most = options.max_samples or max(1, len(lengths))
     num_alike, size, parent, length, times = _pack_histogram(counts, capacity, most)
     return _write_out(order, counts, num_alike, size, parent, length, times)
@@ -66,24 +66,28 @@ def _pack_histogram(
     length_of = np.empty(num_samples, dtype=np.int64)
     times = np.empty(num_samples, dtype=np.int64)
     num_kinds = 0
-    words, starts = make_index(capacity + 1)
-    # Kinds with the same room form a stack.
-    top = np.full(capacity + 1, -1, dtype=np.int64)
+    longest = len(counts) - 1
+    words, starts = make_index(longest + 1)
+    # Kinds with the same room form a stack. A pack with more room than the longest sample takes any, and no other is
+    # opened before it has less: it is one pack, a kind by itself, and stands at `longest`.
+    top = np.full(longest + 1, -1, dtype=np.int64)
+    most_room = longest
     below = np.empty(num_samples, dtype=np.int64)
-    for length in range(capacity, 0, -1):
+    for length in range(longest, 0, -1):
         left = counts[length]
         while left > 0:
-            old_room = index_floor(words, starts, capacity)
+            place = index_floor(words, starts, longest)
+            old_room = most_room if place == longest else place
             if old_room >= length:
-                old = top[old_room]
+                old = top[place]
                 alike = min(left, num_alike[old])
                 more = 1
                 old_size = size[old]
                 num_alike[old] -= alike
                 if num_alike[old] == 0:
-                    top[old_room] = below[old]
-                    if top[old_room] < 0:
-                        index_remove(words, starts, old_room)
+                    top[place] = below[old]
+                    if top[place] < 0:
+                        index_remove(words, starts, place)
             else:
                 # New packs, each with as many samples of this length as fit; the last one may hold fewer.
                 old = -1
@@ -101,10 +105,13 @@ def _pack_histogram(
             times[kind] = more
             room = old_room - more * length
             if room > 0 and size[kind] < most:
-                if top[room] < 0:
-                    index_add(words, starts, room)
-                below[kind] = top[room]
-                top[room] = kind
+                if room >= longest:
+                    most_room = room
+                place = min(room, longest)
+                if top[place] < 0:
+                    index_add(words, starts, place)
+                below[kind] = top[place]
+                top[place] = kind
     return num_alike[:num_kinds], size[:num_kinds], parent[:num_kinds], length_of[:num_kinds], times[:num_kinds]
 
 

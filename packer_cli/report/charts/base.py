@@ -64,6 +64,9 @@ LENGTHS = tuple(f"var(--length-{number})" for number in range(1, 7))
 """Colors of lengths, from short to long."""
 INK, MUTED = "var(--ink)", "var(--muted)"
 
+_LETTER, _SYMBOL = 7, 45
+"""Pixels of a letter of a legend, and of a symbol with the space around it."""
+
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "Liberation Sans", Arial, sans-serif'
 """That of the page; by its name, Vega knows how wide a text is."""
 
@@ -90,9 +93,7 @@ LOOK: Spec = {
         "titleFontSize": 12,
         "titleFontWeight": "normal",
         "symbolType": "square",
-        "labelLimit": 260,
         "columnPadding": 14,
-        "columns": {"expr": "max(1, floor(width / 140))"},
     },
     "text": {"fontSize": 12, "fill": INK},
     "rule": {"stroke": MUTED},
@@ -119,9 +120,20 @@ def framed(height: int, *layers: Spec, **more: Any) -> Spec:
     return {**spec, **more, **({"layer": list(layers)} if len(layers) > 1 else layers[0])}
 
 
-def colors(domain: Sequence[str], values: Sequence[str], **more: Any) -> Spec:
-    """A color scale with a legend of the given names in their order."""
-    return {"scale": {"domain": list(domain), "range": list(values[: len(domain)])}, **more}
+def scale_of(domain: Sequence[str], values: Sequence[Any], title: str | None = None, **legend: Any) -> Spec:
+    """A scale of colors, shapes or dashes with a legend of the given names in their order.
+
+    The legend has as many columns as there is room for.
+    """
+    column = max(map(len, domain), default=0) * _LETTER + _SYMBOL
+    shown = {
+        "title": title,
+        "columns": {"expr": f"max(1, floor(width / {column}))"},
+        "labelLimit": {"expr": f"max({_SYMBOL}, width - {_SYMBOL})"},
+        **legend,
+    }
+    scale = {"domain": list(domain), "range": list(values[: len(domain)])}
+    return {"scale": scale, "legend": shown}
 
 
 def short(value: float, digits: int = 5) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from packer_cli.report.charts.base import Chart, Spec, colors, framed, short
+from packer_cli.report.charts.base import Chart, Spec, framed, scale_of, short
 from packer_cli.report.charts.parts import LABELS, legend_of
 from packer_cli.simulate.epoch import PARTS
 from packer_cli.simulate.figures import OverallFigures
@@ -61,7 +61,7 @@ def chart_of_epochs(epochs: Mapping[str, OverallFigures], own: str, origin: str)
             "y": y,
             "x": {"field": "from", "type": "quantitative", "axis": {"title": f"{title} of an epoch", "tickCount": 6}},
             "x2": {"field": "to"},
-            "color": {"field": "part", "type": "nominal", **colors(labels, ranges), "legend": {"title": None}},
+            "color": {"field": "part", "type": "nominal", **scale_of(labels, ranges)},
             "tooltip": [
                 {"field": "name"},
                 {"field": "part", "title": "GPUs are"},

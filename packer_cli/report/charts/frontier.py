@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from packer_cli.report.charts.base import INK, SERIES, Chart, Spec, colors, framed, short
+from packer_cli.report.charts.base import INK, SERIES, Chart, Spec, framed, scale_of, short
 from packer_cli.sizes import ratio
 
 
@@ -21,6 +21,8 @@ class Choice:
 
 
 _KINDS = ("this plan", "strategy", "balance", "baseline")
+_BESIDE = 8
+"""Pixels from a point to its name."""
 _SHAPES = ("diamond", "circle", "square", "triangle-up")
 
 
@@ -46,7 +48,7 @@ def chart_of_frontier(choices: Sequence[Choice]) -> Chart:
         "field": "mix",
         "type": "quantitative",
         "scale": {"domain": [max(0.0, low - room), high + room], "nice": False, "zero": False},
-        "axis": {"title": "length mix spread (0: every step mixes lengths as the data does)", "tickCount": 6},
+        "axis": {"title": "length mix spread (0: mixed like the data)", "tickCount": 6},
     }
     y = {
         "field": "abr",
@@ -60,8 +62,8 @@ def chart_of_frontier(choices: Sequence[Choice]) -> Chart:
         "encoding": {
             "x": x,
             "y": y,
-            "color": {"field": "kind", "type": "nominal", **_scale(kinds, SERIES), "legend": {"title": None}},
-            "shape": {"field": "kind", "type": "nominal", **_scale(kinds, _SHAPES), "legend": {"title": None}},
+            "color": {"field": "kind", "type": "nominal", **_scale(kinds, SERIES)},
+            "shape": {"field": "kind", "type": "nominal", **_scale(kinds, _SHAPES)},
             "size": {"condition": {"test": f"datum.kind == '{_KINDS[0]}'", "value": 220}, "value": 100},
             "tooltip": [
                 {"field": "name"},
@@ -71,13 +73,14 @@ def chart_of_frontier(choices: Sequence[Choice]) -> Chart:
             ],
         },
     }
+    beside = {"expr": f"width / 2 - {_BESIDE}"}
     labels = [
         {
             "data": {"values": [each for each in values if each["side"] == side]},
-            "mark": {"type": "text", "align": align, "dx": dx, "dy": -9, "color": INK},
+            "mark": {"type": "text", "align": align, "dx": dx, "dy": -9, "color": INK, "limit": beside},
             "encoding": {"x": x, "y": y, "text": {"field": "label"}},
         }
-        for side, align, dx in (("left", "left", 8), ("right", "right", -8))
+        for side, align, dx in (("left", "left", _BESIDE), ("right", "right", -_BESIDE))
     ]
     return Chart(
         name="frontier",
@@ -92,7 +95,7 @@ def chart_of_frontier(choices: Sequence[Choice]) -> Chart:
 
 def _scale(kinds: Sequence[str], values: Sequence[str]) -> Spec:
     chosen = dict(zip(_KINDS, values, strict=False))
-    return colors(kinds, [chosen[kind] for kind in kinds])
+    return scale_of(kinds, [chosen[kind] for kind in kinds])
 
 
 def _named(choices: Sequence[Choice], highest: float, width: float) -> list[Choice]:

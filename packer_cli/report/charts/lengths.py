@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from packer_cli.report.charts.base import INK, SERIES, Chart, Spec, colors, framed, tokens_axis
+from packer_cli.report.charts.base import INK, SERIES, Chart, Spec, framed, scale_of, tokens_axis
 from packer_cli.report.lengths import Histogram
 from packer_cli.sizes import format_tokens
 
@@ -102,8 +102,8 @@ def _bars(edges: np.ndarray, counts: np.ndarray, names: Sequence[str], noun: str
             "color": {
                 "field": "of",
                 "type": "nominal",
-                **colors(names, SERIES),
-                "legend": {"title": None} if len(names) > 1 else None,
+                **scale_of(names, SERIES),
+                **({} if len(names) > 1 else {"legend": None}),
             },
             "tooltip": [
                 {"field": "of", "title": "of"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from packer_cli.report.charts.base import INK, LENGTHS, Chart, Spec, colors, framed, quarters, tokens_axis
+from packer_cli.report.charts.base import INK, LENGTHS, Chart, Spec, framed, quarters, scale_of, tokens_axis
 from packer_cli.report.packs import DrawnPacks
 from packer_cli.sizes import counted, format_tokens
 
@@ -35,8 +35,7 @@ def chart_of_packs(drawn: DrawnPacks, classes: Sequence[int], name: str, title: 
             "color": {
                 "field": "length",
                 "type": "ordinal",
-                **colors(names, LENGTHS),
-                "legend": {"title": "tokens of a sample", "columns": {"expr": "max(1, floor(width / 95))"}},
+                **scale_of(names, LENGTHS, title="tokens of a sample"),
             },
             "tooltip": [
                 {"field": "id", "title": "pack"},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from packer_cli.report.charts.base import SERIES, Chart, Spec, colors, framed, short
+from packer_cli.report.charts.base import SERIES, Chart, Spec, framed, scale_of, short
 from packer_cli.report.series import StepSeries
 from packer_cli.sizes import ratio
 
@@ -18,7 +18,6 @@ def chart_of_series(found: StepSeries) -> Chart:
         for name, series in found.ratios.items()
         for step, value in zip(steps, series.tolist(), strict=True)
     ]
-    legend = {"title": None, "symbolType": "stroke", "symbolSize": 300}
     lines: Spec = {
         "data": {"values": values},
         "mark": {"type": "line", "strokeWidth": 2, "point": {"size": 24} if len(steps) <= 40 else False},
@@ -30,7 +29,11 @@ def chart_of_series(found: StepSeries) -> Chart:
                 "scale": {"nice": False},
             },
             "y": {"field": "value", "type": "quantitative", "axis": {"title": "ratio (0 is best)", "tickCount": 5}},
-            "color": {"field": "ratio", "type": "nominal", **colors(names, SERIES), "legend": legend},
+            "color": {
+                "field": "ratio",
+                "type": "nominal",
+                **scale_of(names, SERIES, symbolType="stroke", symbolSize=300),
+            },
             "strokeDash": {
                 "field": "ratio",
                 "type": "nominal",

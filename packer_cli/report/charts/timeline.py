@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from packer_cli.report.charts.base import Chart, Spec, colors, framed, short
+from packer_cli.report.charts.base import Chart, Spec, framed, scale_of, short
 from packer_cli.report.charts.parts import LABELS, legend_of
 from packer_cli.simulate.epoch import PARTS
 from packer_cli.simulate.timeline import Timeline
@@ -48,7 +48,7 @@ def chart_of_timeline(line: Timeline, num_gpus: int, seconds: float, name: str, 
                 },
             },
             "y2": {"field": "end"},
-            "color": {"field": "part", "type": "nominal", **colors(labels, ranges), "legend": {"title": None}},
+            "color": {"field": "part", "type": "nominal", **scale_of(labels, ranges)},
             "tooltip": [
                 {"field": "part", "title": "GPUs are"},
                 {"field": "s", "title": "seconds"},

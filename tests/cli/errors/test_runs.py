@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from packer_cli.cli.main import main
 from packer_cli.plan.packing import REGISTRY
+from tests.cli_runner import run
 
 
 def test_nothing_to_plan_says_why(pack, lines_of, chats, sample, tmp_path):
@@ -55,6 +57,21 @@ def test_a_plan_that_breaks_a_rule_is_a_bug(hbpack, tmp_path, monkeypatch):
     assert done.stderr == (
         "error: the plan breaks a rule: pack 0 holds 12 tokens, over its capacity of 8; this is a bug in hbpack, or "
         "in a packing algorithm that you added; report it with the command that you ran\n"
+    )
+
+
+def test_running_out_of_memory_advises_workers_only_where_there_are_some(monkeypatch, tmp_path):
+    import packer_cli.cli.stats
+
+    def stats(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr(packer_cli.cli.stats, "stats", stats)
+    (tmp_path / "lengths.txt").write_text("5\n")
+    done = run(main, "stats", tmp_path / "lengths.txt")
+    assert (done.code, done.stderr) == (
+        1,
+        "error: out of memory; close other programs and run the same command again\n",
     )
 
 

@@ -15,12 +15,19 @@ from packer_cli.loader import PackedDataset
 from tests.loader.errors.messages import message
 
 
-def test_arguments(own_set: Any) -> None:
+def test_arguments(own_set: Any, make_set: Any) -> None:
     path = own_set.path
     assert message(ConfigError, path, 0, 8) == (
         f"{str(path)!r} was planned for 2 GPUs, but world_size is 8: "
         "run hbpack rebalance --gpus 8, or plan again with --gpus 8"
     )
+    shared = make_set(path.parent / "shared", [(32, 2, 20)], num_gpus=2, num_epochs=1).path
+    assert message(ConfigError, shared, 0, 3) == (
+        f"{str(shared)!r} was planned for 2 GPUs, but world_size is 3: its rows need a multiple of 2 GPUs; train on "
+        "so many, or plan again with other --groups"
+    )
+    for number in (0, -1):
+        assert message(ValueError, path, 0, number) == f"world_size is {number}: it must be at least 1"
     assert message(ValueError, path, 2, 2) == "rank is 2: it must be from 0 to 1"
     assert message(ValueError, path, -1, 2) == "rank is -1: it must be from 0 to 1"
     assert message(ValueError, path, 0, 2, -1) == "epoch is -1: it must not be negative"

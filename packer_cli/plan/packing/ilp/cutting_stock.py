@@ -43,7 +43,7 @@ def solve_cutting_stock(lengths: Int32Array, capacity: int, time_limit: float, m
     best = CuttingStock(offsets=offsets, order=order, bound=packs_lower_bound(lengths, capacity))
     if best.is_optimal:
         return best
-    counts = np.bincount(lengths, minlength=capacity + 1)
+    counts = np.bincount(lengths)
     best = _better(best, lengths, capacity, *min_bin_slack(counts, capacity, _MOST_NODES))
     if best.is_optimal:
         return best
@@ -57,11 +57,11 @@ def _solve_in_stages(
     lengths: Int32Array, capacity: int, max_lengths: int, best: CuttingStock, deadline: float
 ) -> CuttingStock:
     """Pack the stones in stages, the last few exactly, and the sand by best-fit; the better of that and `best`."""
-    counts = np.bincount(lengths, minlength=capacity + 1)
+    counts = np.bincount(lengths)
     counts[: capacity // SAND + 1] = 0
     taken, offsets, bound = pack_in_stages(counts, capacity, max_lengths, deadline)
     best = replace(best, bound=max(best.bound, bound))
-    rest = np.repeat(np.arange(capacity + 1), counts).astype(np.int32)
+    rest = np.repeat(np.arange(len(counts)), counts).astype(np.int32)
     if 0 < np.count_nonzero(counts) <= max_lengths and not best.is_optimal:
         left = max(1e-3, deadline - time.monotonic())
         solved = solve_cutting_stock(rest, capacity, left, max_lengths)
@@ -74,8 +74,8 @@ def _better(
     best: CuttingStock, lengths: Int32Array, capacity: int, taken: Int32Array, offsets: Int64Array
 ) -> CuttingStock:
     """The packs `taken`, completed by best-fit with the remaining samples; or `best` if they are no fewer."""
-    order = argsort_descending(lengths, capacity)
-    placed, left_over = _samples_of(taken, lengths, order, capacity)
+    order = argsort_descending(lengths)
+    placed, left_over = _samples_of(taken, lengths, order)
     totals = np.concatenate([[0], np.cumsum(taken, dtype=np.int64)])
     sizes = np.diff(offsets).astype(np.int32)
     rooms = capacity - np.diff(totals[offsets])
@@ -118,13 +118,14 @@ def lp_lower_bound(lengths: Int32Array, capacity: int, time_limit: float = 60.0,
 
 @njit(cache=True)
 def _samples_of(
-    taken: NDArray[np.int32], lengths: NDArray[np.int32], order: NDArray[np.int32], capacity: int
+    taken: NDArray[np.int32], lengths: NDArray[np.int32], order: NDArray[np.int32]
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """`(placed, left)`: one sample for each length taken, and the others by decreasing length."""
-    begin = np.zeros(capacity + 2, dtype=np.int64)
+    longest = lengths[order[0]]
+    begin = np.zeros(longest + 2, dtype=np.int64)
     for length in lengths:
         begin[length] += 1
-    for length in range(capacity, -1, -1):
+    for length in range(longest, -1, -1):
         begin[length] += begin[length + 1]
     # order[begin[x + 1]:begin[x]] have length x.
     next_of = begin[1:].copy()
@@ -134,7 +135,7 @@ def _samples_of(
         next_of[taken[k]] += 1
     left = np.empty(len(order) - len(taken), dtype=np.int32)
     num_left = 0
-    for length in range(capacity, -1, -1):
+    for length in range(longest, -1, -1):
         for place in range(next_of[length], begin[length]):
             left[num_left] = order[place]
             num_left += 1

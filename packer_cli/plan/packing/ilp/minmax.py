@@ -54,7 +54,7 @@ def min_max_work(
 
     deadline = time.monotonic() + time_limit
     # By decreasing length from here on.
-    order = argsort_descending(lengths, capacity)
+    order = argsort_descending(lengths)
     sizes = lengths[order].astype(np.int64)
     work = sizes * (sizes + linear)
     bound = _simple_bound(work, num_packs)

@@ -73,7 +73,7 @@ class Search:
         self.deadline = deadline
         # A fixed seed: dives must differ from each other, but not from run to run.
         self.rng = rng_state(0)
-        self.order = argsort_descending(lengths, capacity)
+        self.order = argsort_descending(lengths)
         # The stones stand first in `order`, class by class.
         self.class_starts = np.concatenate([[0], np.cumsum(classes.counts)]).astype(np.int64)
 

@@ -25,14 +25,14 @@ def min_bin_slack(
     """`(taken int32[n], offsets int64[p+1])`: pack k holds samples of the lengths `taken[offsets[k]:offsets[k+1]]`.
 
     Args:
-        counts: int64[capacity + 1], samples of each length; zeros afterwards.
+        counts: int64[longest + 1], samples of each length; zeros afterwards.
         capacity: most tokens of a pack.
         most_nodes: samples to try for one pack before taking the best choice so far; after 10,000 times as many in
             total, each pack takes the first samples that fit.
     """
-    words, starts = make_index(capacity + 1)
+    words, starts = make_index(len(counts))
     num = 0
-    for length in range(1, capacity + 1):
+    for length in range(1, len(counts)):
         if counts[length] > 0:
             index_add(words, starts, length)
             num += counts[length]

@@ -37,7 +37,7 @@ def pack_in_stages(
     """Pack until at most `max_lengths` distinct lengths are left, a stage packs nothing, or half the time has passed.
 
     Args:
-        counts: int64[capacity + 1], samples of each length; afterwards, the samples left.
+        counts: int64[longest + 1], samples of each length; afterwards, the samples left.
         capacity: most tokens of a pack.
         max_lengths: distinct lengths that can be solved exactly.
         deadline: in `time.monotonic()` seconds.
@@ -48,7 +48,7 @@ def pack_in_stages(
     """
     now = time.monotonic()
     until = now + 0.5 * (deadline - now)
-    words, starts = make_index(capacity + 1)
+    words, starts = make_index(len(counts))
     for length in np.flatnonzero(counts):
         index_add(words, starts, length)
     taken = np.empty(counts.sum(), dtype=np.int32)

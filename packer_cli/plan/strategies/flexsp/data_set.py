@@ -66,7 +66,7 @@ def plan_data_set(
 def least_total_seconds(lengths: Int32Array, costs: DegreeCosts, num_gpus: int) -> float:
     """No plan takes less: all GPUs are always busy, and samples run at their cheapest degrees in full packs. O(n)."""
     costs = costs.up_to(num_gpus)
-    count = count_lengths(lengths, int(lengths.max(initial=0)))
+    count = count_lengths(lengths)
     length = np.flatnonzero(count)
     return float(count[length] @ costs.gpu_seconds(length)[1]) / num_gpus
 

@@ -49,8 +49,7 @@ def pack_by_degree(lengths: Int32Array, costs: DegreeCosts, seed: int, limit: fl
     Args:
         limit: seconds; a sample that takes longer alone runs at a degree where it does not, or where it is fastest.
     """
-    longest = int(lengths.max(initial=0))
-    count = count_lengths(lengths, longest)
+    count = count_lengths(lengths)
     length = np.flatnonzero(count)
     kinds, least = costs.gpu_seconds(length, limit)
     is_left = np.ones(len(lengths), dtype=np.bool_)
@@ -59,7 +58,7 @@ def pack_by_degree(lengths: Int32Array, costs: DegreeCosts, seed: int, limit: fl
     for kind in used[:-1]:
         # Of each length: 0 goes elsewhere, 1 may fill, 2 must be packed here.
         here = costs.degrees[kind] * (costs.quadratic[kind] * length + costs.linear[kind]) * length
-        role = np.zeros(longest + 1, dtype=np.int8)
+        role = np.zeros(len(count), dtype=np.int8)
         role[length] = np.where(kinds == kind, _OWN, (kinds < kind) & (here < least))
         parts.append(_pack_longest_first(lengths, is_left, count, role, costs, kind, limit))
     for kind in used[-1:]:
