@@ -47,6 +47,13 @@ def make_model(path: str | None, vocab_size: int) -> Any:
     return AutoModelForCausalLM.from_config(config, attn_implementation=attention)
 
 
+def load_tokenizer(name: str | None) -> Any:
+    """The one of the set: SFTTrainer takes its padding token, and saves it beside the model."""
+    if name is None or (Path(name).is_absolute() and not Path(name).exists()):
+        raise SystemExit(f"the set's tokenizer ({name or 'not named'}) is not on this machine: give --tokenizer PATH")
+    return AutoTokenizer.from_pretrained(name)
+
+
 class Steps(torch.utils.data.IterableDataset):
     """One item is one optimizer step: the batches of its iterations, and the state of the data after it.
 
@@ -144,7 +151,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("packed", metavar="OUT", help="the folder that hbpack pack wrote")
     parser.add_argument("--model", help="a transformers model; default: a tiny Llama")
-    parser.add_argument("--tokenizer", help="default: the model's; for the tiny Llama, the sample's")
+    parser.add_argument("--tokenizer", help="default: the one that the set was made with, by its name in OUT")
     parser.add_argument("--max-steps", type=int, default=100)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--resume", action="store_true")
@@ -190,9 +197,7 @@ def main() -> None:
 
     torch.manual_seed(0)
     model = make_model(args.model, dataset.manifest["tokenizer"]["vocab_size"])
-    tokenizer = AutoTokenizer.from_pretrained(
-        args.tokenizer or args.model or Path(__file__).parent / "sample" / "tokenizer"
-    )
+    tokenizer = load_tokenizer(args.tokenizer or dataset.manifest["tokenizer"].get("name"))
     trainer = PackedSFTTrainer(model, training, steps=steps, processing_class=tokenizer, callbacks=[SaveData(steps)])
     check_separation(trainer.model, MODEL_KEYS)
     trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
