@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from tests.docs.python import python
 from tests.docs.shell import commands, run_block, run_command
 
 NOT_RUN: dict[str, dict[str, int]] = {
-    "README.md": {"CI calls both": 1},
+    "README.md": {"CI calls both": 1, "CI has installed it": 1},
     "docs/cookbook.md": {"needs MosaicML Composer": 1, "needs OLMo-core": 1, "needs VeOmni": 1},
     "docs/export.md": {"needs XTuner": 1, "needs mosaicml-streaming": 1},
     "docs/extending.md": {"tests/test_extending.py does, as a file of the package": 1},
@@ -142,6 +143,21 @@ def test_a_wrong_block_is_found(tmp_path, monkeypatch):
         pytest.raises(AssertionError, match=r"(?s)none\.md\", line 8.*ZeroDivision"),
     ):
         processes.run(wrong)
+
+
+@pytest.mark.parametrize("page", [page for page in BLOCKS if linked_scripts(page)])
+def test_scripts_get_a_plan_that_they_can_train(page):
+    """For as many GPUs as they start; one whose rows are shared goes to a script that shares rows."""
+    plans = {}
+    for command, _ in chain.from_iterable(commands(block) for block in BLOCKS[page] if block.language == "bash"):
+        if found := re.search(r"^hbpack (?:pack|plan) .*--output (\S+)", command):
+            plans[found[1]] = command
+        elif found := re.search(r"(?:--nproc-per-node|--num_processes) (\d+) (\w+\.py) .*?\b([A-Z]{3,})\b", command):
+            gpus, script, packed = found.groups()
+            planned = plans[packed]
+            assert f"--gpus {gpus} " in planned, command
+            is_shared = re.search(r"--groups \S+:([2-9]|\d\d)\b", planned) is not None
+            assert is_shared == (script == "sequence_parallel.py"), command
 
 
 def test_commands_that_are_not_run_exist():
