@@ -1,7 +1,7 @@
 """TRL's SFTTrainer, with hbpack's packs and steps in place of its own packing and gradient accumulation. ::
 
     hbpack pack chats.jsonl --tokenizer TOKENIZER --groups 16k:1 --gpus 2 --output OUT
-    torchrun --nproc-per-node 2 examples/trl_sft.py OUT --model MODEL --max-steps 1000 --output runs/sft
+    torchrun --nproc-per-node 2 trl_sft.py OUT --model MODEL --max-steps 1000 --output runs/sft
 
 SFTTrainer keeps its loss, its fused head (no full logits in memory) and its metrics (entropy, token accuracy). Add
 `--resume` to continue from the newest checkpoint. Without `--model` it trains a tiny Llama, on CPU as well.
