@@ -79,7 +79,7 @@ check: $(VENV)/.dev check-docs site  ## What CI checks besides the tests: format
 	$(BIN)/python scripts/generate.py --check
 	$(BIN)/python scripts/figures.py --check
 
-check-docs: $(VENV)/.dev  ## Run the slow code blocks of the docs; `make test` runs the others
+check-docs: $(VENV)/.dev  ## Run the code blocks of the docs as a reader would, with a wheel and outside the clone
 	$(BIN)/python -m pytest --quiet -m slow -n auto --dist worksteal tests/docs
 
 format: $(VENV)/.dev  ## Format the code

@@ -1,7 +1,7 @@
 """Hugging Face Accelerate: its usual loop, without its handling of data loaders. ::
 
     hbpack pack chats.jsonl --tokenizer TOKENIZER --groups 16k:1 --gpus 2 --output OUT
-    accelerate launch --num_processes 2 examples/accelerate_loop.py OUT --model MODEL --max-steps 1000 --output runs/a
+    accelerate launch --num_processes 2 accelerate_loop.py OUT --model MODEL --max-steps 1000 --output runs/a
 
 Add `--resume` to continue from the newest checkpoint. Without `--model` it trains a tiny Llama, on CPU as well.
 """

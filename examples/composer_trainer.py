@@ -1,7 +1,7 @@
 """MosaicML Composer, with hbpack's steps in place of its own microbatches. ::
 
     hbpack pack chats.jsonl --tokenizer TOKENIZER --groups 16k:1 --gpus 2 --output OUT
-    torchrun --nproc-per-node 2 examples/composer_trainer.py OUT --model MODEL --max-steps 1000 --output runs/composer
+    torchrun --nproc-per-node 2 composer_trainer.py OUT --model MODEL --max-steps 1000 --output runs/composer
 
 Composer splits each batch of its data loader into microbatches. By default, it silently slices every tensor along its
 first dimension, including `cu_seq_lens_q`, so that a row keeps only the first border of its samples.

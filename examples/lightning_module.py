@@ -1,7 +1,7 @@
 """Lightning: a module with manual optimization, and a loader that Lightning does not touch. ::
 
     hbpack pack chats.jsonl --tokenizer TOKENIZER --groups 16k:1 --gpus 2 --output OUT
-    torchrun --nproc-per-node 2 examples/lightning_module.py OUT --model MODEL --max-steps 1000 --output runs/pl
+    torchrun --nproc-per-node 2 lightning_module.py OUT --model MODEL --max-steps 1000 --output runs/pl
 
 Add `--resume` to continue from the newest checkpoint. Without `--model` it trains a tiny Llama, on CPU as well.
 """

@@ -1,7 +1,7 @@
 """OLMo-core's trainer on hbpack's packs and steps. ::
 
     hbpack pack chats.jsonl --tokenizer TOKENIZER --groups 16k:1 --gpus 2 --output OUT
-    torchrun --nproc-per-node 2 examples/olmo_core_trainer.py OUT --model olmo2_190M --max-steps 100 --output runs/olmo
+    torchrun --nproc-per-node 2 olmo_core_trainer.py OUT --model olmo2_190M --max-steps 100 --output runs/olmo
 
 OLMo-core needs rows of the same length and steps with the same number of tokens: `PackedDataLoader` fills both up with
 pads without loss. All packs must have the same capacity. Run it again to continue from the newest checkpoint in

@@ -2,7 +2,7 @@
 
     hbpack pack chats.jsonl books.parquet --tokenizer TOKENIZER --strategy wlb --groups 16k:1 --parallel pp=2 \\
         --gpus 4 --output OUT
-    torchrun --nproc-per-node 4 examples/pipeline_parallel.py OUT --max-steps 1000 --output runs/pp
+    torchrun --nproc-per-node 4 pipeline_parallel.py OUT --max-steps 1000 --output runs/pp
 
 Each replica is a pipeline of two GPUs, and each GPU holds the layers of its stage. WLB-LLM fills the micro-batches of
 a step so that they take equally long. Any set planned for `--lockstep 1` will do. It trains a tiny decoder, on a CPU

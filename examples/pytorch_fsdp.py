@@ -1,7 +1,7 @@
 """Plain PyTorch with FSDP2 or DDP: the whole training loop, with checkpoints. ::
 
     hbpack pack chats.jsonl --tokenizer TOKENIZER --groups 16k:1 --gpus 2 --output OUT
-    torchrun --nproc-per-node 2 examples/pytorch_fsdp.py OUT --model MODEL --max-steps 1000 --output runs/fsdp
+    torchrun --nproc-per-node 2 pytorch_fsdp.py OUT --model MODEL --max-steps 1000 --output runs/fsdp
 
 Add `--resume` to continue from the newest checkpoint. Without `--model` it trains a tiny Llama, on CPU as well.
 """

@@ -1,7 +1,7 @@
 """Sequence parallelism that changes with every iteration (Ulysses), on plain PyTorch with FSDP2. ::
 
     hbpack pack chats.jsonl books.parquet --tokenizer TOKENIZER --groups 16k:1,128k:8 --gpus 8 --output OUT
-    torchrun --nproc-per-node 8 examples/sequence_parallel.py OUT --model MODEL --max-steps 1000 --output runs/sp
+    torchrun --nproc-per-node 8 sequence_parallel.py OUT --model MODEL --max-steps 1000 --output runs/sp
 
 Rows of the first group run on one GPU each; eight GPUs share each row of the second. Add `--resume` to continue from
 the newest checkpoint. Without `--model` it trains a tiny Llama, on CPU as well.

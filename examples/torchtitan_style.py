@@ -1,7 +1,7 @@
 """A loop like that of torchtitan's trainer, which shows what to change there. ::
 
     hbpack pack chats.jsonl --tokenizer TOKENIZER --groups 16k:1 --gpus 2 --output OUT
-    torchrun --nproc-per-node 2 examples/torchtitan_style.py OUT --model MODEL --max-steps 1000 --output runs/titan
+    torchrun --nproc-per-node 2 torchtitan_style.py OUT --model MODEL --max-steps 1000 --output runs/titan
 
 For torchtitan itself, set `config.dataloader = PackedDataLoader.Config(path="OUT")`, from
 `packer_cli.loader.adapters.torchtitan`. Its trainer needs no change if each iteration is a step; this loop shows

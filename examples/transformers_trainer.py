@@ -1,7 +1,7 @@
 """transformers' Trainer, with hbpack's steps in place of its own batches and gradient accumulation. ::
 
     hbpack pack chats.jsonl --tokenizer TOKENIZER --groups 16k:1 --gpus 2 --output OUT
-    torchrun --nproc-per-node 2 examples/transformers_trainer.py OUT --model MODEL --max-steps 1000 --output runs/hf
+    torchrun --nproc-per-node 2 transformers_trainer.py OUT --model MODEL --max-steps 1000 --output runs/hf
 
 Add `--resume` to continue from the newest checkpoint. Without `--model` it trains a tiny Llama, on CPU as well.
 """

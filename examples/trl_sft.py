@@ -1,7 +1,7 @@
 """TRL's SFTTrainer, with hbpack's packs and steps in place of its own packing and gradient accumulation. ::
 
     hbpack pack chats.jsonl --tokenizer TOKENIZER --groups 16k:1 --gpus 2 --output OUT
-    torchrun --nproc-per-node 2 examples/trl_sft.py OUT --model MODEL --max-steps 1000 --output runs/sft
+    torchrun --nproc-per-node 2 trl_sft.py OUT --model MODEL --max-steps 1000 --output runs/sft
 
 SFTTrainer keeps its loss, its fused head (no full logits in memory) and its metrics (entropy, token accuracy). Add
 `--resume` to continue from the newest checkpoint. Without `--model` it trains a tiny Llama, on CPU as well.
@@ -45,6 +45,13 @@ def make_model(path: str | None, vocab_size: int) -> Any:
         vocab_size=vocab_size, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4
     )
     return AutoModelForCausalLM.from_config(config, attn_implementation=attention)
+
+
+def load_tokenizer(name: str | None) -> Any:
+    """The one of the set: SFTTrainer takes its padding token, and saves it beside the model."""
+    if name is None or (Path(name).is_absolute() and not Path(name).exists()):
+        raise SystemExit(f"the set's tokenizer ({name or 'not named'}) is not on this machine: give --tokenizer PATH")
+    return AutoTokenizer.from_pretrained(name)
 
 
 class Steps(torch.utils.data.IterableDataset):
@@ -144,7 +151,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("packed", metavar="OUT", help="the folder that hbpack pack wrote")
     parser.add_argument("--model", help="a transformers model; default: a tiny Llama")
-    parser.add_argument("--tokenizer", help="default: the model's; for the tiny Llama, the sample's")
+    parser.add_argument("--tokenizer", help="default: the one that the set was made with, by its name in OUT")
     parser.add_argument("--max-steps", type=int, default=100)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--resume", action="store_true")
@@ -190,9 +197,7 @@ def main() -> None:
 
     torch.manual_seed(0)
     model = make_model(args.model, dataset.manifest["tokenizer"]["vocab_size"])
-    tokenizer = AutoTokenizer.from_pretrained(
-        args.tokenizer or args.model or Path(__file__).parent / "sample" / "tokenizer"
-    )
+    tokenizer = load_tokenizer(args.tokenizer or dataset.manifest["tokenizer"].get("name"))
     trainer = PackedSFTTrainer(model, training, steps=steps, processing_class=tokenizer, callbacks=[SaveData(steps)])
     check_separation(trainer.model, MODEL_KEYS)
     trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))

@@ -2,7 +2,7 @@
 
     hbpack pack chats.jsonl books.parquet --tokenizer TOKENIZER --strategy hydraulis --groups 16k:1 \\
         --parallel tp=1,cp=1,pp=2 --gpus 3 --model MODEL --gpu h100 --global-tokens 256k --output OUT
-    torchrun --nproc-per-node 3 examples/unlike_pipelines.py OUT --max-steps 1000 --output runs/unlike
+    torchrun --nproc-per-node 3 unlike_pipelines.py OUT --max-steps 1000 --output runs/unlike
 
 A step may run long samples on a pipeline of two GPUs, and short ones on a third GPU. A layer's GPU changes with the
 pipeline, so each GPU holds all weights, runs the layers of its stage, and has no gradients of the others. The sum over

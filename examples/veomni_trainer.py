@@ -1,7 +1,7 @@
 """VeOmni's text trainer on hbpack's packs and steps. ::
 
     hbpack pack chats.jsonl --tokenizer TOKENIZER --groups 16k:1 --gpus 8 --output OUT
-    torchrun --nproc-per-node 8 examples/veomni_trainer.py config.yaml --data.train_path OUT
+    torchrun --nproc-per-node 8 veomni_trainer.py config.yaml --data.train_path OUT
 
 `config.yaml` is VeOmni's own, with `attn_implementation: flash_attention_2`. Like VeOmni's own loader,
 `PackedDataLoader` gives the trainer a list of micro-batches for each step, from VeOmni's collator, which takes the

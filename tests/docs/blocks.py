@@ -1,8 +1,8 @@
 """The code blocks of README.md and docs/, and the marks above them.
 
 A mark is an HTML comment, which readers do not see: `<!-- not run: needs Slurm -->` for a block that CI cannot run,
-`<!-- slow -->` for one that only `make check-docs` runs, and `<!-- ranks: 2 -->` for a page whose Python runs in two
-processes of one group. `<!-- file: train.py -->` names the file in which a reader saves a block.
+`<!-- ranks: 2 -->` for a page whose Python runs in two processes of one group, and `<!-- file: train.py -->` for a
+block that readers save in this file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LANGUAGES = {
 """Of a block, and what a test does with it."""
 
 GENERATED = ("cli.md", "loader-api.md")
-MARK = re.compile(r"<!-- (not run: .+|slow|ranks: \d+|file: \S+) -->")
+MARK = re.compile(r"<!-- (not run: .+|ranks: \d+|file: \S+) -->")
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,6 @@ class Block:
     def reason(self) -> str:
         """Why it is not run, or an empty string."""
         return self.mark.removeprefix("not run: ") if self.mark.startswith("not run: ") else ""
-
-    @property
-    def is_slow(self) -> bool:
-        """Whether only `make check-docs` runs it."""
-        return self.mark == "slow"
 
     def __str__(self) -> str:
         return f"{self.page}:{self.line}"
@@ -71,6 +66,11 @@ def read_blocks(page: str) -> list[Block]:
         marked = MARK.search(token.content) if token.type == "html_block" else None
         mark = marked[1] if marked else ""
     return found
+
+
+def linked_scripts(page: str) -> list[str]:
+    """The scripts of examples/ that a page tells its readers to save."""
+    return re.findall(r"\]\([./]*examples/(\w+\.py)\)", (ROOT / page).read_text(encoding="utf-8"))
 
 
 def num_ranks(page: str) -> int:

@@ -1,9 +1,11 @@
-"""A folder that has what the pages name: corpora, a tokenizer, a model, lengths, a profile, a packed set."""
+"""What the pages name: corpora, a tokenizer, models, lengths, a profile, a packed set, all of them tiny."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +18,9 @@ import pytest
 from packer_cli.cli.main import main
 from tests.cli_runner import run
 from tests.cost.test_measured import SETTINGS, profile_of
-from tests.docs.python import WORLD_SIZE
+from tests.docs.blocks import linked_scripts, read_blocks
+from tests.docs.installed import install_once
+from tests.docs.namespace import WORLD_SIZE
 from tests.s3_server import forget_buckets, s3_server
 
 LLAMA_8B = {
@@ -28,13 +32,33 @@ LLAMA_8B = {
     "intermediate_size": 14336,
     "vocab_size": 128256,
 }
-LLAMA_1B = LLAMA_8B | {"num_hidden_layers": 16, "hidden_size": 2048, "intermediate_size": 8192}
+TINY = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4, "num_attention_heads": 8}
+"""Of `MODEL`, which has weights. Degrees of the pages divide its layers and heads."""
 NUM_CHATS, NUM_JOURNALS = 150, 12
 
 
 @pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where `hbpack`, `python` and `torchrun` are, for a reader who installed the wheel."""
+    shared = "PYTEST_XDIST_WORKER" in os.environ
+    return install_once(tmp_path_factory.getbasetemp().parent if shared else tmp_path_factory.mktemp("installed"))
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`MODEL`: a tiny one, with weights."""
+    torch = pytest.importorskip("torch")
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("model")
+    LlamaForCausalLM(LlamaConfig(vocab_size=1024, **TINY)).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def inputs(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Everything but the packed set; nothing changes it."""
+    """All that needs no hbpack; nothing changes it."""
     folder = tmp_path_factory.mktemp("inputs")
     sample = repo / "examples" / "sample"
     chats = (sample / "chats.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
@@ -49,10 +73,8 @@ def inputs(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "path" / "to" / "model" / "config.json").write_text(json.dumps(LLAMA_8B))
     (folder / "path" / "to" / "tokenizer").symlink_to(sample / "tokenizer")
     (folder / "TOKENIZER").symlink_to(sample / "tokenizer")
-    (folder / "MODEL").mkdir()
-    (folder / "MODEL" / "config.json").write_text(json.dumps(LLAMA_1B))
-    (folder / "examples").symlink_to(repo / "examples")
-    (folder / "schemas").symlink_to(repo / "schemas")
+    (folder / "examples").mkdir()
+    (folder / "examples" / "sample").symlink_to(sample)
     (folder / "profile.json").write_text(profile_of(SETTINGS).model_dump_json())
     generator = np.random.default_rng(0)
     lengths = np.clip(generator.lognormal(6, 1, 3000), 1, 30_000).astype(np.int32)
@@ -87,20 +109,34 @@ def tokenized(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def scratch(
-    inputs: Path, packed: Path, tokenized: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[], Path]:
-    """Makes the current folder one that is a page's own."""
+    request: pytest.FixtureRequest, repo: Path, inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], Path]:
+    """Makes the current folder one that is a page's own, with what the page names and does not make itself."""
 
-    def make() -> Path:
-        for path in (*inputs.iterdir(), *tokenized.iterdir()):
-            (tmp_path / path.name).symlink_to(path)
-        shutil.copytree(packed, tmp_path / "OUT")
+    def make(page: str) -> Path:
+        code = "\n".join(block.source for block in read_blocks(page) if not block.reason)
+        sources = {path.name: path for path in inputs.iterdir()}
+        if "MODEL" in code:
+            sources["MODEL"] = request.getfixturevalue("model_folder")
+        if "corpus_text_document" in code:
+            sources |= {path.name: path for path in request.getfixturevalue("tokenized").iterdir()}
+        for name, path in sources.items():
+            if re.search(rf"\b{re.escape(name.removesuffix('.bin').removesuffix('.idx'))}\b", code):
+                (tmp_path / name).symlink_to(path)
+        if re.search(r"\bOUT\b", code) and not makes_set(code):
+            shutil.copytree(request.getfixturevalue("packed"), tmp_path / "OUT")
+        for name in linked_scripts(page):
+            shutil.copy(repo / "examples" / name, tmp_path)
         monkeypatch.chdir(tmp_path)
-        # The pages name many tokenizers, and the server of workers starts anew for each.
-        monkeypatch.setattr("packer_cli.stages.workers.default_workers", lambda: 1)
         return tmp_path
 
     return make
+
+
+def makes_set(code: str) -> bool:
+    """Whether `OUT` is an output where it is first named."""
+    before = code.partition("OUT")[0]
+    return re.search(r"(--output|-o) $", before) is not None
 
 
 @pytest.fixture
@@ -109,13 +145,9 @@ def buckets(inputs: Path, packed: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     pytest.importorskip("moto.server")
     fsspec = pytest.importorskip("fsspec")
     pytest.importorskip("s3fs")
-    from packer_cli.engine.processes import end_servers
-
     with s3_server() as server:
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setattr("packer_cli.remote.system._systems", {})
-        end_servers()  # Workers have the environment of the process that they are forked from.
         forget_buckets()
         storage = fsspec.filesystem("s3", endpoint_url=server.url, key="key", secret="secret")
         for name in ("corpus", "sets", "bucket"):
@@ -125,4 +157,3 @@ def buckets(inputs: Path, packed: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         storage.pipe("corpus/books/books.jsonl.gz", gzip.compress(chats))
         storage.put(str(packed), "bucket/out", recursive=True)
         yield
-    end_servers()

@@ -1,20 +1,15 @@
-"""Runs the shell blocks of a page as a reader would; hbpack runs inside this process, which saves imports."""
+"""Runs the shell blocks of a page as a reader would."""
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import shlex
 import subprocess
-import sys
-from contextlib import redirect_stderr, redirect_stdout
-from unittest.mock import patch
+from pathlib import Path
 
-from packer_cli.cli.main import main
 from tests.docs.blocks import ROOT, Block
 
-NEEDS_SHELL = re.compile(r"[|&;<>$()*~`]")
 SECONDS = re.compile(r"\b[\d.,]+ m?s\b")
 
 
@@ -27,37 +22,31 @@ def commands(block: Block) -> list[tuple[str, str]]:
     return [(line, "") for line in text.splitlines() if shlex.split(line, comments=True)]
 
 
-def run_block(block: Block) -> None:
+def run_block(block: Block, programs: Path) -> None:
     """Run a block in the current folder. A command must succeed, unless its printed output ends with an error."""
     for command, printed in commands(block):
-        code, output = run_command(command)
+        code, output = run_command(command, programs)
         may_fail = printed.rpartition("\nerror: ")[1] or printed.startswith("error: ")
         assert may_fail or code == 0, f"{block}: $ {command}\nexit code {code}\n{output}"
         if block.language == "console":
             check_output(block.page, command, output, printed)
 
 
-def run_command(command: str) -> tuple[int, str]:
+def run_command(command: str, programs: Path) -> tuple[int, str]:
     """Exit code, and what a terminal would show."""
-    words = shlex.split(command, comments=True)
-    if words[0] == "hbpack" and not NEEDS_SHELL.search(" ".join(words)):
-        return run_inside(words)
-    own = os.environ | {"PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])}
     shell = ["bash", "-euo", "pipefail", "-c", command]
-    done = subprocess.run(shell, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=own)
+    done = subprocess.run(
+        shell, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env=environment(programs),
+    )  # fmt: skip
     return done.returncode, done.stdout
 
 
-def run_inside(words: list[str]) -> tuple[int, str]:
-    """`hbpack` with these words, in this process."""
-    shown = io.StringIO()
-    code = 0
-    with patch.object(sys, "argv", words), redirect_stdout(shown), redirect_stderr(shown):
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-    return code, shown.getvalue()
+def environment(programs: Path) -> dict[str, str]:
+    """This process's, with the reader's programs first and without the tree."""
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    offline = {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"}
+    return own | offline | {"PATH": os.pathsep.join([str(programs), os.environ["PATH"]])}
 
 
 def check_output(page: str, command: str, output: str, printed: str) -> None:

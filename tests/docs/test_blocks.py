@@ -1,30 +1,32 @@
-"""Every code block of README.md and docs/ runs as it is printed, or says why it cannot."""
+"""Every code block of README.md and docs/ runs as it is printed, with an installed wheel, or says why it cannot."""
 
 from __future__ import annotations
 
 import json
 import re
+import sys
 from collections import Counter
-from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.docs.blocks import LANGUAGES, ROOT, Block, num_ranks, pages, read_blocks
+from packer_cli.cli.main import main
+from tests.cli_runner import run
+from tests.docs.blocks import LANGUAGES, Block, linked_scripts, num_ranks, pages, read_blocks
 from tests.docs.python import python
-from tests.docs.shell import commands, run_block, run_inside
+from tests.docs.shell import commands, run_block, run_command
 
 NOT_RUN: dict[str, dict[str, int]] = {
-    "README.md": {"CI calls both": 1},
-    "docs/cookbook.md": {"needs 8 GPUs": 10, "needs 4 GPUs": 1, "needs 3 GPUs": 1},
+    "README.md": {"CI calls both": 1, "CI has installed it": 1},
+    "docs/cookbook.md": {"needs MosaicML Composer": 1, "needs OLMo-core": 1, "needs VeOmni": 1},
     "docs/export.md": {"needs XTuner": 1, "needs mosaicml-streaming": 1},
     "docs/extending.md": {"tests/test_extending.py does, as a file of the package": 1},
-    "docs/from/axolotl.md": {"needs 8 GPUs": 1},
     "docs/from/megatron.md": {"needs Megatron's process groups": 1},
-    "docs/from/streaming.md": {"needs 8 GPUs": 1},
-    "docs/from/trl.md": {"needs 8 GPUs": 1},
+    "docs/from/streaming.md": {"needs MosaicML Composer": 1},
     "docs/loader.md": {"needs torchtitan": 1},
     "docs/profile.md": {"needs a GPU": 1},
     "docs/quickstart.md": {"CI has installed it": 1},
@@ -35,46 +37,78 @@ NOT_RUN: dict[str, dict[str, int]] = {
 }
 """Page -> why blocks of it are not run -> how many."""
 
+WITHOUT_COMMANDS = {
+    "docs/architecture.md": "what lies where in the tree",
+    "docs/benchmarks.md": "`make bench` measures and writes it",
+    "docs/faq.md": "answers",
+    "docs/hbp.md": "an explanation",
+    "docs/metrics.md": "what figures mean",
+}
+"""Pages with nothing to run, and what they are."""
 TUTORIAL = "docs/tutorial.md"
-"""tests/docs/test_tutorial.py follows it."""
+"""From a clone: tests/docs/test_tutorial.py follows it."""
+
+SMALLER = {
+    r"--gpus 8\b": "--gpus 2",
+    r"--nproc-per-node 8\b": "--nproc-per-node 2",
+    r"accelerate launch --num_processes 8\b": "torchrun --nproc-per-node 2",  # Without GPUs, it starts one process.
+    r"\b128k:8\b": "8k:2",
+    r"\b64k:8\b": "8k:2",
+    r"\b(16k|8k):1\b": "1k:1",
+    r"--max-steps 1000\b": "--max-steps 2",
+}
+"""What is smaller in the commands of a page that trains, for two cores without a GPU."""
+
 BLOCKS = {page: read_blocks(page) for page in pages()}
-SLOW_PAGES = ["README.md", "docs/api.md", "docs/cookbook.md", "docs/export.md", "docs/loader.md"]
-"""Pages that take long as a whole: they draw a report, run strategies, or import trainers."""
-HAS_SLOW = [page for page, blocks in BLOCKS.items() if page in SLOW_PAGES or any(block.is_slow for block in blocks)]
-QUICK = [page for page, blocks in BLOCKS.items() if blocks and page not in (TUTORIAL, *SLOW_PAGES)]
-
-
-@pytest.mark.parametrize("page", QUICK)
-def test_the_blocks_of_a_page_run(page, scratch):
-    run_page(page, [block for block in BLOCKS[page] if not block.is_slow], scratch)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", HAS_SLOW)
-def test_all_blocks_of_a_page_run(page, scratch, request):
-    if any("s3://" in block.source for block in BLOCKS[page]):
+@pytest.mark.parametrize("page", sorted(BLOCKS.keys() - WITHOUT_COMMANDS - {TUTORIAL}))
+def test_the_blocks_of_a_page_run(page, scratch, programs, request):
+    blocks = [block for block in BLOCKS[page] if not block.reason]
+    if any("s3://" in block.source for block in blocks):
         request.getfixturevalue("buckets")
-    run_page(page, BLOCKS[page], scratch)
-
-
-def run_page(page: str, blocks: list[Block], scratch: Callable[[], Path]) -> None:
-    """Run those blocks of a page, in order, in a folder of its own."""
-    runnable = [block for block in blocks if not block.reason]
+    folder = scratch(page)
     with ExitStack() as stack:
-        if runnable:
-            folder = scratch()
-        if any(block.language == "python" for block in runnable):
+        if any(block.language == "python" for block in blocks):
             pytest.importorskip("torch")
-            processes = stack.enter_context(python(num_ranks(page), folder))
-        for block in runnable:
+            processes = stack.enter_context(python(num_ranks(page), folder, programs))
+        for block in smaller(blocks):
             if block.language in ("bash", "console"):
-                run_block(block)
+                run_block(block, programs)
             elif block.language == "python":
                 processes.run(block)
             elif block.language == "yaml":
                 assert yaml.safe_load(block.source), block
             elif block.language == "json":
                 assert json.loads(block.source), block
+
+
+def smaller(blocks: list[Block]) -> list[Block]:
+    """The blocks of a page, changed as `SMALLER` says if any of them trains."""
+    if not any(re.search(r"^(torchrun|accelerate launch)\b", block.source, re.MULTILINE) for block in blocks):
+        return blocks
+    changed = []
+    for block in blocks:
+        source = block.source
+        for pattern, less in SMALLER.items():
+            source = re.sub(pattern, less, source)
+        changed.append(replace(block, source=source))
+    return changed
+
+
+@pytest.mark.slow
+def test_the_wheel_is_what_runs(programs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, output = run_command("python -c 'import packer_cli; print(packer_cli.__file__)'", programs)
+    assert code == 0
+    assert Path(output).is_relative_to(programs.parent)
+
+
+def test_every_page_runs_or_says_why_not():
+    """Of a page without a block that is run, each block has a reason."""
+    without = {page for page, blocks in BLOCKS.items() if not {block.language for block in blocks} - {"text"}}
+    assert without == set(WITHOUT_COMMANDS)
 
 
 def test_blocks_that_are_not_run_are_these():
@@ -97,17 +131,33 @@ def test_a_wrong_block_is_found(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     block = Block("docs/none.md", 7, "bash", "hbpack stats \\\n    OUT\n", "")
     assert commands(block) == [("hbpack stats      OUT", "")]
+    programs = Path(sys.executable).parent
     with pytest.raises(AssertionError, match=r"docs/none\.md:7: \$ hbpack stats +OUT\nexit code 2"):
-        run_block(block)
+        run_block(block, programs)
     printed = Block("docs/none.md", 7, "console", "$ echo a; echo 3.2 s\na\n0.5 s\n$ echo b\nc\n", "")
     with pytest.raises(AssertionError, match=r"\$ echo b\nprints\nb\n\nand not\nc"):
-        run_block(printed)
+        run_block(printed, programs)
     wrong = Block("docs/none.md", 7, "python", "\n1 / 0\n", "")
     with (
-        python(2, tmp_path) as processes,
+        python(2, tmp_path, programs) as processes,
         pytest.raises(AssertionError, match=r"(?s)none\.md\", line 8.*ZeroDivision"),
     ):
         processes.run(wrong)
+
+
+@pytest.mark.parametrize("page", [page for page in BLOCKS if linked_scripts(page)])
+def test_scripts_get_a_plan_that_they_can_train(page):
+    """For as many GPUs as they start; one whose rows are shared goes to a script that shares rows."""
+    plans = {}
+    for command, _ in chain.from_iterable(commands(block) for block in BLOCKS[page] if block.language == "bash"):
+        if found := re.search(r"^hbpack (?:pack|plan) .*--output (\S+)", command):
+            plans[found[1]] = command
+        elif found := re.search(r"(?:--nproc-per-node|--num_processes) (\d+) (\w+\.py) .*?\b([A-Z]{3,})\b", command):
+            gpus, script, packed = found.groups()
+            planned = plans[packed]
+            assert f"--gpus {gpus} " in planned, command
+            is_shared = re.search(r"--groups \S+:([2-9]|\d\d)\b", planned) is not None
+            assert is_shared == (script == "sequence_parallel.py"), command
 
 
 def test_commands_that_are_not_run_exist():
@@ -116,11 +166,11 @@ def test_commands_that_are_not_run_exist():
         (block, found)
         for block in blocks
         for command, _ in commands(block)
-        for found in re.findall(r"\bhbpack ([a-z][^\"']*)|\b(examples/\w+\.py)", command)
+        for found in re.findall(r"\bhbpack ([a-z][^\"']*)|\b(\w+\.py)\b", command)
     ]
     assert named
     for block, (words, script) in named:
-        assert not script or (ROOT / script).is_file(), f"{block}: there is no {script}"
+        assert not script or script in linked_scripts(block.page), f"{block}: the page has no link to {script}"
         if words:  # click reads all options before it shows the help.
-            code, output = run_inside(["hbpack", *words.split(), "--help"])
-            assert code == 0, f"{block}: {output}"
+            done = run(main, *words.split(), "--help")
+            assert done.code == 0, f"{block}: {done.stderr}"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import tomllib
 
 import click
 import pytest
 
 import packer_cli
 from packer_cli.cli.main import COMMANDS, cli
-from tests.docs.blocks import ROOT
+from tests.docs.blocks import ROOT, pages
 
 
 def page(name):
@@ -33,6 +34,15 @@ def test_every_command_has_a_guide():
     pages = [path for path in (ROOT / "docs").rglob("*.md") if path.name != "cli.md"]
     text = "\n".join(path.read_text(encoding="utf-8") for path in pages)
     assert [name for name in COMMANDS if not re.search(rf"hbpack {name}\b", text)] == []
+
+
+def test_the_distributions_have_the_extras_that_pages_install():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = {"hbpack": set(project["optional-dependencies"]), "hbpack-loader": {"remote"}}
+    text = "\n".join((ROOT / name).read_text(encoding="utf-8") for name in pages())
+    named = re.findall(r"(hbpack(?:-loader)?)\[([a-z,]+)\]", text)
+    assert named
+    assert [(name, words) for name, words in named if not set(words.split(",")) <= extras[name]] == []
 
 
 def test_the_reference_has_everything_that_is_public():

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli_runner import pack_words, run_process
 from tests.examples.launcher import Launcher
 
 pytest.importorskip("torch")
@@ -115,7 +116,7 @@ def test_merged_samples_would_train_otherwise(
         ("pytorch_fsdp", FREE, ["--parallel", "ddp"]),
         ("sequence_parallel", SHARED, []),
         ("transformers_trainer", OWN_GPU, []),
-        ("trl_sft", OWN_GPU, ["--tokenizer", "examples/sample/tokenizer"]),
+        ("trl_sft", OWN_GPU, []),
         ("accelerate_loop", OWN_GPU, []),
         ("lightning_module", OWN_GPU, []),
         ("torchtitan_style", OWN_GPU, []),
@@ -155,14 +156,11 @@ def test_a_single_process_needs_no_torchrun(
     pack: Callable[..., Path],
     wanted: Train,
     model_folder: Path,
-    repo: Path,
     tmp_path: Path,
     name: str,
 ) -> None:
     packed = pack(OWN_GPU, 1)
     options = ["--output", tmp_path / "run", "--lr", LEARNING_RATE, "--model", model_folder]
-    if name == "trl_sft":
-        options += ["--tokenizer", repo / "examples" / "sample" / "tokenizer"]
     assert_same(lines_of(run(name, packed, "--max-steps", 2, *options, num_ranks=1)), wanted(packed), 2)
     assert distance(tmp_path / "run" / "final", wanted(packed), 2) < 1e-3
 
@@ -174,6 +172,16 @@ def test_shared_rows_are_refused_where_they_would_train_wrong(
     text = run(name, pack(SHARED, 2), "--max-steps", 1, "--output", tmp_path / "run", fails=True)
     assert "groups that share rows" in text
     assert not lines_of(text)
+
+
+def test_a_tokenizer_that_is_not_there_is_asked_for(run: Callable[..., str], repo: Path, tmp_path: Path) -> None:
+    tokenizer = shutil.copytree(repo / "examples" / "sample" / "tokenizer", tmp_path / "tokenizer")
+    words = pack_words(repo, "journals.jsonl")
+    words[words.index("--tokenizer") + 1] = str(tokenizer)
+    packed = run_process([*words, "--groups", "1k", "--gpus", "1", "--output"], tmp_path / "OUT")
+    shutil.rmtree(tokenizer)
+    text = run("trl_sft", packed, "--max-steps", 1, "--output", tmp_path / "run", num_ranks=1, fails=True)
+    assert f"the set's tokenizer ({tokenizer}) is not on this machine: give --tokenizer PATH" in text
 
 
 def test_fsdp_refuses_ranks_that_do_not_meet(

@@ -1,0 +1,57 @@
+"""An environment in which hbpack is installed from a wheel, as a reader has it, beside what is installed here."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from tests.docs.blocks import ROOT
+
+SOURCES = ("packer_cli", "pyproject.toml", "README.md", "LICENSE")
+LAUNCHERS = {"torchrun": "torch.distributed.run"}
+"""Programs of other packages that start scripts, and the modules that they run."""
+
+
+def install_once(folder: Path) -> Path:
+    """The folder of the environment's programs; of several processes that call this, one makes it."""
+    programs = folder / "installed" / "bin"
+    with (folder / "installed.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (programs / "hbpack").exists():
+            _install(folder / "installed", _build(folder))
+    return programs
+
+
+def _build(folder: Path) -> Path:
+    """A wheel of the tree, built from a copy, since setuptools leaves files of its own beside the sources."""
+    sources = folder / "sources"
+    sources.mkdir()
+    for name in SOURCES:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, sources / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, sources)
+    _run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, sources)
+    (wheel,) = folder.glob("hbpack-*.whl")
+    return wheel
+
+
+def _install(environment: Path, wheel: Path) -> None:
+    """Make the environment. Packages of this one are found after its own, but not the tree."""
+    _run(sys.executable, "-m", "venv", "--without-pip", environment)
+    python = environment / "bin" / "python"
+    site = Path(sysconfig.get_path("purelib", vars={"base": str(environment)}))
+    (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    for name, module in LAUNCHERS.items():
+        (environment / "bin" / name).write_text(f'#!/bin/sh\nexec "{python}" -m {module} "$@"\n', encoding="utf-8")
+        (environment / "bin" / name).chmod(0o755)
+    _run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", "--no-compile", wheel)
+
+
+def _run(*words: object) -> None:
+    done = subprocess.run([*map(str, words)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
