@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from packer_cli.config import TokenizeConfig
@@ -135,6 +136,17 @@ def all_rejected(index: StoreIndex) -> str:
         remedy = "" if rule == "all" else " (--loss-on all trains on every token)"
         return f"no record has loss tokens with --loss-on {rule}{remedy}"
     return "every record was rejected"
+
+
+def not_used(index: StoreIndex) -> list[str]:
+    """A warning for each thing that records hold and that is not used."""
+    counts: Counter[str] = Counter()
+    for part in index.parts:
+        counts.update(part.unused)
+    return [
+        f"{counted(count, 'record')} {'has' if count == 1 else 'have'} {what}"
+        for what, count in sorted(counts.items())
+    ]
 
 
 def repeated(index: StoreIndex) -> str | None:

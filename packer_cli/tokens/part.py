@@ -192,6 +192,7 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink, *, is_weighted: bo
     num_samples = np.zeros(len(task.slices), dtype=np.int64)
     num_with_special = num_without_loss = num_open = 0
     shapes: Counter[str] = Counter()
+    unused: Counter[str] = Counter()
     rejects = RejectsWriter(sink, task.name, len(task.slices))
     with rejects, sink.file(task.name) as file:
         writer = PartWriter(file, token_type(tokenizer.vocab_size), is_weighted=is_weighted)
@@ -202,6 +203,7 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink, *, is_weighted: bo
             task.max_record_bytes,
             tokenizer.vocab_size,
             tokenizer.eos_token_id,
+            unused,
         )
         for batch in encoder.encode_all(batches):
             encoded, without_loss = drop_without_loss(batch)
@@ -237,6 +239,7 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink, *, is_weighted: bo
         "num_with_special": num_with_special,
         "num_open": num_open,
         "shapes": dict(sorted(shapes.items())),
+        "unused": dict(sorted((unused + encoder.unused).items())),
         "num_bytes": file.num_bytes,
         "xxh3": file.hexdigest(),
         "rejects_xxh3": rejects.xxh3,

@@ -17,6 +17,10 @@ ALPACA = {"instruction": "Add.", "input": "1 2", "output": "3"}
 PAIR = {"prompt": "1 + 1 =", "completion": " 2"}
 TEXT = {"text": "A text."}
 IDS = {"input_ids": [5, 6, 7]}
+NO_TOOLS = (
+    "{% for message in messages %}{{ message.role ~ ': ' ~ message.content ~ eos_token }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
+)
 RECORDS = (CHAT, CHAT, ALPACA, PAIR, TEXT, IDS)
 
 
@@ -126,6 +130,32 @@ def test_samples_without_a_loss(hbpack, tokenize, lines_of, tmp_path):
         "error: no record has loss tokens with --loss-on tool-calls (--loss-on all trains on every token), see "
         f"'{tmp_path}/out/rejected.jsonl'"
     )
+
+
+def test_what_is_not_used_is_said_once(tokenize, lines_of, tmp_path):
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    records = [
+        {**CHAT, "tools": tools, "functions": []},
+        {**CHAT, "tools": tools, "functions": tools},
+        {**CHAT, "images": ["a.png"]},
+        {**PAIR, "tools": tools, "label": True},
+        {**PAIR, "label": False},
+    ]
+    more = lines_of({"text": "A long text. " * 400_000, "label": 1}, name="more.jsonl")  # A part of its own.
+    done = tokenize(lines_of(*records), more, "--chat-template", NO_TOOLS)
+    assert done.code == 0
+    expected = {
+        '1 record has "functions", which hbpack does not use (it reads "tools")',
+        '1 record has "label", which hbpack does not use',
+        '1 record has "tools", which have no place in a prompt that is a string',
+        '2 records have "tools", which the chat template does not write',
+    }
+    assert [line for line in done.stderr.splitlines() if "warning" in line] == [
+        f"warning: {text}" for text in sorted(expected)
+    ]
+    assert [line for _, line, _ in rejected(tmp_path / "out")] == [3, 5]
+    again = tokenize(lines_of(*records), more, "--chat-template", NO_TOOLS)
+    assert lines_without_seconds(again)[4:-4] == lines_without_seconds(done)[4:-4]
 
 
 def test_pieces_without_a_loss(hbpack, tokenize, lines_of, tmp_path):
