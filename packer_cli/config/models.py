@@ -30,7 +30,8 @@ class TokenizeConfig(Model):
     ] = "auto"
     """Shape of the records; `auto` detects it for each record."""
     chat_template: Annotated[str | None, Panel.TOKENS] = None
-    """Jinja file (or text) to use instead of the tokenizer's own template."""
+    """Template to use instead of the tokenizer's own: a Jinja file (or text), or a name: chatml, gemma3, llama3,
+    llama3.1, mistral, phi3, qwen2.5, qwen3."""
     loss_on: Annotated[str, AfterValidator(read_loss_on), Panel.TOKENS] = "completion"
     """`completion`: assistant turns and completions (and all of a plain text); `all`: every token; `last-turn`: the
     last assistant turn; `reasoning`: the thinking in assistant turns; `no-reasoning`: assistant turns without it;

@@ -55,7 +55,8 @@ def run_init(options: InitOptions) -> Draft:
         draft.ask(
             "chat-template",
             "path/to/template.jinja",
-            "The data holds conversations, and the tokenizer has no chat template: name a Jinja file with one.",
+            "The data holds conversations, and the tokenizer has no chat template: name a Jinja file with one, "
+            "or one that hbpack knows, such as chatml.",
         )
     draft.options = {"output": _PACKED, **draft.options, "gpus": options.gpus}
     draft.reasons["output"] = "The folder that the packed set is written to."

@@ -174,8 +174,8 @@ def _alpaca_form(task: PartTask) -> AlpacaForm:
     has_template = _tokenizer(task).chat_template is not None
     if task.alpaca == "template" and not has_template:
         raise TokenizerError(
-            "--alpaca template needs a chat template, and the tokenizer has none; give one with --chat-template FILE, "
-            "or choose --alpaca stanford"
+            "--alpaca template needs a chat template, and the tokenizer has none; give one with --chat-template "
+            "(a Jinja file, or a name such as chatml), or choose --alpaca stanford"
         )
     if task.alpaca == "auto":
         return "template" if has_template else "stanford"

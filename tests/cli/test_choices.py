@@ -198,8 +198,8 @@ def test_a_tokenizer_without_eos(tokenize, lines_of, tokenizer, tmp_path):
     )
     assert tokenize(lines_of(TEXT), "--tokenizer", bare, "--append-eos", "always") == (2, "", message)
     assert tokenize(lines_of(TEXT), "--tokenizer", bare, "--alpaca", "template").stderr.splitlines()[-1] == (
-        "error: --alpaca template needs a chat template, and the tokenizer has none; give one with "
-        "--chat-template FILE, or choose --alpaca stanford"
+        "error: --alpaca template needs a chat template, and the tokenizer has none; give one with --chat-template "
+        "(a Jinja file, or a name such as chatml), or choose --alpaca stanford"
     )
     assert not (tmp_path / "out").exists()
 

@@ -174,7 +174,8 @@ def bare(sample, tmp_path) -> Path:
 
 
 NO_TEMPLATE = (
-    "error: the data holds conversations, but the tokenizer has no chat template; give one with --chat-template FILE"
+    "error: the data holds conversations, but the tokenizer has no chat template; give one with --chat-template, a "
+    "Jinja file or a name such as chatml"
 )
 
 

@@ -11,18 +11,18 @@ from tests.tokens.published_templates import PUBLISHED
 
 TOOLS = [{"type": "function", "function": {"name": "look_up", "description": "", "parameters": {}}}]
 CALL = {"type": "function", "function": {"name": "look_up", "arguments": {}}}
-NOTHING = Ignored(False, False, False, False)
+NOTHING = Ignored(False, False, False, False, False)
 IGNORED = {
-    "chatml": Ignored(True, False, True, True),
-    "chatml-generation": Ignored(True, False, True, True),
+    "chatml": Ignored(True, False, True, True, False),
+    "chatml-generation": Ignored(True, False, True, True, False),
     "qwen2.5": NOTHING._replace(reasoning=True),
-    "qwen3": NOTHING,
-    "llama2": Ignored(True, False, True, True),
-    "llama3": Ignored(True, False, True, True),
-    "llama3.1": NOTHING._replace(reasoning=True),
+    "qwen3": NOTHING._replace(parts=True),  # As nothing.
+    "llama2": Ignored(True, False, True, True, False),
+    "llama3": Ignored(True, False, True, True, True),
+    "llama3.1": NOTHING._replace(reasoning=True, parts=True),
     # It writes a system message beside the last question alone, and only if nothing answers that.
     "mistral": NOTHING._replace(reasoning=True, system=True),
-    "gemma": Ignored(True, False, True, True),  # It refuses a system message.
+    "gemma": Ignored(True, False, True, True, True),  # It refuses a system message.
 }
 
 
@@ -76,3 +76,19 @@ def test_a_template_without_system_messages(load):
     documents = [Document("messages", 1, messages=[{"role": "system", "content": "Be brief."}, *turns("Hi", "Hello")])]
     encode(encoder, documents)
     assert encoder.unused == {"a system message, which the chat template does not write": 1}
+
+
+def test_content_in_parts(load):
+    """Qwen3's template writes none of it, and Llama 3's writes Python."""
+    parts = [
+        {**message, "content": [{"type": "text", "text": message["content"]}]} for message in turns("Hi", "Hello")
+    ]
+    documents = [Document("messages", 1, messages=[turns("Hi")[0], parts[1]])]
+    for name in ("qwen3", "llama3"):
+        batch = encode(Encoder(load("bytes", PUBLISHED[name][0])), documents)
+        (reject,) = batch.rejects
+        assert reject.reason == (
+            "the chat template does not write content that is an array of parts, as message 2 has it; write it as a "
+            "string"
+        )
+    assert len(encode(Encoder(load("bytes", PUBLISHED["macros"][0])), documents).lines) == 1

@@ -160,7 +160,7 @@ class Preparer:
         if template is None:
             raise TokenizerError(
                 "the data holds conversations, but the tokenizer has no chat template; "
-                "give one with --chat-template FILE"
+                "give one with --chat-template, a Jinja file or a name such as chatml"
             )
         renderer = self._renderers.get(template)
         if renderer is None:
