@@ -121,6 +121,8 @@ class TokenizeOptions(TypedDict, total=False):
     append_eos: Literal["auto", "always", "never"] | None
     """Which samples get the EOS token at their end, and are trained on it: `auto`: completions, texts, and chats whose
     template does not end the last turn; `always`: every sample that does not end with it; `never`: none."""
+    eos_token: str | None
+    """EOS token to use instead of the tokenizer's own, or if it has none; a token of its vocabulary."""
     alpaca: Literal["auto", "template", "stanford"] | None
     """What Alpaca records become: `template`: a conversation for the chat template; `stanford`: the prompt of the
     Stanford Alpaca project and its completion; `auto`: the template if there is one."""

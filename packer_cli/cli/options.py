@@ -32,6 +32,7 @@ _METAVARS = {
     "cost": "quadratic|profile|A,B",
     "cp_sharding": "sequence|document|auto[:rho=R]",
     "chat_template": "FILE|NAME",
+    "eos_token": "TOKEN",
     "loss_on": "PART[+PART]",
     "global_tokens": "TOKENS",
     "shard_size": "BYTES",

@@ -81,7 +81,7 @@ class Sampler:
 
             loaded = load_tokenizer(tokenizer, chat_template=chat_template)
             self._form = "stanford" if loaded.chat_template is None else "template"
-            self._encoder = Encoder(loaded, append_eos="auto")
+            self._encoder = Encoder(loaded, append_eos="never" if loaded.eos_token_id is None else "auto")
         self._reader = SliceReader(alpaca_form=self._form, batch_bytes=1 << 16)
 
     def look(self, inputs: Sequence[str]) -> list[Look]:

@@ -121,8 +121,6 @@ def _ends(index: StoreIndex, num_open: int, num_samples: int) -> str:
         return "every sample ends with EOS or an end of turn"
     if index.options["append_eos"] == "never":
         why = "--append-eos never"
-    elif index.tokenizer["eos_token_id"] is None:
-        why = 'the tokenizer has no EOS token; add "eos_token" to its tokenizer_config.json'
     else:
         why = "pre-tokenized records, and chats in which the assistant does not speak last, stay as they are"
     ends = "ends" if num_open == 1 else "end"

@@ -181,20 +181,34 @@ def test_a_tokenizer_without_eos(tokenize, lines_of, tokenizer, tmp_path):
     bare = tmp_path / "bare"
     bare.mkdir()
     shutil.copy(tokenizer / "tokenizer.json", bare)
-    done = tokenize(lines_of(ALPACA, PAIR, TEXT), "--tokenizer", bare)
-    assert done.code == 0
+    refused = (
+        "error: texts, completions and chats that the template leaves open end with EOS, and the tokenizer has none; "
+        "name a token of its vocabulary with --eos-token TOKEN, or leave them open with --append-eos never\n"
+    )
+    for records in ([TEXT], [ALPACA], [PAIR]):
+        assert tokenize(lines_of(*records), "--tokenizer", bare) == (2, "", refused)  # Before anything is tokenized.
+        assert not (tmp_path / "out").exists()
+    late = tokenize(lines_of(IDS, TEXT), "--tokenizer", bare)
+    assert (late.code, late.stderr.splitlines()[-1] + "\n") == (2, refused)
+    assert not (tmp_path / "out").exists()
+    done = tokenize(lines_of(IDS), "--tokenizer", bare)
     assert done.stderr.splitlines()[1::2][:2] == [
         "template   none; Alpaca records take Stanford's prompt",
         "EOS        none: the tokenizer has no EOS token",
     ]
-    assert done.stderr.splitlines()[-1] == (
-        "3 of 3 samples end without EOS or an end of turn: the tokenizer has no EOS token; "
-        'add "eos_token" to its tokenizer_config.json'
-    )
+    shutil.rmtree(tmp_path / "out")
+    done = tokenize(lines_of(ALPACA, PAIR, TEXT), "--tokenizer", bare, "--append-eos", "never")
+    assert done.stderr.splitlines()[-1] == ("3 of 3 samples end without EOS or an end of turn: --append-eos never")
+    done = tokenize(lines_of(ALPACA, PAIR, TEXT), "--tokenizer", bare, "--eos-token", "<|end|>")
+    assert done.stderr.splitlines()[3] == "EOS        <|end|> after completions, texts and chats that are left open"
+    assert done.stderr.splitlines()[-1] == "every sample ends with EOS or an end of turn"
+    named = samples(tmp_path / "out")
+    done = tokenize(lines_of(ALPACA, PAIR, TEXT), "--alpaca", "stanford", "--chat-template", "{{ messages }}")
+    assert samples(tmp_path / "out") == named  # The tokenizer's folder names the same one.
     shutil.rmtree(tmp_path / "out")
     message = (
-        "error: --append-eos always needs an EOS token, but the tokenizer has none; "
-        'add "eos_token" to its tokenizer_config.json\n'
+        "error: --append-eos always needs an EOS token, and the tokenizer has none; name a token of its vocabulary "
+        "with --eos-token TOKEN\n"
     )
     assert tokenize(lines_of(TEXT), "--tokenizer", bare, "--append-eos", "always") == (2, "", message)
     assert tokenize(lines_of(TEXT), "--tokenizer", bare, "--alpaca", "template").stderr.splitlines()[-1] == (

@@ -108,8 +108,8 @@ class Encoder:
     ):
         if append_eos == "always" and tokenizer.eos_token_id is None:
             raise TokenizerError(
-                "--append-eos always needs an EOS token, but the tokenizer has none; "
-                'add "eos_token" to its tokenizer_config.json'
+                "--append-eos always needs an EOS token, and the tokenizer has none; name a token of its vocabulary "
+                "with --eos-token TOKEN"
             )
         self._tokenizer = tokenizer
         self._options: dict[str, Any] = {
@@ -178,7 +178,7 @@ class Encoder:
         """The samples of a batch, in the order of lines.
 
         Raises:
-            TokenizerError: there are conversations but no chat template.
+            TokenizerError: there are conversations but no chat template, or samples to be ended but no EOS.
             BackendMismatch: see the module.
         """
         held = _Held()

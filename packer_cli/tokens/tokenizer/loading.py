@@ -94,7 +94,7 @@ def _text_fingerprint(text: str) -> str:
     return xxhash.xxh3_128_hexdigest(text.encode("utf-8", "surrogatepass"))
 
 
-def load_tokenizer(path: str, *, chat_template: str | None = None) -> LoadedTokenizer:
+def load_tokenizer(path: str, *, chat_template: str | None = None, eos_token: str | None = None) -> LoadedTokenizer:
     """Load a tokenizer.
 
     Args:
@@ -102,6 +102,7 @@ def load_tokenizer(path: str, *, chat_template: str | None = None) -> LoadedToke
             and chat_template.jinja are optional); one such file, whose siblings are used too; or a Hugging Face Hub
             name (looked up in the local cache first).
         chat_template: Jinja text, a file that holds it, or a name of `NAMED`, instead of the tokenizer's own.
+        eos_token: a token of the vocabulary, instead of the tokenizer's own EOS.
 
     Raises:
         TokenizerError: the tokenizer or the template cannot be loaded, or hbpack cannot use it.
@@ -113,6 +114,8 @@ def load_tokenizer(path: str, *, chat_template: str | None = None) -> LoadedToke
             f"{path}: {type(hf).__name__} runs in pure Python, but hbpack needs a fast tokenizer; "
             "convert it to a tokenizer.json first"
         )
+    if eos_token is not None:
+        _set_eos(hf, eos_token, path)
     templates = hf.chat_template
     tool_template = None
     if chat_template is None:
@@ -150,6 +153,15 @@ def _check_tokens(backend: Any, name: str, path: str) -> None:
                 f"--chat-template {name} writes {token}, which is not a token of {path}; add it to the tokenizer and "
                 "the model, or choose another template"
             )
+
+
+def _set_eos(hf: Any, token: str, path: str) -> None:
+    """Raise TokenizerError unless the vocabulary has the token."""
+    if hf.backend_tokenizer.token_to_id(token) is None:
+        known = sorted(str(added) for added in hf.added_tokens_decoder.values() if added.special)
+        some = f"; its special tokens are {', '.join(known[:10])}{', ...' if len(known) > 10 else ''}" if known else ""
+        raise TokenizerError(f"--eos-token {token!r} is not in the vocabulary of {path}{some}")
+    hf.eos_token = token
 
 
 def _id_of(hf: Any, name: str) -> int | None:
