@@ -112,7 +112,8 @@ class TokenizeOptions(TypedDict, total=False):
     schema: Literal["auto", "messages", "alpaca", "prompt-completion", "text", "tokens"] | None
     """Shape of the records; `auto` detects it for each record."""
     chat_template: str | os.PathLike[str] | None
-    """Jinja file (or text) to use instead of the tokenizer's own template."""
+    """Template to use instead of the tokenizer's own: a Jinja file (or text), or a name: chatml, gemma3, llama3,
+    llama3.1, mistral, phi3, qwen2.5, qwen3."""
     loss_on: str | None
     """`completion`: assistant turns and completions (and all of a plain text); `all`: every token; `last-turn`: the
     last assistant turn; `reasoning`: the thinking in assistant turns; `no-reasoning`: assistant turns without it;
@@ -120,6 +121,8 @@ class TokenizeOptions(TypedDict, total=False):
     append_eos: Literal["auto", "always", "never"] | None
     """Which samples get the EOS token at their end, and are trained on it: `auto`: completions, texts, and chats whose
     template does not end the last turn; `always`: every sample that does not end with it; `never`: none."""
+    eos_token: str | None
+    """EOS token to use instead of the tokenizer's own, or if it has none; a token of its vocabulary."""
     alpaca: Literal["auto", "template", "stanford"] | None
     """What Alpaca records become: `template`: a conversation for the chat template; `stanford`: the prompt of the
     Stanford Alpaca project and its completion; `auto`: the template if there is one."""

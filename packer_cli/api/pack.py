@@ -54,9 +54,10 @@ def pack(
     plan, write = config_of(PlanConfig, options), config_of(WriteConfig, options)
     workers = config_of(WorkersConfig, options).workers
     from packer_cli.stages.workers import make_engine
+    from packer_cli.tokens.ahead import NamedTokenizer
 
     folder = as_path(output)
-    with make_engine(workers, engine, tokenizer=tokenize.tokenizer, chat_template=tokenize.chat_template) as running:
+    with make_engine(workers, engine, tokenizer=NamedTokenizer.of(tokenize)) as running:
         from packer_cli.stages.pack import run_pack
 
         header = run_pack(tokenize, plan, None if dry_run else write, folder, running)

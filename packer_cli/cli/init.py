@@ -80,6 +80,8 @@ def command(
     for text in result.lost:
         warn(f"not carried over: {text}")
     pack = shown_command("hbpack", "pack", "--config", output)
-    missing = [name for name in result.unknown if name in ("tokenizer", "chat-template", "groups", "gpus")]
+    missing = [
+        name for name in result.unknown if name in ("tokenizer", "chat-template", "eos-token", "groups", "gpus")
+    ]
     first = [f"give {', '.join(missing)} in it"] if missing else []
     say_next(f"Wrote {output}, for {counted(len(result.inputs), 'input')}", ", then ".join([*first, pack]))

@@ -205,8 +205,9 @@ def _start_early(words: list[str]) -> None:
     tokenizer = _value_of("--tokenizer", words)
     if tokenizer and words[0] in _ON_WORKERS and not any(word.startswith(_NOT_EARLY) for word in words):
         from packer_cli.stages.workers import start_server
+        from packer_cli.tokens.ahead import NamedTokenizer
 
-        start_server(tokenizer, _value_of("--chat-template", words))
+        start_server(NamedTokenizer(tokenizer, _value_of("--chat-template", words), _value_of("--eos-token", words)))
 
 
 def _value_of(option: str, words: list[str]) -> str | None:

@@ -32,7 +32,8 @@ _METAVARS = {
     "curriculum": "NAME[:START]",
     "cost": "quadratic|profile|A,B",
     "cp_sharding": "sequence|document|auto[:rho=R]",
-    "chat_template": "FILE",
+    "chat_template": "FILE|NAME",
+    "eos_token": "TOKEN",
     "loss_on": "PART[+PART]",
     "global_tokens": "TOKENS",
     "shard_size": "BYTES",
@@ -223,7 +224,7 @@ def _option(name: str, field: FieldInfo, is_optional: bool) -> Decorator:
 
 def _kind(name: str) -> Value:
     metavar = _METAVARS.get(name, "N")
-    if metavar in ("PATH", "FILE"):
+    if metavar in ("PATH", "FILE", "FILE|NAME"):
         return Value()
     return Value(_REGISTRIES.get(name, words_of(metavar)))
 

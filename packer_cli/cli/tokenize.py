@@ -45,8 +45,9 @@ def command(output: str, shard: str | None, as_json: bool, workers: int | None, 
     """
     config, ids = validate(TokenizeConfig, values), array_ids(shard)
     from packer_cli.stages.workers import make_engine
+    from packer_cli.tokens.ahead import NamedTokenizer
 
-    with make_engine(workers, engine, tokenizer=config.tokenizer, chat_template=config.chat_template) as running:
+    with make_engine(workers, engine, tokenizer=NamedTokenizer.of(config)) as running:
         from packer_cli.stages.tokenize import run_tokenize
 
         index = run_tokenize(config, as_path(output), running, ids)

@@ -30,7 +30,8 @@ class TokenizeConfig(Model):
     ] = "auto"
     """Shape of the records; `auto` detects it for each record."""
     chat_template: Annotated[str | None, Panel.TOKENS] = None
-    """Jinja file (or text) to use instead of the tokenizer's own template."""
+    """Template to use instead of the tokenizer's own: a Jinja file (or text), or a name: chatml, gemma3, llama3,
+    llama3.1, mistral, phi3, qwen2.5, qwen3."""
     loss_on: Annotated[str, AfterValidator(read_loss_on), Panel.TOKENS] = "completion"
     """`completion`: assistant turns and completions (and all of a plain text); `all`: every token; `last-turn`: the
     last assistant turn; `reasoning`: the thinking in assistant turns; `no-reasoning`: assistant turns without it;
@@ -38,6 +39,8 @@ class TokenizeConfig(Model):
     append_eos: Annotated[Literal["auto", "always", "never"], Panel.TOKENS] = "auto"
     """Which samples get the EOS token at their end, and are trained on it: `auto`: completions, texts, and chats whose
     template does not end the last turn; `always`: every sample that does not end with it; `never`: none."""
+    eos_token: Annotated[str | None, Panel.TOKENS] = Field(default=None, min_length=1)
+    """EOS token to use instead of the tokenizer's own, or if it has none; a token of its vocabulary."""
     alpaca: Annotated[Literal["auto", "template", "stanford"], Panel.TOKENS] = "auto"
     """What Alpaca records become: `template`: a conversation for the chat template; `stanford`: the prompt of the
     Stanford Alpaca project and its completion; `auto`: the template if there is one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Literal
 
@@ -34,6 +35,11 @@ class SliceReader:
         self._rules = ReadRules(
             batch_bytes=batch_bytes, max_record_bytes=max_record_bytes, vocab_size=vocab_size, eos_id=eos_id
         )
+
+    @property
+    def unused(self) -> Counter[str]:
+        """Records so far with something that is not used, by what it is, for people."""
+        return self._normalizer.unused
 
     def read(self, slice_: CorpusSlice, base: int = 0) -> Iterator[DocumentBatch]:
         """Yield every record once, as a document, as tokenized samples or as a reject, each in file order.

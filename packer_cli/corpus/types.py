@@ -92,6 +92,7 @@ class Document(NamedTuple):
     text: str = ""
     messages: list[dict[str, Any]] = []  # noqa: RUF012 - never mutated
     tools: list[Any] | None = None
+    """For the chat template; without `messages` they are not used."""
     prompt: str = ""
     completion: str = ""
     weight: float = 1.0

@@ -55,6 +55,8 @@ class Look:
     """Whether some lengths are estimated."""
     needs_template: bool = False
     """Whether there are conversations, and the tokenizer has no chat template."""
+    needs_eos: bool = False
+    """Whether there are texts or completions, and the tokenizer has no EOS token."""
     rejects: list[str] = field(default_factory=list)
     """Why records of the sample cannot be used: `FILE:LINE: reason`."""
     num_records: float = 0.0
@@ -74,6 +76,7 @@ class Sampler:
 
     def __init__(self, tokenizer: str | None, chat_template: str | None = None) -> None:
         self._encoder: Any = None
+        self._has_eos = True
         self._form: AlpacaForm = "stanford"
         if tokenizer is not None:
             from packer_cli.tokens.encode.encoder import Encoder
@@ -81,7 +84,8 @@ class Sampler:
 
             loaded = load_tokenizer(tokenizer, chat_template=chat_template)
             self._form = "stanford" if loaded.chat_template is None else "template"
-            self._encoder = Encoder(loaded, append_eos="auto")
+            self._has_eos = loaded.eos_token_id is not None
+            self._encoder = Encoder(loaded, append_eos="auto" if self._has_eos else "never")
         self._reader = SliceReader(alpaca_form=self._form, batch_bytes=1 << 16)
 
     def look(self, inputs: Sequence[str]) -> list[Look]:
@@ -135,6 +139,7 @@ class Sampler:
 
     def _lengths(self, batch: DocumentBatch, look: Look, file: CorpusFile) -> list[int]:
         is_chat = any(document.kind == "messages" for document in batch.documents)
+        look.needs_eos |= not self._has_eos and any(not document.messages for document in batch.documents)
         look.needs_template |= is_chat and self._encoder is not None and self._form == "stanford"
         if self._encoder is None or look.needs_template:
             look.is_estimated |= bool(batch.documents)

@@ -33,7 +33,7 @@ def load_decoder(manifest: Manifest, given: str | None) -> Decoder:
     if name is None:
         return _without("the set does not name its tokenizer; give --tokenizer PATH")
     try:
-        loaded = load_tokenizer(name)
+        loaded = load_tokenizer(name, eos_token=manifest.config.tokens.get("eos_token"))
     except TokenizerError as error:
         if given is not None:
             raise

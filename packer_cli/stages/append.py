@@ -162,7 +162,7 @@ def _tokenize_config(index: StoreIndex, sources: Sequence[Source], tokenizer: st
 
 
 def _check_tokenizer(config: TokenizeConfig, index: StoreIndex) -> None:
-    found = load_tokenizer(config.tokenizer, chat_template=config.chat_template).describe()
+    found = load_tokenizer(config.tokenizer, chat_template=config.chat_template, eos_token=config.eos_token).describe()
     keys = ("fingerprint", "chat_template_fingerprint")
     if any(found[key] != index.tokenizer[key] for key in keys):
         raise TokenizerError(

@@ -55,7 +55,14 @@ def run_init(options: InitOptions) -> Draft:
         draft.ask(
             "chat-template",
             "path/to/template.jinja",
-            "The data holds conversations, and the tokenizer has no chat template: name a Jinja file with one.",
+            "The data holds conversations, and the tokenizer has no chat template: name a Jinja file with one, "
+            "or one that hbpack knows, such as chatml.",
+        )
+    if any(look.needs_eos for look in looks):
+        draft.ask(
+            "eos-token",
+            "<|endoftext|>",
+            "Texts and completions end with EOS, and the tokenizer names none: give a token of its vocabulary.",
         )
     draft.options = {"output": _PACKED, **draft.options, "gpus": options.gpus}
     draft.reasons["output"] = "The folder that the packed set is written to."

@@ -20,7 +20,7 @@ from packer_cli.sizes import counted
 from packer_cli.stages.array import array_share, complete_array, remove_rest, say_done
 from packer_cli.stages.output import TOKENS, current_plan, locked_output
 from packer_cli.stages.rejected import first_rejected, write_rejected
-from packer_cli.tokens.choices import all_rejected, repeated, tokenized
+from packer_cli.tokens.choices import all_rejected, not_used, repeated, tokenized
 from packer_cli.tokens.index import INDEX_NAME, StoreIndex
 from packer_cli.tokens.part import WORK
 from packer_cli.tokens.share import complete_store, tokenize_share
@@ -81,6 +81,8 @@ def tokenize_corpus(config: TokenizeConfig, folder: Path, engine: Engine, inputs
 
 def _report(index: StoreIndex, num_reused: int, folder: Path, watch: Stopwatch) -> None:
     for text in dict.fromkeys(text for part in index.parts for text in part.warnings):
+        warn(text)
+    for text in not_used(index):
         warn(text)
     for file in (file for part in index.parts for file in part.files if file.unreadable):
         warn(f"{file.path}: {file.unreadable}")

@@ -4,16 +4,33 @@ from __future__ import annotations
 
 import json
 import os
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from packer_cli.config import TokenizeConfig
 
 _VARIABLE = "HBPACK_TOKENIZER"
 
 
-def settings_for(tokenizer: str, chat_template: str | None) -> dict[str, str]:
+class NamedTokenizer(NamedTuple):
+    """A tokenizer as options name it, with what replaces its own."""
+
+    name: str
+    chat_template: str | None = None
+    eos_token: str | None = None
+
+    @classmethod
+    def of(cls, config: TokenizeConfig) -> NamedTokenizer:
+        """That of a run."""
+        return cls(config.tokenizer, config.chat_template, config.eos_token)
+
+
+def settings_for(tokenizer: NamedTokenizer) -> dict[str, str]:
     """The environment variables that make a server load this tokenizer."""
-    return {_VARIABLE: json.dumps([tokenizer, chat_template])}
+    return {_VARIABLE: json.dumps(tokenizer)}
 
 
-def named_tokenizer() -> tuple[str, str | None] | None:
-    """The tokenizer and the chat template that this process is to load, if any."""
+def named_tokenizer() -> NamedTokenizer | None:
+    """The tokenizer that this process is to load, if any."""
     value = os.environ.get(_VARIABLE)
-    return None if value is None else tuple(json.loads(value))
+    return None if value is None else NamedTokenizer(*json.loads(value))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from packer_cli.config import TokenizeConfig
@@ -120,8 +121,6 @@ def _ends(index: StoreIndex, num_open: int, num_samples: int) -> str:
         return "every sample ends with EOS or an end of turn"
     if index.options["append_eos"] == "never":
         why = "--append-eos never"
-    elif index.tokenizer["eos_token_id"] is None:
-        why = 'the tokenizer has no EOS token; add "eos_token" to its tokenizer_config.json'
     else:
         why = "pre-tokenized records, and chats in which the assistant does not speak last, stay as they are"
     ends = "ends" if num_open == 1 else "end"
@@ -135,6 +134,17 @@ def all_rejected(index: StoreIndex) -> str:
         remedy = "" if rule == "all" else " (--loss-on all trains on every token)"
         return f"no record has loss tokens with --loss-on {rule}{remedy}"
     return "every record was rejected"
+
+
+def not_used(index: StoreIndex) -> list[str]:
+    """A warning for each thing that records hold and that is not used."""
+    counts: Counter[str] = Counter()
+    for part in index.parts:
+        counts.update(part.unused)
+    return [
+        f"{counted(count, 'record')} {'has' if count == 1 else 'have'} {what}"
+        for what, count in sorted(counts.items())
+    ]
 
 
 def repeated(index: StoreIndex) -> str | None:

@@ -78,6 +78,8 @@ class PartInfo(_Model):
     """Samples that end with neither EOS nor an end of turn."""
     shapes: dict[str, int]
     """Samples by the shape of their records (`messages`, `alpaca`, ...)."""
+    unused: dict[str, int] = {}
+    """Records with something that is not used, by what it is, for people."""
     num_bytes: int
     xxh3: str
     """xxh3-128 of the part's file."""

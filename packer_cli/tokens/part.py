@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from packer_cli.corpus.types import AlpacaForm, CorpusSlice, RecordSchema
+from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, RecordSchema
 from packer_cli.corpus.versions import hold
 from packer_cli.engine.sink import Sink, Written, write_part
 from packer_cli.errors import InputError, RunError, TokenizerError
 from packer_cli.files import fingerprint
 from packer_cli.format.schema import token_type
+from packer_cli.tokens.ahead import NamedTokenizer
 from packer_cli.tokens.rejects import RejectsWriter
 from packer_cli.tokens.writer import LateWeightsError, PartWriter
 
@@ -42,10 +43,9 @@ class PartTask:
     """The slices of input in the part, in order."""
     shared_fingerprint: str
     """Of what decides the bytes of all parts: options, tokenizer, versions."""
-    tokenizer: str
+    tokenizer: NamedTokenizer
     tokenizer_fingerprint: str
-    """Covers the tokenizer's files and the chat template; a process caches loaded tokenizers by it."""
-    chat_template: str | None
+    """Covers the tokenizer's files and what replaces its own; a process caches loaded tokenizers by it."""
     record_schema: RecordSchema | Literal["auto"]
     max_record_bytes: int
     alpaca: AlpacaForm | Literal["auto"]
@@ -74,9 +74,11 @@ def _content(slice_: CorpusSlice) -> list[Any]:
 
 
 class Description(NamedTuple):
-    """A worker's task: describe the tokenizer of a part."""
+    """A worker's task: describe the tokenizer of a part, before the parts are made."""
 
     of: PartTask
+    firsts: tuple[CorpusSlice, ...] = ()
+    """The first slice of each input; a look at their first records may show that the tokenizer will not do."""
 
 
 _loaded: dict[tuple[str, str], Backends] = {}
@@ -89,6 +91,7 @@ def work(folder: Path, task: PartTask | Description) -> Written | dict[str, Any]
     Raises RunError where a file that was found when the run began can no longer be read: finished parts stay.
     """
     if isinstance(task, Description):
+        _require_eos(task)
         return describe_tokenizer(task.of)
     try:
         return write_part(tokenize_part, task.read(), folder, WORK)
@@ -96,22 +99,22 @@ def work(folder: Path, task: PartTask | Description) -> Written | dict[str, Any]
         raise RunError(str(error)) from None
 
 
-def load_ahead(tokenizer: str, chat_template: str | None) -> None:
+def load_ahead(tokenizer: NamedTokenizer) -> None:
     """Load a local tokenizer for the tasks to come; does nothing if it cannot be loaded, which a task will report."""
     from packer_cli.tokens.tokenizer.reads import locate
 
     with suppress(Exception):
-        if locate(tokenizer) is not None:
-            _load(tokenizer, tokenizer_key(tokenizer, chat_template), chat_template).load()
+        if locate(tokenizer.name) is not None:
+            _load(tokenizer, tokenizer_key(tokenizer)).load()
 
 
-def tokenizer_key(tokenizer: str, chat_template: str | None) -> str:
+def tokenizer_key(tokenizer: NamedTokenizer) -> str:
     """`PartTask.tokenizer_fingerprint`. Raises TokenizerError if the tokenizer or the template cannot be found."""
     from packer_cli.tokens.tokenizer.fingerprint import tokenizer_fingerprint
     from packer_cli.tokens.tokenizer.loading import read_template
 
-    template = None if chat_template is None else read_template(chat_template)
-    return fingerprint(tokenizer_fingerprint(tokenizer), template)
+    template = None if tokenizer.chat_template is None else read_template(tokenizer.chat_template)
+    return fingerprint(tokenizer_fingerprint(tokenizer.name), template, tokenizer.eos_token)
 
 
 def tokenize_part(task: PartTask, sink: Sink) -> dict[str, Any]:
@@ -143,17 +146,35 @@ def describe_tokenizer(task: PartTask) -> dict[str, Any]:
     return {**_tokenizer(task).describe(), "backend": _encoder(task).backend_used}
 
 
-def _load(tokenizer: str, key: str, chat_template: str | None) -> Backends:
+def _require_eos(task: Description) -> None:
+    """Raise TokenizerError if an input begins with a text that EOS must end, and the tokenizer has none."""
+    from packer_cli.tokens.encode.rows import no_eos
+    from packer_cli.tokens.slices import read_slices
+
+    of, tokenizer = task.of, _tokenizer(task.of)
+    can_end = tokenizer.eos_token_id is not None or tokenizer.chat_template is not None
+    if can_end or dict(of.encoder_options)["append_eos"] != "auto":
+        return
+    for slice_ in task.firsts:
+        batches = read_slices(
+            [slice_], of.record_schema, _alpaca_form(of), of.max_record_bytes, tokenizer.vocab_size, None, Counter()
+        )
+        if any(not document.messages for document in next(batches, DocumentBatch()).documents):
+            raise no_eos(tokenizer.special_tokens)
+
+
+def _load(tokenizer: NamedTokenizer, key: str) -> Backends:
     from packer_cli.tokens.encode.ready import Backends
     from packer_cli.tokens.tokenizer.loading import load_tokenizer
 
-    if (tokenizer, key) not in _loaded:
-        _loaded[tokenizer, key] = Backends(load_tokenizer(tokenizer, chat_template=chat_template))
-    return _loaded[tokenizer, key]
+    if (tokenizer.name, key) not in _loaded:
+        loaded = load_tokenizer(tokenizer.name, chat_template=tokenizer.chat_template, eos_token=tokenizer.eos_token)
+        _loaded[tokenizer.name, key] = Backends(loaded)
+    return _loaded[tokenizer.name, key]
 
 
 def _backends(task: PartTask) -> Backends:
-    return _load(task.tokenizer, task.tokenizer_fingerprint, task.chat_template)
+    return _load(task.tokenizer, task.tokenizer_fingerprint)
 
 
 def _tokenizer(task: PartTask) -> LoadedTokenizer:
@@ -163,7 +184,7 @@ def _tokenizer(task: PartTask) -> LoadedTokenizer:
 def _encoder(task: PartTask) -> Encoder:
     from packer_cli.tokens.encode.encoder import Encoder
 
-    key = (task.tokenizer, task.tokenizer_fingerprint, task.encoder_options)
+    key = (task.tokenizer.name, task.tokenizer_fingerprint, task.encoder_options)
     if key not in _encoders:
         _encoders[key] = Encoder(_tokenizer(task), backends=_backends(task), **dict(task.encoder_options))
         gc.freeze()  # Vocabularies stay: scanning them for garbage takes 2 % of the time.
@@ -174,8 +195,8 @@ def _alpaca_form(task: PartTask) -> AlpacaForm:
     has_template = _tokenizer(task).chat_template is not None
     if task.alpaca == "template" and not has_template:
         raise TokenizerError(
-            "--alpaca template needs a chat template, and the tokenizer has none; give one with --chat-template FILE, "
-            "or choose --alpaca stanford"
+            "--alpaca template needs a chat template, and the tokenizer has none; give one with --chat-template "
+            "(a Jinja file, or a name such as chatml), or choose --alpaca stanford"
         )
     if task.alpaca == "auto":
         return "template" if has_template else "stanford"
@@ -192,6 +213,7 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink, *, is_weighted: bo
     num_samples = np.zeros(len(task.slices), dtype=np.int64)
     num_with_special = num_without_loss = num_open = 0
     shapes: Counter[str] = Counter()
+    unused: Counter[str] = Counter()
     rejects = RejectsWriter(sink, task.name, len(task.slices))
     with rejects, sink.file(task.name) as file:
         writer = PartWriter(file, token_type(tokenizer.vocab_size), is_weighted=is_weighted)
@@ -202,6 +224,7 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink, *, is_weighted: bo
             task.max_record_bytes,
             tokenizer.vocab_size,
             tokenizer.eos_token_id,
+            unused,
         )
         for batch in encoder.encode_all(batches):
             encoded, without_loss = drop_without_loss(batch)
@@ -238,6 +261,7 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink, *, is_weighted: bo
         "num_with_special": num_with_special,
         "num_open": num_open,
         "shapes": dict(sorted(shapes.items())),
+        "unused": dict(sorted((unused + encoder.unused).items())),
         "num_bytes": file.num_bytes,
         "xxh3": file.hexdigest(),
         "rejects_xxh3": rejects.xxh3,

@@ -28,7 +28,7 @@ from packer_cli.tokens.part import load_ahead
 
 _named = named_tokenizer()
 if _named is not None:
-    load_ahead(*_named)
+    load_ahead(_named)
 
 # The collector skips these objects, which stay, and runs less often, since records create many objects.
 gc.freeze()

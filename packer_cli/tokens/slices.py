@@ -5,6 +5,7 @@ A record's key combines, in one integer, the number of its slice in the part and
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
@@ -25,8 +26,13 @@ def read_slices(
     max_record_bytes: int,
     vocab_size: int,
     eos_id: int | None,
+    unused: Counter[str],
 ) -> Iterator[DocumentBatch]:
-    """Yield the records of the slices, in order; `line` is their key. The first slice's keys equal its lines."""
+    """Yield the records of the slices, in order; `line` is their key. The first slice's keys equal its lines.
+
+    Args:
+        unused: counts records with something that is not used, once all are read.
+    """
     reader = SliceReader(
         schema=schema,
         alpaca_form=alpaca_form,
@@ -36,6 +42,7 @@ def read_slices(
     )
     for number, slice_ in enumerate(slices):
         yield from reader.read(slice_, base=number << LINE_BITS)
+    unused.update(reader.unused)
 
 
 def lines_of(keys: NDArray[np.int64]) -> NDArray[np.int64]:

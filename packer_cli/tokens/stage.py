@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.discover import discover
-from packer_cli.corpus.types import CorpusFile, Source
+from packer_cli.corpus.types import CorpusFile, CorpusSlice, Source
 from packer_cli.engine.base import Engine
 from packer_cli.engine.parts import Parts, find_listing
 from packer_cli.engine.progress import Progress, say
@@ -38,6 +38,9 @@ from packer_cli.tokens.part import WORK, Description, PartTask, work
 from packer_cli.tokens.rejects import rejects_name
 from packer_cli.tokens.slices import read_all
 from packer_cli.tokens.tasks import library_versions, part_tasks, sample_options, slice_bytes
+
+_MOST_LOOKED_AT = 16
+"""Inputs of which the first records are looked at before all are tokenized."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +174,7 @@ def _run(
         RunError: a worker crashed over records that can be read.
     """
     while todo:
-        first = [Description(todo[0])] if announce else []
+        first = [Description(todo[0], _firsts(todo))] if announce else []
         tasks: list[PartTask | Description] = [*first, *todo]
         crashed: list[tuple[PartTask, Died]] = []
         for i, result in engine.run(partial(work, folder), tasks, is_risky=_is_risky):
@@ -183,6 +186,14 @@ def _run(
                 announce(result)
         announce = None
         todo = [_without_crashes(task, died, engine) for task, died in crashed]
+
+
+def _firsts(todo: list[PartTask]) -> tuple[CorpusSlice, ...]:
+    """The first slice of each input, of a few of them."""
+    firsts: dict[int, CorpusSlice] = {}
+    for slice_ in (slice_ for task in todo for slice_ in task.slices):
+        firsts.setdefault(slice_.file.source_id, slice_)
+    return tuple(firsts.values())[:_MOST_LOOKED_AT]
 
 
 def _without_crashes(task: PartTask, died: Died, engine: Engine) -> PartTask:

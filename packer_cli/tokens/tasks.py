@@ -10,6 +10,7 @@ from typing import Any
 
 from packer_cli.config import TokenizeConfig
 from packer_cli.files import fingerprint
+from packer_cli.tokens.ahead import NamedTokenizer
 from packer_cli.tokens.cutting import Cut
 from packer_cli.tokens.index import STORE_VERSION
 from packer_cli.tokens.part import PartTask
@@ -33,9 +34,8 @@ def part_tasks(config: TokenizeConfig, cuts: Sequence[Cut]) -> list[PartTask]:
             name=cut.name,
             slices=cut.slices,
             shared_fingerprint=shared,
-            tokenizer=config.tokenizer,
-            tokenizer_fingerprint=fingerprint(files, options["chat_template"]),
-            chat_template=config.chat_template,
+            tokenizer=NamedTokenizer.of(config),
+            tokenizer_fingerprint=fingerprint(files, options["chat_template"], config.eos_token),
             record_schema=config.record_schema,
             max_record_bytes=config.max_record_bytes,
             alpaca=config.alpaca,
@@ -59,6 +59,7 @@ def sample_options(config: TokenizeConfig) -> dict[str, Any]:
         "chat_template": None if config.chat_template is None else read_template(config.chat_template),
         "loss_on": config.loss_on,
         "append_eos": config.append_eos,
+        "eos_token": config.eos_token,
         "alpaca": config.alpaca,
         "plain_content": config.plain_content,
     }

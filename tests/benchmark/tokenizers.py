@@ -181,7 +181,8 @@ def _share(tokenizer: Path, folder: Path, code: Path, runs: int) -> dict[str, li
 
 def _stage(tokenizer: Path, folder: Path, data: Path, rule: str) -> Callable[[], None]:
     """`hbpack tokenize --workers 1`, without starting Python."""
-    config = TokenizeConfig(inputs=(str(data),), tokenizer=str(tokenizer), loss_on=rule)  # type: ignore[arg-type]
+    # Some of the tokenizers name no EOS.
+    config = TokenizeConfig(inputs=(str(data),), tokenizer=str(tokenizer), loss_on=rule, append_eos="never")
     output = folder / "out" / "tokens"
 
     def run_stage() -> None:

@@ -17,6 +17,10 @@ ALPACA = {"instruction": "Add.", "input": "1 2", "output": "3"}
 PAIR = {"prompt": "1 + 1 =", "completion": " 2"}
 TEXT = {"text": "A text."}
 IDS = {"input_ids": [5, 6, 7]}
+NO_TOOLS = (
+    "{% for message in messages %}{{ message.role ~ ': ' ~ message.content ~ eos_token }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
+)
 RECORDS = (CHAT, CHAT, ALPACA, PAIR, TEXT, IDS)
 
 
@@ -128,6 +132,32 @@ def test_samples_without_a_loss(hbpack, tokenize, lines_of, tmp_path):
     )
 
 
+def test_what_is_not_used_is_said_once(tokenize, lines_of, tmp_path):
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    records = [
+        {**CHAT, "tools": tools, "functions": []},
+        {**CHAT, "tools": tools, "functions": tools},
+        {**CHAT, "images": ["a.png"]},
+        {**PAIR, "tools": tools, "label": True},
+        {**PAIR, "label": False},
+    ]
+    more = lines_of({"text": "A long text. " * 400_000, "label": 1}, name="more.jsonl")  # A part of its own.
+    done = tokenize(lines_of(*records), more, "--chat-template", NO_TOOLS)
+    assert done.code == 0
+    expected = {
+        '1 record has "functions", which hbpack does not use (it reads "tools")',
+        '1 record has "label", which hbpack does not use',
+        '1 record has "tools", which have no place in a prompt that is a string',
+        '2 records have "tools", which the chat template does not write',
+    }
+    assert [line for line in done.stderr.splitlines() if "warning" in line] == [
+        f"warning: {text}" for text in sorted(expected)
+    ]
+    assert [line for _, line, _ in rejected(tmp_path / "out")] == [3, 5]
+    again = tokenize(lines_of(*records), more, "--chat-template", NO_TOOLS)
+    assert lines_without_seconds(again)[4:-4] == lines_without_seconds(done)[4:-4]
+
+
 def test_pieces_without_a_loss(hbpack, tokenize, lines_of, tmp_path):
     long = {"prompt": "A long prompt. " * 200, "completion": "Yes."}
     assert tokenize(lines_of(long, TEXT)).code == 0
@@ -151,25 +181,39 @@ def test_a_tokenizer_without_eos(tokenize, lines_of, tokenizer, tmp_path):
     bare = tmp_path / "bare"
     bare.mkdir()
     shutil.copy(tokenizer / "tokenizer.json", bare)
-    done = tokenize(lines_of(ALPACA, PAIR, TEXT), "--tokenizer", bare)
-    assert done.code == 0
+    refused = (
+        "error: texts, completions and chats that the template leaves open end with EOS, and the tokenizer has none; "
+        "name a token of its vocabulary with --eos-token TOKEN, or leave them open with --append-eos never\n"
+    )
+    for records in ([TEXT], [ALPACA], [PAIR]):
+        assert tokenize(lines_of(*records), "--tokenizer", bare) == (2, "", refused)  # Before anything is tokenized.
+        assert not (tmp_path / "out").exists()
+    late = tokenize(lines_of(IDS, TEXT), "--tokenizer", bare)
+    assert (late.code, late.stderr.splitlines()[-1] + "\n") == (2, refused)
+    assert not (tmp_path / "out").exists()
+    done = tokenize(lines_of(IDS), "--tokenizer", bare)
     assert done.stderr.splitlines()[1::2][:2] == [
         "template   none; Alpaca records take Stanford's prompt",
         "EOS        none: the tokenizer has no EOS token",
     ]
-    assert done.stderr.splitlines()[-1] == (
-        "3 of 3 samples end without EOS or an end of turn: the tokenizer has no EOS token; "
-        'add "eos_token" to its tokenizer_config.json'
-    )
+    shutil.rmtree(tmp_path / "out")
+    done = tokenize(lines_of(ALPACA, PAIR, TEXT), "--tokenizer", bare, "--append-eos", "never")
+    assert done.stderr.splitlines()[-1] == ("3 of 3 samples end without EOS or an end of turn: --append-eos never")
+    done = tokenize(lines_of(ALPACA, PAIR, TEXT), "--tokenizer", bare, "--eos-token", "<|end|>")
+    assert done.stderr.splitlines()[3] == "EOS        <|end|> after completions, texts and chats that are left open"
+    assert done.stderr.splitlines()[-1] == "every sample ends with EOS or an end of turn"
+    named = samples(tmp_path / "out")
+    done = tokenize(lines_of(ALPACA, PAIR, TEXT), "--alpaca", "stanford", "--chat-template", "{{ messages }}")
+    assert samples(tmp_path / "out") == named  # The tokenizer's folder names the same one.
     shutil.rmtree(tmp_path / "out")
     message = (
-        "error: --append-eos always needs an EOS token, but the tokenizer has none; "
-        'add "eos_token" to its tokenizer_config.json\n'
+        "error: --append-eos always needs an EOS token, and the tokenizer has none; name a token of its vocabulary "
+        "with --eos-token TOKEN\n"
     )
     assert tokenize(lines_of(TEXT), "--tokenizer", bare, "--append-eos", "always") == (2, "", message)
     assert tokenize(lines_of(TEXT), "--tokenizer", bare, "--alpaca", "template").stderr.splitlines()[-1] == (
-        "error: --alpaca template needs a chat template, and the tokenizer has none; give one with "
-        "--chat-template FILE, or choose --alpaca stanford"
+        "error: --alpaca template needs a chat template, and the tokenizer has none; give one with --chat-template "
+        "(a Jinja file, or a name such as chatml), or choose --alpaca stanford"
     )
     assert not (tmp_path / "out").exists()
 

@@ -70,10 +70,11 @@ def test_conversations_without_a_template(hbpack, sample, tokenizer, folder):
     shutil.copy(tokenizer / "tokenizer.json", bare)
     done = hbpack("init", sample / "chats.jsonl", sample / "journals.jsonl", "--tokenizer", bare)
     assert (done.code, done.stderr) == (0, "")
-    assert done.stdout.endswith(" Next: give chat-template in it, then hbpack pack --config hbpack.yaml\n")
+    assert done.stdout.endswith(" Next: give chat-template, eos-token in it, then hbpack pack --config hbpack.yaml\n")
     text = (folder / "hbpack.yaml").read_text()
     assert text.count("tokens, estimated from bytes") == 1
     assert "# chat-template: path/to/template.jinja\n" in text
+    assert "# eos-token: <|endoftext|>\n" in text
 
 
 def test_an_empty_input_beside_others(hbpack, sample, folder):

@@ -7,6 +7,7 @@ import pytest
 
 from packer_cli.corpus.records import SCHEMA_CHOICES, SHAPES, Normalizer
 from packer_cli.corpus.records.tokens import TokenRecord, read_records
+from packer_cli.corpus.records.unused import TEXT_ONLY
 from packer_cli.corpus.types import Reject, TokenBatch
 
 from .helpers import CHAT, PROMPT, SHAREGPT, TEXT, parse, reason
@@ -125,7 +126,7 @@ def test_conversations_may_hold_roles_and_messages_may_be_sharegpt() -> None:
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
-            "messages[0].content[0]: only parts of type \"text\" can be tokenized, this is 'image'",
+            f'messages[0].content[0] is of type \'image\', and {TEXT_ONLY}: its "type" must be "text"',
         ),
         (
             {"messages": [{"role": "user", "content": ["Hi"]}]},

@@ -204,7 +204,8 @@ def test_damaged_files_are_refused_in_one_line(tmp_path: Path) -> None:
         f" as dolma and array.tofile write them; {FIX}"
     )
     assert say(write_dolma(tmp_path / "b.npy")) == (
-        'b.npy: its documents end at EOS, but the tokenizer has none; add "eos_token" to its tokenizer_config.json'
+        "b.npy: its documents end at EOS, and the tokenizer has none; name a token of its vocabulary with "
+        "--eos-token TOKEN"
     )
 
 

@@ -177,7 +177,8 @@ def bare(sample, tmp_path) -> Path:
 
 
 NO_TEMPLATE = (
-    "error: the data holds conversations, but the tokenizer has no chat template; give one with --chat-template FILE"
+    "error: the data holds conversations, but the tokenizer has no chat template; give one with --chat-template, a "
+    "Jinja file or a name such as chatml"
 )
 
 
@@ -199,3 +200,31 @@ def test_an_error_after_a_part_was_replaced_is_made_good_by_the_next_run(bare):
     assert (done.code, done.stderr.splitlines()[-1]) == (2, NO_TEMPLATE)
     packed(bare, out, "journals.jsonl")
     assert tree(out) == tree(packed(bare, bare / "new", "journals.jsonl"))
+
+
+def test_a_named_eos_token_stays_that_of_the_set(bare, tmp_path):
+    """By the command line, a config file and the Python API alike."""
+    import packer_cli as hbpack
+
+    config = bare / "tokenizer" / "tokenizer_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "eos_token": None}))
+    words = ("--tokenizer", bare / "tokenizer", "--groups", "1k:1", "--gpus", 8, "--workers", 1)
+    named = ("--eos-token", "<|end|>")
+    out = tmp_path / "out"
+    done = run(main, "pack", bare / "journals.jsonl", *words, "--output", out)
+    assert (done.code, out.exists()) == (2, False)
+    assert done.stderr.splitlines()[-1].endswith("or leave them open with --append-eos never")
+    assert run(main, "pack", bare / "journals.jsonl", *words, *named, "--output", out).code == 0
+    done = appended(out, bare / "texts.jsonl")
+    assert done.code == 0, done.stderr
+    (tmp_path / "options.yaml").write_text("eos-token: <|end|>\n")
+    both = (bare / "journals.jsonl", bare / "texts.jsonl")
+    done = run(main, "pack", *both, *words, "--config", tmp_path / "options.yaml", "--output", tmp_path / "both")
+    assert done.code == 0, done.stderr
+    assert tree(out) == tree(tmp_path / "both")
+    options = {"tokenizer": bare / "tokenizer", "groups": "1k:1", "gpus": 8, "workers": 1}
+    hbpack.pack([*both], output=tmp_path / "api", **options, eos_token="<|end|>")
+    assert tree(out) == tree(tmp_path / "api")
+    done = run(main, "show", out)
+    assert done.code == 0
+    assert "may differ" not in done.stderr

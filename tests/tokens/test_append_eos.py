@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.corpus.types import Document
+from packer_cli.errors import TokenizerError
 from packer_cli.tokens.encode.encoder import Encoder
 from packer_cli.tokens.encode.rows import Frame, Samples
 from packer_cli.tokens.tokenizer.loading import load_tokenizer
@@ -17,6 +18,7 @@ from tests.tokens.helpers import CHATS, assert_well_formed, chats, encode, rows,
 
 TEXTS = ["Hello world", "naïve 你好\n", "  spaces  \n\n", "ends in <|im_start|>"]
 PAIRS = [("Ask: ", "answer é"), ("", " A\n")]
+EOS_WRITTEN = "{% for message in messages %}{{ message.role + ': ' + message.content + eos_token }}{% endfor %}"
 OPEN = "{% for message in messages %}{{ message.role + ': ' + message.content + '\\n' }}{% endfor %}"
 
 
@@ -106,11 +108,61 @@ def test_tokens_stay_as_they_are(load):
     assert num_open(batch) == 1
 
 
-def test_without_eos_nothing_is_added_and_all_is_counted(load):
-    bare = load("bytes", None, eos_token=None)
-    batch = encode(Encoder(bare, append_eos="auto"), text(*TEXTS))
-    assert [ids for ids, _ in rows(batch)] == [bare.hf(each)["input_ids"] for each in TEXTS]
-    assert num_open(batch) == len(TEXTS)
+NO_EOS = (
+    "texts, completions and chats that the template leaves open end with EOS, and the tokenizer has none; name a "
+    "token of its vocabulary with --eos-token TOKEN, perhaps <|endoftext|>, or leave them open with --append-eos never"
+)
+
+
+@pytest.mark.parametrize("kind", ["text", "completion", "chat"])
+def test_without_eos_what_would_be_left_open_is_refused(load, kind):
+    bare = load("bytes", OPEN, eos_token=None)
+    documents = {
+        "text": text("a"),
+        "completion": [Document("prompt-completion", 1, prompt="a", completion="b")],
+        "chat": chats(turns("a", "b")),
+    }[kind]
+    with pytest.raises(TokenizerError) as error:
+        encode(Encoder(bare, append_eos="auto"), documents)
+    assert str(error.value) == NO_EOS
+    assert num_open(encode(Encoder(bare, append_eos="never"), documents)) == 1
+
+
+def test_without_eos_what_has_an_end_or_stays_open_is_kept(load):
+    bare = load("bytes", "chatml", eos_token=None)
+    documents = [*text("a<|im_end|>"), *chats(turns("a", "b"))[:1], tokens(3, [7, 8])]
+    batch = encode(Encoder(bare, append_eos="auto"), documents)
+    assert num_open(batch) == 1
+
+
+@pytest.mark.parametrize("eos", ["<|im_end|>", "<|endoftext|>", "a"])
+def test_eos_may_be_named(make_tokenizer_folder, eos):
+    """As transformers does with `tokenizer.eos_token = ...`; a template sees it, too."""
+    from transformers import AutoTokenizer
+
+    folder = str(make_tokenizer_folder("bytes", pad_token="<|endoftext|>"))
+    loaded = load_tokenizer(folder, chat_template=EOS_WRITTEN, eos_token=eos)
+    hf = AutoTokenizer.from_pretrained(folder)
+    hf.eos_token = eos
+    assert loaded.eos_token_id == hf.eos_token_id is not None
+    assert loaded.describe()["eos_token"] == eos
+    batch = encode(Encoder(loaded, append_eos="auto"), [*text("a b"), *chats(turns("a", "b"))])
+    asked = hf.apply_chat_template(turns("a", "b"), chat_template=EOS_WRITTEN, return_dict=False)
+    ends = [] if eos != "a" else [hf.eos_token_id]  # Written out, a piece of the vocabulary that is not special.
+    found = [ids for ids, _ in rows(batch)]
+    assert found[0] == [*hf("a b")["input_ids"], hf.eos_token_id]
+    assert found[1] in (asked, asked + ends)
+    assert load_tokenizer(folder).describe()["fingerprint"] != loaded.describe()["fingerprint"]
+
+
+def test_a_named_eos_must_be_in_the_vocabulary(make_tokenizer_folder):
+    folder = str(make_tokenizer_folder("bytes"))
+    with pytest.raises(TokenizerError) as error:
+        load_tokenizer(folder, eos_token="<|eos|>")
+    assert str(error.value) == (
+        f"--eos-token '<|eos|>' is not in the vocabulary of {folder}; its special tokens are </s>, <s>, "
+        "<|endoftext|>, <|im_end|>, <|im_start|>"
+    )
 
 
 def test_never_counts_too(load):
@@ -127,16 +179,16 @@ def test_the_sample_tokenizer(repo):
 
 
 def test_real_chats_and_texts(minimind, neox, real_chats):
+    neox = load_tokenizer(neox.hf.name_or_path, eos_token="<|endoftext|>")  # That folder names no EOS.
     batch = encode(Encoder(minimind, append_eos="auto"), chats(*real_chats))
     assert rows(batch) == rows(encode(Encoder(minimind), chats(*real_chats)))
     texts = ["\n".join(message["content"] for message in messages) for messages in real_chats]
     for loaded in (minimind, neox):
         batch = encode(Encoder(loaded, append_eos="auto"), text(*texts))
         for (ids, mask), each in zip(rows(batch), texts, strict=True):
-            end = [] if loaded is neox else [loaded.eos_token_id]  # That folder names no EOS.
-            assert ids == [*loaded.hf(each)["input_ids"], *end]
+            assert ids == [*loaded.hf(each)["input_ids"], loaded.eos_token_id]
             assert all(mask)
-        assert num_open(batch) == (len(texts) if loaded is neox else 0)
+        assert num_open(batch) == 0
 
 
 EOS, TURN, BLANK, BOS = 0, 1, 2, 3

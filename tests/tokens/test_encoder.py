@@ -100,8 +100,8 @@ def test_append_eos_always_where_there_is_none(load):
     with pytest.raises(TokenizerError) as caught:
         Encoder(bare, append_eos="always")
     assert str(caught.value) == (
-        '--append-eos always needs an EOS token, but the tokenizer has none; add "eos_token" to its '
-        "tokenizer_config.json"
+        "--append-eos always needs an EOS token, and the tokenizer has none; name a token of its vocabulary with "
+        "--eos-token TOKEN"
     )
 
 

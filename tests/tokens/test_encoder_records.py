@@ -26,7 +26,9 @@ def test_given_ids_are_kept_and_checked(load):
 def test_no_chat_template_is_an_error_when_conversations_come(load):
     encoder = Encoder(load("bytes"))
     assert len(encode(encoder, [Document("text", 1, text="a")]).lines) == 1
-    with pytest.raises(TokenizerError, match="no chat template; give one with --chat-template FILE"):
+    with pytest.raises(
+        TokenizerError, match="no chat template; give one with --chat-template, a Jinja file or a name such as chatml"
+    ):
         encode(encoder, chats(turns("a", "b")))
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from packer_cli.corpus.readers.base import RawBatch, ReadRules
-from packer_cli.corpus.readers.values import Unreadable, bounds, column_values, integers, value_bytes
-from packer_cli.corpus.records import tokens
+from packer_cli.corpus.readers.values import Unreadable, bounds, column_values, integers, is_present, value_bytes
+from packer_cli.corpus.records import tokens, unused
 from packer_cli.corpus.records.weights import WEIGHT
 from packer_cli.corpus.types import Lists, Reject, TokenRows
 
@@ -39,7 +39,7 @@ def raw_batches(whole: pa.RecordBatch, first_row: int, rules: ReadRules, fields:
     import numpy as np
 
     names = [name for name in dict.fromkeys(whole.schema.names) if name in fields]
-    if not names:
+    if unused.WATCHED.issuperset(names):
         # Nothing here can be a document: the keys alone give the reason.
         keys = dict.fromkeys(whole.schema.names)
         for start in range(0, whole.num_rows, KEYS_ROWS):
@@ -48,7 +48,8 @@ def raw_batches(whole: pa.RecordBatch, first_row: int, rules: ReadRules, fields:
         return
     columns = [whole.column(whole.schema.names.index(name)) for name in names]
     check_columns(columns)
-    sizes = np.sum([value_bytes(column) for column in columns], axis=0)
+    taken = [column for name, column in zip(names, columns, strict=True) if name not in unused.MEDIA]
+    sizes = np.sum([value_bytes(column) for column in taken], axis=0)
     lists_of = _token_columns(columns, names)
     if lists_of and sizes.max(initial=0) <= rules.max_record_bytes:
         for start, stop in _cuts(sizes, replace(rules, batch_bytes=max(rules.batch_bytes, TOKENS_BYTES))):
@@ -78,6 +79,8 @@ def _token_columns(columns: list[pa.Array], names: list[str]) -> dict[str, Lists
             if values is None or (values.dtype == np.bool_ and name in tokens.NO_BOOLEANS):
                 return {}
             lists[name] = Lists(np.asarray(bounds(column)), values)
+        elif name in unused.MEDIA and is_present(column).any():
+            return {}
     return lists
 
 
@@ -102,7 +105,10 @@ def _cuts(sizes: NDArray[np.int64], rules: ReadRules) -> Iterator[tuple[int, int
 
 
 def _records(columns: list[pa.Array], names: list[str], first_row: int) -> RawBatch:
-    values = [column_values(column) for column in columns]
+    values = [
+        _marks(column) if name in unused.MEDIA else column_values(column)
+        for name, column in zip(names, columns, strict=True)
+    ]
     out = RawBatch()
     for row, row_values in enumerate(zip(*values, strict=True), first_row):
         record = {name: value for name, value in zip(names, row_values, strict=True) if value is not None}
@@ -112,6 +118,11 @@ def _records(columns: list[pa.Array], names: list[str], first_row: int) -> RawBa
         else:
             out.rejects.append(Reject(row, f'column "{bad[0]}" cannot be read: {bad[1].reason}'))
     return out
+
+
+def _marks(column: pa.Array) -> list[bool | None]:
+    """True for each value that is present, else None: nobody needs the value."""
+    return [True if present else None for present in is_present(column).tolist()]
 
 
 def check_columns(columns: list[pa.Array]) -> None:

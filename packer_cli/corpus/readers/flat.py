@@ -44,8 +44,8 @@ def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Itera
     path, eos = slice_.file.path, rules.eos_id
     if eos is None:
         raise TokenizerError(
-            f"{path}: its documents end at EOS, but the tokenizer has none; "
-            'add "eos_token" to its tokenizer_config.json'
+            f"{path}: its documents end at EOS, and the tokenizer has none; name a token of its vocabulary with "
+            "--eos-token TOKEN"
         )
     width = _width(slice_.file, rules.vocab_size)
     with NumberFile(path, f"<u{width}") as ids:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from packer_cli.corpus.blocks import changed, fingerprint, open_source, require_readable, unreadable
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.readers.columns import raw_batches
+from packer_cli.corpus.records.unused import MEDIA
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap
 from packer_cli.errors import HbpackError
 from packer_cli.remote.system import is_url
@@ -70,7 +71,7 @@ def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Itera
     row = slice_.first_line
     with ExitStack() as stack:
         table = stack.enter_context(_open(slice_.file.path))
-        columns = [name for name in table.schema_arrow.names if name in fields]
+        columns = _columns(table, fields)
         if slice_.stop > table.metadata.num_row_groups:
             raise changed(slice_.file.path)
         shared: pq.ParquetFile | None = None
@@ -95,6 +96,22 @@ def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Itera
                 lost = f"row group {index} cannot be read ({reason}); its rows {row} to {stop - 1} are lost"
                 yield RawBatch(rejects=[Gap(row, lost)])
             row = stop
+
+
+def _columns(table: pq.ParquetFile, fields: frozenset[str]) -> list[str]:
+    """The columns to decode; of pictures and the like, whose presence alone matters, the smallest part."""
+    if not table.metadata.num_row_groups:
+        return []
+    group = table.metadata.row_group(0)
+    parts = [group.column(i) for i in range(group.num_columns)]
+    columns = []
+    for name in table.schema_arrow.names:
+        if name in MEDIA:
+            own = [part for part in parts if part.path_in_schema.split(".")[0] == name]
+            columns.append(min(own, key=lambda part: part.total_compressed_size).path_in_schema)
+        elif name in fields:
+            columns.append(name)
+    return columns
 
 
 def _explodes(group: Any) -> bool:

@@ -71,6 +71,28 @@ def bounds(column: pa.Array) -> NDArray[np.int64]:
     return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
 
 
+def is_present(column: pa.Array) -> NDArray[np.bool_]:
+    """Which values (bool[n]) of a validated column are neither null nor an empty text or list; nor a list of such."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = column.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return is_present(column.storage)
+    if pa.types.is_dictionary(kind):
+        return is_present(column.dictionary.take(column.indices))
+    if _is_list(kind):
+        counts = np.concatenate(([0], np.cumsum(is_present(column.flatten()), dtype=np.int64)))
+        borders = bounds(column)
+        return counts[borders[1:]] > counts[borders[:-1]]
+    present: NDArray[np.bool_] = column.is_valid().to_numpy(zero_copy_only=False)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or _is_binary(kind):
+        lengths = pc.fill_null(pc.binary_length(column), 0)
+        present = present & (lengths.to_numpy(zero_copy_only=False) > 0)
+    return present
+
+
 def integers(column: pa.Array) -> NDArray[Any] | None:
     """All values of a column of integer or boolean lists without nulls inside, else None."""
     import pyarrow as pa

@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from packer_cli.corpus.records.base import BadRecordError, Record, Shape, type_name
+from packer_cli.corpus.records.unused import TEXT_ONLY
 from packer_cli.corpus.records.weights import WEIGHT, read_weight, take_weights
 from packer_cli.corpus.types import Document, Reject
 
@@ -84,7 +85,7 @@ def _check_part(part: Any, where: str) -> None:
     if not isinstance(part, dict):
         raise BadRecordError(f'{where} must be an object like {{"type": "text", "text": "..."}}')
     if part.get("type") != "text":
-        raise BadRecordError(f'{where}: only parts of type "text" can be tokenized, this is {part.get("type")!r}')
+        raise BadRecordError(f'{where} is of type {part.get("type")!r}, and {TEXT_ONLY}: its "type" must be "text"')
     if not isinstance(part.get("text"), str):
         raise BadRecordError(f'{where}: "text" must be a string, this is {type_name(part.get("text"))}')
 
@@ -160,7 +161,9 @@ def parse(record: Record, line: int) -> Document | Reject:
         else:
             turns, weights = take_weights(read_turns(record["conversations"], "conversations"), "conversations")
         system = record.get("system")
-        if isinstance(system, str) and system and turns[0] != {"role": "system", "content": system}:
+        if system is not None and not isinstance(system, str):
+            raise BadRecordError(f'"system" must be a string, this is {type_name(system)}')
+        if system and turns[0] != {"role": "system", "content": system}:
             if turns[0]["role"] == "system":
                 raise BadRecordError('both "system" and a first message of role system; keep one of them')
             turns = [{"role": "system", "content": system}, *turns]

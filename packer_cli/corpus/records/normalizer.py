@@ -6,11 +6,12 @@ is a chat. Detection looks at the keys alone and is remembered by the tuple of k
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Literal
 
-from packer_cli.corpus.records import alpaca, messages, prompt_completion, text, tokens
-from packer_cli.corpus.records.base import Record, Shape, show_keys
+from packer_cli.corpus.records import alpaca, messages, prompt_completion, text, tokens, unused
+from packer_cli.corpus.records.base import BadRecordError, Record, Shape, show_keys
 from packer_cli.corpus.records.tokens import TokenRecord
 from packer_cli.corpus.types import AlpacaForm, Document, RecordSchema, Reject
 
@@ -45,8 +46,11 @@ class Normalizer:
         self._shapes = {**SHAPES, "alpaca": alpaca.SHAPES[alpaca_form]}
         if schema != "auto":
             self._shapes = {schema: self._shapes[schema]}
-        self.fields: frozenset[str] = frozenset(key for shape in self._shapes.values() for key in shape.fields())
+        of_shapes = frozenset(key for shape in self._shapes.values() for key in shape.fields())
+        self.fields: frozenset[str] = of_shapes | unused.WATCHED
         """The only keys that matter; columnar readers load no others."""
+        self.unused: Counter[str] = Counter()
+        """Records with something that is not used, by what it is, for people."""
 
     def parse(self, record: Record, line: int) -> Document | TokenRecord | Reject:
         """The document of one record, or why it has none; a tokenized record is only recognized."""
@@ -70,17 +74,38 @@ class Normalizer:
         if self._schema != "auto":
             shape = self._shapes[self._schema]
             if shape.matches(keys):
-                return shape.parse
+                return self._watched(self._schema, shape, keys)
             schema, expected = self._schema, shape.expected()
             return lambda record, line: Reject(
                 line, f"not a {schema} record: has keys {show_keys(record)}; needs {expected}"
             )
         for name, shape in self._shapes.items():
             if shape.matches(keys) and not (name == "text" and "text" not in keys and "role" in keys):
-                return shape.parse
+                return self._watched(name, shape, keys)
         return _unknown
+
+    def _watched(self, name: RecordSchema, shape: Shape, keys: tuple[str, ...]) -> Parse:
+        """The shape's parser, which looks at other keys that matter where there are any."""
+        watched = unused.watched(name, keys, shape.fields())
+        if not watched:
+            return shape.parse
+        takes_pairs = self._schema != "auto"
+
+        def parse(record: Record, line: int) -> Document | TokenRecord | Reject:
+            try:
+                found = unused.find_unused(name, record, watched, takes_pairs=takes_pairs)
+            except BadRecordError as error:
+                return Reject(line, str(error))
+            document: Document | TokenRecord | Reject = shape.parse(record, line)
+            if type(document) is not Reject:
+                self.unused.update(map(unused.describe, found))
+            return document
+
+        return parse
 
 
 def _unknown(record: Record, line: int) -> Reject:
+    if unused.is_pair(record):
+        return Reject(line, f"has keys {show_keys(record)}: {unused.NO_PAIRS}")
     expected = ", ".join(shape.expected() for shape in SHAPES.values())
     return Reject(line, f"no known record shape: has keys {show_keys(record)}; expected one of {expected}")

@@ -23,10 +23,10 @@ def parse(record: Record, line: int) -> Document | Reject:
         if not completion:
             return Reject(line, f'"{key}" is empty: there is nothing to train on')
         try:
-            weight = read_weight(record)
+            weight, tools = read_weight(record), read_tools(record.get("tools"))
         except BadRecordError as error:
             return Reject(line, str(error))
-        return Document("prompt-completion", line, prompt=prompt, completion=completion, weight=weight)
+        return Document("prompt-completion", line, tools=tools, prompt=prompt, completion=completion, weight=weight)
     if isinstance(prompt, list) and isinstance(completion, list):
         return _conversation(record, prompt, completion, key, line)
     for name, value in (("prompt", prompt), (key, completion)):

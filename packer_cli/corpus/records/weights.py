@@ -1,6 +1,6 @@
 """`weight` of a record or a message: how much its loss counts, 1 where there is none.
 
-Price: 30 ns a message without.
+Price: 30 ns a message with a role and content alone.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from packer_cli.corpus.records.base import BadRecordError, Record, type_name
+from packer_cli.corpus.records.unused import check_turns
 
 WEIGHT = "weight"
 LEAST, MOST = 1e-9, 1e9
@@ -44,12 +45,15 @@ def take_weights(turns: list[dict[str, Any]], key: str) -> tuple[list[dict[str, 
         key: of the messages in the record, for errors.
 
     Raises:
-        BadRecordError: as for `read_weight`.
+        BadRecordError: as for `read_weight` and `check_turns`.
     """
     for turn in turns:
-        if WEIGHT in turn:
+        if len(turn) > 2:
             break
     else:
+        return turns, None
+    check_turns(turns, key)
+    if not any(WEIGHT in turn for turn in turns):
         return turns, None
     weights = tuple(read_weight(turn, f"{key}[{index}]") for index, turn in enumerate(turns))
     return [{name: value for name, value in turn.items() if name != WEIGHT} for turn in turns], weights

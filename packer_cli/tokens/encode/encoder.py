@@ -18,6 +18,7 @@ Price: 50 us for a chat of eight messages, nearly half of it the template; long 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -107,8 +108,8 @@ class Encoder:
     ):
         if append_eos == "always" and tokenizer.eos_token_id is None:
             raise TokenizerError(
-                "--append-eos always needs an EOS token, but the tokenizer has none; "
-                'add "eos_token" to its tokenizer_config.json'
+                "--append-eos always needs an EOS token, and the tokenizer has none; name a token of its vocabulary "
+                "with --eos-token TOKEN"
             )
         self._tokenizer = tokenizer
         self._options: dict[str, Any] = {
@@ -122,6 +123,8 @@ class Encoder:
         self._check_samples = check_samples
         self.warnings: list[str] = []
         """Warnings about the current part, each once."""
+        self.unused: Counter[str] = Counter()
+        """Records of the current part with something that the chat template does not write, by what it is."""
         self._why_slow: list[str] = []
         self._backends = backends or Backends(tokenizer)
         self._reference = self._backends.reference
@@ -144,12 +147,14 @@ class Encoder:
             fast_templates=not _slow_templates,
             check_chats=check_samples,
             warnings=self.warnings,
+            unused=self.unused,
         )
         self.start_part()
 
     def start_part(self) -> None:
-        """Start a part: compare its first texts with the reference again, and clear the warnings."""
+        """Start a part: compare its first texts with the reference again, and clear the warnings and counts."""
         self.warnings[:] = self._why_slow
+        self.unused.clear()
         self._texts_checked = self._first_checked = self._spread_checked = 0
         self._preparer.start_part()
 
@@ -173,7 +178,7 @@ class Encoder:
         """The samples of a batch, in the order of lines.
 
         Raises:
-            TokenizerError: there are conversations but no chat template.
+            TokenizerError: there are conversations but no chat template, or samples to be ended but no EOS.
             BackendMismatch: see the module.
         """
         held = _Held()

@@ -14,6 +14,8 @@ from packer_cli.tokens.templates import ChatRenderer, LossParts, read_chat
 from packer_cli.tokens.templates.parts import weights_or_none
 
 if TYPE_CHECKING:
+    from collections import Counter
+
     from packer_cli.corpus.types import Document
     from packer_cli.tokens.encode.backends import ReferenceBackend
     from packer_cli.tokens.templates.conversation import Chat
@@ -36,6 +38,7 @@ class Preparer:
         check_chats: conversations at the beginning of each part to compare with slower ways; some of the later ones
             have their text and ranges compared, too.
         warnings: receives the warnings.
+        unused: counts the documents with something that is not written, by what it is.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class Preparer:
         fast_templates: bool,
         check_chats: int,
         warnings: list[str],
+        unused: Counter[str],
     ):
         self._tokenizer = tokenizer
         self._parts = parts
@@ -55,6 +59,7 @@ class Preparer:
         self._fast_templates = fast_templates
         self._check_chats = check_chats
         self._warnings = warnings
+        self._unused = unused
         self._finder = TokenFinder(tokenizer.special_tokens)
         self._renderers: dict[str, ChatRenderer] = {}
         self._controls: dict[str, TokenFinder] = {}
@@ -76,6 +81,8 @@ class Preparer:
         kind = document.kind
         if kind == "messages" or document.messages:
             return self._prepare_chat(document)
+        if document.tools:
+            self._unused['"tools", which have no place in a prompt that is a string'] += 1
         if kind == "text" and not self._ends_have_loss:
             raise ValueError("a plain text has no assistant turns, and --loss-on trains only on parts of these")
         prompt, completion = ("", document.text) if kind == "text" else (document.prompt, document.completion)
@@ -103,6 +110,7 @@ class Preparer:
                 return self._plain_chat(document, renderer, controls), special
         rendered = renderer.render_chat(chat)
         _check_utf8(rendered.text)
+        self._unused.update(renderer.ignored(chat))
         if self._fast_templates:
             self._check(document.line, renderer, chat, len(rendered.text))
         loss = self._chat_loss(document, renderer, chat, rendered)
@@ -152,7 +160,7 @@ class Preparer:
         if template is None:
             raise TokenizerError(
                 "the data holds conversations, but the tokenizer has no chat template; "
-                "give one with --chat-template FILE"
+                "give one with --chat-template, a Jinja file or a name such as chatml"
             )
         renderer = self._renderers.get(template)
         if renderer is None:
@@ -185,6 +193,7 @@ class Preparer:
         chat = read_chat(mark(document.messages, tokens), mark(document.tools, tokens))
         rendered = renderer.render_chat(chat)
         _check_utf8(rendered.text)
+        self._unused.update(renderer.ignored(chat))
         loss = self._chat_loss(document, renderer, chat, rendered)
         return self._row(document, rendered.text, loss, is_chat=True)
 

@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
+from packer_cli.errors import TokenizerError
+
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from numpy.typing import NDArray
 
     from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
@@ -77,6 +81,7 @@ class Frame:
         self._ends = np.zeros(tokenizer.vocab_size, dtype=np.bool_)
         self._ends[_end_ids(tokenizer)] = True
         self._blanks = _Blanks(tokenizer)
+        self._special_tokens = tokenizer.special_tokens
 
     def add(
         self,
@@ -93,6 +98,9 @@ class Frame:
             is_plain: bool[n]: whether to put the post-processor's ids around the sample.
             may_close: bool[n]: whether EOS may follow it.
             end_weight: float32[n]: of the loss of tokens after it.
+
+        Raises:
+            TokenizerError: EOS must follow a sample, and the tokenizer has none.
         """
         offsets, input_ids, loss_mask = samples
         starts, stops = offsets[:-1], offsets[1:]
@@ -104,8 +112,10 @@ class Frame:
         closed = np.zeros(len(starts), dtype=np.bool_)
         if self._append_eos == "always":
             closed = last != self._eos
-        elif self._append_eos == "auto" and self._eos >= 0:
+        elif self._append_eos == "auto":
             closed = may_close & ~has_end
+            if self._eos < 0 and closed.any():
+                raise no_eos(self._special_tokens)
         is_open = ~has_end & ~closed
         plain = np.flatnonzero(is_plain) if len(before) or len(after) else np.zeros(0, dtype=np.int64)
         # At equal positions, the end of a sample comes before the beginning of the next.
@@ -144,6 +154,23 @@ class Frame:
             has_end[rows] = self._ends[last]
             rows = rows[self._blanks.find(last)]
         return has_end
+
+
+_KNOWN_EOS = ("<|endoftext|>", "</s>", "<eos>", "<|end_of_text|>", "<|eot_id|>", "<|im_end|>")
+
+
+def no_eos(special_tokens: Collection[str]) -> TokenizerError:
+    """The error for samples that end with EOS, where the tokenizer has none.
+
+    Args:
+        special_tokens: of the tokenizer.
+    """
+    known = next((token for token in _KNOWN_EOS if token in special_tokens), None)
+    some = f", perhaps {known}" if known else ""
+    return TokenizerError(
+        "texts, completions and chats that the template leaves open end with EOS, and the tokenizer has none; name a "
+        f"token of its vocabulary with --eos-token TOKEN{some}, or leave them open with --append-eos never"
+    )
 
 
 class _Blanks:

@@ -16,7 +16,9 @@
                     |
                 parts.py      ranges -> reasoning.py, answer and tool_calls.py, for `--loss-on`
                     |
-                renderer.py   ChatRenderer: chooses the way, returns `Rendered`; mismatch.py: compares slower ways
+                renderer.py   ChatRenderer: chooses the way, returns `Rendered`; mismatch.py: compares slower ways;
+                              ignored.py: what the template leaves out of every conversation
+    named.py    templates that `--chat-template` knows by name; jinja/: their text
 
 The text is that of `tokenizer.apply_chat_template(messages, tools=tools, tokenize=False)`.
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Literal
 
 from packer_cli.errors import TokenizerError
 from packer_cli.tokens.templates.compiled import CompiledTemplate
 from packer_cli.tokens.templates.conversation import PROBES, Chat, read_chat
+from packer_cli.tokens.templates.ignored import Ignored
 from packer_cli.tokens.templates.limits import TemplateLimitError
 from packer_cli.tokens.templates.marks import MarkedTemplate, Place
 from packer_cli.tokens.templates.minijinja.engine import MinijinjaTemplate
@@ -80,6 +82,20 @@ class ChatRenderer:
             if found is not None:
                 return self._trimmed(*found)
         return self._render_by_jinja2(chat)
+
+    def ignored(self, chat: Chat) -> list[str]:
+        """What the template does not write of a conversation, for people.
+
+        Raises:
+            TemplateRejectError: without it, an answer is empty.
+        """
+        if chat.is_plain and chat.messages[0]["role"] != "system":
+            return []
+        return self._ignored.find(chat)
+
+    @cached_property
+    def _ignored(self) -> Ignored:
+        return Ignored.of(self._template)
 
     def loss_spans(
         self, chat: Chat, rendered: Rendered, parts: LossParts, weights: Sequence[float] | None = None

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from packer_cli.errors import TokenizerError
+from packer_cli.tokens.templates.named import NAMED, read_named
 from packer_cli.tokens.tokenizer.files import check_template, load_hf
 
 
@@ -93,14 +94,15 @@ def _text_fingerprint(text: str) -> str:
     return xxhash.xxh3_128_hexdigest(text.encode("utf-8", "surrogatepass"))
 
 
-def load_tokenizer(path: str, *, chat_template: str | None = None) -> LoadedTokenizer:
+def load_tokenizer(path: str, *, chat_template: str | None = None, eos_token: str | None = None) -> LoadedTokenizer:
     """Load a tokenizer.
 
     Args:
         path: a folder (tokenizer.json, or a SentencePiece model, or vocab.json and merges.txt; tokenizer_config.json
             and chat_template.jinja are optional); one such file, whose siblings are used too; or a Hugging Face Hub
             name (looked up in the local cache first).
-        chat_template: Jinja text, or a file that holds it, instead of the tokenizer's own.
+        chat_template: Jinja text, a file that holds it, or a name of `NAMED`, instead of the tokenizer's own.
+        eos_token: a token of the vocabulary, instead of the tokenizer's own EOS.
 
     Raises:
         TokenizerError: the tokenizer or the template cannot be loaded, or hbpack cannot use it.
@@ -112,6 +114,8 @@ def load_tokenizer(path: str, *, chat_template: str | None = None) -> LoadedToke
             f"{path}: {type(hf).__name__} runs in pure Python, but hbpack needs a fast tokenizer; "
             "convert it to a tokenizer.json first"
         )
+    if eos_token is not None:
+        _set_eos(hf, eos_token, path)
     templates = hf.chat_template
     tool_template = None
     if chat_template is None:
@@ -121,6 +125,8 @@ def load_tokenizer(path: str, *, chat_template: str | None = None) -> LoadedToke
         templates = templates.get("default")
     if chat_template is not None:
         templates, tool_template = read_template(chat_template), None
+        if is_named(chat_template):
+            _check_tokens(backend, chat_template, path)
     added = hf.added_tokens_decoder
     prefix, suffix = _added_around(backend, path)
     return LoadedTokenizer(
@@ -137,6 +143,25 @@ def load_tokenizer(path: str, *, chat_template: str | None = None) -> LoadedToke
         prefix_ids=prefix,
         suffix_ids=suffix,
     )
+
+
+def _check_tokens(backend: Any, name: str, path: str) -> None:
+    """Raise TokenizerError unless a tokenizer has the tokens of a template in `NAMED`."""
+    for token in NAMED[name]:
+        if len(backend.encode(token, add_special_tokens=False).ids) != 1:
+            raise TokenizerError(
+                f"--chat-template {name} writes {token}, which is not a token of {path}; add it to the tokenizer and "
+                "the model, or choose another template"
+            )
+
+
+def _set_eos(hf: Any, token: str, path: str) -> None:
+    """Raise TokenizerError unless the vocabulary has the token."""
+    if hf.backend_tokenizer.token_to_id(token) is None:
+        known = sorted(str(added) for added in hf.added_tokens_decoder.values() if added.special)
+        some = f"; its special tokens are {', '.join(known[:10])}{', ...' if len(known) > 10 else ''}" if known else ""
+        raise TokenizerError(f"--eos-token {token!r} is not in the vocabulary of {path}{some}")
+    hf.eos_token = token
 
 
 def _id_of(hf: Any, name: str) -> int | None:
@@ -181,8 +206,13 @@ def _added_around(backend: Any, path: str) -> tuple[tuple[int, ...], tuple[int, 
 _JINJA = re.compile(r"\{[{%#]")
 
 
+def is_named(given: str) -> bool:
+    """Whether a template is given by a name of `NAMED`; a file of that name comes first."""
+    return given in NAMED and not os.path.isfile(given)
+
+
 def read_template(given: str) -> str:
-    """The template's text, which is given directly or as a file.
+    """The template's text, which is given directly, as a file, or by a name of `NAMED`; a file comes before a name.
 
     Raises:
         TokenizerError: it is empty, not UTF-8, or the file cannot be read.
@@ -191,6 +221,8 @@ def read_template(given: str) -> str:
         raise TokenizerError(
             f"chat template {given!r} is empty; give the path of a Jinja file, or Jinja text with {{% or {{{{ in it"
         )
+    if is_named(given):
+        return read_named(given)
     if not _JINJA.search(given) or ("\n" not in given and len(given) < 4096 and os.path.isfile(given)):
         try:
             return Path(given).read_text(encoding="utf-8")
@@ -199,8 +231,8 @@ def read_template(given: str) -> str:
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise TokenizerError(
-                f"chat template {given[:200]!r} cannot be read ({reason}); "
-                "give the path of a Jinja file, or Jinja text with {% or {{ in it"
+                f"chat template {given[:200]!r} cannot be read ({reason}); give the path of a Jinja file, Jinja text "
+                f"with {{% or {{{{ in it, or one of {', '.join(NAMED)}"
             ) from None
     try:
         given.encode()

@@ -77,11 +77,12 @@ def test_chats_need_a_template_wherever_the_first_one_stands(pack, chats, sample
     bare.mkdir()
     shutil.copy(tokenizer / "tokenizer.json", bare)
     message = (
-        "the data holds conversations, but the tokenizer has no chat template; give one with --chat-template FILE"
+        "the data holds conversations, but the tokenizer has no chat template; give one with --chat-template, a Jinja "
+        "file or a name such as chatml"
     )
     # With the journals, the first part is written before the second one is found to be impossible.
     for inputs in ([chats], [sample / "journals.jsonl", chats]):
-        done = pack(*inputs, "--tokenizer", bare)
+        done = pack(*inputs, "--tokenizer", bare, "--eos-token", "<|end|>")
         assert (done.code, done.stderr.splitlines()[-1]) == (2, f"error: {message}")
         assert "template   none; Alpaca records take Stanford's prompt" in done.stderr.splitlines()
         assert not (tmp_path / "out").exists()

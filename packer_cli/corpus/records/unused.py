@@ -1,0 +1,144 @@
+"""Keys that carry meaning elsewhere and that no record shape reads.
+
+Where training without them would be wrong, the record is rejected: images, answers marked as bad, preference pairs.
+The others are counted, and the run says how many records have them.
+
+Price: nothing for records without such a key, since a set of keys is looked at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from packer_cli.corpus.records.base import BadRecordError, Record
+
+MEDIA = (
+    *("image", "images", "video", "videos", "audio", "audios"),
+    *("pixel_values", "pixel_values_videos", "input_features"),
+)
+"""What a text refers to by placeholders: TRL, LLaMA-Factory, ms-swift, LLaVA; and what transformers' processors make
+of it."""
+_BAD_ANSWERS = ("label", "kto_tag")
+"""False where the answer is not to be learned: TRL and LLaMA-Factory."""
+PAIRS = (
+    *("chosen", "rejected", "rejected_response", "rejected_messages"),
+    *("preferred_output", "non_preferred_output"),
+)
+"""A better or a worse answer: TRL, LLaMA-Factory, Axolotl; ms-swift; OpenAI."""
+_INSTEAD = {
+    "functions": '"tools"',
+    "loss_scale": '"weight"',
+    "loss_weight": '"weight"',
+    "sample_weight": '"weight"',
+    "system_prompt": '"system" beside "messages"',
+}
+"""Key -> what hbpack reads in its place."""
+_COUNTED = (
+    *("tools", "system", "history", "input", "context", "documents", "chat_template_kwargs"),
+    *("reasoning", "reasoning_content", "thinking"),
+    *_INSTEAD,
+)
+WATCHED = frozenset((*MEDIA, *_BAD_ANSWERS, *PAIRS, *_COUNTED))
+"""Every key that matters beside those of a shape."""
+TEXT_ONLY = "hbpack supports text only, not images, audio or video"
+NO_PAIRS = (
+    "preference pairs are not supported, only data for pre-training and supervised fine-tuning; to train on the "
+    'better answers, write them as "messages", or as "completion" beside "prompt"'
+)
+
+_OF_PLAIN = {"text": (*MEDIA, *_BAD_ANSWERS, *PAIRS), "tokens": MEDIA}
+"""What matters in records without turns. A text is whole by itself, and its label is often a class."""
+_NO_TRAINING = ("loss", "train", "training")
+_TRAINING_PARTS = ("train_detail", "training_detail")
+_OF_TURNS = frozenset((*MEDIA, *_NO_TRAINING, *_TRAINING_PARTS, "loss_scale"))
+
+
+def watched(schema: str, keys: Iterable[str], read: set[str]) -> list[str]:
+    """The keys of a record that matter, and that its shape does not read.
+
+    Args:
+        schema: the record's shape.
+        read: the keys that the shape reads.
+    """
+    return [key for key in keys if key in _OF_PLAIN.get(schema, WATCHED) and key not in read]
+
+
+def find_unused(schema: str, record: Record, keys: Iterable[str], *, takes_pairs: bool) -> list[str]:
+    """Those of the watched keys that hold something which is not used.
+
+    Args:
+        schema: the record's shape.
+        takes_pairs: whether a preference pair may be trained on as a record of this shape.
+
+    Raises:
+        BadRecordError: training without one of them would be wrong.
+    """
+    found = []
+    for key in keys:
+        value = record.get(key)
+        if is_empty(value):
+            continue
+        if schema != "text":
+            if key in MEDIA:
+                raise BadRecordError(f'"{key}" is not empty, and {TEXT_ONLY}; remove it to train on the text alone')
+            if key in _BAD_ANSWERS and isinstance(value, bool):
+                if value:
+                    continue  # The answer is to be learned.
+                raise BadRecordError(
+                    f'"{key}" is false, so the answer is a bad one, and hbpack trains on good ones only'
+                )
+            if key in PAIRS and not takes_pairs:
+                raise BadRecordError(
+                    f'"{key}" makes it a preference pair, which hbpack does not support; --schema {schema} ignores '
+                    "the pair"
+                )
+        found.append(key)
+    return found
+
+
+def is_pair(keys: Iterable[str]) -> bool:
+    """Whether a record of unknown shape holds a preference pair."""
+    return len(set(PAIRS).intersection(keys)) > 1
+
+
+def check_turns(turns: list[dict[str, Any]], key: str) -> None:
+    """Raise BadRecordError if training on a message as it is would be wrong.
+
+    Args:
+        key: of the messages in the record, for errors.
+    """
+    for index, turn in enumerate(turns):
+        for name in _OF_TURNS.intersection(turn):
+            _check_turn(turn, name, f"{key}[{index}]")
+
+
+def _check_turn(turn: dict[str, Any], name: str, where: str) -> None:
+    value = turn[name]
+    if name in MEDIA:
+        if not is_empty(value):
+            raise BadRecordError(
+                f'{where}: "{name}" is not empty, and {TEXT_ONLY}; remove it to train on the text alone'
+            )
+    elif turn["role"] == "assistant":
+        if (value is False and name in _NO_TRAINING) or (name == "loss_scale" and value not in (None, 1)):
+            shown = "false" if value is False else f"{value}"[:30]
+            weight = 0 if value is False else "..."
+            raise BadRecordError(f'{where}: "{name}" is {shown}, which hbpack does not read; write "weight": {weight}')
+        if name in _TRAINING_PARTS and not is_empty(value):
+            raise BadRecordError(f'{where}: "{name}" selects parts of a message, which hbpack does not support')
+
+
+def is_empty(value: Any) -> bool:
+    """Whether a value stands for none: null, or a string, array or object without anything in it."""
+    if isinstance(value, dict):
+        return all(map(is_empty, value.values()))
+    if isinstance(value, list):
+        return all(map(is_empty, value))
+    return value is None or (hasattr(value, "__len__") and not len(value))
+
+
+def describe(key: str) -> str:
+    """A key that is not used, for people."""
+    instead = _INSTEAD.get(key)
+    return f'"{key}", which hbpack does not use' + (f" (it reads {instead})" if instead else "")
