@@ -219,7 +219,7 @@ def test_messages_that_are_trained_on_as_they_say():
 def test_the_first_reason_counts():
     """In the order of the record, so that the same data give the same rejects."""
     for names in (("loss", "train", "images"), ("train", "images", "loss"), ("images", "loss", "train")):
-        answer = {"role": "assistant", "content": "a", **{name: False for name in names}}
+        answer = {"role": "assistant", "content": "a", **dict.fromkeys(names, False)}
         assert reason({"messages": [answer]}).startswith(f'messages[0]: "{names[0]}" ')
 
 
