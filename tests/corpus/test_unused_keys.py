@@ -216,6 +216,20 @@ def test_messages_that_are_trained_on_as_they_say():
     assert Normalizer().parse({"messages": turns}, 1).messages == turns
 
 
+def test_the_first_reason_counts():
+    """In the order of the record, so that the same data give the same rejects."""
+    for names in (("loss", "train", "images"), ("train", "images", "loss"), ("images", "loss", "train")):
+        answer = {"role": "assistant", "content": "a", **dict.fromkeys(names, False)}
+        assert reason({"messages": [answer]}).startswith(f'messages[0]: "{names[0]}" ')
+
+
+def test_what_nests_deeply_is_not_empty():
+    deep = []
+    for _ in range(5_000):
+        deep = [deep]
+    assert reason({**CHAT, "images": deep}) == f'"images" {NOT_EMPTY}'
+
+
 def test_pairs_without_another_answer_say_what_is_supported():
     for record in ({"prompt": "a", **PAIR}, PAIR, {"input": {}, "preferred_output": [], "non_preferred_output": []}):
         assert reason(record).endswith(

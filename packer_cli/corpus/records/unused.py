@@ -109,8 +109,9 @@ def check_turns(turns: list[dict[str, Any]], key: str) -> None:
         key: of the messages in the record, for errors.
     """
     for index, turn in enumerate(turns):
-        for name in _OF_TURNS.intersection(turn):
-            _check_turn(turn, name, f"{key}[{index}]")
+        for name in turn:
+            if name in _OF_TURNS:
+                _check_turn(turn, name, f"{key}[{index}]")
 
 
 def _check_turn(turn: dict[str, Any], name: str, where: str) -> None:
@@ -130,11 +131,15 @@ def _check_turn(turn: dict[str, Any], name: str, where: str) -> None:
 
 
 def is_empty(value: Any) -> bool:
-    """Whether a value stands for none: null, or a string, array or object without anything in it."""
+    """Whether a value stands for none: null, an empty string, or an array or object of nothing else."""
     if isinstance(value, dict):
-        return all(map(is_empty, value.values()))
+        return all(map(_is_blank, value.values()))
     if isinstance(value, list):
-        return all(map(is_empty, value))
+        return all(map(_is_blank, value))
+    return _is_blank(value)
+
+
+def _is_blank(value: Any) -> bool:
     return value is None or (hasattr(value, "__len__") and not len(value))
 
 

@@ -71,8 +71,8 @@ def place(tmp_path, monkeypatch):
             ["pack", "chats.jsonl", *TOKENIZER, "--chat-template", "none.jinja"],
             (
                 "chat template 'none.jinja' cannot be read (No such file or directory); give the path of a Jinja "
-                "file, Jinja text with {% or {{ in it, or one of chatml, gemma3, llama3, llama3.1, mistral, phi3, qwen2.5, "
-                "qwen3"
+                "file, Jinja text with {% or {{ in it, or one of chatml, gemma3, llama3, llama3.1, mistral, phi3, "
+                "qwen2.5, qwen3"
             ),
         ),
         (
