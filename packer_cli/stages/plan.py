@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from packer_cli.config import PlanConfig
 from packer_cli.config.rules import plan_rules, refuse_padded, with_known_cost
 from packer_cli.engine.array import ArrayRecords
@@ -14,6 +17,7 @@ from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME,
 from packer_cli.kernels import skip_extensions
 from packer_cli.plan.pieces import overflow_notes
 from packer_cli.plan.rules import PlanRules
+from packer_cli.plan.types import Pieces
 from packer_cli.remote.names import relative_path
 from packer_cli.shards.plan_file import PLAN_VERSION, PlanHeader, write_plan
 from packer_cli.shards.stage import is_of_plan
@@ -116,11 +120,7 @@ def make_plan(config: PlanConfig, rules: PlanRules, source: Path, folder: Path) 
     for note in overflow_notes(counts, config.groups[-1].capacity, config.overflow):
         say(note)
     if counts.pieces_without_loss:
-        has, them = ("has", "it") if counts.pieces_without_loss == 1 else ("have", "them")
-        say(
-            f"{counted(counts.pieces_without_loss, 'piece')} of cut samples {has} no loss tokens, so a model learns "
-            f"nothing from {them}; cut fewer samples with longer --groups, or leave them out with --overflow drop"
-        )
+        say(_without_loss(opened, plan.pieces, np.flatnonzero(piece_loss.tokens == 0)))
     last_window = plan.epochs[0].step_window[-1]
     if last_window:
         say(
@@ -128,6 +128,20 @@ def make_plan(config: PlanConfig, rules: PlanRules, source: Path, folder: Path) 
             f"{config.curriculum_steps}, so it ends with windows of {last_window:,} tokens; later epochs have none"
         )
     return header
+
+
+def _without_loss(store: TokenStore, pieces: Pieces, lost: NDArray[np.int64]) -> str:
+    """A note on the pieces (int64[k]) of cut samples that have no loss, with the record of the first one."""
+    has, them = ("has", "it") if len(lost) == 1 else ("have", "them")
+    sample, start = pieces.sample[lost], pieces.start[lost]
+    at = np.lexsort((start, sample))[0]
+    file, line = next(store.locate(sample[at : at + 1]))
+    which, last = "it" if len(lost) == 1 else "the first", int(start[at]) + int(pieces.length[lost[at]]) - 1
+    return (
+        f"{counted(len(lost), 'piece')} of cut samples {has} no loss tokens, so a model learns nothing from {them}; "
+        f"{which} is tokens {start[at]:,} to {last:,} of {file}:{line}; cut fewer samples with longer --groups, or "
+        "leave them out with --overflow drop"
+    )
 
 
 def _disown_plan(folder: Path) -> None:

@@ -160,21 +160,33 @@ def test_what_is_not_used_is_said_once(tokenize, lines_of, tmp_path):
 
 def test_pieces_without_a_loss(hbpack, tokenize, lines_of, tmp_path):
     long = {"prompt": "A long prompt. " * 200, "completion": "Yes."}
-    assert tokenize(lines_of(long, TEXT)).code == 0
-    for overflow, count in (("split", 8), ("truncate", 1), ("drop", 0)):
+    path = lines_of(TEXT, long, long)
+    assert tokenize(path).code == 0
+    for overflow, count in (("split", 16), ("truncate", 2), ("drop", 0)):
         done = hbpack("plan", tmp_path / "out", "--groups", "256", "--gpus", 1, "--overflow", overflow, "--json")
         found = json.loads(done.stdout)["counts"]["pieces_without_loss"]
         assert found == count, done.stderr
-        pieces, them = ("1 piece of cut samples has", "it") if count == 1 else ("8 pieces of cut samples have", "them")
         note = (
-            f"{pieces} no loss tokens, so a model learns nothing from {them}; cut fewer samples with longer --groups, "
-            "or leave them out with --overflow drop"
+            f"{count} pieces of cut samples have no loss tokens, so a model learns nothing from them; the first is "
+            f"tokens 0 to 255 of {path}:2; cut fewer samples with longer --groups, or leave them out with --overflow "
+            "drop"
         )
         assert (note in done.stderr.splitlines()) == (count > 0)
         if overflow == "truncate":  # What is cut off is in no count.
             assert hbpack("write", tmp_path / "out").code == 0
             done = hbpack("verify", tmp_path / "out")
             assert done.code == 0, done.stderr
+
+
+def test_one_piece_without_a_loss_is_named(hbpack, tokenize, lines_of, tmp_path):
+    path = lines_of(TEXT, {"prompt": "A long prompt. " * 25, "completion": "Yes."})
+    assert tokenize(path).code == 0
+    done = hbpack("plan", tmp_path / "out", "--groups", "200", "--gpus", 1)
+    (note,) = (line for line in done.stderr.splitlines() if "no loss tokens" in line)
+    assert note == (
+        f"1 piece of cut samples has no loss tokens, so a model learns nothing from it; it is tokens 0 to 199 of "
+        f"{path}:2; cut fewer samples with longer --groups, or leave them out with --overflow drop"
+    )
 
 
 def test_a_tokenizer_without_eos(tokenize, lines_of, tokenizer, tmp_path):
