@@ -52,8 +52,7 @@ SMALLER = {
     r"--gpus 8\b": "--gpus 2",
     r"--nproc-per-node 8\b": "--nproc-per-node 2",
     r"accelerate launch --num_processes 8\b": "torchrun --nproc-per-node 2",  # Without GPUs, it starts one process.
-    r"\b128k:8\b": "8k:2",
-    r"\b64k:8\b": "8k:2",
+    r"\b(64k|128k):8\b": "2k:2",
     r"\b(16k|8k):1\b": "1k:1",
     r"--max-steps 1000\b": "--max-steps 2",
 }
