@@ -86,10 +86,9 @@ def require_exact(linear: int, groups: Iterable[Group], num_gpus: int) -> None:
     for group in groups:
         num_ranks = group.num_dp_ranks(num_gpus)
         if linear and num_ranks * group.capacity * (group.capacity + linear) >= MOST_WORK:
-            a_smaller_one = "a smaller B, or " if num_ranks * group.capacity * (group.capacity + 1) < MOST_WORK else ""
             raise ValueError(
                 f"with a linear term of {linear} tokens, {num_ranks} packs of {group.capacity} tokens may come to "
-                f"more work than 2^62, which is not counted exactly; give {a_smaller_one}shorter groups"
+                "more work than 2^62, which is not counted exactly; give a smaller B, or shorter groups"
             )
 
 
