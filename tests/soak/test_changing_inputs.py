@@ -9,6 +9,7 @@ import gzip
 import json
 import os
 import random
+import shutil
 import subprocess
 import time
 from collections import Counter
@@ -150,8 +151,8 @@ def ordinary(runs: Runs, rng: random.Random, corpus: Corpus, out: Path) -> int:
 def array(runs: Runs, rng: random.Random, corpus: Corpus, out: Path) -> int:
     codes = []
     for index in range(3):
-        codes.append(runs.tokenize(out, "--shard", f"{index}/3", changes=int(rng.random() < 0.5)))
-        if rng.random() < 0.5:
+        codes.append(runs.tokenize(out, "--shard", f"{index}/3", changes=int(rng.random() < 0.25)))
+        if rng.random() < 0.25:
             corpus.change()
     return max(codes)
 
@@ -177,7 +178,9 @@ def ray(runs: Runs, rng: random.Random, corpus: Corpus, out: Path) -> int:
     return runs.tokenize(out, "--engine", "ray", changes=rng.randint(1, 3))
 
 
-WAYS = {ordinary: 8, array: 3, append: 3, ray: 1}
+NUMBERS = {ordinary: 25, array: 10, append: 10, ray: 6}
+"""Runs of each way for one block of seeds."""
+BLOCKS = [(way, block) for way, count in {ordinary: 4, array: 4, append: 3, ray: 1}.items() for block in range(count)]
 
 
 @pytest.fixture(scope="module")
@@ -197,22 +200,23 @@ def bucket() -> Iterator[RemotePath]:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("way", WAYS)
-def test_what_succeeds_has_read_one_version(repo, tmp_path, way):
+@pytest.mark.parametrize(("way", "block"), BLOCKS)
+def test_what_succeeds_has_read_one_version(repo, tmp_path, way, block):
     if way is ray:
         pytest.importorskip("ray")
     succeeded = 0
-    for seed in range(WAYS[way]):
-        rng = random.Random(f"{way.__name__} {seed}")
+    for seed in range(NUMBERS[way]):
+        rng = random.Random(f"{way.__name__} {block} {seed}")
         place = tmp_path / f"corpus-{seed}"
         place.mkdir()
         corpus = Corpus(place, rng)
         succeeded += _check(repo, rng, corpus, way, tmp_path / f"out-{seed}")
-    assert way in (append, ray) or succeeded > WAYS[way] // 20  # Else nothing was tested.
+        shutil.rmtree(place)
+    assert way in (append, ray) or succeeded  # Else nothing was tested.
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(("way", "number"), [(ordinary, 2), (array, 1)])
+@pytest.mark.parametrize(("way", "number"), [(ordinary, 16), (array, 8)])
 def test_what_succeeds_has_read_one_version_of_objects(repo, tmp_path, bucket, way, number):
     for seed in range(number):
         rng = random.Random(f"objects {way.__name__} {seed}")
@@ -222,7 +226,11 @@ def test_what_succeeds_has_read_one_version_of_objects(repo, tmp_path, bucket, w
 
 def _check(repo: Path, rng: random.Random, corpus: Corpus, way: Callable[..., int], out: Path) -> bool:
     """Whether the way succeeded; its store then holds what the corpus has been at one moment."""
-    if way(Runs(repo, rng, corpus), rng, corpus, out) != 0:
+    runs = Runs(repo, rng, corpus)
+    if way(runs, rng, corpus, out) != 0:
+        if way is not append and rng.random() < 0.3:  # Nothing writes any more, so running again is the remedy.
+            assert runs.tokenize(out, "--shard", "0/1", changes=0) == 0
+            assert read(out) == expected(corpus.versions[-1])
         return False
     store = read(out)
     assert any(store == expected(version) for version in corpus.versions), (store, corpus.versions)
