@@ -65,7 +65,9 @@ def inputs(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     journals = (sample / "journals.jsonl").read_text(encoding="utf-8").splitlines()
     texts = pa.table({"text": [json.loads(line)["text"] for line in journals]})
     (folder / "chats.jsonl").write_text("".join(chats[:NUM_CHATS]), encoding="utf-8")
-    (folder / "new.jsonl").write_text("".join(chats[NUM_CHATS : NUM_CHATS + 20]), encoding="utf-8")
+    for number, name in enumerate(("new", "newest")):
+        begin = NUM_CHATS + 20 * number
+        (folder / f"{name}.jsonl").write_text("".join(chats[begin : begin + 20]), encoding="utf-8")
     (folder / "more").mkdir()
     for name, begin, stop in (("documents", 0, NUM_JOURNALS), ("books", 0, NUM_JOURNALS), ("more/late", -5, None)):
         pq.write_table(texts[begin:stop], folder / f"{name}.parquet")
@@ -122,7 +124,7 @@ def scratch(
             sources |= {path.name: path for path in request.getfixturevalue("tokenized").iterdir()}
         for name, path in sources.items():
             if re.search(rf"\b{re.escape(name.removesuffix('.bin').removesuffix('.idx'))}\b", code):
-                (tmp_path / name).symlink_to(path)
+                shutil.copytree(path, tmp_path / name) if path.is_dir() else shutil.copy(path, tmp_path / name)
         if re.search(r"\bOUT\b", code) and not makes_set(code):
             shutil.copytree(request.getfixturevalue("packed"), tmp_path / "OUT")
         for name in linked_scripts(page):
