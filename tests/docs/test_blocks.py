@@ -54,6 +54,7 @@ SMALLER = {
     r"accelerate launch --num_processes 8\b": "torchrun --nproc-per-node 2",  # Without GPUs, it starts one process.
     r"\b(64k|128k):8\b": "2k:2",
     r"\b(16k|8k):1\b": "1k:1",
+    r"--global-tokens 512k\b": "--global-tokens 8k",
     r"--max-steps 1000\b": "--max-steps 2",
 }
 """What is smaller in the commands of a page that trains, for two cores without a GPU."""
