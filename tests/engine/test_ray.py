@@ -21,6 +21,7 @@ from packer_cli.engine.worker import Died
 from packer_cli.errors import ConfigError, InputError, RunError
 from packer_cli.version import __version__
 from tests.cli_runner import HBPACK
+from tests.engine.ray_workers import ray_workers
 from tests.engine.test_local import SEGV, task
 from tests.reference import tree
 
@@ -151,11 +152,6 @@ def test_addresses_that_nobody_has():
     )
 
 
-def relays(parent: psutil.Process) -> list[psutil.Process]:
-    """The workers of a Ray that run tasks, and the processes that they start."""
-    return [process for process in parent.children(recursive=True) if "ray::relay" in process.name()]
-
-
 @pytest.fixture(scope="module")
 def corpus(repo, tmp_path_factory) -> Path:
     """Enough for several parts, of which some have loss weights."""
@@ -176,7 +172,7 @@ def test_a_killed_worker_of_ray_changes_no_byte(address, corpus, repo, tmp_path)
     )
     killed = 0
     while process.poll() is None and not killed:
-        for worker in relays(psutil.Process()):
+        for worker in ray_workers():
             worker.kill()
             killed += 1
             break

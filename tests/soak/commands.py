@@ -15,6 +15,8 @@ from pathlib import Path
 
 import psutil
 
+from tests.engine.ray_workers import ray_workers
+
 SECONDS = 120.0
 """A command that takes longer hangs."""
 
@@ -129,10 +131,3 @@ def wait_for_group(pid: int) -> None:
             return
         time.sleep(0.01)
     raise AssertionError("workers outlive their command")
-
-
-def ray_workers() -> list[psutil.Process]:
-    """The workers of a Ray of this process that run tasks, and the processes that they start."""
-    if "ray" not in sys.modules:
-        return []
-    return [process for process in psutil.Process().children(recursive=True) if "ray::relay" in process.name()]
