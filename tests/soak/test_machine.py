@@ -48,13 +48,16 @@ def error_of(commands: Commands) -> str:
     return text.splitlines()[-1]
 
 
-def check_whole_files(found: dict[str, bytes], stage: Stage) -> None:
-    """Nothing is torn: what has its final name is as it was, or as it is to be."""
+def check_whole_files(found: dict[str, bytes], stage: Stage, *, stops_workers: bool = False) -> None:
+    """Nothing is torn: what has its final name is as it was, or as it is to be.
+
+    A worker that is stopped since another one failed leaves what it was writing, and the next run removes it.
+    """
     before = tree(stage.before) if stage.before else {}
     for name, data in found.items():
         if not any(part.startswith(".") for part in Path(name).parts):
             assert data in (before.get(name), stage.expected.get(name)), name
-    assert not [name for name in found if name.endswith(".tmp")]
+    assert stops_workers or not [name for name in found if name.endswith(".tmp")]
 
 
 def pages(files: dict[str, bytes]) -> int:
@@ -87,7 +90,7 @@ def test_a_full_disk(chosen: list[Stage], apart: Commands, tmp_path: Path) -> No
             apart.shell(f"cp -a {out} {found}; umount {disk}; rm -rf {torn}")
             assert tree(found) == stage.expected, stage.name
             copy(None, found)
-            assert end.code or share > 0.4, f"{stage.name} needs no room"
+            assert end.code or share > 0.4 or size >= pages(stage.expected), f"{stage.name} needs no room"
 
 
 def test_files_that_may_not_grow(chosen: list[Stage], commands: Commands, tmp_path: Path) -> None:
@@ -102,7 +105,7 @@ def test_files_that_may_not_grow(chosen: list[Stage], commands: Commands, tmp_pa
         assert end.code == 1
         assert line.startswith("error: File too large ("), line
         assert line.endswith(f"); raise the limit of file sizes (ulimit -f) and {AGAIN}"), line
-        check_whole_files(tree(out), stage)
+        check_whole_files(tree(out), stage, stops_workers=True)
         assert commands.run(words_of(stage, out)).code == 0, commands.log.read_text()
         assert tree(out) == stage.expected, stage.name
 
