@@ -29,14 +29,14 @@ def test_conversations_equal_transformers(load, kind, template, backend):
 
 
 def test_leading_space_that_offsets_trim_is_trained_on(load):
-    """transformers marks nothing from there on: the trimmed space belongs to no token, and it stops."""
+    """The trimmed space belongs to no token; transformers before 5.24 marks nothing from there on."""
     loaded = load("nfc", "chatml-generation")
     messages = turns("a", " fine", "b", "ok")
     theirs = loaded.hf.apply_chat_template(
         messages, chat_template=loaded.chat_template, return_dict=True, return_assistant_tokens_mask=True
     )
     [(ids, mask)] = rows(encode(Encoder(loaded), chats(messages)))
-    assert sum(theirs["assistant_masks"]) == 0
+    assert theirs["assistant_masks"] in ([0] * len(ids), mask)
     kept = [number for number, bit in zip(ids, mask, strict=True) if bit]
     assert loaded.hf.decode(kept) == " fine<|im_end|>ok<|im_end|>"
 

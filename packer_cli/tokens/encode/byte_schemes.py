@@ -72,9 +72,10 @@ def _sentencepiece(normalizers: list[dict[str, Any]], splitters: list[dict[str, 
     marked = "marks" in order
     for part in splitters:
         kind = part.get("type")
-        if kind == "Metaspace" and len(splitters) == 1 and part.get("replacement", MARK) == MARK and not order[:-1]:
+        if kind == "Metaspace" and len(splitters) == 1 and part.get("replacement", MARK) == MARK:
             given: Any = part.get("prepend_scheme") or ("always" if part.get("add_prefix_space", True) else "never")
-            if given not in ("never", "first", "always"):
+            # After a prefix that the normalizer puts, it puts none but behind tokens that are found later.
+            if given not in (("always",) if "prefix" in order else ("never", "first", "always")):
                 return None
             prefix = given
             marked = True
