@@ -63,7 +63,7 @@ class TooManyRejectedError(RunError):
 
 
 class PlanError(RunError):
-    """A plan breaks one of its invariants (see `plan.check`): a bug in hbpack, or in an algorithm added to it."""
+    """A plan breaks one of its invariants (see `plan.core.check`): a bug in hbpack, or in an algorithm added to it."""
 
 
 class FormatError(RunError):

@@ -16,8 +16,8 @@ from packer_cli.config import PlanConfig
 from packer_cli.cost.analytic import analytic_model
 from packer_cli.cost.gpus import parse_gpu
 from packer_cli.cost.shape import ModelShape
-from packer_cli.plan.samples import Samples
-from packer_cli.plan.types import Int32Array, Plan
+from packer_cli.plan.core.samples import Samples
+from packer_cli.plan.core.types import Int32Array, Plan
 from packer_cli.simulate.epoch import PARTS, simulate
 from packer_cli.stages.planning import plan_samples
 

@@ -94,14 +94,14 @@ def test_a_place_of_the_user_is_taken(home: dict[str, str], tmp_path: Path) -> N
 def test_a_kernel_is_not_kept_longer_than_those_it_calls(home: dict[str, str], tmp_path: Path) -> None:
     caller = tmp_path / "code/packer_cli/plan/caller.py"
     caller.write_text(
-        "from numba import njit\nfrom packer_cli.plan.streams import next_below\n"
+        "from numba import njit\nfrom packer_cli.plan.core.streams import next_below\n"
         "@njit(cache=True)\ndef call(state):\n    return next_below(state, 1 << 20)\n"
     )
     env = home | {"NUMBA_CACHE_DIR": str(tmp_path / "mine")}
     code = "import numpy as np\nfrom packer_cli.plan.caller import call\nprint(call(np.zeros(1, np.uint64)))"
     (first,) = run(code, env, tmp_path)
     assert run(code, env, tmp_path) == [first]
-    inner = tmp_path / "code/packer_cli/plan/streams.py"
+    inner = tmp_path / "code/packer_cli/plan/core/streams.py"
     text = inner.read_text(encoding="utf-8")
     changed = text.replace("return int(((next_uint64(state) >>", "return 1 + int(((next_uint64(state) >>")
     assert changed != text
@@ -118,8 +118,8 @@ import numpy as np
 from numba.core.dispatcher import Dispatcher
 from packer_cli.config import PlanConfig, validate
 from packer_cli.plan.build import build_plan
-from packer_cli.plan.check import check_pieces, check_plan
-from packer_cli.plan.pieces import make_pieces
+from packer_cli.plan.core.check import check_pieces, check_plan
+from packer_cli.plan.core.pieces import make_pieces
 from packer_cli.config.rules import plan_rules
 from packer_cli.plan.warming import kernel_shares
 from packer_cli.plan.figures import plan_stats

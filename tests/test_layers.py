@@ -237,7 +237,7 @@ def test_the_formats_need_no_other_library(modules):
         ("import packer_cli", {"torch", "numba", "numpy", "pyarrow", "click", "pydantic"}),
         ("import packer_cli.cli.main", {"torch", "numba", "numpy", "pyarrow", "pydantic", "rich", "yaml"}),
         (
-            "import packer_cli.plan.build, packer_cli.plan.check",
+            "import packer_cli.plan.build, packer_cli.plan.core.check",
             {"click", "torch", "pyarrow", "pydantic", "rich", "pulp", "highspy"},
         ),
         (

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from packer_cli.api.results import Stats
     from packer_cli.format.choice import GroupChoice
     from packer_cli.format.metrics import PlanMetrics, SampleCounts
-    from packer_cli.plan import types
-    from packer_cli.plan.groups import Group
+    from packer_cli.plan.core import types
+    from packer_cli.plan.core.groups import Group
     from packer_cli.stages.planned import Planned
 
 

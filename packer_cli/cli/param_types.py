@@ -128,7 +128,7 @@ def balances() -> Iterable[str]:
 
 def curricula() -> Iterable[str]:
     """Rules of `--curriculum`."""
-    from packer_cli.plan.windows import CURRICULA, SHORT_FIRST
+    from packer_cli.plan.core.windows import CURRICULA, SHORT_FIRST
 
     return (SHORT_FIRST, *CURRICULA)
 

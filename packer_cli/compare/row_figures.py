@@ -15,13 +15,13 @@ from packer_cli.errors import RunError
 from packer_cli.format.metrics import PlanFigures
 from packer_cli.format.records import known_values
 from packer_cli.plan.build import build_plan
-from packer_cli.plan.check import check_plan
+from packer_cli.plan.core.check import check_plan
+from packer_cli.plan.core.pieces import Overflow
+from packer_cli.plan.core.samples import Samples, pieces_to_plan
+from packer_cli.plan.core.types import Int32Array, Int64Array, Pieces
 from packer_cli.plan.figures import plan_figures, prove_by_program
 from packer_cli.plan.packing import PackingAlgorithm
-from packer_cli.plan.pieces import Overflow
 from packer_cli.plan.rules import PlanRules
-from packer_cli.plan.samples import Samples, pieces_to_plan
-from packer_cli.plan.types import Int32Array, Int64Array, Pieces
 from packer_cli.plan.warming import warm_up
 from packer_cli.simulate.figures import EpochFigures, Simulator
 from packer_cli.sizes import TokenShare

@@ -18,7 +18,7 @@ from packer_cli.config.rules import plan_rules, with_known_cost
 from packer_cli.config.strategies import STRATEGIES, refusal, unsupported
 from packer_cli.engine.progress import say
 from packer_cli.errors import ConfigError, did_you_mean
-from packer_cli.plan.balance import parse_balance
+from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY, PackingAlgorithm, parse_packing
 from packer_cli.plan.rules import PlanRules
 

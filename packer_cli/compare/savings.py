@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from packer_cli.plan.core.types import Plan
 from packer_cli.plan.figures import Baseline
-from packer_cli.plan.types import Plan
 from packer_cli.simulate.figures import EpochFigures, OverallFigures, Simulator
 
 

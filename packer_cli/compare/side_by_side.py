@@ -22,8 +22,8 @@ from packer_cli.engine.isolated import Failed, run_isolated
 from packer_cli.engine.progress import progress_bar
 from packer_cli.format.choice import GroupChoice
 from packer_cli.format.metrics import SampleCounts
+from packer_cli.plan.core.samples import Samples, pieces_to_plan, sample_counts
 from packer_cli.plan.figures import LengthStats, length_stats
-from packer_cli.plan.samples import Samples, pieces_to_plan, sample_counts
 from packer_cli.simulate.figures import Simulator
 
 PRELOAD = "packer_cli.compare.preload"

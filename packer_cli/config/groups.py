@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from packer_cli.config.messages import rule
 from packer_cli.config.strategies import STRATEGIES
 from packer_cli.format.layout import ONE_GPU, Layout
-from packer_cli.plan.groups import Group
+from packer_cli.plan.core.groups import Group
 from packer_cli.sizes import parse_integer, parse_tokens
 
 _group = TypeAdapter(Group)

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from packer_cli.errors import ConfigError, did_you_mean
-from packer_cli.plan.groups import Group
+from packer_cli.plan.core.groups import Group
 
 
 def validate(model: type[BaseModel], values: dict[str, Any]) -> Any:

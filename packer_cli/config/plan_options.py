@@ -24,7 +24,7 @@ from packer_cli.config.messages import validate
 from packer_cli.config.strategies import STRATEGIES, divisors, refusal
 from packer_cli.format.layout import ONE_GPU
 from packer_cli.panels import Panel
-from packer_cli.plan.groups import Group, require_aligned
+from packer_cli.plan.core.groups import Group, require_aligned
 from packer_cli.sizes import counted, format_tokens
 
 AUTO = "auto"

@@ -14,21 +14,21 @@ from packer_cli.config.plan_options import PlanConfig
 from packer_cli.config.schemes import digits, find_schemes, stage_rates
 from packer_cli.config.strategies import STRATEGIES
 from packer_cli.errors import ConfigError
-from packer_cli.plan.attention_rates import AttentionRates, ShardingRule, parse_cp_sharding
-from packer_cli.plan.balance import parse_balance
-from packer_cli.plan.cost import Cost, linear_of_tokens, parse_cost, require_exact
-from packer_cli.plan.groups import Group
+from packer_cli.plan.core.attention_rates import AttentionRates, ShardingRule, parse_cp_sharding
+from packer_cli.plan.core.cost import Cost, linear_of_tokens, parse_cost, require_exact
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.schedule import StepRules
+from packer_cli.plan.core.types import UNLIMITED
+from packer_cli.plan.core.windows import parse_curriculum
+from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY, PackingAlgorithm, PackingOptions, parse_packing
 from packer_cli.plan.rules import PlanRules
-from packer_cli.plan.schedule import StepRules
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
 from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
 from packer_cli.plan.strategies.wlb.packers import AUTO as AUTO_CAPACITY
 from packer_cli.plan.strategies.wlb.packers import REGISTRY as STEP_PACKERS
 from packer_cli.plan.strategies.wlb.packers import DelayOptions
 from packer_cli.plan.strategies.wlb.rules import WlbRules
-from packer_cli.plan.types import UNLIMITED
-from packer_cli.plan.windows import parse_curriculum
 
 if TYPE_CHECKING:
     from packer_cli.cost.models import GpuModel, MemoryModel

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import Layout
-from packer_cli.plan.groups import Group
+from packer_cli.plan.core.groups import Group
 from packer_cli.sizes import counted
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from packer_cli.plan.groups import Group
+from packer_cli.plan.core.groups import Group
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ from packer_cli.groups.settings import (
     predicted_settings,
     settings_of,
 )
-from packer_cli.plan.groups import Group
+from packer_cli.plan.core.groups import Group
 
 MOST_COMPARED = 4
 """Sets of 1 to this many groups are compared, even if fewer may be chosen."""

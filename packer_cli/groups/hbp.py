@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from packer_cli.groups.settings import Setting
-from packer_cli.plan.groups import Group
+from packer_cli.plan.core.groups import Group
 
 
 def hbp_groups(best: Mapping[int, Setting], setting_of: Callable[[int], Group | None]) -> tuple[Group, ...]:

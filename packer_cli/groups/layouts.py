@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from packer_cli.plan.groups import Group
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.types import Int32Array
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.strategies.hydraulis import layouts_of, make_batches
-from packer_cli.plan.types import Int32Array
 
 
 @dataclass(frozen=True, kw_only=True)

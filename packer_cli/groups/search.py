@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from packer_cli.groups.epoch import EpochModel
-from packer_cli.plan.groups import Group
+from packer_cli.plan.core.groups import Group
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from packer_cli.cost.models import GpuModel
 from packer_cli.cost.profile import IterationRow, Profile
 from packer_cli.format.layout import Layout
 from packer_cli.groups.lengths import LengthSums
-from packer_cli.plan.groups import Group
+from packer_cli.plan.core.groups import Group
 
 SHORTEST_HBP = 8192
 """The shortest candidate of HBP's algorithm 1, before it divides lengths by SP degrees."""

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.plan.balance import order_packs, spread
-from packer_cli.plan.balance.refine import refine_packs
-from packer_cli.plan.fill import balanced_fill, greedy_fill, longest_fill, median_length, pick_samples
-from packer_cli.plan.groups import is_in_group
-from packer_cli.plan.packing.csr import copy_packs, group_by_pack, ids_of, merge_packs, rename_members, select_packs
+from packer_cli.plan.core.csr import copy_packs, group_by_pack, ids_of, merge_packs, rename_members, select_packs
+from packer_cli.plan.core.groups import is_in_group
+from packer_cli.plan.core.segments import align_up, padded_lengths
+from packer_cli.plan.core.sorting import argsort_descending, count_lengths
+from packer_cli.plan.core.streams import Stream, rng_state
+from packer_cli.plan.core.types import Int32Array, Int64Array, as_ids
+from packer_cli.plan.core.work import pack_tokens_and_work
+from packer_cli.plan.kernels.balance import order_packs, spread
+from packer_cli.plan.kernels.balance.refine import refine_packs
+from packer_cli.plan.kernels.fill import balanced_fill, greedy_fill, longest_fill, median_length, pick_samples
 from packer_cli.plan.packing.limit import limit_samples, trim_packs
 from packer_cli.plan.rules import PlanRules
-from packer_cli.plan.segments import align_up, padded_lengths
-from packer_cli.plan.sorting import argsort_descending, count_lengths
-from packer_cli.plan.streams import Stream, rng_state
-from packer_cli.plan.types import Int32Array, Int64Array, as_ids
-from packer_cli.plan.work import pack_tokens_and_work
 
 FREE_TO_FILL = 1 / 16
 """Share of a long pack that should be free for shorter samples: a larger one lowers ABR and raises CR."""

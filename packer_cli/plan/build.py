@@ -9,18 +9,18 @@ from typing import NamedTuple
 import numpy as np
 
 from packer_cli.plan.arrange import GroupPacks, arrange_batches, arrange_group
+from packer_cli.plan.core.schedule import GroupIterations, Iterations, deal, one_group_each, schedule_epoch
+from packer_cli.plan.core.segments import align_up, padded_lengths
+from packer_cli.plan.core.sharding import choose_sharding
+from packer_cli.plan.core.streams import Stream, rng_state
+from packer_cli.plan.core.types import Int32Array, Int64Array, Pieces, Plan, as_ids
+from packer_cli.plan.core.work import pack_tokens_and_work, plan_tokens_and_work
 from packer_cli.plan.free import pack_times, run_freely
 from packer_cli.plan.numbering import number_as_used
 from packer_cli.plan.rules import PlanRules
-from packer_cli.plan.schedule import GroupIterations, Iterations, deal, one_group_each, schedule_epoch
-from packer_cli.plan.segments import align_up, padded_lengths
-from packer_cli.plan.sharding import choose_sharding
 from packer_cli.plan.strategies.flexsp.arrange import arrange_mixed
 from packer_cli.plan.strategies.hydraulis.arrange import plan_pipelines
 from packer_cli.plan.strategies.wlb.plan import plan_steps
-from packer_cli.plan.streams import Stream, rng_state
-from packer_cli.plan.types import Int32Array, Int64Array, Pieces, Plan, as_ids
-from packer_cli.plan.work import pack_tokens_and_work, plan_tokens_and_work
 
 
 def build_plan(pieces: Pieces, rules: PlanRules) -> Plan:

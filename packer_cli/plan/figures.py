@@ -20,24 +20,24 @@ from packer_cli.format.metrics import (
     PlanMetrics,
     Randomness,
 )
-from packer_cli.plan.attention_rates import ShardingRule
-from packer_cli.plan.balance import BalanceRule
 from packer_cli.plan.build import build_plan
-from packer_cli.plan.groups import Group
-from packer_cli.plan.metrics import least_works, measure, pieces_by_group
+from packer_cli.plan.core.attention_rates import ShardingRule
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.metrics import least_works, measure, pieces_by_group
+from packer_cli.plan.core.randomness import measure_delay, measure_randomness
+from packer_cli.plan.core.schedule import StepRules
+from packer_cli.plan.core.segments import align_up, aligned_lengths
+from packer_cli.plan.core.types import UNLIMITED, Mask, Pieces, Plan
+from packer_cli.plan.kernels.balance import BalanceRule
 from packer_cli.plan.packing import REGISTRY
 from packer_cli.plan.packing.ilp.cutting_stock import lp_lower_bound
 from packer_cli.plan.packing.wrap import join
-from packer_cli.plan.randomness import measure_delay, measure_randomness
 from packer_cli.plan.rules import PlanRules
-from packer_cli.plan.schedule import StepRules
-from packer_cli.plan.segments import align_up, aligned_lengths
 from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
 from packer_cli.plan.strategies.hydraulis.imbalances import measure_imbalances
 from packer_cli.plan.strategies.wlb.packers import REGISTRY as STEP_PACKERS
 from packer_cli.plan.strategies.wlb.packers import StepOptions
 from packer_cli.plan.strategies.wlb.rules import WlbRules
-from packer_cli.plan.types import UNLIMITED, Mask, Pieces, Plan
 
 BASELINE_NAME = "ISF at the longest length"
 ORIGINAL_NAME = "original packing"

@@ -12,8 +12,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from packer_cli.plan.core.types import FILLER, Int64Array, Schedule
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
-from packer_cli.plan.types import FILLER, Int64Array, Schedule
 
 
 def run_freely(schedule: Schedule, num_groups: int, times: NDArray[np.float64] | None) -> Schedule:
@@ -56,7 +56,7 @@ def pack_times(
         group: int[p]
         tokens: int64[p]
         work: int64[p], with the linear term.
-        linear: tokens, see `plan.cost`.
+        linear: tokens, see `plan.core.cost`.
         costs: of the groups, if known.
     """
     if costs is not None:

@@ -1,8 +1,8 @@
 """Deals packs that are already written to a different number of GPUs, for the rest of an epoch or for whole epochs.
 
 The shards stay as they are, and so do the samples of each pack. Only the iterations change: which packs share one, and
-how many there are. So packs are still sorted by work (`plan.balance`), but samples are not exchanged
-(`plan.balance.refine`) and a group's last packs are not spread. Price: O(p log p) for p packs.
+how many there are. So packs are still sorted by work (`plan.kernels.balance`), but samples are not exchanged
+(`plan.kernels.balance.refine`) and a group's last packs are not spread. Price: O(p log p) for p packs.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.errors import PlanError
-from packer_cli.plan.balance import BalanceRule, order_packs
-from packer_cli.plan.check import check_plan
-from packer_cli.plan.cost import segment_sums
+from packer_cli.plan.core.check import check_plan
+from packer_cli.plan.core.cost import segment_sums
+from packer_cli.plan.core.csr import select_packs
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.schedule import GroupIterations, Iterations, StepRules, deal, one_group_each, schedule_epoch
+from packer_cli.plan.core.segments import aligned_lengths
+from packer_cli.plan.core.streams import Stream, rng_state
+from packer_cli.plan.core.types import FILLER, Int64Array, Lockstep, Packs, Pieces, Plan, Schedule, as_ids
+from packer_cli.plan.core.work import pack_tokens_and_work
 from packer_cli.plan.free import pack_times, run_freely
-from packer_cli.plan.groups import Group
-from packer_cli.plan.packing.csr import select_packs
-from packer_cli.plan.schedule import GroupIterations, Iterations, StepRules, deal, one_group_each, schedule_epoch
-from packer_cli.plan.segments import aligned_lengths
+from packer_cli.plan.kernels.balance import BalanceRule, order_packs
 from packer_cli.plan.strategies.flexsp.arrange import deal_mixed
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
 from packer_cli.plan.strategies.wlb.schedule import MicroBatches, schedule_steps
-from packer_cli.plan.streams import Stream, rng_state
-from packer_cli.plan.types import FILLER, Int64Array, Lockstep, Packs, Pieces, Plan, Schedule, as_ids
-from packer_cli.plan.work import pack_tokens_and_work
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from packer_cli.plan.attention_rates import ShardingRule
-from packer_cli.plan.balance import BalanceRule
-from packer_cli.plan.cost import linear_of_tokens
-from packer_cli.plan.groups import Group, require_aligned
+from packer_cli.plan.core.attention_rates import ShardingRule
+from packer_cli.plan.core.cost import linear_of_tokens
+from packer_cli.plan.core.groups import Group, require_aligned
+from packer_cli.plan.core.schedule import StepRules
+from packer_cli.plan.core.types import UNLIMITED, Lockstep, Mask
+from packer_cli.plan.kernels.balance import BalanceRule
 from packer_cli.plan.packing import PackingAlgorithm, PackingOptions
-from packer_cli.plan.schedule import StepRules
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
 from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
 from packer_cli.plan.strategies.wlb.rules import WlbRules
-from packer_cli.plan.types import UNLIMITED, Lockstep, Mask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +35,9 @@ class PlanRules:
     balance: BalanceRule = field(default_factory=BalanceRule)
     """Which packs share an iteration."""
     fill: Literal["balanced", "greedy", "longest"] = "greedy"
-    """Which shorter samples fill the free space of long packs, see `plan.fill`."""
+    """Which shorter samples fill the free space of long packs, see `plan.kernels.fill`."""
     linear: int = 0
-    """Tokens, at least 0: the plan evens out work of s (s + linear) per sample, see `plan.cost`. `cost.require_exact`
+    """Tokens, at least 0: the plan evens out work of s (s + linear) per sample, see `plan.core.cost`. `cost.require_exact`
     limits it; `algorithm` must be built for `evened` (`PackingAlgorithm.with_linear`)."""
     lockstep: Lockstep = None
     """GPUs that run micro-batches in lockstep, see `Plan.lockstep`."""

@@ -9,16 +9,16 @@ from functools import partial
 
 import numpy as np
 
-from packer_cli.plan.balance.refine import refine_packs
 from packer_cli.plan.build import build_plan
-from packer_cli.plan.check import check_pieces, check_plan
+from packer_cli.plan.core.check import check_pieces, check_plan
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.pieces import make_pieces
+from packer_cli.plan.core.schedule import GroupIterations, StepRules, one_group_each, schedule_epoch
+from packer_cli.plan.core.sharding import cp_imbalance
+from packer_cli.plan.core.types import Packs, Plan, as_ids
 from packer_cli.plan.figures import baseline_of, plan_figures
-from packer_cli.plan.groups import Group
-from packer_cli.plan.pieces import make_pieces
+from packer_cli.plan.kernels.balance.refine import refine_packs
 from packer_cli.plan.rules import PlanRules
-from packer_cli.plan.schedule import GroupIterations, StepRules, one_group_each, schedule_epoch
-from packer_cli.plan.sharding import cp_imbalance
-from packer_cli.plan.types import Packs, Plan, as_ids
 
 
 def warm_up(rules: PlanRules) -> None:

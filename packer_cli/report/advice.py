@@ -9,7 +9,7 @@ from packer_cli.compare.advice import advice as advise_strategy
 from packer_cli.compare.row_figures import RowFigures
 from packer_cli.config.auto_groups import GIVE
 from packer_cli.config.strategies import STRATEGIES
-from packer_cli.plan.pieces import overflow_notes
+from packer_cli.plan.core.pieces import overflow_notes
 from packer_cli.report.facts import Facts, PlanFacts
 from packer_cli.sizes import counted, format_tokens
 

@@ -12,9 +12,9 @@ from packer_cli.compare import Comparison
 from packer_cli.compare.savings import PlanSimulation
 from packer_cli.config import PlanConfig
 from packer_cli.format.metrics import PlanMetrics, SampleCounts
+from packer_cli.plan.core.types import Int32Array, Plan
 from packer_cli.plan.figures import Baseline
 from packer_cli.plan.rules import PlanRules
-from packer_cli.plan.types import Int32Array, Plan
 from packer_cli.simulate.figures import Simulator
 
 

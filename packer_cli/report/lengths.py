@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.plan.types import Int32Array, Int64Array, Plan
+from packer_cli.plan.core.types import Int32Array, Int64Array, Plan
 
 _BLOCK = 1 << 20
 _EDGES = np.unique(np.ceil(2.0 ** (np.arange(63) / 2)).astype(np.int64))

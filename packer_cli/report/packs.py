@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from packer_cli.plan.types import Int64Array, Plan
+from packer_cli.plan.core.types import Int64Array, Plan
 from packer_cli.simulate.figures import group_name
 
 _LEAST_SHARE = 1 / 48

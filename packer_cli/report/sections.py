@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from packer_cli.config.auto_groups import GIVE
 from packer_cli.config.strategies import STRATEGIES
+from packer_cli.plan.core.types import Plan
 from packer_cli.plan.figures import BASELINE_NAME, length_stats
-from packer_cli.plan.types import Plan
 from packer_cli.report.charts.base import Chart
 from packer_cli.report.charts.epochs import chart_of_epochs
 from packer_cli.report.charts.frontier import Choice, chart_of_frontier

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.plan.metrics import iteration_figures
-from packer_cli.plan.types import Int64Array, Plan
+from packer_cli.plan.core.metrics import iteration_figures
+from packer_cli.plan.core.types import Int64Array, Plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ def step_series(plan: Plan, linear: int = 0, most: int = 100) -> StepSeries:
     """The ratios over an epoch. Price: O(pieces + slots).
 
     Args:
-        linear: tokens, see `plan.cost`; 0 leaves CBR out.
+        linear: tokens, see `plan.core.cost`; 0 leaves CBR out.
         most: stretches.
     """
     schedule, figures = plan.epochs[0], iteration_figures(plan, linear=linear)

@@ -13,8 +13,8 @@ from packer_cli.engine.sink import FileRange, FinishedPart
 from packer_cli.format.checksums import file_checksum
 from packer_cli.format.entries import FileInfo, GroupInfo, PartInfo, Replicas, ShardInfo
 from packer_cli.format.manifest import Manifest, SetConfig, WriteOptions
-from packer_cli.plan.cost import pack_sums
-from packer_cli.plan.types import PieceLoss, Plan
+from packer_cli.plan.core.cost import pack_sums
+from packer_cli.plan.core.types import PieceLoss, Plan
 from packer_cli.shards.layout import ShardRange
 from packer_cli.shards.plan_file import PlanHeader
 from packer_cli.tokens.index import StoreIndex

@@ -9,7 +9,7 @@ import numpy as np
 
 from packer_cli.format.constants import PACKS_PER_BATCH
 from packer_cli.format.schema import shard_path
-from packer_cli.plan.types import Int64Array, Plan
+from packer_cli.plan.core.types import Int64Array, Plan
 
 _BYTES_PER_PIECE = 36
 """With two loss spans: a document has one, a chat one for each answer."""

@@ -21,10 +21,10 @@ from packer_cli.format.checksums import require_damage
 from packer_cli.format.choice import GroupChoice
 from packer_cli.format.metrics import Counts, PlanMetrics
 from packer_cli.format.records import known_values, read_record
-from packer_cli.plan.check import check_plan
-from packer_cli.plan.cost import Cost, parse_cost
-from packer_cli.plan.groups import Group
-from packer_cli.plan.types import UNLIMITED, Packs, PieceLoss, Pieces, Plan, Schedule
+from packer_cli.plan.core.check import check_plan
+from packer_cli.plan.core.cost import Cost, parse_cost
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.types import UNLIMITED, Packs, PieceLoss, Pieces, Plan, Schedule
 from packer_cli.remote.local import map_file, open_source
 from packer_cli.shards.arrow_file import arrow_file
 

@@ -24,8 +24,8 @@ from packer_cli.format.schema import (
     iterations_path,
     ranks_path,
 )
-from packer_cli.plan.cost import pack_sums
-from packer_cli.plan.types import FILLER, Int64Array, PieceLoss, Plan, Schedule
+from packer_cli.plan.core.cost import pack_sums
+from packer_cli.plan.core.types import FILLER, Int64Array, PieceLoss, Plan, Schedule
 
 _WRITERS = 8
 

@@ -20,7 +20,7 @@ from packer_cli.format.entries import Generation
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.marks import find_foreign
 from packer_cli.format.schema import iterations_path
-from packer_cli.plan.types import PieceLoss, Plan, Schedule
+from packer_cli.plan.core.types import PieceLoss, Plan, Schedule
 from packer_cli.remote.local import open_source
 from packer_cli.shards.layout import ShardRange
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_schedules, write_plan

@@ -17,8 +17,8 @@ from packer_cli.format.constants import FORMAT_VERSION, MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.entries import EpochInfo, RankFile
 from packer_cli.format.manifest import Manifest, WriteOptions
 from packer_cli.format.schema import epoch_name, iterations_path, ranks_path
-from packer_cli.plan.cost import pack_sums
-from packer_cli.plan.types import PieceLoss, Plan, Schedule
+from packer_cli.plan.core.cost import pack_sums
+from packer_cli.plan.core.types import PieceLoss, Plan, Schedule
 from packer_cli.remote.names import relative_path
 from packer_cli.shards.entries import file_info, make_manifest, token_parts
 from packer_cli.shards.layout import ShardRange, lay_out

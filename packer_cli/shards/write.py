@@ -20,8 +20,8 @@ from packer_cli.format.constants import PACKS_PER_BATCH, PLAN_NAME, SHARD_MARKER
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS
 from packer_cli.format.marks import CHECKSUM, identify, row_checksums
 from packer_cli.format.schema import index_schema, shard_schema
-from packer_cli.plan.cost import Cost, segment_sums
-from packer_cli.plan.types import Int64Array, PieceLoss, Plan
+from packer_cli.plan.core.cost import Cost, segment_sums
+from packer_cli.plan.core.types import Int64Array, PieceLoss, Plan
 from packer_cli.shards.arrow_file import arrow_file
 from packer_cli.shards.layout import ShardRange
 from packer_cli.shards.plan_file import read_plan, read_plan_header

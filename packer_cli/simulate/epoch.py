@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.cost.models import GpuModel
-from packer_cli.plan.types import Int64Array, Plan, Schedule
+from packer_cli.plan.core.types import Int64Array, Plan, Schedule
 from packer_cli.simulate.layers import GroupLayers
 from packer_cli.simulate.slots import PadTo
 from packer_cli.simulate.times import EpochTimes, epoch_times, index_sums

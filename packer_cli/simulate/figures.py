@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from packer_cli.cost.models import GpuModel
-from packer_cli.plan.groups import Group
-from packer_cli.plan.types import Plan
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.types import Plan
 from packer_cli.simulate.epoch import PARTS, Simulation, simulate
 from packer_cli.simulate.slots import PadTo
 from packer_cli.sizes import format_tokens, large

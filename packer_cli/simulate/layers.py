@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from packer_cli.cost.models import MemoryModel
-from packer_cli.plan.groups import Group
+from packer_cli.plan.core.groups import Group
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.plan.types import Int8Array, Int64Array, Plan
+from packer_cli.plan.core.types import Int8Array, Int64Array, Plan
 from packer_cli.simulate.epoch import PARTS
 from packer_cli.simulate.times import EpochTimes
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.cost.models import GpuModel
-from packer_cli.plan.types import Int64Array, Plan, Schedule
+from packer_cli.plan.core.types import Int64Array, Plan, Schedule
 from packer_cli.simulate.layers import GroupLayers, choose_layers
 from packer_cli.simulate.slots import PadTo, SlotSeconds, slot_seconds
 

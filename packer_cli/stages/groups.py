@@ -11,7 +11,7 @@ from packer_cli.format.choice import GroupChoice
 from packer_cli.groups.auto import bounded, choose, load_models
 from packer_cli.groups.choice import Choice
 from packer_cli.groups.layouts import LayoutChoice, choose_step_layouts
-from packer_cli.plan.groups import Group
+from packer_cli.plan.core.groups import Group
 from packer_cli.stages.samples import read_samples
 
 

@@ -10,7 +10,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from packer_cli.errors import InputError
-from packer_cli.plan.types import Int32Array
+from packer_cli.plan.core.types import Int32Array
 from packer_cli.remote.local import local_file
 
 _RULE = "a length is 1 .. 2147483647; correct it, or leave it out"

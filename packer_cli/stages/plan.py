@@ -15,9 +15,9 @@ from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.files import fingerprint
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS
 from packer_cli.kernels import skip_extensions
-from packer_cli.plan.pieces import overflow_notes
+from packer_cli.plan.core.pieces import overflow_notes
+from packer_cli.plan.core.types import Pieces
 from packer_cli.plan.rules import PlanRules
-from packer_cli.plan.types import Pieces
 from packer_cli.remote.names import relative_path
 from packer_cli.shards.plan_file import PLAN_VERSION, PlanHeader, write_plan
 from packer_cli.shards.stage import is_of_plan

@@ -13,10 +13,10 @@ from packer_cli.format.choice import GroupChoice
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.metrics import PlanMetrics, SampleCounts
+from packer_cli.plan.core.samples import Samples, sample_counts
+from packer_cli.plan.core.types import Plan
 from packer_cli.plan.figures import Baseline, baseline_of, padded_baseline, plan_stats
 from packer_cli.plan.rules import PlanRules
-from packer_cli.plan.samples import Samples, sample_counts
-from packer_cli.plan.types import Plan
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
 from packer_cli.stages.planning import plan_samples

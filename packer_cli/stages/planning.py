@@ -16,13 +16,13 @@ from packer_cli.format.choice import GroupChoice
 from packer_cli.format.constants import REJECTED_NAME
 from packer_cli.format.metrics import Counts, PlanMetrics, SampleCounts
 from packer_cli.plan.build import build_plan
-from packer_cli.plan.check import check_pieces, check_plan
+from packer_cli.plan.core.check import check_pieces, check_plan
+from packer_cli.plan.core.csr import ids_of
+from packer_cli.plan.core.pieces import Overflow, make_pieces
+from packer_cli.plan.core.samples import Samples, kept_samples, pieces_to_plan, sample_counts, tokens_of_sources
+from packer_cli.plan.core.types import Int32Array, PieceLoss, Pieces, Plan
 from packer_cli.plan.figures import plan_stats
-from packer_cli.plan.packing.csr import ids_of
-from packer_cli.plan.pieces import Overflow, make_pieces
 from packer_cli.plan.rules import PlanRules
-from packer_cli.plan.samples import Samples, kept_samples, pieces_to_plan, sample_counts, tokens_of_sources
-from packer_cli.plan.types import Int32Array, PieceLoss, Pieces, Plan
 from packer_cli.sizes import counted
 from packer_cli.stages.memory import require_memory
 from packer_cli.stages.rejected import RejectedRecord

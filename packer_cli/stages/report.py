@@ -17,7 +17,7 @@ from packer_cli.engine.local import default_workers
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.files import atomic_file
 from packer_cli.format.metrics import PlanFigures
-from packer_cli.plan.samples import Samples
+from packer_cli.plan.core.samples import Samples
 from packer_cli.report.build import build_page
 from packer_cli.report.charts.base import Chart
 from packer_cli.report.facts import Facts, PlanFacts, Prediction, Sources

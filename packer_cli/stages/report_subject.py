@@ -8,8 +8,8 @@ from pathlib import Path
 from packer_cli.config import PlanConfig
 from packer_cli.errors import FormatError, InputError
 from packer_cli.format.constants import PLAN_NAME
+from packer_cli.plan.core.samples import Samples
 from packer_cli.plan.packing.wrap import join
-from packer_cli.plan.samples import Samples
 from packer_cli.stages.output import store_of
 from packer_cli.stages.planned import Planned, plan_in_memory, read_planned
 from packer_cli.stages.planning import samples_of_store

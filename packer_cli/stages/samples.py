@@ -11,7 +11,7 @@ from packer_cli.corpus.data_files import COMPRESSIONS, FORMATS
 from packer_cli.engine.base import Engine
 from packer_cli.errors import ConfigError, InputError, TooManyRejectedError
 from packer_cli.format.constants import PLAN_NAME
-from packer_cli.plan.samples import Samples
+from packer_cli.plan.core.samples import Samples
 from packer_cli.remote.names import as_path
 from packer_cli.stages.array import require_tokens
 from packer_cli.stages.lengths import read_lengths_file

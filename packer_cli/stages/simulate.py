@@ -14,7 +14,7 @@ from packer_cli.config.gpu_model import load_gpu_model
 from packer_cli.engine.progress import say
 from packer_cli.errors import UsageError
 from packer_cli.files import atomic_file
-from packer_cli.plan.types import Plan
+from packer_cli.plan.core.types import Plan
 from packer_cli.simulate.figures import SimulateRules, Simulator
 from packer_cli.simulate.timeline import iterations_of_steps, timeline
 from packer_cli.simulate.times import epoch_times

@@ -16,8 +16,8 @@ from packer_cli.format.constants import PACKS_PER_BATCH
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, count_by_row, find_wrong_row
 from packer_cli.format.marks import CHECKSUM, row_checksums
 from packer_cli.format.token_parts import PieceTokens, with_tokens
-from packer_cli.plan.cost import Cost
-from packer_cli.plan.types import PieceLoss, Plan
+from packer_cli.plan.core.cost import Cost
+from packer_cli.plan.core.types import PieceLoss, Plan
 from packer_cli.remote.local import open_source
 from packer_cli.shards.layout import ShardRange
 from packer_cli.tokens.store import TokenStore

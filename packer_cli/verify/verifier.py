@@ -12,7 +12,7 @@ from packer_cli.errors import FormatError, InputError, PlanError, VersionError
 from packer_cli.format.checksums import find_damage
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.manifest import Manifest
-from packer_cli.plan.types import PieceLoss, Plan
+from packer_cli.plan.core.types import PieceLoss, Plan
 from packer_cli.remote.names import path_from, paths_below
 from packer_cli.remote.path import is_remote
 from packer_cli.shards.manifest import read_manifest

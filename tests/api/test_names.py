@@ -47,10 +47,10 @@ def test_the_names_are_there_and_in_the_list():
 def test_a_subpackage_of_the_same_name_hides_no_function():
     """In a process of its own, which has loaded neither."""
     code = """
-import packer_cli.plan.types
+import packer_cli.plan.core.types
 import packer_cli as hbpack
 from packer_cli import plan
-from packer_cli.plan.groups import Group
+from packer_cli.plan.core.groups import Group
 import packer_cli.compare.rows, packer_cli.simulate.epoch
 assert plan is hbpack.plan and plan.__module__ == "packer_cli.api.plan", plan
 assert callable(hbpack.compare) and callable(hbpack.simulate)

@@ -16,15 +16,15 @@ from packer_cli.format.sharding import PLANNED, local_indices
 from packer_cli.measure.attention import measure_attention, piece_seconds
 from packer_cli.measure.device import Device
 from packer_cli.measure.kernels import sdpa
-from packer_cli.plan.attention_rates import AttentionRates, tile_work
 from packer_cli.plan.build import build_plan
-from packer_cli.plan.groups import Group
+from packer_cli.plan.core.attention_rates import AttentionRates, tile_work
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.pieces import make_pieces
+from packer_cli.plan.core.segments import attention_segments
+from packer_cli.plan.core.sharding import cp_imbalance, predict_seconds
+from packer_cli.plan.core.types import Int32Array, Int64Array, Plan
 from packer_cli.plan.packing import REGISTRY
-from packer_cli.plan.pieces import make_pieces
 from packer_cli.plan.rules import PlanRules
-from packer_cli.plan.segments import attention_segments
-from packer_cli.plan.sharding import cp_imbalance, predict_seconds
-from packer_cli.plan.types import Int32Array, Int64Array, Plan
 from tests.benchmark.frontier import shared_lengths
 from tests.benchmark.paper_times import LLAMA_8B, model_of
 from tests.benchmark.report import seconds, table

@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 
 from packer_cli.config import TokenizeConfig
-from packer_cli.plan.balance import parse_balance
 from packer_cli.plan.build import build_plan
-from packer_cli.plan.check import check_plan
-from packer_cli.plan.groups import Group
-from packer_cli.plan.metrics import least_works, measure
+from packer_cli.plan.core.check import check_plan
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.metrics import least_works, measure
+from packer_cli.plan.core.pieces import make_pieces
+from packer_cli.plan.core.randomness import measure_randomness
+from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY
-from packer_cli.plan.pieces import make_pieces
-from packer_cli.plan.randomness import measure_randomness
 from packer_cli.plan.rules import PlanRules
 from packer_cli.stages.tokenize import run_tokenize
 from packer_cli.stages.workers import make_engine

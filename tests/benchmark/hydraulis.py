@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.strategies.hydraulis import SchemeCosts, plan_data_set, plan_step, solve_step
 from packer_cli.plan.strategies.hydraulis.layouts import kinds_of
-from packer_cli.plan.types import Int32Array, Int64Array
 from tests.benchmark.report import seconds, table
 from tests.plan.strategies.hydraulis import FITTED, fitted_costs, random_step
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from packer_cli.plan.packing.csr import select_packs
+from packer_cli.plan.core.csr import select_packs
+from packer_cli.plan.core.types import FILLER, Int32Array
 from packer_cli.plan.strategies.flexsp import (
     DegreeCosts,
     MixedIterations,
@@ -21,7 +22,6 @@ from packer_cli.plan.strategies.flexsp import (
     solve_micro_batch,
 )
 from packer_cli.plan.strategies.flexsp.micro_batch import least_seconds
-from packer_cli.plan.types import FILLER, Int32Array
 from tests.benchmark.paper import HBP, NUM_GPUS, OURS, Mix, Options, make_plan
 from tests.benchmark.paper_times import GPU_TOKENS, LAYERS, LLAMA_8B, degree_costs, model_of
 from tests.benchmark.report import seconds, table

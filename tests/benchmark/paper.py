@@ -19,9 +19,9 @@ import numpy as np
 from packer_cli.config import PlanConfig
 from packer_cli.config.rules import with_known_cost
 from packer_cli.format.metrics import Metrics
-from packer_cli.plan.metrics import measure
-from packer_cli.plan.samples import Samples
-from packer_cli.plan.types import Int32Array, Plan
+from packer_cli.plan.core.metrics import measure
+from packer_cli.plan.core.samples import Samples
+from packer_cli.plan.core.types import Int32Array, Plan
 from packer_cli.stages.planning import plan_samples
 from tests.benchmark.report import table
 

@@ -18,13 +18,13 @@ from packer_cli.cost.gpus import parse_gpu
 from packer_cli.cost.models import GpuModel
 from packer_cli.cost.shape import ModelShape
 from packer_cli.plan.build import assemble, pack_sizes
-from packer_cli.plan.check import check_plan
-from packer_cli.plan.groups import Group
+from packer_cli.plan.core.check import check_plan
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.types import Int32Array, Pieces, Plan
 from packer_cli.plan.packing import REGISTRY
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.strategies.flexsp import DegreeCosts, plan_batches
 from packer_cli.plan.strategies.flexsp.arrange import arrange
-from packer_cli.plan.types import Int32Array, Pieces, Plan
 from packer_cli.simulate.epoch import PARTS, Simulation, simulate
 from tests.benchmark.paper import HBP, HIERARCHICAL, NAIVE, NUM_GPUS, OURS, Mix, Options, make_plan
 from tests.benchmark.report import table

@@ -11,14 +11,14 @@ import numpy as np
 
 from packer_cli.config import PlanConfig
 from packer_cli.config.rules import plan_rules
-from packer_cli.plan.bounds import packs_lower_bound
 from packer_cli.plan.build import build_plan
-from packer_cli.plan.check import check_plan
-from packer_cli.plan.groups import Group
+from packer_cli.plan.core.bounds import packs_lower_bound
+from packer_cli.plan.core.check import check_plan
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.pieces import make_pieces
+from packer_cli.plan.core.types import Pieces
 from packer_cli.plan.packing import REGISTRY, PackingAlgorithm
-from packer_cli.plan.pieces import make_pieces
 from packer_cli.plan.rules import PlanRules
-from packer_cli.plan.types import Pieces
 from tests.benchmark.measure import repeat
 from tests.benchmark.report import seconds, table, times, versions
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from packer_cli.plan.pieces import make_pieces
+from packer_cli.plan.core.pieces import make_pieces
 from packer_cli.plan.strategies.wlb.arrival import Arrivals, arrive, in_batches
 from packer_cli.plan.strategies.wlb.delay import pack_with_queues
 from packer_cli.plan.strategies.wlb.fixed import as_it_comes, pack_by_greed, pack_by_program

@@ -16,8 +16,8 @@ from packer_cli.config import PlanConfig, validate
 from packer_cli.config.gpu_model import load_gpu_model
 from packer_cli.config.rules import plan_rules, with_known_cost
 from packer_cli.plan.build import build_plan
-from packer_cli.plan.pieces import make_pieces
-from packer_cli.plan.types import Int32Array
+from packer_cli.plan.core.pieces import make_pieces
+from packer_cli.plan.core.types import Int32Array
 from packer_cli.simulate.epoch import PARTS, Simulation, simulate
 from packer_cli.simulate.slots import slot_seconds
 from tests.benchmark.report import table

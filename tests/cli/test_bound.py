@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from packer_cli.plan.bounds import packs_lower_bound
+from packer_cli.plan.core.bounds import packs_lower_bound
 from packer_cli.plan.packing.ilp import solver
 from packer_cli.plan.packing.ilp.cutting_stock import lp_lower_bound
 from tests.cli.conftest import GROUPS

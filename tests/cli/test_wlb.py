@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from packer_cli.plan.types import FILLER
+from packer_cli.plan.core.types import FILLER
 from packer_cli.shards.plan_file import read_plan
 from packer_cli.stages.rebalance import plan_in_force
 

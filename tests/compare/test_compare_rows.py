@@ -15,7 +15,7 @@ from packer_cli.compare.rows import BALANCES, FORM, TIME_LIMIT, default_rows, pa
 from packer_cli.compare.sorting import parse_sort, sort_rows
 from packer_cli.config import PlanConfig
 from packer_cli.errors import ConfigError
-from packer_cli.plan.balance import parse_balance
+from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY
 
 

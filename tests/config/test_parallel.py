@@ -7,7 +7,7 @@ import pytest
 from packer_cli.config import PlanConfig, validate
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import Layout
-from packer_cli.plan.groups import Group
+from packer_cli.plan.core.groups import Group
 
 BAD = (
     "--parallel: {!r} is not a list of degrees such as tp=8,cp=2,pp=4: tp (tensor), cp (context) and pp (pipeline), "

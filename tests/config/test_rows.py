@@ -11,7 +11,7 @@ from packer_cli.compare.rows import strategy_rows
 from packer_cli.config import PlanConfig, validate
 from packer_cli.engine.progress import LOGGER
 from packer_cli.errors import ConfigError
-from packer_cli.plan.groups import Group
+from packer_cli.plan.core.groups import Group
 from tests.cli_runner import run
 
 GIVEN = {"groups": "16k:1,128k:8", "gpus": 8}

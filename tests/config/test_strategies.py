@@ -14,7 +14,7 @@ from packer_cli.config.groups import parse_group
 from packer_cli.config.rules import plan_rules, with_known_cost
 from packer_cli.config.strategies import STRATEGIES
 from packer_cli.errors import ConfigError
-from packer_cli.plan.groups import Group
+from packer_cli.plan.core.groups import Group
 
 UNKNOWN_DEGREE = (
     "SP degree 64 is none of those that the model of the GPUs knows: 1, 2, 4, 8, 16, 32; plan "

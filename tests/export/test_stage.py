@@ -21,7 +21,7 @@ from packer_cli.export import stage
 from packer_cli.export.formats import FORMATS, load_format
 from packer_cli.export.order import check_one_capacity
 from packer_cli.folders import lock_folder
-from packer_cli.plan.groups import Group
+from packer_cli.plan.core.groups import Group
 from tests.cli_runner import run
 from tests.export.conftest import FILLED, SIZE, export, options_of, used
 from tests.loader.packed_set import write_manifest

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.ipc as ipc
 import xxhash
 
-from packer_cli.plan.types import Plan
+from packer_cli.plan.core.types import Plan
 
 
 def lengths_of_all_sizes() -> np.ndarray:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from packer_cli.cost.models import CostModel
-from packer_cli.plan.groups import Group
+from packer_cli.plan.core.groups import Group
 
 
 def gpu_seconds(lengths: Sequence[int], groups: Sequence[Group], cost: CostModel, num_gpus: int) -> float:

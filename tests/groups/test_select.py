@@ -31,8 +31,8 @@ from packer_cli.groups.settings import (
     settings_of,
 )
 from packer_cli.plan.build import build_plan
-from packer_cli.plan.groups import Group
-from packer_cli.plan.pieces import make_pieces
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.pieces import make_pieces
 from packer_cli.simulate.epoch import simulate
 from tests.groups import naive_select as naive
 

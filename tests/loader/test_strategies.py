@@ -13,7 +13,7 @@ import torch
 
 from packer_cli.cli.main import main
 from packer_cli.loader.losses import token_losses
-from packer_cli.plan.types import FILLER, Plan
+from packer_cli.plan.core.types import FILLER, Plan
 from packer_cli.shards.plan_file import read_plan
 from tests.cli_runner import run
 from tests.loader import strategy_worker

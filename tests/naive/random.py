@@ -1,4 +1,4 @@
-"""Twin of `plan.streams`."""
+"""Twin of `plan.core.streams`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ MASK = 0xFFFFFFFFFFFFFFFF
 
 
 class SplitMix64:
-    """Twin of `plan.streams`."""
+    """Twin of `plan.core.streams`."""
 
     def __init__(self, state: int) -> None:
         self.state = state

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from packer_cli.cost.models import GpuModel
 from packer_cli.format.sharding import PLANNED
-from packer_cli.plan.types import FILLER, Plan
+from packer_cli.plan.core.types import FILLER, Plan
 from tests.naive import sharding
 
 

@@ -1,4 +1,4 @@
-"""Twin of `plan.sparsity`: masks drawn score by score."""
+"""Twin of `plan.core.sparsity`: masks drawn score by score."""
 
 from __future__ import annotations
 

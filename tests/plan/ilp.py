@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from packer_cli.plan.bounds import packs_lower_bound
+from packer_cli.plan.core.bounds import packs_lower_bound
 from packer_cli.plan.packing import bfd
 from packer_cli.plan.packing.base import PackingOptions
 from packer_cli.plan.packing.ilp import solve_cutting_stock

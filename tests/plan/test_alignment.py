@@ -10,17 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.errors import PlanError
-from packer_cli.plan.balance import parse_balance
 from packer_cli.plan.build import build_plan
-from packer_cli.plan.check import check_pieces, check_plan
-from packer_cli.plan.groups import Group
-from packer_cli.plan.metrics import measure
+from packer_cli.plan.core.check import check_pieces, check_plan
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.metrics import measure
+from packer_cli.plan.core.pieces import make_pieces
+from packer_cli.plan.core.schedule import StepRules
+from packer_cli.plan.core.types import FILLER
+from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY
-from packer_cli.plan.pieces import make_pieces
 from packer_cli.plan.resume import DealRules, deal_epoch, short_packs
-from packer_cli.plan.schedule import StepRules
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
-from packer_cli.plan.types import FILLER
 from tests.plan.test_build import rules, whole
 
 

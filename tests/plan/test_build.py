@@ -8,18 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.errors import PlanError, RunError
-from packer_cli.plan import pieces as pieces_module
-from packer_cli.plan import samples as samples_module
-from packer_cli.plan.balance import parse_balance
 from packer_cli.plan.build import build_plan
-from packer_cli.plan.check import check_pieces, check_plan
-from packer_cli.plan.groups import Group
+from packer_cli.plan.core import pieces as pieces_module
+from packer_cli.plan.core import samples as samples_module
+from packer_cli.plan.core.check import check_pieces, check_plan
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.pieces import make_pieces
+from packer_cli.plan.core.samples import weighted_samples
+from packer_cli.plan.core.schedule import StepRules
+from packer_cli.plan.core.types import FILLER, Pieces
+from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY, parse_packing
-from packer_cli.plan.pieces import make_pieces
 from packer_cli.plan.rules import PlanRules
-from packer_cli.plan.samples import weighted_samples
-from packer_cli.plan.schedule import StepRules
-from packer_cli.plan.types import FILLER, Pieces
 from packer_cli.sizes import TokenShare
 
 

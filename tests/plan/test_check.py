@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from packer_cli.errors import PlanError
-from packer_cli.plan.check import check_pieces, check_plan
-from packer_cli.plan.groups import Group
-from packer_cli.plan.types import Packs, Pieces, Plan, Schedule
+from packer_cli.plan.core.check import check_pieces, check_plan
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.types import Packs, Pieces, Plan, Schedule
 from tests.plan.test_build import whole
 
 SHORT, LONG = Group(capacity=64), Group(capacity=128, sp_size=2)

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from packer_cli.config import PlanConfig, validate
 from packer_cli.config.rules import plan_rules
 from packer_cli.plan.build import build_plan
-from packer_cli.plan.check import check_plan
-from packer_cli.plan.cost import Cost, parse_cost, require_exact
-from packer_cli.plan.groups import Group
-from packer_cli.plan.metrics import least_works, measure
-from packer_cli.plan.pieces import make_pieces
+from packer_cli.plan.core.check import check_plan
+from packer_cli.plan.core.cost import Cost, parse_cost, require_exact
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.metrics import least_works, measure
+from packer_cli.plan.core.pieces import make_pieces
 
 SEVEN_B = 24_576
 

@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.errors import PlanError
-from packer_cli.plan import check
-from packer_cli.plan import pieces as pieces_module
-from packer_cli.plan.check import _is_permutation, check_pieces
-from packer_cli.plan.packing import csr
-from packer_cli.plan.pieces import make_pieces
-from packer_cli.plan.types import Pieces
+from packer_cli.plan.core import check, csr
+from packer_cli.plan.core import pieces as pieces_module
+from packer_cli.plan.core.check import _is_permutation, check_pieces
+from packer_cli.plan.core.pieces import make_pieces
+from packer_cli.plan.core.types import Pieces
 from tests import naive
 
 PACKS = st.lists(st.lists(st.integers(0, 999), min_size=1, max_size=5), min_size=1, max_size=8)

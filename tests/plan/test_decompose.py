@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer_cli.plan.balance import parse_balance
 from packer_cli.plan.build import build_plan
-from packer_cli.plan.check import check_pieces, check_plan
-from packer_cli.plan.groups import Group
+from packer_cli.plan.core.check import check_pieces, check_plan
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.schedule import StepRules
+from packer_cli.plan.core.types import FILLER, Pieces
+from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY
 from packer_cli.plan.packing.decompose import SHORTEST
-from packer_cli.plan.schedule import StepRules
-from packer_cli.plan.types import FILLER, Pieces
 from tests.naive.packing import decompose
 from tests.plan.packing import run
 from tests.plan.test_build import rules, whole

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from packer_cli.plan.core.streams import rng_state
 from packer_cli.plan.packing import best_fit
 from packer_cli.plan.packing.isf import iterative_sampling_filling
-from packer_cli.plan.streams import rng_state
 from tests import naive
 from tests.plan.packing import instances, run
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from packer_cli.config import PlanConfig, validate
 from packer_cli.errors import ConfigError, PlanError
 from packer_cli.plan.build import build_plan
-from packer_cli.plan.check import check_plan
+from packer_cli.plan.core.check import check_plan
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.metrics import measure
+from packer_cli.plan.core.schedule import StepRules
+from packer_cli.plan.core.types import FILLER
 from packer_cli.plan.free import run_freely
-from packer_cli.plan.groups import Group
-from packer_cli.plan.metrics import measure
-from packer_cli.plan.schedule import StepRules
-from packer_cli.plan.types import FILLER
 from tests.naive import free as naive
 from tests.plan.test_build import rules, settings_of_plans, whole
 

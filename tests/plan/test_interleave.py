@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.plan.build import build_plan
-from packer_cli.plan.check import check_plan
-from packer_cli.plan.groups import Group
-from packer_cli.plan.interleave import alternate, interleave, spread_by_rank, stratify
+from packer_cli.plan.core.check import check_plan
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.interleave import alternate, interleave, spread_by_rank, stratify
+from packer_cli.plan.core.pieces import make_pieces
+from packer_cli.plan.core.schedule import StepRules, _order_and_steps
+from packer_cli.plan.core.streams import rng_state
+from packer_cli.plan.core.types import FILLER
 from packer_cli.plan.packing import REGISTRY
-from packer_cli.plan.pieces import make_pieces
 from packer_cli.plan.rules import PlanRules
-from packer_cli.plan.schedule import StepRules, _order_and_steps
-from packer_cli.plan.streams import rng_state
-from packer_cli.plan.types import FILLER
 from tests import naive
 
 ITERATIONS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 30)), max_size=80)

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.errors import PlanError
-from packer_cli.plan.balance import parse_balance
 from packer_cli.plan.build import build_plan
-from packer_cli.plan.check import check_pieces, check_plan
-from packer_cli.plan.groups import Group
-from packer_cli.plan.metrics import measure
+from packer_cli.plan.core.check import check_pieces, check_plan
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.metrics import measure
+from packer_cli.plan.core.pieces import make_pieces
+from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY
 from packer_cli.plan.packing.limit import limit_samples, place_limited, trim_packs
-from packer_cli.plan.pieces import make_pieces
 from tests import naive
 from tests.plan.packing import assert_valid
 from tests.plan.test_build import rules, whole

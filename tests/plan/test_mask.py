@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.plan.build import build_plan
-from packer_cli.plan.check import check_plan
-from packer_cli.plan.cost import linear_of_tokens, require_exact
-from packer_cli.plan.groups import Group
-from packer_cli.plan.metrics import measure
+from packer_cli.plan.core.check import check_plan
+from packer_cli.plan.core.cost import linear_of_tokens, require_exact
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.metrics import measure
+from packer_cli.plan.core.sparsity import measure_sparsity
 from packer_cli.plan.packing import REGISTRY
-from packer_cli.plan.sparsity import measure_sparsity
 from tests import naive
 from tests.plan.test_build import rules, whole
 from tests.plan.test_sparsity import packs, plan_of

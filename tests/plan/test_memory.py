@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from packer_cli.plan.build import build_plan
-from packer_cli.plan.check import check_plan
-from packer_cli.plan.groups import Group
-from packer_cli.plan.metrics import measure
+from packer_cli.plan.core.check import check_plan
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.metrics import measure
 from packer_cli.plan.packing import REGISTRY
 from tests.plan.test_build import rules, whole
 

@@ -9,14 +9,14 @@ import pytest
 
 from packer_cli.config import PlanConfig
 from packer_cli.config.rules import plan_rules
-from packer_cli.plan import randomness
 from packer_cli.plan.build import build_plan
-from packer_cli.plan.check import check_plan
-from packer_cli.plan.groups import Group
-from packer_cli.plan.metrics import balance_ratio, imbalance, measure
-from packer_cli.plan.pieces import make_pieces
-from packer_cli.plan.randomness import measure_randomness
-from packer_cli.plan.types import FILLER, Packs, Pieces, Plan, Schedule
+from packer_cli.plan.core import randomness
+from packer_cli.plan.core.check import check_plan
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.metrics import balance_ratio, imbalance, measure
+from packer_cli.plan.core.pieces import make_pieces
+from packer_cli.plan.core.randomness import measure_randomness
+from packer_cli.plan.core.types import FILLER, Packs, Pieces, Plan, Schedule
 
 K = 1024
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer_cli.plan.bounds import packs_lower_bound
+from packer_cli.plan.core.bounds import packs_lower_bound
+from packer_cli.plan.core.types import Pieces
 from packer_cli.plan.packing import REGISTRY
-from packer_cli.plan.types import Pieces
 from tests.plan.packing import assert_valid, instances, run
 
 NAMES = list(REGISTRY)

@@ -14,11 +14,11 @@ from packer_cli.config import PlanConfig
 from packer_cli.config.rules import plan_rules
 from packer_cli.errors import ConfigError, PlanError
 from packer_cli.plan.build import build_plan
-from packer_cli.plan.check import check_plan
-from packer_cli.plan.metrics import least_works, measure
-from packer_cli.plan.segments import row_lengths
-from packer_cli.plan.streams import rng_state
-from packer_cli.plan.types import FILLER, Pieces
+from packer_cli.plan.core.check import check_plan
+from packer_cli.plan.core.metrics import least_works, measure
+from packer_cli.plan.core.segments import row_lengths
+from packer_cli.plan.core.streams import rng_state
+from packer_cli.plan.core.types import FILLER, Pieces
 from packer_cli.simulate.epoch import simulate
 from packer_cli.stages.plan import checked_options
 from packer_cli.stages.stats import stats_of

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer_cli.plan.bounds import packs_lower_bound
-from packer_cli.plan.streams import rng_state
+from packer_cli.plan.core.bounds import packs_lower_bound
+from packer_cli.plan.core.streams import rng_state
 from tests import naive
 from tests.plan.packing import assert_valid, instances, run
 

@@ -9,8 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer_cli.plan.balance.moves import find_move
-from packer_cli.plan.balance.places import (
+from packer_cli.plan.core.bounds import least_max_work
+from packer_cli.plan.core.cost import require_exact
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.work import pack_tokens_and_work
+from packer_cli.plan.kernels.balance.moves import find_move
+from packer_cli.plan.kernels.balance.places import (
     HEAVY_COUNT,
     HEAVY_FIRST,
     HEAVY_OTHER,
@@ -22,11 +26,7 @@ from packer_cli.plan.balance.places import (
     MOST_PLACES,
     NUM_FIELDS,
 )
-from packer_cli.plan.balance.refine import refine_packs
-from packer_cli.plan.bounds import least_max_work
-from packer_cli.plan.cost import require_exact
-from packer_cli.plan.groups import Group
-from packer_cli.plan.work import pack_tokens_and_work
+from packer_cli.plan.kernels.balance.refine import refine_packs
 from tests.naive import exchange as naive
 
 linears = st.sampled_from([0, 0, 1, 30, 500, 24_576, 2**31 - 2])

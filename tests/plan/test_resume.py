@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.errors import PlanError
-from packer_cli.plan.balance import parse_balance
 from packer_cli.plan.build import build_plan
-from packer_cli.plan.check import check_plan
-from packer_cli.plan.groups import Group
+from packer_cli.plan.core.check import check_plan
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.schedule import StepRules
+from packer_cli.plan.core.types import FILLER, Pieces, Plan
+from packer_cli.plan.core.work import pack_tokens_and_work
+from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY
 from packer_cli.plan.resume import DealRules, check_rest, deal_epoch, rest_of_epoch, short_packs
 from packer_cli.plan.rules import PlanRules
-from packer_cli.plan.schedule import StepRules
-from packer_cli.plan.types import FILLER, Pieces, Plan
-from packer_cli.plan.work import pack_tokens_and_work
 
 
 def small_plan(lengths: list[int], num_gpus: int, balance: str = "sort") -> Plan:

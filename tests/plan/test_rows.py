@@ -13,10 +13,10 @@ from packer_cli.errors import PlanError
 from packer_cli.format.layout import Layout
 from packer_cli.format.sharding import SHARDINGS, length_multiple
 from packer_cli.plan.build import build_plan
-from packer_cli.plan.check import check_plan
-from packer_cli.plan.groups import Group
-from packer_cli.plan.schedule import round_up_rows
-from packer_cli.plan.types import FILLER
+from packer_cli.plan.core.check import check_plan
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.schedule import round_up_rows
+from packer_cli.plan.core.types import FILLER
 from tests.plan.test_build import whole
 
 COSTS = {"group_costs": ((4e-6, 1e-4, 1e-3), (2e-6, 6e-5, 1e-3)), "global_tokens": 500}

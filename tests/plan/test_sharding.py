@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer_cli.format.sharding import PLANNED, local_indices
-from packer_cli.plan.attention_rates import AttentionRates, ShardingRule, parse_cp_sharding
-from packer_cli.plan.groups import Group
-from packer_cli.plan.sharding import choose_sharding, cp_imbalance, predict_seconds
-from packer_cli.plan.types import Packs, Pieces, Plan
+from packer_cli.plan.core.attention_rates import AttentionRates, ShardingRule, parse_cp_sharding
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.sharding import choose_sharding, cp_imbalance, predict_seconds
+from packer_cli.plan.core.types import Packs, Pieces, Plan
 from tests.naive import sharding as naive_sharding
 
 TABLE = AttentionRates.measured(

@@ -13,11 +13,11 @@ from packer_cli.config import PlanConfig
 from packer_cli.config.rules import plan_rules
 from packer_cli.errors import ConfigError, PlanError
 from packer_cli.plan.build import build_plan
-from packer_cli.plan.check import check_plan
-from packer_cli.plan.groups import Group
+from packer_cli.plan.core.check import check_plan
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.schedule import StepRules
+from packer_cli.plan.core.windows import Windows, parse_curriculum, windowed_work
 from packer_cli.plan.resume import DealRules, deal_epoch, short_packs
-from packer_cli.plan.schedule import StepRules
-from packer_cli.plan.windows import Windows, parse_curriculum, windowed_work
 from tests.plan.test_build import rules, whole
 
 

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.plan.build import build_plan
-from packer_cli.plan.check import check_pieces, check_plan
-from packer_cli.plan.groups import Group
+from packer_cli.plan.core.check import check_pieces, check_plan
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.pieces import make_pieces
+from packer_cli.plan.core.samples import kept_samples, weighted_samples
+from packer_cli.plan.core.streams import rng_state
 from packer_cli.plan.packing import REGISTRY, parse_packing
-from packer_cli.plan.pieces import make_pieces
 from packer_cli.plan.rules import PlanRules
-from packer_cli.plan.samples import kept_samples, weighted_samples
-from packer_cli.plan.streams import rng_state
 from tests import naive
 from tests.plan.packing import run
 

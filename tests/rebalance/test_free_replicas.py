@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from packer_cli.cli.main import main
-from packer_cli.plan.types import FILLER
+from packer_cli.plan.core.types import FILLER
 from packer_cli.shards.plan_file import read_plan
 from tests.cli_runner import run
 

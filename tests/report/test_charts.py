@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from packer_cli.config import PlanConfig
 from packer_cli.config.rules import plan_rules
 from packer_cli.plan.build import build_plan
+from packer_cli.plan.core.metrics import iteration_figures, measure
+from packer_cli.plan.core.types import FILLER, Pieces
 from packer_cli.plan.figures import baseline_of
-from packer_cli.plan.metrics import iteration_figures, measure
-from packer_cli.plan.types import FILLER, Pieces
 from packer_cli.report.charts.epochs import chart_of_epochs
 from packer_cli.report.charts.frontier import Choice, chart_of_frontier
 from packer_cli.report.charts.lengths import chart_of_groups, chart_of_sources

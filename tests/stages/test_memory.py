@@ -9,7 +9,7 @@ import pytest
 
 from packer_cli.config import PlanConfig
 from packer_cli.errors import RunError
-from packer_cli.plan.samples import Samples
+from packer_cli.plan.core.samples import Samples
 from packer_cli.stages import memory
 from packer_cli.stages.planning import plan_samples
 

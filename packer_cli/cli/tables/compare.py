@@ -11,7 +11,7 @@ from packer_cli.compare import ComparedRow, Comparison
 from packer_cli.compare.columns import Column
 from packer_cli.compare.row_figures import RowFigures
 from packer_cli.config import PlanConfig
-from packer_cli.plan.pieces import overflow_notes
+from packer_cli.plan.core.pieces import overflow_notes
 from packer_cli.sizes import counted, duration, ratio
 
 OWN = "(yours)"

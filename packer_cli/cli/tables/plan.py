@@ -10,8 +10,8 @@ import click
 from packer_cli.cli.console import print_note, print_table
 from packer_cli.format.constants import Mask
 from packer_cli.format.metrics import Counts, Metrics, OverallMetrics, PipelineImbalances, PlanMetrics, SampleCounts
+from packer_cli.plan.core.sparsity import BLOCK, Sparsity
 from packer_cli.plan.figures import ORIGINAL_NAME, LengthStats
-from packer_cli.plan.sparsity import BLOCK, Sparsity
 from packer_cli.sizes import counted, ratio
 
 _LEAST = "  least possible"

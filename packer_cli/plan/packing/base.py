@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from packer_cli.errors import did_you_mean
-from packer_cli.plan.types import Int32Array, Int64Array, Pieces
+from packer_cli.plan.core.types import Int32Array, Int64Array, Pieces
 
 OBJECTIVES = ("work", "tokens")
 """What an algorithm can even out over packs: work (attention work, or that of `--cost`), or tokens."""
@@ -54,7 +54,7 @@ class PackingAlgorithm:
         return self.cut is not None or self.is_padded
 
     def with_linear(self, linear: int) -> PackingAlgorithm:
-        """The same algorithm for work with a linear term of this many tokens, see `plan.cost`."""
+        """The same algorithm for work with a linear term of this many tokens, see `plan.core.cost`."""
         pack: Callable[..., Any] = self.pack
         return replace(self, pack=partial(pack, linear=linear)) if self.uses_work and linear else self
 

@@ -8,11 +8,11 @@ random than `isf`'s.
 
 from __future__ import annotations
 
+from packer_cli.plan.core.csr import group_moves
+from packer_cli.plan.core.sorting import argsort_descending
+from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
 from packer_cli.plan.packing.best_fit import best_fit, runs_by_decreasing_length
-from packer_cli.plan.packing.csr import group_moves
-from packer_cli.plan.sorting import argsort_descending
-from packer_cli.plan.types import Int32Array, Int64Array
 
 
 def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int32Array]:

@@ -8,11 +8,11 @@ are a tenth of the capacity or longer: late ones find no room, and `bfd` or `ilp
 
 from __future__ import annotations
 
+from packer_cli.plan.core.csr import ONE_EACH, group_moves
+from packer_cli.plan.core.streams import rng_state, shuffled
+from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
 from packer_cli.plan.packing.best_fit import best_fit_each
-from packer_cli.plan.packing.csr import ONE_EACH, group_moves
-from packer_cli.plan.streams import rng_state, shuffled
-from packer_cli.plan.types import Int32Array, Int64Array
 
 
 def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int32Array]:

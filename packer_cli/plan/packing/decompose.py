@@ -18,13 +18,13 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from packer_cli.plan.core.sorting import argsort_descending
+from packer_cli.plan.core.streams import rng_state, shuffled
+from packer_cli.plan.core.types import Int32Array, Int64Array, Pieces
 from packer_cli.plan.packing import bfd
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
 from packer_cli.plan.packing.best_fit import runs_by_decreasing_length
 from packer_cli.plan.packing.wrap import join
-from packer_cli.plan.sorting import argsort_descending
-from packer_cli.plan.streams import rng_state, shuffled
-from packer_cli.plan.types import Int32Array, Int64Array, Pieces
 
 SHORTEST = 64
 """The lowest power of two to cut, in tokens; a rest below it is not cut further."""

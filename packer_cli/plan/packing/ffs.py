@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from packer_cli.plan.core.csr import group_moves
+from packer_cli.plan.core.streams import rng_state, shuffled
+from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
-from packer_cli.plan.packing.csr import group_moves
 from packer_cli.plan.packing.ffd import first_fit
-from packer_cli.plan.streams import rng_state, shuffled
-from packer_cli.plan.types import Int32Array, Int64Array
 
 
 def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int32Array]:

@@ -17,9 +17,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from packer_cli.plan.core.streams import bucket_bits, rng_state, shuffle, shuffle_buckets
+from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
-from packer_cli.plan.streams import bucket_bits, rng_state, shuffle, shuffle_buckets
-from packer_cli.plan.types import Int32Array, Int64Array
 
 
 @dataclass(frozen=True, kw_only=True)

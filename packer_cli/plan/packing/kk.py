@@ -18,14 +18,14 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.bounds import packs_lower_bound
-from packer_cli.plan.cost import MOST_WORK
+from packer_cli.plan.core.bounds import packs_lower_bound
+from packer_cli.plan.core.cost import MOST_WORK
+from packer_cli.plan.core.csr import group_by_pack
+from packer_cli.plan.core.sorting import argsort_into
+from packer_cli.plan.core.streams import rng_state, shuffled
+from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions, require_objective
-from packer_cli.plan.packing.csr import group_by_pack
 from packer_cli.plan.packing.heap import heap_pop, heap_push, heap_replace
-from packer_cli.plan.sorting import argsort_into
-from packer_cli.plan.streams import rng_state, shuffled
-from packer_cli.plan.types import Int32Array, Int64Array
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class KkOptions(PackingOptions):
 def pack(
     lengths: Int32Array, capacity: int, seed: int, options: KkOptions, linear: int = 0
 ) -> tuple[Int64Array, Int32Array]:
-    """See the package for shapes; `linear` (tokens) is the linear term of work, see `plan.cost`."""
+    """See the package for shapes; `linear` (tokens) is the linear term of work, see `plan.core.cost`."""
     cost, window = (0, 1), options.window
     if options.objective == "work":
         # Use fewer packs at a time if sums over a window might not be exact: of 64, from 2^28 tokens on.

@@ -16,12 +16,12 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.bounds import packs_lower_bound
+from packer_cli.plan.core.bounds import packs_lower_bound
+from packer_cli.plan.core.csr import group_by_pack
+from packer_cli.plan.core.sorting import argsort_descending
+from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions, require_objective
-from packer_cli.plan.packing.csr import group_by_pack
 from packer_cli.plan.packing.heap import heap_pop, heap_push, heap_replace
-from packer_cli.plan.sorting import argsort_descending
-from packer_cli.plan.types import Int32Array, Int64Array
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class LptOptions(PackingOptions):
 def pack(
     lengths: Int32Array, capacity: int, seed: int, options: LptOptions, linear: int = 0
 ) -> tuple[Int64Array, Int32Array]:
-    """See the package for shapes; `linear` (tokens) is the linear term of work, see `plan.cost`."""
+    """See the package for shapes; `linear` (tokens) is the linear term of work, see `plan.core.cost`."""
     cost = (1, linear) if options.objective == "work" else (0, 1)
     order = argsort_descending(lengths)
     num_packs = packs_lower_bound(lengths, capacity)

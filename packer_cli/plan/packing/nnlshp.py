@@ -21,11 +21,11 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from packer_cli.plan.core.sorting import argsort_descending
+from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
 from packer_cli.plan.packing.nnls import nnls
 from packer_cli.plan.packing.patterns import pack_patterns
-from packer_cli.plan.sorting import argsort_descending
-from packer_cli.plan.types import Int32Array, Int64Array
 
 _MOST_BUCKETS = {1: 2048, 2: 2048, 3: 1024, 4: 512}
 """Most buckets at each depth: at most a million strategies, which take about 20 seconds."""

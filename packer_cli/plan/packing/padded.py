@@ -13,10 +13,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from packer_cli.plan.core.sorting import argsort_descending
+from packer_cli.plan.core.streams import rng_state, shuffled
+from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
-from packer_cli.plan.sorting import argsort_descending
-from packer_cli.plan.streams import rng_state, shuffled
-from packer_cli.plan.types import Int32Array, Int64Array
 
 _ORDERS = ("random", "sorted")
 

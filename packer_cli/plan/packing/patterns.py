@@ -6,9 +6,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from packer_cli.plan.core.csr import group_moves
+from packer_cli.plan.core.types import Int32Array, Int64Array, as_ids
 from packer_cli.plan.packing.best_fit import best_fit_each
-from packer_cli.plan.packing.csr import group_moves
-from packer_cli.plan.types import Int32Array, Int64Array, as_ids
 
 
 def pack_patterns(

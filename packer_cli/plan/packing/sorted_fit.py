@@ -8,10 +8,10 @@ alone in its pack.
 
 from __future__ import annotations
 
+from packer_cli.plan.core.sorting import argsort_descending
+from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
 from packer_cli.plan.packing.next_fit import next_fit
-from packer_cli.plan.sorting import argsort_descending
-from packer_cli.plan.types import Int32Array, Int64Array
 
 
 def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int32Array]:

@@ -19,10 +19,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.length_index import index_add, index_floor, index_remove, make_index
+from packer_cli.plan.core.sorting import argsort_descending, count_lengths
+from packer_cli.plan.core.types import Int32Array, Int64Array
+from packer_cli.plan.kernels.length_index import index_add, index_floor, index_remove, make_index
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
-from packer_cli.plan.sorting import argsort_descending, count_lengths
-from packer_cli.plan.types import Int32Array, Int64Array
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from packer_cli.plan.core.segments import cut_in_rows
+from packer_cli.plan.core.streams import rng_state, shuffled
+from packer_cli.plan.core.types import Int32Array, Pieces
 from packer_cli.plan.packing import next_fit
 from packer_cli.plan.packing.base import PackingAlgorithm
-from packer_cli.plan.segments import cut_in_rows
-from packer_cli.plan.streams import rng_state, shuffled
-from packer_cli.plan.types import Int32Array, Pieces
 
 
 def cut(pieces: Pieces, capacity: int, seed: int, align: int = 1) -> Pieces:

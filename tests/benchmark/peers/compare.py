@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 
 from packer_cli.config import PlanConfig
-from packer_cli.plan.bounds import packs_lower_bound
 from packer_cli.plan.build import build_plan
-from packer_cli.plan.check import check_plan
+from packer_cli.plan.core.bounds import packs_lower_bound
+from packer_cli.plan.core.check import check_plan
+from packer_cli.plan.core.pieces import make_pieces
 from packer_cli.plan.packing import REGISTRY
-from packer_cli.plan.pieces import make_pieces
 from tests.benchmark.measure import ROOT, BenchmarkError
 from tests.benchmark.peers.contenders import OURS, PEERS, names
 from tests.benchmark.peers.worker import TOO_LONG

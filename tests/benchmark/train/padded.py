@@ -10,7 +10,7 @@ import torch
 from packer_cli.format.constants import FILLER_TOKENS
 from packer_cli.format.layout import Layout
 from packer_cli.loader.passes import IGNORE_INDEX
-from packer_cli.plan.types import FILLER, Plan
+from packer_cli.plan.core.types import FILLER, Plan
 
 Rows = list[tuple[int, int, int, list[int]]]
 """For each iteration: degree, place in the replica, tokens to which each sample is padded, and the samples' own."""

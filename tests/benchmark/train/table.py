@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from packer_cli.cost.models import GpuModel
-from packer_cli.plan.types import Plan
+from packer_cli.plan.core.types import Plan
 from packer_cli.simulate.epoch import simulate
 from tests.benchmark.report import table
 from tests.benchmark.train.measured import Floats, iteration_seconds, rank_seconds

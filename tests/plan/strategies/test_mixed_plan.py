@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from packer_cli.config import PlanConfig
 from packer_cli.config.rules import plan_rules
 from packer_cli.plan.build import build_plan
-from packer_cli.plan.check import check_plan
+from packer_cli.plan.core.check import check_plan
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.types import FILLER
 from packer_cli.plan.figures import baseline_plan, plan_stats
-from packer_cli.plan.groups import Group
 from packer_cli.plan.resume import DealRules, check_rest, deal_epoch, rest_of_epoch, short_packs
-from packer_cli.plan.types import FILLER
 from tests.plan.test_build import whole
 
 

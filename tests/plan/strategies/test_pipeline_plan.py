@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from packer_cli.config import PlanConfig
 from packer_cli.config.rules import plan_rules
 from packer_cli.plan.build import build_plan
-from packer_cli.plan.check import MOST_PROCESS_GROUPS, check_plan
+from packer_cli.plan.core.check import MOST_PROCESS_GROUPS, check_plan
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.types import FILLER
 from packer_cli.plan.figures import plan_figures
-from packer_cli.plan.groups import Group
 from packer_cli.plan.strategies.hydraulis.layouts import MOST_LAYOUTS
-from packer_cli.plan.types import FILLER
 from tests.naive.hydraulis import Costs
 from tests.plan.test_build import whole
 

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer_cli.plan.check import check_pieces
+from packer_cli.plan.core.check import check_pieces
+from packer_cli.plan.core.streams import Stream, rng_state, shuffled
+from packer_cli.plan.core.types import Pieces
 from packer_cli.plan.packing import parse_packing
 from packer_cli.plan.strategies.wlb.arrival import Arrivals, arrive, in_batches
 from packer_cli.plan.strategies.wlb.dealing import _EXCHANGES, deal_steps
@@ -18,8 +20,6 @@ from packer_cli.plan.strategies.wlb.fixed import as_it_comes, pack_by_greed, pac
 from packer_cli.plan.strategies.wlb.packers import REGISTRY
 from packer_cli.plan.strategies.wlb.steps import imbalances, mean_delay
 from packer_cli.plan.strategies.wlb.tuning import tune_thresholds
-from packer_cli.plan.streams import Stream, rng_state, shuffled
-from packer_cli.plan.types import Pieces
 from tests.naive import wlb as naive
 from tests.plan.test_build import whole
 

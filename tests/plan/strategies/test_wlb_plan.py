@@ -13,11 +13,11 @@ from packer_cli.config import PlanConfig, validate
 from packer_cli.config.rules import plan_rules, with_known_cost
 from packer_cli.errors import ConfigError
 from packer_cli.plan.build import build_plan
-from packer_cli.plan.check import check_pieces, check_plan
+from packer_cli.plan.core.check import check_pieces, check_plan
+from packer_cli.plan.core.segments import row_lengths
+from packer_cli.plan.core.types import FILLER
 from packer_cli.plan.figures import plan_stats
 from packer_cli.plan.resume import DealRules, check_rest, deal_epoch, rest_of_epoch, short_packs
-from packer_cli.plan.segments import row_lengths
-from packer_cli.plan.types import FILLER
 from tests.config.test_strategies import llama
 from tests.plan.test_build import whole
 

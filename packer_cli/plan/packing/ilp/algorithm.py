@@ -26,9 +26,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
 from packer_cli.plan.packing.ilp.cutting_stock import solve_cutting_stock
-from packer_cli.plan.types import Int32Array, Int64Array
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from packer_cli.plan.types import Int32Array, Int64Array
+from packer_cli.plan.core.types import Int32Array, Int64Array
 
 SAND = 16
 """Samples of at most capacity / SAND tokens are sand."""

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.packing.ilp.knapsack import best_patterns
 from packer_cli.plan.packing.ilp.solver import add_variable, make_solver
-from packer_cli.plan.types import Int32Array, Int64Array
 
 Patterns = Int32Array
 """int32[k, m]: k patterns over m classes."""

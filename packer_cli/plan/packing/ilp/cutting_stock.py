@@ -9,7 +9,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.bounds import packs_lower_bound
+from packer_cli.plan.core.bounds import packs_lower_bound
+from packer_cli.plan.core.sorting import argsort_descending
+from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.packing import bfd
 from packer_cli.plan.packing.base import PackingOptions
 from packer_cli.plan.packing.ilp.classes import SAND, make_classes
@@ -19,8 +21,6 @@ from packer_cli.plan.packing.ilp.search import CuttingStock, Search
 from packer_cli.plan.packing.ilp.slack import min_bin_slack
 from packer_cli.plan.packing.ilp.stages import NUM_KNOTS, pack_in_stages
 from packer_cli.plan.packing.patterns import add_best_fit
-from packer_cli.plan.sorting import argsort_descending
-from packer_cli.plan.types import Int32Array, Int64Array
 
 _MOST_NODES = 5_000
 """Nodes to search for the samples of one pack: usually a tenth of a millisecond."""

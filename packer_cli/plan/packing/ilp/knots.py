@@ -16,8 +16,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from packer_cli.plan.core.types import Int64Array
 from packer_cli.plan.packing.ilp.columns import UNIT, solve_master, total_worth
-from packer_cli.plan.types import Int64Array
 
 _MOST_STATES = 1 << 26
 """Most distinct lengths * capacity of one pricing; beyond that, lengths are rounded down to grains."""

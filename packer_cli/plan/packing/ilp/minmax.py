@@ -1,7 +1,7 @@
 """Deal samples to a fixed number of packs so that the greatest work of a pack is least: the exact integer program.
 
 Source: WLB-LLM, arXiv 2503.17924, eq. 1: minimise the greatest work of a pack (sum of s^2, or with a linear term, see
-`plan.cost`), each sample in one pack, each pack within its capacity. Price: exponential; samples * packs binary
+`plan.core.cost`), each sample in one pack, each pack within its capacity. Price: exponential; samples * packs binary
 variables. Use it on windows of about 100 samples and a handful of packs, to see how far a heuristic is from the
 optimum. Do not use it in production: longest-first dealing is usually within a few thousandths of the optimum, and the
 gain rarely pays for the program's time.
@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from packer_cli.plan.balance import spread
+from packer_cli.plan.core.sorting import argsort_descending
+from packer_cli.plan.core.types import Int32Array, Int64Array, as_ids
+from packer_cli.plan.kernels.balance import spread
 from packer_cli.plan.packing.ilp.solver import add_variable, dual_bound, make_solver
-from packer_cli.plan.sorting import argsort_descending
-from packer_cli.plan.types import Int32Array, Int64Array, as_ids
 
 _TOLERANCE = 1e-6
 """Solvers let constraints be violated by this much, so their bounds are lowered by as much."""

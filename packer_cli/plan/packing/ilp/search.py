@@ -9,6 +9,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from packer_cli.plan.core.sorting import argsort_descending
+from packer_cli.plan.core.streams import next_below, rng_state
+from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.packing import bfd
 from packer_cli.plan.packing.base import PackingOptions
 from packer_cli.plan.packing.ilp.classes import Classes
@@ -22,9 +25,6 @@ from packer_cli.plan.packing.ilp.columns import (
 )
 from packer_cli.plan.packing.ilp.knapsack import patterns_from
 from packer_cli.plan.packing.patterns import pack_patterns
-from packer_cli.plan.sorting import argsort_descending
-from packer_cli.plan.streams import next_below, rng_state
-from packer_cli.plan.types import Int32Array, Int64Array
 
 _DIVES = 12
 """Most dives; more rarely find anything better."""

@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.length_index import index_add, index_ceiling, index_floor, index_remove, make_index
+from packer_cli.plan.kernels.length_index import index_add, index_ceiling, index_floor, index_remove, make_index
 
 _PACKS_IN_FULL = 10_000
 """Packs that may be searched to the limit, which bounds the time if no pack can be filled to the token."""

@@ -14,10 +14,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.length_index import index_add, index_ceiling, index_floor, index_remove, make_index
+from packer_cli.plan.core.streams import next_below, rng_state
+from packer_cli.plan.core.types import Int32Array, Int64Array
+from packer_cli.plan.kernels.length_index import index_add, index_ceiling, index_floor, index_remove, make_index
 from packer_cli.plan.packing.ilp.knots import ManyLengths, solve_many
-from packer_cli.plan.streams import next_below, rng_state
-from packer_cli.plan.types import Int32Array, Int64Array
 
 NUM_KNOTS = 100
 """More are slower and no better; the next stage has as many for half the samples."""

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from packer_cli.plan.arrange import GroupPacks
-from packer_cli.plan.groups import Group
-from packer_cli.plan.packing.csr import select_packs
+from packer_cli.plan.core.csr import select_packs
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.schedule import Iterations, round_up_rows
+from packer_cli.plan.core.streams import Stream, rng_state
+from packer_cli.plan.core.types import FILLER, Int32Array, Int64Array, Packs
+from packer_cli.plan.core.work import pack_tokens_and_work
 from packer_cli.plan.rules import PlanRules
-from packer_cli.plan.schedule import Iterations, round_up_rows
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
 from packer_cli.plan.strategies.flexsp.data_set import plan_data_set
 from packer_cli.plan.strategies.flexsp.iterations import MixedIterations, form_iterations
 from packer_cli.plan.strategies.flexsp.packing import MixedPacks
-from packer_cli.plan.streams import Stream, rng_state
-from packer_cli.plan.types import FILLER, Int32Array, Int64Array, Packs
-from packer_cli.plan.work import pack_tokens_and_work
 
 
 def arrange_mixed(lengths: Int32Array, costs: DegreeCosts, rules: PlanRules) -> tuple[list[GroupPacks], Iterations]:

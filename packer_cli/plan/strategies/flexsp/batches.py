@@ -17,10 +17,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from packer_cli.plan.core.types import Int32Array, Int64Array, as_ids
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
 from packer_cli.plan.strategies.flexsp.iterations import MixedIterations, joined, one_iteration
 from packer_cli.plan.strategies.flexsp.micro_batch import MicroBatch, solve_micro_batch
-from packer_cli.plan.types import Int32Array, Int64Array, as_ids
 
 TRIALS = 5
 """Numbers of micro-batches to try, from the least on."""

@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.types import Int32Array, Int64Array
+from packer_cli.plan.core.types import Int32Array, Int64Array
 
 
 class Buckets(NamedTuple):

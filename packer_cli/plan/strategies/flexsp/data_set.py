@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from packer_cli.plan.sorting import count_lengths
+from packer_cli.plan.core.sorting import count_lengths
+from packer_cli.plan.core.streams import Stream, rng_state, shuffled
+from packer_cli.plan.core.types import Int32Array
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts, Float64Array
 from packer_cli.plan.strategies.flexsp.iterations import (
     MixedIterations,
@@ -26,8 +28,6 @@ from packer_cli.plan.strategies.flexsp.iterations import (
     joined,
 )
 from packer_cli.plan.strategies.flexsp.packing import pack_by_degree
-from packer_cli.plan.streams import Stream, rng_state, shuffled
-from packer_cli.plan.types import Int32Array
 
 _LIMITS = (0.95, 0.88, 0.8, 0.7, 0.6, 0.5, 0.4)
 """Limits on a pack's seconds to try, as shares of the slowest pack's."""

@@ -9,13 +9,13 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.packing.csr import group_by_pack, select_packs
+from packer_cli.plan.core.csr import group_by_pack, select_packs
+from packer_cli.plan.core.types import Int32Array, Int64Array, as_ids
+from packer_cli.plan.core.work import pack_tokens_and_work
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts, Float64Array
 from packer_cli.plan.strategies.flexsp.dealing import even_out, seconds_of
 from packer_cli.plan.strategies.flexsp.micro_batch import MicroBatch, solve_micro_batch
 from packer_cli.plan.strategies.flexsp.packing import MixedPacks
-from packer_cli.plan.types import Int32Array, Int64Array, as_ids
-from packer_cli.plan.work import pack_tokens_and_work
 
 _EVEN = 0.002
 """GPU-seconds that an iteration may wait, of all it takes, before its packs exchange samples."""

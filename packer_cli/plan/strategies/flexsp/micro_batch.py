@@ -20,10 +20,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from packer_cli.plan.core.types import Int64Array
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
 from packer_cli.plan.strategies.flexsp.dealing import copy_to, deal, deal_by_room, even_out
 from packer_cli.plan.strategies.flexsp.degree_sets import add_member, fill_up, is_member, kinds_of, neighbor
-from packer_cli.plan.types import Int64Array
 
 _POOL = 12
 """Sets of degrees to even out in the end, for small batches; fewer for large ones."""

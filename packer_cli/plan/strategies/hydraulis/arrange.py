@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from packer_cli.plan.groups import Group
-from packer_cli.plan.packing.csr import select_packs
+from packer_cli.plan.core.csr import select_packs
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.schedule import round_up_rows
+from packer_cli.plan.core.streams import Stream, rng_state, shuffled
+from packer_cli.plan.core.types import FILLER, Int64Array, Packs, Pieces, Plan, Schedule, as_ids
 from packer_cli.plan.rules import PlanRules
-from packer_cli.plan.schedule import round_up_rows
 from packer_cli.plan.strategies.hydraulis.data_set import PlannedSteps, plan_data_set
 from packer_cli.plan.strategies.hydraulis.layouts import kinds_of
-from packer_cli.plan.streams import Stream, rng_state, shuffled
-from packer_cli.plan.types import FILLER, Int64Array, Packs, Pieces, Plan, Schedule, as_ids
 
 
 def plan_pipelines(pieces: Pieces, rules: PlanRules) -> Plan:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from packer_cli.plan.streams import Stream, rng_state, shuffled
-from packer_cli.plan.types import Int32Array, Int64Array
+from packer_cli.plan.core.streams import Stream, rng_state, shuffled
+from packer_cli.plan.core.types import Int32Array, Int64Array
 
 
 def make_batches(lengths: Int32Array, batch_tokens: int, seed: int) -> tuple[Int32Array, Int64Array]:

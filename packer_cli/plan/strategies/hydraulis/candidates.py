@@ -22,8 +22,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from packer_cli.plan.core.types import Int64Array
 from packer_cli.plan.strategies.hydraulis.costs import Float64Array, SchemeCosts
-from packer_cli.plan.types import Int64Array
 
 _MOST_LENGTHS = 128
 _LEAST_TOKENS = 128

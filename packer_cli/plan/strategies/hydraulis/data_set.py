@@ -14,6 +14,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from packer_cli.plan.core.streams import Stream, rng_state
+from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.strategies.hydraulis.batches import make_batches
 from packer_cli.plan.strategies.hydraulis.candidates import length_table
 from packer_cli.plan.strategies.hydraulis.costs import Float64Array, SchemeCosts
@@ -27,8 +29,6 @@ from packer_cli.plan.strategies.hydraulis.layouts import (
 from packer_cli.plan.strategies.hydraulis.stage1 import RESTARTS
 from packer_cli.plan.strategies.hydraulis.stage2 import plan_pipeline
 from packer_cli.plan.strategies.hydraulis.step import StepPlan, least_step_seconds, plan_sorted
-from packer_cli.plan.streams import Stream, rng_state
-from packer_cli.plan.types import Int32Array, Int64Array
 
 _ENOUGH = 1.001
 """Shuffled orders are dealt only for a step that takes more than this times its bound."""

@@ -7,11 +7,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.plan.packing.csr import select_packs
+from packer_cli.plan.core.csr import select_packs
+from packer_cli.plan.core.types import FILLER, Int64Array, Plan, Schedule
+from packer_cli.plan.core.work import pack_tokens_and_work
 from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
 from packer_cli.plan.strategies.hydraulis.layouts import layout_seconds, sampled_steps
-from packer_cli.plan.types import FILLER, Int64Array, Plan, Schedule
-from packer_cli.plan.work import pack_tokens_and_work
 
 
 class Imbalances(NamedTuple):

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.errors import ConfigError
+from packer_cli.plan.core.streams import rng_state
+from packer_cli.plan.core.types import Int64Array
 from packer_cli.plan.strategies.hydraulis.candidates import LengthTable, find_layouts
 from packer_cli.plan.strategies.hydraulis.costs import Float64Array, SchemeCosts
 from packer_cli.plan.strategies.hydraulis.step import plan_sorted
-from packer_cli.plan.streams import rng_state
-from packer_cli.plan.types import Int64Array
 
 MOST_LAYOUTS = 12
 """Of all steps together. The paper's case study has 7."""

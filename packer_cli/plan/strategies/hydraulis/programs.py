@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from packer_cli.plan.core.types import Int64Array
 from packer_cli.plan.packing.ilp.solver import add_variable, dual_bound, make_solver
 from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
 from packer_cli.plan.strategies.hydraulis.step import StepPlan, plan_step
-from packer_cli.plan.types import Int64Array
 
 _TOLERANCE = 1e-6
 """Solvers let constraints be violated by this much, so their bounds are lowered by as much."""

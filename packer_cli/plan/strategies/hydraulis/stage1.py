@@ -20,9 +20,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from packer_cli.plan.core.streams import next_below
 from packer_cli.plan.strategies.flexsp.dealing import copy_to
 from packer_cli.plan.strategies.hydraulis.pipeline import least_pipeline_seconds
-from packer_cli.plan.streams import next_below
 
 RESTARTS = 50
 """Shuffled orders to deal, as in the paper."""

@@ -16,9 +16,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from packer_cli.plan.core.types import Int64Array
 from packer_cli.plan.strategies.flexsp.dealing import copy_to, deal, deal_by_room, even_out
 from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
-from packer_cli.plan.types import Int64Array
 
 TRIALS = 20
 """Numbers of micro-batches to try, as in the paper."""

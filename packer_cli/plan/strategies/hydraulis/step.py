@@ -8,12 +8,12 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from packer_cli.plan.core.streams import rng_state
+from packer_cli.plan.core.types import Int64Array
 from packer_cli.plan.strategies.hydraulis.costs import Float64Array, SchemeCosts
 from packer_cli.plan.strategies.hydraulis.pipeline import least_pipeline_seconds
 from packer_cli.plan.strategies.hydraulis.stage1 import RESTARTS, deal_to_pipelines
 from packer_cli.plan.strategies.hydraulis.stage2 import divide
-from packer_cli.plan.streams import rng_state
-from packer_cli.plan.types import Int64Array
 
 
 class StepPlan(NamedTuple):

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from packer_cli.plan.segments import align_up, cut_in_rows
-from packer_cli.plan.streams import Stream, rng_state, shuffled
-from packer_cli.plan.types import Int32Array, Int64Array, Pieces
+from packer_cli.plan.core.segments import align_up, cut_in_rows
+from packer_cli.plan.core.streams import Stream, rng_state, shuffled
+from packer_cli.plan.core.types import Int32Array, Int64Array, Pieces
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class Arrivals:
     window: int
     """W, the context window in tokens. A batch has N * W tokens, the last one maybe fewer."""
     linear: int = 0
-    """Tokens; the work of a document is s (s + linear), see `plan.cost`."""
+    """Tokens; the work of a document is s (s + linear), see `plan.core.cost`."""
     seed: int = 0
 
     @property

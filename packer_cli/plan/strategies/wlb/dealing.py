@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.types import Int64Array
+from packer_cli.plan.core.types import Int64Array
 
 _EXCHANGES = 64
 """Most exchanges a step."""

@@ -15,9 +15,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from packer_cli.plan.core.types import Int64Array
 from packer_cli.plan.strategies.wlb.arrival import Arrivals
 from packer_cli.plan.strategies.wlb.steps import PackedSteps, without_empty_steps
-from packer_cli.plan.types import Int64Array
 
 
 def pack_with_queues(arrivals: Arrivals, capacity: int, thresholds: Int64Array) -> PackedSteps:

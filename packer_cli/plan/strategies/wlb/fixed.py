@@ -14,11 +14,11 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from packer_cli.plan.core.streams import Stream, rng_state, shuffled
+from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.packing.ilp.minmax import min_max_work
 from packer_cli.plan.strategies.wlb.arrival import Arrivals
 from packer_cli.plan.strategies.wlb.steps import PackedSteps, work_imbalances
-from packer_cli.plan.streams import Stream, rng_state, shuffled
-from packer_cli.plan.types import Int32Array, Int64Array
 
 Improve = Callable[[Int32Array, Int64Array, int], Int64Array]
 """(lengths by falling length, row of each, number of rows) -> row of each"""

@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 
 from packer_cli.plan.arrange import GroupPacks
+from packer_cli.plan.core.csr import group_by_pack
+from packer_cli.plan.core.types import Delays, Pieces, Plan, as_ids
+from packer_cli.plan.core.work import pack_tokens_and_work
 from packer_cli.plan.numbering import number_as_used
-from packer_cli.plan.packing.csr import group_by_pack
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.strategies.wlb.arrival import arrive, in_batches
 from packer_cli.plan.strategies.wlb.rules import WlbRules
 from packer_cli.plan.strategies.wlb.schedule import MicroBatches, schedule_steps
-from packer_cli.plan.types import Delays, Pieces, Plan, as_ids
-from packer_cli.plan.work import pack_tokens_and_work
 
 
 def plan_steps(pieces: Pieces, rules: PlanRules, wlb: WlbRules) -> Plan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from packer_cli.plan.groups import Group
+from packer_cli.plan.core.groups import Group
 from packer_cli.plan.strategies.wlb.packers import StepPacker
 from packer_cli.sizes import format_tokens
 

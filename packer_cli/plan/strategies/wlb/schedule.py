@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.plan.groups import Group
-from packer_cli.plan.schedule import round_up_rows
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.schedule import round_up_rows
+from packer_cli.plan.core.streams import Stream, rng_state, shuffled
+from packer_cli.plan.core.types import FILLER, Int64Array, Schedule, as_ids
 from packer_cli.plan.strategies.wlb.dealing import deal_steps
-from packer_cli.plan.streams import Stream, rng_state, shuffled
-from packer_cli.plan.types import FILLER, Int64Array, Schedule, as_ids
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.strategies.wlb.arrival import Arrivals
-from packer_cli.plan.types import Int32Array, Int64Array
 
 
 class PackedSteps(NamedTuple):
@@ -50,7 +50,7 @@ def work_imbalances(
     Args:
         lengths: int32[m]
         row_of: int64[m], as in `PackedSteps`.
-        linear: tokens, see `plan.cost`.
+        linear: tokens, see `plan.core.cost`.
     """
     length = lengths.astype(np.float64)
     num_rows = (int(row_of.max(initial=-1)) // num_micro_batches + 1) * num_micro_batches

@@ -11,10 +11,10 @@ from itertools import combinations
 
 import numpy as np
 
+from packer_cli.plan.core.types import Int64Array
 from packer_cli.plan.strategies.wlb.arrival import Arrivals
 from packer_cli.plan.strategies.wlb.delay import pack_with_queues
 from packer_cli.plan.strategies.wlb.steps import imbalances, mean_delay
-from packer_cli.plan.types import Int64Array
 
 MOST_QUEUES = 3
 _SHARES = (0.5, 0.4, 0.33, 0.27, 0.22, 0.18, 0.14, 0.1, 0.07, 0.04, 0.02)

@@ -1,0 +1,1 @@
+"""What every plan is made of and judged by, below packing and strategies. It knows no paper."""

@@ -1,0 +1,211 @@
+"""Provable lower bounds on packs and on work."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from packer_cli.plan.core.sorting import count_lengths
+
+
+def packs_lower_bound(lengths: NDArray[np.int32], capacity: int) -> int:
+    """The L2 bound of Martello and Toth (1990): no packing of these lengths needs fewer packs.
+
+    It is at least ceil(sum / capacity), and also counts the samples over half a capacity, which cannot share a pack.
+    For every a <= capacity/2, take three kinds of lengths: over capacity - a, from capacity/2 to capacity - a, and
+    from a to capacity/2. The third kind fits only beside the second. The bound increases with a up to the next
+    existing length, so only existing lengths are tried. O(n + longest).
+
+    Args:
+        lengths: int32[n], each 1 .. capacity.
+    """
+    return bound_of_counts(count_lengths(lengths), capacity)
+
+
+def bound_of_counts(count: NDArray[np.int64], capacity: int) -> int:
+    """`packs_lower_bound` of the lengths with this histogram (int64[longest + 1]). O(longest)."""
+    length = np.flatnonzero(count)
+    if not len(length):
+        return 0
+    # Number and sum of the lengths before each index, and of all.
+    count_to = np.concatenate([[0], np.cumsum(count[length])])
+    sum_to = np.concatenate([[0], np.cumsum(count[length] * length)])
+    half = int(np.searchsorted(length, capacity // 2, side="right"))
+    first_alone = np.searchsorted(length, capacity - length[:half], side="right")
+    room = (count_to[first_alone] - count_to[half]) * capacity - (sum_to[first_alone] - sum_to[half])
+    extra = -(-(sum_to[half] - sum_to[:half] - room) // capacity)
+    num_over_half = int(count_to[-1] - count_to[half])
+    return max(-(-int(sum_to[-1]) // capacity), num_over_half + int(extra.max(initial=0)))
+
+
+def least_max_work(decreasing: NDArray[np.int64], num_ranks: int, capacity: int, linear: int = 0) -> int:
+    """A lower bound on the greatest work of a rank, however an iteration's samples are dealt to its ranks.
+
+    Work is the sum of f(s) = s (s + linear), see `plan.core.cost`. The proofs only need that f(s), and the work per token,
+    s + linear, increase with s. Our own: the greatest of three bounds, 0 without samples. Price: O(n + ranks log n).
+
+    1. The mean over the ranks, rounded up, and the work of the longest sample.
+    2. If M < f(a) + f(b) for two samples, no rank with at most M work holds both. So if M is below that sum for the
+       last two of the k longest samples, these are on k ranks. The other ranks hold at most (ranks - k) capacities, so
+       these k ranks also hold all remaining tokens. Those do the least work if they are the shortest: M k is at least
+       the work of the k samples plus that of the shortest samples with so many tokens, one of them in part.
+    3. Samples over half a capacity are on ranks of their own, which at best are filled with the longest samples that
+       fit. So no rank does more than that work, nor more than M, and together they do all of the work.
+
+    Args:
+        decreasing: int64[n], the lengths, each at most the capacity; their total work is below 2^63.
+        num_ranks: data-parallel ranks.
+        capacity: most tokens of a rank.
+        linear: tokens, see `Cost.linear_tokens`.
+    """
+    whole = np.array([0, len(decreasing)])
+    return int(least_max_works(decreasing, whole, np.array([num_ranks]), np.array([capacity]), linear)[0])
+
+
+def least_max_works(
+    decreasing: NDArray[np.int64],
+    first: NDArray[np.int64],
+    num_ranks: NDArray[np.int64],
+    capacity: NDArray[np.int64],
+    linear: int,
+) -> NDArray[np.int64]:
+    """`least_max_work` of many iterations (int64[i]); iteration j has the lengths `first[j] .. first[j + 1] - 1`.
+
+    Args:
+        decreasing: int64[n], the lengths of each iteration.
+        first: int64[i+1]
+        num_ranks, capacity: int64[i]
+    """
+    least = np.empty(len(num_ranks), dtype=np.int64)
+    # Arrays of a kernel's own take longer to compile than all else in it.
+    scratch = np.empty((3, int(np.diff(first).max(initial=0)) + 1), dtype=np.int64)
+    _least_max_works(decreasing, first, num_ranks, capacity, linear, *scratch, least)
+    return least
+
+
+@njit(cache=True)
+def _least_max_works(
+    decreasing: NDArray[np.int64],
+    first: NDArray[np.int64],
+    num_ranks: NDArray[np.int64],
+    capacity: NDArray[np.int64],
+    linear: int,
+    tokens: NDArray[np.int64],
+    work: NDArray[np.int64],
+    most: NDArray[np.int64],
+    least: NDArray[np.int64],
+) -> None:
+    """Write to `least`; `tokens`, `work` and `most` (int64[most samples + 1]) are scratch space."""
+    for i in range(len(least)):
+        begin, num = first[i], first[i + 1] - first[i]
+        # Tokens and work of the samples before each place.
+        tokens[0] = work[0] = 0
+        for j in range(num):
+            length = decreasing[begin + j]
+            tokens[j + 1] = tokens[j] + length
+            work[j + 1] = work[j] + length * (length + linear)
+        bound = (work[num] + num_ranks[i] - 1) // num_ranks[i]
+        if num and work[1] > bound:
+            bound = work[1]
+        bound = _bound_by_longest(decreasing, begin, num, tokens, work, num_ranks[i], capacity[i], linear, bound)
+        least[i] = _bound_by_room(decreasing, begin, num, tokens, work, most, num_ranks[i], capacity[i], linear, bound)
+
+
+@njit(cache=True, no_cpython_wrapper=True)
+def _first_over(rising: NDArray[np.int64], low: int, high: int, value: int) -> int:
+    """The first place of `low .. high - 1` with more than this value, else `high`. O(log n)."""
+    while low < high:
+        middle = (low + high) >> 1
+        if rising[middle] <= value:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@njit(cache=True, no_cpython_wrapper=True)
+def _bound_by_longest(
+    decreasing: NDArray[np.int64],
+    begin: int,
+    num: int,
+    tokens: NDArray[np.int64],
+    work: NDArray[np.int64],
+    num_ranks: int,
+    capacity: int,
+    linear: int,
+    greatest: int,
+) -> int:
+    """The second bound of `least_max_work`, or `greatest` if that is more."""
+    for k in range(1, num_ranks + 1):
+        if k > num:
+            break
+        # The shortest samples of `besides` tokens: those from `last` on, and a part of the one before.
+        besides = tokens[num] - tokens[k] - (num_ranks - k) * capacity
+        least = work[k]
+        if besides > 0:
+            last = _first_over(tokens, k, num, tokens[num] - besides - 1)
+            part = besides - (tokens[num] - tokens[last])
+            least += work[num] - work[last] + part * (decreasing[begin + last - 1] + linear)
+        bound = (least + k - 1) // k
+        if k > 1 and work[k] - work[k - 2] < bound:
+            bound = work[k] - work[k - 2]
+        if bound > greatest:
+            greatest = bound
+    return greatest
+
+
+@njit(cache=True, no_cpython_wrapper=True)
+def _bound_by_room(
+    decreasing: NDArray[np.int64],
+    begin: int,
+    num: int,
+    tokens: NDArray[np.int64],
+    work: NDArray[np.int64],
+    most: NDArray[np.int64],
+    num_ranks: int,
+    capacity: int,
+    linear: int,
+    greatest: int,
+) -> int:
+    """The third bound of `least_max_work`, or `greatest` if that is more or the samples do not fit."""
+    num_big = 0
+    while num_big < num and 2 * decreasing[begin + num_big] > capacity:
+        num_big += 1
+    if num_big > num_ranks:
+        return greatest
+    # The most work of each rank that has a big sample, and of each other one.
+    for rank in range(num_big + 1):
+        free = capacity
+        most[rank] = 0
+        if rank < num_big:
+            length = decreasing[begin + rank]
+            free -= length
+            most[rank] = length * (length + linear)
+        # The longest samples that fit the free tokens: those from `low` to `last`, and a part of the next.
+        low, high = num_big, num
+        while low < high:
+            middle = (low + high) >> 1
+            if decreasing[begin + middle] > free:
+                low = middle + 1
+            else:
+                high = middle
+        last = _first_over(tokens, low, num + 1, tokens[low] + free) - 1
+        most[rank] += work[last] - work[low]
+        if last < num:
+            most[rank] += (free - (tokens[last] - tokens[low])) * (decreasing[begin + last] + linear)
+    # Ranks that can do less than their share do what they can, and the others share the remaining work.
+    left, others = work[num], num_ranks
+    while others > 0:
+        share = (left + others - 1) // others
+        num_limited = 0
+        for rank in range(num_big + 1):
+            if 0 <= most[rank] < share:
+                alike = 1 if rank < num_big else num_ranks - num_big
+                left -= alike * most[rank]
+                num_limited += alike
+                most[rank] = -1
+        if num_limited == 0:
+            return share if share > greatest else greatest
+        others -= num_limited
+    return greatest

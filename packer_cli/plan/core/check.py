@@ -1,0 +1,254 @@
+"""The checker of a plan, used by the tests and by every run. Price: O(pieces + slots)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer_cli.errors import PlanError
+from packer_cli.format.sharding import PLANNED
+from packer_cli.plan.core.cost import pack_sums
+from packer_cli.plan.core.segments import row_lengths
+from packer_cli.plan.core.types import FILLER, Int32Array, Int64Array, Packs, Pieces, Plan, Schedule
+
+MOST_PROCESS_GROUPS = 32
+"""Replicas of more than one GPU that a GPU may belong to: each is a communicator, which holds memory."""
+_BLOCK = 1 << 20
+
+
+def check_plan(plan: Plan) -> None:
+    """Prove that every piece is packed once, packs fit their capacity, every GPU is busy, and steps are in order.
+
+    Raises:
+        PlanError: naming the first pack, iteration or step that breaks a rule.
+    """
+    tokens = _check_packs(plan.packs, plan)
+    for epoch, schedule in enumerate(plan.epochs):
+        _check_schedule(schedule, plan, tokens, epoch)
+    _check_process_groups(plan)
+
+
+def check_pieces(pieces: Pieces, lengths: Int32Array, samples: Int32Array | None, *, is_whole: bool) -> None:
+    """Prove that the pieces cover each sample as often as requested, without gaps.
+
+    Args:
+        lengths: int32[n], length of each sample.
+        samples: int32[k], the requested sample ids, increasing, with repetitions; None for each once.
+        is_whole: False if samples may be truncated.
+
+    Raises:
+        PlanError: they do not.
+    """
+    _require(len(pieces) == 0 or int(pieces.length.min()) > 0, "a piece is empty")
+    if _are_chains(pieces, lengths, samples, is_whole):
+        return
+    samples = np.arange(len(lengths), dtype=np.int32) if samples is None else samples
+    # The pieces are in another order: sort them, which costs more and finds the error.
+    order = np.lexsort((pieces.start, pieces.sample))
+    sample, start, length = pieces.sample[order], pieces.start[order].astype(np.int64), pieces.length[order]
+    del order
+    begins = start == 0
+    _require(
+        np.array_equal(sample[begins], samples),
+        "the pieces do not begin each sample as often as asked",
+    )
+    _require(bool((start + length <= lengths[sample]).all()), "a piece reaches past the end of its sample")
+    if is_whole:
+        expected = np.bincount(samples, minlength=len(lengths)).astype(np.float64)
+        expected *= lengths
+        wrong = np.flatnonzero(np.bincount(sample, weights=length, minlength=len(lengths)) != expected)
+        del expected
+        if len(wrong):
+            raise PlanError(f"sample {wrong[0]} is not covered by its pieces")
+        # At each position inside a sample, as many pieces must begin as end. The pieces then form chains from its
+        # begin to its end; copies of a sample may be cut at different positions.
+        end = start + length
+        inside = end < lengths[sample]
+        by_end = np.lexsort((end[inside], sample[inside]))
+        follows = np.array_equal(sample[inside][by_end], sample[~begins]) and np.array_equal(
+            end[inside][by_end], start[~begins]
+        )
+        _require(follows, "the pieces of a sample leave a gap or overlap")
+
+
+def _are_chains(pieces: Pieces, lengths: Int32Array, samples: Int32Array | None, is_whole: bool) -> bool:
+    """Whether the pieces are those of `samples[0]`, then of `samples[1]`, ..., each in order without gaps."""
+    num_begun = 0
+    for first in range(0, len(pieces), _BLOCK):
+        block = slice(max(first - 1, 0), first + _BLOCK)  # with the piece before, which the block's first may continue
+        start = pieces.start[block].astype(np.int64)
+        sample = _some(pieces.samples, block.start, block.start + len(start))
+        end = start + pieces.length[block]
+        begins = start == 0
+        goes_on = (sample[1:] == sample[:-1]) & (start[1:] == end[:-1])
+        begun = sample[begins][int(first > 0 and begins[0]) :]
+        ended = np.append(begins[1:], first + _BLOCK >= len(pieces))
+        if not (
+            np.array_equal(begun, _some(samples, num_begun, num_begun + len(begun)))
+            and (begins[0] or first > 0)
+            and (begins[1:] | goes_on).all()
+            and (end <= lengths[sample]).all()
+            and (not is_whole or (end == lengths[sample])[ended].all())
+        ):
+            return False
+        num_begun += len(begun)
+    return num_begun == len(lengths if samples is None else samples)
+
+
+def _some(samples: Int32Array | None, first: int, stop: int) -> Int32Array:
+    """Some of the sample ids; None for each once."""
+    return np.arange(first, stop, dtype=np.int32) if samples is None else samples[first:stop]
+
+
+def _is_permutation(values: NDArray[np.int32]) -> bool:
+    """Whether each of 0 .. n-1 occurs once. All values must lie in that range. O(n)."""
+    seen = np.zeros(len(values), dtype=np.bool_)
+    seen[values] = True
+    return bool(seen.all())
+
+
+def _check_packs(packs: Packs, plan: Plan) -> Int64Array:
+    """Prove the packs, whose tokens (int64[p]) it returns, each sample aligned."""
+    num_pieces = len(plan.pieces)
+    _require(
+        len(packs.offsets) == len(packs) + 1 and packs.offsets[0] == 0 and packs.offsets[-1] == len(packs.pieces),
+        "the pack offsets do not enclose the pieces",
+    )
+    empty = np.flatnonzero(np.diff(packs.offsets) <= 0)
+    if len(empty):
+        raise PlanError(f"pack {empty[0]} is empty")
+    over = np.flatnonzero(np.diff(packs.offsets) > plan.max_samples)
+    if len(over):
+        number = packs.offsets[over[0] + 1] - packs.offsets[over[0]]
+        raise PlanError(f"pack {over[0]} holds {number} samples, more than {plan.max_samples}")
+    _require(len(packs.pieces) == num_pieces, f"{len(packs.pieces)} pieces are packed, not {num_pieces}")
+    _require(
+        num_pieces == 0 or (packs.pieces.min() >= 0 and packs.pieces.max() < num_pieces),
+        "the packs hold pieces that do not exist",
+    )
+    if not _is_permutation(packs.pieces):
+        times = np.bincount(packs.pieces, minlength=num_pieces)
+        wrong = np.flatnonzero(times != 1)
+        raise PlanError(f"piece {wrong[0]} is in {times[wrong[0]]} packs; it must be in exactly one")
+    _require(
+        len(packs) == 0 or (int(packs.group.min()) >= 0 and int(packs.group.max()) < len(plan.groups)),
+        "a pack belongs to no group",
+    )
+    has_cp = np.array([group.cp_size > 1 for group in plan.groups])[packs.group]
+    wrong = np.flatnonzero((packs.cp_sharding < 0) | (packs.cp_sharding >= np.where(has_cp, len(PLANNED), 1)))
+    if len(wrong):
+        raise PlanError(f"pack {wrong[0]} has CP sharding {packs.cp_sharding[wrong[0]]}, unknown to its group")
+    tokens = pack_sums(row_lengths(plan), packs.offsets, packs.pieces)
+    capacity = np.array([group.capacity for group in plan.groups], dtype=np.int64)[packs.group]
+    over = np.flatnonzero(tokens > capacity)
+    if len(over):
+        k = over[0]
+        align = plan.groups[packs.group[k]].align
+        how = f" with samples aligned to {align}" if align > 1 else ""
+        raise PlanError(f"pack {k} holds {tokens[k]} tokens{how}, over its capacity of {capacity[k]}")
+    return tokens
+
+
+def _check_schedule(schedule: Schedule, plan: Plan, tokens: Int64Array, epoch: int) -> None:
+    where = f"epoch {epoch}: "
+    is_pack = schedule.slot_pack != FILLER
+    packs = schedule.slot_pack[is_pack]
+    _require(
+        len(packs) == 0 or (packs.min() >= 0 and packs.max() < len(plan.packs)),
+        where + "a slot has no such pack",
+    )
+    times = np.bincount(packs, minlength=len(plan.packs))
+    wrong = np.flatnonzero(times != 1)
+    if len(wrong):
+        raise PlanError(f"{where}pack {wrong[0]} runs {times[wrong[0]]} times; it must run exactly once")
+    _require(
+        len(schedule.slot_group) == 0
+        or (int(schedule.slot_group.min()) >= 0 and int(schedule.slot_group.max()) < len(plan.groups)),
+        where + "a slot belongs to no group",
+    )
+    _require(
+        np.array_equal(schedule.slot_group[is_pack], plan.packs.group[packs]),
+        where + "a slot does not belong to the group of its pack",
+    )
+    _check_gpus(schedule, plan.slot_gpus(schedule), plan, where)
+    steps = schedule.iteration_step
+    if len(steps):
+        _require(
+            steps[0] == 0 and bool(np.isin(np.diff(steps), (0, 1)).all()),
+            where + "the steps are not in order",
+        )
+    _require(
+        len(schedule.step_window) == schedule.num_steps and int(schedule.step_window.min(initial=0)) >= 0,
+        where + "a step has no window",
+    )
+    _require(
+        bool((tokens[packs] <= schedule.slot_row_length[is_pack]).all()),
+        where + "a pack is longer than its row",
+    )
+    if not plan.is_padded:  # Padded batches are never written.
+        multiple = np.array([group.layout.row_multiple for group in plan.groups], dtype=np.int64)[schedule.slot_group]
+        _require(
+            not (schedule.slot_row_length % multiple).any(),
+            where + "a row does not divide among the GPUs that share it",
+        )
+
+
+def _check_gpus(schedule: Schedule, gpus: Int64Array, plan: Plan, where: str) -> None:
+    """Require that an iteration's replicas divide the GPUs, and that each has as many slots as it may.
+
+    The ranks of tensor parallelism are side by side, so they share a node if their degree divides its GPUs and the
+    replica begins at a multiple of the degree.
+    """
+    is_first = schedule.begins_replica
+    same = ~is_first[1:]
+    _require(
+        np.array_equal(schedule.slot_group[1:][same], schedule.slot_group[:-1][same]),
+        where + "a replica changes its group within an iteration",
+    )
+    _require(
+        plan.lockstep == 1 or len({group.pp_size for group in plan.groups}) == 1,
+        where + "replicas have different numbers of pipeline stages, where all GPUs run in lockstep",
+    )
+    _require(
+        plan.lockstep == 1 or bool(is_first.all()),
+        where + "a replica has more than one micro-batch in an iteration, where all GPUs run in lockstep",
+    )
+    tp_size = np.array([group.tp_size for group in plan.groups], dtype=np.int64)[schedule.slot_group]
+    _require(
+        not (schedule.slot_first_gpu % tp_size).any(),
+        where + "a replica begins inside a group of tensor parallelism, which could then reach into another node",
+    )
+    iteration, first_gpu = schedule.slot_iteration[is_first], schedule.slot_first_gpu[is_first]
+    end_gpu = first_gpu + gpus[is_first]
+    begins = np.ones(len(iteration), dtype=np.bool_)
+    begins[1:] = iteration[1:] != iteration[:-1]
+    ends = np.append(begins[1:], True) if len(iteration) else begins
+    in_row = np.ones(len(iteration), dtype=np.bool_)
+    in_row[1:] = begins[1:] | (first_gpu[1:] == end_gpu[:-1])
+    fine = (
+        np.array_equal(iteration[begins], np.arange(schedule.num_iterations))
+        and bool((first_gpu[begins] == 0).all())
+        and bool((end_gpu[ends] == plan.num_gpus).all())
+        and bool(in_row.all())
+    )
+    _require(fine, f"{where}not every one of the {plan.num_gpus} GPUs is busy exactly once in every iteration")
+
+
+def _check_process_groups(plan: Plan) -> None:
+    """Require that no GPU is in more replicas than process groups can be kept open."""
+    changes = np.zeros(plan.num_gpus + 1, dtype=np.int64)
+    for layout, first in plan.replicas.items():
+        if layout.num_gpus > 1:
+            np.add.at(changes, first, 1)
+            np.add.at(changes, first + layout.num_gpus, -1)
+    held = np.cumsum(changes)
+    gpu = int(held.argmax())
+    _require(
+        int(held[gpu]) <= MOST_PROCESS_GROUPS,
+        f"GPU {gpu} is in {held[gpu]} process groups, more than {MOST_PROCESS_GROUPS}",
+    )
+
+
+def _require(condition: bool, what: str) -> None:
+    if not condition:
+        raise PlanError(what)

@@ -1,0 +1,119 @@
+"""The work of packs: attention costs the square of each sample's length (not the pack's), the rest its length.
+
+A micro-batch takes `a sum(s^2) + b sum(s)` (WLB-LLM, arXiv 2503.17924, eq. 2; Hydraulis, arXiv 2412.07894): matrix
+products, element-wise operators and collectives grow with the tokens. HBP balances only the first term. Balance
+depends only on b / a, so a plan can count in integers: a sample's *work* is `s (s + linear)`, where `linear` is b / a
+in tokens, the length at which both terms cost the same. With `linear` 0, work is attention work.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.types import Int64Array
+from packer_cli.sizes import parse_number
+
+QUADRATIC = "quadratic"
+MOST_WORK = 2**62
+"""Every sum of work must be less, so that twice the work of a pack fits int64."""
+_MOST_LINEAR = 2**31
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Predicted cost of a micro-batch, `quadratic * sum(s^2) + linear * sum(s)`, in any unit."""
+
+    quadratic: float = 1.0
+    """Cost per token^2 of attention work: a, above 0."""
+    linear: float = 0.0
+    """Cost per token: b, at least 0. A larger one evens out tokens rather than squares."""
+
+    def __post_init__(self) -> None:
+        if not (0 < self.quadratic < math.inf and 0 <= self.linear < math.inf):
+            raise ValueError(f"cost A,B needs an A above 0 and a B of at least 0, got {self}")
+        if not self.linear / self.quadratic < _MOST_LINEAR - 1:
+            raise ValueError(
+                f"cost A,B needs a B of less than {_MOST_LINEAR - 1} times A, got {self}; "
+                "1,1000000000 already counts hardly anything but tokens"
+            )
+
+    def __str__(self) -> str:
+        return ",".join(repr(float(value)).removesuffix(".0") for value in (self.quadratic, self.linear))
+
+    @property
+    def linear_tokens(self) -> int:
+        """b / a in whole tokens, by which plans are balanced."""
+        return round(self.linear / self.quadratic)
+
+
+def parse_cost(text: str) -> Cost:
+    """Parse `quadratic` or `A,B`.
+
+    >>> parse_cost("1,24576").linear_tokens
+    24576
+
+    Raises:
+        ValueError: anything else, or numbers out of range.
+    """
+    if text == QUADRATIC:
+        return Cost()
+    try:
+        quadratic, linear = (parse_number(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(
+            f"unknown cost {text!r}; known: quadratic, profile, or two numbers A,B such as 1,24576"
+        ) from None
+    return Cost(quadratic=quadratic, linear=linear)
+
+
+def require_exact(linear: int, groups: Iterable[Group], num_gpus: int) -> None:
+    """Refuse a linear term for which the work of an iteration might overflow int64.
+
+    The rule: for each group, ranks * capacity * (capacity + linear) < `MOST_WORK`. Without a linear term nothing is
+    refused, since 2^31 tokens in any samples stay below it.
+
+    Raises:
+        ValueError: a group breaks the rule; the message names its capacity.
+    """
+    for group in groups:
+        num_ranks = group.num_dp_ranks(num_gpus)
+        if linear and num_ranks * group.capacity * (group.capacity + linear) >= MOST_WORK:
+            raise ValueError(
+                f"with a linear term of {linear} tokens, {num_ranks} packs of {group.capacity} tokens may come to "
+                "more work than 2^62, which is not counted exactly; give a smaller B, or shorter groups"
+            )
+
+
+def linear_of_tokens(groups: Sequence[Group], num_gpus: int) -> int:
+    """A linear term (tokens) beside which the squares hardly count, and that `require_exact` accepts."""
+    most = max(group.num_dp_ranks(num_gpus) * group.capacity for group in groups)
+    return max(1, min(2**30, MOST_WORK // most - max(group.capacity for group in groups) - 1))
+
+
+def pack_sums(values: NDArray[Any], offsets: Int64Array, pieces: NDArray[np.integer]) -> Int64Array:
+    """Sum (int64[p]) of the values (int[m]) of each pack's pieces. Works block by block: O(m), and O(p) memory."""
+    sums = np.empty(len(offsets) - 1, dtype=np.int64)
+    first = 0
+    while first < len(sums):
+        stop = max(first + 1, int(np.searchsorted(offsets, offsets[first] + _BLOCK, side="right")) - 1)
+        own = offsets[first : stop + 1]
+        sums[first:stop] = segment_sums(values[pieces[own[0] : own[-1]]], own - own[0])
+        first = stop
+    return sums
+
+
+def segment_sums(values: NDArray[Any], offsets: Int64Array) -> Int64Array:
+    """Sum (int64[p]) of each segment `values[offsets[k]:offsets[k+1]]`; empty segments give 0."""
+    sums = np.zeros(len(offsets) - 1, dtype=np.int64)
+    holds_any = offsets[1:] > offsets[:-1]
+    if holds_any.any():
+        sums[holds_any] = np.add.reduceat(values[: offsets[-1]], offsets[:-1][holds_any], dtype=np.int64)
+    return sums

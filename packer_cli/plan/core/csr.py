@@ -1,0 +1,122 @@
+"""Packs as compressed arrays: offsets int64[p+1] into members int32[m]."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from packer_cli.plan.core.types import as_ids
+
+ONE_EACH = np.empty(0, dtype=np.int32)
+"""`to_number` where every move is of one sample."""
+_BLOCK = 1 << 20
+
+
+def group_by_pack(
+    pack_of: NDArray[np.integer], order: NDArray[np.int32], num_packs: int
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """`(offsets int64[p+1], members int32[n])`; within a pack, samples are in the order of `order`. O(n + p).
+
+    Args:
+        pack_of: int[n], pack of each sample.
+        order: int32[n], the samples in the order of placing.
+        num_packs: p.
+    """
+    return group_moves(as_ids(pack_of)[order], ONE_EACH, order, num_packs)
+
+
+def group_moves(
+    to_pack: NDArray[np.int32], to_number: NDArray[np.int32], order: NDArray[np.int32], num_packs: int
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """`(offsets int64[p+1], members int32[n])` from `best_fit`'s result and the order of placing, int32[n]."""
+    offsets = np.zeros(num_packs + 2, dtype=np.int64)
+    members = np.empty(len(order), dtype=np.int32)
+    _group_moves(to_pack, to_number, order, offsets, members)
+    return offsets[:-1], members
+
+
+@njit(cache=True)
+def _group_moves(
+    to_pack: NDArray[np.int32],
+    to_number: NDArray[np.int32],
+    order: NDArray[np.int32],
+    offsets: NDArray[np.int64],
+    members: NDArray[np.int32],
+) -> None:
+    """Write to `offsets` (int64[p+2], zeros), whose spare entry lets each pack's begin advance to its end."""
+    for move in range(len(to_pack)):
+        offsets[to_pack[move] + 2] += to_number[move] if len(to_number) else 1
+    for k in range(2, len(offsets)):
+        offsets[k] += offsets[k - 1]
+    first = 0
+    for move in range(len(to_pack)):
+        pack = to_pack[move] + 1
+        number = int(to_number[move]) if len(to_number) else 1
+        at = offsets[pack]
+        for j in range(number):
+            members[at + j] = order[first + j]
+        first += number
+        offsets[pack] = at + number
+
+
+def ids_of(chosen: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """`np.flatnonzero` as int32, block by block, to need no array of int64. O(n)."""
+    ids = np.empty(np.count_nonzero(chosen), dtype=np.int32)
+    stop = 0
+    for first in range(0, len(chosen), _BLOCK):
+        found = np.flatnonzero(chosen[first : first + _BLOCK])
+        ids[stop : stop + len(found)] = first + found
+        stop += len(found)
+    return ids
+
+
+def rename_members(members: NDArray[np.int32], names: NDArray[np.int32]) -> None:
+    """Replace each member i by `names[i]`, in place and block by block, to need no second array. O(m)."""
+    for first in range(0, len(members), _BLOCK):
+        block = members[first : first + _BLOCK]
+        block[:] = names[block]
+
+
+def merge_packs(
+    offsets: NDArray[np.int64], pieces: NDArray[np.int32], added_offsets: NDArray[np.int64], added: NDArray[np.int32]
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Append `added` pieces to each pack. O(m), and 2 bytes per member besides the result."""
+    sizes = np.stack([np.diff(offsets), np.diff(added_offsets)], axis=1).ravel()
+    is_added = np.repeat(np.tile([False, True], len(offsets) - 1), sizes)
+    merged = np.empty(len(is_added), dtype=np.int32)
+    merged[is_added] = added
+    merged[~is_added] = pieces
+    return offsets + added_offsets, merged
+
+
+@njit(cache=True)
+def copy_packs(
+    offsets: NDArray[np.int64],
+    pieces: NDArray[np.int32],
+    packs: NDArray[np.int32],
+    to_offsets: NDArray[np.int64],
+    to_pieces: NDArray[np.int32],
+    first: int,
+) -> None:
+    """Copy the given packs, in the given order, to packs `first`, `first + 1`, ... of other arrays. O(m).
+
+    The first of them begins at `to_offsets[first]`.
+    """
+    place = to_offsets[first]
+    for i in range(len(packs)):
+        for j in range(offsets[packs[i]], offsets[packs[i] + 1]):
+            to_pieces[place] = pieces[j]
+            place += 1
+        to_offsets[first + i + 1] = place
+
+
+def select_packs(
+    offsets: NDArray[np.int64], pieces: NDArray[np.int32], packs: NDArray[np.integer]
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """The given packs (int[k]), in the given order. O(m)."""
+    packs = as_ids(packs)
+    new_offsets = np.zeros(len(packs) + 1, dtype=np.int64)
+    new_pieces = np.empty((offsets[packs + 1] - offsets[packs]).sum(), dtype=np.int32)
+    copy_packs(offsets, pieces, packs, new_offsets, new_pieces, 0)
+    return new_offsets, new_pieces

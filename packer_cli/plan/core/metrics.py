@@ -1,0 +1,291 @@
+"""DBR, PR, ABR, CBR, CR, Ave-T and imbalance: one definition for every user.
+
+Sources: HBP (arXiv 2503.07680) section 3.1 for DBR, PR, ABR, CR and Ave-T; WLB-LLM (arXiv 2503.17924) for the
+imbalance. All are vectorized over the slots of a schedule, O(slots).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer_cli.format.metrics import Metrics
+from packer_cli.plan.core.bounds import bound_of_counts, least_max_works
+from packer_cli.plan.core.csr import select_packs
+from packer_cli.plan.core.segments import aligned_lengths, row_lengths
+from packer_cli.plan.core.sharding import CODES, cp_imbalance
+from packer_cli.plan.core.slots import SlotContents, slot_contents
+from packer_cli.plan.core.types import FILLER, Int32Array, Int64Array, Plan, Schedule
+
+_BLOCK = 1 << 20
+"""Pieces whose bounds are computed at a time."""
+
+
+def balance_ratio(
+    values: NDArray[np.float64], slot_iteration: Int64Array, gpus: Int64Array | None = None
+) -> NDArray[np.float64]:
+    """`1 - sum_r x_r / (G max_r x_r / g_r)` for each iteration (float64[i]): ABR of attention work, DBR of tokens.
+
+    The replicas must be sorted by iteration. An iteration of zeros is balanced.
+
+    Args:
+        values: float64[k], x of each replica, which its g GPUs share.
+        gpus: int64[k], g; None if all replicas of an iteration have the same number, as HBP's have.
+
+    >>> K = 1024
+    >>> work = np.array([4 * K**2, 2 * (2 * K) ** 2], dtype=float)  # {1K, 1K, 1K, 1K} and {2K, 2K}
+    >>> balance_ratio(work, np.array([0, 0])).tolist()
+    [0.25]
+    """
+    if not len(values):
+        return np.zeros(0)
+    first = np.flatnonzero(np.diff(slot_iteration, prepend=slot_iteration[0] - 1))
+    total = np.add.reduceat(values, first)
+    greatest = np.maximum.reduceat(values if gpus is None else values / gpus, first)
+    count = np.diff(np.append(first, len(values))) if gpus is None else np.add.reduceat(gpus, first)
+    return np.where(greatest > 0, 1 - total / np.where(greatest > 0, greatest * count, 1), 0.0)
+
+
+def imbalance(values: NDArray[np.float64], slot_iteration: Int64Array) -> float:
+    """WLB-LLM's imbalance, `M max_j w_j / sum_j w_j` over M micro-batches, mean over iterations.
+
+    WLB-LLM's iteration is a step. Micro-batches of several iterations do not wait for each other, so they are not
+    compared. The slots must be sorted by iteration.
+    """
+    ratio = balance_ratio(values, slot_iteration)
+    return float(np.mean(1 / (1 - ratio))) if len(ratio) else 1.0
+
+
+def least_works(plan: Plan, epoch: int = 0, linear: int = 0) -> NDArray[np.float64]:
+    """A lower bound (float64[i]) on the greatest work per GPU in each iteration, however its samples are dealt.
+
+    Where replicas have unlike degrees, or several micro-batches, it is the mean, or the longest sample on the most
+    GPUs. With a causal mask over whole rows, it is that of the least tokens of the longest row. Price: O(m log m) for
+    m pieces.
+
+    Args:
+        linear: tokens, see `plan.core.cost`; 0 is attention work.
+    """
+    schedule = plan.epochs[epoch]
+    lengths = row_lengths(plan)
+    first_slot = np.searchsorted(schedule.slot_iteration, np.arange(schedule.num_iterations + 1))
+    num_pieces = np.append(np.diff(plan.packs.offsets), 0)[schedule.slot_pack]  # FILLER is -1, the appended zero
+    before = np.concatenate([[0], np.cumsum(num_pieces)])[first_slot]
+    bounds = np.zeros(schedule.num_iterations)
+    begin = 0
+    while begin < len(bounds):
+        end = max(begin + 1, int(np.searchsorted(before, before[begin] + _BLOCK, side="right")) - 1)
+        bounds[begin:end] = _least_works_of(plan, schedule, lengths, first_slot[begin : end + 1], linear)
+        begin = end
+    return bounds
+
+
+def _least_works_of(
+    plan: Plan, schedule: Schedule, lengths: Int32Array, first_slot: Int64Array, linear: int
+) -> NDArray[np.float64]:
+    """`least_works` of consecutive iterations; iteration j has the slots `first_slot[j] .. first_slot[j + 1] - 1`."""
+    slots = slice(int(first_slot[0]), int(first_slot[-1]))
+    first = first_slot[:-1] - first_slot[0]
+    num_slots = np.diff(first_slot)
+    group = schedule.slot_group[slots]
+    is_pack = schedule.slot_pack[slots] != FILLER
+    gpus = np.array([group.num_gpus for group in plan.groups], dtype=np.int64)[group]
+    capacity = np.where(is_pack, np.array([group.capacity for group in plan.groups], dtype=np.int64)[group], 0)
+    packs = schedule.slot_pack[slots][is_pack]
+    offsets, pieces = select_packs(plan.packs.offsets, plan.packs.pieces, packs)
+    iteration = np.repeat(np.arange(len(first)), num_slots)[is_pack]
+    # One sort by iteration, then by falling length.
+    keys = np.repeat(iteration << 32, np.diff(offsets)) - lengths[pieces]
+    keys.sort()
+    falling = -(keys.astype(np.int32).astype(np.int64))
+    first_piece = offsets[np.searchsorted(iteration, np.arange(len(first) + 1))]
+    most_gpus = np.maximum.reduceat(gpus, first)
+    if plan.mask == "causal":
+        totals = np.diff(np.concatenate([[0], np.cumsum(falling)])[first_piece])
+        longest = np.where(totals > 0, np.append(falling, 0)[first_piece[:-1]], 0)
+        tokens = np.maximum(longest, -(-totals // num_slots))
+        least = tokens * (tokens + linear) / most_gpus
+    else:
+        most_tokens = np.maximum.reduceat(capacity, first)
+        least = least_max_works(falling, first_piece, num_slots, most_tokens, linear) / most_gpus
+    is_plain = most_gpus == np.minimum.reduceat(gpus, first)
+    is_plain &= num_slots * most_gpus == plan.num_gpus  # One slot a replica.
+    for i in np.flatnonzero(~is_plain):
+        own = falling[first_piece[i] : first_piece[i + 1]]
+        work = own * (own + linear)
+        least[i] = max(work.sum() / plan.num_gpus, work.max(initial=0) / most_gpus[i])
+    return least
+
+
+def measure(
+    plan: Plan,
+    group: int | None = None,
+    epoch: int = 0,
+    least: NDArray[np.float64] | None = None,
+    linear: int = 0,
+    least_predicted: NDArray[np.float64] | None = None,
+) -> Metrics:
+    """Metrics of one group's iterations, or of all.
+
+    Args:
+        least: the result of `least_works` for this epoch, if known.
+        linear: tokens, see `plan.core.cost`, for CBR and the imbalance.
+        least_predicted: as `least`, computed with `linear`.
+    """
+    least = least_works(plan, epoch) if least is None else least
+    slots = slot_contents(plan, group, epoch)
+    is_shared = np.array([each.layout.row_ranks > 1 for each in plan.groups])[slots.group]
+    num_aligning = None
+    if any(each.align > 1 for each in plan.groups):
+        num_aligning = int((slots.tokens - slots.real_tokens).sum())
+    num_tokens = int(slots.real_tokens.sum())
+    token_slots = int(slots.row_length.sum(dtype=np.int64))
+    packs = slots.pack[slots.pack != FILLER]
+    abr, abr_bound = _ratio_and_bound(slots.of_replicas(slots.work), *slots.replicas, least, plan.num_gpus)
+    cbr, cbr_bound = None, None
+    work = _cost(slots, linear)
+    if linear:
+        least_predicted = least_works(plan, epoch, linear) if least_predicted is None else least_predicted
+        cbr, cbr_bound = _ratio_and_bound(slots.of_replicas(work), *slots.replicas, least_predicted, plan.num_gpus)
+    return Metrics(
+        dbr=_mean(balance_ratio(slots.of_replicas(_shared_tokens(plan, slots)), *slots.replicas)),
+        pr=1 - num_tokens / token_slots if token_slots else 0.0,
+        alignment_pr=None if num_aligning is None else num_aligning / max(1, token_slots),
+        abr=abr,
+        abr_bound=abr_bound,
+        cbr=cbr,
+        cbr_bound=cbr_bound,
+        cr=float(slots.real_tokens[is_shared].sum()) / num_tokens if num_tokens else 0.0,
+        **_of_cp_ranks(plan, packs),
+        ave_t=num_tokens / len(slots.pack) if len(slots.pack) else 0.0,
+        imbalance=imbalance(work / slots.gpus, slots.iteration),
+        num_samples=int(np.diff(plan.packs.offsets)[packs].sum()),
+        num_tokens=num_tokens,
+        num_packs=len(packs),
+        packs_lower_bound=_lower_bound(plan, group),
+        num_iterations=len(np.unique(slots.iteration)),
+        num_fillers=len(slots.pack) - len(packs),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class IterationFigures:
+    """The i iterations of an epoch. The means of the ratios over them are those of `measure`."""
+
+    abr: NDArray[np.float64]
+    """float64[i]"""
+    dbr: NDArray[np.float64]
+    """float64[i]"""
+    cbr: NDArray[np.float64] | None
+    """float64[i]; None where only attention work is evened out."""
+    tokens: Int64Array
+    """int64[i]: real tokens."""
+    token_slots: Int64Array
+    """int64[i]: tokens of the rows. PR is 1 - tokens / token slots."""
+
+
+def iteration_figures(plan: Plan, epoch: int = 0, linear: int = 0) -> IterationFigures:
+    """The figures of each iteration. Price: O(pieces + slots).
+
+    Args:
+        linear: tokens, see `plan.core.cost`, for CBR.
+    """
+    slots, num_iterations = slot_contents(plan, None, epoch), plan.epochs[epoch].num_iterations
+
+    def ratios(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return balance_ratio(slots.of_replicas(values), *slots.replicas)
+
+    def sums(values: NDArray[np.integer]) -> Int64Array:
+        found = np.zeros(num_iterations, dtype=np.int64)
+        np.add.at(found, slots.iteration, values)
+        return found
+
+    return IterationFigures(
+        abr=ratios(slots.work),
+        dbr=ratios(_shared_tokens(plan, slots)),
+        cbr=ratios(_cost(slots, linear)) if linear else None,
+        tokens=sums(slots.real_tokens),
+        token_slots=sums(slots.row_length),
+    )
+
+
+def _shared_tokens(plan: Plan, slots: SlotContents) -> NDArray[np.float64]:
+    """Tokens (float64[k]) of each slot, padded to a multiple of what its GPUs share."""
+    multiple = np.array([each.layout.row_multiple for each in plan.groups], dtype=np.int64)[slots.group]
+    return (-(-slots.tokens // multiple) * multiple).astype(np.float64)
+
+
+def _cost(slots: SlotContents, linear: int) -> NDArray[np.float64]:
+    """Predicted work (float64[k]) of each slot, see `plan.core.cost`; with `linear` 0, attention work."""
+    return slots.work + linear * slots.tokens if linear else slots.work
+
+
+def _of_cp_ranks(plan: Plan, packs: Int64Array) -> dict[str, float]:
+    """The figures of those of the packs that CP ranks share; empty if there are none."""
+    has_cp = np.array([group.cp_size > 1 for group in plan.groups])[plan.packs.group[packs]]
+    if not has_cp.any():
+        return {}
+    values = cp_imbalance(plan)[packs[has_cp]]
+    per_document = plan.packs.cp_sharding[packs[has_cp]] == CODES["document"]
+    return {
+        "cp_imbalance": float(values.mean()),
+        "cp_imbalance_max": float(values.max()),
+        "cp_document_share": float(per_document.mean()),
+    }
+
+
+def _ratio_and_bound(
+    work: NDArray[np.float64], iteration: Int64Array, gpus: Int64Array, least: NDArray[np.float64], num_gpus: int
+) -> tuple[float, float]:
+    """Means over iterations of the balance ratio, and of its lower bound.
+
+    Args:
+        work: float64[r], work of each replica.
+        iteration: int64[r], iteration of each, sorted.
+        gpus: int64[r], GPUs of each.
+        least: float64[all iterations], the result of `least_works`, which holds for whole iterations only.
+    """
+    own = np.unique(iteration)
+    busy = np.bincount(iteration, weights=gpus, minlength=len(least))[own]
+    means = np.bincount(iteration, weights=work, minlength=len(least))[own] / busy
+    bounds = np.maximum(0.0, 1 - means / np.where(least[own] > 0, least[own], np.inf))
+    bounds[(busy < num_gpus) | (least[own] == 0)] = 0.0
+    return _mean(balance_ratio(work, iteration, gpus)), _mean(bounds)
+
+
+def _mean(values: NDArray[Any]) -> float:
+    return float(np.mean(values)) if len(values) else 0.0
+
+
+def _lower_bound(plan: Plan, group: int | None) -> int:
+    counts = _counts_by_group(plan)
+    groups = range(len(plan.groups)) if group is None else (group,)
+    return sum(
+        max(bound_of_counts(counts[g], plan.groups[g].capacity), -(-int(counts[g].sum()) // plan.max_samples))
+        for g in groups
+    )
+
+
+def _counts_by_group(plan: Plan) -> list[Int64Array]:
+    """The histogram (int64[longest + 1]) of the aligned lengths in each group's packs. O(m), block by block."""
+    lengths, offsets = aligned_lengths(plan.pieces, plan.packs, plan.groups), plan.packs.offsets
+    counts = [np.zeros(1, dtype=np.int64) for _ in plan.groups]
+    first = 0
+    while first < len(plan.packs):
+        stop = max(first + 1, int(np.searchsorted(offsets, offsets[first] + _BLOCK, side="right")) - 1)
+        length = lengths[plan.packs.pieces[offsets[first] : offsets[stop]]]
+        group_of = np.repeat(plan.packs.group[first:stop], np.diff(offsets[first : stop + 1]))
+        for g in np.unique(group_of).tolist():
+            shorter, counts[g] = sorted((counts[g], np.bincount(length[group_of == g])), key=len)
+            counts[g][: len(shorter)] += shorter
+        first = stop
+    return counts
+
+
+def pieces_by_group(plan: Plan) -> list[Int64Array]:
+    """The pieces (int64) in each group's packs."""
+    group_of_slot = np.repeat(plan.packs.group, np.diff(plan.packs.offsets))
+    return [plan.packs.pieces[group_of_slot == g] for g in range(len(plan.groups))]

@@ -1,0 +1,187 @@
+"""How far a plan's order of samples is from the one in which a stream would bring them. O(m) for m pieces."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer_cli.format.metrics import Delay, QueueMetrics, Randomness
+from packer_cli.plan.core.csr import select_packs
+from packer_cli.plan.core.streams import Stream, rng_state
+from packer_cli.plan.core.types import FILLER, Int16Array, Int32Array, Int64Array, Pieces, Plan, Schedule
+
+_BLOCK = 1 << 18
+
+
+Kinds = Callable[[Int32Array], Int64Array]
+"""The kinds (int64[n], at least 0) of pieces (int32[n])."""
+
+
+def measure_randomness(plan: Plan, source_of_sample: NDArray[np.integer] | None = None, seed: int = 0) -> Randomness:
+    """Measure the randomness of epoch 0. Memory: 4 bytes a piece.
+
+    Args:
+        source_of_sample: int[samples]; None leaves the spread of the source mix at 0.
+    """
+    pieces, schedule = plan.pieces, plan.epochs[0]
+    num_pieces, num_steps = len(pieces), max(1, schedule.num_steps)
+
+    def size(chosen: Int32Array) -> Int64Array:
+        """The power of two at or below each length."""
+        return np.frexp(pieces.length[chosen])[1].astype(np.int64) - 1
+
+    def source(chosen: Int32Array) -> Int64Array:
+        assert source_of_sample is not None
+        return source_of_sample[chosen if pieces.samples is None else pieces.samples[chosen]].astype(np.int64)
+
+    spreads = [_MixSpread(pieces, kinds) for kinds in ([size] if source_of_sample is None else [size, source])]
+    correlations = [_Correlation() for _ in plan.groups]
+    reference = np.random.Generator(np.random.Philox(int(rng_state(seed, Stream.REFERENCE)[0])))
+    place = np.arange(num_pieces, dtype=np.int32)
+    reference.shuffle(place)
+    total = most = 0
+    for block in _blocks(plan, schedule):
+        displacement = np.abs(block.step - place[block.pieces].astype(np.int64) * num_steps // num_pieces)
+        total, most = total + int(displacement.sum()), max(most, int(displacement.max()))
+        length = pieces.length[block.pieces]
+        for g, correlation in enumerate(correlations):
+            own = block.group == g
+            correlation.add(length[own], block.step[own])
+        for spread in spreads:
+            spread.add(block, length)
+    return Randomness(
+        num_steps=schedule.num_steps,
+        mean_displacement=total / max(1, num_pieces),
+        max_displacement=most,
+        length_step_correlation=max(each.value() for each in correlations),
+        length_mix_spread=spreads[0].mean(),
+        source_mix_spread=spreads[1].mean() if len(spreads) > 1 else 0.0,
+    )
+
+
+class _Block(NamedTuple):
+    """Consecutive steps: their n pieces, pack by pack."""
+
+    pieces: Int32Array
+    """int32[n]"""
+    step: Int64Array
+    """int64[n], of each piece"""
+    group: Int16Array
+    """int16[n], of each piece"""
+
+
+def _blocks(plan: Plan, schedule: Schedule) -> Iterator[_Block]:
+    """The pieces in the order of training, in blocks of whole steps, of about 2^18 pieces or one step. O(m)."""
+    slots = np.flatnonzero(schedule.slot_pack != FILLER)
+    packs = schedule.slot_pack[slots]
+    step = schedule.iteration_step[schedule.slot_iteration[slots]]
+    ends = np.cumsum(np.diff(plan.packs.offsets)[packs])
+    first = 0
+    while first < len(packs):
+        before = ends[first - 1] if first else 0
+        last = step[min(int(np.searchsorted(ends, before + _BLOCK)), len(packs) - 1)]
+        stop = int(np.searchsorted(step, last if last > step[first] else last + 1))
+        offsets, pieces = select_packs(plan.packs.offsets, plan.packs.pieces, packs[first:stop])
+        sizes = np.diff(offsets)
+        group = plan.packs.group[packs[first:stop]]
+        yield _Block(pieces, np.repeat(step[first:stop], sizes), np.repeat(group, sizes))
+        first = stop
+
+
+def measure_delay(plan: Plan) -> Delay:
+    """Measure how far epoch 0 is from the stream that it was planned from; nothing for other plans. O(m)."""
+    if plan.delays is None:
+        return Delay()
+    length = plan.pieces.length.astype(np.int64)
+    steps = np.abs(_step_of_piece(plan, plan.epochs[0]) - plan.delays.arrival)
+    queue = np.searchsorted(plan.delays.thresholds, length, side="right") - 1
+    queues = []
+    for number, threshold in enumerate(plan.delays.thresholds):
+        own = queue == number
+        queues.append(
+            QueueMetrics(
+                threshold=threshold,
+                num_samples=int(own.sum()),
+                num_tokens=int(length[own].sum()),
+                mean_delay=round(_weighted_mean(steps[own], length[own]), 10),
+                max_delay=int(steps[own].max(initial=0)),
+            )
+        )
+    return Delay(
+        mean_delay=_weighted_mean(steps, length),
+        max_delay=int(steps.max(initial=0)),
+        num_carried=plan.delays.num_carried,
+        queues=tuple(queues),
+    )
+
+
+def _weighted_mean(values: Int64Array, weights: Int64Array) -> float:
+    return int(values @ weights) / max(1, int(weights.sum()))
+
+
+def _step_of_piece(plan: Plan, schedule: Schedule) -> Int64Array:
+    step_of_pack = np.zeros(len(plan.packs) + 1, dtype=np.int64)
+    step_of_pack[schedule.slot_pack] = schedule.iteration_step[schedule.slot_iteration]
+    step_of_piece = np.empty(len(plan.pieces), dtype=np.int64)
+    step_of_piece[plan.packs.pieces] = np.repeat(step_of_pack[:-1], np.diff(plan.packs.offsets))
+    return step_of_piece
+
+
+class _Correlation:
+    """The size of the correlation of two series (int[n]) that come block by block.
+
+    Blocks are joined as in Chan, Golub and LeVeque 1983, which is exact to rounding.
+    """
+
+    def __init__(self) -> None:
+        self._num = 0
+        self._means = np.zeros(2)
+        self._products = np.zeros((2, 2))
+
+    def add(self, one: NDArray[np.integer], other: NDArray[np.integer]) -> None:
+        if not len(one):
+            return
+        values = np.stack([one, other]).astype(np.float64)
+        means = values.mean(axis=1)
+        values -= means[:, None]
+        num = self._num + len(one)
+        apart = means - self._means
+        self._products += values @ values.T + np.outer(apart, apart) * (self._num * len(one) / num)
+        self._means += apart * len(one) / num
+        self._num = num
+
+    def value(self) -> float:
+        """0 where one of the series is always the same."""
+        squares = float(self._products[0, 0] * self._products[1, 1])
+        return abs(float(self._products[0, 1])) / math.sqrt(squares) if squares > 0 else 0.0
+
+
+class _MixSpread:
+    """Mean distance of a step's mix of kinds from the whole epoch's; pieces are weighted by their tokens."""
+
+    def __init__(self, pieces: Pieces, kinds: Kinds) -> None:
+        self._kinds = kinds
+        self._distances: list[NDArray[np.float64]] = []
+        whole: NDArray[np.float64] = np.zeros(0)
+        for first in range(0, len(pieces), _BLOCK):
+            length = pieces.length[first : first + _BLOCK]
+            chosen = np.arange(first, first + len(length), dtype=np.int32)
+            own = np.bincount(kinds(chosen), weights=length, minlength=len(whole)).astype(np.float64, copy=False)
+            own[: len(whole)] += whole
+            whole = own
+        self._whole = whole / max(1.0, whole.sum())
+
+    def add(self, block: _Block, length: Int32Array) -> None:
+        first, num_kinds = int(block.step[0]), len(self._whole)
+        num_steps = int(block.step[-1]) - first + 1
+        cells = (block.step - first) * num_kinds + self._kinds(block.pieces)
+        mix = np.bincount(cells, weights=length, minlength=num_steps * num_kinds).reshape(num_steps, num_kinds)
+        of_step = mix / np.maximum(mix.sum(axis=1, keepdims=True), 1)
+        self._distances.append(np.abs(of_step - self._whole).sum(axis=1))
+
+    def mean(self) -> float:
+        return float(np.concatenate(self._distances).mean() / 2) if self._distances else 0.0

@@ -1,0 +1,234 @@
+"""Schedules slots and steps: when and on which GPUs each pack runs.
+
+Strategies give iterations without an order. The first `curriculum_steps` steps take only the iterations below the
+longest group or, where all have packs of it, the lighter half (HBP section 4.3: 500 steps; 100 already help; table 7
+for one group). Then all alternate, see `plan.core.interleave`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from packer_cli.plan.core.csr import select_packs
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.interleave import StepMix, interleave
+from packer_cli.plan.core.streams import Stream, rng_state, shuffle
+from packer_cli.plan.core.types import FILLER, Int16Array, Int32Array, Int64Array, Schedule, as_ids
+from packer_cli.plan.core.windows import Windows
+
+_ROW_MULTIPLE = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class Iterations:
+    """The i balanced iterations of an epoch, not yet ordered, with k slots."""
+
+    offsets: Int64Array
+    """int64[i+1]: iteration j has the slots `offsets[j]:offsets[j+1]`."""
+    slot_pack: Int32Array
+    """int32[k]: pack, or FILLER."""
+    slot_group: Int16Array
+    """int16[k]"""
+    slot_first_gpu: Int32Array
+    """int32[k], rising within an iteration."""
+    slot_row_length: Int32Array
+    """int32[k]"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupIterations:
+    """The iterations of one group: one micro-batch on each of its replicas."""
+
+    slots: Int32Array
+    """int32[iterations, dp_ranks]: pack numbers; FILLER for a rank without a pack."""
+    num_spread: int = 0
+    """Number of iterations at the end that hold spread packs, which are shorter than the capacity."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRules:
+    """How iterations become optimizer steps."""
+
+    global_tokens: int | None = None
+    """Tokens per step over all ranks: a step takes iterations until it reaches them; None: one iteration per step."""
+    curriculum_steps: int = 0
+    """Steps at the start of the first epoch that take only the groups below the longest; of one group, the iterations
+    with the least work."""
+    mix: StepMix = "alternate"
+    """Which iterations share a step."""
+    windows: Windows | None = None
+    """What attention sees in the first steps of the first epoch; then `curriculum_steps` is 0."""
+
+
+def one_group_each(
+    groups: Sequence[Group], by_group: Sequence[GroupIterations], pack_tokens: Int64Array
+) -> Iterations:
+    """Iterations whose slots all belong to one group, those of the first group first. O(slots).
+
+    Args:
+        pack_tokens: int64[p], tokens of each pack.
+    """
+    shapes = [part.slots.shape for part in by_group]
+    sizes = np.concatenate([np.full(num, ranks) for num, ranks in shapes])
+    first_gpu = [
+        np.tile(np.arange(r, dtype=np.int32) * np.int32(group.num_gpus), num)
+        for (num, r), group in zip(shapes, groups, strict=True)
+    ]
+    rows = [
+        np.repeat(_row_lengths(g, part, pack_tokens).astype(np.int32), part.slots.shape[1])
+        for g, part in zip(groups, by_group, strict=True)
+    ]
+    return Iterations(
+        offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
+        slot_pack=as_ids(np.concatenate([part.slots.ravel() for part in by_group])),
+        slot_group=np.repeat(np.arange(len(groups), dtype=np.int16), [num * ranks for num, ranks in shapes]),
+        slot_first_gpu=np.concatenate(first_gpu),
+        slot_row_length=np.concatenate(rows),
+    )
+
+
+def schedule_epoch(
+    iterations: Iterations,
+    pack_tokens: Int64Array,
+    pack_work: Int64Array,
+    num_groups: int,
+    rules: StepRules,
+    seed: int,
+    epoch: int = 0,
+) -> Schedule:
+    """Order the iterations, and deal each iteration's packs to the ranks.
+
+    Price: O(slots + i log i) for i iterations. The seed decides the ranks in each iteration, so that no rank always
+    has the heaviest pack.
+
+    Args:
+        pack_tokens: int64[p], tokens of each pack.
+        pack_work: int64[p], work of each pack, see `plan.core.cost`.
+        epoch: each epoch has its own order; only epoch 0 has a curriculum.
+    """
+    offsets = iterations.offsets
+    group_of = _of_iterations(np.maximum, iterations.slot_group.astype(np.int64), offsets)
+    tokens, work = (
+        _of_iterations(np.add, np.append(of_pack, 0)[iterations.slot_pack], offsets)  # FILLER is -1, the appended zero
+        for of_pack in (pack_tokens, pack_work)
+    )
+    curriculum = rules.curriculum_steps if epoch == 0 else 0
+    state = rng_state(seed, Stream.ORDER, epoch)
+    order, steps = _order_and_steps(group_of, tokens, work, num_groups - 1, rules, curriculum, state)
+
+    new_offsets, slots = select_packs(offsets, as_ids(np.arange(len(iterations.slot_pack))), order)
+    slot_pack, slot_group = iterations.slot_pack[slots], iterations.slot_group[slots]
+    _deal_to_ranks(slot_pack, slot_group, new_offsets, num_groups, rng_state(seed, Stream.RANKS, epoch))
+    return Schedule(
+        slot_iteration=np.repeat(np.arange(len(order)), np.diff(new_offsets)),
+        slot_pack=slot_pack,
+        slot_group=slot_group,
+        slot_first_gpu=iterations.slot_first_gpu[slots],
+        slot_row_length=iterations.slot_row_length[slots],
+        iteration_step=steps,
+        step_window=_windows(rules, epoch, int(steps[-1]) + 1 if len(steps) else 0),
+    )
+
+
+def _windows(rules: StepRules, epoch: int, num_steps: int) -> Int32Array:
+    if rules.windows is None or epoch:
+        return np.zeros(num_steps, dtype=np.int32)
+    return rules.windows.of_steps(num_steps)
+
+
+def _of_iterations(combine: np.ufunc, of_slot: Int64Array, offsets: Int64Array) -> Int64Array:
+    return combine.reduceat(of_slot, offsets[:-1]) if len(of_slot) else of_slot
+
+
+@njit(cache=True)
+def _deal_to_ranks(
+    slot_pack: NDArray[np.int32],
+    slot_group: NDArray[np.int16],
+    offsets: NDArray[np.int64],
+    num_groups: int,
+    state: NDArray[np.uint64],
+) -> None:
+    """Shuffle the packs of each iteration among the replicas of their group, which stand side by side."""
+    for group in range(num_groups):
+        for i in range(len(offsets) - 1):
+            begin = offsets[i]
+            while begin < offsets[i + 1] and slot_group[begin] != group:
+                begin += 1
+            end = begin
+            while end < offsets[i + 1] and slot_group[end] == group:
+                end += 1
+            shuffle(slot_pack[begin:end], state)
+
+
+def _row_lengths(group: Group, iterations: GroupIterations, pack_tokens: Int64Array) -> Int64Array:
+    lengths = np.full(len(iterations.slots), group.full_row, dtype=np.int64)
+    if iterations.num_spread:
+        longest = np.append(pack_tokens, 0)[iterations.slots[-iterations.num_spread :]].max(axis=1)
+        lengths[-iterations.num_spread :] = round_up_rows(longest, [group], 0)
+    return lengths
+
+
+def round_up_rows(longest: Int64Array, groups: Sequence[Group], group_of: NDArray[np.integer] | int) -> Int64Array:
+    """Row lengths (int64[k]) for the longest packs: multiples of 128 tokens a GPU, at most full rows.
+
+    Args:
+        group_of: int[k], the group of each; or that of all.
+    """
+    multiple = np.array([_ROW_MULTIPLE * group.layout.stage_gpus for group in groups], dtype=np.int64)[group_of]
+    full = np.array([group.full_row for group in groups], dtype=np.int64)[group_of]
+    return np.minimum(np.maximum(1, -(-longest // multiple)) * multiple, full)
+
+
+def _order_and_steps(
+    group_of: Int64Array,
+    tokens: Int64Array,
+    work: Int64Array,
+    longest_group: int,
+    rules: StepRules,
+    curriculum_steps: int,
+    state: NDArray[np.uint64],
+) -> tuple[Int32Array, Int64Array]:
+    """Final order of the iterations (int32[i]), and the step of each (int64[i])."""
+    target = 0 if rules.global_tokens is None else rules.global_tokens
+    order = interleave(rules.mix, group_of, work, state)
+    if not curriculum_steps or not len(order):
+        return order, _steps(tokens[order], target)
+    is_short = group_of != longest_group
+    if not is_short.any():
+        is_short[np.argsort(work, kind="stable")[: -(-len(work) // 2)]] = True
+    short = order[is_short[order]]
+    steps = _steps(tokens[short], target)
+    steps = steps[steps < curriculum_steps]
+    first = short[: len(steps)]
+    # Mix the rest again: otherwise the longest group's iterations would follow the curriculum in one block.
+    later = np.flatnonzero(~np.isin(np.arange(len(order)), first))
+    later = later[interleave(rules.mix, group_of[later], work[later], state)]
+    return as_ids(np.concatenate([first, later])), np.concatenate(
+        [steps, _steps(tokens[later], target) + (steps[-1] + 1)]
+    )
+
+
+def _steps(tokens: NDArray[np.int64], target: int) -> NDArray[np.int64]:
+    """Step of each iteration: a step ends when another iteration would take it further from the target."""
+    steps = np.zeros(len(tokens), dtype=np.int64)
+    step = total = 0
+    for i, more in enumerate(tokens.tolist()):
+        if i > 0 and total + more - target > target - total:
+            step += 1
+            total = 0
+        steps[i] = step
+        total += more
+    return steps
+
+
+def deal(order: Int32Array, num_ranks: int) -> Int32Array:
+    """Iterations of consecutive packs: int32[ceil(p / ranks), ranks], the last one completed with FILLER."""
+    num_iterations = -(-len(order) // num_ranks)
+    slots = np.full(num_iterations * num_ranks, FILLER, dtype=np.int32)
+    slots[: len(order)] = order
+    return slots.reshape(num_iterations, num_ranks)

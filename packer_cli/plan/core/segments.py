@@ -1,0 +1,103 @@
+"""What samples are in their rows: padded to a multiple where trainers do so, and segments of attention or not.
+
+With context parallelism, TransformerEngine cuts each sample into 2 * cp equal parts, so Megatron and NeMo pad every
+sample to a multiple. A plan that counts the padding fills rows up to their capacity, and no further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer_cli.plan.core.cost import segment_sums
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.types import Int32Array, Int64Array, Packs, Pieces, Plan
+
+_BLOCK = 1 << 18
+
+
+def attention_segments(plan: Plan) -> tuple[Int32Array, Int64Array]:
+    """What attention runs over: lengths (int32[x]) of the segments, and offsets (int64[p+1]) of each pack's. O(m).
+
+    They are the aligned samples or, with a causal mask over whole rows, each pack's tokens at once.
+    """
+    lengths = aligned_lengths(plan.pieces, plan.packs, plan.groups)[plan.packs.pieces]
+    if plan.mask == "document":
+        return lengths, plan.packs.offsets
+    return segment_sums(lengths, plan.packs.offsets).astype(np.int32), np.arange(len(plan.packs) + 1)
+
+
+def row_lengths(plan: Plan) -> Int32Array:
+    """Tokens (int32[m]) that each piece takes in its row: aligned, or padded to the longest of its batch. O(m)."""
+    if plan.is_padded:
+        return padded_lengths(plan.packs.offsets, plan.packs.pieces, plan.pieces.length)
+    return aligned_lengths(plan.pieces, plan.packs, plan.groups)
+
+
+def padded_lengths(offsets: Int64Array, pieces: Int32Array, lengths: Int32Array) -> Int32Array:
+    """The length (int32[m]) of the longest piece in each piece's pack; the packs hold all m pieces. O(m)."""
+    padded = lengths.copy()
+    if len(pieces):
+        padded[pieces] = np.repeat(np.maximum.reduceat(lengths[pieces], offsets[:-1]), np.diff(offsets))
+    return padded
+
+
+def align_up(lengths: NDArray[Any], align: int) -> NDArray[Any]:
+    """The lengths, each rounded up to a multiple of `align`; the same array if that is 1. O(n).
+
+    >>> align_up(np.array([1, 16, 17], dtype=np.int32), 16).tolist()
+    [16, 16, 32]
+    """
+    if align == 1:
+        return lengths
+    aligned = lengths + (align - 1)
+    aligned //= align
+    aligned *= align
+    return aligned
+
+
+def cut_in_rows(sample: Int32Array, start: Int32Array, length: Int32Array, tokens: int, align: int = 1) -> Pieces:
+    """Stretches of samples one after another, cut at every multiple of `tokens`. O(pieces), block by block.
+
+    Args:
+        sample, start, length: int32[n], of each stretch.
+        align: each stretch begins at a multiple of it, which divides `tokens`.
+    """
+    # Room for the pieces: a cut at the end of every row. Untouched memory costs nothing.
+    total = int(length.sum(dtype=np.int64)) + len(length) * (align - 1)
+    room = len(length) + total // tokens + 1
+    cut = [np.empty(room, dtype=np.int32) for _ in range(3)]
+    before = num_pieces = 0
+    for first in range(0, len(length), _BLOCK):
+        own = slice(first, first + _BLOCK)
+        taken = align_up(length[own].astype(np.int64), align)
+        stop = np.cumsum(taken) + before
+        begin = stop - taken
+        # Each stretch gives a piece for each row that it reaches into.
+        num_parts = (stop - 1) // tokens - begin // tokens + 1
+        of = np.repeat(np.arange(len(taken)), num_parts)
+        number = np.arange(len(of)) - np.repeat(np.cumsum(num_parts) - num_parts, num_parts)
+        row = (begin // tokens)[of] + number
+        part_begin = np.maximum(begin[of], row * tokens)
+        part_stop = np.minimum((begin + length[own])[of], (row + 1) * tokens)
+        into = slice(num_pieces, num_pieces + len(of))
+        cut[0][into] = sample[own][of]
+        cut[1][into] = start[own][of] + part_begin - begin[of]
+        cut[2][into] = part_stop - part_begin
+        before, num_pieces = int(stop[-1]), into.stop
+    samples, starts, lengths = (values[:num_pieces] for values in cut)
+    return Pieces(samples=samples, start=starts, length=lengths)
+
+
+def aligned_lengths(pieces: Pieces, packs: Packs, groups: Sequence[Group]) -> Int32Array:
+    """Tokens (int32[m]) that each piece takes in its row; the pieces' own array where nothing is aligned. O(m)."""
+    aligns = {group.align for group in groups}
+    if len(aligns) == 1:
+        return align_up(pieces.length, aligns.pop())
+    of_pack = np.array([group.align for group in groups], dtype=np.int32)[packs.group]
+    align = np.empty_like(pieces.length)
+    align[packs.pieces] = np.repeat(of_pack, np.diff(packs.offsets))
+    return -(-pieces.length // align) * align

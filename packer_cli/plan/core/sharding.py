@@ -1,0 +1,200 @@
+"""Which context-parallel (CP) sharding each pack takes: the one whose slowest rank is predicted to finish first.
+
+Per sequence, a rank holds few long runs, but their work is uneven where a pack has several samples. Per document, work
+is even, but every sample is cut into 2 * cp_size chunks, and an attention kernel computes whole tiles of 128 queries,
+however short a chunk is (WLB-LLM, arXiv 2503.17924, sections 5.2 and 5.3). Which is faster depends only on the lengths
+and on the kernel, so it is decided here and not in training.
+
+A *piece* is a run of q queries of one sample, with the kv keys up to its last token. The kernel's work on it counts
+queries in tiles, and its time is that over the kernel's rate for pieces of this size: measured (`hbpack profile`), or
+the same for all. A rank takes the sum over its pieces, a sharding as long as its slowest rank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from packer_cli.format import sharding
+from packer_cli.format.sharding import PLANNED, STRETCHED
+from packer_cli.plan.core.attention_rates import AttentionRates, ShardingRule, tile_work
+from packer_cli.plan.core.segments import attention_segments
+from packer_cli.plan.core.types import Int32Array, Int64Array, Plan, read_only
+
+CODES = {"sequence": PLANNED.index("zigzag"), "document": PLANNED.index("document")}
+
+
+def choose_sharding(plan: Plan, rule: ShardingRule) -> Plan:
+    """The plan with the sharding of each pack that CP ranks share; ties go per sequence.
+
+    Price: that of `predict_seconds`, for `auto`.
+    """
+    cp_sizes = _cp_sizes(plan)
+    if (cp_sizes == 1).all():
+        return plan
+    if rule.choice == "auto":
+        seconds = predict_seconds(*attention_segments(plan), cp_sizes, rule.rates)
+        chosen = seconds[:, CODES["document"]] < seconds[:, CODES["sequence"]]
+    else:
+        chosen = (cp_sizes > 1) & (rule.choice == "document")
+    return replace(plan, packs=replace(plan.packs, cp_sharding=chosen.astype(np.int8)))
+
+
+def predict_seconds(
+    lengths: Int32Array, offsets: Int64Array, cp_sizes: Int64Array, rates: AttentionRates
+) -> NDArray[np.float64]:
+    """Attention's time on the slowest rank of each pack under each sharding of `PLANNED` (float64[p, 2]).
+
+    In the unit of the rates; 0 for a CP degree of 1. Padding of the row is left out. Price: about 40 ns for each
+    sample, CP rank and sharding.
+
+    Args:
+        lengths, offsets: what attention runs over in each pack, see `plan.core.segments.attention_segments`.
+        cp_sizes: int64[p], CP degree of each pack.
+    """
+    seconds = np.zeros((len(offsets) - 1, len(PLANNED)))
+    _predict(read_only(lengths), read_only(offsets), cp_sizes, rates.queries, rates.keys, rates.rates, seconds)
+    return seconds
+
+
+def cp_imbalance(plan: Plan) -> NDArray[np.float64]:
+    """Attention work of each pack's busiest CP rank over the mean of its ranks (float64[p]); 1 without CP.
+
+    Work is the number of keys that queries see. Price: about 25 ns for each sample and CP rank.
+    """
+    imbalance = np.ones(len(plan.packs))
+    cp_sizes = _cp_sizes(plan)
+    if (cp_sizes > 1).any():
+        lengths, offsets = attention_segments(plan)
+        _imbalance(read_only(lengths), read_only(offsets), cp_sizes, read_only(plan.packs.cp_sharding), imbalance)
+    return imbalance
+
+
+def _cp_sizes(plan: Plan) -> Int64Array:
+    return np.array([group.cp_size for group in plan.groups], dtype=np.int64)[plan.packs.group]
+
+
+_added_before = njit(sharding.added_before)
+_tile_work = njit(tile_work)
+
+
+@njit(cache=True)
+def _predict(
+    lengths: NDArray[np.int32],
+    offsets: NDArray[np.int64],
+    cp_sizes: NDArray[np.int64],
+    queries: NDArray[np.int64],
+    keys: NDArray[np.int64],
+    rates: NDArray[np.float64],
+    seconds: NDArray[np.float64],
+) -> None:
+    """Fill `seconds`."""
+    for k in range(len(cp_sizes)):
+        if cp_sizes[k] == 1:
+            continue
+        of_pack = lengths[offsets[k] : offsets[k + 1]]
+        for code in range(2):
+            of_rank = np.zeros(cp_sizes[k])
+            for rank, q, kv in _pieces(of_pack, cp_sizes[k], code):
+                of_rank[rank] += _tile_work(q, kv) / _rate(q, kv, queries, keys, rates)
+            seconds[k, code] = of_rank.max()
+
+
+@njit(cache=True)
+def _imbalance(
+    lengths: NDArray[np.int32],
+    offsets: NDArray[np.int64],
+    cp_sizes: NDArray[np.int64],
+    codes: NDArray[np.int8],
+    imbalance: NDArray[np.float64],
+) -> None:
+    """Fill `imbalance`."""
+    for k in range(len(cp_sizes)):
+        if cp_sizes[k] == 1:
+            continue
+        of_rank = np.zeros(cp_sizes[k], dtype=np.int64)
+        for rank, q, kv in _pieces(lengths[offsets[k] : offsets[k + 1]], cp_sizes[k], np.int64(codes[k])):
+            of_rank[rank] += q * kv - q * (q - 1) // 2
+        imbalance[k] = of_rank.max() / of_rank.mean()
+
+
+@njit(cache=True)
+def _rate(q: int, kv: int, queries: NDArray[np.int64], keys: NDArray[np.int64], rates: NDArray[np.float64]) -> float:
+    i, to_i = _between(q, queries)
+    j, to_j = _between(kv, keys)
+    rate = rates[j, i] + to_i * (rates[j, min(i + 1, len(queries) - 1)] - rates[j, i])
+    if to_j == 0:
+        return rate
+    above = rates[j + 1, i] + to_i * (rates[j + 1, min(i + 1, len(queries) - 1)] - rates[j + 1, i])
+    return rate + to_j * (above - rate)
+
+
+@njit(cache=True)
+def _between(value: int, nodes: NDArray[np.int64]) -> tuple[int, float]:
+    """The node at or below a value, and which part of the way to the next one it is."""
+    last = len(nodes) - 1
+    if value <= nodes[0]:
+        return 0, 0.0
+    for i in range(last):
+        if value < nodes[i + 1]:
+            return i, (value - nodes[i]) / (nodes[i + 1] - nodes[i])
+    return last, 0.0
+
+
+@njit(cache=True)
+def _pieces(lengths: NDArray[np.int32], cp_size: int, code: int) -> NDArray[np.int64]:
+    """Pieces (int64[x, 3]: rank, queries, keys) of a row of samples; those of `format.sharding`'s parts."""
+    return _per_document(lengths, cp_size) if code else _per_sequence(lengths, cp_size)
+
+
+@njit(cache=True)
+def _per_sequence(lengths: NDArray[np.int32], cp_size: int) -> NDArray[np.int64]:
+    num_chunks = 2 * cp_size
+    chunk = -(-lengths.sum() // num_chunks)
+    pieces = np.empty((len(lengths) + num_chunks, 3), dtype=np.int64)
+    count = start = k = 0
+    for length in lengths:
+        place = 0
+        while place < length:
+            stop = min(length, (k + 1) * chunk - start)
+            pieces[count] = min(k, num_chunks - 1 - k), stop - place, stop
+            count += 1
+            place = stop
+            if start + stop == (k + 1) * chunk:
+                k += 1
+        start += length
+    return pieces[:count]
+
+
+@njit(cache=True)
+def _per_document(lengths: NDArray[np.int32], cp_size: int) -> NDArray[np.int64]:
+    num_chunks = 2 * cp_size
+    pieces = np.empty((len(lengths) * 2 * num_chunks, 3), dtype=np.int64)
+    places = np.empty(len(lengths) * num_chunks, dtype=np.int64)
+    count = num_places = dealt = 0
+    for i in np.argsort(lengths)[::-1]:
+        length = int(lengths[i])
+        chunk = length // num_chunks
+        rest = length - num_chunks * chunk
+        added = rest if chunk >= STRETCHED else 0
+        stop = 0
+        for k in range(num_chunks):
+            start = stop
+            stop = (k + 1) * chunk
+            stop += _added_before(dealt + added, k + 1, num_chunks) - _added_before(dealt, k + 1, num_chunks)
+            if stop > start:
+                pieces[count] = min(k, num_chunks - 1 - k), stop - start, stop
+                count += 1
+        dealt += added
+        for place in range(stop, length):
+            places[num_places] = place
+            num_places += 1
+    for place in np.sort(places[:num_places])[::-1]:
+        k = dealt % num_chunks
+        pieces[count] = min(k, num_chunks - 1 - k), 1, place + 1
+        count += 1
+        dealt += 1
+    return pieces[:count]

@@ -1,0 +1,186 @@
+"""The plan as data, in compressed (CSR) arrays, since there may be a billion samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer_cli.format.constants import Lockstep, Mask
+from packer_cli.format.layout import Layout
+from packer_cli.plan.core.groups import Group
+
+Int8Array = NDArray[np.int8]
+Int16Array = NDArray[np.int16]
+Int32Array = NDArray[np.int32]
+Int64Array = NDArray[np.int64]
+
+
+def read_only(values: NDArray[Any]) -> NDArray[Any]:
+    """A read-only view. Numba compiles a kernel separately for these, so all its callers should pass one kind."""
+    view = values.view()
+    view.flags.writeable = False
+    return view
+
+
+def as_ids(values: NDArray[np.integer]) -> Int32Array:
+    """Numbers of pieces, packs or iterations as kernels take them (int32[n]); the same array if it is of that type."""
+    return np.asarray(values, dtype=np.int32)
+
+
+MOST_PIECES = 2**31 - 1
+"""Most pieces of an epoch, and most samples of a store: their numbers are int32."""
+
+FILLER = -1
+"""`slot_pack` of a slot without a pack: the rank runs a micro-batch without loss."""
+
+
+UNLIMITED = 2**31 - 1
+"""Most samples of a pack where `--max-samples` sets no limit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pieces:
+    """The m pieces that are packed: whole samples, or parts of samples that were cut."""
+
+    samples: Int32Array | None
+    """int32[m]: sample id; a sample with weight 2 appears twice. None: piece i is sample i, all of it."""
+    start: Int32Array
+    """int32[m]: first token of the piece in its sample; 0 unless cut."""
+    length: Int32Array
+    """int32[m]: tokens; at least 1."""
+
+    def __len__(self) -> int:
+        return len(self.length)
+
+    @property
+    def sample(self) -> Int32Array:
+        """The sample id of each piece (int32[m]). Where `samples` is None, made when asked for: O(m)."""
+        return np.arange(len(self), dtype=np.int32) if self.samples is None else self.samples
+
+
+class PieceLoss(NamedTuple):
+    """The loss of m pieces. No strategy sees it; the counts of packs and steps come from it."""
+
+    tokens: Int32Array
+    """int32[m]: loss tokens."""
+    weights: NDArray[np.float64] | None = None
+    """float64[m]: the sum of their weights; None: each is 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packs:
+    """p packs over m pieces."""
+
+    offsets: Int64Array
+    """int64[p+1]: pack k holds `pieces[offsets[k]:offsets[k+1]]`."""
+    pieces: Int32Array
+    """int32[m]: indices into the pieces."""
+    group: Int16Array
+    """int16[p]: index of each pack's group."""
+    cp_sharding: Int8Array
+    """int8[p]: how the CP ranks of its replica divide its row, an index of `format.sharding.PLANNED`; 0 without CP."""
+
+    def __len__(self) -> int:
+        return len(self.group)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """One epoch: k slots in i iterations in s steps.
+
+    A *replica* is the GPUs `first_gpu .. first_gpu + n - 1`, which run packs together in their group's layout of n
+    GPUs. The replicas of an iteration divide all GPUs, and may have unlike layouts. A slot is one pack on one
+    replica in one iteration, a micro-batch. Where all GPUs run in lockstep, a replica has one slot an iteration; else
+    it has one or more, which it runs one after another. Slots are sorted by iteration, then first GPU.
+    """
+
+    slot_iteration: Int64Array
+    """int64[k]"""
+    slot_pack: Int32Array
+    """int32[k]: pack, or FILLER."""
+    slot_group: Int16Array
+    """int16[k]: how the slot runs; its pack's group."""
+    slot_first_gpu: Int32Array
+    """int32[k]: first GPU of the replica."""
+    slot_row_length: Int32Array
+    """int32[k]: tokens to which a trainer with fixed shapes pads the row. Where all GPUs run in lockstep, equal within
+    a group and iteration."""
+    iteration_step: Int64Array
+    """int64[i]: the optimizer step of each iteration; never decreases."""
+    step_window: Int32Array
+    """int32[s]: tokens of a sample that attention sees at once in each step, see `plan.core.windows`; 0 is all of it."""
+
+    @property
+    def begins_replica(self) -> NDArray[np.bool_]:
+        """Whether a slot is the first of its replica in its iteration (bool[k]). O(k)."""
+        begins = np.ones(len(self.slot_pack), dtype=np.bool_)
+        begins[1:] = self.slot_iteration[1:] != self.slot_iteration[:-1]
+        begins[1:] |= self.slot_first_gpu[1:] != self.slot_first_gpu[:-1]
+        return begins
+
+    @property
+    def num_iterations(self) -> int:
+        """Iterations of the epoch; equal for all ranks."""
+        return len(self.iteration_step)
+
+    @property
+    def num_steps(self) -> int:
+        """Optimizer steps of the epoch."""
+        return int(self.iteration_step[-1]) + 1 if len(self.iteration_step) else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delays:
+    """Where a plan runs pieces at another step than a stream would bring them (WLB-LLM)."""
+
+    arrival: Int64Array
+    """int64[m]: the step in which each piece arrives."""
+    thresholds: tuple[int, ...] = ()
+    """Tokens, rising: lengths from which documents wait, each with a queue of its own."""
+    num_carried: int = 0
+    """Pieces that found no room where they were first tried."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Everything that training needs to know before a token is written."""
+
+    groups: tuple[Group, ...]
+    """By increasing capacity."""
+    num_gpus: int
+    pieces: Pieces
+    packs: Packs
+    epochs: tuple[Schedule, ...]
+    """At least one; the metrics describe epoch 0."""
+    max_samples: int = UNLIMITED
+    """Most pieces of a pack."""
+    mask: Mask = "document"
+    """With which the packs are trained on; it decides their attention work."""
+    lockstep: Lockstep = None
+    """GPUs, in whole replicas, that share collectives in every micro-batch. None: all of them (FSDP, ZeRO-2 and 3), so
+    that a replica has one slot an iteration. 1: each replica on its own (DDP, ZeRO-1), with one slot or more."""
+    is_padded: bool = False
+    """Whether a pack is a batch whose samples are padded to its longest: a baseline, which is never written."""
+    delays: Delays | None = None
+    """Of epoch 0; None where no stream is planned from, and for a plan that was read."""
+
+    @property
+    def replicas(self) -> dict[Layout, Int32Array]:
+        """The first GPUs (int32, rising) of the replicas of all epochs, by layout, rising. O(slots)."""
+        found = {}
+        layouts = sorted({group.layout for group in self.groups})
+        of_group = np.array([layouts.index(group.layout) for group in self.groups])
+        for number, layout in enumerate(layouts):
+            is_used = np.zeros(self.num_gpus, dtype=np.bool_)
+            for schedule in self.epochs:
+                is_used[schedule.slot_first_gpu[of_group[schedule.slot_group] == number]] = True
+            if is_used.any():
+                found[layout] = np.flatnonzero(is_used).astype(np.int32)
+        return found
+
+    def slot_gpus(self, schedule: Schedule) -> Int64Array:
+        """GPUs of each slot's replica (int64[k])."""
+        return np.array([group.num_gpus for group in self.groups], dtype=np.int64)[schedule.slot_group]

@@ -1,0 +1,110 @@
+"""Fills the free space of long packs so that the packs of an iteration do equal attention work.
+
+A pack with free space r that lacks work w takes samples of about w / r tokens, since a sample of s tokens does work s
+per token. It saves the lengths that HBP would use up first, and pads as little. The rule chooses lengths;
+`pick_samples` then finds samples of these lengths.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from packer_cli.plan.core.types import Int64Array
+from packer_cli.plan.kernels.length_index import full_index, index_ceiling, index_floor, index_remove
+
+_ONE = cast(int, np.int64(1))
+"""An int64, since numba compiles a function again for each Python literal passed to it."""
+
+
+def median_length(count: Int64Array) -> int:
+    """The median of a histogram, int64[longest + 1], rounded down."""
+    up_to = np.cumsum(count)
+    lower, upper = np.searchsorted(up_to, [(up_to[-1] - 1) // 2, up_to[-1] // 2], side="right")
+    return int(lower + upper) // 2
+
+
+@njit(cache=True, no_cpython_wrapper=True)
+def _next_length(free: int, lack: float) -> int:
+    """The longest of the samples that fill `free` tokens and do `lack` work, if the others are equal.
+
+    k equal samples do free^2 / k work, so k = ceil(free^2 / lack) of them do at most `lack`; one longer and k - 1
+    equal ones do it exactly.
+    """
+    square = float(free) * free
+    if lack >= square:
+        return free
+    if lack <= free:
+        return _ONE
+    k = np.ceil(square / lack)
+    over = k * lack - square
+    length = int((free + (np.sqrt((k - 1) * over) if over > 0 else 0.0)) / k)
+    return length if length > 1 else _ONE
+
+
+def balanced_fill(
+    room: NDArray[np.int64],
+    work: NDArray[np.int64],
+    order: NDArray[np.int32],
+    num_ranks: int,
+    count: NDArray[np.int64],
+    typical: int,
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Choose lengths for each pack so that the packs of an iteration do equal work.
+
+    Args:
+        room: int64[p], free tokens of each pack.
+        work: int64[p], attention work of each pack before it is filled.
+        order: int32[p], the packs by decreasing work; `num_ranks` consecutive ones form an iteration.
+        count: int64[longest + 1], number of candidates of each length.
+        typical: a plentiful length; the heaviest packs are filled with samples of about this length.
+
+    Returns:
+        `(pack int32[a], chosen int32[a])`: a sample of length `chosen[j]` goes to pack `pack[j]`, see `pick_samples`.
+    """
+    words, starts = full_index(count > 0)
+    chosen = np.empty(count.sum(), dtype=np.int32)  # untouched memory costs nothing
+    pack_of = np.empty(len(chosen), dtype=np.int32)
+    # The target of an iteration: the greatest work of any pack if filled with samples of typical length.
+    goal = (work + room.astype(np.float64) * typical)[order]
+    target = np.maximum.reduceat(goal, np.arange(0, len(order), num_ranks))
+    num_chosen = _fill_evenly(room, work, order, num_ranks, target, count.copy(), words, starts, pack_of, chosen)
+    return pack_of[:num_chosen].copy(), chosen[:num_chosen].copy()
+
+
+@njit(cache=True)
+def _fill_evenly(
+    room: NDArray[np.int64],
+    work: NDArray[np.int64],
+    order: NDArray[np.int32],
+    num_ranks: int,
+    target: NDArray[np.float64],
+    left: NDArray[np.int64],
+    words: NDArray[np.uint64],
+    starts: NDArray[np.int64],
+    pack_of: NDArray[np.int32],
+    chosen: NDArray[np.int32],
+) -> int:
+    num_chosen = 0
+    for i in range(len(order)):
+        k = order[i]
+        free = room[k]
+        done = float(work[k])
+        while free > 0:
+            length = index_floor(words, starts, _next_length(free, target[i // num_ranks] - done))
+            if length < 0:
+                length = index_ceiling(words, starts, _ONE)
+                if length < 0 or length > free:
+                    break
+            chosen[num_chosen] = length
+            pack_of[num_chosen] = k
+            num_chosen += 1
+            left[length] -= 1
+            if left[length] == 0:
+                index_remove(words, starts, length)
+            free -= length
+            done += float(length) * length
+    return num_chosen
