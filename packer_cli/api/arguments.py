@@ -16,8 +16,8 @@ from pydantic.json_schema import SkipJsonSchema
 
 from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig, validate
 from packer_cli.config.messages import option_name
-from packer_cli.config.strategies import STRATEGIES
 from packer_cli.errors import ConfigError, InputError
+from packer_cli.plan.strategies.registry import STRATEGIES
 from packer_cli.remote.names import as_path
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from packer_cli.cli.command import Choice, Command, json_option, option
 from packer_cli.cli.console import say_next, shown_command, shown_options
 from packer_cli.cli.options import config_option, inputs_argument, is_typed, model_options, workers_option
 from packer_cli.config import AUTO, AutoGroupsConfig, GpuConfig, PlanConfig, TokenizeConfig, validate
-from packer_cli.config.strategies import STRATEGIES
 from packer_cli.errors import ConfigError
 from packer_cli.panels import Panel
+from packer_cli.plan.strategies.registry import STRATEGIES
 from packer_cli.sizes import counted
 
 _OF_PLAN = {"strategy", "gpus", "overflow", "global_tokens", "seed"}
@@ -64,7 +64,7 @@ def command(as_json: bool, workers: int | None, **values: Any) -> None:
     """
     config = validate(PlanConfig, {**values, "groups": AUTO})
     corpus = corpus_of(values["inputs"], values)
-    if STRATEGIES[config.strategy].plans_steps:
+    if STRATEGIES[config.strategy].finds_layouts:
         for option in ("group_algorithm", "max_groups"):
             if is_typed(option) and getattr(config, option) != PlanConfig.model_fields[option].default:
                 raise ConfigError(

@@ -143,7 +143,7 @@ def gpus() -> Iterable[str]:
 def strategies() -> Iterable[str]:
     """Values of `--strategies`."""
     from packer_cli.compare.rows import ALL, PADDED
-    from packer_cli.config.strategies import STRATEGIES
+    from packer_cli.plan.strategies.registry import STRATEGIES
 
     return (ALL, *STRATEGIES, PADDED)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from packer_cli.config.strategies import STRATEGIES
+from packer_cli.plan.strategies.registry import STRATEGIES
 from packer_cli.simulate.figures import OverallFigures
 from packer_cli.sizes import duration
 
@@ -31,7 +31,7 @@ def preferred(seconds: Mapping[str, float], strategies: Mapping[str, str]) -> st
     """
     names = sorted(seconds, key=lambda name: seconds[name])
     alike = (name for name in names if seconds[name] <= seconds[names[0]] * (1 + ALIKE))
-    return next((name for name in alike if not STRATEGIES[strategies[name]].needs), names[0])
+    return next((name for name in alike if not STRATEGIES[strategies[name]].demands), names[0])
 
 
 def advice(epochs: Mapping[str, OverallFigures]) -> str:
@@ -52,8 +52,8 @@ def advice(epochs: Mapping[str, OverallFigures]) -> str:
     others = [name for name in alike if name != chosen]
     if others:
         text += f". Within {ALIKE:.0%} of it: {', '.join(others)}"
-    needs = STRATEGIES[chosen].needs
-    plain = next((name for name in names if not STRATEGIES[name].needs), None)
+    needs = STRATEGIES[chosen].demands
+    plain = next((name for name in names if not STRATEGIES[name].demands), None)
     if needs:
         text += f". Your trainer must {needs}"
         text += f"; without that, take {plain} ({duration(epochs[plain].seconds)})" if plain else ""

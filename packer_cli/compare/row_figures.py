@@ -18,10 +18,10 @@ from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.pieces import Overflow
 from packer_cli.plan.core.samples import Samples, pieces_to_plan
-from packer_cli.plan.core.types import Int32Array, Int64Array, Pieces
+from packer_cli.plan.core.types import Pieces
 from packer_cli.plan.figures import plan_figures, prove_by_program
 from packer_cli.plan.packing import PackingAlgorithm
-from packer_cli.plan.rules import PlanRules
+from packer_cli.plan.strategies.protocol import PlanRequest
 from packer_cli.plan.warming import warm_up
 from packer_cli.simulate.figures import EpochFigures, Simulator
 from packer_cli.sizes import TokenShare
@@ -36,7 +36,7 @@ _NUM_REHEARSED = 2000
 class RowTask:
     """The task of a row's process."""
 
-    rules: PlanRules
+    request: PlanRequest
     overflow: Overflow
     folder: Path
     """The folder given to `save_samples`."""
@@ -82,20 +82,20 @@ def save_samples(samples: Samples, folder: Path) -> None:
 
 def row_figures(task: RowTask) -> RowFigures:
     """Plan, check and measure."""
-    rules = task.rules
-    warm_up(rules)
+    request = task.request
+    warm_up(request)
     samples = _load_samples(task)
     _rehearse(samples, task)
-    packing = _Timed(rules.algorithm, getattr(rules.packing_options, "time_limit", None))
-    rules = packing.within(rules)
+    packing = _Timed(request.algorithm, getattr(request.packing_options, "time_limit", None))
+    request = packing.within(request)
     memory = PeakMemory()
     pieces = _pieces(samples, task)
     begin = time.perf_counter()
-    plan = build_plan(pieces, rules)
+    plan = build_plan(pieces, request)
     seconds = time.perf_counter() - begin
     peak_bytes = memory.num_bytes()
     check_plan(plan)
-    metrics = plan_figures(plan, rules.seed, samples.sources, rules.linear, rules.costs_of(plan.groups))
+    metrics = plan_figures(plan, request, samples.sources)
     return RowFigures(
         seconds=round(seconds, 6),
         peak_bytes=peak_bytes,
@@ -109,15 +109,15 @@ def _rehearse(samples: Samples, task: RowTask) -> None:
     """Plan some of the samples, to load every kernel that these lengths need before the clock starts."""
     some = slice(None, None, 1 + len(samples.lengths) // _NUM_REHEARSED)
     few = replace(samples, lengths=samples.lengths[some].copy(), sources=None)
-    options = task.rules.packing_options
+    options = task.request.packing_options
     if hasattr(options, "time_limit"):
         options = type(options)(**vars(options) | {"time_limit": min(0.1, options.time_limit)})
     with suppress(RunError):  # None of these few may fit.
-        build_plan(_pieces(few, task), replace(task.rules, packing_options=options))
+        build_plan(_pieces(few, task), replace(task.request, packing_options=options))
 
 
 def _pieces(samples: Samples, task: RowTask) -> Pieces:
-    return pieces_to_plan(samples, task.rules.groups[-1].capacity, task.overflow, task.rules.seed)
+    return pieces_to_plan(samples, task.request.groups[-1].capacity, task.overflow, task.request.seed)
 
 
 def _load_samples(task: RowTask) -> Samples:
@@ -137,13 +137,13 @@ class _Timed:
         self._algorithm = algorithm
         self._time_limit = time_limit
 
-    def within(self, rules: PlanRules) -> PlanRules:
-        """The rules with this algorithm."""
-        return replace(rules, algorithm=replace(self._algorithm, pack=self._pack))
+    def within(self, request: PlanRequest) -> PlanRequest:
+        """The request with this algorithm."""
+        return replace(request, algorithm=replace(self._algorithm, pack=self._pack))
 
-    def _pack(self, lengths: Int32Array, capacity: int, seed: int, options: Any) -> tuple[Int64Array, Int32Array]:
+    def _pack(self, *arguments: Any, **more: Any) -> Any:
         begin = time.perf_counter()
-        packs = self._algorithm.pack(lengths, capacity, seed, options)
+        packs = self._algorithm.pack(*arguments, **more)
         if self._time_limit is not None and time.perf_counter() - begin >= self._time_limit:
             self.is_cut_off = True
         return packs

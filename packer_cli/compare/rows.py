@@ -14,13 +14,14 @@ from typing import Any
 
 from packer_cli.config import PlanConfig
 from packer_cli.config.auto_groups import GIVE
-from packer_cli.config.rules import plan_rules, with_known_cost
-from packer_cli.config.strategies import STRATEGIES, refusal, unsupported
+from packer_cli.config.rules import plan_request, with_known_cost
+from packer_cli.config.strategies import refusal, unsupported
 from packer_cli.engine.progress import say
 from packer_cli.errors import ConfigError, did_you_mean
 from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY, PackingAlgorithm, parse_packing
-from packer_cli.plan.rules import PlanRules
+from packer_cli.plan.strategies.protocol import PlanRequest
+from packer_cli.plan.strategies.registry import STRATEGIES
 
 FORM = "[PACKING][/BALANCE][@longest], such as bfd, /window:8+refine or isf:rounds=10/none@longest"
 BALANCES = tuple(
@@ -53,7 +54,7 @@ class Row:
     kind: str
     """Why the row is in the table: `packing`, `balance`, `baseline`, `strategy`, or `chosen` by the user."""
     config: PlanConfig
-    rules: PlanRules
+    request: PlanRequest
     """The same, parsed."""
     note: str = ""
     """A remark for the reader of the table."""
@@ -63,7 +64,7 @@ class Row:
     @property
     def has_time_limit(self) -> bool:
         """Whether the packing may stop at a time limit."""
-        return hasattr(self.rules.packing_options, "time_limit")
+        return hasattr(self.request.packing_options, "time_limit")
 
 
 def default_rows(config: PlanConfig) -> list[Row]:
@@ -75,17 +76,17 @@ def default_rows(config: PlanConfig) -> list[Row]:
     rows = []
     longest = config.groups[-1].capacity
     for algorithm in REGISTRY.values():
-        if algorithm.is_padded and base.rules.shapes_rows:
+        if algorithm.is_padded and base.request.shapes_rows:
             continue
         if algorithm.needs_power_of_two and longest & (longest - 1):
             continue
-        is_given = algorithm.name == base.rules.algorithm.name
+        is_given = algorithm.name == base.request.algorithm.name
         packing = config.packing if is_given else _limited(algorithm, len(config.groups))
         rows.append(_make_row(base, "packing", packing, "", is_longest=False))
     rows += [
         _make_row(base, "balance", "", balance, is_longest=False)
         for balance in BALANCES
-        if not (base.rules.algorithm.is_padded and parse_balance(balance).refine)
+        if not (base.request.algorithm.is_padded and parse_balance(balance).refine)
     ]
     rows += [
         _baseline_row(base),
@@ -137,8 +138,9 @@ def strategy_rows(text: str, config: PlanConfig) -> list[Row]:
     if ALL in names:
         names = [*STRATEGIES, *(name for name in names if name != ALL)]
         for name, strategy in STRATEGIES.items():
-            needs = [GIVE] if strategy.mixes_degrees and not config.has_gpu_model else []
-            needs += ["--global-tokens"] if strategy.plans_steps and config.global_tokens is None else []
+            needs = [GIVE] if "a cost model" in strategy.needs and not config.has_gpu_model else []
+            if "tokens of a step" in strategy.needs and config.global_tokens is None:
+                needs.append("--global-tokens")
             if needs:
                 names.remove(name)
                 say(f"{name} is left out: it needs {' and '.join(needs)}")
@@ -167,7 +169,7 @@ def strategy_rows(text: str, config: PlanConfig) -> list[Row]:
         note = STRATEGIES[name].summary
         if own.cost != config.cost:
             note += f"; its imbalance is of --cost {own.cost}"
-        rows.append(Row(name=name, kind="strategy", config=own, rules=plan_rules(own), note=note))
+        rows.append(Row(name=name, kind="strategy", config=own, request=plan_request(own), note=note))
     base = _base_row(config)
     padded = [replace(row, name=PADDED) for row in _padded_rows(base)[:1]] if with_padded else []
     return _unique([*rows, *padded], base)
@@ -191,21 +193,21 @@ def split_rows(text: str) -> list[str]:
 
 def _base_row(config: PlanConfig) -> Row:
     """What the options themselves ask for."""
-    return Row(name="", kind="", config=config, rules=plan_rules(config))
+    return Row(name="", kind="", config=config, request=plan_request(config))
 
 
 def _make_row(base: Row, kind: str, packing: str, balance: str, *, is_longest: bool, note: str = "") -> Row:
     """A row from its three parts, with any further change that its packing needs; a note says so.
 
     Raises:
-        ValueError: an unknown packing, option or balance, or a balance that the packing rules out.
+        ValueError: an unknown packing, option or balance, or a balance that the packing request out.
     """
-    config, rules = base.config, base.rules
-    algorithm, options, changes = rules.algorithm, rules.packing_options, dict[str, Any]()
+    config, request = base.config, base.request
+    algorithm, options, changes = request.algorithm, request.packing_options, dict[str, Any]()
     if packing:
         changes["packing"] = packing
         algorithm, options = parse_packing(packing, REGISTRY)
-    if not balance and algorithm.is_padded and rules.balance.refine:
+    if not balance and algorithm.is_padded and request.balance.refine:
         balance = "none"
     if balance:
         changes["balance"] = balance
@@ -218,21 +220,20 @@ def _make_row(base: Row, kind: str, packing: str, balance: str, *, is_longest: b
         changes["overflow"] = "split"
         note = f"{algorithm.name} needs --overflow split"
     changed = config.model_copy(update=changes)
-    algorithm = algorithm.with_linear(rules.evened) if packing else algorithm
-    rules = replace(
-        rules,
+    request = replace(
+        request,
         groups=changed.groups,
         algorithm=algorithm,
         packing_options=options,
         balance=parse_balance(changed.balance),
     )
-    row = Row(name="", kind=kind, config=changed, rules=rules, note=note)
+    row = Row(name="", kind=kind, config=changed, request=request, note=note)
     return replace(row, name=_name(row, base))
 
 
 def _padded_rows(base: Row) -> list[Row]:
     """The baselines that do not pack; none where rows are more than samples one after another."""
-    if base.rules.shapes_rows:
+    if base.request.shapes_rows:
         return []
     return [
         _make_row(base, "baseline", packing, balance, is_longest=True, note=note) for packing, balance, note in _PADDED
@@ -245,8 +246,8 @@ def _baseline_row(base: Row) -> Row:
 
 
 def _name(row: Row, base: Row) -> str:
-    balance = "" if row.rules.balance == base.rules.balance else f"/{row.config.balance}"
-    suffix = f"@{_LONGEST}" if row.rules.groups != base.rules.groups else ""
+    balance = "" if row.request.balance == base.request.balance else f"/{row.config.balance}"
+    suffix = f"@{_LONGEST}" if row.request.groups != base.request.groups else ""
     return f"{row.config.packing}{balance}{suffix}"
 
 
@@ -270,10 +271,10 @@ def _unique(rows: Iterable[Row], base: Row) -> list[Row]:
 
 
 def _key(row: Row) -> tuple[Any, ...]:
-    rules = row.rules
+    request = row.request
     return (
-        rules.algorithm.name, rules.packing_options, rules.fill, rules.balance, rules.groups, rules.steps,
-        row.config.overflow, row.config.strategy if STRATEGIES[row.config.strategy].packs_itself else "", rules.wlb,
+        request.algorithm.name, request.packing_options, request.fill, request.balance, request.groups, request.steps,
+        row.config.overflow, row.config.strategy if request.strategy.packs_itself else "",
     )  # fmt: skip
 
 

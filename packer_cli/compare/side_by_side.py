@@ -100,7 +100,7 @@ class Comparison:
         return rows[min(waiting, key=lambda name: waiting[name])] if waiting else None
 
     def _may_be_packed(self, row: Row) -> bool:
-        algorithm = row.rules.algorithm
+        algorithm = row.request.algorithm
         cuts_others = algorithm.cut is not None or row.config.overflow != self.config.overflow
         return not algorithm.is_padded and (row.is_own or not cuts_others)
 
@@ -163,7 +163,7 @@ def compare(
         save_samples(samples, folder)
         tasks = [
             RowTask(
-                rules=rows[i].rules,
+                request=rows[i].request,
                 overflow=rows[i].config.overflow,
                 folder=folder,
                 weights=samples.weights,

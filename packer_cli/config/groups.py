@@ -10,9 +10,9 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from packer_cli.config.messages import rule
-from packer_cli.config.strategies import STRATEGIES
 from packer_cli.format.layout import ONE_GPU, Layout
 from packer_cli.plan.core.groups import Group
+from packer_cli.plan.strategies.registry import STRATEGIES
 from packer_cli.sizes import parse_integer, parse_tokens
 
 _group = TypeAdapter(Group)
@@ -146,5 +146,5 @@ def choose_groups(
 ) -> tuple[Group, ...]:
     """The groups that a strategy uses, aligned; the capacities of those given stand."""
     of_strategy = STRATEGIES[strategy]
-    chosen = of_strategy.choose_groups(groups)
-    return chosen if align is None else with_align(chosen, given, align, mixed=of_strategy.mixes_degrees)
+    chosen = of_strategy.groups(groups)
+    return chosen if align is None else with_align(chosen, given, align, mixed=of_strategy.mixes_layouts)

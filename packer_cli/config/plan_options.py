@@ -21,10 +21,11 @@ from packer_cli.config.auto_groups import AutoGroupsConfig
 from packer_cli.config.fields import StepTokens
 from packer_cli.config.groups import choose_groups, read_align, read_group, with_parallel
 from packer_cli.config.messages import validate
-from packer_cli.config.strategies import STRATEGIES, divisors, refusal
+from packer_cli.config.strategies import refusal
 from packer_cli.format.layout import ONE_GPU
 from packer_cli.panels import Panel
-from packer_cli.plan.core.groups import Group, require_aligned
+from packer_cli.plan.core.groups import Group, divisors, require_aligned
+from packer_cli.plan.strategies.registry import STRATEGIES
 from packer_cli.sizes import counted, format_tokens
 
 AUTO = "auto"
@@ -116,7 +117,7 @@ class PlanConfig(AutoGroupsConfig):
 
     def with_groups(self, groups: Sequence[Group]) -> PlanConfig:
         """The options with those of these groups that the strategy uses."""
-        if not STRATEGIES[self.strategy].plans_steps:  # It has degrees of its own.
+        if not STRATEGIES[self.strategy].finds_layouts:  # It has degrees of its own.
             groups = with_parallel(groups, self.layout)
         return self.model_copy(update={"groups": choose_groups(groups, self.strategy, self.align, given=())})
 
@@ -127,7 +128,7 @@ class PlanConfig(AutoGroupsConfig):
             ConfigError: they do not fit it.
         """
         left_out = set(STRATEGIES[name].ignores)
-        if STRATEGIES[name].has_packers != STRATEGIES[self.strategy].has_packers:
+        if STRATEGIES[name].packings() != STRATEGIES[self.strategy].packings():
             left_out.add("packing")
         given = {field: getattr(self, field) for field in self.model_fields_set - left_out}
         config: PlanConfig = validate(PlanConfig, {**given, "strategy": name})
@@ -189,7 +190,7 @@ class PlanConfig(AutoGroupsConfig):
         is_sorted = all(a.capacity < b.capacity for a, b in pairwise(groups))  # Else `_check_groups` refuses them.
         if not groups or not is_sorted or not {"strategy", "align", "parallel"} <= info.data.keys():
             return groups
-        if not STRATEGIES[info.data["strategy"]].plans_steps:
+        if not STRATEGIES[info.data["strategy"]].finds_layouts:
             groups = with_parallel(groups, info.data["parallel"] or ONE_GPU)
         return choose_groups(groups, info.data["strategy"], info.data["align"], given=groups)
 
@@ -215,7 +216,7 @@ class PlanConfig(AutoGroupsConfig):
 
     @model_validator(mode="after")
     def _check_lockstep(self) -> PlanConfig:
-        if STRATEGIES[self.strategy].plans_steps and self.global_tokens is None:
+        if "tokens of a step" in STRATEGIES[self.strategy].needs and self.global_tokens is None:
             raise ValueError(
                 f"--strategy {self.strategy} needs --global-tokens: it divides each step's samples among pipelines"
             )
@@ -229,7 +230,7 @@ class PlanConfig(AutoGroupsConfig):
     @model_validator(mode="after")
     def _check_groups(self) -> PlanConfig:
         capacities = [group.capacity for group in self.groups]
-        of_schemes = STRATEGIES[self.strategy].plans_steps and self.group_costs is not None
+        of_schemes = STRATEGIES[self.strategy].finds_layouts and self.group_costs is not None
         if sorted(set(capacities)) != capacities and not of_schemes:
             remedy = "sort them" if len(set(capacities)) == len(capacities) else "leave one of the equal ones out"
             raise ValueError(
@@ -237,15 +238,15 @@ class PlanConfig(AutoGroupsConfig):
             )
         for group in self.groups:
             require_aligned(group)
-        if STRATEGIES[self.strategy].plans_steps:
+        if STRATEGIES[self.strategy].finds_layouts:
             return self
         of_replica = self.layout.num_gpus
-        if (self.is_auto or STRATEGIES[self.strategy].mixes_degrees) and self.gpus % of_replica:
+        if (self.is_auto or STRATEGIES[self.strategy].mixes_layouts) and self.gpus % of_replica:
             raise ValueError(
                 f"a replica has {of_replica} GPUs ({self.layout}), which must divide the number of GPUs, {self.gpus}; "
                 f"choose lower degrees, or a multiple of {of_replica} GPUs"
             )
-        if STRATEGIES[self.strategy].mixes_degrees:
+        if STRATEGIES[self.strategy].mixes_layouts:
             largest = max((group.num_gpus for group in self.groups), default=1)
             if largest > self.gpus:
                 raise ValueError(

@@ -64,8 +64,8 @@ class Metrics:
     """A lower bound on the ABR of any deal of each iteration's samples to its ranks, proved by
     `plan.core.bounds.least_max_work`: above 0 if a long sample makes balance impossible."""
     cbr: float | None = None
-    """Cost balance ratio: as ABR, but of predicted work, sum of s (s + linear), see `plan.core.cost`; None if `linear` is
-    0, as it would equal ABR."""
+    """Cost balance ratio: as ABR, but of predicted work, sum of s (s + linear), see `plan.core.cost`; None if `linear`
+    is 0, as it would equal ABR."""
     cbr_bound: float | None = None
     """The lower bound on CBR, as `abr_bound` is on ABR."""
     cr: float
@@ -87,7 +87,7 @@ class Metrics:
     num_tokens: int
     num_packs: int
     packs_lower_bound: int
-    """A lower bound on the packs of the same samples with the same capacities: `plan.core.bounds.packs_lower_bound`."""
+    """A lower bound on the packs of the same samples with the same capacities, see `plan.core.bounds`."""
     num_iterations: int
     num_fillers: int
     """Slots without a pack."""

@@ -9,7 +9,6 @@ import numpy as np
 from packer_cli.config import AutoGroupsConfig, PlanConfig
 from packer_cli.config.gpu_model import load_gpu_model, read_profile, require_memory
 from packer_cli.config.rules import with_known_cost
-from packer_cli.config.strategies import STRATEGIES
 from packer_cli.cost.measured import measured_model
 from packer_cli.cost.models import GpuModel
 from packer_cli.cost.profile import Profile
@@ -20,6 +19,7 @@ from packer_cli.groups.choice import HBP, LONGEST, Choice, choose_groups, choose
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.pieces import Overflow, describe_overflow, make_pieces
 from packer_cli.plan.core.types import UNLIMITED, Int32Array
+from packer_cli.plan.strategies.registry import STRATEGIES
 from packer_cli.sizes import four_digits
 
 AUTO_NEEDS = "--groups auto"
@@ -86,7 +86,7 @@ def resolve(config: PlanConfig, lengths: Int32Array) -> tuple[PlanConfig, GroupC
     if not len(bounded(config, lengths, config.overflow)):
         # There is nothing to plan; the planner reports why.
         return config.with_groups((Group(capacity=config.max_length or 1024),)), None
-    if STRATEGIES[config.strategy].has_packers:
+    if STRATEGIES[config.strategy].plans_streams:
         # The context window of a stream: its longest sample, in rows that all ranks can share evenly.
         multiple = 2 * config.layout.row_multiple
         longest = min(int(lengths.max()), config.max_length or UNLIMITED)
@@ -112,7 +112,7 @@ def with_placeholder_groups(config: PlanConfig) -> PlanConfig:
     """
     if not config.is_auto:
         return config
-    if not STRATEGIES[config.strategy].has_packers:
+    if not STRATEGIES[config.strategy].plans_streams:
         load_models(config, config.gpus, AUTO_NEEDS)
     groups = (Group(capacity=1024), Group(capacity=8192))[: config.max_groups]
     return with_known_cost(config.with_groups(groups))

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from packer_cli.cost.models import CostModel
 from packer_cli.groups.lengths import LengthSums
-from packer_cli.plan.arrange import FREE_TO_FILL
 from packer_cli.plan.core.groups import Group
+from packer_cli.plan.strategies.by_group.arrange import FREE_TO_FILL
 
 FloatArray = NDArray[np.float64]
 

@@ -9,8 +9,10 @@ import numpy as np
 
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.types import Int32Array
-from packer_cli.plan.rules import PlanRules
-from packer_cli.plan.strategies.hydraulis import layouts_of, make_batches
+from packer_cli.plan.strategies.hydraulis.batches import make_batches
+from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts, scheme_costs
+from packer_cli.plan.strategies.hydraulis.data_set import layouts_of
+from packer_cli.plan.strategies.protocol import PlanRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,30 +64,29 @@ class LayoutChoice:
         return asdict(self)
 
 
-def choose_step_layouts(lengths: Int32Array, rules: PlanRules) -> LayoutChoice:
+def choose_step_layouts(lengths: Int32Array, request: PlanRequest) -> LayoutChoice:
     """The layouts for samples (int32[n]), as planning chooses them. Price: see `hydraulis.layouts`.
 
     Args:
-        rules: with `scheme_costs`.
+        request: of a strategy that finds layouts.
     """
-    costs, global_tokens = rules.scheme_costs, rules.steps.global_tokens
-    assert costs is not None
+    costs, global_tokens = scheme_costs(request), request.steps.global_tokens
     assert global_tokens is not None
-    order, offsets = make_batches(lengths, global_tokens, rules.seed)
-    found = layouts_of(lengths[order].astype(np.int64), offsets, costs, rules.num_gpus, global_tokens)
+    order, offsets = make_batches(lengths, global_tokens, request.seed)
+    found = layouts_of(lengths[order].astype(np.int64), offsets, costs, request.num_gpus, global_tokens)
     used = np.flatnonzero(found.counts.sum(axis=0)).tolist()
     fastest = np.bincount(found.seconds.argmin(axis=0), minlength=len(found.counts)) / found.seconds.shape[1]
-    names = {kind: pipeline_name(rules.groups[kind]) for kind in used}
+    names = {kind: pipeline_name(request.groups[kind]) for kind in used}
     return LayoutChoice(
         schemes=tuple(
             SchemeRow(
                 name=names[kind],
-                layout=rules.groups[kind].layout._asdict(),
+                layout=request.groups[kind].layout._asdict(),
                 num_gpus=int(costs.gpus[kind]),
                 capacity=int(costs.capacity[kind]),
-                checkpoint_layers=rules.groups[kind].checkpoint_layers,
-                gpu_seconds_short=_gpu_seconds(rules, kind, min(1024, int(costs.capacity[kind]))),
-                gpu_seconds_long=_gpu_seconds(rules, kind, int(costs.capacity[kind])),
+                checkpoint_layers=request.groups[kind].checkpoint_layers,
+                gpu_seconds_short=_gpu_seconds(costs, kind, min(1024, int(costs.capacity[kind]))),
+                gpu_seconds_long=_gpu_seconds(costs, kind, int(costs.capacity[kind])),
             )
             for kind in used
         ),
@@ -103,7 +104,7 @@ def choose_step_layouts(lengths: Int32Array, rules: PlanRules) -> LayoutChoice:
         step_seconds=_digits(float(found.seconds.min(axis=0).mean())),
         num_steps=len(offsets) - 1,
         num_tried=found.seconds.shape[1],
-        num_gpus=rules.num_gpus,
+        num_gpus=request.num_gpus,
         global_tokens=global_tokens,
     )
 
@@ -118,10 +119,8 @@ def pipeline_name(group: Group) -> str:
     return f"{'-'.join(degrees) or '1gpu'}:{group.capacity}"
 
 
-def _gpu_seconds(rules: PlanRules, kind: int, length: int) -> float:
+def _gpu_seconds(costs: SchemeCosts, kind: int, length: int) -> float:
     """GPU-seconds of a million tokens in samples of one length, in full micro-batches."""
-    costs = rules.scheme_costs
-    assert costs is not None
     number = max(1, int(costs.capacity[kind]) // length)
     seconds = float(costs.seconds(kind, number * length * length, number * length))
     return _digits(seconds * float(costs.gpus[kind]) / (number * length) * 1e6)

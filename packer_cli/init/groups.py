@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.config import PlanConfig, validate
-from packer_cli.config.strategies import divisors
+from packer_cli.plan.core.groups import divisors
 from packer_cli.sizes import format_tokens, four_digits
 
 _A_GPU = 16384

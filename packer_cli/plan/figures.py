@@ -29,18 +29,11 @@ from packer_cli.plan.core.schedule import StepRules
 from packer_cli.plan.core.segments import align_up, aligned_lengths
 from packer_cli.plan.core.types import UNLIMITED, Mask, Pieces, Plan
 from packer_cli.plan.kernels.balance import BalanceRule
-from packer_cli.plan.packing import REGISTRY
 from packer_cli.plan.packing.ilp.cutting_stock import lp_lower_bound
-from packer_cli.plan.packing.wrap import join
-from packer_cli.plan.rules import PlanRules
-from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
-from packer_cli.plan.strategies.hydraulis.imbalances import measure_imbalances
-from packer_cli.plan.strategies.wlb.packers import REGISTRY as STEP_PACKERS
-from packer_cli.plan.strategies.wlb.packers import StepOptions
-from packer_cli.plan.strategies.wlb.rules import WlbRules
+from packer_cli.plan.strategies.protocol import PlanRequest, Strategy
+from packer_cli.plan.strategies.registry import STRATEGIES
 
-BASELINE_NAME = "ISF at the longest length"
-ORIGINAL_NAME = "original packing"
+BASELINE_NAME = Strategy.baseline_name
 
 
 class Baseline(NamedTuple):
@@ -50,80 +43,73 @@ class Baseline(NamedTuple):
     plan: Plan
 
 
-def baseline_of(plan: Plan, rules: PlanRules) -> Baseline:
-    """HBP's naive packing or, for steps packed from a stream, WLB-LLM's original one. Price: one ISF packing, or O(m).
+def baseline_of(plan: Plan, request: PlanRequest) -> Baseline:
+    """What its strategy names or, without that, HBP's naive packing. Price: one ISF packing, or O(m).
 
-    Both have about as many tokens in a step as the plan. CP ranks divide their rows per sequence.
+    It has about as many tokens in a step as the plan. CP ranks divide its rows per sequence.
 
     Args:
-        rules: those of the plan, on as many GPUs as it has now.
+        request: that of the plan, on as many GPUs as it has now.
     """
-    if rules.wlb:
-        original = WlbRules(
-            packer=STEP_PACKERS["original"], options=StepOptions(micro_batches=rules.wlb.options.micro_batches)
+    own = request.strategy.baseline(plan, request)
+    if own is not None:
+        pieces, asked = own
+        return Baseline(
+            request.strategy.baseline_name,
+            build_plan(pieces, replace(asked, epochs=1, sharding=ShardingRule(choice="sequence"))),
         )
-        # Samples that the plan cut where two batches meet are whole again.
-        samples, start, total = join(plan.pieces)
-        pieces = Pieces(samples=samples, start=start, length=total)
-        rules = replace(rules, wlb=original, epochs=1, sharding=ShardingRule(choice="sequence"))
-        return Baseline(ORIGINAL_NAME, build_plan(pieces, rules))
-    steps = StepRules(global_tokens=rules.steps.global_tokens)
+    steps = StepRules(global_tokens=request.steps.global_tokens)
     of_plan = (plan.max_samples, plan.mask)
     return Baseline(
-        BASELINE_NAME, baseline_plan(plan.pieces, plan.groups[-1], plan.num_gpus, rules.seed, steps, *of_plan)
+        BASELINE_NAME, baseline_plan(plan.pieces, plan.groups[-1], plan.num_gpus, request.seed, steps, *of_plan)
     )
 
 
-def padded_baseline(plan: Plan, rules: PlanRules) -> Plan | None:
+def padded_baseline(plan: Plan, request: PlanRequest) -> Plan | None:
     """The plan's samples in random batches, as large as fit, padded to their longest sample. Price: O(m).
 
     None where rows are more than samples one after another, which such batches cannot be.
 
     Args:
-        rules: as in `baseline_of`.
+        request: as in `baseline_of`.
     """
-    if rules.shapes_rows:
+    if request.shapes_rows:
         return None
-    steps = StepRules(global_tokens=rules.steps.global_tokens)
-    return baseline_plan(plan.pieces, plan.groups[-1], plan.num_gpus, rules.seed, steps, packing="padded")
+    steps = StepRules(global_tokens=request.steps.global_tokens)
+    return baseline_plan(plan.pieces, plan.groups[-1], plan.num_gpus, request.seed, steps, packing="padded")
 
 
 def plan_stats(
-    plan: Plan, rules: PlanRules, source_of_sample: NDArray[Any] | None = None, baseline: Baseline | None = None
+    plan: Plan, request: PlanRequest, source_of_sample: NDArray[Any] | None = None, baseline: Baseline | None = None
 ) -> PlanMetrics:
     """The figures of a plan beside the baseline's. Price: that of `baseline_of`, and O(slots).
 
     Args:
-        rules: those of the plan, on as many GPUs as it has now; a linear term adds `cbr` and `cbr_bound`.
+        request: that of the plan, on as many GPUs as it has now; a linear term adds `cbr` and `cbr_bound`.
         baseline: what `baseline_of` makes, if it is made already.
     """
-    figures = plan_figures(plan, rules.seed, source_of_sample, rules.linear, rules.costs_of(plan.groups))
-    baseline = baseline or baseline_of(plan, rules)
+    figures = plan_figures(plan, request, source_of_sample)
+    baseline = baseline or baseline_of(plan, request)
     return PlanMetrics(
         overall=figures.overall,
         groups=figures.groups,
-        baseline=BaselineMetrics(name=baseline.name, **_rounded(measure(baseline.plan, linear=rules.linear))),
+        baseline=BaselineMetrics(name=baseline.name, **_rounded(measure(baseline.plan, linear=request.linear))),
     )
 
 
-def plan_figures(
-    plan: Plan,
-    seed: int,
-    source_of_sample: NDArray[Any] | None = None,
-    linear: int = 0,
-    costs: SchemeCosts | None = None,
-) -> PlanFigures:
+def plan_figures(plan: Plan, request: PlanRequest, source_of_sample: NDArray[Any] | None = None) -> PlanFigures:
     """The figures of a plan, without the baseline; arguments as of `plan_stats`. Price: O(slots)."""
+    linear = request.linear
     least = least_works(plan)
     predicted = least_works(plan, linear=linear) if linear else None
 
     def measured(group: int | None = None) -> dict[str, Any]:
         return _rounded(measure(plan, group, least=least, linear=linear, least_predicted=predicted))
 
-    pipelines = {} if costs is None else _rounded(PipelineImbalances(**measure_imbalances(plan, costs)._asdict()))
-    randomness = _rounded(measure_randomness(plan, source_of_sample, seed))
+    own = _rounded(PipelineImbalances(**request.strategy.figures(plan, request)))
+    randomness = _rounded(measure_randomness(plan, source_of_sample, request.seed))
     return PlanFigures(
-        overall=OverallMetrics(**measured(), **randomness, **_rounded(measure_delay(plan)), **pipelines),
+        overall=OverallMetrics(**measured(), **randomness, **_rounded(measure_delay(plan)), **own),
         groups=tuple(
             GroupMetrics(name=group.name(g), capacity=group.capacity, sp_size=group.sp_size, **measured(g))
             for g, group in enumerate(plan.groups)
@@ -179,8 +165,10 @@ def baseline_plan(
     CP ranks divide its rows per sequence. Its replicas may not divide the GPUs of a plan that mixes degrees; then it
     runs on as many as it can.
     """
-    algorithm = REGISTRY[packing]
-    rules = PlanRules(
+    strategy = STRATEGIES["naive"]
+    algorithm = strategy.packings()[packing]
+    request = PlanRequest(
+        strategy=strategy,
         groups=(longest,),
         num_gpus=longest.num_dp_ranks(num_gpus) * longest.num_gpus,
         algorithm=algorithm,
@@ -192,7 +180,7 @@ def baseline_plan(
         mask=mask,
         sharding=ShardingRule(choice="sequence"),
     )
-    return build_plan(pieces, rules)
+    return build_plan(pieces, request)
 
 
 @dataclass(frozen=True, kw_only=True)

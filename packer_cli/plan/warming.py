@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -18,49 +17,45 @@ from packer_cli.plan.core.sharding import cp_imbalance
 from packer_cli.plan.core.types import Packs, Plan, as_ids
 from packer_cli.plan.figures import baseline_of, plan_figures
 from packer_cli.plan.kernels.balance.refine import refine_packs
-from packer_cli.plan.rules import PlanRules
+from packer_cli.plan.strategies.protocol import PlanRequest
 
 
-def warm_up(rules: PlanRules) -> None:
+def warm_up(request: PlanRequest) -> None:
     """Load the kernels of a plan. On the first run, compile them, which takes seconds."""
-    for share in kernel_shares(rules):
+    for share in kernel_shares(request):
         share()
 
 
-def kernel_shares(rules: PlanRules) -> list[Callable[[], None]]:
+def kernel_shares(request: PlanRequest) -> list[Callable[[], None]]:
     """Functions that together load or compile all kernels from lengths to shards, with little overlap.
 
     They run the plan on tiny inputs, so each kernel is compiled with the signature that the plan uses.
     """
     # Two functions that take equally long. More would compile shared kernels more than once.
-    shares: list[Callable[[], None]] = [partial(_warm_all_but_refine, rules)]
-    if rules.balance.refine:
+    shares: list[Callable[[], None]] = [partial(_warm_all_but_refine, request)]
+    if request.balance.refine:
         shares.insert(0, _warm_refine)
     return shares
 
 
-def _warm_all_but_refine(rules: PlanRules) -> None:
-    _warm_plan(rules)
-    _warm_checks(rules.seed)
+def _warm_all_but_refine(request: PlanRequest) -> None:
+    _warm_plan(request)
+    _warm_checks(request)
 
 
-def _warm_plan(rules: PlanRules) -> None:
+def _warm_plan(request: PlanRequest) -> None:
     """Build a tiny plan, and the baseline of the report."""
-    rules = replace(
-        rules,
-        # Two replicas where a kernel deals micro-batches to them.
-        num_gpus=math.lcm(*(group.num_gpus for group in rules.groups)) * (2 if rules.wlb else 1),
-        balance=replace(rules.balance, refine=False),
-    )
+    request = request.strategy.to_warm(request)
+    request = replace(request, balance=replace(request.balance, refine=False))
     # A few nearly full packs in every group, and short samples to fill them.
-    lengths = [max(1, group.capacity - 1 - i) for group in rules.groups for i in range(5)] + [1] * 8
+    lengths = [max(1, group.capacity - 1 - i) for group in request.groups for i in range(5)] + [1] * 8
     # Lengths that best-fit packs badly, so that `ilp` loads its solver: 4 4 3 3 3 3 are two packs of 10.
-    lengths += [max(1, rules.groups[0].capacity * tenths // 10) for tenths in (4, 4, 3, 3, 3, 3)]
+    lengths += [max(1, request.groups[0].capacity * tenths // 10) for tenths in (4, 4, 3, 3, 3, 3)]
     samples = np.arange(len(lengths), dtype=np.int32)
-    pieces = make_pieces(np.array(lengths, dtype=np.int32), samples, rules.groups[-1].capacity, "split")
-    plan = build_plan(pieces, rules)
+    pieces = make_pieces(np.array(lengths, dtype=np.int32), samples, request.groups[-1].capacity, "split")
+    plan = build_plan(pieces, request)
     cp_imbalance(plan)
-    baseline_of(plan, rules)
+    baseline_of(plan, request)
 
 
 def _warm_refine() -> None:
@@ -69,7 +64,7 @@ def _warm_refine() -> None:
     refine_packs(np.array([0, 4, 36]), as_ids(np.arange(36)), lengths, 0, 2, 2, 40)
 
 
-def _warm_checks(seed: int) -> None:
+def _warm_checks(request: PlanRequest) -> None:
     """Check and measure a plan of two packs in one iteration, with a sample that was cut."""
     lengths = np.array([3, 1, 2], dtype=np.int32)
     samples = as_ids(np.arange(3))
@@ -87,4 +82,4 @@ def _warm_checks(seed: int) -> None:
     plan = Plan(groups=groups, num_gpus=2, pieces=pieces, packs=packs, epochs=(schedule,))
     check_pieces(pieces, lengths, samples, is_whole=True)
     check_plan(plan)
-    plan_figures(plan, seed)
+    plan_figures(plan, replace(request, groups=groups, num_gpus=2))

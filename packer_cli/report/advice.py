@@ -8,8 +8,8 @@ from packer_cli.compare import Comparison
 from packer_cli.compare.advice import advice as advise_strategy
 from packer_cli.compare.row_figures import RowFigures
 from packer_cli.config.auto_groups import GIVE
-from packer_cli.config.strategies import STRATEGIES
 from packer_cli.plan.core.pieces import overflow_notes
+from packer_cli.plan.strategies.registry import STRATEGIES
 from packer_cli.report.facts import Facts, PlanFacts
 from packer_cli.sizes import counted, format_tokens
 
@@ -45,8 +45,8 @@ def _on_samples(planned: PlanFacts) -> Iterator[str]:
 
 
 def _on_waiting(planned: PlanFacts) -> Iterator[str]:
-    overall, rules = planned.metrics.overall, planned.rules
-    if STRATEGIES[planned.config.strategy].mixes_degrees:
+    overall, request = planned.metrics.overall, planned.request
+    if STRATEGIES[planned.config.strategy].mixes_layouts:
         return  # They even out predicted time, and not work.
     ratio, bound, what = overall.abr, overall.abr_bound, "attention time"
     if overall.cbr is not None and overall.cbr_bound is not None:
@@ -59,7 +59,9 @@ def _on_waiting(planned: PlanFacts) -> Iterator[str]:
         yield f"{text}; with {best[0]} that is {best[1]:.1%}. The chart of balance and randomness shows what it costs."
         return
     text += f", and {bound:.1%} is the least for the samples of these iterations"
-    can_sort = rules.wlb is None and (rules.balance.window != 0 or not rules.balance.refine)
+    can_sort = "balance" not in request.strategy.ignores and (
+        request.balance.window != 0 or not request.balance.refine
+    )
     if can_sort:
         yield f"{text}. --balance refine sorts all packs by their work, and exchanges samples."
     elif bound > ratio / 2:
@@ -124,6 +126,6 @@ def _best(comparison: Comparison | None, value: Callable[[RowFigures], float]) -
         if row.figures is not None
         and row.spec.kind != "baseline"
         and not row.spec.is_own
-        and not STRATEGIES[row.spec.config.strategy].needs
+        and not STRATEGIES[row.spec.config.strategy].demands
     ]
     return min(rows)[::-1] if rows else None

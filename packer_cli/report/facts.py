@@ -14,7 +14,7 @@ from packer_cli.config import PlanConfig
 from packer_cli.format.metrics import PlanMetrics, SampleCounts
 from packer_cli.plan.core.types import Int32Array, Plan
 from packer_cli.plan.figures import Baseline
-from packer_cli.plan.rules import PlanRules
+from packer_cli.plan.strategies.protocol import PlanRequest
 from packer_cli.simulate.figures import Simulator
 
 
@@ -41,7 +41,7 @@ class PlanFacts:
 
     plan: Plan
     config: PlanConfig
-    rules: PlanRules
+    request: PlanRequest
     counts: SampleCounts
     metrics: PlanMetrics
     baseline: Baseline

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.config.auto_groups import GIVE
-from packer_cli.config.strategies import STRATEGIES
 from packer_cli.plan.core.types import Plan
 from packer_cli.plan.figures import BASELINE_NAME, length_stats
+from packer_cli.plan.strategies.registry import STRATEGIES
 from packer_cli.report.charts.base import Chart
 from packer_cli.report.charts.epochs import chart_of_epochs
 from packer_cli.report.charts.frontier import Choice, chart_of_frontier
@@ -123,7 +123,7 @@ def _balance(planned: PlanFacts) -> Section:
     charts = [
         chart_of_work(found, highest, name, title, text.format(ratio(abr), abr)) for name, title, found, abr in pairs
     ]
-    if STRATEGIES[planned.config.strategy].mixes_degrees:
+    if STRATEGIES[planned.config.strategy].mixes_layouts:
         evened = f"ABR {ratio(overall.abr)}. This strategy evens out predicted time, and not attention work."
         charts[1] = replace(charts[1], text=evened)
     return Section(
@@ -132,7 +132,7 @@ def _balance(planned: PlanFacts) -> Section:
         text="Attention work grows with the square of a sample's length, and all GPUs of an iteration wait for the "
         "one with the most. A column is an iteration, of some that are evenly spread over the epoch; a point is a GPU "
         "(or the GPUs that share a pack), and the bar on top the one that all wait for.",
-        charts=(*charts, chart_of_series(step_series(planned.plan, planned.rules.linear))),
+        charts=(*charts, chart_of_series(step_series(planned.plan, planned.request.linear))),
     )
 
 

@@ -11,12 +11,12 @@ from packer_cli.compare.rows import default_rows, parse_rows, strategy_rows, wit
 from packer_cli.compare.sorting import parse_sort, sort_rows
 from packer_cli.config import PlanConfig, TokenizeConfig
 from packer_cli.config.rules import with_known_cost
-from packer_cli.config.strategies import STRATEGIES
 from packer_cli.engine.local import default_workers
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError
 from packer_cli.groups.auto import with_placeholder_groups
 from packer_cli.plan.core.samples import Samples
+from packer_cli.plan.strategies.registry import STRATEGIES
 from packer_cli.simulate.figures import SimulateRules
 from packer_cli.sizes import counted
 from packer_cli.stages.planning import with_chosen_groups

@@ -7,33 +7,13 @@ import os
 from pathlib import Path
 
 from packer_cli.errors import RunError
-from packer_cli.plan.rules import PlanRules
-
-_BYTES_A_SAMPLE = {
-    "decompose": 85,
-    "ffs": 30,
-    "kk": 40,
-    "lpt": 34,
-    "nnlshp": 42,
-    "none": 180,
-    "padded": 40,
-    "wrap": 80,
-}
-"""What a plan takes at its peak, with its figures and the lengths, by packing; measured on samples of 550 tokens."""
-_OF_OTHERS = 20
-_OF_WLB = 90
-_OF_HYDRAULIS = 180
+from packer_cli.plan.strategies.protocol import PlanRequest
 
 
-def require_memory(num_samples: float, rules: PlanRules) -> None:
+def require_memory(num_samples: float, request: PlanRequest) -> None:
     """Raise RunError for more samples an epoch than this process can plan in the memory that it may have."""
     available = available_memory()
-    a_sample = _BYTES_A_SAMPLE.get(rules.algorithm.name, _OF_OTHERS)
-    if rules.wlb:
-        a_sample = _OF_WLB
-    elif rules.scheme_costs:
-        a_sample = _OF_HYDRAULIS
-    needed = num_samples * a_sample
+    needed = num_samples * request.strategy.bytes_a_sample(request)
     if available is not None and needed > available:
         raise RunError(
             f"planning {num_samples:,.0f} samples an epoch takes about {needed / 2**30:,.1f} GiB of memory, and this "

@@ -19,7 +19,7 @@ from packer_cli.stages.tokenize import tokenize_corpus
 from packer_cli.stages.write import refuse_remote_index, write_planned
 
 if TYPE_CHECKING:
-    from packer_cli.plan.rules import PlanRules
+    from packer_cli.plan.strategies.protocol import PlanRequest
     from packer_cli.shards.plan_file import PlanHeader
     from packer_cli.tokens.stage import Inputs
 
@@ -54,12 +54,12 @@ def pack_corpus(
     # Loads numba, 0.3 s: the folder is checked by now.
     from packer_cli.stages.plan import checked_options, make_plan
 
-    plan, rules = checked_options(plan)
+    plan, request = checked_options(plan)
     is_parallel = engine.workers > 1 and not (folder / PLAN_NAME).exists()
-    with _kernels(rules) if is_parallel else nullcontext():
+    with _kernels(request) if is_parallel else nullcontext():
         tokenize_corpus(tokenize, folder, engine, inputs)
     engine.release()
-    header = make_plan(plan, rules, folder, folder)
+    header = make_plan(plan, request, folder, folder)
     if write is not None:
         write_planned(write, header, folder, engine, is_pack=True)
     (folder / APPEND_MARKER).unlink(missing_ok=True)  # Whatever an append had begun is done, or given up.
@@ -67,32 +67,39 @@ def pack_corpus(
 
 
 @contextmanager
-def _kernels(rules: PlanRules) -> Iterator[None]:
+def _kernels(request: PlanRequest) -> Iterator[None]:
     """Load the plan's kernels on a thread while the block runs; on the first run, compile them in other processes."""
     from packer_cli.plan.warming import kernel_shares, warm_up
 
     skip_extensions()
-    name = _kernels_name(rules)
+    name = _kernels_name(request)
     if known_as_compiled(name):
         with ThreadPoolExecutor(1) as thread:
-            loading = thread.submit(warm_up, rules)
+            loading = thread.submit(warm_up, request)
             yield
         loading.result()
         return
     if not owns_process():  # Forked beside a user's threads, as a notebook has them, a process may hang.
         yield
         return
-    with in_background(kernel_shares(rules)):
+    with in_background(kernel_shares(request)):
         yield
     note_compiled(name)
 
 
-def _kernels_name(rules: PlanRules) -> str:
+def _kernels_name(request: PlanRequest) -> str:
     """A name for the set of kernels that `kernel_shares` compiles; equal sets have equal names."""
     import llvmlite.binding  # type: ignore[import-untyped]
     import numba
 
-    strategy = [value is not None for value in (rules.wlb, rules.replica_costs, rules.scheme_costs)]
-    has_cp = any(group.cp_size > 1 for group in rules.groups)
-    needed = (rules.algorithm.name, rules.fill, rules.balance.refine, strategy, rules.mask, has_cp)
+    planner = type(request.strategy).plan.__qualname__
+    has_cp = any(group.cp_size > 1 for group in request.groups)
+    needed = (
+        request.algorithm.name,
+        request.fill,
+        request.balance.refine,
+        planner,
+        request.mask,
+        has_cp,
+    )
     return "compiled-" + fingerprint(numba.__version__, llvmlite.binding.get_host_cpu_name(), needed)

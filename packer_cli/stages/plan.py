@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.config import PlanConfig
-from packer_cli.config.rules import plan_rules, refuse_padded, with_known_cost
+from packer_cli.config.rules import plan_request, refuse_padded, with_known_cost
 from packer_cli.engine.array import ArrayRecords
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.files import fingerprint
@@ -17,7 +17,7 @@ from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME,
 from packer_cli.kernels import skip_extensions
 from packer_cli.plan.core.pieces import overflow_notes
 from packer_cli.plan.core.types import Pieces
-from packer_cli.plan.rules import PlanRules
+from packer_cli.plan.strategies.protocol import PlanRequest
 from packer_cli.remote.names import relative_path
 from packer_cli.shards.plan_file import PLAN_VERSION, PlanHeader, write_plan
 from packer_cli.shards.stage import is_of_plan
@@ -39,18 +39,18 @@ from packer_cli.tokens.store import TokenStore
 
 def run_plan(config: PlanConfig, source: Path, folder: Path) -> PlanHeader:
     """Check the options and the token store in `source/tokens`, and plan it; see `make_plan`."""
-    config, rules = checked_options(config)
+    config, request = checked_options(config)
     # `folder` may be `source`: for a wrong name, report the missing store, not an unusable output folder.
     require_tokens(source / TOKENS)
     read_index(source / TOKENS)
     with locked_output(folder):
-        return make_plan(config, rules, source, folder)
+        return make_plan(config, request, source, folder)
 
 
-def checked_options(config: PlanConfig) -> tuple[PlanConfig, PlanRules]:
+def checked_options(config: PlanConfig) -> tuple[PlanConfig, PlanRequest]:
     """The options with a known cost, and the same parsed, with made-up groups in place of `auto`.
 
-    To report wrong options before any work. Raises the errors of `plan_rules` and `with_placeholder_groups`.
+    To report wrong options before any work. Raises the errors of `plan_request` and `with_placeholder_groups`.
     """
     refuse_padded(config)
     config = with_known_cost(config)
@@ -59,14 +59,14 @@ def checked_options(config: PlanConfig) -> tuple[PlanConfig, PlanRules]:
         from packer_cli.groups.auto import with_placeholder_groups
 
         named = with_placeholder_groups(config)
-    return config, plan_rules(named)
+    return config, plan_request(named)
 
 
-def make_plan(config: PlanConfig, rules: PlanRules, source: Path, folder: Path) -> PlanHeader:
+def make_plan(config: PlanConfig, request: PlanRequest, source: Path, folder: Path) -> PlanHeader:
     """Plan the token store in `source/tokens`. Writes `folder/plan.arrow` and `folder/rejected.jsonl`.
 
     Args:
-        config, rules: as `checked_options` gives them.
+        config, request: as `checked_options` gives them.
     """
     watch = Stopwatch()
     skip_extensions()
@@ -75,7 +75,7 @@ def make_plan(config: PlanConfig, rules: PlanRules, source: Path, folder: Path) 
     choice = None
     if config.is_auto:
         config, choice = with_chosen_groups(config, samples_of_store(TokenStore(store, index)))
-        rules = plan_rules(config)
+        request = plan_request(config)
     chosen = [asdict(choice)] if choice else []
     wanted = fingerprint(config.decisions(), index.fingerprint, PLAN_VERSION, *chosen)
     header = current_plan(folder, store)
@@ -89,7 +89,7 @@ def make_plan(config: PlanConfig, rules: PlanRules, source: Path, folder: Path) 
     keeps_set = manifest is not None and is_of_plan(manifest, wanted)
     try:
         opened = TokenStore(store, index)
-        plan, piece_loss, counts, metrics = plan_store(opened, rules, config.overflow, folder)
+        plan, piece_loss, counts, metrics = plan_store(opened, request, config.overflow, folder)
     except NothingToPlanError:
         if header is None or header.store_fingerprint != index.fingerprint:  # Otherwise the plan that is there holds.
             _disown_plan(folder)

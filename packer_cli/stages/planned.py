@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from packer_cli.config import PlanConfig
-from packer_cli.config.rules import plan_rules, refuse_padded, with_known_cost
+from packer_cli.config.rules import plan_request, refuse_padded, with_known_cost
 from packer_cli.format.choice import GroupChoice
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.manifest import Manifest
@@ -16,7 +16,7 @@ from packer_cli.format.metrics import PlanMetrics, SampleCounts
 from packer_cli.plan.core.samples import Samples, sample_counts
 from packer_cli.plan.core.types import Plan
 from packer_cli.plan.figures import Baseline, baseline_of, padded_baseline, plan_stats
-from packer_cli.plan.rules import PlanRules
+from packer_cli.plan.strategies.protocol import PlanRequest
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
 from packer_cli.stages.planning import plan_samples
@@ -54,12 +54,12 @@ class Planned:
     @cached_property
     def baseline(self) -> Baseline:
         """What it is compared with. Price: that of `baseline_of`."""
-        return baseline_of(self.arrays, self.rules)
+        return baseline_of(self.arrays, self.request)
 
     @cached_property
     def padded(self) -> Plan | None:
         """The same samples in padded batches, see `padded_baseline`."""
-        return padded_baseline(self.arrays, self.rules)
+        return padded_baseline(self.arrays, self.request)
 
     @property
     def is_rebalanced(self) -> bool:
@@ -67,9 +67,9 @@ class Planned:
         return self.manifest is not None and bool(self.manifest.history)
 
     @property
-    def rules(self) -> PlanRules:
+    def request(self) -> PlanRequest:
         """Those of the plan, on as many GPUs as it has now."""
-        return replace(plan_rules(self.config), num_gpus=self.arrays.num_gpus)
+        return replace(plan_request(self.config), num_gpus=self.arrays.num_gpus)
 
 
 def plan_in_memory(samples: Samples, config: PlanConfig) -> Planned:
@@ -92,7 +92,7 @@ def plan_in_memory(samples: Samples, config: PlanConfig) -> Planned:
         group_choice=choice,
         samples=samples,
         load=lambda: plan,
-        measure=lambda planned: plan_stats(planned.arrays, planned.rules, samples.sources, planned.baseline),
+        measure=lambda planned: plan_stats(planned.arrays, planned.request, samples.sources, planned.baseline),
     )
 
 

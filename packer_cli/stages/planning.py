@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.config import PlanConfig
-from packer_cli.config.rules import plan_rules
+from packer_cli.config.rules import plan_request
 from packer_cli.engine.progress import say
 from packer_cli.errors import RunError
 from packer_cli.format.choice import GroupChoice
@@ -22,7 +22,7 @@ from packer_cli.plan.core.pieces import Overflow, make_pieces
 from packer_cli.plan.core.samples import Samples, kept_samples, pieces_to_plan, sample_counts, tokens_of_sources
 from packer_cli.plan.core.types import Int32Array, PieceLoss, Pieces, Plan
 from packer_cli.plan.figures import plan_stats
-from packer_cli.plan.rules import PlanRules
+from packer_cli.plan.strategies.protocol import PlanRequest
 from packer_cli.sizes import counted
 from packer_cli.stages.memory import require_memory
 from packer_cli.stages.rejected import RejectedRecord
@@ -54,14 +54,14 @@ def plan_samples(samples: Samples, config: PlanConfig) -> Plan:
         config: with named groups and a known cost, see `with_known_cost`.
 
     Raises:
-        ConfigError: see `plan_rules`.
+        ConfigError: see `plan_request`.
         RunError: there is nothing to plan, or too much for the memory, or a sample is too long under
             `--overflow error`.
         PlanError: the plan broke an invariant, which is a bug.
     """
-    rules = plan_rules(config)
-    require_memory(samples.num_wanted, rules)
-    plan = build_plan(pieces_to_plan(samples, rules.groups[-1].capacity, config.overflow, config.seed), rules)
+    request = plan_request(config)
+    require_memory(samples.num_wanted, request)
+    plan = build_plan(pieces_to_plan(samples, request.groups[-1].capacity, config.overflow, config.seed), request)
     check_plan(plan)
     return plan
 
@@ -71,7 +71,7 @@ class NothingToPlanError(RunError):
 
 
 def plan_store(
-    store: TokenStore, rules: PlanRules, overflow: Overflow, folder: Path
+    store: TokenStore, request: PlanRequest, overflow: Overflow, folder: Path
 ) -> tuple[Plan, PieceLoss, Counts, PlanMetrics]:
     """Plan all samples of a store, and check the plan.
 
@@ -87,22 +87,22 @@ def plan_store(
         PlanError: the plan broke an invariant, which is a bug.
     """
     samples = samples_of_store(store)
-    require_memory(samples.num_wanted, rules)
-    lengths, chosen = samples.lengths, samples.chosen(rules.seed)
-    capacity = rules.groups[-1].capacity
+    require_memory(samples.num_wanted, request)
+    lengths, chosen = samples.lengths, samples.chosen(request.seed)
+    capacity = request.groups[-1].capacity
     if overflow == "error":
         _refuse_overflow(store, lengths, chosen, capacity)
     pieces = make_pieces(lengths, chosen, capacity, overflow)
     if not len(pieces):
         raise NothingToPlanError(_why_nothing(store, chosen, capacity, folder))
-    plan = build_plan(pieces, rules)
+    plan = build_plan(pieces, request)
     pieces = plan.pieces  # The packing may have cut them.
     kept = chosen if overflow != "drop" else kept_samples(lengths, chosen, capacity)
     check_pieces(pieces, lengths, kept, is_whole=overflow != "truncate")
     check_plan(plan)
     loss = _piece_loss(store, lengths, pieces)
     counts = _counts(store, sample_counts(lengths, chosen, pieces, capacity, overflow), loss)
-    metrics = plan_stats(plan, rules, samples.sources)
+    metrics = plan_stats(plan, request, samples.sources)
     return plan, loss, counts, metrics
 
 

@@ -8,7 +8,6 @@ state of any generation can be resumed.
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.config import PlanConfig, validate
-from packer_cli.config.rules import plan_rules
-from packer_cli.config.strategies import STRATEGIES
+from packer_cli.config.rules import plan_request
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError, FormatError, InputError
 from packer_cli.files import fingerprint, remove_folder
@@ -28,10 +26,12 @@ from packer_cli.format.epochs import MAX_EPOCH, find_epoch, repeat_order
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.schema import generation_path
 from packer_cli.plan.core.check import check_plan
+from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.types import Int64Array, Plan, Schedule
 from packer_cli.plan.figures import plan_stats
-from packer_cli.plan.resume import DealRules, check_rest, deal_epoch, rest_of_epoch, short_packs
-from packer_cli.plan.rules import PlanRules
+from packer_cli.plan.resume import check_rest, rest_of_epoch, short_packs
+from packer_cli.plan.strategies.protocol import PlanRequest
+from packer_cli.plan.strategies.registry import find_strategy
 from packer_cli.remote.names import as_path, path_from
 from packer_cli.shards.entries import file_info, shared_replicas
 from packer_cli.shards.manifest import read_manifest, write_manifest
@@ -39,7 +39,7 @@ from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header,
 from packer_cli.shards.repair import generation_schedules
 from packer_cli.shards.stage import is_of_plan, write_epochs
 from packer_cli.shards.stop import Stop, read_state
-from packer_cli.sizes import counted, format_tokens
+from packer_cli.sizes import counted
 from packer_cli.stages.output import locked_output
 from packer_cli.tokens.store import TokenStore
 
@@ -72,7 +72,7 @@ def run_rebalance(
         f"{counted(first.num_steps, 'step')}; whole epochs have {counted(overall.num_iterations, 'iteration')}, "
         f"{counted(overall.num_steps, 'step')} ({watch})"
     )
-    keeps_steps = STRATEGIES[manifest.config.plan["strategy"]].has_packers
+    keeps_steps = find_strategy(manifest.config.plan["strategy"]).plans_streams
     if not keeps_steps and manifest.config.plan.get("global_tokens") is None and num_gpus != before.num_gpus:
         say(
             f"each iteration is one step, so a step holds {num_gpus / before.num_gpus:.3g} times the packs that it "
@@ -98,8 +98,9 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
         PlanError: the new schedule broke an invariant, which is a bug.
     """
     manifest = read_manifest(folder)
-    _check_gpus(manifest, num_gpus)
     config = {**manifest.config.plan, "gpus": num_gpus}
+    groups = [Group(capacity=group.capacity, **group.layout.sizes) for group in manifest.groups]
+    find_strategy(config["strategy"]).require_gpus(groups, num_gpus)
     if global_tokens is not None:
         config["global_tokens"] = global_tokens
     if _is_in_force(manifest, stop, config):
@@ -112,12 +113,12 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
         )
     source = _generation(manifest, stop, folder)
     origin, left = _remaining(folder, manifest, plan, source, stop)
-    rules = plan_rules(validate(PlanConfig, config))
+    request = plan_request(validate(PlanConfig, config))
     own_fingerprint = fingerprint(asdict(origin), config, REBALANCE_VERSION)
     if own_fingerprint == manifest.fingerprint:
         return manifest, False
     is_short = short_packs(plan.epochs[0], plan.packs, plan.groups)
-    schedules = _schedules(plan, origin, left, is_short, rules)
+    schedules = _schedules(plan, origin, left, is_short, request)
     dealt = replace(plan, num_gpus=num_gpus)
     whole = schedules[1:] if origin.step else schedules
     check_plan(replace(dealt, epochs=tuple(whole)))
@@ -136,7 +137,7 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
         schedules=file_info(folder, f"{path}/{SCHEDULES_NAME}"),
         history=(*manifest.history, manifest.generation),
         origin=origin,
-        metrics=plan_stats(replace(dealt, epochs=tuple(whole)), rules, sources),
+        metrics=plan_stats(replace(dealt, epochs=tuple(whole)), request, sources),
         config=replace(manifest.config, plan=config),
     )
     write_manifest(folder, new)
@@ -154,33 +155,6 @@ def plan_in_force(folder: Path) -> Plan:
     schedules = generation_schedules(folder, manifest.generation, plan)
     whole = [schedule for schedule, epoch in zip(schedules, manifest.epochs, strict=True) if epoch.first_step == 0]
     return replace(plan, num_gpus=manifest.num_gpus, epochs=tuple(whole))
-
-
-def _check_gpus(manifest: Manifest, num_gpus: int) -> None:
-    strategy = STRATEGIES.get(manifest.config.plan["strategy"])
-    if strategy and strategy.plans_steps:
-        raise ConfigError(
-            f"--strategy {manifest.config.plan['strategy']} divides the GPUs of each step among pipelines for the "
-            f"samples of that step, which rebalance cannot change; pack again with --gpus {num_gpus}"
-        )
-    if strategy and strategy.mixes_degrees:
-        largest = max(group.layout.num_gpus for group in manifest.groups)
-        if num_gpus < largest:
-            raise ConfigError(
-                f"--gpus {num_gpus}: the largest replicas have {largest} GPUs, and the shards stay as they are; "
-                f"choose {largest} or more, or pack again with other --groups"
-            )
-        return
-    multiple = math.lcm(*(group.layout.num_gpus for group in manifest.groups))
-    for group in manifest.groups:
-        if num_gpus % group.layout.num_gpus:
-            below = num_gpus // multiple * multiple
-            choices = " or ".join(str(number) for number in (below, below + multiple) if number)
-            raise ConfigError(
-                f"--gpus {num_gpus}: a replica of group {format_tokens(group.capacity)} has "
-                f"{counted(group.layout.num_gpus, 'GPU')}, which must divide it, since the shards stay as they are; "
-                f"choose {choices}, or pack again with other --groups"
-            )
 
 
 def _is_in_force(manifest: Manifest, stop: Stop, config: dict[str, Any]) -> bool:
@@ -253,26 +227,17 @@ def _refuse_inside(
 
 
 def _schedules(
-    plan: Plan, origin: Origin, left: Int64Array, is_short: NDArray[np.bool_], rules: PlanRules
+    plan: Plan, origin: Origin, left: Int64Array, is_short: NDArray[np.bool_], request: PlanRequest
 ) -> list[Schedule]:
     """Schedules of the rest of the epoch and of the whole epochs after it: as many as requested, at least one."""
-    steps = rules.steps
+    steps = request.steps
     curriculum = max(0, steps.curriculum_steps - origin.step) if origin.epoch == 0 else 0
     windows = replace(steps.windows, first_step=origin.step) if steps.windows else None
-    deal_rules = DealRules(
-        num_gpus=rules.num_gpus,
-        balance=rules.balance,
-        steps=replace(steps, curriculum_steps=curriculum, windows=windows),
-        seed=rules.seed,
-        linear=rules.evened,
-        lockstep=rules.lockstep,
-        replica_costs=rules.replica_costs,
-        keeps_steps=rules.wlb is not None,
-    )
+    dealt = replace(request, steps=replace(steps, curriculum_steps=curriculum, windows=windows))
     every = np.arange(len(plan.packs))
-    stop = max(rules.epochs, origin.epoch + (2 if origin.step else 1))
+    stop = max(request.epochs, origin.epoch + (2 if origin.step else 1))
     return [
-        deal_epoch(plan, left if epoch == origin.epoch else every, is_short, deal_rules, epoch)
+        request.strategy.rest(plan, left if epoch == origin.epoch else every, is_short, dealt, epoch)
         for epoch in range(origin.epoch, stop)
     ]
 

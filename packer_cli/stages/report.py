@@ -12,12 +12,12 @@ from packer_cli.compare.row_figures import RowFigures
 from packer_cli.compare.rows import Row, own_row_first, parse_rows, strategy_rows
 from packer_cli.compare.savings import plan_simulation
 from packer_cli.config import GpuConfig, PlanConfig
-from packer_cli.config.strategies import STRATEGIES
 from packer_cli.engine.local import default_workers
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.files import atomic_file
 from packer_cli.format.metrics import PlanFigures
 from packer_cli.plan.core.samples import Samples
+from packer_cli.plan.strategies.registry import STRATEGIES
 from packer_cli.report.build import build_page
 from packer_cli.report.charts.base import Chart
 from packer_cli.report.facts import Facts, PlanFacts, Prediction, Sources
@@ -127,14 +127,14 @@ def _planned(
     comparison, why_not = None, ""
     if strategies == NO_STRATEGIES:
         why_not = GIVE_STRATEGIES
-    elif STRATEGIES[found.config.strategy].plans_steps:
+    elif STRATEGIES[found.config.strategy].finds_layouts:
         why_not = f"Strategy {found.config.strategy} works out groups of its own, with which others cannot plan."
     else:
         comparison = _compared(found, samples, gpu, prediction, strategies, workers)
     return PlanFacts(
         plan=plan,
         config=found.config,
-        rules=found.rules,
+        request=found.request,
         counts=found.counts,
         metrics=found.metrics,
         baseline=found.baseline,

@@ -23,12 +23,11 @@ from packer_cli.plan.core.pieces import make_pieces
 from packer_cli.plan.core.segments import attention_segments
 from packer_cli.plan.core.sharding import cp_imbalance, predict_seconds
 from packer_cli.plan.core.types import Int32Array, Int64Array, Plan
-from packer_cli.plan.packing import REGISTRY
-from packer_cli.plan.rules import PlanRules
 from tests.benchmark.frontier import shared_lengths
 from tests.benchmark.paper_times import LLAMA_8B, model_of
 from tests.benchmark.report import seconds, table
 from tests.naive.sharding import runs
+from tests.requests import request
 
 CP = 4
 WINDOWS = (65_536, 131_072)
@@ -90,13 +89,9 @@ def _mixes(window: int) -> Iterator[tuple[str, Int32Array]]:
 
 
 def _plan(lengths: Int32Array, window: int, packing: str) -> Plan:
-    algorithm = REGISTRY[packing]
     order = np.random.default_rng(1).permutation(len(lengths))
     pieces = make_pieces(lengths[order], np.arange(len(lengths)), window, "split")
-    rules = PlanRules(
-        groups=(Group(capacity=window),), num_gpus=1, algorithm=algorithm, packing_options=algorithm.options()
-    )
-    return build_plan(pieces, rules)
+    return build_plan(pieces, request((Group(capacity=window),), 1, packing))
 
 
 def _cases() -> Iterator[tuple[int, list[str], Plan]]:

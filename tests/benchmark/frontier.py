@@ -17,14 +17,13 @@ from packer_cli.plan.core.metrics import least_works, measure
 from packer_cli.plan.core.pieces import make_pieces
 from packer_cli.plan.core.randomness import measure_randomness
 from packer_cli.plan.kernels.balance import parse_balance
-from packer_cli.plan.packing import REGISTRY
-from packer_cli.plan.rules import PlanRules
 from packer_cli.stages.tokenize import run_tokenize
 from packer_cli.stages.workers import make_engine
 from packer_cli.tokens.store import TokenStore
 from tests.benchmark.plan import mix128k, short4k
 from tests.benchmark.report import seconds, table
 from tests.benchmark.rival import corpora
+from tests.requests import request
 
 _BALANCES = [
     order + refine for order in ("none", "window:4", "window:16", "window:64", "sort") for refine in ("", "+refine")
@@ -99,15 +98,7 @@ def _row(
     groups: tuple[Group, ...],
     num_gpus: int,
 ) -> list[str]:
-    algorithm = REGISTRY[_PACKING]
-    rules = PlanRules(
-        groups=groups,
-        num_gpus=num_gpus,
-        algorithm=algorithm,
-        packing_options=algorithm.options(),
-        balance=parse_balance(balance),
-        fill="balanced",
-    )
+    rules = request(groups, num_gpus, _PACKING, balance=parse_balance(balance), fill="balanced")
     pieces = make_pieces(lengths, np.arange(len(lengths), dtype=np.int64), groups[-1].capacity, "split")
     start = time.perf_counter()
     plan = build_plan(pieces, rules)

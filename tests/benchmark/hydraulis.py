@@ -11,8 +11,11 @@ from typing import NamedTuple
 import numpy as np
 
 from packer_cli.plan.core.types import Int32Array, Int64Array
-from packer_cli.plan.strategies.hydraulis import SchemeCosts, plan_data_set, plan_step, solve_step
+from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
+from packer_cli.plan.strategies.hydraulis.data_set import plan_data_set
 from packer_cli.plan.strategies.hydraulis.layouts import kinds_of
+from packer_cli.plan.strategies.hydraulis.programs import solve_step
+from packer_cli.plan.strategies.hydraulis.step import plan_step
 from tests.benchmark.report import seconds, table
 from tests.plan.strategies.hydraulis import FITTED, fitted_costs, random_step
 

@@ -17,17 +17,17 @@ from packer_cli.cost.analytic import Assumptions, analytic_model
 from packer_cli.cost.gpus import parse_gpu
 from packer_cli.cost.models import GpuModel
 from packer_cli.cost.shape import ModelShape
-from packer_cli.plan.build import assemble, pack_sizes
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.types import Int32Array, Pieces, Plan
-from packer_cli.plan.packing import REGISTRY
-from packer_cli.plan.rules import PlanRules
-from packer_cli.plan.strategies.flexsp import DegreeCosts, plan_batches
+from packer_cli.plan.strategies.assemble import assemble, pack_sizes
 from packer_cli.plan.strategies.flexsp.arrange import arrange
+from packer_cli.plan.strategies.flexsp.batches import plan_batches
+from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
 from packer_cli.simulate.epoch import PARTS, Simulation, simulate
 from tests.benchmark.paper import HBP, HIERARCHICAL, NAIVE, NUM_GPUS, OURS, Mix, Options, make_plan
 from tests.benchmark.report import table
+from tests.requests import request
 
 LLAMA_8B = ModelShape(
     num_layers=32, hidden_size=4096, num_heads=32, num_kv_heads=8, head_dim=128, ffn_size=14336,
@@ -99,20 +99,16 @@ def make_plans(lengths: Int32Array, model: GpuModel) -> dict[str, Plan]:
 def plan_flexsp(lengths: Int32Array, model: GpuModel) -> Plan:
     """FlexSP as published: consecutive batches of the samples in the order given, each planned for itself."""
     costs = degree_costs(model, NUM_GPUS, GPU_TOKENS, LAYERS)
-    algorithm = REGISTRY["isf"]  # Which is not asked.
     groups = tuple(
         Group(capacity=GPU_TOKENS * degree, sp_size=degree, checkpoint_layers=LAYERS)
         for degree in costs.degrees.tolist()
     )
-    rules = PlanRules(
-        groups=groups, num_gpus=NUM_GPUS, algorithm=algorithm, packing_options=algorithm.options(),
-        replica_costs=costs,
-    )  # fmt: skip
+    asked = request(groups, NUM_GPUS, strategy="flexsp")
     start = np.zeros(len(lengths), dtype=np.int64)
     pieces = Pieces(samples=None, start=start, length=lengths)
     batches = plan_batches(lengths, costs, NUM_GPUS, BATCH_TOKENS)
     by_group, iterations = arrange(batches.iterations, lengths, costs, groups, NUM_GPUS)
-    plan = assemble(pieces, by_group, iterations, pack_sizes(by_group, lengths, rules), rules)
+    plan = assemble(pieces, by_group, iterations, pack_sizes(by_group, lengths, asked), asked, costs)
     check_plan(plan)
     return plan
 

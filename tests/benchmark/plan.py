@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from packer_cli.config import PlanConfig
-from packer_cli.config.rules import plan_rules
+from packer_cli.config.rules import plan_request
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.bounds import packs_lower_bound
 from packer_cli.plan.core.check import check_plan
@@ -18,7 +18,7 @@ from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.pieces import make_pieces
 from packer_cli.plan.core.types import Pieces
 from packer_cli.plan.packing import REGISTRY, PackingAlgorithm
-from packer_cli.plan.rules import PlanRules
+from packer_cli.plan.strategies.protocol import PlanRequest
 from tests.benchmark.measure import repeat
 from tests.benchmark.report import seconds, table, times, versions
 
@@ -59,10 +59,10 @@ def _short(generator: np.random.Generator, num_samples: int, longest: int) -> np
     return lengths
 
 
-def production_rules(packing: str | None = None) -> PlanRules:
+def production_rules(packing: str | None = None) -> PlanRequest:
     """The rules of `hbpack plan --groups 16k:1,128k:8 --gpus 32`, with default options except maybe `packing`."""
     config = PlanConfig(groups=GROUPS, gpus=NUM_GPUS)
-    return plan_rules(config.model_copy(update={"packing": packing}) if packing else config)
+    return plan_request(config.model_copy(update={"packing": packing}) if packing else config)
 
 
 def run(work: Path, runs: int) -> str:

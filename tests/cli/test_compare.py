@@ -226,13 +226,13 @@ def row_without_a_solver(task):
 
     solver._has_highs = lambda: False
     pulp.COIN_CMD.available = lambda self: False
-    if task.rules.algorithm.name == "ffd":
+    if task.request.algorithm.name == "ffd":
         os.kill(os.getpid(), signal.SIGKILL)
-    if task.rules.algorithm.name == "ffs":
+    if task.request.algorithm.name == "ffs":
         os._exit(3)
-    if task.rules.algorithm.name == "bfs":
+    if task.request.algorithm.name == "bfs":
         raise MemoryError
-    if task.rules.algorithm.name == "kk":
+    if task.request.algorithm.name == "kk":
         raise KeyError("a bug")
     return row_figures(task)
 

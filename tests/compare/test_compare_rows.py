@@ -71,9 +71,9 @@ def test_a_row_for_each_strategy():
     *sorting, steps, padded = rows
     assert (padded.kind, padded.config.packing, padded.config.balance) == ("baseline", "padded", "none")
     assert {row.config.balance for row in sorting} == {"window:2"}
-    assert [row.rules.algorithm.name for row in sorting] == ["bfs", "isf", "isf", "sorted"]
-    assert [len(row.rules.groups) for row in rows] == [2, 2, 1, 1, 1, 1]
-    assert steps.rules.wlb.packer.name == "delay"
+    assert [row.request.algorithm.name for row in sorting] == ["bfs", "isf", "isf", "sorted"]
+    assert [len(row.request.groups) for row in rows] == [2, 2, 1, 1, 1, 1]
+    assert steps.request.algorithm.name == "delay"
     assert names(strategy_rows("naive,hbp", config())) == ["naive", "hbp"]
     assert names(strategy_rows("padded,hbp", config())) == ["hbp", "padded"]
     assert names(strategy_rows("padded,hbp", config(max_samples=4))) == ["hbp"]

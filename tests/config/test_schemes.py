@@ -6,11 +6,11 @@ import itertools
 
 import pytest
 
-from packer_cli.config.schemes import find_schemes
 from packer_cli.cost.analytic import analytic_model
 from packer_cli.cost.gpus import parse_gpu
 from packer_cli.cost.shape import ModelShape
 from packer_cli.format.layout import Layout
+from packer_cli.plan.strategies.hydraulis.schemes import find_schemes
 
 SHAPE = ModelShape(
     num_layers=32, hidden_size=4096, num_heads=32, num_kv_heads=8, head_dim=128, ffn_size=14336, vocabulary_size=128256

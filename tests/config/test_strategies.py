@@ -11,10 +11,13 @@ import pytest
 from packer_cli.config import PlanConfig, validate
 from packer_cli.config.auto_groups import GIVE
 from packer_cli.config.groups import parse_group
-from packer_cli.config.rules import plan_rules, with_known_cost
-from packer_cli.config.strategies import STRATEGIES
+from packer_cli.config.rules import plan_request, with_known_cost
 from packer_cli.errors import ConfigError
 from packer_cli.plan.core.groups import Group
+from packer_cli.plan.strategies.flexsp.costs import degree_costs
+from packer_cli.plan.strategies.hydraulis import schemes
+from packer_cli.plan.strategies.hydraulis.costs import scheme_costs
+from packer_cli.plan.strategies.registry import STRATEGIES
 
 UNKNOWN_DEGREE = (
     "SP degree 64 is none of those that the model of the GPUs knows: 1, 2, 4, 8, 16, 32; plan "
@@ -25,15 +28,13 @@ GIVEN = {"groups": "16k:1,128k:8", "gpus": 8}
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_what_is_not_given_is_the_strategys(name):
-    needed = {"global_tokens": 2**20} if STRATEGIES[name].plans_steps else {}
+    needed = {"global_tokens": 2**20} if "tokens of a step" in STRATEGIES[name].needs else {}
     config = PlanConfig(**GIVEN, **needed, strategy=name)
     defaults = {key: field.default for key, field in PlanConfig.model_fields.items()} | STRATEGIES[name].defaults
     for key in ("packing", "fill", "balance", "curriculum_steps", "cost", "seed"):
         assert getattr(config, key) == defaults[key]
-    groups = {
-        "given": "16k:1,128k:8", "longest": "128k:8", "degrees": "16k:1,32k:2,64k:4,128k:8", "schemes": "128k:8",
-    }  # fmt: skip
-    assert ",".join(map(str, config.groups)) == groups[STRATEGIES[name].groups]
+    groups = {"balanced": "16k:1,128k:8", "hbp": "16k:1,128k:8", "flexsp": "16k:1,32k:2,64k:4,128k:8"}
+    assert ",".join(map(str, config.groups)) == groups.get(name, "128k:8")
     assert config.model_fields_set == {"groups", "gpus", "strategy", *needed}
 
 
@@ -96,7 +97,7 @@ def test_flexsp_records_what_was_predicted(tmp_path):
     assert constant[1] > constant[0] > 0
     again = PlanConfig(**known.decisions())
     assert with_known_cost(again) == again
-    assert plan_rules(again).replica_costs.rates.tolist() == [list(x) for x in zip(*known.group_costs, strict=True)]
+    assert degree_costs(plan_request(again)).rates.tolist() == [list(x) for x in zip(*known.group_costs, strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -123,11 +124,11 @@ def test_hydraulis_records_its_schemes_and_what_was_predicted(tmp_path):
     again = PlanConfig(**known.decisions())
     assert with_known_cost(again) == again
     assert again.lockstep == "1"
-    rules = plan_rules(again)
+    rules = plan_request(again)
     assert rules.lockstep == 1
-    assert rules.replica_costs is None
-    assert rules.scheme_costs.rates[:3].T.tolist() == [list(each) for each in known.group_costs]
-    assert rules.scheme_costs.enough.min() == 384
+    costs = scheme_costs(rules)
+    assert costs.rates[:3].T.tolist() == [list(each) for each in known.group_costs]
+    assert costs.enough.min() == 384
 
 
 @pytest.mark.parametrize(
@@ -223,7 +224,7 @@ def test_the_schemes_of_hydraulis_decide_whether_attention_times_are_needed(monk
     profile["pieces"] = [{"queries": 1, "keys": 256, "seconds": 1.0}]
     (tmp_path / "profile.json").write_text(json.dumps(profile))
     scheme = SimpleNamespace(group=Group(capacity=2**16, cp_size=2), rates=(1.0, 1.0, 0.0))
-    monkeypatch.setattr("packer_cli.config.rules.find_schemes", lambda *_: [scheme])
+    monkeypatch.setattr(schemes, "find_schemes", lambda *_: [scheme])
     monkeypatch.setattr("packer_cli.config.rules._load", lambda *_, **__: SimpleNamespace(cost=None, memory=None))
     options = {"groups": "64k", "gpus": 8, "global_tokens": 2**20, "profile": str(tmp_path / "profile.json")}
     config = with_known_cost(validate(PlanConfig, {**options, "strategy": "hydraulis"}))

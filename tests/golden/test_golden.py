@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from packer_cli.config.strategies import STRATEGIES
+from packer_cli.plan.strategies.registry import STRATEGIES
 from tests.golden.cases import hash_of_case, hashes_of_chain, make_world, read_golden
 
 GOLDEN = read_golden()

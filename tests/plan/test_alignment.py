@@ -19,9 +19,9 @@ from packer_cli.plan.core.schedule import StepRules
 from packer_cli.plan.core.types import FILLER
 from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY
-from packer_cli.plan.resume import DealRules, deal_epoch, short_packs
-from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
-from tests.plan.test_build import rules, whole
+from packer_cli.plan.resume import short_packs
+from tests.plan.test_build import whole
+from tests.requests import request
 
 
 def up(length, align):
@@ -45,7 +45,7 @@ def aligned_cases(draw):
     fill = draw(st.sampled_from(["balanced", "greedy", "longest"]))
     balance = parse_balance(draw(st.sampled_from(["none", "sort", "refine"])))
     linear = draw(st.sampled_from([0, 300]))
-    return lengths, rules(
+    return lengths, request(
         groups, num_gpus, packing, fill=fill, balance=balance, linear=linear, seed=draw(st.integers(0, 9))
     )
 
@@ -64,21 +64,15 @@ def assert_rows_hold(plan):
 
 @given(case=aligned_cases())
 def test_no_row_outgrows_its_capacity(case):
-    lengths, plan_rules = case
+    lengths, asked = case
     lengths, samples = np.array(lengths, dtype=np.int32), np.arange(len(lengths))
-    plan = build_plan(make_pieces(lengths, samples, plan_rules.groups[-1].capacity, "split"), plan_rules)
+    plan = build_plan(make_pieces(lengths, samples, asked.groups[-1].capacity, "split"), asked)
     check_plan(plan)
     check_pieces(plan.pieces, lengths, samples, is_whole=True)
     assert_rows_hold(plan)
-    deal_rules = DealRules(
-        num_gpus=2 * plan.num_gpus,
-        balance=plan_rules.balance,
-        steps=plan_rules.steps,
-        seed=1,
-        linear=plan_rules.linear,
-    )
+    dealing = replace(asked, num_gpus=2 * plan.num_gpus, seed=1)
     is_short = short_packs(plan.epochs[0], plan.packs, plan.groups)
-    again = deal_epoch(plan, np.arange(len(plan.packs)), is_short, deal_rules, epoch=1)
+    again = dealing.strategy.rest(plan, np.arange(len(plan.packs)), is_short, dealing, epoch=1)
     dealt = replace(plan, num_gpus=2 * plan.num_gpus, epochs=(again,))
     check_plan(dealt)
     assert_rows_hold(dealt)
@@ -88,7 +82,7 @@ def test_no_row_outgrows_its_capacity(case):
 def test_lengths_that_need_no_padding_are_planned_as_without(packing):
     lengths = 16 * np.random.default_rng(0).integers(1, 33, 300)
     plans = [
-        build_plan(whole(lengths), rules([Group(capacity=512, align=align)], 4, packing, fill="balanced"))
+        build_plan(whole(lengths), request([Group(capacity=512, align=align)], 4, packing, fill="balanced"))
         for align in (1, 16)
     ]
     for name in ("offsets", "pieces", "group"):
@@ -102,22 +96,16 @@ def test_lengths_that_need_no_padding_are_planned_as_without(packing):
 )
 def test_mixed_degrees_hold_too(lengths, align, window):
     groups = [Group(capacity=400 * degree, sp_size=degree, align=align) for degree in (1, 2, 4)]
-    costs = DegreeCosts(
-        degrees=np.array([1, 2, 4]),
-        quadratic=np.array([1e-9, 6e-10, 3e-10]),
-        linear=np.array([1e-6, 6e-7, 4e-7]),
-        constant=np.full(3, 1e-4),
-        capacity=np.array([group.capacity for group in groups]),
-    )
+    rates = ((1e-9, 1e-6, 1e-4), (6e-10, 6e-7, 1e-4), (3e-10, 4e-7, 1e-4))
     balance = parse_balance(f"window:{window}" if window else "sort")
-    plan = build_plan(whole(lengths), rules(groups, 8, replica_costs=costs, balance=balance))
+    plan = build_plan(whole(lengths), request(groups, 8, strategy="flexsp", rates=rates, balance=balance))
     check_plan(plan)
     assert_rows_hold(plan)
 
 
 def test_the_checker_sees_rows_that_alignment_overfills():
     lengths = [100, 28] * 8
-    plan = build_plan(whole(lengths), rules([Group(capacity=128)], 2))
+    plan = build_plan(whole(lengths), request([Group(capacity=128)], 2))
     aligned = replace(plan, groups=(Group(capacity=128, align=16),))
     with pytest.raises(PlanError) as error:
         check_plan(aligned)
@@ -125,7 +113,7 @@ def test_the_checker_sees_rows_that_alignment_overfills():
 
 
 def test_the_checker_sees_a_row_too_short_for_aligned_samples():
-    plan = build_plan(whole([100, 28] * 8), rules([Group(capacity=256, align=16)], 2))
+    plan = build_plan(whole([100, 28] * 8), request([Group(capacity=256, align=16)], 2))
     for schedule in plan.epochs:
         schedule.slot_row_length[:] = [
             plan.pieces.length[plan.packs.pieces[plan.packs.offsets[k] : plan.packs.offsets[k + 1]]].sum()
@@ -136,24 +124,26 @@ def test_the_checker_sees_a_row_too_short_for_aligned_samples():
 
 
 def test_padding_of_alignment_is_told_apart():
-    plan = build_plan(whole([90] * 4), rules([Group(capacity=128, align=16)], 2))
+    plan = build_plan(whole([90] * 4), request([Group(capacity=128, align=16)], 2))
     figures = measure(plan)
     # Rows of 128 tokens, each with 90 real ones, 6 that align them, and 32 at the end.
     assert (figures.num_tokens, figures.pr, figures.alignment_pr) == (360, 38 / 128, 6 / 128)
-    assert measure(build_plan(whole([90] * 4), rules([Group(capacity=128)], 2))).alignment_pr is None
+    assert measure(build_plan(whole([90] * 4), request([Group(capacity=128)], 2))).alignment_pr is None
 
 
 def test_steps_count_real_tokens():
-    counted = build_plan(whole([17] * 32), rules([Group(capacity=64, align=32)], 1, steps=StepRules(global_tokens=68)))
+    counted = build_plan(
+        whole([17] * 32), request([Group(capacity=64, align=32)], 1, steps=StepRules(global_tokens=68))
+    )
     assert np.bincount(counted.epochs[0].iteration_step).tolist() == [2] * 8
 
 
 def test_a_capacity_that_aligned_samples_cannot_fill_is_refused():
     with pytest.raises(ValueError) as error:
-        rules([Group(capacity=1000, align=16)], 1)
+        request([Group(capacity=1000, align=16)], 1)
     assert str(error.value) == (
         "the capacity of group 1000:1 must be a multiple of its align, 16 tokens; choose 992 or 1008, or another align"
     )
     for capacity, choice in ((2**31 - 1, 2**31 - 16), (5, 16)):
         with pytest.raises(ValueError, match=f"choose {choice}, or another align"):
-            rules([Group(capacity=capacity, align=16)], 1)
+            request([Group(capacity=capacity, align=16)], 1)

@@ -18,26 +18,14 @@ from packer_cli.plan.core.samples import weighted_samples
 from packer_cli.plan.core.schedule import StepRules
 from packer_cli.plan.core.types import FILLER, Pieces
 from packer_cli.plan.kernels.balance import parse_balance
-from packer_cli.plan.packing import REGISTRY, parse_packing
-from packer_cli.plan.rules import PlanRules
+from packer_cli.plan.packing import REGISTRY
 from packer_cli.sizes import TokenShare
+from tests.requests import request
 
 
 def whole(lengths):
     lengths = np.array(lengths, dtype=np.int32)
     return Pieces(samples=None, start=np.zeros(len(lengths), dtype=np.int32), length=lengths)
-
-
-def rules(groups, num_gpus, packing="isf", linear=0, **options):
-    algorithm, packing_options = parse_packing(packing, REGISTRY)
-    return PlanRules(
-        groups=tuple(groups),
-        num_gpus=num_gpus,
-        algorithm=algorithm.with_linear(linear),
-        packing_options=packing_options,
-        linear=linear,
-        **options,
-    )
 
 
 @st.composite
@@ -47,7 +35,7 @@ def settings_of_plans(draw):
     capacities = sorted(draw(st.sets(st.integers(4, 2000), min_size=1, max_size=4)))
     groups = [Group(capacity=c, sp_size=draw(st.sampled_from(degrees))) for c in capacities]
     lengths = draw(st.lists(st.integers(1, capacities[-1]), min_size=1, max_size=150))
-    return lengths, rules(
+    return lengths, request(
         groups,
         num_gpus,
         draw(st.sampled_from([name for name, algorithm in REGISTRY.items() if not algorithm.needs_one_group])),
@@ -66,8 +54,8 @@ def settings_of_plans(draw):
 
 @given(case=settings_of_plans())
 def test_every_plan_passes_the_checker(case):
-    lengths, plan_rules = case
-    plan = build_plan(whole(lengths), plan_rules)
+    lengths, asked = case
+    plan = build_plan(whole(lengths), asked)
     check_plan(plan)
     # Independently of the checker: each sample once, in a group that is long enough.
     packed = [plan.packs.pieces[a:b] for a, b in zip(plan.packs.offsets[:-1], plan.packs.offsets[1:], strict=True)]
@@ -81,8 +69,8 @@ def test_every_plan_passes_the_checker(case):
 
 @given(case=settings_of_plans())
 def test_a_plan_depends_on_its_seed_alone(case):
-    lengths, plan_rules = case
-    first, second = (build_plan(whole(lengths), plan_rules) for _ in range(2))
+    lengths, asked = case
+    first, second = (build_plan(whole(lengths), asked) for _ in range(2))
     for name in ("offsets", "pieces", "group"):
         assert np.array_equal(getattr(first.packs, name), getattr(second.packs, name))
     for a, b in zip(first.epochs, second.epochs, strict=True):
@@ -93,7 +81,7 @@ def test_a_plan_depends_on_its_seed_alone(case):
 def plan():
     rng = np.random.default_rng(0)
     lengths = np.concatenate([rng.integers(1, 400, 300), rng.integers(1000, 8000, 20)])
-    return build_plan(whole(lengths), rules([Group(capacity=1024), Group(capacity=8192, sp_size=4)], 8, epochs=2))
+    return build_plan(whole(lengths), request([Group(capacity=1024), Group(capacity=8192, sp_size=4)], 8, epochs=2))
 
 
 def test_packs_are_numbered_in_order_of_use(plan):
@@ -114,7 +102,7 @@ def test_packs_are_numbered_in_order_of_use(plan):
     ],
 )
 def test_leftover_packs_are_spread_over_all_ranks(num_samples, sizes):
-    plan = build_plan(whole([10] * num_samples), rules([Group(capacity=100)], 4))
+    plan = build_plan(whole([10] * num_samples), request([Group(capacity=100)], 4))
     check_plan(plan)
     schedule = plan.epochs[0]
     assert schedule.num_iterations == 3
@@ -125,18 +113,18 @@ def test_leftover_packs_are_spread_over_all_ranks(num_samples, sizes):
 
 def test_rows_of_a_spread_iteration_are_short():
     """Padding to the row length then wastes little."""
-    plan = build_plan(whole([128] * 50), rules([Group(capacity=1280)], 4))
+    plan = build_plan(whole([128] * 50), request([Group(capacity=1280)], 4))
     assert sorted(plan.epochs[0].slot_row_length.tolist()) == [*[768] * 4, *[896] * 4]
 
 
 def test_fillers_stand_in_only_where_samples_are_too_few():
-    plan = build_plan(whole([100, 100, 100]), rules([Group(capacity=100)], 2))
+    plan = build_plan(whole([100, 100, 100]), request([Group(capacity=100)], 2))
     check_plan(plan)
     assert (plan.epochs[0].slot_pack == FILLER).sum() == 1
 
 
 def test_more_ranks_than_samples():
-    plan = build_plan(whole([5]), rules([Group(capacity=100, sp_size=2)], 8))
+    plan = build_plan(whole([5]), request([Group(capacity=100, sp_size=2)], 8))
     check_plan(plan)
     assert plan.epochs[0].slot_pack.tolist().count(FILLER) == 3
 
@@ -145,7 +133,7 @@ def test_curriculum_takes_the_short_groups_first(plan):
     lengths = plan.pieces.length
     longer = build_plan(
         whole(lengths),
-        rules([Group(capacity=1024), Group(capacity=8192, sp_size=4)], 8, steps=StepRules(curriculum_steps=3)),
+        request([Group(capacity=1024), Group(capacity=8192, sp_size=4)], 8, steps=StepRules(curriculum_steps=3)),
     )
     check_plan(longer)
     schedule = longer.epochs[0]
@@ -157,7 +145,7 @@ def test_curriculum_takes_the_short_groups_first(plan):
 
 def test_curriculum_of_one_group_takes_the_short_samples_first():
     lengths = np.concatenate([np.full(400, 50), np.full(20, 1000)])
-    one = rules([Group(capacity=1000)], 4, balance=parse_balance("sort"), steps=StepRules(curriculum_steps=3))
+    one = request([Group(capacity=1000)], 4, balance=parse_balance("sort"), steps=StepRules(curriculum_steps=3))
     plan = build_plan(whole(lengths), one)
     check_plan(plan)
     schedule = plan.epochs[0]
@@ -168,7 +156,7 @@ def test_curriculum_of_one_group_takes_the_short_samples_first():
 
 
 def test_global_tokens_gather_iterations_into_steps():
-    plan = build_plan(whole([100] * 64), rules([Group(capacity=100)], 4, steps=StepRules(global_tokens=1600)))
+    plan = build_plan(whole([100] * 64), request([Group(capacity=100)], 4, steps=StepRules(global_tokens=1600)))
     check_plan(plan)
     assert plan.epochs[0].iteration_step.tolist() == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4
 

@@ -17,7 +17,8 @@ from packer_cli.plan.packing import REGISTRY
 from packer_cli.plan.packing.decompose import SHORTEST
 from tests.naive.packing import decompose
 from tests.plan.packing import run
-from tests.plan.test_build import rules, whole
+from tests.plan.test_build import whole
+from tests.requests import request
 
 ALGORITHM = REGISTRY["decompose"]
 
@@ -61,13 +62,13 @@ def test_no_piece_is_cut_below_the_alignment(lengths, align):
     assert [*zip(pieces.sample.tolist(), pieces.start.tolist(), pieces.length.tolist(), strict=True)] == expected
     padded = -(-pieces.length // align) * align
     assert padded.sum() == sum(-(-length // align) * align for length in lengths)
-    check_plan(build_plan(whole(lengths), rules([Group(capacity=1024, align=align)], 2, "decompose")))
+    check_plan(build_plan(whole(lengths), request([Group(capacity=1024, align=align)], 2, "decompose")))
 
 
 def test_the_curriculum_takes_short_pieces_first():
     lengths = np.random.default_rng(0).integers(64, 4096, 300)
     steps = StepRules(curriculum_steps=20)
-    one = rules([Group(capacity=4096)], 2, "decompose", steps=steps, balance=parse_balance("sort"))
+    one = request([Group(capacity=4096)], 2, "decompose", steps=steps, balance=parse_balance("sort"))
     plan = build_plan(whole(lengths), one)
     check_plan(plan)
     schedule = plan.epochs[0]
@@ -80,10 +81,10 @@ def test_the_curriculum_takes_short_pieces_first():
 
 def test_the_capacity_must_be_a_power_of_two():
     with pytest.raises(ValueError) as error:
-        rules([Group(capacity=1000)], 1, "decompose")
+        request([Group(capacity=1000)], 1, "decompose")
     assert str(error.value) == (
         "packing 'decompose' cuts samples into powers of two, so the capacity must be one, got 1000; give 512 or "
         "1024, or another packing"
     )
     with pytest.raises(ValueError, match="; give 1073741824, or another packing"):  # 2^31 tokens are too many.
-        rules([Group(capacity=2**30 + 1)], 1, "decompose")
+        request([Group(capacity=2**30 + 1)], 1, "decompose")

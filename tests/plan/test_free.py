@@ -17,9 +17,10 @@ from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.metrics import measure
 from packer_cli.plan.core.schedule import StepRules
 from packer_cli.plan.core.types import FILLER
-from packer_cli.plan.free import run_freely
+from packer_cli.plan.strategies.free import run_freely
 from tests.naive import free as naive
-from tests.plan.test_build import rules, settings_of_plans, whole
+from tests.plan.test_build import settings_of_plans, whole
+from tests.requests import request
 
 
 def slots_of(schedule):
@@ -29,8 +30,8 @@ def slots_of(schedule):
 
 @given(case=settings_of_plans(), has_times=st.booleans(), seed=st.integers(0, 99))
 def test_free_replicas_are_those_of_the_twin(case, has_times, seed):
-    lengths, plan_rules = case
-    plan = build_plan(whole(lengths), plan_rules)
+    lengths, asked = case
+    plan = build_plan(whole(lengths), asked)
     # Equal times too, so that ties are seen.
     times = np.random.default_rng(seed).integers(1, 4, len(plan.packs)).astype(float) if has_times else None
     free = [run_freely(schedule, len(plan.groups), times) for schedule in plan.epochs]
@@ -46,7 +47,7 @@ def test_free_replicas_are_those_of_the_twin(case, has_times, seed):
 def test_replicas_run_as_many_packs_as_their_time_allows():
     """One heavy pack on one GPU, four light ones on the other; no filler where a replica has a pack."""
     lengths = [[100], *[[20, 5]] * 4]
-    one = rules([Group(capacity=100)], 2, "none", linear=1, steps=StepRules(global_tokens=10_000), lockstep=1)
+    one = request([Group(capacity=100)], 2, "none", linear=1, steps=StepRules(global_tokens=10_000), lockstep=1)
     plan = build_plan(whole([length for pack in lengths for length in pack]), one)
     check_plan(plan)
     schedule = plan.epochs[0]
@@ -63,7 +64,7 @@ def test_replicas_run_as_many_packs_as_their_time_allows():
 def test_process_groups_are_limited():
     """GPU 0 in replicas of 2 to 34 GPUs, each in an iteration of its own with idle GPUs beside it."""
     degrees = range(2, 35)
-    plan = build_plan(whole([1] * 33 * 36), rules([Group(capacity=1)], 36, "none"))
+    plan = build_plan(whole([1] * 33 * 36), request([Group(capacity=1)], 36, "none"))
     groups = (Group(capacity=1), *(Group(capacity=1, sp_size=degree) for degree in degrees))
     slots = [
         (i, first, group, degree)

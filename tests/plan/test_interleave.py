@@ -17,9 +17,8 @@ from packer_cli.plan.core.pieces import make_pieces
 from packer_cli.plan.core.schedule import StepRules, _order_and_steps
 from packer_cli.plan.core.streams import rng_state
 from packer_cli.plan.core.types import FILLER
-from packer_cli.plan.packing import REGISTRY
-from packer_cli.plan.rules import PlanRules
 from tests import naive
+from tests.requests import request
 
 ITERATIONS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 30)), max_size=80)
 
@@ -90,17 +89,8 @@ def pieces():
 
 
 def plan_of(pieces, mix, seed, **steps):
-    algorithm = REGISTRY["bfd"]
-    rules = PlanRules(
-        groups=(Group(capacity=1024), Group(capacity=8192, sp_size=4)),
-        num_gpus=8,
-        algorithm=algorithm,
-        packing_options=algorithm.options(),
-        steps=StepRules(mix=mix, **steps),
-        epochs=2,
-        seed=seed,
-    )
-    plan = build_plan(pieces, rules)
+    groups = (Group(capacity=1024), Group(capacity=8192, sp_size=4))
+    plan = build_plan(pieces, request(groups, 8, "bfd", steps=StepRules(mix=mix, **steps), epochs=2, seed=seed))
     check_plan(plan)
     return plan
 

@@ -21,7 +21,8 @@ from packer_cli.plan.packing import REGISTRY
 from packer_cli.plan.packing.limit import limit_samples, place_limited, trim_packs
 from tests import naive
 from tests.plan.packing import assert_valid
-from tests.plan.test_build import rules, whole
+from tests.plan.test_build import whole
+from tests.requests import request
 
 
 @st.composite
@@ -86,7 +87,7 @@ def limited_plans(draw):
     groups = [Group(capacity=-(-c // align) * align, align=align) for c in capacities]
     groups = list({group.capacity: group for group in groups}.values())
     lengths = draw(st.lists(st.integers(1, capacities[-1]), min_size=1, max_size=150))
-    return lengths, rules(
+    return lengths, request(
         groups,
         draw(st.sampled_from([1, 2, 8])),
         packing,
@@ -98,14 +99,14 @@ def limited_plans(draw):
 
 @given(case=limited_plans())
 def test_no_pack_of_a_plan_has_more(case):
-    lengths, plan_rules = case
+    lengths, asked = case
     lengths, samples = np.array(lengths, dtype=np.int32), np.arange(len(lengths))
-    plan = build_plan(make_pieces(lengths, samples, plan_rules.groups[-1].capacity, "split"), plan_rules)
+    plan = build_plan(make_pieces(lengths, samples, asked.groups[-1].capacity, "split"), asked)
     check_plan(plan)
     check_pieces(plan.pieces, lengths, samples, is_whole=True)
-    assert np.diff(plan.packs.offsets).max() <= plan_rules.max_samples
+    assert np.diff(plan.packs.offsets).max() <= asked.max_samples
     figures = measure(plan)
-    assert -(-len(plan.pieces) // plan_rules.max_samples) <= figures.packs_lower_bound <= figures.num_packs
+    assert -(-len(plan.pieces) // asked.max_samples) <= figures.packs_lower_bound <= figures.num_packs
 
 
 @pytest.mark.parametrize(
@@ -114,13 +115,13 @@ def test_no_pack_of_a_plan_has_more(case):
 def test_a_limit_that_no_pack_reaches_changes_nothing(packing):
     lengths = np.random.default_rng(1).integers(20, 300, 200)
     groups = [Group(capacity=600)]
-    plans = [build_plan(whole(lengths), rules(groups, 4, packing, max_samples=most)) for most in (31, 2**31 - 1)]
+    plans = [build_plan(whole(lengths), request(groups, 4, packing, max_samples=most)) for most in (31, 2**31 - 1)]
     for name in ("offsets", "pieces", "group"):
         assert np.array_equal(getattr(plans[0].packs, name), getattr(plans[1].packs, name))
 
 
 def test_the_checker_sees_a_pack_of_too_many():
-    plan = build_plan(whole([10] * 20), rules([Group(capacity=100)], 1))
+    plan = build_plan(whole([10] * 20), request([Group(capacity=100)], 1))
     with pytest.raises(PlanError) as error:
         check_plan(replace(plan, max_samples=9))
     assert str(error.value) == "pack 0 holds 10 samples, more than 9"

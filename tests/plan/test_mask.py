@@ -15,24 +15,22 @@ from packer_cli.plan.core.cost import linear_of_tokens, require_exact
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.metrics import measure
 from packer_cli.plan.core.sparsity import measure_sparsity
-from packer_cli.plan.packing import REGISTRY
 from tests import naive
-from tests.plan.test_build import rules, whole
+from tests.plan.test_build import whole
 from tests.plan.test_sparsity import packs, plan_of
+from tests.requests import request
 
 K = 1024
 
 
 def causal_rules(groups, num_gpus, packing="bfs", **options):
-    plan_rules = rules(groups, num_gpus, packing, mask="causal", **options)
-    algorithm = REGISTRY[packing].with_linear(plan_rules.evened)
-    return replace(plan_rules, algorithm=algorithm)
+    return request(groups, num_gpus, packing, mask="causal", **options)
 
 
 def test_work_is_that_of_whole_rows():
     """{1K, 1K, 1K, 1K} and {2K}: equal work with document masks, four times as much in one row with a causal one."""
     lengths = [K] * 4 + [2 * K]
-    plan = build_plan(whole(lengths), rules([Group(capacity=4 * K)], 2, "next-fit"))
+    plan = build_plan(whole(lengths), request([Group(capacity=4 * K)], 2, "next-fit"))
     plan = replace(plan, packs=replace(plan.packs, offsets=np.array([0, 4, 5]), pieces=np.arange(5)))
     assert measure(plan).abr == 0
     figures = measure(replace(plan, mask="causal"))
@@ -56,7 +54,7 @@ def test_it_evens_out_tokens():
     lengths = np.concatenate([np.full(8, 3000), np.full(800, 30)])
     groups = [Group(capacity=4096)]
     given = {"packing": "lpt", "fill": "balanced"}
-    documents = build_plan(whole(lengths), rules(groups, 12, **given))
+    documents = build_plan(whole(lengths), request(groups, 12, **given))
     rows = build_plan(whole(lengths), causal_rules(groups, 12, **given))
     as_rows = [measure(replace(plan, mask="causal")).abr for plan in (documents, rows)]
     assert as_rows[1] < 0.02 < as_rows[0]

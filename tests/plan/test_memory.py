@@ -13,7 +13,8 @@ from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.metrics import measure
 from packer_cli.plan.packing import REGISTRY
-from tests.plan.test_build import rules, whole
+from tests.plan.test_build import whole
+from tests.requests import request
 
 GIB = 2**30
 LENGTHS = np.random.default_rng(0).integers(1, 4000, 500).astype(np.int32)
@@ -40,7 +41,7 @@ def at_most_more(size):
 def test_a_great_capacity_takes_no_memory(name, most):
     group = Group(capacity=2**30)
     with at_most_more(2 * GIB):  # A table of all lengths alone takes 8 GiB.
-        plan = build_plan(whole(LENGTHS), rules([group], 1, name, max_samples=most))
+        plan = build_plan(whole(LENGTHS), request([group], 1, name, max_samples=most))
         check_plan(plan)
         assert measure(plan).packs_lower_bound == (1 if most > len(LENGTHS) else 72)
 
@@ -50,10 +51,10 @@ def test_nor_do_great_groups_that_are_filled(fill):
     lengths = [*LENGTHS.tolist(), 2**28 + 1]
     groups = [Group(capacity=2**11), Group(capacity=2**28), Group(capacity=2**30)]
     with at_most_more(4 * GIB):  # The longest sample has 2 GiB.
-        check_plan(build_plan(whole(lengths), rules(groups, 1, fill=fill)))
+        check_plan(build_plan(whole(lengths), request(groups, 1, fill=fill)))
 
 
 def test_a_decomposition_and_padded_batches_take_none_either():
     with at_most_more(2 * GIB):
         for name in ("decompose", "padded"):
-            check_plan(build_plan(whole(LENGTHS), rules([Group(capacity=2**30)], 1, name)))
+            check_plan(build_plan(whole(LENGTHS), request([Group(capacity=2**30)], 1, name)))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from packer_cli.compare.rows import default_rows, parse_rows
 from packer_cli.config import PlanConfig
-from packer_cli.config.rules import plan_rules
+from packer_cli.config.rules import plan_request
 from packer_cli.errors import ConfigError, PlanError
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
@@ -33,7 +33,7 @@ def padded_plan(lengths, packing="padded", balance="none", gpus=2, capacity=100)
     config = PlanConfig(groups=str(capacity), gpus=gpus, packing=packing, balance=balance)
     lengths = np.array(lengths, dtype=np.int32)
     pieces = Pieces(samples=None, start=np.zeros(len(lengths), dtype=np.int32), length=lengths)
-    plan = build_plan(pieces, plan_rules(config))
+    plan = build_plan(pieces, plan_request(config))
     check_plan(plan)
     return plan
 
@@ -112,7 +112,7 @@ def test_padding_takes_the_time_of_tokens():
 def test_rows_of_their_own_shape_are_refused_and_left_out(option):
     given = {"groups": "1k", "gpus": 1, **option}
     with pytest.raises(ConfigError) as error:
-        plan_rules(PlanConfig(**given, packing="padded", balance="none"))
+        plan_request(PlanConfig(**given, packing="padded", balance="none"))
     assert str(error.value) == (
         f"{WHOLE} which do not support --align, --max-samples or --mask causal; leave them out, or give another "
         "packing"
@@ -145,7 +145,7 @@ def test_rows_of_their_own_shape_are_refused_and_left_out(option):
 )
 def test_options_that_do_not_fit(options, message):
     with pytest.raises(ConfigError) as error:
-        plan_rules(PlanConfig(gpus=1, **options))
+        plan_request(PlanConfig(gpus=1, **options))
     assert str(error.value) == message
 
 

@@ -17,24 +17,24 @@ from packer_cli.plan.core.schedule import StepRules
 from packer_cli.plan.core.types import FILLER, Pieces, Plan
 from packer_cli.plan.core.work import pack_tokens_and_work
 from packer_cli.plan.kernels.balance import parse_balance
-from packer_cli.plan.packing import REGISTRY
-from packer_cli.plan.resume import DealRules, check_rest, deal_epoch, rest_of_epoch, short_packs
-from packer_cli.plan.rules import PlanRules
+from packer_cli.plan.resume import check_rest, rest_of_epoch, short_packs
+from packer_cli.plan.strategies.protocol import PlanRequest
+from tests.requests import request
+
+GROUPS = (Group(capacity=16), Group(capacity=64, sp_size=2))
 
 
 def small_plan(lengths: list[int], num_gpus: int, balance: str = "sort") -> Plan:
-    groups = (Group(capacity=16), Group(capacity=64, sp_size=2))
     pieces = Pieces(
         samples=None,
         start=np.zeros(len(lengths), dtype=np.int32),
         length=np.array(lengths, dtype=np.int32),
     )
-    algorithm = REGISTRY["bfd"]
-    rules = PlanRules(
-        groups=groups, num_gpus=num_gpus, algorithm=algorithm, packing_options=algorithm.options(),
-        balance=parse_balance(balance), steps=StepRules(global_tokens=100),
-    )  # fmt: skip
-    return build_plan(pieces, rules)
+    return build_plan(pieces, asked(num_gpus, balance, steps=StepRules(global_tokens=100)))
+
+
+def asked(num_gpus: int, balance: str = "sort", **options) -> PlanRequest:
+    return request(GROUPS, num_gpus, "bfd", balance=parse_balance(balance), **options)
 
 
 @given(
@@ -57,16 +57,14 @@ def test_a_rest_is_dealt_whole_in_the_fewest_iterations(lengths, gpus, share, ba
         assert run_before + Counter(left.tolist()) == Counter(range(len(plan.packs)))
         if not len(left):
             return
-        rules = DealRules(
-            num_gpus=num_gpus, balance=parse_balance(balance), steps=StepRules(global_tokens=100), seed=1
-        )
-        schedule = deal_epoch(plan, left, is_short, rules, number)
+        dealing = asked(num_gpus, balance, steps=StepRules(global_tokens=100), seed=1)
+        schedule = dealing.strategy.rest(plan, left, is_short, dealing, number)
         check_rest(plan, schedule, left, num_gpus)
         by_group = np.bincount(plan.packs.group[left], minlength=2)
         assert schedule.num_iterations == sum(
             -(-n // (num_gpus // sp)) for n, sp in zip(by_group, (1, 2), strict=True)
         )
-    whole = deal_epoch(plan, np.arange(len(plan.packs)), is_short, rules, 5)
+    whole = dealing.strategy.rest(plan, np.arange(len(plan.packs)), is_short, dealing, 5)
     check_plan(Plan(groups=plan.groups, num_gpus=num_gpus, pieces=plan.pieces, packs=plan.packs, epochs=(whole,)))
 
 
@@ -78,8 +76,8 @@ def test_the_rest_is_balanced_by_work(linear):
     work = np.append(pack_tokens_and_work(plan.packs.offsets, plan.packs.pieces, plan.pieces.length, linear)[1], 0)
     spreads = []
     for balance in ("sort", "none"):
-        rules = DealRules(num_gpus=16, balance=parse_balance(balance), steps=StepRules(), seed=0, linear=linear)
-        schedule = deal_epoch(plan, np.arange(0, len(plan.packs), 2), is_short, rules, 0)
+        dealing = asked(16, balance, linear=linear)
+        schedule = dealing.strategy.rest(plan, np.arange(0, len(plan.packs), 2), is_short, dealing, 0)
         slots = work[schedule.slot_pack.reshape(schedule.num_iterations, 8)]
         spreads.append(np.mean(1 - slots.mean(axis=1) / slots.max(axis=1)))
     assert spreads[0] < spreads[1] / 3
@@ -87,9 +85,9 @@ def test_the_rest_is_balanced_by_work(linear):
 
 def test_the_check_sees_a_pack_that_ran_before_or_is_missing():
     plan = small_plan([16] * 12, 4)
-    rules = DealRules(num_gpus=2, balance=parse_balance("sort"), steps=StepRules(), seed=0)
+    dealing = asked(2)
     is_short = np.zeros(len(plan.packs), dtype=bool)
-    schedule = deal_epoch(plan, np.arange(4, 12), is_short, rules, 0)
+    schedule = dealing.strategy.rest(plan, np.arange(4, 12), is_short, dealing, 0)
     check_rest(plan, schedule, np.arange(4, 12), 2)
     with pytest.raises(PlanError, match=r"^pack 4 is scheduled and was run before$"):
         check_rest(plan, schedule, np.arange(5, 12), 2)

@@ -10,15 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.config import PlanConfig
-from packer_cli.config.rules import plan_rules
+from packer_cli.config.rules import plan_request
 from packer_cli.errors import ConfigError, PlanError
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.schedule import StepRules
 from packer_cli.plan.core.windows import Windows, parse_curriculum, windowed_work
-from packer_cli.plan.resume import DealRules, deal_epoch, short_packs
-from tests.plan.test_build import rules, whole
+from packer_cli.plan.resume import short_packs
+from tests.plan.test_build import whole
+from tests.requests import request
 
 
 @given(
@@ -57,7 +58,7 @@ def plan():
     lengths = np.random.default_rng(0).integers(1, 400, 300)
     windows = Windows(growth="linear", start=32, full=512, num_steps=8)
     steps = StepRules(global_tokens=3000, windows=windows)
-    return build_plan(whole(lengths), rules([Group(capacity=512)], 4, steps=steps, epochs=2)), steps
+    return build_plan(whole(lengths), request([Group(capacity=512)], 4, steps=steps, epochs=2)), steps
 
 
 def test_only_the_first_epoch_has_windows(plan):
@@ -70,12 +71,10 @@ def test_only_the_first_epoch_has_windows(plan):
 
 def test_a_rest_goes_on_where_the_windows_were(plan):
     plan, steps = plan
-    dealing = DealRules(
-        num_gpus=2, balance=rules([Group(capacity=512)], 2).balance, steps=replace(steps, windows=replace(
-            steps.windows, first_step=6)), seed=0,
-    )  # fmt: skip
+    later = replace(steps, windows=replace(steps.windows, first_step=6))
+    dealing = request([Group(capacity=512)], 2, steps=later)
     short = short_packs(plan.epochs[0], plan.packs, plan.groups)
-    dealt = deal_epoch(plan, np.arange(20), short, dealing, 0)
+    dealt = dealing.strategy.rest(plan, np.arange(20), short, dealing, 0)
     assert dealt.step_window[:3].tolist() == [392, 452, 0]
 
 
@@ -120,19 +119,19 @@ def test_a_curriculum_is_read(text, num_steps, expected):
 )
 def test_a_wrong_curriculum_is_refused(text, num_steps, message):
     with pytest.raises(ConfigError) as error:
-        plan_rules(PlanConfig(groups="1k:1,4k:1", gpus=1, curriculum=text, curriculum_steps=num_steps))
+        plan_request(PlanConfig(groups="1k:1,4k:1", gpus=1, curriculum=text, curriculum_steps=num_steps))
     assert str(error.value) == f"--curriculum: {message}"
 
 
 @pytest.mark.parametrize(("capacity", "advised"), [(2, 1), (32, 16), (64, 32), (100, 50), (1024, 64)])
 def test_the_advised_window_is_one_that_fits(capacity, advised):
     with pytest.raises(ConfigError) as error:
-        plan_rules(PlanConfig(groups=f"{capacity}:1", gpus=1, curriculum="skyladder:1M", curriculum_steps=5))
+        plan_request(PlanConfig(groups=f"{capacity}:1", gpus=1, curriculum="skyladder:1M", curriculum_steps=5))
     assert str(error.value).endswith(f"; give another START, as in skyladder:{advised}")
-    plan_rules(PlanConfig(groups=f"{capacity}:1", gpus=1, curriculum=f"skyladder:{advised}", curriculum_steps=5))
+    plan_request(PlanConfig(groups=f"{capacity}:1", gpus=1, curriculum=f"skyladder:{advised}", curriculum_steps=5))
 
 
 def test_no_window_fits_a_capacity_of_one_token():
     with pytest.raises(ConfigError) as error:
-        plan_rules(PlanConfig(groups="1:1", gpus=1, curriculum="skyladder:1", curriculum_steps=5))
+        plan_request(PlanConfig(groups="1:1", gpus=1, curriculum="skyladder:1", curriculum_steps=5))
     assert str(error.value) == "--curriculum: curriculum 'skyladder' needs a capacity of at least 2 tokens, got 1"

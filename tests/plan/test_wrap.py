@@ -13,10 +13,10 @@ from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.pieces import make_pieces
 from packer_cli.plan.core.samples import kept_samples, weighted_samples
 from packer_cli.plan.core.streams import rng_state
-from packer_cli.plan.packing import REGISTRY, parse_packing
-from packer_cli.plan.rules import PlanRules
+from packer_cli.plan.packing import REGISTRY
 from tests import naive
 from tests.plan.packing import run
+from tests.requests import request
 
 
 @st.composite
@@ -50,7 +50,7 @@ def test_a_wrapped_plan_is_whole_and_full(case, seed, num_gpus):
     lengths, samples, capacity, overflow, pieces = case
     if not len(pieces):
         return
-    plan = build_plan(pieces, wrap_rules([Group(capacity=capacity)], num_gpus, seed=seed))
+    plan = build_plan(pieces, request([Group(capacity=capacity)], num_gpus, seed=seed, packing="wrap"))
     check_plan(plan)
     kept = kept_samples(lengths, samples, capacity) if overflow == "drop" else samples
     check_pieces(plan.pieces, lengths, kept, is_whole=overflow != "truncate")
@@ -59,16 +59,9 @@ def test_a_wrapped_plan_is_whole_and_full(case, seed, num_gpus):
         assert len(plan.packs) == -(-pieces.length.sum() // capacity)
 
 
-def wrap_rules(groups, num_gpus, **options):
-    algorithm, packing_options = parse_packing("wrap", REGISTRY)
-    return PlanRules(
-        groups=tuple(groups), num_gpus=num_gpus, algorithm=algorithm, packing_options=packing_options, **options
-    )
-
-
 def test_wrap_refuses_more_groups():
     with pytest.raises(ValueError) as error:
-        wrap_rules([Group(capacity=10), Group(capacity=20)], 1)
+        request([Group(capacity=10), Group(capacity=20)], 1, packing="wrap")
     assert str(error.value) == (
         "packing 'wrap' cuts samples, so it needs exactly one group; give one, or another packing"
     )

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer_cli.plan.free import run_freely
+from packer_cli.plan.strategies.free import run_freely
 from packer_cli.simulate.epoch import PARTS, simulate
 from packer_cli.simulate.timeline import iterations_of_steps, timeline
 from packer_cli.simulate.times import epoch_times

@@ -27,7 +27,7 @@ def print_comparison(comparison: Comparison, chosen: Sequence[Column]) -> None:
         if any(column.value(row) is not None for row in done) and (column.name != "source-mix" or _has_sources(done))
     ]
     cells = [[row_name(row), *(_cell(row, column) for column in columns)] for row in rows]
-    linear = rows[0].spec.rules.linear
+    linear = rows[0].spec.request.linear
     cost = f", cost 1,{linear}" if linear else ""
     title = (
         f"{counted(lengths.num_samples, 'sample')}, {counted(lengths.num_tokens, 'token')}; groups "

@@ -11,7 +11,8 @@ from packer_cli.cli.console import print_note, print_table
 from packer_cli.format.constants import Mask
 from packer_cli.format.metrics import Counts, Metrics, OverallMetrics, PipelineImbalances, PlanMetrics, SampleCounts
 from packer_cli.plan.core.sparsity import BLOCK, Sparsity
-from packer_cli.plan.figures import ORIGINAL_NAME, LengthStats
+from packer_cli.plan.figures import LengthStats
+from packer_cli.plan.strategies.registry import STRATEGIES
 from packer_cli.sizes import counted, ratio
 
 _LEAST = "  least possible"
@@ -66,16 +67,8 @@ def print_stats(metrics: PlanMetrics) -> None:
             f"({overall.cp_imbalance_max:.3f} at most{beside}); "
             f"{overall.cp_document_share:.0%} of the packs are sharded per document"
         )
-    if baseline.name == ORIGINAL_NAME:
-        print_note(
-            f"baseline: {baseline.name}: the same stream of samples, cut into micro-batches of one context window as "
-            "it comes"
-        )
-    else:
-        print_note(
-            f"baseline: {baseline.name}: as in HBP, isf packs the same samples to the longest group's capacity; packs "
-            "in random order"
-        )
+    notes = {strategy.baseline_name: strategy.baseline_note for strategy in STRATEGIES.values()}
+    print_note(f"baseline: {baseline.name}: {notes[baseline.name]}")
     if overall.num_fillers:
         print_note(f"{counted(overall.num_fillers, 'filler')} (without loss, so that every rank is busy)")
     if overall.packing_between is not None:

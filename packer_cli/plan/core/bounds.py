@@ -42,8 +42,9 @@ def bound_of_counts(count: NDArray[np.int64], capacity: int) -> int:
 def least_max_work(decreasing: NDArray[np.int64], num_ranks: int, capacity: int, linear: int = 0) -> int:
     """A lower bound on the greatest work of a rank, however an iteration's samples are dealt to its ranks.
 
-    Work is the sum of f(s) = s (s + linear), see `plan.core.cost`. The proofs only need that f(s), and the work per token,
-    s + linear, increase with s. Our own: the greatest of three bounds, 0 without samples. Price: O(n + ranks log n).
+    Work is the sum of f(s) = s (s + linear), see `plan.core.cost`. The proofs only need that f(s), and the work per
+    token, s + linear, increase with s. Our own: the greatest of three bounds, 0 without samples.
+    Price: O(n + ranks log n).
 
     1. The mean over the ranks, rounded up, and the work of the longest sample.
     2. If M < f(a) + f(b) for two samples, no rank with at most M work holds both. So if M is below that sum for the

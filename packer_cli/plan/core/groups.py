@@ -5,6 +5,7 @@ Without numpy at run time, so that reading the command line does not load it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -106,3 +107,13 @@ def is_in_group(lengths: NDArray[np.int32], groups: Sequence[Group], g: int) -> 
     if g > 0:
         inside &= lengths > groups[g - 1].capacity
     return inside
+
+
+def divisors(number: int) -> list[int]:
+    """In rising order.
+
+    >>> divisors(12)
+    [1, 2, 3, 4, 6, 12]
+    """
+    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})

@@ -111,7 +111,7 @@ class Schedule:
     iteration_step: Int64Array
     """int64[i]: the optimizer step of each iteration; never decreases."""
     step_window: Int32Array
-    """int32[s]: tokens of a sample that attention sees at once in each step, see `plan.core.windows`; 0 is all of it."""
+    """int32[s]: tokens of a sample that attention sees at once in each step, see `core.windows`; 0 is all of it."""
 
     @property
     def begins_replica(self) -> NDArray[np.bool_]:

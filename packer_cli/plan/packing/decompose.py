@@ -100,4 +100,5 @@ ALGORITHM = PackingAlgorithm(
     pack=pack,
     cut=cut,
     needs_power_of_two=True,
+    bytes_a_sample=85,
 )

@@ -22,4 +22,4 @@ def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions)
     return group_moves(to_pack, to_number, order, num_packs)
 
 
-ALGORITHM = PackingAlgorithm(name="ffs", summary="first-fit on a shuffled order", pack=pack)
+ALGORITHM = PackingAlgorithm(name="ffs", summary="first-fit on a shuffled order", pack=pack, bytes_a_sample=30)

@@ -219,4 +219,5 @@ ALGORITHM = PackingAlgorithm(
     pack=pack,
     options=KkOptions,
     uses_work=True,
+    bytes_a_sample=40,
 )

@@ -109,4 +109,5 @@ ALGORITHM = PackingAlgorithm(
     pack=pack,
     options=LptOptions,
     uses_work=True,
+    bytes_a_sample=34,
 )

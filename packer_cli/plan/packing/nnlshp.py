@@ -155,4 +155,5 @@ ALGORITHM = PackingAlgorithm(
     summary="least squares histogram packing: few samples a pack",
     pack=pack,
     options=NnlshpOptions,
+    bytes_a_sample=42,
 )

@@ -17,4 +17,4 @@ def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions)
     return np.arange(len(lengths) + 1, dtype=np.int64), np.arange(len(lengths), dtype=np.int32)
 
 
-ALGORITHM = PackingAlgorithm(name="none", summary="baseline: one sample a pack", pack=pack)
+ALGORITHM = PackingAlgorithm(name="none", summary="baseline: one sample a pack", pack=pack, bytes_a_sample=180)

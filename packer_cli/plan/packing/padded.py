@@ -71,4 +71,5 @@ ALGORITHM = PackingAlgorithm(
     pack=pack,
     options=PaddedOptions,
     is_padded=True,
+    bytes_a_sample=40,
 )

@@ -48,4 +48,5 @@ ALGORITHM = PackingAlgorithm(
     summary="pre-training: concatenate and cut at the capacity; pads nothing, cuts samples; one group only",
     pack=next_fit.pack,
     cut=cut,
+    bytes_a_sample=80,
 )

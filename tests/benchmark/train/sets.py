@@ -14,10 +14,10 @@ from packer_cli.cli.main import main as hbpack
 from packer_cli.config import PlanConfig
 from packer_cli.config.groups import parse_group
 from packer_cli.config.rules import with_known_cost
-from packer_cli.config.strategies import STRATEGIES
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.plan.core.samples import Samples
 from packer_cli.plan.core.types import Int32Array, Plan
+from packer_cli.plan.strategies.registry import STRATEGIES
 from packer_cli.shards.plan_file import read_plan
 from packer_cli.stages.planning import plan_samples
 from tests.benchmark.measure import ROOT, BenchmarkError

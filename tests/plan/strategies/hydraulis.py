@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from packer_cli.plan.strategies.hydraulis import SchemeCosts
+from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
 from tests.naive import hydraulis as naive
 
 FITTED = {

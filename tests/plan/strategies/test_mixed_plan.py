@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.config import PlanConfig
-from packer_cli.config.rules import plan_rules
+from packer_cli.config.rules import plan_request
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.types import FILLER
 from packer_cli.plan.figures import baseline_plan, plan_stats
-from packer_cli.plan.resume import DealRules, check_rest, deal_epoch, rest_of_epoch, short_packs
+from packer_cli.plan.resume import check_rest, rest_of_epoch, short_packs
 from tests.plan.test_build import whole
 
 
@@ -30,7 +30,7 @@ MIXES = {"64:1,128:2,256:4": COSTS, "64:1,128:2,192:3,384:6": costs_of((1, 2, 3,
 
 def rules_for(num_gpus, groups="64:1,128:2,256:4", **options):
     given = {"groups": groups, "gpus": num_gpus, "strategy": "flexsp", "group_costs": MIXES[groups]}
-    return plan_rules(PlanConfig(**(given | options)))
+    return plan_request(PlanConfig(**(given | options)))
 
 
 def replicas_of(plan, schedule, iteration):
@@ -114,18 +114,11 @@ def test_what_is_left_runs_on_another_number_of_gpus(lengths, num_gpus, step, st
     plan = build_plan(whole(lengths), rules)
     (schedule,) = plan.epochs
     left, _ = rest_of_epoch(schedule, min(step, schedule.num_steps))
-    dealing = DealRules(
-        num_gpus=num_gpus,
-        balance=rules.balance,
-        steps=rules.steps,
-        seed=seed,
-        lockstep=rules.lockstep,
-        replica_costs=rules.replica_costs,
-    )
+    dealing = replace(rules, num_gpus=num_gpus)
     short = short_packs(schedule, plan.packs, plan.groups)
-    dealt = deal_epoch(plan, left, short, dealing, 0)
+    dealt = dealing.strategy.rest(plan, left, short, dealing, 0)
     check_rest(plan, dealt, left, num_gpus)
-    every = deal_epoch(plan, np.arange(len(plan.packs)), short, dealing, 1)
+    every = dealing.strategy.rest(plan, np.arange(len(plan.packs)), short, dealing, 1)
     check_plan(replace(plan, num_gpus=num_gpus, epochs=(every,)))
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer_cli.config import PlanConfig
-from packer_cli.config.rules import plan_rules
+from packer_cli.config.rules import plan_request
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import MOST_PROCESS_GROUPS, check_plan
 from packer_cli.plan.core.groups import Group
@@ -19,6 +19,7 @@ from packer_cli.plan.figures import plan_figures
 from packer_cli.plan.strategies.hydraulis.layouts import MOST_LAYOUTS
 from tests.naive.hydraulis import Costs
 from tests.plan.test_build import whole
+from tests.requests import request
 
 SCHEMES = {
     Group(capacity=64): (4e-6, 1e-4, 1e-3),
@@ -34,7 +35,7 @@ def rules_for(num_gpus=12, **options):
         "groups": list(SCHEMES), "group_costs": tuple(SCHEMES.values()), "gpus": num_gpus, "strategy": "hydraulis",
         "global_tokens": 500,
     }  # fmt: skip
-    return plan_rules(PlanConfig(**(given | options)))
+    return plan_request(PlanConfig(**(given | options)))
 
 
 def pipelines_of(plan, schedule, iteration):
@@ -114,7 +115,6 @@ def test_steps_change_their_pipelines():
 def test_the_four_imbalances_are_those_of_the_definitions():
     plan = mixed_plan()
     schedule = plan.epochs[0]
-    costs = rules_for().costs_of(plan.groups)
     rates = zip(*(SCHEMES[group] for group in plan.groups), strict=True)
     twin = Costs(
         [group.num_gpus for group in plan.groups], [group.pp_size for group in plan.groups], *map(list, rates),
@@ -133,9 +133,10 @@ def test_the_four_imbalances_are_those_of_the_definitions():
                 oversized += length * (twin.capacity[group] > least)
                 tokens += length
         between.append(max(times) / np.mean(times))
-    found = plan_figures(plan, 0, costs=costs).overall
+    found = plan_figures(plan, rules_for()).overall
     assert found.sampling_within == pytest.approx(oversized / tokens)
     assert found.packing_within == pytest.approx(np.mean(within))
     assert found.packing_between == pytest.approx(np.mean(between))
     assert found.sampling_between > 1
-    assert plan_figures(plan, 0).overall.sampling_within is None
+    other = request(plan.groups, plan.num_gpus)
+    assert plan_figures(plan, other).overall.sampling_within is None

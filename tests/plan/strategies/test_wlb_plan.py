@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer_cli.config import PlanConfig, validate
-from packer_cli.config.rules import plan_rules, with_known_cost
+from packer_cli.config.rules import plan_request, with_known_cost
 from packer_cli.errors import ConfigError
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_pieces, check_plan
 from packer_cli.plan.core.segments import row_lengths
 from packer_cli.plan.core.types import FILLER
 from packer_cli.plan.figures import plan_stats
-from packer_cli.plan.resume import DealRules, check_rest, deal_epoch, rest_of_epoch, short_packs
+from packer_cli.plan.resume import check_rest, rest_of_epoch, short_packs
 from tests.config.test_strategies import llama
 from tests.plan.test_build import whole
 
@@ -33,7 +33,7 @@ PACKERS = [
 def rules_for(gpus=4, packing="delay", micro_batches=2, **options):
     packing += f"{',' if ':' in packing else ':'}micro_batches={micro_batches}"
     given = {"groups": "64:2", "gpus": gpus, "strategy": "wlb", "packing": packing, "cost": "1,20"}
-    return plan_rules(PlanConfig(**(given | options)))
+    return plan_request(PlanConfig(**(given | options)))
 
 
 def steps_of(plan, schedule):
@@ -61,7 +61,7 @@ def test_every_plan_passes_the_checker(lengths, num_replicas, micro_batches, pac
     check_plan(plan)
     check_pieces(plan.pieces, np.array(lengths, dtype=np.int32), np.arange(len(lengths)), is_whole=True)
     assert plan.lockstep == 1
-    assert plan.groups[0].capacity == rules.wlb.capacity(64)
+    assert plan.groups[0].capacity == rules.packing_options.capacity(64)
     for schedule in plan.epochs:
         assert schedule.num_iterations == schedule.num_steps
         counts = np.bincount(np.cumsum(schedule.begins_replica) - 1)
@@ -104,12 +104,12 @@ def test_what_is_left_runs_in_the_same_steps_on_another_number_of_gpus(lengths, 
     (schedule,) = plan.epochs
     step = min(step, schedule.num_steps)
     left, _ = rest_of_epoch(schedule, step)
-    dealing = DealRules(num_gpus=num_gpus, balance=rules.balance, steps=rules.steps, seed=seed, keeps_steps=True)
+    dealing = replace(rules, num_gpus=num_gpus)
     short = short_packs(schedule, plan.packs, plan.groups)
-    dealt = deal_epoch(plan, left, short, dealing, 0)
+    dealt = dealing.strategy.rest(plan, left, short, dealing, 0)
     check_rest(plan, dealt, left, num_gpus)
     assert steps_of(plan, dealt) == steps_of(plan, schedule)[step:]
-    every = deal_epoch(plan, np.arange(len(plan.packs)), short, dealing, 1)
+    every = dealing.strategy.rest(plan, np.arange(len(plan.packs)), short, dealing, 1)
     check_plan(replace(plan, num_gpus=num_gpus, epochs=(every,)))
     assert sorted(map(sorted, steps_of(plan, every))) == sorted(map(sorted, steps_of(plan, schedule)))
 
@@ -148,10 +148,10 @@ GIVEN = {"groups": "1k:1,128k:8", "gpus": 64, "strategy": "wlb"}
 def test_the_longest_group_is_the_window():
     config = PlanConfig(**GIVEN)
     assert [str(group) for group in config.groups] == ["128k:8"]
-    rules = plan_rules(config)
-    assert (rules.linear, rules.wlb.packer.name, rules.wlb.capacity(131072)) == (24576, "delay", 262144)
-    assert plan_rules(PlanConfig(**GIVEN, packing="delay:s_max=192k")).wlb.capacity(131072) == 192 * 1024
-    assert plan_rules(PlanConfig(**GIVEN, packing="original")).wlb.capacity(131072) == 131072
+    rules = plan_request(config)
+    assert (rules.linear, rules.algorithm.name, rules.packing_options.capacity(131072)) == (24576, "delay", 262144)
+    assert plan_request(PlanConfig(**GIVEN, packing="delay:s_max=192k")).packing_options.capacity(131072) == 192 * 1024
+    assert plan_request(PlanConfig(**GIVEN, packing="original")).packing_options.capacity(131072) == 131072
     assert PlanConfig(gpus=64, strategy="wlb").is_auto
 
 
@@ -162,27 +162,27 @@ def test_a_model_gives_the_cost_of_a_stage_and_what_memory_holds(tmp_path):
         "gpu": "h100",
     }  # fmt: skip
     known = with_known_cost(PlanConfig(**given))
-    rules = plan_rules(known)
-    assert rules.wlb.micro_batches(known.groups[0]) == 4
-    assert 1.25 * 131072 < rules.wlb.capacity(131072) < 262144
+    rules = plan_request(known)
+    assert known.groups[0].pp_size == 4
+    assert 1.25 * 131072 < rules.packing_options.capacity(131072) < 262144
     # Tensor and context parallelism communicate, so tokens cost more beside squares than on one GPU.
     one_gpu = with_known_cost(PlanConfig(groups="128k", gpus=1, cost="profile", model=str(model), gpu="h200"))
-    assert rules.linear > 1.2 * plan_rules(one_gpu).linear
+    assert rules.linear > 1.2 * plan_request(one_gpu).linear
     again = PlanConfig(**known.decisions())
     assert with_known_cost(again) == again
-    assert (plan_rules(again).wlb, plan_rules(again).linear) == (rules.wlb, rules.linear)
+    assert (plan_request(again).packing_options, plan_request(again).linear) == (rules.packing_options, rules.linear)
     # What is given stands, and a window that hardly fits is no reason to refuse it.
     own = with_known_cost(PlanConfig(**given, packing="delay:queues=2,s_max=200k", cost="1,5"))
     assert (own.packing, own.cost) == ("delay:queues=2,s_max=200k", "1,5")
     long = with_known_cost(PlanConfig(**given | {"groups": "100m"}))
-    assert plan_rules(long).wlb.capacity(100 * 2**20) == 100 * 2**20
+    assert plan_request(long).packing_options.capacity(100 * 2**20) == 100 * 2**20
 
 
 def test_what_a_plan_records_gives_the_same_rules():
     config = PlanConfig(**GIVEN, packing="delay:queues=2")
     again = PlanConfig(**config.decisions())
     assert again.decisions() == config.decisions()
-    assert plan_rules(again).wlb == plan_rules(config).wlb
+    assert plan_request(again).packing_options == plan_request(config).packing_options
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_options_that_it_does_not_know_are_refused(options, message):
 )
 def test_packings_that_do_not_fit_are_refused(options, message):
     with pytest.raises(ConfigError) as error:
-        plan_rules(PlanConfig(**GIVEN, **options))
+        plan_request(PlanConfig(**GIVEN, **options))
     assert str(error.value) == message
 
 

@@ -2,8 +2,8 @@
 
 A heavy pack gives a light one a sample, for nothing or for a shorter one; a sample for several short ones of about the
 same total (the same tokens, less work: x^2 > sum y_i^2); or several for more that are shorter. A sample of x tokens
-does x (x + linear) work, see `plan.core.cost`; equal tokens have the same linear term. The ideal length is known in closed
-form, so only its neighbours are tried; an exchange that does not fit exactly is topped up, or one sample swapped:
+does x (x + linear) work, see `plan.core.cost`; equal tokens have the same linear term. The ideal length is known in
+closed form, so only its neighbours are tried; an exchange that does not fit is topped up, or one sample swapped:
 O(a log b) for packs of a and b samples, besides a limited number of tries that cost O(log b).
 
 A pack is a range of `lengths`, decreasing: `at_h` and `at_l` are where the heavy and the light one begin, `num_h` and

@@ -6,31 +6,40 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from packer_cli.plan.arrange import GroupPacks
 from packer_cli.plan.core.csr import select_packs
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.schedule import Iterations, round_up_rows
+from packer_cli.plan.core.segments import align_up, aligned_lengths
 from packer_cli.plan.core.streams import Stream, rng_state
-from packer_cli.plan.core.types import FILLER, Int32Array, Int64Array, Packs
+from packer_cli.plan.core.types import FILLER, Int32Array, Int64Array, Packs, Pieces, Plan, Schedule
 from packer_cli.plan.core.work import pack_tokens_and_work
-from packer_cli.plan.rules import PlanRules
-from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
+from packer_cli.plan.strategies.assemble import assemble, pack_sizes, scheduled, sizes_of_plan
+from packer_cli.plan.strategies.flexsp.costs import DegreeCosts, degree_costs
 from packer_cli.plan.strategies.flexsp.data_set import plan_data_set
 from packer_cli.plan.strategies.flexsp.iterations import MixedIterations, form_iterations
 from packer_cli.plan.strategies.flexsp.packing import MixedPacks
+from packer_cli.plan.strategies.group_packs import GroupPacks
+from packer_cli.plan.strategies.protocol import PlanRequest
 
 
-def arrange_mixed(lengths: Int32Array, costs: DegreeCosts, rules: PlanRules) -> tuple[list[GroupPacks], Iterations]:
-    """Pack all pieces (int32[m], lengths) for the groups, whose degrees differ, and divide the GPUs of each iteration.
+def plan_mixed(pieces: Pieces, request: PlanRequest) -> Plan:
+    """Pack all pieces for the groups, whose degrees differ, and divide the GPUs of each iteration.
 
-    Packs are numbered through the groups. Price: see `data_set`.
-
-    Args:
-        costs: of the groups; the lowest degree divides the others and `num_gpus`.
+    The lowest degree divides the others and the number of GPUs. Price: see `data_set`.
     """
-    seed = int(rng_state(rules.seed, Stream.PACKING)[0])
-    found = plan_data_set(lengths, costs, rules.num_gpus, seed=seed, window=rules.balance.window or 0)
-    return arrange(found, lengths, costs, rules.groups, rules.num_gpus)
+    costs, lengths = degree_costs(request), align_up(pieces.length, request.groups[0].align)
+    seed = int(rng_state(request.seed, Stream.PACKING)[0])
+    found = plan_data_set(lengths, costs, request.num_gpus, seed=seed, window=request.balance.window or 0)
+    by_group, iterations = arrange(found, lengths, costs, request.groups, request.num_gpus)
+    return assemble(pieces, by_group, iterations, pack_sizes(by_group, pieces.length, request), request, costs)
+
+
+def rest_of_mixed(plan: Plan, chosen: Int64Array, request: PlanRequest, epoch: int) -> Schedule:
+    """Schedule packs (int64[r], their numbers) that are there, in iterations formed anew. O(m + p log p)."""
+    costs = degree_costs(request)
+    lengths = aligned_lengths(plan.pieces, plan.packs, plan.groups)
+    iterations = deal_mixed(plan.packs, chosen, lengths, costs, plan.groups, request.num_gpus)
+    return scheduled(iterations, sizes_of_plan(plan, request), plan.packs.group, request, epoch, costs)
 
 
 def arrange(

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from packer_cli.plan.core.group_costs import Float64Array, GroupCosts
 from packer_cli.plan.core.types import Int64Array
+from packer_cli.plan.strategies.protocol import PlanRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,3 +74,11 @@ class DegreeCosts(GroupCosts):
             kind[cheaper], least[cheaper] = k, taken[cheaper]
         over = kind < 0
         return np.where(over, fastest, kind), np.where(over, of_fastest, least)
+
+
+def degree_costs(request: PlanRequest) -> DegreeCosts:
+    """Of the groups of a request, which has the rates."""
+    assert request.rates is not None
+    quadratic, linear, constant = np.array(request.rates).T
+    gpus, capacity = np.array([(group.num_gpus, group.capacity) for group in request.groups]).T
+    return DegreeCosts(degrees=gpus, quadratic=quadratic, linear=linear, constant=constant, capacity=capacity)

@@ -12,26 +12,26 @@ from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.schedule import round_up_rows
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import FILLER, Int64Array, Packs, Pieces, Plan, Schedule, as_ids
-from packer_cli.plan.rules import PlanRules
+from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts, scheme_costs
 from packer_cli.plan.strategies.hydraulis.data_set import PlannedSteps, plan_data_set
 from packer_cli.plan.strategies.hydraulis.layouts import kinds_of
+from packer_cli.plan.strategies.protocol import PlanRequest
 
 
-def plan_pipelines(pieces: Pieces, rules: PlanRules) -> Plan:
-    """The plan of the pieces with `rules.scheme_costs`; its groups are those of the rules that it uses.
+def plan_pipelines(pieces: Pieces, request: PlanRequest) -> Plan:
+    """The plan of the pieces; its groups are those of the request that it uses.
 
     A step is one iteration, in which each pipeline runs its micro-batches one after another. Later epochs run the same
     steps in another order. Price: see `data_set`.
     """
-    costs = rules.scheme_costs
-    assert costs is not None
-    assert rules.steps.global_tokens is not None
-    found = plan_data_set(pieces.length, costs, rules.num_gpus, rules.steps.global_tokens, seed=rules.seed)
-    layouts = [_on_gpus(kinds_of(counts, costs), rules.groups) for counts in found.layouts.counts]
+    costs = scheme_costs(request)
+    assert request.steps.global_tokens is not None
+    found = plan_data_set(pieces.length, costs, request.num_gpus, request.steps.global_tokens, seed=request.seed)
+    layouts = [_on_gpus(kinds_of(counts, costs), request.groups) for counts in found.layouts.counts]
     used = sorted({kind for c in set(found.layout_of.tolist()) for kind in kinds_of(found.layouts.counts[c], costs)})
-    plan = _assembled(pieces, found, layouts, np.array(used), rules)
+    plan = _assembled(pieces, found, layouts, np.array(used), costs, request)
     schedule = plan.epochs[0]
-    epochs = [schedule] + [_in_other_order(schedule, rules.seed, epoch) for epoch in range(1, rules.epochs)]
+    epochs = [schedule] + [_in_other_order(schedule, request.seed, epoch) for epoch in range(1, request.epochs)]
     return replace(plan, epochs=tuple(epochs))
 
 
@@ -54,11 +54,10 @@ def _assembled(
     found: PlannedSteps,
     layouts: Sequence[tuple[Int64Array, Int64Array]],
     used: Int64Array,
-    rules: PlanRules,
+    costs: SchemeCosts,
+    request: PlanRequest,
 ) -> Plan:
-    costs = rules.scheme_costs
-    assert costs is not None
-    groups = tuple(rules.groups[kind] for kind in used.tolist())
+    groups = tuple(request.groups[kind] for kind in used.tolist())
     kinds = [kinds_of(counts, costs) for counts in found.layouts.counts]
     num_steps = len(found.layout_of)
     # Pipelines of all steps, numbered step by step.
@@ -99,7 +98,12 @@ def _assembled(
         step_window=np.zeros(num_steps, dtype=np.int32),
     )
     return Plan(
-        groups=groups, num_gpus=rules.num_gpus, pieces=pieces, packs=packs, epochs=(schedule,), lockstep=rules.lockstep
+        groups=groups,
+        num_gpus=request.num_gpus,
+        pieces=pieces,
+        packs=packs,
+        epochs=(schedule,),
+        lockstep=request.lockstep,
     )
 
 

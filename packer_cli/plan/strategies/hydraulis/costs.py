@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from packer_cli.plan.core.group_costs import Float64Array, GroupCosts
+from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.types import Int64Array
+from packer_cli.plan.strategies.protocol import PlanRequest
+
+_ENOUGH_TOKENS = 256, 128
+"""See `SchemeCosts.enough`: of a micro-batch, and more for each GPU that shares it. Hydraulis's code has 384, 512,
+768, 1,024 and 1,280 tokens for tp 1 to 16."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,3 +56,18 @@ class SchemeCosts(GroupCosts):
     def arrays(self) -> tuple[Float64Array, Int64Array]:
         """`(rates, capacity)`, as kernels take them."""
         return self.rates, self.capacity
+
+
+def scheme_costs(request: PlanRequest, groups: Sequence[Group] | None = None) -> SchemeCosts:
+    """Of the groups of a request, which has the rates, or of some of these groups."""
+    assert request.rates is not None
+    quadratic, linear, constant = np.array(request.rates).T
+    gpus, capacity, pp, of_stage = np.array(
+        [(group.num_gpus, group.capacity, group.pp_size, group.layout.stage_gpus) for group in request.groups]
+    ).T
+    once, each = _ENOUGH_TOKENS
+    costs = SchemeCosts(
+        gpus=gpus, pp=pp, quadratic=quadratic, linear=linear, constant=constant, capacity=capacity,
+        enough=once + each * of_stage,
+    )  # fmt: skip
+    return costs if groups is None else costs.select([request.groups.index(group) for group in groups])

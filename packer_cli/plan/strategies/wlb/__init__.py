@@ -2,7 +2,7 @@
 
 ::
 
-    plan.py      pieces + rules.py -> plan:
+    strategy.py  what the rest of hbpack sees; plan.py: pieces -> plan:
     arrival.py   the stream: documents in a seeded order, in global batches
     packers.py   what `--packing` names: delay.py, the paper's; fixed.py, its baselines
     tuning.py    thresholds of the delay queues

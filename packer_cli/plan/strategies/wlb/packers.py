@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from packer_cli.plan.core.types import Int64Array
-from packer_cli.plan.packing.base import PackingOptions
+from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
 from packer_cli.plan.strategies.wlb import fixed
 from packer_cli.plan.strategies.wlb.arrival import Arrivals
 from packer_cli.plan.strategies.wlb.delay import pack_with_queues
@@ -128,13 +128,11 @@ class SolverOptions(GreedyOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepPacker:
+class StepPacker(PackingAlgorithm):
     """One way to fill the micro-batches of each step."""
 
-    name: str
-    summary: str
-    pack: Callable[[Arrivals, Any], PackedSteps]
-    options: type[StepOptions] = StepOptions
+    pack: Callable[[Arrivals, Any], PackedSteps]  # type: ignore[assignment]
+    options: type[PackingOptions] = StepOptions
     cuts_rows: bool = False
     """Whether documents are cut at every window, and not only at global batches."""
 

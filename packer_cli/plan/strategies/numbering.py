@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from packer_cli.plan.arrange import GroupPacks
 from packer_cli.plan.core.csr import copy_packs
 from packer_cli.plan.core.types import FILLER, Packs, Schedule
+from packer_cli.plan.strategies.group_packs import GroupPacks
 
 
 def number_as_used(by_group: list[GroupPacks], schedules: Sequence[Schedule]) -> tuple[Packs, list[Schedule]]:

@@ -12,8 +12,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from packer_cli.plan.core.group_costs import GroupCosts
 from packer_cli.plan.core.types import FILLER, Int64Array, Schedule
-from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
 
 
 def run_freely(schedule: Schedule, num_groups: int, times: NDArray[np.float64] | None) -> Schedule:
@@ -45,7 +45,7 @@ def run_freely(schedule: Schedule, num_groups: int, times: NDArray[np.float64] |
 
 
 def pack_times(
-    group: NDArray[np.integer], tokens: Int64Array, work: Int64Array, linear: int, costs: DegreeCosts | None
+    group: NDArray[np.integer], tokens: Int64Array, work: Int64Array, linear: int, costs: GroupCosts | None
 ) -> NDArray[np.float64] | None:
     """The load of each pack (float64[p]) that dealing evens out: seconds, or work where the seconds are not known.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import Layout
 from packer_cli.plan.core.groups import Group
+from packer_cli.plan.strategies.predict import stage_rates
 from packer_cli.sizes import counted
 
 if TYPE_CHECKING:
@@ -82,21 +83,6 @@ def find_schemes(
             "tokens in memory; give shorter --groups, higher --parallel degrees, or more GPUs"
         )
     return tuple(sorted(worth, key=lambda scheme: (scheme.group.capacity, -_gpu_seconds(scheme, longest))))
-
-
-def stage_rates(group: Group, model: GpuModel) -> tuple[float, float, float]:
-    """Seconds on a stage of a replica of the group per squared token, per token, and per micro-batch."""
-    cost, memory = model.cost, model.memory
-    cost.require_known(group.layout)
-    fewest = memory.least_checkpoint_layers(group.capacity, group.layout)
-    layers = group.checkpoint_layers or (memory.num_layers if fewest is None else fewest)
-    seconds = [float(cost.seconds(work, tokens, group.layout, layers)) for work, tokens in ((0, 0), (1, 0), (0, 1))]
-    return (digits(seconds[1] - seconds[0]), digits(seconds[2] - seconds[0]), digits(seconds[0]))
-
-
-def digits(value: float) -> float:
-    """As many digits as mean something, and as are the same on every machine."""
-    return float(f"{value:.6g}")
 
 
 def _layouts(num_gpus: int, model: GpuModel, most: Layout | None, most_sp: int) -> list[Layout]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,27 +16,14 @@ from packer_cli.plan.kernels.balance import order_packs, spread
 from packer_cli.plan.kernels.balance.refine import refine_packs
 from packer_cli.plan.kernels.fill import balanced_fill, greedy_fill, longest_fill, median_length, pick_samples
 from packer_cli.plan.packing.limit import limit_samples, trim_packs
-from packer_cli.plan.rules import PlanRules
+from packer_cli.plan.strategies.group_packs import GroupPacks
+from packer_cli.plan.strategies.protocol import PlanRequest
 
 FREE_TO_FILL = 1 / 16
 """Share of a long pack that should be free for shorter samples: a larger one lowers ABR and raises CR."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class GroupPacks:
-    """The packs of one group in the order of their iterations."""
-
-    offsets: Int64Array
-    """int64[p+1]"""
-    pieces: Int32Array
-    """int32[m]"""
-    num_whole: int
-    """Packs before this index form whole iterations; the others are the rest."""
-    is_spread: bool
-    """Whether the rest was spread over all ranks, in rows shorter than the capacity."""
-
-
-def arrange_group(lengths: Int32Array, is_left: NDArray[np.bool_], g: int, rules: PlanRules) -> GroupPacks:
+def arrange_group(lengths: Int32Array, is_left: NDArray[np.bool_], g: int, request: PlanRequest) -> GroupPacks:
     """Pack the group's own pieces, fill with shorter ones, form iterations, and even them out.
 
     Args:
@@ -46,26 +31,26 @@ def arrange_group(lengths: Int32Array, is_left: NDArray[np.bool_], g: int, rules
         is_left: bool[m], pieces that longer groups have left; cleared for those packed here.
         g: index of the group.
     """
-    group = rules.groups[g]
-    capacity, num_ranks = group.capacity, group.num_dp_ranks(rules.num_gpus)
-    own = is_in_group(lengths, rules.groups, g)
+    group = request.groups[g]
+    capacity, num_ranks = group.capacity, group.num_dp_ranks(request.num_gpus)
+    own = is_in_group(lengths, request.groups, g)
     own &= is_left
     is_left[own] = False
     lengths = align_up(lengths, group.align)
-    shorter = [-(-each.capacity // group.align) * group.align for each in rules.groups[:g]]
+    shorter = [-(-each.capacity // group.align) * group.align for each in request.groups[:g]]
     count = count_lengths(lengths, is_left) if g else np.zeros(1, dtype=np.int64)
-    offsets, pieces = _pack_own(lengths, own, count, g, rules)
-    state = rng_state(rules.seed, Stream.BALANCE, g)
+    offsets, pieces = _pack_own(lengths, own, count, g, request)
+    state = rng_state(request.seed, Stream.BALANCE, g)
     tokens, work = pack_tokens_and_work(offsets, pieces, lengths)
     order = None
     if len(tokens) and count.any():
         room = capacity - tokens
-        if rules.fill == "greedy":
+        if request.fill == "greedy":
             pack_of, added = greedy_fill(room, lengths, is_left, shorter)
         else:
-            if rules.fill == "balanced":
+            if request.fill == "balanced":
                 # By attention work, even with a linear cost: filled packs have equal tokens, so equal linear terms.
-                order = order_packs(work, num_ranks, rules.balance, state)
+                order = order_packs(work, num_ranks, request.balance, state)
                 pack_of, chosen = balanced_fill(room, work, order, num_ranks, count, median_length(count))
             else:
                 pack_of, chosen = longest_fill(room, count)
@@ -73,35 +58,41 @@ def arrange_group(lengths: Int32Array, is_left: NDArray[np.bool_], g: int, rules
             is_left[added] = False
         added_offsets, by_pack = group_by_pack(pack_of, as_ids(np.arange(len(added))), len(tokens))
         offsets, pieces = merge_packs(offsets, pieces, added_offsets, added[by_pack])
-        offsets, pieces, lost = trim_packs(offsets, pieces, lengths, rules.max_samples)
+        offsets, pieces, lost = trim_packs(offsets, pieces, lengths, request.max_samples)
         is_left[lost] = True  # No samples of the group itself, which are longer and stand before the fillers.
         tokens, work = pack_tokens_and_work(offsets, pieces, lengths)
     if order is None:
-        order = _order(tokens, work, num_ranks, rules, state)
-    packs = _complete(lengths, offsets, pieces, order, capacity, num_ranks, rules)
-    if rules.balance.refine:
-        _refine(lengths, packs, capacity, num_ranks, rules)
+        order = _order(tokens, work, num_ranks, request, state)
+    packs = _complete(lengths, offsets, pieces, order, capacity, num_ranks, request)
+    if request.balance.refine:
+        _refine(lengths, packs, capacity, num_ranks, request)
     return packs
 
 
-def arrange_batches(lengths: Int32Array, rules: PlanRules) -> GroupPacks:
+def arrange_batches(lengths: Int32Array, request: PlanRequest) -> GroupPacks:
     """Arrange the padded batches of the only group; those that do not fill the last iteration leave ranks idle.
 
     Args:
         lengths: int32[m], length of every piece.
     """
-    (group,) = rules.groups
-    seed = int(rng_state(rules.seed, Stream.PACKING, 0)[0])
-    offsets, pieces = rules.algorithm.pack(lengths, group.capacity, seed, rules.packing_options)
-    _, work = pack_tokens_and_work(offsets, pieces, padded_lengths(offsets, pieces, lengths), rules.evened)
-    state = rng_state(rules.seed, Stream.BALANCE, 0)
-    order = order_packs(work, group.num_dp_ranks(rules.num_gpus), rules.balance, state)
+    (group,) = request.groups
+    seed = int(rng_state(request.seed, Stream.PACKING, 0)[0])
+    offsets, pieces = _pack(lengths, group.capacity, seed, request)
+    _, work = pack_tokens_and_work(offsets, pieces, padded_lengths(offsets, pieces, lengths), request.evened)
+    state = rng_state(request.seed, Stream.BALANCE, 0)
+    order = order_packs(work, group.num_dp_ranks(request.num_gpus), request.balance, state)
     offsets, pieces = select_packs(offsets, pieces, order)
     return GroupPacks(offsets=offsets, pieces=pieces, num_whole=len(order), is_spread=False)
 
 
+def _pack(lengths: Int32Array, capacity: int, seed: int, request: PlanRequest) -> tuple[Int64Array, Int32Array]:
+    algorithm = request.algorithm.with_linear(request.evened)
+    offsets, pieces = algorithm.pack(lengths, capacity, seed, request.packing_options)
+    return offsets, pieces
+
+
 def _pack_own(
-    lengths: Int32Array, own: NDArray[np.bool_], count: Int64Array, g: int, rules: PlanRules
+    lengths: Int32Array, own: NDArray[np.bool_], count: Int64Array, g: int, request: PlanRequest
 ) -> tuple[Int64Array, Int32Array]:
     """Pack the group's own pieces; `(offsets, pieces)` as CSR arrays.
 
@@ -112,35 +103,35 @@ def _pack_own(
         own: bool[m], the group's own pieces.
         count: int64[x+1], number of pieces of each length that may fill packs.
     """
-    capacity = rules.groups[g].capacity
-    seed = int(rng_state(rules.seed, Stream.PACKING, g)[0])
+    capacity = request.groups[g].capacity
+    seed = int(rng_state(request.seed, Stream.PACKING, g)[0])
     tokens = int(lengths.sum(where=own, dtype=np.int64))
     is_all = bool(own.all())
     # No variable holds their lengths, so that an algorithm may free them before it ends.
-    offsets, pieces = rules.algorithm.pack(lengths if is_all else lengths[own], capacity, seed, rules.packing_options)
+    offsets, pieces = _pack(lengths if is_all else lengths[own], capacity, seed, request)
     room = int((len(offsets) - 1) * capacity * FREE_TO_FILL)
     free = (len(offsets) - 1) * capacity - tokens
-    if rules.fill == "balanced" and free < room and 2 * room <= int(count @ np.arange(len(count))):
+    if request.fill == "balanced" and free < room and 2 * room <= int(count @ np.arange(len(count))):
         less = capacity - int(capacity * FREE_TO_FILL)
         # A longer piece gets a pack of its own, as one of this length does.
-        offsets, pieces = rules.algorithm.pack(np.minimum(lengths[own], less), less, seed, rules.packing_options)
+        offsets, pieces = _pack(np.minimum(lengths[own], less), less, seed, request)
     if not is_all:
         rename_members(pieces, ids_of(own))
-    return limit_samples(offsets, pieces, lengths, capacity, rules.max_samples)
+    return limit_samples(offsets, pieces, lengths, capacity, request.max_samples)
 
 
 def _order(
-    tokens: Int64Array, work: Int64Array, num_ranks: int, rules: PlanRules, state: NDArray[np.uint64]
+    tokens: Int64Array, work: Int64Array, num_ranks: int, request: PlanRequest, state: NDArray[np.uint64]
 ) -> Int32Array:
     """The packs (int32[p]) in the order of their iterations, the rest last.
 
     The rest always has the least attention work (`work`, int64[p]): its samples are short, and so easy to deal evenly.
     """
-    order = order_packs(work, num_ranks, rules.balance, state)
-    if rules.evened:
+    order = order_packs(work, num_ranks, request.balance, state)
+    if request.evened:
         whole = order[: len(order) - _num_to_spread(len(order), num_ranks)]
-        predicted = work[whole] + rules.evened * tokens[whole]
-        whole[:] = whole[order_packs(predicted, num_ranks, rules.balance, state)]
+        predicted = work[whole] + request.evened * tokens[whole]
+        whole[:] = whole[order_packs(predicted, num_ranks, request.balance, state)]
     return order
 
 
@@ -151,13 +142,13 @@ def _complete(
     order: Int32Array,
     capacity: int,
     num_ranks: int,
-    rules: PlanRules,
+    request: PlanRequest,
 ) -> GroupPacks:
     """The packs in order; those that do not fill an iteration are spread over all ranks."""
     num_left = _num_to_spread(len(order), num_ranks)
     num_whole = len(order) - num_left
     left_offsets, left = select_packs(offsets, pieces, order[num_whole:])
-    spread_out = _spread(lengths, left, capacity, -(-num_left // num_ranks) * num_ranks, rules)
+    spread_out = _spread(lengths, left, capacity, -(-num_left // num_ranks) * num_ranks, request)
     if spread_out:
         left_offsets, left = spread_out
     new_offsets = np.zeros(num_whole + len(left_offsets), dtype=np.int64)
@@ -181,25 +172,25 @@ def _num_to_spread(num_packs: int, num_ranks: int) -> int:
 
 
 def _spread(
-    lengths: Int32Array, pieces: Int32Array, capacity: int, num_rows: int, rules: PlanRules
+    lengths: Int32Array, pieces: Int32Array, capacity: int, num_rows: int, request: PlanRequest
 ) -> tuple[Int64Array, Int32Array] | None:
     """Spread the pieces over rows of even work, the heaviest row first; None if they do not fit."""
     num_rows = min(num_rows, len(pieces))
     by_length = argsort_descending(lengths[pieces])
-    row_of, fits = spread(lengths[pieces], by_length, capacity, num_rows, rules.evened, rules.max_samples)
+    row_of, fits = spread(lengths[pieces], by_length, capacity, num_rows, request.evened, request.max_samples)
     if not fits:
         return None
     offsets, members = group_by_pack(row_of, by_length, num_rows)
-    _, work = pack_tokens_and_work(offsets, pieces[members], lengths, rules.evened)
+    _, work = pack_tokens_and_work(offsets, pieces[members], lengths, request.evened)
     return select_packs(offsets, pieces[members], np.argsort(-work, kind="stable"))
 
 
-def _refine(lengths: Int32Array, packs: GroupPacks, capacity: int, num_ranks: int, rules: PlanRules) -> None:
+def _refine(lengths: Int32Array, packs: GroupPacks, capacity: int, num_ranks: int, request: PlanRequest) -> None:
     """Even out the iterations in place; spread rows do not become longer."""
     rest_tokens, _ = pack_tokens_and_work(packs.offsets[packs.num_whole :], packs.pieces, lengths)
     longest_rest = int(rest_tokens.max(initial=0))
     num_packs = len(packs.offsets) - 1
     of_packs = packs.offsets, packs.pieces, lengths
-    linear, most = rules.evened, rules.max_samples
+    linear, most = request.evened, request.max_samples
     refine_packs(*of_packs, 0, packs.num_whole, num_ranks, capacity, linear=linear, most=most)
     refine_packs(*of_packs, packs.num_whole, num_packs, num_ranks, longest_rest, linear=linear, most=most)

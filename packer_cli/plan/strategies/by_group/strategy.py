@@ -1,0 +1,57 @@
+"""What the strategies that plan group by group have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from packer_cli.plan.strategies.protocol import PlanRequest, Strategy
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from packer_cli.plan.core.types import Int64Array, Pieces, Plan, Schedule
+
+
+class GroupStrategy(Strategy):
+    """Packs, fills, balances and schedules the groups as the options say."""
+
+    def check(self, request: PlanRequest) -> None:
+        """Raise ValueError if the packing rules out the groups or other options."""
+        algorithm = request.algorithm
+        what = "cuts samples" if algorithm.cut else "pads whole batches"
+        if algorithm.needs_one_group and len(request.groups) != 1:
+            raise ValueError(
+                f"packing {algorithm.name!r} {what}, so it needs exactly one group; give one, or another packing"
+            )
+        if algorithm.is_padded and request.balance.refine:
+            raise ValueError(
+                f"packing {algorithm.name!r} {what}, so it cannot exchange samples; give --balance sort, "
+                "window:K or none, without +refine"
+            )
+        if algorithm.is_padded and request.shapes_rows:
+            raise ValueError(
+                f"packing {algorithm.name!r} {what}, which do not support --align, --max-samples or --mask "
+                "causal; leave them out, or give another packing"
+            )
+        capacity = request.groups[0].capacity
+        if algorithm.needs_power_of_two and capacity & (capacity - 1):
+            below = 1 << (capacity.bit_length() - 1)
+            raise ValueError(
+                f"packing {algorithm.name!r} cuts samples into powers of two, so the capacity must be one, got "
+                f"{capacity}; give {below}{f' or {2 * below}' if 2 * below < 2**31 else ''}, or another packing"
+            )
+
+    def plan(self, pieces: Pieces, request: PlanRequest) -> Plan:
+        """From the longest group down; see `by_group.build`."""
+        from packer_cli.plan.strategies.by_group.build import plan_groups
+
+        return plan_groups(pieces, request)
+
+    def rest(
+        self, plan: Plan, chosen: Int64Array, is_short: NDArray[np.bool_], request: PlanRequest, epoch: int
+    ) -> Schedule:
+        """Iterations of one group; see `by_group.rest`."""
+        from packer_cli.plan.strategies.by_group.rest import rest_of_groups
+
+        return rest_of_groups(plan, chosen, is_short, request, epoch)

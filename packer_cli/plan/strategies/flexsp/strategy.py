@@ -1,0 +1,89 @@
+"""FlexSP (arXiv 2412.01523) as a strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from packer_cli.errors import ConfigError
+from packer_cli.plan.core.groups import Group, divisors
+from packer_cli.plan.strategies.protocol import PlanRequest, Prediction, Question, Strategy
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from packer_cli.plan.core.types import Int64Array, Pieces, Plan, Schedule
+
+
+class FlexSp(Strategy):
+    """Iterations of replicas of unlike SP degrees and near-equal predicted time, over the whole data set."""
+
+    name = "flexsp"
+    summary = "FlexSP (arXiv 2412.01523) over the whole data set: iterations mix SP degrees of equal time"
+    ignores = frozenset({"packing", "fill"})
+    lacks = frozenset({"max_samples", "mask"})
+    demands = "run replicas of unlike SP degrees side by side in one iteration"
+    needs = frozenset({"a cost model"})
+    mixes_layouts = True
+
+    def packings(self) -> Mapping[str, Any]:
+        """None: it packs at every degree."""
+        return {}
+
+    def groups(self, given: Sequence[Group]) -> tuple[Group, ...]:
+        """One for each SP degree that divides the longest's.
+
+        >>> groups = FlexSp().groups([Group(capacity=16384), Group(capacity=131072, sp_size=8)])
+        >>> [str(group) for group in groups]
+        ['16k:1', '32k:2', '64k:4', '128k:8']
+        """
+        longest = given[-1]
+        on_a_gpu = max(-(-group.capacity // group.sp_size) for group in given)
+        degrees = [degree for degree in divisors(longest.sp_size) if on_a_gpu * degree < longest.capacity]
+        below = [replace(longest, capacity=on_a_gpu * degree, sp_size=degree) for degree in degrees]
+        return (*below, longest)
+
+    def check(self, request: PlanRequest) -> None:
+        """Samples move between the groups, so that all have one `align`."""
+        assert len({group.align for group in request.groups}) == 1
+
+    def predict(self, question: Question) -> Prediction:
+        """The seconds of each group; one of a degree without a cost, which the model's heads rule out, is left out."""
+        from packer_cli.plan.strategies.predict import stage_rates
+
+        found = super().predict(question)
+        if not question.groups:
+            return found
+        model = question.load(f"--strategy {self.name}")
+        known = (1, question.groups[-1].sp_size, *model.cost.send)
+        groups = tuple(group for group in question.groups if group.sp_size in known)
+        return replace(found, groups=groups, rates=tuple(stage_rates(group, model) for group in groups))
+
+    def plan(self, pieces: Pieces, request: PlanRequest) -> Plan:
+        """See `flexsp.arrange`."""
+        from packer_cli.plan.strategies.flexsp.arrange import plan_mixed
+
+        return plan_mixed(pieces, request)
+
+    def rest(
+        self, plan: Plan, chosen: Int64Array, is_short: NDArray[np.bool_], request: PlanRequest, epoch: int
+    ) -> Schedule:
+        """Iterations of packs of unlike degrees and near-equal predicted time."""
+        from packer_cli.plan.strategies.flexsp.arrange import rest_of_mixed
+
+        return rest_of_mixed(plan, chosen, request, epoch)
+
+    def require_gpus(self, groups: Sequence[Group], num_gpus: int) -> None:
+        """The largest replicas fit."""
+        largest = max(group.num_gpus for group in groups)
+        if num_gpus < largest:
+            raise ConfigError(
+                f"--gpus {num_gpus}: the largest replicas have {largest} GPUs, and the shards stay as they are; "
+                f"choose {largest} or more, or pack again with other --groups"
+            )
+
+    def bytes_a_sample(self, request: PlanRequest) -> int:
+        """As most packings."""
+        return 20

@@ -1,0 +1,84 @@
+"""Hydraulis (arXiv 2412.07894) as a strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from packer_cli.errors import ConfigError
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.strategies.protocol import PlanRequest, Prediction, Question, Strategy
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from packer_cli.plan.core.types import Int64Array, Pieces, Plan, Schedule
+
+
+class Hydraulis(Strategy):
+    """Each step divides the GPUs among pipelines for the samples of that step."""
+
+    name = "hydraulis"
+    summary = "Hydraulis (arXiv 2412.07894): each step divides the GPUs among pipelines of unlike tp, cp and pp"
+    defaults = {"lockstep": "1"}
+    ignores = frozenset({"packing", "fill", "balance", "lockstep", "step_mix", "curriculum", "curriculum_steps"})
+    lacks = frozenset({"max_samples", "mask", "align"})
+    demands = "run pipelines of unlike tp, cp and pp side by side, and change them between steps"
+    needs = frozenset({"a cost model", "tokens of a step"})
+    mixes_layouts = True
+    finds_layouts = True
+
+    def packings(self) -> Mapping[str, Any]:
+        """None: it packs each pipeline's samples of a step."""
+        return {}
+
+    def groups(self, given: Sequence[Group]) -> tuple[Group, ...]:
+        """The longest alone, whose capacity and SP degree limit the layouts."""
+        return (given[-1],)
+
+    def predict(self, question: Question) -> Prediction:
+        """The layouts worth having, with the seconds of each."""
+        from packer_cli.plan.strategies.hydraulis.schemes import find_schemes
+
+        found = super().predict(question)
+        if not question.groups:
+            return found
+        model, longest = question.load(f"--strategy {self.name}", for_memory=True), question.groups[-1]
+        schemes = find_schemes(longest.capacity, question.num_gpus, model, question.parallel, longest.sp_size)
+        groups, rates = (tuple(getattr(scheme, each) for scheme in schemes) for each in ("group", "rates"))
+        return replace(found, groups=groups, rates=rates)
+
+    def plan(self, pieces: Pieces, request: PlanRequest) -> Plan:
+        """See `hydraulis.arrange`."""
+        from packer_cli.plan.strategies.hydraulis.arrange import plan_pipelines
+
+        return plan_pipelines(pieces, request)
+
+    def rest(
+        self, plan: Plan, chosen: Int64Array, is_short: NDArray[np.bool_], request: PlanRequest, epoch: int
+    ) -> Schedule:
+        """Not possible, see `require_gpus`."""
+        self._refuse(request.num_gpus)
+
+    def require_gpus(self, groups: Sequence[Group], num_gpus: int) -> None:
+        """Raise ConfigError: the samples of a pack are those for its pipeline in its step."""
+        self._refuse(num_gpus)
+
+    def _refuse(self, num_gpus: int) -> NoReturn:
+        raise ConfigError(
+            f"--strategy {self.name} divides the GPUs of each step among pipelines for the samples of that step, "
+            f"which rebalance cannot change; pack again with --gpus {num_gpus}"
+        )
+
+    def figures(self, plan: Plan, request: PlanRequest) -> Mapping[str, float | None]:
+        """The four imbalances that Hydraulis names."""
+        from packer_cli.plan.strategies.hydraulis.costs import scheme_costs
+        from packer_cli.plan.strategies.hydraulis.imbalances import measure_imbalances
+
+        return measure_imbalances(plan, scheme_costs(request, plan.groups))._asdict()
+
+    def bytes_a_sample(self, request: PlanRequest) -> int:
+        """Measured on samples of 550 tokens."""
+        return 180

@@ -1,0 +1,45 @@
+"""From a cost model to the numbers that strategies plan by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from packer_cli.errors import ConfigError
+from packer_cli.plan.core.cost import Cost
+from packer_cli.plan.core.groups import Group
+
+if TYPE_CHECKING:
+    from packer_cli.cost.models import GpuModel
+
+PROFILE = "--cost profile"
+
+
+def predicted_cost(load: Callable[..., GpuModel]) -> Cost:
+    """What a micro-batch costs on one GPU.
+
+    Raises:
+        ConfigError: there is no model, or it gives no such cost.
+    """
+    model = load(PROFILE).cost
+    try:
+        return Cost(quadratic=digits(model.quadratic), linear=digits(model.linear))
+    except ValueError as error:
+        raise ConfigError(
+            f"{PROFILE}: {error}; measure longer lengths with hbpack profile, or give --cost A,B"
+        ) from None
+
+
+def stage_rates(group: Group, model: GpuModel) -> tuple[float, float, float]:
+    """Seconds on a stage of a replica of the group per squared token, per token, and per micro-batch."""
+    cost, memory = model.cost, model.memory
+    cost.require_known(group.layout)
+    fewest = memory.least_checkpoint_layers(group.capacity, group.layout)
+    layers = group.checkpoint_layers or (memory.num_layers if fewest is None else fewest)
+    seconds = [float(cost.seconds(work, tokens, group.layout, layers)) for work, tokens in ((0, 0), (1, 0), (0, 1))]
+    return (digits(seconds[1] - seconds[0]), digits(seconds[2] - seconds[0]), digits(seconds[0]))
+
+
+def digits(value: float) -> float:
+    """As many digits as mean something, and as are the same on every machine."""
+    return float(f"{value:.6g}")

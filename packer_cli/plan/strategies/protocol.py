@@ -1,0 +1,225 @@
+"""What a strategy is, and what it plans from. Without numpy, so that reading the command line does not load it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from packer_cli.errors import ConfigError
+from packer_cli.plan.core.groups import Group, require_aligned
+from packer_cli.sizes import counted, format_tokens
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from packer_cli.cost.models import GpuModel
+    from packer_cli.format.constants import Lockstep, Mask
+    from packer_cli.format.layout import Layout
+    from packer_cli.plan.core.attention_rates import ShardingRule
+    from packer_cli.plan.core.cost import Cost
+    from packer_cli.plan.core.schedule import StepRules
+    from packer_cli.plan.core.types import Int64Array, Pieces, Plan, Schedule
+    from packer_cli.plan.kernels.balance import BalanceRule
+    from packer_cli.plan.packing.base import PackingOptions
+
+Rates = tuple[float, float, float]
+"""Seconds of a micro-batch on one pipeline stage of a replica: per squared token, per token, and constant."""
+
+Need = Literal["a cost model", "tokens of a step"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRequest:
+    """Everything besides the lengths that decides a plan, as numbers."""
+
+    strategy: Strategy
+    groups: tuple[Group, ...]
+    """By increasing capacity, each a multiple of its `align`. The GPUs of each one's replica divide `num_gpus`, unless
+    the strategy `mixes_layouts`; then the largest fits."""
+    num_gpus: int
+    algorithm: Any
+    """One of the strategy's `packings`."""
+    packing_options: PackingOptions
+    """Of the algorithm."""
+    steps: StepRules
+    balance: BalanceRule
+    """Which packs share an iteration."""
+    sharding: ShardingRule
+    """How CP ranks divide the rows that they share."""
+    epochs: int = 1
+    """Epochs to schedule; all use the same packs."""
+    seed: int = 0
+    fill: Literal["balanced", "greedy", "longest"] = "greedy"
+    """Which shorter samples fill the free space of long packs, see `plan.kernels.fill`."""
+    linear: int = 0
+    """Tokens, at least 0: the plan evens out work of s (s + linear) per sample, see `plan.core.cost`, whose
+    `require_exact` limits it."""
+    lockstep: Lockstep = None
+    """GPUs that run micro-batches in lockstep, see `Plan.lockstep`."""
+    rates: tuple[Rates, ...] | None = None
+    """Of each group, for a strategy that needs a cost model."""
+    mask: Mask = "document"
+    """With which the packs are trained on. A causal one over whole rows evens out tokens, see `evened`."""
+    max_samples: int = 2**31 - 1
+    """Most pieces of a pack, at least 1."""
+
+    @property
+    def evened(self) -> int:
+        """The linear term of what the plan evens out: `linear`, or one so great that only tokens count."""
+        from packer_cli.plan.core.cost import linear_of_tokens
+
+        return self.linear if self.mask == "document" else linear_of_tokens(self.groups, self.num_gpus)
+
+    @property
+    def shapes_rows(self) -> bool:
+        """Whether rows are more than samples one after another: aligned, limited in number, or without borders."""
+        is_aligned = any(group.align > 1 for group in self.groups)
+        return is_aligned or self.max_samples != 2**31 - 1 or self.mask != "document"
+
+    def __post_init__(self) -> None:
+        for group in self.groups:
+            require_aligned(group)
+        self.strategy.check(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What a strategy is asked to predict from."""
+
+    groups: tuple[Group, ...]
+    """None of them before they are known."""
+    num_gpus: int
+    parallel: Layout | None
+    """The user's degrees."""
+    packing_options: PackingOptions
+    wants_cost: bool
+    """Whether what to even out is to be predicted, too."""
+    has_model: bool
+    load: Callable[..., GpuModel]
+    """The cost model; with `for_memory=True`, one of which the memory is known. Raises ConfigError without one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """Numbers in place of what predicts them; None where nothing was asked for."""
+
+    groups: tuple[Group, ...]
+    rates: tuple[Rates, ...] | None = None
+    """Of each group."""
+    cost: Cost | None = None
+    """What to even out."""
+    packing: Mapping[str, str] | None = None
+    """Options of the packing, as text."""
+
+
+class Strategy(ABC):
+    """One way to plan. A subclass says what it is and reads, and how it plans; it keeps nothing between plans."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    """What it does, and whose it is; for tables and docs."""
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    """Plan options whose default is another here."""
+    ignores: ClassVar[frozenset[str]] = frozenset()
+    """Plan options without effect on it, which it refuses."""
+    lacks: ClassVar[frozenset[str]] = frozenset()
+    """Plan options that others support and it does not, so that it refuses values other than the default."""
+    demands: ClassVar[str] = ""
+    """What a trainer must do for it beyond running each iteration's packs in lockstep, after "must"."""
+    needs: ClassVar[frozenset[Need]] = frozenset()
+    mixes_layouts: ClassVar[bool] = False
+    """Whether an iteration may have replicas of unlike layouts; they are balanced by predicted time, not by work."""
+    finds_layouts: ClassVar[bool] = False
+    """Whether it works out layouts of its own from the cost model, in place of the groups that were given."""
+    baseline_name: ClassVar[str] = "ISF at the longest length"
+    baseline_note: ClassVar[str] = (
+        "as in HBP, isf packs the same samples to the longest group's capacity; packs in random order"
+    )
+    predicts_cost: ClassVar[bool] = False
+    """Whether it evens out what a cost model predicts wherever there is one, unless the user names a cost."""
+    plans_streams: ClassVar[bool] = False
+    """Whether it packs a stream step by step: its steps are decided as it packs, and stay together in a rebalance."""
+
+    def packings(self) -> Mapping[str, Any]:
+        """What `--packing` may name: the packing algorithms, unless it has packers of its own; none if it packs in a
+        way that has no such choice."""
+        from packer_cli.plan.packing import REGISTRY
+
+        return REGISTRY
+
+    @property
+    def packs_itself(self) -> bool:
+        """Whether the packing algorithms that others share have no part in it."""
+        from packer_cli.plan.packing import REGISTRY
+
+        return self.packings() is not REGISTRY
+
+    def groups(self, given: Sequence[Group]) -> tuple[Group, ...]:
+        """The groups that it uses, of those given (by rising capacity, at least one)."""
+        return tuple(given)
+
+    def check(self, request: PlanRequest) -> None:
+        """Raise ValueError if parts of a request do not fit each other."""
+        return
+
+    def predict(self, question: Question) -> Prediction:
+        """What a plan needs to know of the cost model.
+
+        Raises:
+            ConfigError: there is none, or it does not fit.
+        """
+        from packer_cli.plan.strategies.predict import predicted_cost
+
+        return Prediction(groups=question.groups, cost=predicted_cost(question.load) if question.wants_cost else None)
+
+    @abstractmethod
+    def plan(self, pieces: Pieces, request: PlanRequest) -> Plan:
+        """Plan the pieces, each in exactly one pack. How CP ranks divide the rows is chosen later."""
+
+    @abstractmethod
+    def rest(
+        self, plan: Plan, chosen: Int64Array, is_short: NDArray[np.bool_], request: PlanRequest, epoch: int
+    ) -> Schedule:
+        """Schedule the chosen packs of a plan on `request.num_gpus` GPUs; their samples stay as they are.
+
+        Args:
+            chosen: int64[r], pack numbers, each once.
+            is_short: bool[p], see `plan.resume.short_packs`.
+            epoch: number of the epoch, which decides the order.
+        """
+
+    def require_gpus(self, groups: Sequence[Group], num_gpus: int) -> None:
+        """Raise ConfigError if a packed set with these groups cannot be dealt to so many GPUs."""
+        for group in groups:
+            if num_gpus % group.num_gpus:
+                import math
+
+                multiple = math.lcm(*(each.num_gpus for each in groups))
+                below = num_gpus // multiple * multiple
+                choices = " or ".join(str(number) for number in (below, below + multiple) if number)
+                raise ConfigError(
+                    f"--gpus {num_gpus}: a replica of group {format_tokens(group.capacity)} has "
+                    f"{counted(group.num_gpus, 'GPU')}, which must divide it, since the shards stay as they are; "
+                    f"choose {choices}, or pack again with other --groups"
+                )
+
+    def baseline(self, plan: Plan, request: PlanRequest) -> tuple[Pieces, PlanRequest] | None:
+        """Its fair baseline: the plan's samples, and how to plan them; None for HBP's naive packing."""
+        return None
+
+    def figures(self, plan: Plan, request: PlanRequest) -> Mapping[str, float | None]:
+        """Figures of its own, fields of `PipelineImbalances`."""
+        return {}
+
+    def bytes_a_sample(self, request: PlanRequest) -> int:
+        """What a plan takes at its peak, with its figures and the lengths; measured on samples of 550 tokens."""
+        return int(request.algorithm.bytes_a_sample)
+
+    def to_warm(self, request: PlanRequest) -> PlanRequest:
+        """A request for tiny inputs, on which the plan uses all of its kernels."""
+        import math
+
+        return replace(request, num_gpus=math.lcm(*(group.num_gpus for group in request.groups)))
