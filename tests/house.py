@@ -76,6 +76,21 @@ def circles(graph: Graph) -> list[list[str]]:
     return [list(circle) for circle in sorted(found)]
 
 
+def circles_of_neighbours(graph: Graph) -> list[list[str]]:
+    """Circles among the files and folders of each folder, where what is in a folder counts as the folder."""
+    folders = {module.rpartition(".")[0] for module in graph if module.count(".") > 1}
+    found = []
+    for folder in sorted(folders):
+        depth = folder.count(".") + 2
+        inside = {module: ".".join(module.split(".")[:depth]) for module in graph if module.startswith(folder + ".")}
+        neighbours: dict[str, set[str]] = {}
+        for module, neighbour in inside.items():
+            others = {inside[target] for target in graph[module] if target in inside}
+            neighbours.setdefault(neighbour, set()).update(others - {neighbour})
+        found += circles(neighbours)
+    return found
+
+
 def against_order(graph: Graph, order: list[list[str]]) -> list[str]:
     """Imports of rooms that are not earlier in the order; rooms of the same line must not import each other."""
     level = {room: number for number, line in enumerate(order) for room in line}
@@ -117,6 +132,22 @@ def printing(modules: Mapping[str, ast.Module]) -> list[str]:
         for name, tree in modules.items()
         if calls(tree) & printers or any(module.split(".")[0] == "rich" for module, _ in imports(tree))
     )
+
+
+def asking_which(modules: Mapping[str, ast.Module], names: set[str]) -> list[str]:
+    """Modules that compare or look up a strategy's name; other options share some of the names."""
+    found = []
+    for module, tree in modules.items():
+        for node in ast.walk(tree):
+            is_lookup = isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant)
+            if not is_lookup and not isinstance(node, ast.Compare):
+                continue
+            words = {each.value for each in ast.walk(node) if isinstance(each, ast.Constant)}
+            others = {"fill", "algorithm", "group_algorithm"}
+            asked = {getattr(each, "id", getattr(each, "attr", "")) for each in ast.walk(node)}
+            if words & names and not asked & others and module not in found:
+                found.append(module)
+    return found
 
 
 def defining_packages(root: Path) -> list[str]:

@@ -15,10 +15,13 @@ import packer_cli
 from packer_cli.cli.main import COMMANDS
 from packer_cli.export.formats import FORMATS as EXPORTS
 from packer_cli.format import constants as format_constants
+from packer_cli.plan.strategies.registry import STRATEGIES
 from scripts.build_dists import PARTS
 from tests.house import (
     against_order,
+    asking_which,
     circles,
+    circles_of_neighbours,
     constants,
     defining,
     defining_packages,
@@ -35,8 +38,9 @@ PACKAGE = "packer_cli"
 ORDER = [
     ["errors", "html", "kernels", "lazy", "panels", "sizes", "version"],
     ["format", "remote"],
-    ["files", "cost", "plan", "corpus"],
-    ["folders", "engine", "config", "loader"],
+    ["files", "cost", "corpus"],
+    ["folders", "engine", "plan", "loader"],
+    ["config"],
     ["tokens", "groups", "simulate"],
     ["shards", "compare"],
     ["export", "init", "show", "verify", "report"],
@@ -48,7 +52,7 @@ ORDER = [
 ]
 """The rooms from the ground up: each sees what is in the lines above its own."""
 
-NUMERIC = {"numpy", "numba", "collections", "dataclasses", "typing", "functools", "itertools", "math", "enum"}
+NUMERIC = {"numpy", "numba", "abc", "collections", "dataclasses", "typing", "functools", "itertools", "math", "enum"}
 """All that a pure room may import from outside: nothing that reads or writes. `cost` also has a typed record."""
 SOLVERS = {"time", "pulp", "highspy"}
 """What only integer programs (`plan/packing/ilp`, FlexSP's) may import besides: solvers, and a time limit's clock."""
@@ -77,6 +81,7 @@ def test_the_graphs_have_no_circle(modules):
     graph = import_graph(modules)
     assert circles(graph) == []
     assert circles(room_graph(graph)) == []
+    assert circles_of_neighbours(graph) == []
 
 
 def test_a_circle_is_found():
@@ -127,6 +132,17 @@ def test_plan_cost_and_simulate_are_pure(modules):
     assert impure(room(modules, "plan"), may_import) == []
     assert impure(room(modules, "cost"), lambda name: NUMERIC | {"pydantic"}) == []
     assert impure(room(modules, "simulate"), may_import) == []
+
+
+def test_only_strategies_know_their_names(modules):
+    outside = {name: tree for name, tree in modules.items() if ".plan.strategies" not in name}
+    outside.pop("packer_cli.api.options")  # Made from the registry.
+    assert asking_which(outside, set(STRATEGIES)) == []
+
+
+def test_who_asks_which_strategy_is_found():
+    sources = planted(a="if config.strategy == 'x': ...", b="fill == 'x'", c="STRATEGIES['x']", d="name in ('y', 'z')")
+    assert asking_which(sources, {"x", "y"}) == ["p.a", "p.c", "p.d"]
 
 
 def test_what_is_impure_is_found():

@@ -37,15 +37,15 @@ class PlanOptions(AutoGroupsOptions, total=False):
     """Lengths to plan."""
 
     strategy: Literal["balanced", "hbp", "naive", "longalign", "flexsp", "wlb", "hydraulis"] | None
-    """Whose plan: `balanced`: hbpack's; `hbp`: HBP's, to the letter; `naive`: HBP's baseline; `longalign`: LongAlign's
-    sorted batches; `flexsp`: FlexSP's mixed SP degrees; `wlb`: WLB-LLM's steps of even micro-batches; `hydraulis`:
-    Hydraulis's pipelines of unlike tp, cp, pp. The first four set the defaults of `packing`, `fill`, `balance` and
-    `curriculum_steps`; `naive` and `longalign` use the longest group alone. The other three pack in their own way.
-    `flexsp` packs at every degree that divides the longest group's, and needs `model` and `gpu`, or `profile`. `wlb`
-    takes the capacity of the longest group for the context window (by default, the longest sample), packs by `packing`
-    delay, original, greedy or solver, and evens out `cost` 1,24576, or what `model` and `gpu`, or `profile`, predict.
-    `hydraulis` needs `model` and `gpu`, or `profile`, and `global_tokens`; samples are as long as the longest group's
-    capacity at most, and degrees as high as `parallel` and that group's SP degree."""
+    """Whose plan: `balanced`: hbpack's; `hbp`: HBP's, to the letter; `naive`: HBP's baseline, with the longest group
+    alone; `longalign`: LongAlign's sorted batches, with the longest group alone; `flexsp`: FlexSP's mixed SP degrees;
+    `wlb`: WLB-LLM's steps of even micro-batches; `hydraulis`: Hydraulis's pipelines of unlike tp, cp, pp. It sets the
+    defaults of other options, such as `packing` and `balance`. `flexsp` packs at every degree that divides the longest
+    group's, and needs `model` and `gpu`, or `profile`. `wlb` takes the capacity of the longest group for the context
+    window (by default, the longest sample), packs by `packing` delay, original, greedy or solver, and evens out `cost`
+    1,24576, or what `model` and `gpu`, or `profile`, predict. `hydraulis` needs `model` and `gpu`, or `profile`, and
+    `global_tokens`; samples are as long as the longest group's capacity at most, and degrees as high as `parallel` and
+    that group's SP degree."""
     align: str | int | None
     """Count each sample at its length rounded up to a multiple of this, for trainers that pad each sample: tokens, or
     N*cp for N times the SP or CP degree of each group above degree 1. TransformerEngine (Megatron, NeMo) needs 2*cp

@@ -16,7 +16,7 @@ from packer_cli.cli.options import config_option, inputs_argument, is_typed, mod
 from packer_cli.config import AUTO, AutoGroupsConfig, GpuConfig, PlanConfig, TokenizeConfig, validate
 from packer_cli.errors import ConfigError
 from packer_cli.panels import Panel
-from packer_cli.plan.strategies.registry import STRATEGIES
+from packer_cli.plan.strategies.registry import DEFAULT, STRATEGIES
 from packer_cli.sizes import counted
 
 _OF_PLAN = {"strategy", "gpus", "overflow", "global_tokens", "seed"}
@@ -89,7 +89,7 @@ def command(as_json: bool, workers: int | None, **values: Any) -> None:
             f"Steps choose from {counted(len(layouts.layouts), 'layout')}", _plan_command(values, options, config.gpus)
         )
         return
-    if config.strategy != "balanced" and is_typed("strategy"):
+    if config.strategy != DEFAULT and is_typed("strategy"):
         raise ConfigError(
             f"--strategy {config.strategy} has no effect on hbpack groups, which finds the same groups for all "
             "strategies but hydraulis; leave it out"

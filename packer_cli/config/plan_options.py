@@ -25,7 +25,7 @@ from packer_cli.config.strategies import refusal
 from packer_cli.format.layout import ONE_GPU
 from packer_cli.panels import Panel
 from packer_cli.plan.core.groups import Group, divisors, require_aligned
-from packer_cli.plan.strategies.registry import STRATEGIES
+from packer_cli.plan.strategies.registry import DEFAULT, STRATEGIES
 from packer_cli.sizes import counted, format_tokens
 
 AUTO = "auto"
@@ -34,21 +34,18 @@ AUTO = "auto"
 Align = Annotated[int | str | None, BeforeValidator(read_align, json_schema_input_type=int | str | None)]
 
 
+def _describe() -> str:
+    whose = "; ".join(f"`{name}`: {strategy.short}" for name, strategy in STRATEGIES.items())
+    details = " ".join(strategy.details for strategy in STRATEGIES.values() if strategy.details)
+    return f"Whose plan: {whose}. It sets the defaults of other options, such as --packing and --balance. {details}"
+
+
 class PlanConfig(AutoGroupsConfig):
     """Lengths to plan."""
 
-    strategy: Annotated[
-        Literal["balanced", "hbp", "naive", "longalign", "flexsp", "wlb", "hydraulis"], Panel.PACKING
-    ] = "balanced"
-    """Whose plan: `balanced`: hbpack's; `hbp`: HBP's, to the letter; `naive`: HBP's baseline; `longalign`: LongAlign's
-    sorted batches; `flexsp`: FlexSP's mixed SP degrees; `wlb`: WLB-LLM's steps of even micro-batches; `hydraulis`:
-    Hydraulis's pipelines of unlike tp, cp, pp. The first four set the defaults of --packing, --fill, --balance and
-    --curriculum-steps; `naive` and `longalign` use the longest group alone. The other three pack in their own way.
-    `flexsp` packs at every degree that divides the longest group's, and needs --model and --gpu, or --profile. `wlb`
-    takes the capacity of the longest group for the context window (by default, the longest sample), packs by --packing
-    delay, original, greedy or solver, and evens out --cost 1,24576, or what --model and --gpu, or --profile, predict.
-    `hydraulis` needs --model and --gpu, or --profile, and --global-tokens; samples are as long as the longest
-    group's capacity at most, and degrees as high as --parallel and that group's SP degree."""
+    strategy: Annotated[Literal[*STRATEGIES], Panel.PACKING] = Field(  # type: ignore[valid-type]
+        default=DEFAULT, description=_describe()
+    )
     group_costs: SkipJsonSchema[tuple[tuple[float, float, float], ...] | None] = None
     """What `flexsp` and `hydraulis` plan by, no option of its own: of each group, the seconds of a replica, on one of
     its pipeline stages, per squared token, per token and per micro-batch; see `rules.with_known_cost`."""
@@ -159,8 +156,8 @@ class PlanConfig(AutoGroupsConfig):
     @classmethod
     def _take_defaults(cls, values: Any, build: ModelWrapValidatorHandler[PlanConfig]) -> PlanConfig:
         """Take the defaults of the strategy, which are not among the options that were given."""
-        name = values.get("strategy", "balanced")
-        known = name if isinstance(name, str) and name in STRATEGIES else "balanced"  # The model refuses another one.
+        name = values.get("strategy", DEFAULT)
+        known = name if isinstance(name, str) and name in STRATEGIES else DEFAULT  # The model refuses another one.
         strategy = STRATEGIES[known]
         for option in sorted(strategy.ignores & set(values)):
             flag = option.replace("_", "-")

@@ -31,7 +31,7 @@ from packer_cli.plan.core.types import UNLIMITED, Mask, Pieces, Plan
 from packer_cli.plan.kernels.balance import BalanceRule
 from packer_cli.plan.packing.ilp.cutting_stock import lp_lower_bound
 from packer_cli.plan.strategies.protocol import PlanRequest, Strategy
-from packer_cli.plan.strategies.registry import STRATEGIES
+from packer_cli.plan.strategies.registry import BASELINE, STRATEGIES
 
 BASELINE_NAME = Strategy.baseline_name
 
@@ -165,7 +165,7 @@ def baseline_plan(
     CP ranks divide its rows per sequence. Its replicas may not divide the GPUs of a plan that mixes degrees; then it
     runs on as many as it can.
     """
-    strategy = STRATEGIES["naive"]
+    strategy = STRATEGIES[BASELINE]
     algorithm = strategy.packings()[packing]
     request = PlanRequest(
         strategy=strategy,

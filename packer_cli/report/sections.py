@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from packer_cli.config.auto_groups import GIVE
 from packer_cli.plan.core.types import Plan
 from packer_cli.plan.figures import BASELINE_NAME, length_stats
-from packer_cli.plan.strategies.registry import STRATEGIES
+from packer_cli.plan.strategies.registry import BASELINE, STRATEGIES
 from packer_cli.report.charts.base import Chart
 from packer_cli.report.charts.epochs import chart_of_epochs
 from packer_cli.report.charts.frontier import Choice, chart_of_frontier
@@ -159,7 +159,7 @@ def _epochs(planned: PlanFacts, prediction: Prediction) -> tuple[str, dict[str, 
     for row in rows:
         if row.spec.kind != "balance" and row.figures and row.figures.simulation:
             epochs.setdefault(row.spec.name, row.figures.simulation.overall)
-    if "naive" not in epochs or prediction.result.baseline_name != BASELINE_NAME:
+    if BASELINE not in epochs or prediction.result.baseline_name != BASELINE_NAME:
         epochs[_name_of(prediction.result.baseline_name)] = prediction.result.baseline
     if prediction.result.padded is not None:
         epochs.setdefault("padded", prediction.result.padded)

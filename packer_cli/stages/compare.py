@@ -16,7 +16,7 @@ from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError
 from packer_cli.groups.auto import with_placeholder_groups
 from packer_cli.plan.core.samples import Samples
-from packer_cli.plan.strategies.registry import STRATEGIES
+from packer_cli.plan.strategies.registry import DEFAULT, STRATEGIES
 from packer_cli.simulate.figures import SimulateRules
 from packer_cli.sizes import counted
 from packer_cli.stages.planning import with_chosen_groups
@@ -58,7 +58,7 @@ def run_compare(
     config = with_known_cost(config)
     rows_of = default_rows if algorithms is None else partial(parse_rows, algorithms)
     if strategies is not None:
-        if algorithms is not None or config.strategy != "balanced":
+        if algorithms is not None or config.strategy != DEFAULT:
             other = "--strategy" if algorithms is None else "--algorithms"
             raise ConfigError(f"--strategies and {other} do not go together; give one of them")
         rows_of = partial(strategy_rows, strategies)

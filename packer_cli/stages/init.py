@@ -15,6 +15,7 @@ from packer_cli.init import Draft, Look, Sampler, read_axolotl, read_llamafactor
 from packer_cli.init.groups import fastest_groups, propose_groups
 from packer_cli.init.look import epoch_lengths
 from packer_cli.init.text import config_text
+from packer_cli.plan.strategies.registry import DEFAULT
 
 _NAME_A_CONFIG = "name an Axolotl YAML or a dataset_info.json"
 _PACKED = "packed"
@@ -165,4 +166,4 @@ def _add_groups(draft: Draft, options: InitOptions, looks: list[Look]) -> None:
         draft.set("groups", *fastest_groups(values, lengths))
     if "overflow" not in draft.options:
         draft.set("overflow", "split", "For samples longer than the longest group: split, truncate, drop or error.")
-    draft.set("strategy", "balanced", "hbpack's own; hbpack compare --strategies all compares it with the papers'.")
+    draft.set("strategy", DEFAULT, "hbpack's own; hbpack compare --strategies all compares it with the papers'.")

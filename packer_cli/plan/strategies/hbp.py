@@ -10,4 +10,5 @@ class Hbp(GroupStrategy):
 
     name = "hbp"
     summary = "HBP (arXiv 2503.07680): ISF, GreedyFill, packs sorted by work, 500 steps of short groups first"
+    short = "HBP's, to the letter"
     defaults = {"packing": "isf", "fill": "greedy", "balance": "sort", "curriculum_steps": 500}

@@ -13,6 +13,7 @@ class LongAlign(GroupStrategy):
 
     name = "longalign"
     summary = "LongAlign (arXiv 2401.18058): packs of samples of like length, sorted batches in random order"
+    short = "LongAlign's sorted batches, with the longest group alone"
     defaults = {"packing": "sorted", "balance": "sort"}
 
     def groups(self, given: Sequence[Group]) -> tuple[Group, ...]:

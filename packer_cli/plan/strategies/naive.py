@@ -13,6 +13,7 @@ class Naive(GroupStrategy):
 
     name = "naive"
     summary = "HBP's baseline: ISF packs everything to the longest length, in random order"
+    short = "HBP's baseline, with the longest group alone"
     defaults = {"packing": "isf", "balance": "none"}
 
     def groups(self, given: Sequence[Group]) -> tuple[Group, ...]:

@@ -121,6 +121,10 @@ class Strategy(ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
     """What it does, and whose it is; for tables and docs."""
+    short: ClassVar[str]
+    """The same in a few words, for the help."""
+    details: ClassVar[str] = ""
+    """Sentences on the options that it takes and needs, for the help."""
     defaults: ClassVar[Mapping[str, Any]] = {}
     """Plan options whose default is another here."""
     ignores: ClassVar[frozenset[str]] = frozenset()

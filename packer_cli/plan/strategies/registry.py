@@ -19,6 +19,10 @@ STRATEGIES: Mapping[str, Strategy] = {
 }
 """By name, in the order of tables."""
 
+DEFAULT = Balanced.name
+BASELINE = Naive.name
+"""Which strategy a plan is compared with, unless its own strategy names another."""
+
 
 def find_strategy(name: str) -> Strategy:
     """The strategy of that name.

@@ -5,12 +5,13 @@ from __future__ import annotations
 from itertools import chain
 from typing import Any, NamedTuple
 
-from packer_cli.tokens.templates.minijinja.rules import UNSAFE_CHARS
 from packer_cli.tokens.templates.types import TemplateRejectError
 
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 _PLAIN_FIELDS = {"role", "content"}
 _MOST_NESTED = 100
+_UNSAFE_CHARS = frozenset("\x01\x02\x03\x04\x1c\x1d\x1e\x1f")
+"""The first four are marks (see `marks`). The others are whitespace in Python but not in Rust."""
 
 PROBES: list[list[dict[str, Any]]] = [
     [{"role": "user", "content": "Ask one."}, {"role": "assistant", "content": "Say one."}],
@@ -94,7 +95,7 @@ def _check_depth(values: list[Any]) -> None:
 
 def is_safe_text(text: str) -> bool:
     """Whether both engines treat the text alike, and it contains no mark."""
-    for char in UNSAFE_CHARS:
+    for char in _UNSAFE_CHARS:
         if char in text:
             return False
     if not text.isascii():

@@ -22,6 +22,10 @@ class FlexSp(Strategy):
 
     name = "flexsp"
     summary = "FlexSP (arXiv 2412.01523) over the whole data set: iterations mix SP degrees of equal time"
+    short = "FlexSP's mixed SP degrees"
+    details = (
+        "`flexsp` packs at every degree that divides the longest group's, and needs --model and --gpu, or --profile."
+    )
     ignores = frozenset({"packing", "fill"})
     lacks = frozenset({"max_samples", "mask"})
     demands = "run replicas of unlike SP degrees side by side in one iteration"

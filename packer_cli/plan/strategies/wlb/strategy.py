@@ -28,6 +28,12 @@ class Wlb(Strategy):
 
     name = "wlb"
     summary = "WLB-LLM (arXiv 2503.17924): steps of micro-batches of equal predicted time, for pipelines"
+    short = "WLB-LLM's steps of even micro-batches"
+    details = (
+        "`wlb` takes the capacity of the longest group for the context window (by default, the longest sample), packs "
+        "by --packing delay, original, greedy or solver, and evens out --cost 1,24576, or what --model and --gpu, or "
+        "--profile, predict."
+    )
     defaults = {"groups": "auto", "packing": "delay", "cost": "1,24576"}
     ignores = frozenset({"fill", "balance", "global_tokens", "lockstep", "step_mix", "curriculum", "curriculum_steps"})
     lacks = frozenset({"max_samples", "mask"})

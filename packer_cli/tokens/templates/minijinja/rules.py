@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-UNSAFE_CHARS = frozenset("\x01\x02\x03\x04\x1c\x1d\x1e\x1f")
-"""The first four are marks (see `marks`). The others are whitespace in Python but not in Rust."""
-
 MOST_REPEATED = 1000
 """Most chars of an expression to write more than once; without a limit, nested ones would grow exponentially."""
 
