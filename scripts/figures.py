@@ -225,7 +225,7 @@ def where_time_goes(plans: Mapping[str, Plan]) -> str:
 def figures() -> dict[str, str]:
     samples = lengths()
     groups = f"{SHORT}:1,{LONG}:8"
-    naive = make_plan(samples, strategy="naive", groups=groups)
+    naive = make_plan(samples, strategy="naive", groups=f"{LONG}:8")
     grouped = make_plan(samples, groups=groups, balance="none")
     balanced = make_plan(samples, groups=groups)
     by_part = {"naive packing to 128K": naive, "+ length groups": grouped, "+ balance: hbpack": balanced}

@@ -34,7 +34,7 @@ def test_random_batches_are_those_of_table_3(lengths):
     assert metrics.pr == pytest.approx(0.416, abs=0.002)
     assert metrics.ave_t == pytest.approx(2400, abs=50)
     assert metrics.dbr == pytest.approx(0.54, abs=0.04)
-    one = plan_metrics(lengths, {"strategy": "naive", "packing": "padded:batch=1"})
+    one = plan_metrics(lengths, {**NAIVE, "packing": "padded:batch=1"})
     assert one.pr == 0
     assert one.ave_t == pytest.approx(900, abs=50)
     of_like_length = {"strategy": "longalign", "packing": "padded:order=sorted,batch=3"}

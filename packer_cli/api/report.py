@@ -9,6 +9,7 @@ from packer_cli.api.arguments import (
     Lengths,
     StrPath,
     config_of,
+    first_given,
     is_paths,
     one_path,
     plan_config_of,
@@ -18,6 +19,7 @@ from packer_cli.api.arguments import (
 from packer_cli.api.pack import PackedSet
 from packer_cli.api.plan import Plan
 from packer_cli.config import GpuConfig, PlanConfig
+from packer_cli.config.auto_groups import GIVE
 from packer_cli.config.run_options import TrainConfig, WorkersConfig
 from packer_cli.errors import ConfigError
 
@@ -54,6 +56,9 @@ def report(
     gpu: GpuConfig = config_of(GpuConfig, options)
     if gpu.has_gpu_model:
         gpu.require_gpu_model("hbpack report")
+    without_times = None if gpu.has_gpu_model else first_given(options, TrainConfig.model_fields)
+    if without_times is not None:
+        raise ConfigError(f"{without_times} has no effect without predicted times; give {GIVE}, or leave it out")
     train = config_of(TrainConfig, options)
     workers = config_of(WorkersConfig, options).workers
     config = plan_config_of(options)

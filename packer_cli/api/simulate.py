@@ -86,6 +86,8 @@ def simulate(
     """
     config: GpuConfig = config_of(GpuConfig, options)
     config.require_gpu_model("hbpack simulate")
+    if trace is None and trace_steps != 10:
+        raise ConfigError("--trace-steps has no effect without --trace; give that, or leave it out")
     train = config_of(TrainConfig, options)
     workers = config_of(WorkersConfig, options).workers
     from packer_cli.api.results import Comparison, Simulation

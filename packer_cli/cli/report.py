@@ -11,11 +11,11 @@ import click
 from packer_cli.api.report import report
 from packer_cli.cli.command import Command, json_option, option
 from packer_cli.cli.console import say_next
-from packer_cli.cli.options import config_option, model_options, workers_option
+from packer_cli.cli.options import config_option, is_typed, model_options, workers_option
 from packer_cli.cli.output_file import begins_with, output_file
 from packer_cli.cli.param_types import LocalPath, Text
 from packer_cli.cli.training_options import training_options
-from packer_cli.config import PlanConfig
+from packer_cli.config import GpuConfig, PlanConfig, validate
 from packer_cli.panels import Panel
 
 
@@ -72,12 +72,14 @@ def command(
     from packer_cli.report.page import MARK
 
     file = output_file(output, "report.html", begins_with(MARK))
+    train = {"pad_to": pad_to, "step_seconds": step_seconds}
+    if not validate(GpuConfig, values).has_gpu_model:  # In a config file, they may be for another command.
+        train = {name: value for name, value in train.items() if is_typed(name)}
     found = report(
         path,
         output=file,
         strategies=strategies,
-        pad_to=pad_to,
-        step_seconds=step_seconds,
+        **train,
         workers=workers,
         **values,
     )

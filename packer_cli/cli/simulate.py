@@ -13,6 +13,7 @@ from packer_cli.cli.console import say_next, shown_command, shown_options
 from packer_cli.cli.options import (
     config_option,
     inputs_argument,
+    is_typed,
     model_options,
     workers_option,
 )
@@ -94,7 +95,9 @@ def command(
         from packer_cli.stages.simulate import TRACE_MARK
 
         file = output_file(trace, "trace.json", begins_with(TRACE_MARK), option="--trace")
-        values |= {"trace": file, "trace_steps": trace_steps}
+        values["trace"] = file
+    if trace is not None or is_typed("trace_steps"):  # In a config file, it may be for a run with a trace.
+        values["trace_steps"] = trace_steps
     result = simulate(
         inputs,
         algorithms=algorithms,

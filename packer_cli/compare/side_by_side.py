@@ -18,6 +18,7 @@ from packer_cli.compare.row_figures import RowFigures, RowTask, row_figures, sav
 from packer_cli.compare.rows import Row
 from packer_cli.compare.savings import Savings, savings
 from packer_cli.config import PlanConfig
+from packer_cli.config.effects import without_effect
 from packer_cli.engine.isolated import Failed, run_isolated
 from packer_cli.engine.progress import progress_bar
 from packer_cli.format.choice import GroupChoice
@@ -26,6 +27,7 @@ from packer_cli.plan.core.samples import Samples, pieces_to_plan, sample_counts
 from packer_cli.plan.figures import LengthStats, length_stats
 from packer_cli.simulate.figures import Simulator
 
+_OPTIONS = ("packing", "fill", "balance", "overflow")
 PRELOAD = "packer_cli.compare.preload"
 
 
@@ -51,10 +53,7 @@ class ComparedRow:
             "options": {
                 "strategy": config.strategy,
                 "groups": ",".join(map(str, config.groups)),
-                "packing": config.packing,
-                "fill": config.fill,
-                "balance": config.balance,
-                "overflow": config.overflow,
+                **{name: getattr(config, name) for name in _OPTIONS if name not in without_effect(config)},
             },
             "error": self.error,
             **(self.figures.values() if self.figures else {}),

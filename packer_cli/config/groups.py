@@ -148,3 +148,16 @@ def choose_groups(
     of_strategy = STRATEGIES[strategy]
     chosen = of_strategy.groups(groups)
     return chosen if align is None else with_align(chosen, given, align, mixed=of_strategy.mixes_layouts)
+
+
+def require_all_used(given: Sequence[Group], strategy: str) -> None:
+    """Raise ValueError for groups that the strategy does not use."""
+    used = STRATEGIES[strategy].groups(given)
+    unused = [str(group) for group in given if group not in used]
+    if unused:
+        has, them = ("has", "it") if len(unused) == 1 else ("have", "them")
+        alone = " alone" if len(used) == 1 else ""
+        raise ValueError(
+            f"{', '.join(unused)} {has} no effect on --strategy {strategy}, which uses "
+            f"{','.join(map(str, used))}{alone}; leave {them} out"
+        )

@@ -19,7 +19,7 @@ from pydantic_core import PydanticCustomError
 
 from packer_cli.config.auto_groups import AutoGroupsConfig
 from packer_cli.config.fields import StepTokens
-from packer_cli.config.groups import choose_groups, read_align, read_group, with_parallel
+from packer_cli.config.groups import choose_groups, read_align, read_group, require_all_used, with_parallel
 from packer_cli.config.messages import validate
 from packer_cli.config.strategies import refusal
 from packer_cli.format.layout import ONE_GPU
@@ -128,7 +128,8 @@ class PlanConfig(AutoGroupsConfig):
         if STRATEGIES[name].packings() != STRATEGIES[self.strategy].packings():
             left_out.add("packing")
         given = {field: getattr(self, field) for field in self.model_fields_set - left_out}
-        config: PlanConfig = validate(PlanConfig, {**given, "strategy": name})
+        groups = STRATEGIES[name].groups(self.groups) if self.groups else AUTO
+        config: PlanConfig = validate(PlanConfig, {**given, "strategy": name, "groups": groups})
         return config.with_groups(self.groups)
 
     def as_given(self) -> PlanConfig:
@@ -159,9 +160,6 @@ class PlanConfig(AutoGroupsConfig):
         name = values.get("strategy", DEFAULT)
         known = name if isinstance(name, str) and name in STRATEGIES else DEFAULT  # The model refuses another one.
         strategy = STRATEGIES[known]
-        for option in sorted(strategy.ignores & set(values)):
-            flag = option.replace("_", "-")
-            raise ValueError(f"--{flag} has no effect on --strategy {name}, which packs in its own way; leave it out")
         config = build({**strategy.defaults, **values})
         config.model_fields_set.intersection_update(values)
         return config
@@ -189,6 +187,7 @@ class PlanConfig(AutoGroupsConfig):
             return groups
         if not STRATEGIES[info.data["strategy"]].finds_layouts:
             groups = with_parallel(groups, info.data["parallel"] or ONE_GPU)
+        require_all_used(groups, info.data["strategy"])
         return choose_groups(groups, info.data["strategy"], info.data["align"], given=groups)
 
     @property
@@ -217,7 +216,8 @@ class PlanConfig(AutoGroupsConfig):
             raise ValueError(
                 f"--strategy {self.strategy} needs --global-tokens: it divides each step's samples among pipelines"
             )
-        if self.lockstep == "1" and self.global_tokens is None:
+        is_read = "lockstep" not in STRATEGIES[self.strategy].ignores
+        if self.lockstep == "1" and self.global_tokens is None and is_read:
             raise ValueError(
                 "--lockstep 1 needs --global-tokens: replicas run freely until a step ends, and without it every "
                 "iteration is a step"

@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 
 from packer_cli.plan.build import build_plan
+from packer_cli.plan.core.attention_rates import ShardingRule
 from packer_cli.plan.core.check import check_pieces, check_plan
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.pieces import make_pieces
@@ -16,8 +17,10 @@ from packer_cli.plan.core.schedule import GroupIterations, StepRules, one_group_
 from packer_cli.plan.core.sharding import cp_imbalance
 from packer_cli.plan.core.types import Packs, Plan, as_ids
 from packer_cli.plan.figures import baseline_of, plan_figures
+from packer_cli.plan.kernels.balance import BalanceRule
 from packer_cli.plan.kernels.balance.refine import refine_packs
 from packer_cli.plan.strategies.protocol import PlanRequest
+from packer_cli.plan.strategies.registry import BASELINE, STRATEGIES
 
 
 def warm_up(request: PlanRequest) -> None:
@@ -40,7 +43,7 @@ def kernel_shares(request: PlanRequest) -> list[Callable[[], None]]:
 
 def _warm_all_but_refine(request: PlanRequest) -> None:
     _warm_plan(request)
-    _warm_checks(request)
+    _warm_checks(request.seed)
 
 
 def _warm_plan(request: PlanRequest) -> None:
@@ -64,7 +67,7 @@ def _warm_refine() -> None:
     refine_packs(np.array([0, 4, 36]), as_ids(np.arange(36)), lengths, 0, 2, 2, 40)
 
 
-def _warm_checks(request: PlanRequest) -> None:
+def _warm_checks(seed: int) -> None:
     """Check and measure a plan of two packs in one iteration, with a sample that was cut."""
     lengths = np.array([3, 1, 2], dtype=np.int32)
     samples = as_ids(np.arange(3))
@@ -82,4 +85,10 @@ def _warm_checks(request: PlanRequest) -> None:
     plan = Plan(groups=groups, num_gpus=2, pieces=pieces, packs=packs, epochs=(schedule,))
     check_pieces(pieces, lengths, samples, is_whole=True)
     check_plan(plan)
-    plan_figures(plan, replace(request, groups=groups, num_gpus=2))
+    strategy = STRATEGIES[BASELINE]
+    algorithm = strategy.packings()["bfd"]
+    asked = PlanRequest(
+        strategy=strategy, groups=groups, num_gpus=2, algorithm=algorithm, packing_options=algorithm.options(),
+        steps=StepRules(), balance=BalanceRule(), sharding=ShardingRule(), seed=seed,
+    )  # fmt: skip
+    plan_figures(plan, asked)

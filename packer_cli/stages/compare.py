@@ -10,6 +10,7 @@ from packer_cli.compare import Comparison, compare, with_savings
 from packer_cli.compare.rows import default_rows, parse_rows, strategy_rows, with_baselines
 from packer_cli.compare.sorting import parse_sort, sort_rows
 from packer_cli.config import PlanConfig, TokenizeConfig
+from packer_cli.config.effects import require_use
 from packer_cli.config.rules import with_known_cost
 from packer_cli.engine.local import default_workers
 from packer_cli.engine.progress import Stopwatch, say
@@ -55,7 +56,7 @@ def run_compare(
             f"--strategy {name} packs in its own way, so it has no packings and balances to compare; "
             f"see hbpack compare --strategies {name},balanced"
         )
-    config = with_known_cost(config)
+    given, config = config, with_known_cost(config)
     rows_of = default_rows if algorithms is None else partial(parse_rows, algorithms)
     if strategies is not None:
         if algorithms is not None or config.strategy != DEFAULT:
@@ -63,6 +64,7 @@ def run_compare(
             raise ConfigError(f"--strategies and {other} do not go together; give one of them")
         rows_of = partial(strategy_rows, strategies)
     rows = rows_of(with_placeholder_groups(config))  # Report wrong options before the long work.
+    require_use(given, [row.config for row in rows])
     simulator = load_simulator(config, config.gpus, rules or SimulateRules()) if has_model else None
     workers = workers or default_workers()
     samples = read_samples(inputs, corpus, workers)

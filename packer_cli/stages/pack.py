@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packer_cli.config import PlanConfig, TokenizeConfig, WriteConfig
+from packer_cli.config.effects import refuse_without_effect
 from packer_cli.engine.background import in_background
 from packer_cli.engine.base import Engine
 from packer_cli.files import fingerprint
@@ -32,6 +33,7 @@ def run_pack(
     Args:
         write: None to stop at the plan.
     """
+    refuse_without_effect(plan)
     if write is not None:
         refuse_remote_index(write, folder)
     with locked_output(folder):

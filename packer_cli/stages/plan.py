@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.config import PlanConfig
+from packer_cli.config.effects import refuse_without_effect
 from packer_cli.config.rules import plan_request, refuse_padded, with_known_cost
 from packer_cli.engine.array import ArrayRecords
 from packer_cli.engine.progress import Stopwatch, say
@@ -39,6 +40,7 @@ from packer_cli.tokens.store import TokenStore
 
 def run_plan(config: PlanConfig, source: Path, folder: Path) -> PlanHeader:
     """Check the options and the token store in `source/tokens`, and plan it; see `make_plan`."""
+    refuse_without_effect(config)
     config, request = checked_options(config)
     # `folder` may be `source`: for a wrong name, report the missing store, not an unusable output folder.
     require_tokens(source / TOKENS)

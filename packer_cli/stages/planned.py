@@ -8,6 +8,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from packer_cli.config import PlanConfig
+from packer_cli.config.effects import refuse_without_effect
 from packer_cli.config.rules import plan_request, refuse_padded, with_known_cost
 from packer_cli.format.choice import GroupChoice
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
@@ -79,6 +80,7 @@ def plan_in_memory(samples: Samples, config: PlanConfig) -> Planned:
         ConfigError: the options do not fit each other or the samples, or ask for padded batches.
     """
     refuse_padded(config)
+    refuse_without_effect(config)
     config, choice = with_known_cost(config), None
     if config.is_auto:
         from packer_cli.groups.auto import resolve

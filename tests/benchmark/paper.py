@@ -75,13 +75,14 @@ class Mix:
         return lengths
 
 
-NAIVE: Options = {"strategy": "naive"}
+LONGEST = f"{_LONG}:8"
+NAIVE: Options = {"strategy": "naive", "groups": LONGEST}
 HBP: Options = {"strategy": "hbp"}
 HIERARCHICAL: Options = {**HBP, "balance": "none"}
 OURS: Options = {"strategy": "balanced"}
 _BATCHES_OF_3: Options = {"strategy": "naive", "packing": "padded:batch=3", "groups": "12k:1"}
 """Three samples of up to 4K, padded to the longest."""
-_NONE: Options = {"strategy": "naive", "packing": "padded:batch=1"}
+_NONE: Options = {"strategy": "naive", "packing": "padded:batch=1", "groups": LONGEST}
 
 _4K: Options = {**NAIVE, "groups": "4k:1"}
 _TABLE_2 = {
@@ -94,7 +95,7 @@ _TABLE_2 = {
     "32K, sp 4": ({**NAIVE, "groups": "32k:4"}, ".456 1 .001 0"),
     "128K, sp 8": (NAIVE, ".506 1 .003 0"),
 }
-_SORTED: Options = {"strategy": "longalign", "packing": "padded:order=sorted"}
+_SORTED: Options = {"strategy": "longalign", "packing": "padded:order=sorted", "groups": LONGEST}
 _TABLE_3 = {
     "4K random": (4_096, _BATCHES_OF_3, ".54 .416 2.4K"),
     "4K sorted": (4_096, {**_SORTED, "packing": "padded:order=sorted,batch=3", "groups": "12k:1"}, ".001 .001 2.4K"),

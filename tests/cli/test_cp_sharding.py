@@ -103,11 +103,10 @@ def test_rho_and_measured_times_turn_the_choice(make, tmp_path, repo) -> None:
     assert found["slow"] < found["fast"]
 
 
-def test_without_context_parallelism_it_changes_no_shard(pack, corpus, tmp_path, hbpack) -> None:
-    for name in ("auto", "document"):
-        assert pack(corpus, "--cp-sharding", name, output=tmp_path / name).code == 0
-        assert {each["cp_sharding"] for each in read_packs(tmp_path / name)} == {0}
-        assert "cp_imbalance" not in json.loads(hbpack("stats", tmp_path / name, "--json").stdout)["overall"]
+def test_without_context_parallelism_no_pack_has_one(pack, corpus, tmp_path, hbpack) -> None:
+    assert pack(corpus, output=tmp_path / "out").code == 0
+    assert {each["cp_sharding"] for each in read_packs(tmp_path / "out")} == {0}
+    assert "cp_imbalance" not in json.loads(hbpack("stats", tmp_path / "out", "--json").stdout)["overall"]
 
 
 def test_an_unknown_sharding_is_refused(pack, corpus) -> None:

@@ -230,7 +230,7 @@ def test_given_groups_know_nothing_of_a_choice(hbpack, pack, chats, model, tmp_p
 
     first = manifest()
     assert "group_choice" not in first["config"]
-    assert manifest("--model", model, "--gpu", "h100", "--max-groups", 2) == first
+    assert manifest("--model", model, "--gpu", "h100") == first
 
 
 def test_auto_from_a_config_file(hbpack, chats, tokenizer, model, tmp_path):

@@ -10,6 +10,7 @@ import pytest
 
 from packer_cli.config import PlanConfig, validate
 from packer_cli.config.auto_groups import GIVE
+from packer_cli.config.effects import refuse_without_effect
 from packer_cli.config.groups import parse_group
 from packer_cli.config.rules import plan_request, with_known_cost
 from packer_cli.errors import ConfigError
@@ -24,17 +25,20 @@ UNKNOWN_DEGREE = (
     "with one of these, or give a --profile that holds it"
 )
 GIVEN = {"groups": "16k:1,128k:8", "gpus": 8}
+GROUPS = dict.fromkeys(("balanced", "hbp", "flexsp"), "16k:1,128k:8")
+"""Of the strategies that use more than the longest."""
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_what_is_not_given_is_the_strategys(name):
     needed = {"global_tokens": 2**20} if "tokens of a step" in STRATEGIES[name].needs else {}
-    config = PlanConfig(**GIVEN, **needed, strategy=name)
+    given = {**GIVEN, "groups": GROUPS.get(name, "128k:8")}
+    config = PlanConfig(**given, **needed, strategy=name)
     defaults = {key: field.default for key, field in PlanConfig.model_fields.items()} | STRATEGIES[name].defaults
     for key in ("packing", "fill", "balance", "curriculum_steps", "cost", "seed"):
         assert getattr(config, key) == defaults[key]
-    groups = {"balanced": "16k:1,128k:8", "hbp": "16k:1,128k:8", "flexsp": "16k:1,32k:2,64k:4,128k:8"}
-    assert ",".join(map(str, config.groups)) == groups.get(name, "128k:8")
+    of_flexsp = "16k:1,32k:2,64k:4,128k:8"
+    assert ",".join(map(str, config.groups)) == (of_flexsp if name == "flexsp" else given["groups"])
     assert config.model_fields_set == {"groups", "gpus", "strategy", *needed}
 
 
@@ -52,11 +56,12 @@ def test_other_strategies_keep_what_was_given():
     config = PlanConfig(**given)
     for name, strategy in STRATEGIES.items():
         kept = {option: value for option, value in given.items() if option not in strategy.ignores}
+        kept["groups"] = GROUPS.get(name, "128k:8")
         assert config.with_strategy(name) == PlanConfig(**kept, strategy=name)
 
 
 def test_what_a_plan_records_gives_the_same_options():
-    config = PlanConfig(**GIVEN, strategy="naive")
+    config = PlanConfig(groups="128k:8", gpus=8, strategy="naive")
     assert PlanConfig(**config.decisions()).decisions() == config.decisions()
 
 
@@ -72,7 +77,7 @@ def test_groups_chosen_later_follow_the_strategy():
     ("groups", "gpus", "chosen"),
     [
         ("32k:1", 8, "32k:1"),
-        ("8k:1,128k:8", 8, "16k:1,32k:2,64k:4,128k:8"),
+        ("128k:8", 8, "16k:1,32k:2,64k:4,128k:8"),
         ("16k:1,48k:3", 6, "16k:1,48k:3"),
         ("16k:1,96k:6", 12, "16k:1,32k:2,48k:3,96k:6"),
         ("16k:1,128k:8", 12, "16k:1,32k:2,64k:4,128k:8"),
@@ -171,13 +176,19 @@ def test_hydraulis_needs_steps_and_a_model_whose_pipelines_hold_the_samples(tmp_
     if "model" in given:
         given["model"] = str(llama(tmp_path))
     with pytest.raises(ConfigError) as error:
-        with_known_cost(validate(PlanConfig, given))
+        checked(given)
     assert str(error.value) == message
+
+
+def checked(given):
+    config = validate(PlanConfig, given)
+    refuse_without_effect(config)
+    return with_known_cost(config)
 
 
 def test_options_without_effect_are_refused():
     with pytest.raises(ConfigError) as error:
-        validate(PlanConfig, {**GIVEN, "strategy": "flexsp", "packing": "bfd"})
+        refuse_without_effect(validate(PlanConfig, {**GIVEN, "strategy": "flexsp", "packing": "bfd"}))
     assert str(error.value) == "--packing has no effect on --strategy flexsp, which packs in its own way; leave it out"
     other = PlanConfig(**GIVEN, packing="bfd", fill="longest", balance="window:4").with_strategy("flexsp")
     assert other == PlanConfig(**GIVEN, strategy="flexsp", balance="window:4")
@@ -185,7 +196,7 @@ def test_options_without_effect_are_refused():
 
 def test_packers_of_its_own_are_not_those_of_others():
     other = PlanConfig(**GIVEN, packing="bfd", fill="longest", seed=3).with_strategy("wlb")
-    assert other == PlanConfig(**GIVEN, strategy="wlb", seed=3)
+    assert other == PlanConfig(groups="128k:8", gpus=8, strategy="wlb", seed=3)
 
 
 def llama(folder):

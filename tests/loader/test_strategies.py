@@ -21,15 +21,16 @@ from tests.loader.llama import VOCABULARY, gradients, tiny_llama
 from tests.ranks import run_ranks
 
 _STEPS = ["--global-tokens", 600]
+_LONGEST = ["--groups", "288:6"]
 STRATEGIES: dict[str, list[Any]] = {
     "balanced": _STEPS,
     "hbp": ["--strategy", "hbp", "--curriculum-steps", "1", *_STEPS],
-    "naive": ["--strategy", "naive", *_STEPS],
-    "longalign": ["--strategy", "longalign", *_STEPS],
+    "naive": ["--strategy", "naive", *_LONGEST, *_STEPS],
+    "longalign": ["--strategy", "longalign", *_LONGEST, *_STEPS],
     "flexsp": ["--strategy", "flexsp", *_STEPS],
     "free": ["--strategy", "flexsp", "--lockstep", "1", *_STEPS],
     "context-parallel": ["--groups", "48,288", "--parallel", "cp=3", "--cp-sharding", "document", *_STEPS],
-    "hydraulis": ["--strategy", "hydraulis", "--parallel", "tp=2,cp=2,pp=2", *_STEPS],
+    "hydraulis": ["--strategy", "hydraulis", *_LONGEST, "--parallel", "tp=2,cp=2,pp=2", *_STEPS],
     "windows": ["--curriculum", "skyladder:24", "--curriculum-steps", "2", *_STEPS],
     "wlb": ["--strategy", "wlb", "--groups", "288:2", "--packing", "delay:micro_batches=2,queues=1"],
 }

@@ -211,7 +211,20 @@ def test_advice_follows_from_the_figures(report, lengths, options, begin):
 
 
 def test_advice_names_what_would_be_better(report, lengths, gpu):
-    naive = report(lengths, *GROUPS, "--strategy", "naive", "--strategies", "balanced", *gpu, "--workers", 1)
+    naive = report(
+        lengths,
+        "--groups",
+        "8k:4",
+        "--gpus",
+        8,
+        "--strategy",
+        "naive",
+        "--strategies",
+        "balanced",
+        *gpu,
+        "--workers",
+        1,
+    )
     found = advice(naive)
     assert re.match(r"GPUs wait for \d+\.\d% of their attention time; with balanced that is \d\.\d%\.", found[0])
     assert any(each.startswith("Take ") for each in found)

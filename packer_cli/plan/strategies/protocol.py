@@ -165,6 +165,14 @@ class Strategy(ABC):
         """The groups that it uses, of those given (by rising capacity, at least one)."""
         return tuple(given)
 
+    def without_effect(self, options: Any) -> Mapping[str, str]:
+        """Options that change nothing beside these others, and what to say of each after its name.
+
+        Args:
+            options: the plan options (`PlanConfig`), by attribute.
+        """
+        return {}
+
     def check(self, request: PlanRequest) -> None:
         """Raise ValueError if parts of a request do not fit each other."""
         return

@@ -80,6 +80,8 @@ def make_set(name: str, samples: Path, lengths: Int32Array, groups: str, num_gpu
     if name == "hydraulis":  # Two full rows of the longest group on each of its replicas.
         longest = parse_group(groups.split(",")[-1])
         options += ["--global-tokens", str(2 * longest.capacity * longest.num_dp_ranks(num_gpus))]
+    used = STRATEGIES[name].groups([parse_group(group) for group in groups.split(",")])
+    groups = ",".join(map(str, used))
     done = run(hbpack, "pack", samples, "--tokenizer", TOKENIZER, "--groups", groups, "--gpus", num_gpus, *options,
                "--output", folder)  # fmt: skip
     if done.code:

@@ -49,6 +49,18 @@ class FlexSp(Strategy):
         below = [replace(longest, capacity=on_a_gpu * degree, sp_size=degree) for degree in degrees]
         return (*below, longest)
 
+    def without_effect(self, options: Any) -> Mapping[str, str]:
+        """Replicas are balanced by predicted time: work decides the order of iterations at most."""
+        found = {}
+        if not options.balance.startswith("window:") or options.balance.endswith("refine"):
+            found["balance"] = (
+                f"{options.balance} has no effect on --strategy {self.name}, which balances predicted time, over the "
+                "whole data set or, with window:K, over K iterations at a time; give window:K, or leave it out"
+            )
+        if options.step_mix != "stratified" and not options.curriculum_steps:
+            found["cost"] = f"has no effect on --strategy {self.name}, which evens out predicted time; leave it out"
+        return found
+
     def check(self, request: PlanRequest) -> None:
         """Samples move between the groups, so that all have one `align`."""
         assert len({group.align for group in request.groups}) == 1

@@ -41,7 +41,11 @@ class Hydraulis(Strategy):
 
     def groups(self, given: Sequence[Group]) -> tuple[Group, ...]:
         """The longest alone, whose capacity and SP degree limit the layouts."""
-        return (given[-1],)
+        return (replace(given[-1], checkpoint_layers=0),)
+
+    def without_effect(self, options: Any) -> Mapping[str, str]:
+        """Pipelines are balanced by predicted time."""
+        return {"cost": f"has no effect on --strategy {self.name}, which evens out predicted time; leave it out"}
 
     def predict(self, question: Question) -> Prediction:
         """The layouts worth having, with the seconds of each."""

@@ -53,6 +53,13 @@ class Wlb(Strategy):
         """The longest alone."""
         return (given[-1],)
 
+    def without_effect(self, options: Any) -> Mapping[str, str]:
+        """Thresholds that are given are not tuned."""
+        names = {each.partition("=")[0] for each in options.packing.partition(":")[2].split(",")}
+        if {"delay", "thresholds"} <= names:
+            return {"packing": f"{options.packing}: delay has no effect beside thresholds; leave one of them out"}
+        return {}
+
     def check(self, request: PlanRequest) -> None:
         """Raise ValueError unless micro-batches hold a document as long as the context window, that of the group."""
         (group,) = request.groups[-1:]

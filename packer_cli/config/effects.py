@@ -1,0 +1,72 @@
+"""Plan options that change nothing: a user who gives one is told, by one mechanism for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from packer_cli.config.auto_groups import AutoGroupsConfig, GpuConfig
+from packer_cli.config.messages import option_name
+from packer_cli.config.plan_options import PlanConfig
+from packer_cli.errors import ConfigError
+from packer_cli.plan.strategies.registry import STRATEGIES
+
+_OF_AUTO = AutoGroupsConfig.model_fields.keys() - GpuConfig.model_fields.keys() - {"parallel"}
+
+
+def refuse_without_effect(config: PlanConfig, given: Collection[str] | None = None) -> None:
+    """Raise ConfigError for an option that was given and changes nothing.
+
+    Args:
+        given: names of fields; None for those that the options say were given. A plan that was read names all.
+    """
+    _refuse(config.model_fields_set if given is None else given, without_effect(config))
+
+
+def require_use(config: PlanConfig, rows: Iterable[PlanConfig]) -> None:
+    """Raise ConfigError for an option that was given and changes none of the plans that are compared.
+
+    Args:
+        rows: the options of each plan.
+    """
+    found = [without_effect(row) for row in rows]
+    unused = {option: why for option, why in found[0].items() if all(option in each for each in found)}
+    if config.is_auto:  # The rows have groups already.
+        unused = {option: why for option, why in unused.items() if option not in _OF_AUTO}
+    _refuse(config.model_fields_set, unused)
+
+
+def without_effect(config: PlanConfig) -> dict[str, str]:
+    """The options that change nothing, given or not, each with what is said of it after its name."""
+    strategy = STRATEGIES[config.strategy]
+    own_way = f"has no effect on --strategy {config.strategy}, which packs in its own way; leave it out"
+    found = dict.fromkeys(strategy.ignores, own_way)
+    if not config.is_auto:
+        found |= dict.fromkeys(_OF_AUTO, "has no effect with named --groups; give --groups auto, or leave it out")
+        found |= _without_effect_on_groups(config)
+    elif strategy.plans_streams:
+        why = f"has no effect on --strategy {config.strategy}, whose one group is the context window; leave it out"
+        found |= dict.fromkeys(_OF_AUTO - {"max_length"}, why)
+    return found | dict(strategy.without_effect(config))
+
+
+def _without_effect_on_groups(config: PlanConfig) -> dict[str, str]:
+    found, strategy = {}, STRATEGIES[config.strategy]
+    if all(group.cp_size == 1 for group in config.groups) and not strategy.finds_layouts:
+        found["cp_sharding"] = "has no effect without context parallelism; give --parallel cp=N, or leave it out"
+    if len(config.groups) == 1 and not strategy.mixes_layouts:
+        found["fill"] = (
+            f"has no effect with one length group, {config.groups[0]}: there are no shorter ones to fill its packs; "
+            "leave it out"
+        )
+    has_one_replica = all(group.num_dp_ranks(config.gpus) == 1 for group in config.groups)
+    if has_one_replica and config.balance.endswith("refine") and not strategy.mixes_layouts:
+        found["balance"] = (
+            f"{config.balance}: refine exchanges samples between replicas, and there is one; give --balance sort, or "
+            "leave it out"
+        )
+    return found
+
+
+def _refuse(given: Collection[str], found: dict[str, str]) -> None:
+    for option in sorted(found.keys() & set(given)):
+        raise ConfigError(f"{option_name(option)} {found[option]}")

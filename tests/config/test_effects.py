@@ -1,0 +1,187 @@
+"""No option without effect: another plan, or an error that says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import packer_cli
+from packer_cli.cli.main import main
+from packer_cli.config import PlanConfig
+from packer_cli.config.auto_groups import GIVE, GpuConfig
+from packer_cli.errors import ConfigError, HbpackError
+from packer_cli.plan.strategies.registry import STRATEGIES
+from tests.cli_runner import run
+from tests.golden.hashes import hash_of_plan, lengths_of_all_sizes
+
+MODEL = {"model": str(Path(__file__).parents[2] / "examples/sample/model"), "gpu": "h100"}
+GROUPS = {"balanced": "1k:1,8k:4", "hbp": "1k:1,8k:4"}
+"""Of strategies that use more than the longest."""
+STEPS = {"global_tokens": "64k"}
+OPTIONS = {
+    "align": ({}, "16"),
+    "balance": ({}, "window:2"),
+    "cost": ({}, "1,24576"),
+    "cp_sharding": ({"parallel": "cp=2", "groups": "8k:1"}, "document"),
+    "curriculum": ({"curriculum_steps": 4}, "skyladder"),
+    "curriculum_steps": ({}, 2),
+    "epochs": ({}, 2),
+    "fill": ({}, "longest"),
+    "global_tokens": ({}, "128k"),
+    "group_algorithm": ({}, "hbp"),
+    "lockstep": (STEPS, "1"),
+    "mask": ({}, "causal"),
+    "max_groups": ({}, 1),
+    "max_length": ({}, "2k"),
+    "max_samples": ({}, 2),
+    "overflow": ({}, "drop"),
+    "packing": ({}, "bfd"),
+    "parallel": ({}, "tp=2"),
+    "seed": ({}, 1),
+    "step_mix": (STEPS, "stratified"),
+}
+"""What must be given with an option, and a value other than its default."""
+OWN_VALUES = {("packing", "wlb"): "greedy", ("cost", "wlb"): "quadratic", ("parallel", "hydraulis"): "tp=1,cp=1,pp=2"}
+SETTINGS = GpuConfig.model_fields.keys() | {"strategy", "groups", "gpus", "group_costs", "attention_pieces"}
+"""What is not tried: what every plan is given."""
+
+
+def planned(name: str, options: dict[str, object]) -> str:
+    needs = STRATEGIES[name].needs
+    given = {"groups": GROUPS.get(name, "8k:1"), "gpus": 8, "strategy": name}
+    given |= MODEL if "a cost model" in needs else {}
+    given |= {"global_tokens": "64k"} if "tokens of a step" in needs else {}
+    return hash_of_plan(packer_cli.plan(lengths_of_all_sizes(), **(given | options)).arrays)
+
+
+def test_every_option_is_tried():
+    assert OPTIONS.keys() == PlanConfig.model_fields.keys() - SETTINGS
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("option", OPTIONS)
+def test_an_option_changes_the_plan_or_is_refused(option, name):
+    beside, value = OPTIONS[option]
+    beside = {other: given for other, given in beside.items() if other not in STRATEGIES[name].ignores}
+    value = OWN_VALUES.get((option, name), value)
+    before, refused = planned(name, beside), ""
+    try:
+        after = planned(name, {**beside, option: value})
+    except ConfigError as error:
+        refused, after = str(error), ""
+    if refused:
+        assert f"--{option.replace('_', '-')} " in refused
+        assert "has no effect" in refused or "does not support" in refused
+    assert after != before
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"groups": "8k:1", "fill": "greedy"},
+            (
+                "--fill has no effect with one length group, 8k:1: there are no shorter ones to fill its packs; leave "
+                "it out"
+            ),
+        ),
+        (
+            {"groups": "8k:1", "gpus": 1, "balance": "window:2+refine"},
+            (
+                "--balance window:2+refine: refine exchanges samples between replicas, and there is one; give "
+                "--balance sort, or leave it out"
+            ),
+        ),
+        (
+            {"groups": "8k:1", "max_groups": 2},
+            "--max-groups has no effect with named --groups; give --groups auto, or leave it out",
+        ),
+        (
+            {"groups": "8k:1", "cp_sharding": "sequence"},
+            "--cp-sharding has no effect without context parallelism; give --parallel cp=N, or leave it out",
+        ),
+        (
+            {"groups": "1k:1,8k:4", "strategy": "naive"},
+            "--groups: 1k:1 has no effect on --strategy naive, which uses 8k:4 alone; leave it out",
+        ),
+        (
+            {"groups": "8k:1,16k:2,24k:3", "gpus": 12, "strategy": "flexsp"},
+            "--groups: 16k:2 has no effect on --strategy flexsp, which uses 8k:1,24k:3; leave it out",
+        ),
+        (
+            {"groups": "8k:1:16", "strategy": "hydraulis", "global_tokens": "64k"},
+            "--groups: 8k:1:16 has no effect on --strategy hydraulis, which uses 8k:1 alone; leave it out",
+        ),
+        (
+            {"groups": "8k:2", "strategy": "flexsp", "balance": "sort", **MODEL},
+            (
+                "--balance sort has no effect on --strategy flexsp, which balances predicted time, over the whole "
+                "data set or, with window:K, over K iterations at a time; give window:K, or leave it out"
+            ),
+        ),
+        (
+            {"groups": "8k:2", "strategy": "flexsp", "cost": "1,24576", **MODEL},
+            "--cost has no effect on --strategy flexsp, which evens out predicted time; leave it out",
+        ),
+        (
+            {"strategy": "wlb", "packing": "delay:delay=1,thresholds=2k"},
+            "--packing delay:delay=1,thresholds=2k: delay has no effect beside thresholds; leave one of them out",
+        ),
+        (
+            {"strategy": "wlb", "max_groups": 2},
+            "--max-groups has no effect on --strategy wlb, whose one group is the context window; leave it out",
+        ),
+    ],
+)
+def test_what_is_said(options, message):
+    with pytest.raises(HbpackError) as error:
+        packer_cli.plan([100, 8000], **{"gpus": 8, **options})
+    assert str(error.value) == message
+
+
+def test_a_comparison_needs_a_row_that_uses_an_option():
+    lengths = [100, 8000] * 20
+    with pytest.raises(HbpackError) as error:
+        packer_cli.compare(lengths, groups="1k:1,8k:1", gpus=8, fill="greedy", strategies="naive,wlb")
+    assert str(error.value).startswith("--fill has no effect")
+    rows = packer_cli.compare(lengths, groups="1k:1,8k:1", gpus=8, fill="greedy", strategies="balanced,wlb").rows
+    assert [sorted(row.values()["options"]) for row in rows] == [
+        ["balance", "fill", "groups", "overflow", "packing", "strategy"],
+        ["groups", "overflow", "packing", "strategy"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["report", "LENGTHS", "--step-seconds", "1"],
+            f"--step-seconds has no effect without predicted times; give {GIVE}, or leave it out",
+        ),
+        (
+            ["report", "LENGTHS", "--pad-to", "row"],
+            f"--pad-to has no effect without predicted times; give {GIVE}, or leave it out",
+        ),
+        (
+            ["simulate", "OUT", "--model", "config.json", "--gpu", "h100", "--trace-steps", "3"],
+            "--trace-steps has no effect without --trace; give that, or leave it out",
+        ),
+    ],
+)
+def test_what_commands_say(tmp_path, words, message):
+    np.save(tmp_path / "lengths.npy", np.array([5, 7]))
+    words = [str(tmp_path / "lengths.npy") if word == "LENGTHS" else word for word in words]
+    assert run(main, *words) == (2, "", f"error: {message}\n")
+
+
+def test_a_config_file_serves_several_commands(tmp_path):
+    """What another command reads is no error in it."""
+    np.save(tmp_path / "lengths.npy", np.array([5, 7] * 9))
+    (tmp_path / "all.yaml").write_text("groups: 8:1\ngpus: 2\nstep-seconds: 1\ntrace-steps: 3\nworkers: 1\n")
+    page = tmp_path / "page.html"
+    done = run(
+        main, "report", tmp_path / "lengths.npy", "--config", tmp_path / "all.yaml", "-o", page, "--strategies", "none"
+    )
+    assert done.code == 0, done.stderr
