@@ -28,20 +28,23 @@ def require_use(config: PlanConfig, rows: Iterable[PlanConfig]) -> None:
     Args:
         rows: the options of each plan.
     """
-    found = [without_effect(row) for row in rows]
+    found = [without_effect(row, was_auto=config.is_auto) for row in rows]
     unused = {option: why for option, why in found[0].items() if all(option in each for each in found)}
-    if config.is_auto:  # The rows have groups already.
-        unused = {option: why for option, why in unused.items() if option not in _OF_AUTO}
     _refuse(config.model_fields_set, unused)
 
 
-def without_effect(config: PlanConfig) -> dict[str, str]:
-    """The options that change nothing, given or not, each with what is said of it after its name."""
+def without_effect(config: PlanConfig, *, was_auto: bool = False) -> dict[str, str]:
+    """The options that change nothing, given or not, each with what is said of it after its name.
+
+    Args:
+        was_auto: whether the groups are those that were chosen.
+    """
     strategy = STRATEGIES[config.strategy]
     own_way = f"has no effect on --strategy {config.strategy}, which packs in its own way; leave it out"
     found = dict.fromkeys(strategy.ignores, own_way)
     if not config.is_auto:
-        found |= dict.fromkeys(_OF_AUTO, "has no effect with named --groups; give --groups auto, or leave it out")
+        if not was_auto:
+            found |= dict.fromkeys(_OF_AUTO, "has no effect with named --groups; give --groups auto, or leave it out")
         found |= _without_effect_on_groups(config)
     elif strategy.plans_streams:
         why = f"has no effect on --strategy {config.strategy}, whose one group is the context window; leave it out"

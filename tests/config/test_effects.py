@@ -185,3 +185,13 @@ def test_a_config_file_serves_several_commands(tmp_path):
         main, "report", tmp_path / "lengths.npy", "--config", tmp_path / "all.yaml", "-o", page, "--strategies", "none"
     )
     assert done.code == 0, done.stderr
+
+
+def test_what_a_comparison_advises_has_effect(tmp_path):
+    """Groups that the strategy does not use are left out of the next command."""
+    np.save(tmp_path / "lengths.npy", lengths_of_all_sizes())
+    given = (tmp_path / "lengths.npy", "--groups", "1k:1,8k:4", "--gpus", 8, "--strategies", "naive", "--workers", 1)
+    last = run(main, "compare", *given).stdout.rstrip().splitlines()[-1]
+    assert last.endswith("or hbpack pack with the same options and --strategy naive --groups 8k:4")
+    again = ("--strategy", "naive", "--groups", "8k:4", "--gpus", 8)
+    assert run(main, "stats", tmp_path / "lengths.npy", *again).code == 0

@@ -11,7 +11,10 @@ from packer_cli.compare import ComparedRow, Comparison
 from packer_cli.compare.columns import Column
 from packer_cli.compare.row_figures import RowFigures
 from packer_cli.config import PlanConfig
+from packer_cli.config.effects import without_effect
+from packer_cli.config.messages import option_name
 from packer_cli.plan.core.pieces import overflow_notes
+from packer_cli.plan.strategies.registry import STRATEGIES
 from packer_cli.sizes import counted, duration, ratio
 
 OWN = "(yours)"
@@ -77,7 +80,7 @@ def say_best(comparison: Comparison) -> None:
     best = comparison.best
     if best is None or best.figures is None:
         return
-    pack = f"hbpack pack with the same options{_changes(comparison.config, best.spec.config)}"
+    pack = f"hbpack pack with the same options{_changes(comparison, best.spec.config)}"
     simulation, name = best.figures.simulation, best.spec.name
     if simulation:
         say_next(f"Of these plans, take {name}: {duration(simulation.overall.seconds)} an epoch", pack)
@@ -86,16 +89,23 @@ def say_best(comparison: Comparison) -> None:
         say_next(f"{name} waits least, for {ratio(best.figures.metrics.overall.waiting)} of the work", times, pack)
 
 
-def _changes(own: PlanConfig, best: PlanConfig) -> str:
-    """The options that differ from those that were given."""
+def _changes(comparison: Comparison, best: PlanConfig) -> str:
+    """The options that differ from those that were given, and those that have no effect then."""
+    own, was_auto = comparison.config, comparison.group_choice is not None
     if best.strategy != own.strategy:
-        return f" and --strategy {best.strategy}"
-    before, after = (
-        {"--groups": ",".join(map(str, each.groups)), "--packing": each.packing, "--balance": each.balance}
-        for each in (own, best)
-    )
-    words = [f"{option} {value}" for option, value in after.items() if value != before[option]]
-    return f" and {' '.join(words)}" if words else ""
+        changed = {"strategy": best.strategy}
+        used = STRATEGIES[best.strategy].groups(own.groups)
+        if not was_auto and any(group not in used for group in own.groups):
+            changed["groups"] = ",".join(map(str, used))
+    else:
+        before, after = (
+            {"groups": ",".join(map(str, each.groups)), "packing": each.packing, "balance": each.balance}
+            for each in (own, best)
+        )
+        changed = {option: value for option, value in after.items() if value != before[option]}
+    unused = without_effect(best, was_auto=was_auto).keys() & own.model_fields_set - changed.keys()
+    text = f" and {' '.join(f'{option_name(name)} {value}' for name, value in changed.items())}" if changed else ""
+    return f"{text}, without {' '.join(map(option_name, sorted(unused)))}" if unused else text
 
 
 def _row_notes(row: ComparedRow) -> list[str]:
