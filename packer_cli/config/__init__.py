@@ -4,9 +4,10 @@
 
     models.py        the options of each stage: rules, defaults, help; schemas/config.schema.json is generated from it
     plan_options.py  those of a plan; auto_groups.py those that choose groups, with groups.py and strategies.py
+    effects.py       which of them change nothing beside the others
     messages.py      what is wrong with a value, in words
     yaml_file.py     `--config`
-    rules.py         plan options -> the typed rules of `packer_cli.plan`; schemes.py: the layouts of Hydraulis
+    rules.py         plan options -> the request that a strategy of `packer_cli.plan` plans from
     gpu_model.py     `--model --gpu` or `--profile` -> `packer_cli.cost`'s model
 """
 

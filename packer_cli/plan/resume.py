@@ -1,8 +1,7 @@
-"""Deals packs that are already written to a different number of GPUs, for the rest of an epoch or for whole epochs.
+"""What is left of an epoch when the number of GPUs changes, and the proof that it is dealt whole.
 
 The shards stay as they are, and so do the samples of each pack. Only the iterations change: which packs share one, and
-how many there are. So packs are still sorted by work (`plan.kernels.balance`), but samples are not exchanged
-(`plan.kernels.balance.refine`) and a group's last packs are not spread. Price: O(p log p) for p packs.
+how many there are. `Strategy.rest` deals them.
 """
 
 from __future__ import annotations
