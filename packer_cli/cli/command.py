@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from packer_cli.errors import did_you_mean
 from packer_cli.panels import Panel
@@ -54,6 +55,16 @@ class Command(click.Command):
         super().__init__(*args, **kwargs)
         self.examples = textwrap.dedent(examples).strip()
         self._chain = chain
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run it. What a config file says of `--groups auto` is for `hbpack groups` where it names groups."""
+        if ctx.params.get("groups") is not None:
+            from packer_cli.config.effects import of_auto
+
+            for name in of_auto(ctx.params["groups"]) & ctx.params.keys():
+                if ctx.get_parameter_source(name) is ParameterSource.DEFAULT_MAP:
+                    ctx.params[name] = None
+        return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each panel that has options."""

@@ -200,7 +200,7 @@ def _make_row(base: Row, kind: str, packing: str, balance: str, *, is_longest: b
     """A row from its three parts, with any further change that its packing needs; a note says so.
 
     Raises:
-        ValueError: an unknown packing, option or balance, or a balance that the packing request out.
+        ValueError: an unknown packing, option or balance, or a balance that the packing rules out.
     """
     config, request = base.config, base.request
     algorithm, options, changes = request.algorithm, request.packing_options, dict[str, Any]()

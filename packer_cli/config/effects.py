@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Set
+from typing import Any
 
 from packer_cli.config.auto_groups import AutoGroupsConfig, GpuConfig
 from packer_cli.config.messages import option_name
-from packer_cli.config.plan_options import PlanConfig
+from packer_cli.config.plan_options import AUTO, PlanConfig
 from packer_cli.errors import ConfigError
 from packer_cli.plan.strategies.registry import STRATEGIES
 
-_OF_AUTO = AutoGroupsConfig.model_fields.keys() - GpuConfig.model_fields.keys() - {"parallel"}
+OF_AUTO = AutoGroupsConfig.model_fields.keys() - GpuConfig.model_fields.keys() - {"parallel"}
+
+
+def of_auto(groups: Any) -> Set[str]:
+    """The options that have no effect beside these groups, since they choose groups."""
+    return frozenset() if groups in (AUTO, [AUTO]) else OF_AUTO
 
 
 def refuse_without_effect(config: PlanConfig, given: Collection[str] | None = None) -> None:
@@ -19,7 +25,9 @@ def refuse_without_effect(config: PlanConfig, given: Collection[str] | None = No
     Args:
         given: names of fields; None for those that the options say were given. A plan that was read names all.
     """
-    _refuse(config.model_fields_set if given is None else given, without_effect(config))
+    strategy = STRATEGIES[config.strategy]
+    found = _idle_refine(config) | dict(strategy.idle_parts(config)) | without_effect(config)
+    _refuse(config.model_fields_set if given is None else given, found)
 
 
 def require_use(config: PlanConfig, rows: Iterable[PlanConfig]) -> None:
@@ -42,32 +50,31 @@ def without_effect(config: PlanConfig, *, was_auto: bool = False) -> dict[str, s
     strategy = STRATEGIES[config.strategy]
     own_way = f"has no effect on --strategy {config.strategy}, which packs in its own way; leave it out"
     found = dict.fromkeys(strategy.ignores, own_way)
+    has_cp = config.layout.cp > 1 or any(group.cp_size > 1 for group in config.groups)
+    if not has_cp and not strategy.finds_layouts:
+        found["cp_sharding"] = "has no effect without context parallelism; give --parallel cp=N, or leave it out"
     if not config.is_auto:
         if not was_auto:
-            found |= dict.fromkeys(_OF_AUTO, "has no effect with named --groups; give --groups auto, or leave it out")
-        found |= _without_effect_on_groups(config)
+            found |= dict.fromkeys(OF_AUTO, "has no effect with named --groups; give --groups auto, or leave it out")
+        if len(config.groups) == 1 and not strategy.mixes_layouts:
+            found["fill"] = (
+                "has no effect with one length group: there are no shorter ones to fill its packs; leave it out"
+            )
     elif strategy.plans_streams:
         why = f"has no effect on --strategy {config.strategy}, whose one group is the context window; leave it out"
-        found |= dict.fromkeys(_OF_AUTO - {"max_length"}, why)
+        found |= dict.fromkeys(OF_AUTO - {"max_length"}, why)
     return found | dict(strategy.without_effect(config))
 
 
-def _without_effect_on_groups(config: PlanConfig) -> dict[str, str]:
-    found, strategy = {}, STRATEGIES[config.strategy]
-    if all(group.cp_size == 1 for group in config.groups) and not strategy.finds_layouts:
-        found["cp_sharding"] = "has no effect without context parallelism; give --parallel cp=N, or leave it out"
-    if len(config.groups) == 1 and not strategy.mixes_layouts:
-        found["fill"] = (
-            f"has no effect with one length group, {config.groups[0]}: there are no shorter ones to fill its packs; "
-            "leave it out"
-        )
+def _idle_refine(config: PlanConfig) -> dict[str, str]:
+    """What is said of a balance whose `refine` alone has no effect."""
+    order, plus, _ = config.balance.partition("+")
     has_one_replica = all(group.num_dp_ranks(config.gpus) == 1 for group in config.groups)
-    if has_one_replica and config.balance.endswith("refine") and not strategy.mixes_layouts:
-        found["balance"] = (
-            f"{config.balance}: refine exchanges samples between replicas, and there is one; give --balance sort, or "
-            "leave it out"
-        )
-    return found
+    if config.is_auto or not has_one_replica or not config.balance.endswith("refine"):
+        return {}
+    order = order if plus else "sort"
+    why = f"refine exchanges samples between replicas, and there is one; give --balance {order}"
+    return {"balance": f"{config.balance}: {why}"}
 
 
 def _refuse(given: Collection[str], found: dict[str, str]) -> None:

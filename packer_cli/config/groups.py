@@ -151,9 +151,19 @@ def choose_groups(
 
 
 def require_all_used(given: Sequence[Group], strategy: str) -> None:
-    """Raise ValueError for groups that the strategy does not use."""
-    used = STRATEGIES[strategy].groups(given)
-    unused = [str(group) for group in given if group not in used]
+    """Raise ValueError for groups that the strategy does not use, or uses otherwise than they say."""
+    find, kept = STRATEGIES[strategy].groups, list(given)
+    used = find(given)
+    longest = given[-1]
+    if longest not in used:
+        (like,) = [group for group in used if group.capacity == longest.capacity]
+        raise ValueError(f"{longest}: checkpointed layers have no effect on --strategy {strategy}; give {like}")
+    unused = []
+    for group in given[:-1]:
+        others = [each for each in kept if each != group]
+        if group not in used and find(others) == used:
+            unused.append(str(group))
+            kept = others
     if unused:
         has, them = ("has", "it") if len(unused) == 1 else ("have", "them")
         alone = " alone" if len(used) == 1 else ""

@@ -1,4 +1,4 @@
-"""Plan options to the typed rules of `packer_cli.plan`: what is text in the options is parsed here, once."""
+"""Plan options to the request that a strategy plans from: what is text in the options is parsed here, once."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Planned:
 
     @property
     def request(self) -> PlanRequest:
-        """Those of the plan, on as many GPUs as it has now."""
+        """That of the plan, on as many GPUs as it has now."""
         return replace(plan_request(self.config), num_gpus=self.arrays.num_gpus)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -82,16 +83,13 @@ def test_an_option_changes_the_plan_or_is_refused(option, name):
     [
         (
             {"groups": "8k:1", "fill": "greedy"},
-            (
-                "--fill has no effect with one length group, 8k:1: there are no shorter ones to fill its packs; leave "
-                "it out"
-            ),
+            ("--fill has no effect with one length group: there are no shorter ones to fill its packs; leave it out"),
         ),
         (
             {"groups": "8k:1", "gpus": 1, "balance": "window:2+refine"},
             (
                 "--balance window:2+refine: refine exchanges samples between replicas, and there is one; give "
-                "--balance sort, or leave it out"
+                "--balance window:2"
             ),
         ),
         (
@@ -112,7 +110,7 @@ def test_an_option_changes_the_plan_or_is_refused(option, name):
         ),
         (
             {"groups": "8k:1:16", "strategy": "hydraulis", "global_tokens": "64k"},
-            "--groups: 8k:1:16 has no effect on --strategy hydraulis, which uses 8k:1 alone; leave it out",
+            "--groups: 8k:1:16: checkpointed layers have no effect on --strategy hydraulis; give 8k:1",
         ),
         (
             {"groups": "8k:2", "strategy": "flexsp", "balance": "sort", **MODEL},
@@ -120,6 +118,14 @@ def test_an_option_changes_the_plan_or_is_refused(option, name):
                 "--balance sort has no effect on --strategy flexsp, which balances predicted time, over the whole "
                 "data set or, with window:K, over K iterations at a time; give window:K, or leave it out"
             ),
+        ),
+        (
+            {"groups": "8k:2", "strategy": "flexsp", "balance": "window:4+refine", **MODEL},
+            "--balance window:4+refine: refine has no effect on --strategy flexsp; give --balance window:4",
+        ),
+        (
+            {"groups": "auto", "cp_sharding": "document", **MODEL},
+            "--cp-sharding has no effect without context parallelism; give --parallel cp=N, or leave it out",
         ),
         (
             {"groups": "8k:2", "strategy": "flexsp", "cost": "1,24576", **MODEL},
@@ -179,7 +185,9 @@ def test_what_commands_say(tmp_path, words, message):
 def test_a_config_file_serves_several_commands(tmp_path):
     """What another command reads is no error in it."""
     np.save(tmp_path / "lengths.npy", np.array([5, 7] * 9))
-    (tmp_path / "all.yaml").write_text("groups: 8:1\ngpus: 2\nstep-seconds: 1\ntrace-steps: 3\nworkers: 1\n")
+    (tmp_path / "all.yaml").write_text(
+        "groups: 8:1\ngpus: 2\nmax-groups: 2\nstep-seconds: 1\ntrace-steps: 3\nworkers: 1\n"
+    )
     page = tmp_path / "page.html"
     done = run(
         main, "report", tmp_path / "lengths.npy", "--config", tmp_path / "all.yaml", "-o", page, "--strategies", "none"
@@ -195,3 +203,17 @@ def test_what_a_comparison_advises_has_effect(tmp_path):
     assert last.endswith("or hbpack pack with the same options and --strategy naive --groups 8k:4")
     again = ("--strategy", "naive", "--groups", "8k:4", "--gpus", 8)
     assert run(main, "stats", tmp_path / "lengths.npy", *again).code == 0
+
+
+@pytest.mark.parametrize(("groups", "gpus"), [("8k:1:2,32k:8:4", 8), ("18k:3,32k:8", 24)])
+def test_a_group_that_decides_what_fits_one_gpu_has_an_effect(groups, gpus):
+    config = PlanConfig(groups=groups, gpus=gpus, strategy="flexsp")
+    assert config.groups != PlanConfig(groups=groups.split(",")[1], gpus=gpus, strategy="flexsp").groups
+
+
+def test_the_next_command_for_a_stream_names_its_window(tmp_path):
+    np.save(tmp_path / "lengths.npy", lengths_of_all_sizes())
+    model = ("--model", MODEL["model"], "--gpu", "h100", "--gpus", 8)
+    given = ("--groups", "auto", "--max-groups", 2, *model, "--strategies", "wlb", "--workers", 1)
+    last = run(main, "compare", tmp_path / "lengths.npy", *given).stdout.rstrip().splitlines()[-1]
+    assert re.search(r"same options and --strategy wlb --groups \S+, without --max-groups$", last)

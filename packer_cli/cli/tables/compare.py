@@ -95,7 +95,11 @@ def _changes(comparison: Comparison, best: PlanConfig) -> str:
     if best.strategy != own.strategy:
         changed = {"strategy": best.strategy}
         used = STRATEGIES[best.strategy].groups(own.groups)
-        if not was_auto and any(group not in used for group in own.groups):
+        if (
+            was_auto and STRATEGIES[best.strategy].plans_streams
+        ):  # By itself, it takes the longest sample for its window.
+            was_auto, changed["groups"] = False, str(used[-1])
+        elif not was_auto and any(group not in used for group in own.groups):
             changed["groups"] = ",".join(map(str, used))
     else:
         before, after = (

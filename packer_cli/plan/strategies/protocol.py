@@ -173,6 +173,10 @@ class Strategy(ABC):
         """
         return {}
 
+    def idle_parts(self, options: Any) -> Mapping[str, str]:
+        """Likewise, options of which a part changes nothing."""
+        return {}
+
     def check(self, request: PlanRequest) -> None:
         """Raise ValueError if parts of a request do not fit each other."""
         return

@@ -52,7 +52,7 @@ class FlexSp(Strategy):
     def without_effect(self, options: Any) -> Mapping[str, str]:
         """Replicas are balanced by predicted time: work decides the order of iterations at most."""
         found = {}
-        if not options.balance.startswith("window:") or options.balance.endswith("refine"):
+        if not options.balance.startswith("window:"):
             found["balance"] = (
                 f"{options.balance} has no effect on --strategy {self.name}, which balances predicted time, over the "
                 "whole data set or, with window:K, over K iterations at a time; give window:K, or leave it out"
@@ -60,6 +60,15 @@ class FlexSp(Strategy):
         if options.step_mix != "stratified" and not options.curriculum_steps:
             found["cost"] = f"has no effect on --strategy {self.name}, which evens out predicted time; leave it out"
         return found
+
+    def idle_parts(self, options: Any) -> Mapping[str, str]:
+        """Samples are not exchanged by work."""
+        order, _, refine = options.balance.partition("+")
+        if not refine or not order.startswith("window:"):
+            return {}
+        return {
+            "balance": f"{options.balance}: refine has no effect on --strategy {self.name}; give --balance {order}"
+        }
 
     def check(self, request: PlanRequest) -> None:
         """Samples move between the groups, so that all have one `align`."""

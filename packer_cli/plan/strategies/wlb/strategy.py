@@ -53,7 +53,7 @@ class Wlb(Strategy):
         """The longest alone."""
         return (given[-1],)
 
-    def without_effect(self, options: Any) -> Mapping[str, str]:
+    def idle_parts(self, options: Any) -> Mapping[str, str]:
         """Thresholds that are given are not tuned."""
         names = {each.partition("=")[0] for each in options.packing.partition(":")[2].split(",")}
         if {"delay", "thresholds"} <= names:
