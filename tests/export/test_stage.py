@@ -1,29 +1,23 @@
-"""What holds for every format: bytes, going on after a kill, damage, options and errors."""
+"""What holds for every format: bytes, going on after a kill, damage and options; test_refused.py has the errors."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
 import sys
 import threading
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from packer_cli.cli.main import main
-from packer_cli.errors import ConfigError
 from packer_cli.export import stage
 from packer_cli.export.formats import FORMATS, load_format
-from packer_cli.export.order import check_one_capacity
-from packer_cli.folders import lock_folder
-from packer_cli.plan.core.groups import Group
 from tests.cli_runner import run
-from tests.export.conftest import FILLED, SIZE, export, options_of, used
+from tests.export.conftest import SIZE, export, options_of, used
 from tests.loader.packed_set import write_manifest
 from tests.reference import tree
 
@@ -241,146 +235,6 @@ def test_options_in_a_config_file(packed, tmp_path):
     done = run(main, "export", packed, "--config", config)
     assert done.code == 0, done.stderr
     assert json.loads((tmp_path / "dir" / NAME).read_text())["epoch"] == 1
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            ["--to", "tfds"],
-            "--to: unknown format 'tfds'; known: megatron, nemo, automodel, trl, llamafactory, xtuner, parquet, mds",
-        ),
-        (
-            ["--groups", "2k"],
-            "--groups: '2k' is not a group of this set; it has 1k:1 (g0-1024-sp1), 8k:4 (g1-8192-sp4)",
-        ),
-        (
-            ["--groups", "8k:1"],
-            "--groups: '8k:1' is not a group of this set; it has 1k:1 (g0-1024-sp1), 8k:4 (g1-8192-sp4)",
-        ),
-        (["--shard-size", "1"], "--shard-size must be at least 65536, got 1"),
-        (
-            ["--shard-size", "much"],
-            "--shard-size: 'much' is not a number of bytes; write for example 1048576, 256MiB or 1GB",
-        ),
-        (
-            ["--to", "mds", "--shard-size", "3GiB"],
-            "--shard-size must be at most 2147483648 for mds, got 3221225472",
-        ),
-        (
-            ["--epoch", 2**31],
-            "invalid value for '--epoch': 2147483648 is not in the range 0<=x<=2147483647; see hbpack export --help",
-        ),
-        (
-            ["--order", "random"],
-            "invalid value for '--order': 'random' is not one of 'use', 'packs'; see hbpack export --help",
-        ),
-    ],
-)  # fmt: skip
-def test_wrong_options(packed, tmp_path, options, message):
-    done = run(main, "export", packed, "--to", "trl", "--output", tmp_path / "dir", *options)
-    assert (done.code, done.stdout, done.stderr) == (2, "", f"error: {message}\n")
-    assert not (tmp_path / "dir").exists()
-
-
-@pytest.mark.parametrize("name", FILLED)
-def test_rows_of_one_length_and_groups_of_several(packed, tmp_path, name):
-    done = export(packed, name, tmp_path / "dir")
-    message = (
-        f"error: --to {name} writes rows of one length, but the groups 1k:1, 8k:4 have different capacities; export "
-        "each to its own folder, the first with --groups 1k:1\n"
-    )
-    assert (done.code, done.stdout, done.stderr) == (2, "", message)
-    assert not (tmp_path / "dir").exists()
-
-
-def test_groups_of_equal_capacity_go_by_the_names_of_their_folders():
-    groups = [Group(capacity=6144, pp_size=2), Group(capacity=8192, cp_size=2), Group(capacity=8192, tp_size=2)]
-    manifest = SimpleNamespace(
-        groups=[
-            SimpleNamespace(name=f"g{i}-{group.capacity}-{group.layout}", capacity=group.capacity, sp_size=1)
-            for i, group in enumerate(groups)
-        ]
-    )
-    with pytest.raises(ConfigError) as raised:
-        check_one_capacity("xtuner", manifest, [0, 1, 2])
-    assert str(raised.value) == (
-        "--to xtuner writes rows of one length, but the groups g0-6144-sp1-pp2, g1-8192-sp1-cp2, g2-8192-sp1-tp2 have "
-        "different capacities; export each to its own folder, the first with --groups g0-6144-sp1-pp2"
-    )
-
-
-def test_no_packed_set(tmp_path):
-    (tmp_path / "empty").mkdir()
-    for name in ("empty", "nowhere"):
-        done = export(tmp_path / name, "trl", tmp_path / "dir")
-        message = f"error: {str(tmp_path / name)!r} holds no packed data set (no hbpack.json); run hbpack pack\n"
-        assert (done.code, done.stderr) == (2, message)
-    assert not (tmp_path / "dir").exists()
-
-
-def test_a_folder_with_something_else(packed, exported, tmp_path):
-    output = tmp_path / "dir"
-    output.mkdir()
-    (output / "notes.txt").write_text("mine")
-    done = export(packed, "trl", output)
-    message = f"output folder {str(output)!r} holds something else (notes.txt); name an empty or a new folder"
-    assert (done.code, done.stderr) == (2, f"error: {message}\n")
-    assert tree(output) == {"notes.txt": b"mine"}
-    folder = exported("trl")
-    before = tree(folder)
-    for options, what in (
-        (["nemo"], "to trl"),
-        (["trl", "--shard-size", "1MB"], "with --shard-size 300000"),
-        (["trl", *SIZE, "--groups", "8k"], "with --groups g0-1024-sp1,g1-8192-sp4"),
-        (["trl", *SIZE, "--epoch", "1"], "with --epoch 0"),
-    ):
-        done = export(packed, options[0], folder, *options[1:])
-        message = f"output folder {str(folder)!r} holds an export {what}; remove it, or name an empty or a new folder"
-        assert (done.code, done.stderr) == (2, f"error: {message}\n")
-    assert tree(folder) == before
-    (tmp_path / "file").write_text("")
-    done = export(packed, "trl", tmp_path / "file")
-    assert done.code == 2
-    assert "is a file; name another" in done.stderr
-
-
-def test_an_export_of_another_set(packed, exported, tmp_path):
-    other = shutil.copytree(packed, tmp_path / "other")
-    manifest = json.loads((other / "hbpack.json").read_text())
-    write_manifest(other / "hbpack.json", {**manifest, "fingerprint": "0"})
-    done = export(other, "trl", exported("trl"), *SIZE)
-    assert done.code == 2
-    assert "holds an export of another packed set" in done.stderr
-
-
-def test_another_run_writes_there(packed, tmp_path):
-    output = tmp_path / "dir"
-    with lock_folder(output):
-        done = export(packed, "trl", output)
-    assert (done.code, "another hbpack run writes to it" in done.stderr) == (1, True)
-
-
-def test_a_damaged_set(packed, tmp_path):
-    for damage in ("short", "gone", "garbage", "rank"):
-        other = shutil.copytree(packed, tmp_path / damage)
-        shard = sorted(other.glob("shards/*/*.arrow"))[1]
-        if damage == "short":
-            shard.write_bytes(shard.read_bytes()[:-8])
-        elif damage == "gone":
-            shard.unlink()
-        elif damage == "garbage":
-            shard.write_bytes(os.urandom(shard.stat().st_size))
-        else:
-            shard = other / "ranks" / "epoch-000" / "rank-00003.arrow"
-            shard.unlink()
-        done = export(other, "trl", tmp_path / "dir")
-        assert done.code == 1, damage
-        assert done.stderr.startswith("error: ")
-        assert done.stderr.count("\n") == 1
-        assert str(shard) in done.stderr
-        assert "run hbpack write again" in done.stderr
-        assert not (tmp_path / "dir").exists()
 
 
 def test_threads_share_the_shards(packed, packs):
