@@ -106,6 +106,36 @@ def test_an_import_against_the_order_is_found():
     assert against_order(graph, [["__init__"], ["engine"], ["tokens"]]) == ["engine -> tokens"]
 
 
+PLAN = "packer_cli.plan"
+
+
+def test_each_folder_of_plan_sees_those_before_it(modules):
+    graph = {name.removeprefix("packer_cli."): {each.removeprefix("packer_cli.") for each in others}
+             for name, others in import_graph(room(modules, "plan")).items()}  # fmt: skip
+    folders = [["core"], ["kernels"], ["packing"], ["strategies"]]
+    top = sorted({name.split(".")[1] for name in graph if "." in name} - {each for (each,) in folders})
+    assert [
+        line for line in against_order(graph, [["__init__"], *folders, top]) if line.partition(" ")[0] not in top
+    ] == []
+
+
+def test_strategies_do_not_import_each_other(modules):
+    graph = import_graph(modules)
+    own = {type(strategy).__module__ for strategy in STRATEGIES.values()}
+    homes = {each.removesuffix(".strategy") for each in own}
+    found = [
+        (home, target)
+        for home in homes
+        for name, targets in graph.items()
+        for target in targets
+        if f"{name}.".startswith(f"{home}.")
+        for other in homes - {home}
+        if f"{target}.".startswith(f"{other}.")
+    ]
+    assert found == []
+    assert len(homes) == len(STRATEGIES)
+
+
 def test_the_loader_sees_the_formats_alone(modules):
     rooms = room_graph(import_graph(modules))
     assert rooms["loader"] <= OF_THE_LOADER

@@ -12,8 +12,8 @@ from packer_cli.config.plan_options import PlanConfig
 from packer_cli.errors import ConfigError
 from packer_cli.plan.core.attention_rates import AttentionRates, ShardingRule, parse_cp_sharding
 from packer_cli.plan.core.cost import parse_cost, require_exact
+from packer_cli.plan.core.groups import UNLIMITED
 from packer_cli.plan.core.schedule import StepRules
-from packer_cli.plan.core.types import UNLIMITED
 from packer_cli.plan.core.windows import parse_curriculum
 from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY, PackingOptions, parse_packing

@@ -16,9 +16,9 @@ from packer_cli.errors import ConfigError, RunError
 from packer_cli.files import fingerprint
 from packer_cli.format.choice import AlternativeGroups, GroupChoice
 from packer_cli.groups.choice import HBP, LONGEST, Choice, choose_groups, choose_measured_groups
-from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.groups import UNLIMITED, Group
 from packer_cli.plan.core.pieces import Overflow, describe_overflow, make_pieces
-from packer_cli.plan.core.types import UNLIMITED, Int32Array
+from packer_cli.plan.core.types import Int32Array
 from packer_cli.plan.strategies.registry import STRATEGIES
 from packer_cli.sizes import four_digits
 

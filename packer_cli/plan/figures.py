@@ -22,12 +22,12 @@ from packer_cli.format.metrics import (
 )
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.attention_rates import ShardingRule
-from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.groups import UNLIMITED, Group
 from packer_cli.plan.core.metrics import least_works, measure, pieces_by_group
 from packer_cli.plan.core.randomness import measure_delay, measure_randomness
 from packer_cli.plan.core.schedule import StepRules
 from packer_cli.plan.core.segments import align_up, aligned_lengths
-from packer_cli.plan.core.types import UNLIMITED, Mask, Pieces, Plan
+from packer_cli.plan.core.types import Mask, Pieces, Plan
 from packer_cli.plan.kernels.balance import BalanceRule
 from packer_cli.plan.packing.ilp.cutting_stock import lp_lower_bound
 from packer_cli.plan.strategies.protocol import PlanRequest, Strategy

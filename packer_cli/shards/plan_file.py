@@ -23,8 +23,8 @@ from packer_cli.format.metrics import Counts, PlanMetrics
 from packer_cli.format.records import known_values, read_record
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.cost import Cost, parse_cost
-from packer_cli.plan.core.groups import Group
-from packer_cli.plan.core.types import UNLIMITED, Packs, PieceLoss, Pieces, Plan, Schedule
+from packer_cli.plan.core.groups import UNLIMITED, Group
+from packer_cli.plan.core.types import Packs, PieceLoss, Pieces, Plan, Schedule
 from packer_cli.remote.local import map_file, open_source
 from packer_cli.shards.arrow_file import arrow_file
 

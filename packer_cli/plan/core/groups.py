@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+UNLIMITED = 2**31 - 1
+"""Most samples of a pack where `--max-samples` sets no limit."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Group:

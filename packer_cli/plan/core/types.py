@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from packer_cli.format.constants import Lockstep, Mask
 from packer_cli.format.layout import Layout
-from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.groups import UNLIMITED, Group
 
 Int8Array = NDArray[np.int8]
 Int16Array = NDArray[np.int16]
@@ -35,10 +35,6 @@ MOST_PIECES = 2**31 - 1
 
 FILLER = -1
 """`slot_pack` of a slot without a pack: the rank runs a micro-batch without loss."""
-
-
-UNLIMITED = 2**31 - 1
-"""Most samples of a pack where `--max-samples` sets no limit."""
 
 
 @dataclass(frozen=True, kw_only=True)

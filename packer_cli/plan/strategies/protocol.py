@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from packer_cli.errors import ConfigError
-from packer_cli.plan.core.groups import Group, require_aligned
+from packer_cli.plan.core.groups import UNLIMITED, Group, require_aligned
 from packer_cli.sizes import counted, format_tokens
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class PlanRequest:
     """Of each group, for a strategy that needs a cost model."""
     mask: Mask = "document"
     """With which the packs are trained on. A causal one over whole rows evens out tokens, see `evened`."""
-    max_samples: int = 2**31 - 1
+    max_samples: int = UNLIMITED
     """Most pieces of a pack, at least 1."""
 
     @property
@@ -77,7 +78,7 @@ class PlanRequest:
     def shapes_rows(self) -> bool:
         """Whether rows are more than samples one after another: aligned, limited in number, or without borders."""
         is_aligned = any(group.align > 1 for group in self.groups)
-        return is_aligned or self.max_samples != 2**31 - 1 or self.mask != "document"
+        return is_aligned or self.max_samples != UNLIMITED or self.mask != "document"
 
     def __post_init__(self) -> None:
         for group in self.groups:
@@ -148,8 +149,7 @@ class Strategy(ABC):
     """Whether it packs a stream step by step: its steps are decided as it packs, and stay together in a rebalance."""
 
     def packings(self) -> Mapping[str, Any]:
-        """What `--packing` may name: the packing algorithms, unless it has packers of its own; none if it packs in a
-        way that has no such choice."""
+        """What `--packing` may name: the shared algorithms, packers of its own, or nothing."""
         from packer_cli.plan.packing import REGISTRY
 
         return REGISTRY
@@ -211,8 +211,6 @@ class Strategy(ABC):
         """Raise ConfigError if a packed set with these groups cannot be dealt to so many GPUs."""
         for group in groups:
             if num_gpus % group.num_gpus:
-                import math
-
                 multiple = math.lcm(*(each.num_gpus for each in groups))
                 below = num_gpus // multiple * multiple
                 choices = " or ".join(str(number) for number in (below, below + multiple) if number)
@@ -236,6 +234,4 @@ class Strategy(ABC):
 
     def to_warm(self, request: PlanRequest) -> PlanRequest:
         """A request for tiny inputs, on which the plan uses all of its kernels."""
-        import math
-
         return replace(request, num_gpus=math.lcm(*(group.num_gpus for group in request.groups)))

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from packer_cli.plan.kernels.timed_dealing import deal, deal_by_room, even_out
 from packer_cli.plan.strategies.flexsp.batches import cut_evenly
 from packer_cli.plan.strategies.flexsp.buckets import make_buckets
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
-from packer_cli.plan.strategies.flexsp.dealing import deal, deal_by_room, even_out
 from packer_cli.plan.strategies.flexsp.iterations import form_iterations, pack_seconds
 from packer_cli.plan.strategies.flexsp.micro_batch import least_seconds
 from packer_cli.plan.strategies.flexsp.packing import MixedPacks, pack_by_degree

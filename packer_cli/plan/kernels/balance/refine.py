@@ -14,7 +14,8 @@ from __future__ import annotations
 import numpy as np
 
 from packer_cli.plan.core.bounds import least_max_work
-from packer_cli.plan.core.types import UNLIMITED, Int32Array, Int64Array
+from packer_cli.plan.core.groups import UNLIMITED
+from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.kernels.balance.exchange import exchange_until
 
 _MOST_PARTNERS = 31

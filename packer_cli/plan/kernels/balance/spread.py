@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.core.types import UNLIMITED
+from packer_cli.plan.core.groups import UNLIMITED
 
 
 def spread(

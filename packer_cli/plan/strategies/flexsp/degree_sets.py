@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.strategies.flexsp.dealing import copy_to
+from packer_cli.plan.kernels.timed_dealing import copy_to
 
 
 @njit(cache=True, no_cpython_wrapper=True)

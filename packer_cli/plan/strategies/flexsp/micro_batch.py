@@ -21,8 +21,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from packer_cli.plan.core.types import Int64Array
+from packer_cli.plan.kernels.timed_dealing import copy_to, deal, deal_by_room, even_out
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
-from packer_cli.plan.strategies.flexsp.dealing import copy_to, deal, deal_by_room, even_out
 from packer_cli.plan.strategies.flexsp.degree_sets import add_member, fill_up, is_member, kinds_of, neighbor
 
 _POOL = 12

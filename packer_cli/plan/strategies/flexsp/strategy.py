@@ -108,7 +108,3 @@ class FlexSp(Strategy):
                 f"--gpus {num_gpus}: the largest replicas have {largest} GPUs, and the shards stay as they are; "
                 f"choose {largest} or more, or pack again with other --groups"
             )
-
-    def bytes_a_sample(self, request: PlanRequest) -> int:
-        """As most packings."""
-        return 20

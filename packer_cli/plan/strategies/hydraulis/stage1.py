@@ -21,7 +21,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from packer_cli.plan.core.streams import next_below
-from packer_cli.plan.strategies.flexsp.dealing import copy_to
+from packer_cli.plan.kernels.timed_dealing import copy_to
 from packer_cli.plan.strategies.hydraulis.pipeline import least_pipeline_seconds
 
 RESTARTS = 50

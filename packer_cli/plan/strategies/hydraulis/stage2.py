@@ -17,7 +17,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from packer_cli.plan.core.types import Int64Array
-from packer_cli.plan.strategies.flexsp.dealing import copy_to, deal, deal_by_room, even_out
+from packer_cli.plan.kernels.timed_dealing import copy_to, deal, deal_by_room, even_out
 from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
 
 TRIALS = 20

@@ -1,4 +1,4 @@
-"""Deals samples to groups of given degrees, and evens the groups out: kernels of `micro_batch` and `dataset`.
+"""Deals samples to groups of GPUs by predicted seconds, and evens the groups out (FlexSP, Hydraulis).
 
 Group p has `degrees[kinds[p]]` GPUs. All kernels share the arrays `tokens` and `work` (int64[p], sum of s and of s^2)
 and `group_of` (int64[n]), which they keep up to date. Seconds follow from these integers, so they do not depend on the
