@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     class _Options(PlanOptions, TrainOptions, TokenizeOptions, WorkersOptions, total=False): ...
 
 
+_TRACE_STEPS = 10
 _NEEDS = "--groups and --gpus"
 
 
@@ -42,7 +43,7 @@ def simulate(  # type: ignore[overload-overlap]  # Lengths come with `groups`, w
     plan: Plan | PackedSet | StrPath,
     *,
     trace: StrPath | None = None,
-    trace_steps: int = 10,
+    trace_steps: int = _TRACE_STEPS,
     **options: Unpack[_OfPlan],
 ) -> Simulation: ...
 
@@ -60,7 +61,7 @@ def simulate(
     algorithms: str | None = None,
     sort: str | None = None,
     trace: StrPath | None = None,
-    trace_steps: int = 10,
+    trace_steps: int = _TRACE_STEPS,
     **options: Any,
 ) -> Simulation | Comparison:
     """Predict an epoch's time, where the GPUs' time goes, and the savings over naive packing.
@@ -86,7 +87,7 @@ def simulate(
     """
     config: GpuConfig = config_of(GpuConfig, options)
     config.require_gpu_model("hbpack simulate")
-    if trace is None and trace_steps != 10:
+    if trace is None and trace_steps != _TRACE_STEPS:
         raise ConfigError("--trace-steps has no effect without --trace; give that, or leave it out")
     train = config_of(TrainConfig, options)
     workers = config_of(WorkersConfig, options).workers

@@ -172,6 +172,11 @@ def strategy_rows(text: str, config: PlanConfig) -> list[Row]:
         rows.append(Row(name=name, kind="strategy", config=own, request=plan_request(own), note=note))
     base = _base_row(config)
     padded = [replace(row, name=PADDED) for row in _padded_rows(base)[:1]] if with_padded else []
+    if with_padded and not padded:
+        why = "it does not support --align, --max-samples or --mask causal"
+        if not rows:
+            raise ConfigError(f"--strategies {text}: {why}; leave them out, or name others")
+        say(f"{PADDED} is left out: {why}")
     return _unique([*rows, *padded], base)
 
 

@@ -150,21 +150,26 @@ def choose_groups(
     return chosen if align is None else with_align(chosen, given, align, mixed=of_strategy.mixes_layouts)
 
 
-def require_all_used(given: Sequence[Group], strategy: str) -> None:
-    """Raise ValueError for groups that the strategy does not use, or uses otherwise than they say."""
-    find, kept = STRATEGIES[strategy].groups, list(given)
+def used_groups(given: Sequence[Group], strategy: str) -> tuple[Group, ...]:
+    """Those of the given groups that decide what a strategy plans with, as it takes them."""
+    find = STRATEGIES[strategy].groups
     used = find(given)
-    longest = given[-1]
-    if longest not in used:
-        (like,) = [group for group in used if group.capacity == longest.capacity]
-        raise ValueError(f"{longest}: checkpointed layers have no effect on --strategy {strategy}; give {like}")
-    unused = []
+    kept = [*given[:-1], next(group for group in used if group.capacity == given[-1].capacity)]
     for group in given[:-1]:
         others = [each for each in kept if each != group]
         if group not in used and find(others) == used:
-            unused.append(str(group))
             kept = others
+    return tuple(kept)
+
+
+def require_all_used(given: Sequence[Group], strategy: str) -> None:
+    """Raise ValueError for groups that the strategy does not use, or uses otherwise than they say."""
+    kept = used_groups(given, strategy)
+    if given[-1] != kept[-1]:
+        raise ValueError(f"{given[-1]}: checkpointed layers have no effect on --strategy {strategy}; give {kept[-1]}")
+    unused = [str(group) for group in given if group not in kept]
     if unused:
+        used = STRATEGIES[strategy].groups(given)
         has, them = ("has", "it") if len(unused) == 1 else ("have", "them")
         alone = " alone" if len(used) == 1 else ""
         raise ValueError(

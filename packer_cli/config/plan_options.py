@@ -19,7 +19,14 @@ from pydantic_core import PydanticCustomError
 
 from packer_cli.config.auto_groups import AutoGroupsConfig
 from packer_cli.config.fields import StepTokens
-from packer_cli.config.groups import choose_groups, read_align, read_group, require_all_used, with_parallel
+from packer_cli.config.groups import (
+    choose_groups,
+    read_align,
+    read_group,
+    require_all_used,
+    used_groups,
+    with_parallel,
+)
 from packer_cli.config.messages import validate
 from packer_cli.config.strategies import refusal
 from packer_cli.format.layout import ONE_GPU
@@ -118,17 +125,19 @@ class PlanConfig(AutoGroupsConfig):
             groups = with_parallel(groups, self.layout)
         return self.model_copy(update={"groups": choose_groups(groups, self.strategy, self.align, given=())})
 
+    def not_for(self, name: str) -> set[str]:
+        """Options that do not go over to another strategy."""
+        has_other_packings = STRATEGIES[name].packings() != STRATEGIES[self.strategy].packings()
+        return {*STRATEGIES[name].ignores, *(["packing"] if has_other_packings else [])}
+
     def with_strategy(self, name: str) -> PlanConfig:
         """The options that were given, for another strategy.
 
         Raises:
             ConfigError: they do not fit it.
         """
-        left_out = set(STRATEGIES[name].ignores)
-        if STRATEGIES[name].packings() != STRATEGIES[self.strategy].packings():
-            left_out.add("packing")
-        given = {field: getattr(self, field) for field in self.model_fields_set - left_out}
-        groups = STRATEGIES[name].groups(self.groups) if self.groups else AUTO
+        given = {field: getattr(self, field) for field in self.model_fields_set - self.not_for(name)}
+        groups = used_groups(self.groups, name) if self.groups else AUTO
         config: PlanConfig = validate(PlanConfig, {**given, "strategy": name, "groups": groups})
         return config.with_groups(self.groups)
 

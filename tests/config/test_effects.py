@@ -217,3 +217,29 @@ def test_the_next_command_for_a_stream_names_its_window(tmp_path):
     given = ("--groups", "auto", "--max-groups", 2, *model, "--strategies", "wlb", "--workers", 1)
     last = run(main, "compare", tmp_path / "lengths.npy", *given).stdout.rstrip().splitlines()[-1]
     assert re.search(r"same options and --strategy wlb --groups \S+, without --max-groups$", last)
+
+
+def test_a_strategy_with_groups_of_its_own_is_compared_with_aligned_samples():
+    """Its groups are made of those that were given, and aligned once."""
+    given = {"groups": "512:1,10000:8", "gpus": 8, "align": 16, **MODEL}
+    rows = packer_cli.compare(lengths_of_all_sizes(), **given, strategies="flexsp,balanced").rows
+    alone = packer_cli.plan(lengths_of_all_sizes(), **{**given, "groups": "10000:8"}, strategy="flexsp")
+    assert rows[0].spec.config.groups == alone.groups
+    assert [group.capacity % 16 for group in alone.groups] == [0] * 4
+
+
+def test_nothing_is_left_to_compare(tmp_path):
+    np.save(tmp_path / "lengths.npy", np.array([5, 7]))
+    given = (tmp_path / "lengths.npy", "--groups", "8:1", "--gpus", 1, "--max-samples", 4, "--strategies")
+    why = "it does not support --align, --max-samples or --mask causal"
+    message = f"error: --strategies padded: {why}; leave them out, or name others\n"
+    assert run(main, "compare", *given, "padded") == (2, "", message)
+    done = run(main, "compare", *given, "padded,naive", "--workers", 1)
+    assert (done.code, done.stderr.splitlines()[0]) == (0, f"padded is left out: {why}")
+
+
+def test_the_next_command_leaves_out_packings_of_others(tmp_path):
+    np.save(tmp_path / "lengths.npy", lengths_of_all_sizes())
+    given = ("--groups", "8k:1", "--gpus", 8, "--packing", "bfd", "--strategies", "wlb", "--workers", 1)
+    last = run(main, "compare", tmp_path / "lengths.npy", *given).stdout.rstrip().splitlines()[-1]
+    assert last.endswith("hbpack pack with the same options and --strategy wlb, without --packing")

@@ -115,6 +115,7 @@ def test_compare_leaves_out_what_cannot_be_compared(caplog):
     assert caplog.messages == [
         "hydraulis is left out: it needs --global-tokens",
         *(f"{name} is left out: it does not support --max-samples 8" for name in ("flexsp", "wlb")),
+        "padded is left out: it does not support --align, --max-samples or --mask causal",
     ]
     with pytest.raises(ConfigError) as error:
         strategy_rows("hbp,flexsp", config)

@@ -12,6 +12,7 @@ from packer_cli.compare.columns import Column
 from packer_cli.compare.row_figures import RowFigures
 from packer_cli.config import PlanConfig
 from packer_cli.config.effects import without_effect
+from packer_cli.config.groups import used_groups
 from packer_cli.config.messages import option_name
 from packer_cli.plan.core.pieces import overflow_notes
 from packer_cli.plan.strategies.registry import STRATEGIES
@@ -92,22 +93,23 @@ def say_best(comparison: Comparison) -> None:
 def _changes(comparison: Comparison, best: PlanConfig) -> str:
     """The options that differ from those that were given, and those that have no effect then."""
     own, was_auto = comparison.config, comparison.group_choice is not None
+    unused = set(without_effect(best, was_auto=was_auto))
     if best.strategy != own.strategy:
         changed = {"strategy": best.strategy}
-        used = STRATEGIES[best.strategy].groups(own.groups)
-        if (
-            was_auto and STRATEGIES[best.strategy].plans_streams
-        ):  # By itself, it takes the longest sample for its window.
-            was_auto, changed["groups"] = False, str(used[-1])
-        elif not was_auto and any(group not in used for group in own.groups):
-            changed["groups"] = ",".join(map(str, used))
+        unused |= own.not_for(best.strategy)
+        groups = used_groups(own.groups, best.strategy)
+        if was_auto and STRATEGIES[best.strategy].plans_streams:  # By itself, its window is the longest sample.
+            changed["groups"] = ",".join(map(str, groups))
+            unused |= without_effect(best).keys()
+        elif not was_auto and groups != own.groups:
+            changed["groups"] = ",".join(map(str, groups))
     else:
         before, after = (
             {"groups": ",".join(map(str, each.groups)), "packing": each.packing, "balance": each.balance}
             for each in (own, best)
         )
         changed = {option: value for option, value in after.items() if value != before[option]}
-    unused = without_effect(best, was_auto=was_auto).keys() & own.model_fields_set - changed.keys()
+    unused &= own.model_fields_set - changed.keys()
     text = f" and {' '.join(f'{option_name(name)} {value}' for name, value in changed.items())}" if changed else ""
     return f"{text}, without {' '.join(map(option_name, sorted(unused)))}" if unused else text
 

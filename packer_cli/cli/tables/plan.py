@@ -68,7 +68,7 @@ def print_stats(metrics: PlanMetrics) -> None:
             f"{overall.cp_document_share:.0%} of the packs are sharded per document"
         )
     notes = {strategy.baseline_name: strategy.baseline_note for strategy in STRATEGIES.values()}
-    print_note(f"baseline: {baseline.name}: {notes[baseline.name]}")
+    print_note(": ".join(filter(None, ("baseline", baseline.name, notes.get(baseline.name)))))
     if overall.num_fillers:
         print_note(f"{counted(overall.num_fillers, 'filler')} (without loss, so that every rank is busy)")
     if overall.packing_between is not None:
