@@ -20,6 +20,7 @@ from packer_cli.api.arguments import python_name
 from packer_cli.api.iterations import Iteration, Iterations, MicroBatch
 from packer_cli.api.results import Comparison, Report, Simulation, Stats
 from packer_cli.config import AutoGroupsConfig, GpuConfig, PackConfig, PlanConfig, TokenizeConfig, WriteConfig
+from packer_cli.config.defaults import shown_default
 from packer_cli.config.run_options import BoundConfig, TrainConfig, WorkersConfig
 from packer_cli.report.charts.base import Chart
 
@@ -159,7 +160,8 @@ def own_options(model: type[BaseModel]) -> dict[str, tuple[str, str, str]]:
         if name in inherited or name not in schema or name == "inputs":
             continue
         kinds = {*_types(schema[name]), *(["os.PathLike[str]"] if name in PATHS else [])} - {"None"}
-        default = "" if field.is_required() or field.default is None else repr(field.default)
+        shown = shown_default(field)
+        default = "" if shown is None else repr(shown)
         text = re.sub(r"--([a-z][a-z-]+)", lambda flag: f"`{flag[1].replace('-', '_')}`", field.description or "")
         options[python_name(name)] = " | ".join(sorted(kinds, reverse=True)), default, " ".join(text.split())
     return options

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from packer_cli.config import PlanConfig
+from packer_cli.config.resolve import resolve
 from packer_cli.cost.analytic import analytic_model
 from packer_cli.cost.gpus import parse_gpu
 from packer_cli.cost.shape import ModelShape
@@ -54,7 +55,7 @@ def lengths() -> Int32Array:
 
 
 def make_plan(samples: Int32Array, **options: str) -> Plan:
-    return plan_samples(Samples(lengths=samples), PlanConfig(**{"gpus": NUM_GPUS, **options}))  # type: ignore[arg-type]
+    return plan_samples(Samples(lengths=samples), resolve(PlanConfig(**{"gpus": NUM_GPUS, **options})))  # type: ignore[arg-type]
 
 
 # SVG

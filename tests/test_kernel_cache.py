@@ -120,7 +120,7 @@ from packer_cli.config import PlanConfig, validate
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_pieces, check_plan
 from packer_cli.plan.core.pieces import make_pieces
-from packer_cli.config.rules import plan_request
+from packer_cli.config.resolve import resolve
 from packer_cli.plan.warming import kernel_shares
 from packer_cli.plan.figures import plan_stats
 config = validate(PlanConfig, {"groups": "1k:1,8k:4", "gpus": 8})
@@ -131,17 +131,17 @@ def added(self, result):
     add(self, result)
 Dispatcher.add_overload = added
 numbers = []
-for share in kernel_shares(plan_request(config)):
+for share in kernel_shares(resolve(config).request):
     share()
     numbers.append(len(loaded))
 print(0 < numbers[0] < numbers[1])
 loaded.clear()
 lengths = np.minimum(9000, np.random.default_rng(0).lognormal(5.5, 1.3, 4000) + 1).astype(np.int32)
 pieces = make_pieces(lengths, np.arange(4000), 8192, "split")
-plan = build_plan(pieces, plan_request(config))
+plan = build_plan(pieces, resolve(config).request)
 check_pieces(pieces, lengths, np.arange(4000), is_whole=True)
 check_plan(plan)
-plan_stats(plan, plan_request(config))
+plan_stats(plan, resolve(config).request)
 print(loaded)
 """
 

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Union, cast
 
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
-from pydantic.json_schema import SkipJsonSchema
 
 from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig, validate
+from packer_cli.config.defaults import shown_default
 from packer_cli.config.messages import option_name
 from packer_cli.errors import ConfigError, InputError
 from packer_cli.plan.strategies.registry import STRATEGIES
@@ -32,6 +31,7 @@ file of lengths, of a token store, or of a packed set that keeps its tokens."""
 Inputs = Lengths | Sequence[StrPath]
 """Lengths, or the paths of a corpus."""
 F = TypeVar("F", bound=Callable[..., Any])
+M = TypeVar("M", bound=BaseModel)
 
 _OWN_ARGUMENTS = {"inputs"}
 """Fields of models that have a parameter of their own."""
@@ -46,7 +46,7 @@ def takes(*models: type[BaseModel]) -> Callable[[F], F]:
         python_name(name): field
         for model in models
         for name, field in model.model_fields.items()
-        if name not in _OWN_ARGUMENTS and not is_internal(field)
+        if name not in _OWN_ARGUMENTS
     }
     by_field = {name for model in models for name in model.model_fields}  # As the command line's options are named.
 
@@ -54,9 +54,7 @@ def takes(*models: type[BaseModel]) -> Callable[[F], F]:
         signature = inspect.signature(function)
         own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
         options = [
-            inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=None if field.is_required() else field.default
-            )
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=shown_default(field))
             for name, field in fields.items()
         ]
         known = [*(each.name for each in own), *fields]
@@ -79,11 +77,6 @@ def python_name(field: str) -> str:
     return option_name(field).removeprefix("--").replace("-", "_")
 
 
-def is_internal(field: FieldInfo) -> bool:
-    """Whether a field holds what hbpack finds out by itself, and is no option."""
-    return any(type(each) is SkipJsonSchema for each in field.metadata)  # mypy takes it for `Annotated`.
-
-
 def plain(value: Any) -> Any:
     """A value as the models take it: a path as text, a number of numpy as Python's."""
     if isinstance(value, os.PathLike):
@@ -91,7 +84,7 @@ def plain(value: Any) -> Any:
     return value.item() if hasattr(value, "dtype") and hasattr(value, "item") and not value.shape else value
 
 
-def config_of(model: type[BaseModel], options: Mapping[str, Any], **others: Any) -> Any:
+def config_of(model: type[M], options: Mapping[str, Any], **others: Any) -> M:
     """The config of options that `takes` let through; see `validate`."""
     by_name = {python_name(name): name for name in model.model_fields}
     return validate(model, {by_name.get(name, name): value for name, value in {**options, **others}.items()})
@@ -112,8 +105,7 @@ def corpus_of(inputs: Any, options: Mapping[str, Any]) -> TokenizeConfig | None:
     if options.get("tokenizer") is not None:
         if not is_paths(inputs):
             raise ConfigError("--tokenizer is for a corpus; lengths have no text, so leave it out")
-        config: TokenizeConfig = config_of(TokenizeConfig, options, inputs=path_names(inputs))
-        return config
+        return config_of(TokenizeConfig, options, inputs=path_names(inputs))
     name = first_given(options, [name for name in TokenizeConfig.model_fields if name not in _OWN_ARGUMENTS])
     if name is not None:
         raise ConfigError(f"{name} is for a corpus; give --tokenizer with it, or leave it out")
@@ -132,8 +124,7 @@ def plan_config_of(options: Mapping[str, Any]) -> PlanConfig | None:
     missing = [] if has_groups else ["--groups"]
     missing += ["--gpus"] if options.get("gpus") is None else []
     if not missing:
-        config: PlanConfig = config_of(PlanConfig, options)
-        return config
+        return config_of(PlanConfig, options)
     name = first_given(options, [each for each in PlanConfig.model_fields if each not in GpuConfig.model_fields])
     if name is None:
         return None

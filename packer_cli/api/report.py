@@ -53,7 +53,7 @@ def report(
     Raises:
         HbpackError: an option or a length is wrong, or the path holds no lengths.
     """
-    gpu: GpuConfig = config_of(GpuConfig, options)
+    gpu = config_of(GpuConfig, options)
     if gpu.has_gpu_model:
         gpu.require_gpu_model("hbpack report")
     without_times = None if gpu.has_gpu_model else first_given(options, TrainConfig.model_fields)

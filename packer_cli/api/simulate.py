@@ -85,7 +85,7 @@ def simulate(
     Raises:
         HbpackError: an option is wrong, or there is no plan.
     """
-    config: GpuConfig = config_of(GpuConfig, options)
+    config = config_of(GpuConfig, options)
     config.require_gpu_model("hbpack simulate")
     if trace is None and trace_steps != _TRACE_STEPS:
         raise ConfigError("--trace-steps has no effect without --trace; give that, or leave it out")

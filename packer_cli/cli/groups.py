@@ -14,6 +14,7 @@ from packer_cli.cli.command import Choice, Command, json_option, option
 from packer_cli.cli.console import say_next, shown_command, shown_options
 from packer_cli.cli.options import config_option, inputs_argument, is_typed, model_options, workers_option
 from packer_cli.config import AUTO, AutoGroupsConfig, GpuConfig, PlanConfig, TokenizeConfig, validate
+from packer_cli.config.defaults import default_of
 from packer_cli.errors import ConfigError
 from packer_cli.panels import Panel
 from packer_cli.plan.strategies.registry import DEFAULT, STRATEGIES
@@ -66,7 +67,7 @@ def command(as_json: bool, workers: int | None, **values: Any) -> None:
     corpus = corpus_of(values["inputs"], values)
     if STRATEGIES[config.strategy].finds_layouts:
         for option in ("group_algorithm", "max_groups"):
-            if is_typed(option) and getattr(config, option) != PlanConfig.model_fields[option].default:
+            if is_typed(option) and getattr(config, option) != default_of(PlanConfig.model_fields[option]):
                 raise ConfigError(
                     f"--{option.replace('_', '-')} has no effect on hbpack groups --strategy {config.strategy}, which "
                     "finds pipelines and layouts instead of groups; leave it out"
@@ -96,7 +97,7 @@ def command(as_json: bool, workers: int | None, **values: Any) -> None:
         )
     if config.global_tokens is not None and is_typed("global_tokens"):
         raise ConfigError("--global-tokens has no effect on hbpack groups without --strategy hydraulis; leave it out")
-    config = config.model_copy(update={name: PlanConfig.model_fields[name].default for name in _OF_LAYOUTS})
+    config = config.model_copy(update={name: default_of(PlanConfig.model_fields[name]) for name in _OF_LAYOUTS})
     from packer_cli.cli.tables.groups import candidates, print_choice
     from packer_cli.stages.groups import run_groups
 

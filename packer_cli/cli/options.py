@@ -14,13 +14,14 @@ from pydantic.fields import FieldInfo
 from packer_cli.cli.command import Choice, Option, option
 from packer_cli.cli.param_types import OutputFolder, Text, Value, balances, curricula, gpus, packings, words_of
 from packer_cli.config import AUTO, load_config_file, show_value
+from packer_cli.config.defaults import REQUIRED, default_of, shown_default
 from packer_cli.errors import ConfigError, did_you_mean
 from packer_cli.panels import Panel
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 _NAMES = {"record_schema": "schema"}
-_NO_OPTIONS = {"inputs", "group_costs", "attention_pieces"}
+_NO_OPTIONS = {"inputs"}
 _SHOWN_AFTER = {"align": "max_samples"}
 """Options that the model reads before others; the help begins with what everyone gives."""
 _METAVARS = {
@@ -198,7 +199,7 @@ def _option(name: str, field: FieldInfo, is_optional: bool) -> Decorator:
     flag = "--" + _NAMES.get(name, name).replace("_", "-")
     text = " ".join((field.description or "").split())
     panel = next((item for item in field.metadata if isinstance(item, Panel)), Panel.MAIN)
-    default = None if field.is_required() else field.default
+    default = shown_default(field)
     if field.annotation is bool:
         declaration = f"{flag}/--no-{flag[2:]}"
         return click.option(
@@ -207,14 +208,14 @@ def _option(name: str, field: FieldInfo, is_optional: bool) -> Decorator:
     choices = _choices(field.annotation)
     kind: click.ParamType[Any] = Choice(choices) if choices else _kind(name)
     if _METAVARS.get(name) == "BYTES":
-        default = f"{field.default >> 20}MiB"
+        default = f"{default >> 20}MiB"
     return click.option(
         flag,
         name,
         type=kind,
         cls=_FromModel,
         panel=panel,
-        is_needed=field.is_required() and not is_optional,
+        is_needed=default_of(field) is REQUIRED and not is_optional,
         default=None if default is None else str(default),
         show_default=default is not None,
         metavar=None if choices else _METAVARS.get(name, "N"),

@@ -12,14 +12,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from packer_cli.config import PlanConfig
+from packer_cli.config import PlannedConfig
 from packer_cli.config.auto_groups import GIVE
-from packer_cli.config.rules import plan_request, with_known_cost
+from packer_cli.config.resolve import Resolved, read_planned, resolve
 from packer_cli.config.strategies import refusal, unsupported
 from packer_cli.engine.progress import say
 from packer_cli.errors import ConfigError, did_you_mean
 from packer_cli.plan.kernels.balance import parse_balance
-from packer_cli.plan.packing import REGISTRY, PackingAlgorithm, parse_packing
+from packer_cli.plan.packing import REGISTRY, PackingAlgorithm, find_packing
 from packer_cli.plan.strategies.protocol import PlanRequest
 from packer_cli.plan.strategies.registry import STRATEGIES
 
@@ -53,13 +53,21 @@ class Row:
     """In the form that `--algorithms` takes."""
     kind: str
     """Why the row is in the table: `packing`, `balance`, `baseline`, `strategy`, or `chosen` by the user."""
-    config: PlanConfig
-    request: PlanRequest
-    """The same, parsed."""
+    plan: Resolved
     note: str = ""
     """A remark for the reader of the table."""
     is_own: bool = False
     """Whether it is the plan that the options themselves ask for."""
+
+    @property
+    def config(self) -> PlannedConfig:
+        """The options of the plan."""
+        return self.plan.config
+
+    @property
+    def request(self) -> PlanRequest:
+        """The same, as numbers."""
+        return self.plan.request
 
     @property
     def has_time_limit(self) -> bool:
@@ -67,21 +75,20 @@ class Row:
         return hasattr(self.request.packing_options, "time_limit")
 
 
-def default_rows(config: PlanConfig) -> list[Row]:
+def default_rows(base: Resolved) -> list[Row]:
     """Rows for every packing algorithm, every balance, and the baselines of the papers.
 
     Packing rows use the options' balance, balance rows the options' packing; equal rows appear once.
     """
-    base = _base_row(config)
     rows = []
-    longest = config.groups[-1].capacity
+    longest = base.config.groups[-1].capacity
     for algorithm in REGISTRY.values():
         if algorithm.is_padded and base.request.shapes_rows:
             continue
         if algorithm.needs_power_of_two and longest & (longest - 1):
             continue
         is_given = algorithm.name == base.request.algorithm.name
-        packing = config.packing if is_given else _limited(algorithm, len(config.groups))
+        packing = base.config.packing if is_given else _limited(algorithm, len(base.config.groups))
         rows.append(_make_row(base, "packing", packing, "", is_longest=False))
     rows += [
         _make_row(base, "balance", "", balance, is_longest=False)
@@ -96,21 +103,19 @@ def default_rows(config: PlanConfig) -> list[Row]:
     return _unique(rows, base)
 
 
-def with_baselines(rows: list[Row], config: PlanConfig) -> tuple[list[Row], int]:
+def with_baselines(rows: list[Row], base: Resolved) -> tuple[list[Row], int]:
     """The rows with HBP's baseline and padded batches, appended if missing; and the index of HBP's."""
-    base = _base_row(config)
     baseline = _baseline_row(base)
     rows = _unique([*rows, baseline, *_padded_rows(base)[:1]], base)
-    return rows, [_key(row) for row in rows].index(_key(baseline))
+    return rows, [_key(row.plan) for row in rows].index(_key(baseline.plan))
 
 
-def parse_rows(text: str, config: PlanConfig) -> list[Row]:
+def parse_rows(text: str, base: Resolved) -> list[Row]:
     """Parse comma-separated rows, in the form that the module describes.
 
     Raises:
         ConfigError: a row is empty or malformed, or names an unknown packing, option or balance.
     """
-    base = _base_row(config)
     rows = []
     for item in split_rows(text):
         spec, at, which = item.partition("@")
@@ -119,18 +124,20 @@ def parse_rows(text: str, config: PlanConfig) -> list[Row]:
             raise ConfigError(f"--algorithms: row {item!r} is not {FORM}")
         try:
             rows.append(_make_row(base, "chosen", packing, balance, is_longest=bool(at)))
-        except ValueError as error:
+        except (ConfigError, ValueError) as error:
+            why = str(error).removeprefix("--packing: ").removeprefix("--balance: ")
             hint = f"; a balance stands after a slash: /{packing}" if _is_balance(packing) else ""
-            raise ConfigError(f"--algorithms: row {item!r}: {error}{hint}") from None
+            raise ConfigError(f"--algorithms: row {item!r}: {why}{hint}") from None
     return _unique(rows, base)
 
 
-def strategy_rows(text: str, config: PlanConfig) -> list[Row]:
+def strategy_rows(text: str, base: Resolved) -> list[Row]:
     """A row for each of the comma-separated strategies, or for `all`; and one for padded batches, with either.
 
     Raises:
         ConfigError: there is no such strategy, or the plan options do not fit it.
     """
+    config = base.given
     names = [name.strip() for name in text.split(",")]
     with_padded = ALL in names or PADDED in names
     names = [name for name in names if name != PADDED]
@@ -160,17 +167,16 @@ def strategy_rows(text: str, config: PlanConfig) -> list[Row]:
         if why:
             raise ConfigError(f"--strategies: {why}")
         try:
-            own = with_known_cost(config.with_strategy(name))
+            own = resolve(config.with_strategy(name))
         except ConfigError as error:
             if name not in may_leave_out:
                 raise
             say(f"{name} is left out: {str(error).removeprefix(f'--strategy {name}: ')}")
             continue
         note = STRATEGIES[name].summary
-        if own.cost != config.cost:
-            note += f"; its imbalance is of --cost {own.cost}"
-        rows.append(Row(name=name, kind="strategy", config=own, request=plan_request(own), note=note))
-    base = _base_row(config)
+        if own.config.cost != base.config.cost:
+            note += f"; its imbalance is of --cost {own.config.cost}"
+        rows.append(Row(name=name, kind="strategy", plan=own, note=note))
     padded = [replace(row, name=PADDED) for row in _padded_rows(base)[:1]] if with_padded else []
     if with_padded and not padded:
         why = "it does not support --align, --max-samples or --mask causal"
@@ -180,10 +186,10 @@ def strategy_rows(text: str, config: PlanConfig) -> list[Row]:
     return _unique([*rows, *padded], base)
 
 
-def own_row_first(rows: Iterable[Row], config: PlanConfig) -> list[Row]:
+def own_row_first(rows: Iterable[Row], base: Resolved) -> list[Row]:
     """The plan of the options themselves, as the row of its strategy; then the rows that plan otherwise."""
-    base = _base_row(config)
-    own = replace(base, name=config.strategy, kind="strategy", note=STRATEGIES[config.strategy].summary)
+    strategy = base.request.strategy
+    own = Row(name=strategy.name, kind="strategy", plan=base, note=strategy.summary)
     return _unique([own, *rows], base)
 
 
@@ -196,23 +202,17 @@ def split_rows(text: str) -> list[str]:
     return [item.strip() for item in re.split(r",(?!\s*\w+=)", text)]
 
 
-def _base_row(config: PlanConfig) -> Row:
-    """What the options themselves ask for."""
-    return Row(name="", kind="", config=config, request=plan_request(config))
-
-
-def _make_row(base: Row, kind: str, packing: str, balance: str, *, is_longest: bool, note: str = "") -> Row:
+def _make_row(base: Resolved, kind: str, packing: str, balance: str, *, is_longest: bool, note: str = "") -> Row:
     """A row from its three parts, with any further change that its packing needs; a note says so.
 
     Raises:
-        ValueError: an unknown packing, option or balance, or a balance that the packing rules out.
+        ConfigError, ValueError: an unknown packing, option or balance, or a balance that the packing rules out.
     """
-    config, request = base.config, base.request
-    algorithm, options, changes = request.algorithm, request.packing_options, dict[str, Any]()
+    config, algorithm, changes = base.config, base.request.algorithm, dict[str, Any]()
     if packing:
         changes["packing"] = packing
-        algorithm, options = parse_packing(packing, REGISTRY)
-    if not balance and algorithm.is_padded and request.balance.refine:
+        algorithm = find_packing(packing, REGISTRY)
+    if not balance and algorithm.is_padded and base.request.balance.refine:
         balance = "none"
     if balance:
         changes["balance"] = balance
@@ -224,19 +224,11 @@ def _make_row(base: Row, kind: str, packing: str, balance: str, *, is_longest: b
     if algorithm.needs_split and config.overflow != "split":
         changes["overflow"] = "split"
         note = f"{algorithm.name} needs --overflow split"
-    changed = config.model_copy(update=changes)
-    request = replace(
-        request,
-        groups=changed.groups,
-        algorithm=algorithm,
-        packing_options=options,
-        balance=parse_balance(changed.balance),
-    )
-    row = Row(name="", kind=kind, config=changed, request=request, note=note)
-    return replace(row, name=_name(row, base))
+    plan = read_planned(config.model_copy(update=changes))
+    return Row(name=_name(plan, base), kind=kind, plan=plan, note=note)
 
 
-def _padded_rows(base: Row) -> list[Row]:
+def _padded_rows(base: Resolved) -> list[Row]:
     """The baselines that do not pack; none where rows are more than samples one after another."""
     if base.request.shapes_rows:
         return []
@@ -245,12 +237,12 @@ def _padded_rows(base: Row) -> list[Row]:
     ]
 
 
-def _baseline_row(base: Row) -> Row:
+def _baseline_row(base: Resolved) -> Row:
     note = "HBP's baseline, naive ISF packing"
     return _make_row(base, "baseline", "isf", "none", is_longest=True, note=note)
 
 
-def _name(row: Row, base: Row) -> str:
+def _name(row: Resolved, base: Resolved) -> str:
     balance = "" if row.request.balance == base.request.balance else f"/{row.config.balance}"
     suffix = f"@{_LONGEST}" if row.request.groups != base.request.groups else ""
     return f"{row.config.packing}{balance}{suffix}"
@@ -262,11 +254,11 @@ def _limited(algorithm: PackingAlgorithm, num_groups: int) -> str:
     return f"{algorithm.name}:time_limit={TIME_LIMIT / num_groups:g}" if "time_limit" in names else algorithm.name
 
 
-def _unique(rows: Iterable[Row], base: Row) -> list[Row]:
+def _unique(rows: Iterable[Row], base: Resolved) -> list[Row]:
     """Keep the first of equal rows, with the first note that any of them has, and mark the one that equals `base`."""
     kept: dict[Any, Row] = {}
     for row in rows:
-        key = _key(row)
+        key = _key(row.plan)
         first = kept.get(key)
         if first is None:
             kept[key] = replace(row, is_own=key == _key(base))
@@ -275,7 +267,7 @@ def _unique(rows: Iterable[Row], base: Row) -> list[Row]:
     return list(kept.values())
 
 
-def _key(row: Row) -> tuple[Any, ...]:
+def _key(row: Resolved) -> tuple[Any, ...]:
     request = row.request
     return (
         request.algorithm.name, request.packing_options, request.fill, request.balance, request.groups, request.steps,

@@ -7,7 +7,7 @@
     effects.py       which of them change nothing beside the others
     messages.py      what is wrong with a value, in words
     yaml_file.py     `--config`
-    rules.py         plan options -> the request that a strategy of `packer_cli.plan` plans from
+    resolve.py       plan options -> the request that a strategy plans from, and planned.py, what a plan's file holds
     gpu_model.py     `--model --gpu` or `--profile` -> `packer_cli.cost`'s model
 """
 
@@ -16,6 +16,7 @@ from packer_cli.config.groups import parse_group
 from packer_cli.config.messages import show_value, validate
 from packer_cli.config.models import PackConfig, TokenizeConfig, WriteConfig
 from packer_cli.config.plan_options import AUTO, PlanConfig
+from packer_cli.config.planned import PlannedConfig
 from packer_cli.config.yaml_file import load_config_file
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "GpuConfig",
     "PackConfig",
     "PlanConfig",
+    "PlannedConfig",
     "TokenizeConfig",
     "WriteConfig",
     "load_config_file",

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 import reprlib
+from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from packer_cli.errors import ConfigError, did_you_mean
 from packer_cli.plan.core.groups import Group
 
+M = TypeVar("M", bound=BaseModel)
 
-def validate(model: type[BaseModel], values: dict[str, Any]) -> Any:
+
+def validate(model: type[M], values: Mapping[str, Any]) -> M:
     """Build a model; a wrong value becomes a ConfigError of one line.
 
     Args:

@@ -6,18 +6,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    ModelWrapValidatorHandler,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
-from pydantic.json_schema import SkipJsonSchema
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from packer_cli.config.auto_groups import AutoGroupsConfig
+from packer_cli.config.defaults import REQUIRED, by_strategy, default_of
 from packer_cli.config.fields import StepTokens
 from packer_cli.config.groups import (
     choose_groups,
@@ -53,39 +46,33 @@ class PlanConfig(AutoGroupsConfig):
     strategy: Annotated[Literal[*STRATEGIES], Panel.PACKING] = Field(  # type: ignore[valid-type]
         default=DEFAULT, description=_describe()
     )
-    group_costs: SkipJsonSchema[tuple[tuple[float, float, float], ...] | None] = None
-    """What `flexsp` and `hydraulis` plan by, no option of its own: of each group, the seconds of a replica, on one of
-    its pipeline stages, per squared token, per token and per micro-batch; see `rules.with_known_cost`."""
     align: Annotated[Align, Panel.PACKING] = None
     """Count each sample at its length rounded up to a multiple of this, for trainers that pad each sample: tokens, or
     N*cp for N times the SP or CP degree of each group above degree 1. TransformerEngine (Megatron, NeMo) needs 2*cp
     with context parallelism. By default, samples are not padded."""
-    groups: tuple[Group, ...]
+    groups: tuple[Group, ...] = by_strategy("groups", REQUIRED)
     """CAPACITY[:SP_DEGREE[:CHECKPOINT_LAYERS]] of each, shortest first, such as 16k:1,128k:8; or `auto`, to choose
     them from the lengths with --model and --gpu, or --profile."""
     gpus: int = Field(ge=1, le=2**20)
     """Number of GPUs that train."""
-    packing: Annotated[str, Panel.PACKING] = "bfs"
+    packing: Annotated[str, Panel.PACKING] = by_strategy("packing", "bfs")
     """Packing algorithm with its options, such as isf:rounds=10."""
-    fill: Annotated[Literal["balanced", "greedy", "longest"], Panel.PACKING] = "balanced"
+    fill: Annotated[Literal["balanced", "greedy", "longest"], Panel.PACKING] = by_strategy("fill", "balanced")
     """Which short samples fill long packs: `balanced`: those that even out attention work; `greedy`: all that fit,
     in the order of the data (HBP); `longest`: the longest that fit."""
-    balance: Annotated[str, Panel.BALANCE] = "refine"
+    balance: Annotated[str, Panel.BALANCE] = by_strategy("balance", "refine")
     """Which packs share an iteration: `sort`: those of similar attention work (HBP); `window:K`: the same within
     windows of K iterations; `none`: random ones. `+refine` also exchanges samples within iterations; `refine` is
     `sort+refine`."""
     mask: Annotated[Literal["document", "causal"], Panel.PACKING] = "document"
     """What a token may attend to: `document`: those before it of its own sample; `causal`: all before it in its row.
     It decides the attention work of a pack; the loader takes it from the set."""
-    cp_sharding: Annotated[str, Panel.PACKING] = "auto"
+    cp_sharding: Annotated[str, Panel.PACKING] = by_strategy("cp_sharding", "auto")
     """How the ranks of a context-parallel group (--parallel cp=N) divide a row: `sequence`: they cut the row;
     `document`: they cut each sample, so that attention work is even; `auto[:rho=R]`: for each pack the faster of the
     two, by the attention times of --profile or, without it, by tiles of 128 tokens, which pieces of under 256 tokens
     compute at R (default 1) of the full rate."""
-    attention_pieces: SkipJsonSchema[tuple[tuple[int, int, float], ...] | None] = None
-    """What `auto` predicts with, no option of its own: queries, keys and seconds of the profile's pieces; see
-    `rules.with_known_cost`."""
-    cost: Annotated[str, Panel.BALANCE] = "quadratic"
+    cost: Annotated[str, Panel.BALANCE] = by_strategy("cost", "quadratic")
     """What to even out: `quadratic`: attention work, the sum of squared lengths (HBP); `A,B`: A a squared token and B
     a token, such as 1,24576 for a 7B model; `profile`: both from --profile, or from --model and --gpu."""
     overflow: Annotated[Literal["split", "truncate", "drop", "error"], Panel.PACKING] = "split"
@@ -95,19 +82,19 @@ class PlanConfig(AutoGroupsConfig):
     pads more. By default, as many as fit."""
     global_tokens: Annotated[StepTokens | None, Panel.BALANCE] = None
     """Tokens in an optimizer step. By default, each iteration is one step."""
-    lockstep: Annotated[Literal["all", "1"], BeforeValidator(str), Panel.BALANCE] = "all"
+    lockstep: Annotated[Literal["all", "1"], BeforeValidator(str), Panel.BALANCE] = by_strategy("lockstep", "all")
     """Which GPUs share collectives in every micro-batch: `all` of them (FSDP, ZeRO-2 and 3); or those of `1` replica
     (DDP, ZeRO-1). Then each replica runs as many micro-batches as its share of a step needs, and the loader
     gives lists of micro-batches (`lockstep=False`). `1` needs --global-tokens."""
-    step_mix: Annotated[Literal["alternate", "stratified"], Panel.BALANCE] = "alternate"
+    step_mix: Annotated[Literal["alternate", "stratified"], Panel.BALANCE] = by_strategy("step_mix", "alternate")
     """How to combine iterations into steps of several: `alternate`: shuffled; `stratified`: with the same proportions
     of groups and lengths in every step."""
-    curriculum: Annotated[str, Panel.BALANCE] = "short"
+    curriculum: Annotated[str, Panel.BALANCE] = by_strategy("curriculum", "short")
     """What the first --curriculum-steps are: `short`: steps without the longest group or, if there is one group, of
     the lighter half of its packs; `skyladder[:START]`: attention sees START tokens of a sample at a time (default 32),
     growing by the same amount in each step; `growlength[:START]`: the same from 128 tokens on, doubling at equal
     intervals."""
-    curriculum_steps: Annotated[int, Panel.BALANCE] = Field(default=0, ge=0, lt=2**31)
+    curriculum_steps: Annotated[int, Panel.BALANCE] = by_strategy("curriculum_steps", 0, ge=0, lt=2**31)
     """Steps of the curriculum at the start of the first epoch."""
     epochs: Annotated[int, Panel.BALANCE] = Field(default=1, ge=1, le=1000)
     """Epochs to write rank manifests for; the loader can go on beyond them."""
@@ -138,44 +125,14 @@ class PlanConfig(AutoGroupsConfig):
         """
         given = {field: getattr(self, field) for field in self.model_fields_set - self.not_for(name)}
         groups = used_groups(self.groups, name) if self.groups else AUTO
-        config: PlanConfig = validate(PlanConfig, {**given, "strategy": name, "groups": groups})
-        return config.with_groups(self.groups)
-
-    def as_given(self) -> PlanConfig:
-        """The options of a plan that was read, which names all, with those at their strategy's default not given.
-
-        What they were predicted with is left out, too.
-        """
-        fields, of_strategy = type(self).model_fields, STRATEGIES[self.strategy].defaults
-        given = {name for name in self.model_fields_set if name in fields}
-        given -= {name for name in given if getattr(self, name) == of_strategy.get(name, fields[name].default)}
-        config = self.model_copy(update={"group_costs": None, "attention_pieces": None})
-        config.model_fields_set.clear()
-        config.model_fields_set.update((given | {"groups", "gpus"}) - {"group_costs", "attention_pieces"})
-        return config
-
-    def decisions(self) -> dict[str, Any]:
-        """JSON values of all that decides a plan once its groups are known; what they were chosen with does not.
-
-        Groups hold their own `align`.
-        """
-        ignored = STRATEGIES[self.strategy].ignores
-        return self.model_dump(mode="json", exclude={*AutoGroupsConfig.model_fields, *ignored, "align"})
-
-    @model_validator(mode="wrap")
-    @classmethod
-    def _take_defaults(cls, values: Any, build: ModelWrapValidatorHandler[PlanConfig]) -> PlanConfig:
-        """Take the defaults of the strategy, which are not among the options that were given."""
-        name = values.get("strategy", DEFAULT)
-        known = name if isinstance(name, str) and name in STRATEGIES else DEFAULT  # The model refuses another one.
-        strategy = STRATEGIES[known]
-        config = build({**strategy.defaults, **values})
-        config.model_fields_set.intersection_update(values)
-        return config
+        config = validate(PlanConfig, {**given, "strategy": name, "groups": groups})
+        return config if self.is_auto else config.with_groups(self.groups)
 
     @field_validator("groups", mode="before", json_schema_input_type=str | list[str | Group])
     @classmethod
     def _read_groups(cls, value: Any) -> Any:
+        if value is REQUIRED:
+            raise PydanticCustomError("missing", "it is required")
         if value in (AUTO, [AUTO], ()):
             return ()
         if value == []:
@@ -189,8 +146,6 @@ class PlanConfig(AutoGroupsConfig):
     @field_validator("groups")
     @classmethod
     def _choose_groups(cls, groups: tuple[Group, ...], info: ValidationInfo) -> tuple[Group, ...]:
-        if info.data.get("group_costs") is not None:
-            return groups  # They were chosen, and these are their costs.
         is_sorted = all(a.capacity < b.capacity for a, b in pairwise(groups))  # Else `_check_groups` refuses them.
         if not groups or not is_sorted or not {"strategy", "align", "parallel"} <= info.data.keys():
             return groups
@@ -204,7 +159,7 @@ class PlanConfig(AutoGroupsConfig):
         """Options that not every strategy supports, where they differ from the default."""
         names = {option for strategy in STRATEGIES.values() for option in strategy.lacks}
         fields = type(self).model_fields
-        return {name: getattr(self, name) for name in names if getattr(self, name) != fields[name].default}
+        return {name: getattr(self, name) for name in names if getattr(self, name) != default_of(fields[name])}
 
     @model_validator(mode="after")
     def _check_mask(self) -> PlanConfig:
@@ -235,13 +190,7 @@ class PlanConfig(AutoGroupsConfig):
 
     @model_validator(mode="after")
     def _check_groups(self) -> PlanConfig:
-        capacities = [group.capacity for group in self.groups]
-        of_schemes = STRATEGIES[self.strategy].finds_layouts and self.group_costs is not None
-        if sorted(set(capacities)) != capacities and not of_schemes:
-            remedy = "sort them" if len(set(capacities)) == len(capacities) else "leave one of the equal ones out"
-            raise ValueError(
-                f"groups must have rising capacities, got {','.join(map(format_tokens, capacities))}; {remedy}"
-            )
+        self._require_rising()
         for group in self.groups:
             require_aligned(group)
         if STRATEGIES[self.strategy].finds_layouts:
@@ -284,3 +233,11 @@ class PlanConfig(AutoGroupsConfig):
                 "same pp_size"
             )
         return self
+
+    def _require_rising(self) -> None:
+        capacities = [group.capacity for group in self.groups]
+        if sorted(set(capacities)) != capacities:
+            remedy = "sort them" if len(set(capacities)) == len(capacities) else "leave one of the equal ones out"
+            raise ValueError(
+                f"groups must have rising capacities, got {','.join(map(format_tokens, capacities))}; {remedy}"
+            )

@@ -8,7 +8,6 @@ import numpy as np
 
 from packer_cli.config import AutoGroupsConfig, PlanConfig
 from packer_cli.config.gpu_model import load_gpu_model, read_profile, require_memory
-from packer_cli.config.rules import with_known_cost
 from packer_cli.cost.measured import measured_model
 from packer_cli.cost.models import GpuModel
 from packer_cli.cost.profile import Profile
@@ -81,18 +80,18 @@ def choose(
     return choice, _record(config, model, profile, choice, [lost] if lost else [])
 
 
-def resolve(config: PlanConfig, lengths: Int32Array) -> tuple[PlanConfig, GroupChoice | None]:
-    """The options with groups chosen for the lengths (int32[n]), and the record; None if there are no lengths."""
+def groups_for(config: PlanConfig, lengths: Int32Array) -> tuple[tuple[Group, ...], GroupChoice | None]:
+    """The groups in place of `auto` for the lengths (int32[n]), and the record; None without a choice."""
     if not len(bounded(config, lengths, config.overflow)):
         # There is nothing to plan; the planner reports why.
-        return config.with_groups((Group(capacity=config.max_length or 1024),)), None
+        return (Group(capacity=config.max_length or 1024),), None
     if STRATEGIES[config.strategy].plans_streams:
         # The context window of a stream: its longest sample, in rows that all ranks can share evenly.
         multiple = 2 * config.layout.row_multiple
         longest = min(int(lengths.max()), config.max_length or UNLIMITED)
-        return with_known_cost(config.with_groups((Group(capacity=-(-longest // multiple) * multiple),))), None
+        return (Group(capacity=-(-longest // multiple) * multiple),), None
     choice, record = choose(config, lengths, config.gpus, config.overflow)
-    return with_known_cost(config.with_groups(choice.groups)), record
+    return choice.groups, record
 
 
 def bounded(config: AutoGroupsConfig, lengths: Int32Array, overflow: Overflow) -> Int32Array:
@@ -115,7 +114,7 @@ def with_placeholder_groups(config: PlanConfig) -> PlanConfig:
     if not STRATEGIES[config.strategy].plans_streams:
         load_models(config, config.gpus, AUTO_NEEDS)
     groups = (Group(capacity=1024), Group(capacity=8192))[: config.max_groups]
-    return with_known_cost(config.with_groups(groups))
+    return config.with_groups(groups)
 
 
 def _record(

@@ -65,7 +65,7 @@ def fastest_groups(values: Mapping[str, Any], lengths: NDArray[np.int32]) -> tup
     from packer_cli.groups.auto import choose, load_models
     from packer_cli.groups.settings import longest_that_fits
 
-    config: PlanConfig = validate(PlanConfig, dict(values))
+    config = validate(PlanConfig, values)
     model, _ = load_models(config, config.gpus, "hbpack init")
     fits = longest_that_fits(model, model.layouts(config.gpus, config.layout)) if model else 0
     longest = int(lengths.max())

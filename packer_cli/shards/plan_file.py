@@ -13,7 +13,7 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
-from packer_cli.config import PlanConfig
+from packer_cli.config import PlannedConfig
 from packer_cli.errors import FormatError, InputError, PlanError
 from packer_cli.files import atomic_file
 from packer_cli.format.arrays import to_arrow, to_numpy
@@ -42,8 +42,7 @@ class PlanHeader:
     store: str
     """Path of the token store, relative to the plan's folder."""
     store_fingerprint: str
-    config: PlanConfig
-    """The options that decided the plan, with groups and costs as numbers."""
+    config: PlannedConfig
     group_choice: GroupChoice | None = None
     """How automatic groups were chosen; None if you named them."""
     counts: Counts
@@ -264,7 +263,7 @@ def _header(metadata: dict[str, Any]) -> PlanHeader:
         fingerprint=metadata["fingerprint"],
         store=metadata["store"],
         store_fingerprint=metadata["store_fingerprint"],
-        config=PlanConfig(**metadata["config"]),
+        config=PlannedConfig(**metadata["config"]),
         group_choice=None if choice is None else read_record(GroupChoice, choice),
         counts=read_record(Counts, metadata["counts"]),
         metrics=read_record(PlanMetrics, metadata["metrics"]),

@@ -155,10 +155,7 @@ def _tokenize_config(index: StoreIndex, sources: Sequence[Source], tokenizer: st
         "inputs": [*map(_input_text, sources)],
         "tokenizer": tokenizer or index.tokenizer["name"],
     }
-    config: TokenizeConfig = validate(
-        TokenizeConfig, {name: value for name, value in values.items() if value is not None}
-    )
-    return config
+    return validate(TokenizeConfig, {name: value for name, value in values.items() if value is not None})
 
 
 def _check_tokenizer(config: TokenizeConfig, index: StoreIndex) -> None:

@@ -11,7 +11,7 @@ from packer_cli.compare.rows import default_rows, parse_rows, strategy_rows, wit
 from packer_cli.compare.sorting import parse_sort, sort_rows
 from packer_cli.config import PlanConfig, TokenizeConfig
 from packer_cli.config.effects import require_use
-from packer_cli.config.rules import with_known_cost
+from packer_cli.config.resolve import resolve
 from packer_cli.engine.local import default_workers
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError
@@ -20,7 +20,7 @@ from packer_cli.plan.core.samples import Samples
 from packer_cli.plan.strategies.registry import DEFAULT, STRATEGIES
 from packer_cli.simulate.figures import SimulateRules
 from packer_cli.sizes import counted
-from packer_cli.stages.planning import with_chosen_groups
+from packer_cli.stages.planning import resolve_for, say_choice
 from packer_cli.stages.samples import read_samples
 from packer_cli.stages.simulate import load_simulator
 
@@ -56,27 +56,28 @@ def run_compare(
             f"--strategy {name} packs in its own way, so it has no packings and balances to compare; "
             f"see hbpack compare --strategies {name},balanced"
         )
-    given, config = config, with_known_cost(config)
     rows_of = default_rows if algorithms is None else partial(parse_rows, algorithms)
     if strategies is not None:
         if algorithms is not None or config.strategy != DEFAULT:
             other = "--strategy" if algorithms is None else "--algorithms"
             raise ConfigError(f"--strategies and {other} do not go together; give one of them")
         rows_of = partial(strategy_rows, strategies)
-    rows = rows_of(with_placeholder_groups(config))  # Report wrong options before the long work.
-    require_use(given, [row.config for row in rows])
+    base = resolve(with_placeholder_groups(config))
+    rows = rows_of(base)  # Report wrong options before the long work.
+    require_use(config, [row.config for row in rows])
     simulator = load_simulator(config, config.gpus, rules or SimulateRules()) if has_model else None
     workers = workers or default_workers()
     samples = read_samples(inputs, corpus, workers)
     choice = None
     if config.is_auto:
-        config, choice = with_chosen_groups(config, samples)
-        rows = rows_of(config)
+        base, choice = resolve_for(config, samples)
+        say_choice(choice)
+        rows = rows_of(base)
     baseline = None
     if rules is not None:
-        rows, baseline = with_baselines(rows, config)
+        rows, baseline = with_baselines(rows, base)
     watch = Stopwatch()
-    comparison = compare(samples, config, rows, workers, simulator, by_program=by_program)
+    comparison = compare(samples, base.config, rows, workers, simulator, by_program=by_program)
     if baseline is not None:
         comparison = with_savings(comparison, baseline)
     say(

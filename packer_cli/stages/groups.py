@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from packer_cli.config import PlanConfig, TokenizeConfig
-from packer_cli.config.rules import plan_request, with_known_cost
+from packer_cli.config.resolve import resolve
 from packer_cli.errors import RunError
 from packer_cli.format.choice import GroupChoice
 from packer_cli.groups.auto import bounded, choose, load_models
@@ -34,4 +34,4 @@ def run_layouts(
     if not len(lengths):
         raise RunError("there is nothing to plan: no sample is left; add data, or raise --max-length")
     longest = Group(capacity=config.max_length or int(lengths.max()))
-    return choose_step_layouts(lengths, plan_request(with_known_cost(config.with_groups((longest,)))))
+    return choose_step_layouts(lengths, resolve(config.with_groups((longest,))).request)

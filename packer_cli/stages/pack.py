@@ -54,14 +54,14 @@ def pack_corpus(
         inputs: see `packer_cli.tokens.stage.tokenize`.
     """
     # Loads numba, 0.3 s: the folder is checked by now.
-    from packer_cli.stages.plan import checked_options, make_plan
+    from packer_cli.stages.plan import check_options, make_plan
 
-    plan, request = checked_options(plan)
+    checked = check_options(plan)
     is_parallel = engine.workers > 1 and not (folder / PLAN_NAME).exists()
-    with _kernels(request) if is_parallel else nullcontext():
+    with _kernels(checked.request) if is_parallel else nullcontext():
         tokenize_corpus(tokenize, folder, engine, inputs)
     engine.release()
-    header = make_plan(plan, request, folder, folder)
+    header = make_plan(plan, checked, folder, folder)
     if write is not None:
         write_planned(write, header, folder, engine, is_pack=True)
     (folder / APPEND_MARKER).unlink(missing_ok=True)  # Whatever an append had begun is done, or given up.

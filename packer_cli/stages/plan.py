@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from packer_cli.config import PlanConfig
 from packer_cli.config.effects import refuse_without_effect
-from packer_cli.config.rules import plan_request, refuse_padded, with_known_cost
+from packer_cli.config.resolve import Resolved, refuse_padded, resolve
 from packer_cli.engine.array import ArrayRecords
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.files import fingerprint
@@ -18,7 +18,6 @@ from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME,
 from packer_cli.kernels import skip_extensions
 from packer_cli.plan.core.pieces import overflow_notes
 from packer_cli.plan.core.types import Pieces
-from packer_cli.plan.strategies.protocol import PlanRequest
 from packer_cli.remote.names import relative_path
 from packer_cli.shards.plan_file import PLAN_VERSION, PlanHeader, write_plan
 from packer_cli.shards.stage import is_of_plan
@@ -29,9 +28,10 @@ from packer_cli.stages.planning import (
     NothingToPlanError,
     overflow_entries,
     plan_store,
+    resolve_for,
     samples_of_store,
+    say_choice,
     share_notes,
-    with_chosen_groups,
 )
 from packer_cli.stages.rejected import write_rejected
 from packer_cli.tokens.index import read_index
@@ -41,43 +41,42 @@ from packer_cli.tokens.store import TokenStore
 def run_plan(config: PlanConfig, source: Path, folder: Path) -> PlanHeader:
     """Check the options and the token store in `source/tokens`, and plan it; see `make_plan`."""
     refuse_without_effect(config)
-    config, request = checked_options(config)
+    checked = check_options(config)
     # `folder` may be `source`: for a wrong name, report the missing store, not an unusable output folder.
     require_tokens(source / TOKENS)
     read_index(source / TOKENS)
     with locked_output(folder):
-        return make_plan(config, request, source, folder)
+        return make_plan(config, checked, source, folder)
 
 
-def checked_options(config: PlanConfig) -> tuple[PlanConfig, PlanRequest]:
-    """The options with a known cost, and the same parsed, with made-up groups in place of `auto`.
+def check_options(config: PlanConfig) -> Resolved:
+    """Resolve the options, with made-up groups in place of `auto`, to report wrong ones before any work.
 
-    To report wrong options before any work. Raises the errors of `plan_request` and `with_placeholder_groups`.
+    Raises the errors of `resolve` and `with_placeholder_groups`.
     """
     refuse_padded(config)
-    config = with_known_cost(config)
-    named = config
     if config.is_auto:  # Named groups need none of the search.
         from packer_cli.groups.auto import with_placeholder_groups
 
-        named = with_placeholder_groups(config)
-    return config, plan_request(named)
+        config = with_placeholder_groups(config)
+    return resolve(config)
 
 
-def make_plan(config: PlanConfig, request: PlanRequest, source: Path, folder: Path) -> PlanHeader:
+def make_plan(given: PlanConfig, checked: Resolved, source: Path, folder: Path) -> PlanHeader:
     """Plan the token store in `source/tokens`. Writes `folder/plan.arrow` and `folder/rejected.jsonl`.
 
     Args:
-        config, request: as `checked_options` gives them.
+        checked: what `check_options` makes of the options that were given.
     """
     watch = Stopwatch()
     skip_extensions()
     store = source / TOKENS
     index = read_index(store)
-    choice = None
-    if config.is_auto:
-        config, choice = with_chosen_groups(config, samples_of_store(TokenStore(store, index)))
-        request = plan_request(config)
+    resolved, choice = checked, None
+    if given.is_auto:
+        resolved, choice = resolve_for(given, samples_of_store(TokenStore(store, index)))
+        say_choice(choice)
+    config = resolved.config
     chosen = [asdict(choice)] if choice else []
     wanted = fingerprint(config.decisions(), index.fingerprint, PLAN_VERSION, *chosen)
     header = current_plan(folder, store)
@@ -91,7 +90,7 @@ def make_plan(config: PlanConfig, request: PlanRequest, source: Path, folder: Pa
     keeps_set = manifest is not None and is_of_plan(manifest, wanted)
     try:
         opened = TokenStore(store, index)
-        plan, piece_loss, counts, metrics = plan_store(opened, request, config.overflow, folder)
+        plan, piece_loss, counts, metrics = plan_store(opened, resolved.request, config.overflow, folder)
     except NothingToPlanError:
         if header is None or header.store_fingerprint != index.fingerprint:  # Otherwise the plan that is there holds.
             _disown_plan(folder)

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 
-from packer_cli.config import PlanConfig
+from packer_cli.config import PlanConfig, PlannedConfig
 from packer_cli.config.effects import refuse_without_effect
-from packer_cli.config.rules import plan_request, refuse_padded, with_known_cost
+from packer_cli.config.resolve import read_planned as read_options
+from packer_cli.config.resolve import refuse_padded
 from packer_cli.format.choice import GroupChoice
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.manifest import Manifest
@@ -20,7 +21,7 @@ from packer_cli.plan.figures import Baseline, baseline_of, padded_baseline, plan
 from packer_cli.plan.strategies.protocol import PlanRequest
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
-from packer_cli.stages.planning import plan_samples
+from packer_cli.stages.planning import plan_samples, resolve_for
 from packer_cli.stages.rebalance import plan_in_force
 
 
@@ -28,8 +29,7 @@ from packer_cli.stages.rebalance import plan_in_force
 class Planned:
     """A plan. Its arrays are read, and its figures are computed, when they are first asked for."""
 
-    config: PlanConfig
-    """The options that decided it, with groups and costs as numbers."""
+    config: PlannedConfig
     counts: SampleCounts
     group_choice: GroupChoice | None
     """How automatic groups were chosen; None if they were named."""
@@ -67,10 +67,10 @@ class Planned:
         """Whether the plan in force is of `hbpack rebalance`, and not the plan file's."""
         return self.manifest is not None and bool(self.manifest.history)
 
-    @property
+    @cached_property
     def request(self) -> PlanRequest:
         """That of the plan, on as many GPUs as it has now."""
-        return replace(plan_request(self.config), num_gpus=self.arrays.num_gpus)
+        return replace(read_options(self.config).request, num_gpus=self.arrays.num_gpus)
 
 
 def plan_in_memory(samples: Samples, config: PlanConfig) -> Planned:
@@ -81,15 +81,11 @@ def plan_in_memory(samples: Samples, config: PlanConfig) -> Planned:
     """
     refuse_padded(config)
     refuse_without_effect(config)
-    config, choice = with_known_cost(config), None
-    if config.is_auto:
-        from packer_cli.groups.auto import resolve
-
-        config, choice = resolve(config, samples.epoch_lengths(config.seed))
-    plan = plan_samples(samples, config)
-    chosen, capacity = samples.chosen(config.seed), config.groups[-1].capacity
+    resolved, choice = resolve_for(config, samples)
+    plan = plan_samples(samples, resolved)
+    chosen, capacity = samples.chosen(config.seed), resolved.config.groups[-1].capacity
     return Planned(
-        config=config,
+        config=resolved.config,
         counts=sample_counts(samples.lengths, chosen, plan.pieces, capacity, config.overflow),
         group_choice=choice,
         samples=samples,

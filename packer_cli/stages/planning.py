@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.config import PlanConfig
-from packer_cli.config.rules import plan_request
+from packer_cli.config.resolve import Resolved, resolve
 from packer_cli.engine.progress import say
 from packer_cli.errors import RunError
 from packer_cli.format.choice import GroupChoice
@@ -37,31 +37,35 @@ def samples_of_store(store: TokenStore) -> Samples:
     return Samples(lengths=store.lengths(), sources=store.sources(), weights=weights)
 
 
-def with_chosen_groups(config: PlanConfig, samples: Samples) -> tuple[PlanConfig, GroupChoice | None]:
-    """The options with groups in place of `auto`, and what a plan records about the choice."""
-    from packer_cli.groups.auto import describe, resolve  # Only `auto` needs the search.
+def resolve_for(config: PlanConfig, samples: Samples) -> tuple[Resolved, GroupChoice | None]:
+    """The options, with groups in place of `auto`, and what a plan records about that choice; see `resolve`."""
+    if not config.is_auto:
+        return resolve(config), None
+    from packer_cli.groups.auto import groups_for  # Only `auto` needs the search.
 
-    config, choice = resolve(config, samples.epoch_lengths(config.seed))
+    groups, choice = groups_for(config, samples.epoch_lengths(config.seed))
+    return resolve(config.with_groups(groups)), choice
+
+
+def say_choice(choice: GroupChoice | None) -> None:
+    """Print which groups were chosen, if they were."""
     if choice is not None:
+        from packer_cli.groups.auto import describe
+
         say(describe(choice))
-    return config, choice
 
 
-def plan_samples(samples: Samples, config: PlanConfig) -> Plan:
+def plan_samples(samples: Samples, resolved: Resolved) -> Plan:
     """The checked plan of samples of which only the lengths are known.
 
-    Args:
-        config: with named groups and a known cost, see `with_known_cost`.
-
     Raises:
-        ConfigError: see `plan_request`.
         RunError: there is nothing to plan, or too much for the memory, or a sample is too long under
             `--overflow error`.
         PlanError: the plan broke an invariant, which is a bug.
     """
-    request = plan_request(config)
+    request, overflow = resolved.request, resolved.config.overflow
     require_memory(samples.num_wanted, request)
-    plan = build_plan(pieces_to_plan(samples, request.groups[-1].capacity, config.overflow, config.seed), request)
+    plan = build_plan(pieces_to_plan(samples, request.groups[-1].capacity, overflow, request.seed), request)
     check_plan(plan)
     return plan
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.config import PlanConfig, validate
+from packer_cli.config import PlannedConfig, validate
 from packer_cli.config.effects import refuse_without_effect
-from packer_cli.config.rules import plan_request
+from packer_cli.config.resolve import read_planned
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError, FormatError, InputError
 from packer_cli.files import fingerprint, remove_folder
@@ -104,7 +104,7 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
     find_strategy(config["strategy"]).require_gpus(groups, num_gpus)
     if global_tokens is not None:
         config["global_tokens"] = global_tokens
-        refuse_without_effect(validate(PlanConfig, config), {"global_tokens"})
+        refuse_without_effect(validate(PlannedConfig, config), {"global_tokens"})
     if _is_in_force(manifest, stop, config):
         return manifest, False
     plan, piece_loss = read_plan(folder / PLAN_NAME, check=True)
@@ -115,7 +115,7 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
         )
     source = _generation(manifest, stop, folder)
     origin, left = _remaining(folder, manifest, plan, source, stop)
-    request = plan_request(validate(PlanConfig, config))
+    request = read_planned(validate(PlannedConfig, config)).request
     own_fingerprint = fingerprint(asdict(origin), config, REBALANCE_VERSION)
     if own_fingerprint == manifest.fingerprint:
         return manifest, False

@@ -11,7 +11,8 @@ from packer_cli.compare import ComparedRow, Comparison, compare
 from packer_cli.compare.row_figures import RowFigures
 from packer_cli.compare.rows import Row, own_row_first, parse_rows, strategy_rows
 from packer_cli.compare.savings import plan_simulation
-from packer_cli.config import GpuConfig, PlanConfig
+from packer_cli.config import GpuConfig
+from packer_cli.config.resolve import Resolved, read_planned
 from packer_cli.engine.local import default_workers
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.files import atomic_file
@@ -155,8 +156,9 @@ def _compared(
     """The plan beside other plans of its samples; it is the first row, with the figures that it has."""
     of_gpu = {name: getattr(gpu, name) for name in GpuConfig.model_fields}
     here = {"gpus": found.arrays.num_gpus, **{name: value for name, value in of_gpu.items() if value is not None}}
-    config = found.config.model_copy(update=here).as_given()
-    own, *others = own_row_first(_other_rows(config, strategies, len(samples.lengths)), found.config)
+    config = found.config.model_copy(update=here)
+    base = read_planned(config, found.config.as_given(**here))
+    own, *others = own_row_first(_other_rows(base, strategies, len(samples.lengths)), base)
     simulator = prediction.simulator if prediction else None
     comparison = compare(samples, config, others, workers, simulator)
     figures = RowFigures(
@@ -170,12 +172,12 @@ def _compared(
     return replace(comparison, rows=(mine, *comparison.rows))
 
 
-def _other_rows(config: PlanConfig, strategies: str, num_samples: int) -> list[Row]:
-    rows = strategy_rows(strategies, config)
-    if STRATEGIES[config.strategy].packs_itself:
+def _other_rows(base: Resolved, strategies: str, num_samples: int) -> list[Row]:
+    rows = strategy_rows(strategies, base)
+    if base.request.strategy.packs_itself:
         return rows
     more = "+refine" if num_samples <= _MOST_REFINED else ""
-    orders = parse_rows(",".join(f"/{order}{more}" for order in _ORDERS), config)
+    orders = parse_rows(",".join(f"/{order}{more}" for order in _ORDERS), base)
     orders = [replace(row, kind="balance", name=f"--balance {row.config.balance}") for row in orders]
     return rows + orders
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from packer_cli.config import PlanConfig
-from packer_cli.config.rules import with_known_cost
+from packer_cli.config.resolve import resolve
 from packer_cli.format.metrics import Metrics
 from packer_cli.plan.core.metrics import measure
 from packer_cli.plan.core.samples import Samples
@@ -171,8 +171,8 @@ def make_plan(lengths: Int32Array, options: Options) -> Plan:
             model = Path(folder, "config.json")
             model.write_text(json.dumps(LLAMA_8B))
             options = {**options, "model": str(model), "gpu": "h100"}
-        config = with_known_cost(PlanConfig(**options))
-    return plan_samples(Samples(lengths=lengths), config)
+        resolved = resolve(PlanConfig(**options))
+    return plan_samples(Samples(lengths=lengths), resolved)
 
 
 def plan_metrics(lengths: Int32Array, options: Options) -> Metrics:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from packer_cli.config import PlanConfig
-from packer_cli.config.rules import plan_request
+from packer_cli.config.resolve import resolve
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.bounds import packs_lower_bound
 from packer_cli.plan.core.check import check_plan
@@ -62,7 +62,7 @@ def _short(generator: np.random.Generator, num_samples: int, longest: int) -> np
 def production_rules(packing: str | None = None) -> PlanRequest:
     """The rules of `hbpack plan --groups 16k:1,128k:8 --gpus 32`, with default options except maybe `packing`."""
     config = PlanConfig(groups=GROUPS, gpus=NUM_GPUS)
-    return plan_request(config.model_copy(update={"packing": packing}) if packing else config)
+    return resolve(config.model_copy(update={"packing": packing}) if packing else config).request
 
 
 def run(work: Path, runs: int) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from packer_cli.config import PlanConfig, validate
 from packer_cli.config.gpu_model import load_gpu_model
-from packer_cli.config.rules import plan_request, with_known_cost
+from packer_cli.config.resolve import resolve
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.pieces import make_pieces
 from packer_cli.plan.core.types import Int32Array
@@ -104,9 +104,8 @@ def predict(
         },
     )  # fmt: skip
     model = load_gpu_model(config, config.gpus, "the benchmark")
-    config = with_known_cost(config)
     pieces = make_pieces(lengths, np.arange(len(lengths)), window * K, "split")
-    plan = build_plan(pieces, plan_request(config))
+    plan = build_plan(pieces, resolve(config).request)
     epoch = simulate(plan, model)
     (schedule,) = plan.epochs
     slots = slot_seconds(plan, schedule, model, [each.layers for each in epoch.layers]).total

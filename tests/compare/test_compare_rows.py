@@ -9,18 +9,21 @@ from types import SimpleNamespace
 import pytest
 
 from packer_cli.cli.console import print_table
-from packer_cli.compare import rows as rows_of_plans
 from packer_cli.compare.columns import COLUMNS
 from packer_cli.compare.rows import BALANCES, FORM, TIME_LIMIT, default_rows, parse_rows, strategy_rows
 from packer_cli.compare.sorting import parse_sort, sort_rows
 from packer_cli.config import PlanConfig
+from packer_cli.config.groups import parse_group
+from packer_cli.config.resolve import resolve
 from packer_cli.errors import ConfigError
 from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY
+from packer_cli.plan.strategies.flexsp.strategy import FlexSp
+from packer_cli.plan.strategies.protocol import Prediction
 
 
 def config(**options):
-    return PlanConfig(**{"groups": "1k:1,8k:4", "gpus": 8, **options})
+    return resolve(PlanConfig(**{"groups": "1k:1,8k:4", "gpus": 8, **options}))
 
 
 def names(rows):
@@ -85,7 +88,8 @@ def test_a_row_for_each_strategy():
 
 def test_flexsp_differs_from_the_default_on_the_same_groups(monkeypatch):
     """Only what it plans by differs."""
-    monkeypatch.setattr(rows_of_plans, "with_known_cost", lambda given: given)
+    known = Prediction(groups=tuple(map(parse_group, ("1k:1", "2k:2"))), rates=((1.0, 1.0, 1.0),) * 2)
+    monkeypatch.setattr(FlexSp, "predict", lambda self, question: known)
     rows = strategy_rows("balanced,flexsp", config(groups="1k:1,2k:2"))
     assert names(rows) == ["balanced", "flexsp"]
     assert rows[0].config.groups == rows[1].config.groups

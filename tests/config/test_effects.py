@@ -45,7 +45,7 @@ OPTIONS = {
 }
 """What must be given with an option, and a value other than its default."""
 OWN_VALUES = {("packing", "wlb"): "greedy", ("cost", "wlb"): "quadratic", ("parallel", "hydraulis"): "tp=1,cp=1,pp=2"}
-SETTINGS = GpuConfig.model_fields.keys() | {"strategy", "groups", "gpus", "group_costs", "attention_pieces"}
+SETTINGS = GpuConfig.model_fields.keys() | {"strategy", "groups", "gpus"}
 """What is not tried: what every plan is given."""
 
 

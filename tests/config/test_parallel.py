@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from packer_cli.config import PlanConfig, validate
+from packer_cli.config import PlanConfig, PlannedConfig, validate
+from packer_cli.config.resolve import resolve
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import Layout
 from packer_cli.plan.core.groups import Group
@@ -22,7 +23,7 @@ def test_all_groups_get_the_degrees():
         Group(capacity=131072, sp_size=2, tp_size=8, pp_size=4),
     )
     assert [group.layout for group in config.groups] == [Layout(tp=8, pp=4), Layout(sp=2, tp=8, pp=4)]
-    assert PlanConfig(**config.decisions()).groups == config.groups
+    assert PlannedConfig(**resolve(config).config.decisions()).groups == config.groups
     assert config.with_strategy("naive").groups == config.groups[-1:]
 
 

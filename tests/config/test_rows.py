@@ -8,7 +8,8 @@ import pytest
 
 from packer_cli.cli.main import main
 from packer_cli.compare.rows import strategy_rows
-from packer_cli.config import PlanConfig, validate
+from packer_cli.config import PlanConfig, PlannedConfig, validate
+from packer_cli.config.resolve import resolve
 from packer_cli.engine.progress import LOGGER
 from packer_cli.errors import ConfigError
 from packer_cli.plan.core.groups import Group
@@ -42,12 +43,13 @@ def test_chosen_groups_are_rounded_up():
 
 
 def test_a_plan_is_the_same_whatever_form_its_align_had():
-    one, other = (
-        PlanConfig(**{**GIVEN, "groups": "128k:8"}, align=align, seed=1).decisions() for align in (16, "2*cp")
-    )
+    def decisions(**options):
+        return resolve(PlanConfig(**{**GIVEN, **options})).config.decisions()
+
+    one, other = (decisions(groups="128k:8", align=align, seed=1) for align in (16, "2*cp"))
     assert one == other
-    assert PlanConfig(**one).decisions() == one
-    assert PlanConfig(**GIVEN).decisions() != PlanConfig(**GIVEN, align=16).decisions()
+    assert PlannedConfig(**one).decisions() == one
+    assert decisions() != decisions(align=16)
 
 
 FORMS = (
@@ -111,14 +113,14 @@ def test_wrong_options(options, message):
 def test_compare_leaves_out_what_cannot_be_compared(caplog):
     caplog.set_level("INFO", LOGGER.name)
     config = PlanConfig(**GIVEN, max_samples=8, model="config.json", gpu="h100")
-    assert [row.name for row in strategy_rows("all", config)] == ["balanced", "hbp", "naive", "longalign"]
+    assert [row.name for row in strategy_rows("all", resolve(config))] == ["balanced", "hbp", "naive", "longalign"]
     assert caplog.messages == [
         "hydraulis is left out: it needs --global-tokens",
         *(f"{name} is left out: it does not support --max-samples 8" for name in ("flexsp", "wlb")),
         "padded is left out: it does not support --align, --max-samples or --mask causal",
     ]
     with pytest.raises(ConfigError) as error:
-        strategy_rows("hbp,flexsp", config)
+        strategy_rows("hbp,flexsp", resolve(config))
     assert str(error.value) == f"--strategies: strategy flexsp does not support --max-samples 8; {ABLE}"
 
 
@@ -143,12 +145,12 @@ def test_compare_leaves_out_a_strategy_that_has_no_plan(tmp_path, caplog):
     config = validate(
         PlanConfig, {"groups": "1k:1,8k:2", "gpus": 2, "global_tokens": "64k", "model": str(model), "gpu": "h100"}
     )
-    assert "hydraulis" not in [row.name for row in strategy_rows("all", config)]
+    assert "hydraulis" not in [row.name for row in strategy_rows("all", resolve(config))]
     why = (
         "no pipeline on 2 GPUs holds a sample of 8,192 tokens in memory; give shorter --groups, higher --parallel "
         "degrees, or more GPUs"
     )
     assert caplog.messages == [f"hydraulis is left out: {why}"]
     with pytest.raises(ConfigError) as error:
-        strategy_rows("all,hydraulis", config)
+        strategy_rows("all,hydraulis", resolve(config))
     assert str(error.value) == f"--strategy hydraulis: {why}"

@@ -8,11 +8,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from packer_cli.config import PlanConfig, validate
+from packer_cli.config import PlanConfig, PlannedConfig, validate
 from packer_cli.config.auto_groups import GIVE
+from packer_cli.config.defaults import default_of
 from packer_cli.config.effects import refuse_without_effect
 from packer_cli.config.groups import parse_group
-from packer_cli.config.rules import plan_request, with_known_cost
+from packer_cli.config.resolve import resolve
 from packer_cli.errors import ConfigError
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.strategies.flexsp.costs import degree_costs
@@ -34,7 +35,7 @@ def test_what_is_not_given_is_the_strategys(name):
     needed = {"global_tokens": 2**20} if "tokens of a step" in STRATEGIES[name].needs else {}
     given = {**GIVEN, "groups": GROUPS.get(name, "128k:8")}
     config = PlanConfig(**given, **needed, strategy=name)
-    defaults = {key: field.default for key, field in PlanConfig.model_fields.items()} | STRATEGIES[name].defaults
+    defaults = {key: default_of(field) for key, field in PlanConfig.model_fields.items()} | STRATEGIES[name].defaults
     for key in ("packing", "fill", "balance", "curriculum_steps", "cost", "seed"):
         assert getattr(config, key) == defaults[key]
     of_flexsp = "16k:1,32k:2,64k:4,128k:8"
@@ -61,8 +62,8 @@ def test_other_strategies_keep_what_was_given():
 
 
 def test_what_a_plan_records_gives_the_same_options():
-    config = PlanConfig(groups="128k:8", gpus=8, strategy="naive")
-    assert PlanConfig(**config.decisions()).decisions() == config.decisions()
+    config = resolve(PlanConfig(groups="128k:8", gpus=8, strategy="naive")).config
+    assert PlannedConfig(**config.decisions()).decisions() == config.decisions()
 
 
 def test_groups_chosen_later_follow_the_strategy():
@@ -88,21 +89,22 @@ def test_groups_chosen_later_follow_the_strategy():
 def test_flexsp_takes_every_degree_that_divides_the_longest(groups, gpus, chosen):
     config = PlanConfig(groups=groups, gpus=gpus, strategy="flexsp")
     assert config.groups == tuple(map(parse_group, chosen.split(",")))
-    assert PlanConfig(groups=chosen, gpus=gpus, strategy="flexsp").groups == config.groups
+    assert PlannedConfig(groups=chosen, gpus=gpus, strategy="flexsp").groups == config.groups
 
 
 def test_flexsp_records_what_was_predicted(tmp_path):
     config = PlanConfig(**GIVEN, strategy="flexsp", model=str(llama(tmp_path)), gpu="h100")
-    known = with_known_cost(config)
+    known = resolve(config).config
     assert known.group_costs is not None
     quadratic, linear, constant = np.array(known.group_costs).T
     assert (np.diff(quadratic) < 0).all()
     assert quadratic * [1, 2, 4, 8] == pytest.approx([quadratic[0]] * 4, rel=1e-5)
     assert (linear * [1, 2, 4, 8])[1:].min() > linear[0]  # Communication.
     assert constant[1] > constant[0] > 0
-    again = PlanConfig(**known.decisions())
-    assert with_known_cost(again) == again
-    assert degree_costs(plan_request(again)).rates.tolist() == [list(x) for x in zip(*known.group_costs, strict=True)]
+    again = PlannedConfig(**known.decisions())
+    assert degree_costs(resolve(again).request).rates.tolist() == [
+        list(x) for x in zip(*known.group_costs, strict=True)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -117,19 +119,18 @@ def test_flexsp_needs_a_model_that_knows_its_degrees(tmp_path, options, message)
     if "model" in given:
         given["model"] = str(llama(tmp_path))
     with pytest.raises(ConfigError) as error:
-        with_known_cost(PlanConfig(**given, strategy="flexsp"))
+        resolve(PlanConfig(**given, strategy="flexsp"))
     assert str(error.value) == message
 
 
 def test_hydraulis_records_its_schemes_and_what_was_predicted(tmp_path):
     given = {"groups": "32k", "gpus": 16, "global_tokens": 2**18, "strategy": "hydraulis"}
-    known = with_known_cost(PlanConfig(**given, model=str(llama(tmp_path)), gpu="h100"))
+    known = resolve(PlanConfig(**given, model=str(llama(tmp_path)), gpu="h100")).config
     assert known.group_costs is not None
     assert len(known.groups) == len(known.group_costs) > 1
-    again = PlanConfig(**known.decisions())
-    assert with_known_cost(again) == again
+    again = PlannedConfig(**known.decisions())
     assert again.lockstep == "1"
-    rules = plan_request(again)
+    rules = resolve(again).request
     assert rules.lockstep == 1
     costs = scheme_costs(rules)
     assert costs.rates[:3].T.tolist() == [list(each) for each in known.group_costs]
@@ -183,7 +184,7 @@ def test_hydraulis_needs_steps_and_a_model_whose_pipelines_hold_the_samples(tmp_
 def checked(given):
     config = validate(PlanConfig, given)
     refuse_without_effect(config)
-    return with_known_cost(config)
+    return resolve(config).config
 
 
 def test_options_without_effect_are_refused():
@@ -236,7 +237,7 @@ def test_the_schemes_of_hydraulis_decide_whether_attention_times_are_needed(monk
     (tmp_path / "profile.json").write_text(json.dumps(profile))
     scheme = SimpleNamespace(group=Group(capacity=2**16, cp_size=2), rates=(1.0, 1.0, 0.0))
     monkeypatch.setattr(schemes, "find_schemes", lambda *_: [scheme])
-    monkeypatch.setattr("packer_cli.config.rules._load", lambda *_, **__: SimpleNamespace(cost=None, memory=None))
+    monkeypatch.setattr("packer_cli.config.resolve._load", lambda *_, **__: SimpleNamespace(cost=None, memory=None))
     options = {"groups": "64k", "gpus": 8, "global_tokens": 2**20, "profile": str(tmp_path / "profile.json")}
-    config = with_known_cost(validate(PlanConfig, {**options, "strategy": "hydraulis"}))
+    config = resolve(validate(PlanConfig, {**options, "strategy": "hydraulis"})).config
     assert config.attention_pieces == ((1, 256, 1.0),)

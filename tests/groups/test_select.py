@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from packer_cli.config import PlanConfig
 from packer_cli.config.gpu_model import read_profile
-from packer_cli.config.rules import plan_request
+from packer_cli.config.resolve import resolve
 from packer_cli.cost.models import CostModel, GpuModel, MemoryModel
 from packer_cli.cost.profile import IterationRow, Profile
 from packer_cli.errors import ConfigError
@@ -350,7 +350,7 @@ def test_predictions_are_near_those_of_a_plan(limits):
     choice = choose_groups(model, lengths, GPUS, **limits)
     config = PlanConfig(groups=choice.groups, gpus=GPUS)
     pieces = make_pieces(lengths, np.arange(len(lengths)), choice.groups[-1].capacity, "split")
-    plan = build_plan(pieces, plan_request(config))
+    plan = build_plan(pieces, resolve(config).request)
     assert choice.seconds == pytest.approx(simulate(plan, model).seconds, rel=0.03)
 
 

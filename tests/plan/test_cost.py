@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.config import PlanConfig, validate
-from packer_cli.config.rules import plan_request
+from packer_cli.config.resolve import resolve
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.cost import Cost, parse_cost, require_exact
@@ -93,7 +93,7 @@ def mixed(num_short, num_long, longest, seed=0):
 
 def planned(lengths, cost, groups="32k:1,128k:8", gpus=16, **options):
     config = validate(PlanConfig, {"groups": groups, "gpus": gpus, "cost": cost, **options})
-    rules = plan_request(config)
+    rules = resolve(config).request
     pieces = make_pieces(lengths, np.arange(len(lengths)), rules.groups[-1].capacity, "split")
     plan = build_plan(pieces, rules)
     check_plan(plan)

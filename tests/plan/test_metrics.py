@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from packer_cli.config import PlanConfig
-from packer_cli.config.rules import plan_request
+from packer_cli.config.resolve import resolve
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core import randomness
 from packer_cli.plan.core.check import check_plan
@@ -206,7 +206,7 @@ def test_randomness_is_the_same_in_blocks(monkeypatch):
     """The definition, for all pieces at once, and the result block by block."""
     lengths = np.random.default_rng(0).integers(1, 64, 500).astype(np.int32)
     sources = np.arange(500) % 3
-    rules = plan_request(PlanConfig(groups="32,64:2", gpus=4, global_tokens=512))
+    rules = resolve(PlanConfig(groups="32,64:2", gpus=4, global_tokens=512)).request
     plan = build_plan(make_pieces(lengths, None, 64, "split"), rules)
     schedule = plan.epochs[0]
     step = np.zeros(len(plan.packs) + 1, dtype=np.int64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from packer_cli.config import PlanConfig
-from packer_cli.config.rules import plan_request
+from packer_cli.config.resolve import resolve
 from packer_cli.errors import ConfigError
 from packer_cli.plan.packing import REGISTRY, parse_packing
 from packer_cli.plan.packing.isf import IsfOptions
@@ -13,7 +13,7 @@ from packer_cli.plan.packing.isf import IsfOptions
 
 def refusal(**options):
     with pytest.raises(ConfigError) as error:
-        plan_request(PlanConfig(gpus=1, **options))
+        resolve(PlanConfig(gpus=1, **options))
     return str(error.value)
 
 

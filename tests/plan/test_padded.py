@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from packer_cli.compare.rows import default_rows, parse_rows
 from packer_cli.config import PlanConfig
-from packer_cli.config.rules import plan_request
+from packer_cli.config.resolve import resolve
 from packer_cli.errors import ConfigError, PlanError
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
@@ -20,7 +20,7 @@ from packer_cli.plan.core.segments import row_lengths
 from packer_cli.plan.core.streams import rng_state
 from packer_cli.plan.core.types import FILLER, Pieces
 from packer_cli.simulate.epoch import simulate
-from packer_cli.stages.plan import checked_options
+from packer_cli.stages.plan import check_options
 from packer_cli.stages.stats import stats_of
 from tests import naive
 from tests.plan.packing import instances, run
@@ -33,7 +33,7 @@ def padded_plan(lengths, packing="padded", balance="none", gpus=2, capacity=100)
     config = PlanConfig(groups=str(capacity), gpus=gpus, packing=packing, balance=balance)
     lengths = np.array(lengths, dtype=np.int32)
     pieces = Pieces(samples=None, start=np.zeros(len(lengths), dtype=np.int32), length=lengths)
-    plan = build_plan(pieces, plan_request(config))
+    plan = build_plan(pieces, resolve(config).request)
     check_plan(plan)
     return plan
 
@@ -112,12 +112,12 @@ def test_padding_takes_the_time_of_tokens():
 def test_rows_of_their_own_shape_are_refused_and_left_out(option):
     given = {"groups": "1k", "gpus": 1, **option}
     with pytest.raises(ConfigError) as error:
-        plan_request(PlanConfig(**given, packing="padded", balance="none"))
+        resolve(PlanConfig(**given, packing="padded", balance="none"))
     assert str(error.value) == (
         f"{WHOLE} which do not support --align, --max-samples or --mask causal; leave them out, or give another "
         "packing"
     )
-    names = [row.name for row in default_rows(PlanConfig(**given))]
+    names = [row.name for row in default_rows(resolve(PlanConfig(**given)))]
     assert "isf" in names
     assert not [name for name in names if "padded" in name]
 
@@ -145,14 +145,14 @@ def test_rows_of_their_own_shape_are_refused_and_left_out(option):
 )
 def test_options_that_do_not_fit(options, message):
     with pytest.raises(ConfigError) as error:
-        plan_request(PlanConfig(gpus=1, **options))
+        resolve(PlanConfig(gpus=1, **options))
     assert str(error.value) == message
 
 
 def test_padded_batches_are_never_written(tmp_path):
     """Whatever else is wrong with the options, no change of them helps."""
     with pytest.raises(ConfigError) as error:
-        checked_options(PlanConfig(gpus=1, groups="1k,2k", packing="padded:batch=3"))
+        check_options(PlanConfig(gpus=1, groups="1k,2k", packing="padded:batch=3"))
     never = (
         "--packing padded:batch=3 makes padded batches, which hbpack only compares and never writes; run hbpack "
         "compare --algorithms padded:batch=3/none@longest, or give another packing, such as none for one sample a row"
@@ -167,13 +167,13 @@ def test_padded_batches_are_never_written(tmp_path):
 
 def test_padded_batches_are_compared_as_the_base_of_a_table():
     """Balances that exchange samples are left out; other packings have them."""
-    base = PlanConfig(gpus=2, groups="1k", packing="padded:batch=3", balance="none")
+    base = resolve(PlanConfig(gpus=2, groups="1k", packing="padded:batch=3", balance="none"))
     names = [row.name for row in default_rows(base)]
     assert {"padded:batch=3", "padded:batch=3/sort", "isf"} <= set(names)
     assert not [name for name in names if name.endswith("refine")]
     assert [row.name for row in parse_rows("bfd/refine", base)] == ["bfd/refine"]
     with pytest.raises(ConfigError) as error:
-        parse_rows("padded/refine", PlanConfig(gpus=2, groups="1k"))
+        parse_rows("padded/refine", resolve(PlanConfig(gpus=2, groups="1k")))
     assert str(error.value) == (
         "--algorithms: row 'padded/refine': packing 'padded' pads whole batches, so it cannot exchange samples; give "
         "--balance sort, window:K or none, without +refine"

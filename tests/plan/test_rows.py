@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from packer_cli.config import PlanConfig
-from packer_cli.config.rules import plan_request
+from packer_cli.config import PlanConfig, PlannedConfig
+from packer_cli.config.resolve import resolve
 from packer_cli.errors import PlanError
 from packer_cli.format.layout import Layout
 from packer_cli.format.sharding import SHARDINGS, length_multiple
@@ -36,7 +36,8 @@ COSTS = {"group_costs": ((4e-6, 1e-4, 1e-3), (2e-6, 6e-5, 1e-3)), "global_tokens
 def test_rows_of_a_capacity_that_does_not_divide(options):
     if options.get("strategy") == "flexsp":
         options = {name: value for name, value in options.items() if name != "global_tokens"}
-    plan = build_plan(whole([101, 101, 100, 90, 51, 7, 3]), plan_request(PlanConfig(gpus=4, **options)))
+    kind = PlannedConfig if "group_costs" in options else PlanConfig
+    plan = build_plan(whole([101, 101, 100, 90, 51, 7, 3]), resolve(kind(gpus=4, **options)).request)
     check_plan(plan)
     layouts = [group.layout for group in plan.groups]
     assert any(group.capacity % group.layout.row_multiple for group in plan.groups), "no row to divide"
@@ -65,7 +66,7 @@ def broken(plan, **changes):
 
 
 def test_the_checker_finds_what_does_not_divide():
-    plan = build_plan(whole([60, 40, 30]), plan_request(PlanConfig(groups="64:1", parallel="cp=2,tp=2", gpus=8)))
+    plan = build_plan(whole([60, 40, 30]), resolve(PlanConfig(groups="64:1", parallel="cp=2,tp=2", gpus=8)).request)
     check_plan(plan)
     rows = plan.epochs[0].slot_row_length
     with pytest.raises(PlanError) as raised:
@@ -75,7 +76,7 @@ def test_the_checker_finds_what_does_not_divide():
 
 def test_the_checker_finds_tensor_parallelism_between_nodes():
     groups = (Group(capacity=64), Group(capacity=128, tp_size=2))
-    plan = build_plan(whole([100]), plan_request(PlanConfig(groups=groups[1:], gpus=4)))
+    plan = build_plan(whole([100]), resolve(PlanConfig(groups=groups[1:], gpus=4)).request)
     plan = replace(plan, groups=groups, packs=replace(plan.packs, group=np.ones(1, dtype=np.int16)))
 
     def on_gpus(layout):

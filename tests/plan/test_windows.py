@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.config import PlanConfig
-from packer_cli.config.rules import plan_request
+from packer_cli.config.resolve import resolve
 from packer_cli.errors import ConfigError, PlanError
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
@@ -119,19 +119,19 @@ def test_a_curriculum_is_read(text, num_steps, expected):
 )
 def test_a_wrong_curriculum_is_refused(text, num_steps, message):
     with pytest.raises(ConfigError) as error:
-        plan_request(PlanConfig(groups="1k:1,4k:1", gpus=1, curriculum=text, curriculum_steps=num_steps))
+        resolve(PlanConfig(groups="1k:1,4k:1", gpus=1, curriculum=text, curriculum_steps=num_steps))
     assert str(error.value) == f"--curriculum: {message}"
 
 
 @pytest.mark.parametrize(("capacity", "advised"), [(2, 1), (32, 16), (64, 32), (100, 50), (1024, 64)])
 def test_the_advised_window_is_one_that_fits(capacity, advised):
     with pytest.raises(ConfigError) as error:
-        plan_request(PlanConfig(groups=f"{capacity}:1", gpus=1, curriculum="skyladder:1M", curriculum_steps=5))
+        resolve(PlanConfig(groups=f"{capacity}:1", gpus=1, curriculum="skyladder:1M", curriculum_steps=5))
     assert str(error.value).endswith(f"; give another START, as in skyladder:{advised}")
-    plan_request(PlanConfig(groups=f"{capacity}:1", gpus=1, curriculum=f"skyladder:{advised}", curriculum_steps=5))
+    resolve(PlanConfig(groups=f"{capacity}:1", gpus=1, curriculum=f"skyladder:{advised}", curriculum_steps=5))
 
 
 def test_no_window_fits_a_capacity_of_one_token():
     with pytest.raises(ConfigError) as error:
-        plan_request(PlanConfig(groups="1:1", gpus=1, curriculum="skyladder:1", curriculum_steps=5))
+        resolve(PlanConfig(groups="1:1", gpus=1, curriculum="skyladder:1", curriculum_steps=5))
     assert str(error.value) == "--curriculum: curriculum 'skyladder' needs a capacity of at least 2 tokens, got 1"

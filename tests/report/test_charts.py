@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.config import PlanConfig
-from packer_cli.config.rules import plan_request
+from packer_cli.config.resolve import resolve
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.metrics import iteration_figures, measure
 from packer_cli.plan.core.types import FILLER, Pieces
@@ -39,7 +39,7 @@ from tests.simulate.test_simulate import model
 def planned(lengths, **options):
     config = PlanConfig(**{"groups": "64:1,512:4", "gpus": 4, **options})
     lengths = np.array(lengths, dtype=np.int32)
-    rules = plan_request(config)
+    rules = resolve(config).request
     pieces = Pieces(samples=None, start=np.zeros(len(lengths), dtype=np.int32), length=lengths)
     return build_plan(pieces, rules), rules
 
@@ -191,7 +191,7 @@ def test_the_series_has_the_means_of_the_figures(options):
 
 
 def test_charts_of_time_show_the_simulation(plan):
-    rules = plan_request(PlanConfig(groups="64:1,512:4", gpus=4))
+    rules = resolve(PlanConfig(groups="64:1,512:4", gpus=4)).request
     simulator = Simulator(model=model(), rules=SimulateRules(step_seconds=0.5))
     epochs = {
         "mine": simulator.figures(plan).overall,

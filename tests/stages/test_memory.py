@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from packer_cli.config import PlanConfig
+from packer_cli.config.resolve import resolve
 from packer_cli.errors import RunError
 from packer_cli.plan.core.samples import Samples
 from packer_cli.stages import memory
 from packer_cli.stages.planning import plan_samples
 
-CONFIG = PlanConfig(groups="1k", gpus=2)
+RESOLVED = resolve(PlanConfig(groups="1k", gpus=2))
 
 
 def test_the_limit_of_the_control_group_counts(tmp_path):
@@ -31,7 +32,7 @@ def test_too_many_samples(monkeypatch, weight, number):
         lengths=np.full(300_000, 5, dtype=np.int32), sources=np.zeros(300_000, dtype=np.int8), weights=(weight,)
     )
     with pytest.raises(RunError) as error:
-        plan_samples(samples, CONFIG)
+        plan_samples(samples, RESOLVED)
     gib = float(number.replace(",", "")) * 20 / 2**30
     assert str(error.value) == (
         f"planning {number} samples an epoch takes about {gib:,.1f} GiB of memory, and this process may have 0.0 GiB; "
@@ -42,4 +43,4 @@ def test_too_many_samples(monkeypatch, weight, number):
 
 def test_enough_memory(monkeypatch):
     monkeypatch.setattr(memory, "available_memory", lambda: 2**20)
-    assert len(plan_samples(Samples(lengths=np.full(1000, 5, dtype=np.int32)), CONFIG).pieces) == 1000
+    assert len(plan_samples(Samples(lengths=np.full(1000, 5, dtype=np.int32)), RESOLVED).pieces) == 1000

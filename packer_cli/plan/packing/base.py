@@ -86,6 +86,16 @@ class HasOptions(Protocol):
 P = TypeVar("P", bound=HasOptions)
 
 
+def find_packing(text: str, registry: Mapping[str, P]) -> P:
+    """The algorithm of `name` or `name:option=value,...`. Raises ValueError for an unknown name."""
+    name = text.partition(":")[0]
+    if name not in registry:
+        raise ValueError(
+            f"unknown packing algorithm {name!r}{did_you_mean(name, registry)}; known: {', '.join(registry)}"
+        )
+    return registry[name]
+
+
 def parse_packing(text: str, registry: Mapping[str, P]) -> tuple[P, PackingOptions]:
     """Read `name` or `name:option=value,...`.
 
@@ -93,12 +103,8 @@ def parse_packing(text: str, registry: Mapping[str, P]) -> tuple[P, PackingOptio
         ValueError: an unknown name or option, an option given twice, or a value of the wrong type or range; the
             message lists what is known.
     """
+    algorithm = find_packing(text, registry)
     name, _, rest = text.partition(":")
-    if name not in registry:
-        raise ValueError(
-            f"unknown packing algorithm {name!r}{did_you_mean(name, registry)}; known: {', '.join(registry)}"
-        )
-    algorithm = registry[name]
     fields = {field.name: field for field in dataclasses.fields(algorithm.options)}
     values: dict[str, Any] = {}
     for item in filter(None, rest.split(",")):

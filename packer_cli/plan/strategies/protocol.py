@@ -91,7 +91,6 @@ class Question:
     """What a strategy is asked to predict from."""
 
     groups: tuple[Group, ...]
-    """None of them before they are known."""
     num_gpus: int
     parallel: Layout | None
     """The user's degrees."""

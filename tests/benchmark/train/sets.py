@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from packer_cli.cli.main import main as hbpack
 from packer_cli.config import PlanConfig
 from packer_cli.config.groups import parse_group
-from packer_cli.config.rules import with_known_cost
+from packer_cli.config.resolve import resolve
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.plan.core.samples import Samples
 from packer_cli.plan.core.types import Int32Array, Plan
@@ -72,7 +72,7 @@ def make_set(name: str, samples: Path, lengths: Int32Array, groups: str, num_gpu
     if name == PADDED:
         config = PlanConfig(groups=groups, gpus=num_gpus, packing="padded", balance="none")
         config = config.model_copy(update={"groups": config.groups[-1:]})
-        return PlannedSet(name=name, plan=plan_samples(Samples(lengths=lengths), with_known_cost(config)), folder=None)
+        return PlannedSet(name=name, plan=plan_samples(Samples(lengths=lengths), resolve(config)), folder=None)
     folder = samples.parent / name
     options = ["--strategy", name, *OPTIONS[name]]
     if name in NEED_PROFILE:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer_cli.config import PlanConfig
-from packer_cli.config.rules import plan_request
+from packer_cli.config import PlannedConfig
+from packer_cli.config.resolve import resolve
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.groups import Group
@@ -30,7 +30,7 @@ MIXES = {"64:1,128:2,256:4": COSTS, "64:1,128:2,192:3,384:6": costs_of((1, 2, 3,
 
 def rules_for(num_gpus, groups="64:1,128:2,256:4", **options):
     given = {"groups": groups, "gpus": num_gpus, "strategy": "flexsp", "group_costs": MIXES[groups]}
-    return plan_request(PlanConfig(**(given | options)))
+    return resolve(PlannedConfig(**(given | options))).request
 
 
 def replicas_of(plan, schedule, iteration):

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer_cli.config import PlanConfig
-from packer_cli.config.rules import plan_request
+from packer_cli.config import PlannedConfig
+from packer_cli.config.resolve import resolve
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import MOST_PROCESS_GROUPS, check_plan
 from packer_cli.plan.core.groups import Group
@@ -35,7 +35,7 @@ def rules_for(num_gpus=12, **options):
         "groups": list(SCHEMES), "group_costs": tuple(SCHEMES.values()), "gpus": num_gpus, "strategy": "hydraulis",
         "global_tokens": 500,
     }  # fmt: skip
-    return plan_request(PlanConfig(**(given | options)))
+    return resolve(PlannedConfig(**(given | options))).request
 
 
 def pipelines_of(plan, schedule, iteration):

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer_cli.config import PlanConfig, validate
+from packer_cli.config import PlanConfig, PlannedConfig, validate
 from packer_cli.config.effects import refuse_without_effect
-from packer_cli.config.rules import plan_request, with_known_cost
+from packer_cli.config.resolve import resolve
 from packer_cli.errors import ConfigError
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_pieces, check_plan
@@ -34,7 +34,7 @@ PACKERS = [
 def rules_for(gpus=4, packing="delay", micro_batches=2, **options):
     packing += f"{',' if ':' in packing else ':'}micro_batches={micro_batches}"
     given = {"groups": "64:2", "gpus": gpus, "strategy": "wlb", "packing": packing, "cost": "1,20"}
-    return plan_request(PlanConfig(**(given | options)))
+    return resolve(PlanConfig(**(given | options))).request
 
 
 def steps_of(plan, schedule):
@@ -149,10 +149,12 @@ GIVEN = {"groups": "128k:8", "gpus": 64, "strategy": "wlb"}
 def test_the_longest_group_is_the_window():
     config = PlanConfig(**GIVEN)
     assert [str(group) for group in config.groups] == ["128k:8"]
-    rules = plan_request(config)
+    rules = resolve(config).request
     assert (rules.linear, rules.algorithm.name, rules.packing_options.capacity(131072)) == (24576, "delay", 262144)
-    assert plan_request(PlanConfig(**GIVEN, packing="delay:s_max=192k")).packing_options.capacity(131072) == 192 * 1024
-    assert plan_request(PlanConfig(**GIVEN, packing="original")).packing_options.capacity(131072) == 131072
+    assert (
+        resolve(PlanConfig(**GIVEN, packing="delay:s_max=192k")).request.packing_options.capacity(131072) == 192 * 1024
+    )
+    assert resolve(PlanConfig(**GIVEN, packing="original")).request.packing_options.capacity(131072) == 131072
     assert PlanConfig(gpus=64, strategy="wlb").is_auto
 
 
@@ -162,28 +164,29 @@ def test_a_model_gives_the_cost_of_a_stage_and_what_memory_holds(tmp_path):
         "groups": "128k", "parallel": "tp=8,cp=2,pp=4", "gpus": 64, "strategy": "wlb", "model": str(model),
         "gpu": "h100",
     }  # fmt: skip
-    known = with_known_cost(PlanConfig(**given))
-    rules = plan_request(known)
+    known, rules = (getattr(resolve(PlanConfig(**given)), name) for name in ("config", "request"))
     assert known.groups[0].pp_size == 4
     assert 1.25 * 131072 < rules.packing_options.capacity(131072) < 262144
     # Tensor and context parallelism communicate, so tokens cost more beside squares than on one GPU.
-    one_gpu = with_known_cost(PlanConfig(groups="128k", gpus=1, cost="profile", model=str(model), gpu="h200"))
-    assert rules.linear > 1.2 * plan_request(one_gpu).linear
-    again = PlanConfig(**known.decisions())
-    assert with_known_cost(again) == again
-    assert (plan_request(again).packing_options, plan_request(again).linear) == (rules.packing_options, rules.linear)
+    one_gpu = resolve(PlanConfig(groups="128k", gpus=1, cost="profile", model=str(model), gpu="h200"))
+    assert rules.linear > 1.2 * one_gpu.request.linear
+    again = PlannedConfig(**known.decisions())
+    assert (resolve(again).request.packing_options, resolve(again).request.linear) == (
+        rules.packing_options,
+        rules.linear,
+    )
     # What is given stands, and a window that hardly fits is no reason to refuse it.
-    own = with_known_cost(PlanConfig(**given, packing="delay:queues=2,s_max=200k", cost="1,5"))
+    own = resolve(PlanConfig(**given, packing="delay:queues=2,s_max=200k", cost="1,5")).config
     assert (own.packing, own.cost) == ("delay:queues=2,s_max=200k", "1,5")
-    long = with_known_cost(PlanConfig(**given | {"groups": "100m"}))
-    assert plan_request(long).packing_options.capacity(100 * 2**20) == 100 * 2**20
+    long = resolve(PlanConfig(**given | {"groups": "100m"}))
+    assert long.request.packing_options.capacity(100 * 2**20) == 100 * 2**20
 
 
 def test_what_a_plan_records_gives_the_same_rules():
-    config = PlanConfig(**GIVEN, packing="delay:queues=2")
-    again = PlanConfig(**config.decisions())
+    config = resolve(PlanConfig(**GIVEN, packing="delay:queues=2")).config
+    again = PlannedConfig(**config.decisions())
     assert again.decisions() == config.decisions()
-    assert plan_request(again).packing_options == plan_request(config).packing_options
+    assert resolve(again).request.packing_options == resolve(config).request.packing_options
 
 
 @pytest.mark.parametrize(
@@ -231,7 +234,7 @@ def test_options_that_it_does_not_know_are_refused(options, message):
 )
 def test_packings_that_do_not_fit_are_refused(options, message):
     with pytest.raises(ConfigError) as error:
-        plan_request(PlanConfig(**GIVEN, **options))
+        resolve(PlanConfig(**GIVEN, **options))
     assert str(error.value) == message
 
 

@@ -79,8 +79,6 @@ class FlexSp(Strategy):
         from packer_cli.plan.strategies.predict import stage_rates
 
         found = super().predict(question)
-        if not question.groups:
-            return found
         model = question.load(f"--strategy {self.name}")
         known = (1, question.groups[-1].sp_size, *model.cost.send)
         groups = tuple(group for group in question.groups if group.sp_size in known)

@@ -52,8 +52,6 @@ class Hydraulis(Strategy):
         from packer_cli.plan.strategies.hydraulis.schemes import find_schemes
 
         found = super().predict(question)
-        if not question.groups:
-            return found
         model, longest = question.load(f"--strategy {self.name}", for_memory=True), question.groups[-1]
         schemes = find_schemes(longest.capacity, question.num_gpus, model, question.parallel, longest.sp_size)
         groups, rates = (tuple(getattr(scheme, each) for scheme in schemes) for each in ("group", "rates"))

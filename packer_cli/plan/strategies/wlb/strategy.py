@@ -78,8 +78,6 @@ class Wlb(Strategy):
         from packer_cli.plan.strategies.wlb.packers import AUTO
 
         found = Prediction(groups=question.groups)
-        if not question.groups:
-            return found
         group = question.groups[-1]
         has_room = getattr(question.packing_options, "s_max", None) == AUTO
         if not (question.wants_cost or (has_room and question.has_model)):

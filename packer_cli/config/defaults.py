@@ -1,0 +1,50 @@
+"""Defaults of options, of which some are others with some strategies."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pydantic import Field
+from pydantic.fields import FieldInfo
+
+from packer_cli.plan.strategies.registry import DEFAULT, STRATEGIES
+
+REQUIRED: Final = object()
+"""In place of a default."""
+
+
+class _OfStrategy:
+    """A default that is another with some strategies; `strategy` is validated before."""
+
+    def __init__(self, name: str, usual: Any) -> None:
+        self._name, self.usual = name, usual
+
+    def __call__(self, data: dict[str, Any]) -> Any:
+        return self.of(data.get("strategy", DEFAULT))
+
+    def of(self, strategy: str) -> Any:
+        return STRATEGIES[strategy].defaults.get(self._name, self.usual)
+
+
+def by_strategy(name: str, usual: Any, **rules: Any) -> Any:
+    """The `Field` of an option for which strategies have defaults of their own.
+
+    Args:
+        usual: the default of the others; `REQUIRED` for none.
+        rules: those of pydantic's `Field`.
+    """
+    shown = None if usual is REQUIRED else {"default": usual}
+    return Field(default_factory=_OfStrategy(name, usual), validate_default=True, json_schema_extra=shown, **rules)
+
+
+def default_of(field: FieldInfo, strategy: str | None = None) -> Any:
+    """The default of a field, without a strategy or with this one; `REQUIRED` if there is none."""
+    if isinstance(field.default_factory, _OfStrategy):
+        return field.default_factory.usual if strategy is None else field.default_factory.of(strategy)
+    return REQUIRED if field.is_required() else field.default
+
+
+def shown_default(field: FieldInfo) -> Any:
+    """Likewise, with None where there is none."""
+    default = default_of(field)
+    return None if default is REQUIRED else default

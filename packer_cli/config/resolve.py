@@ -1,0 +1,187 @@
+"""Plan options to the request of numbers that a strategy plans from; here, and nowhere else, their text is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from packer_cli.config.plan_options import PlanConfig
+from packer_cli.config.planned import PlannedConfig
+from packer_cli.errors import ConfigError
+from packer_cli.plan.core.attention_rates import AttentionRates, ShardingRule, parse_cp_sharding
+from packer_cli.plan.core.cost import parse_cost, require_exact
+from packer_cli.plan.core.groups import UNLIMITED, Group
+from packer_cli.plan.core.schedule import StepRules
+from packer_cli.plan.core.windows import parse_curriculum
+from packer_cli.plan.kernels.balance import parse_balance
+from packer_cli.plan.packing import REGISTRY, PackingOptions, parse_packing
+from packer_cli.plan.strategies.predict import digits
+from packer_cli.plan.strategies.protocol import PlanRequest, Question
+from packer_cli.plan.strategies.registry import STRATEGIES
+
+if TYPE_CHECKING:
+    from packer_cli.cost.models import GpuModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolved:
+    """The options of one plan."""
+
+    given: PlanConfig
+    """As the user gave them."""
+    config: PlannedConfig
+    """As the plan's file holds them."""
+    request: PlanRequest
+    """As the strategy takes them."""
+
+
+def resolve(given: PlanConfig) -> Resolved:
+    """Put numbers in place of what predicts them, and read what is text.
+
+    Predicted are `--cost profile`, the attention times of `--cp-sharding auto`, and what the strategy asks for.
+
+    Args:
+        given: with known groups.
+
+    Raises:
+        ConfigError, InputError, FormatError: an option does not fit the others, or `--profile`, or `--model` and
+            `--gpu`, do not say what to predict with.
+    """
+    if isinstance(given, PlannedConfig):
+        return read_planned(given)
+    strategy = STRATEGIES[given.strategy]
+    algorithm, options = _read_packing(given)
+    found = strategy.predict(
+        Question(
+            groups=given.groups,
+            num_gpus=given.gpus,
+            parallel=given.parallel,
+            packing_options=options,
+            wants_cost=given.cost == "profile"
+            or (strategy.predicts_cost and given.has_gpu_model and "cost" not in given.model_fields_set),
+            has_model=given.has_gpu_model,
+            load=partial(_load, given),
+        )
+    )
+    if any(linear <= 0 for _, linear, _ in found.rates or ()):
+        raise ConfigError(
+            f"--strategy {given.strategy} needs the time of a token, and the rows of the profile give none besides "
+            "that of attention; measure shorter lengths with hbpack profile, or give --model and --gpu"
+        )
+    packing = given.packing
+    if found.packing:
+        options = replace(options, **found.packing)
+        more = ",".join(f"{name}={value}" for name, value in found.packing.items())
+        packing = f"{packing}{',' if ':' in packing else ':'}{more}"
+    changes = {
+        "groups": found.groups,
+        "group_costs": found.rates,
+        "cost": given.cost if found.cost is None else str(found.cost),
+        "packing": packing,
+        "attention_pieces": _attention_pieces(given, found.groups),
+    }
+    config = PlannedConfig.model_construct(given.model_fields_set, **{**dict(given), **changes})
+    return Resolved(given=given, config=config, request=_request(config, algorithm, options))
+
+
+def read_planned(config: PlannedConfig, given: PlanConfig | None = None) -> Resolved:
+    """The options of a plan that is there.
+
+    Args:
+        given: those that stand for them where other plans are made, see `PlannedConfig.as_given`.
+    """
+    return Resolved(given=given or config, config=config, request=_request(config, *_read_packing(config)))
+
+
+def refuse_padded(config: PlanConfig) -> None:
+    """Raise ConfigError for a packing whose padded batches are only compared."""
+    packing = config.packing
+    algorithm = REGISTRY.get(packing.partition(":")[0])
+    if algorithm is not None and algorithm.is_padded:
+        raise ConfigError(
+            f"--packing {packing} makes padded batches, which hbpack only compares and never writes; run hbpack "
+            f"compare --algorithms {packing}/none@longest, or give another packing, such as none for one sample a row"
+        )
+
+
+def _read_packing(config: PlanConfig) -> tuple[Any, PackingOptions]:
+    """The packing, one without effect where the strategy has none, and its options."""
+    with _naming("--packing"):
+        return parse_packing(config.packing, STRATEGIES[config.strategy].packings() or REGISTRY)
+
+
+def _load(config: PlanConfig, what: str, *, for_memory: bool = False) -> GpuModel:
+    from packer_cli.config.gpu_model import load_gpu_model, require_memory  # Only predictions need the cost model.
+
+    if for_memory:
+        require_memory(config, config.gpus)
+    return load_gpu_model(config, config.gpus, what)
+
+
+def _attention_pieces(config: PlanConfig, groups: Sequence[Group]) -> tuple[tuple[int, int, float], ...] | None:
+    """What the profile says of the time of attention, if `--cp-sharding auto` asks for it."""
+    has_cp = config.layout.cp > 1 or any(group.cp_size > 1 for group in groups)
+    if not has_cp or config.cp_sharding != "auto" or config.profile is None:
+        return None
+    from packer_cli.config.gpu_model import read_profile
+
+    return tuple((row.queries, row.keys, digits(row.seconds)) for row in read_profile(config.profile).pieces) or None
+
+
+def _request(config: PlannedConfig, algorithm: Any, options: PackingOptions) -> PlanRequest:
+    """The request, of a packing that is read."""
+    if algorithm.needs_split and config.overflow != "split":
+        raise ConfigError(
+            f"--packing: packing {algorithm.name!r} cuts what is longer than the greatest capacity, so it needs "
+            f"--overflow split, not {config.overflow}; give that, or packing bfd"
+        )
+    with _naming("--balance"):
+        balance = parse_balance(config.balance)
+    with _naming("--cost"):
+        linear = parse_cost(config.cost).linear_tokens
+        longest = config.groups[-1]
+        most = replace(longest, capacity=options.capacity(longest.capacity))
+        require_exact(linear, (*config.groups, most), config.gpus)
+    with _naming("--cp-sharding"):
+        choice, rho = parse_cp_sharding(config.cp_sharding)
+    pieces = config.attention_pieces
+    attention = AttentionRates.measured(pieces) if pieces else AttentionRates.assumed(rho)
+    with _naming("--curriculum"):
+        windows = parse_curriculum(config.curriculum, config.groups[-1].capacity, config.curriculum_steps)
+    steps = StepRules(
+        global_tokens=config.global_tokens,
+        curriculum_steps=0 if windows else config.curriculum_steps,
+        mix=config.step_mix,
+        windows=windows,
+    )
+    with _naming("--packing"):
+        return PlanRequest(
+            strategy=STRATEGIES[config.strategy],
+            groups=config.groups,
+            num_gpus=config.gpus,
+            algorithm=algorithm,
+            packing_options=options,
+            steps=steps,
+            epochs=config.epochs,
+            seed=config.seed,
+            balance=balance,
+            fill=config.fill,
+            linear=linear,
+            lockstep=1 if config.lockstep == "1" else None,
+            rates=config.group_costs,
+            sharding=ShardingRule(choice=choice, rates=attention),
+            mask=config.mask,
+            max_samples=config.max_samples or UNLIMITED,
+        )
+
+
+@contextmanager
+def _naming(option: str) -> Iterator[None]:
+    """Say which option a ValueError is about."""
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigError(f"{option}: {error}") from None
