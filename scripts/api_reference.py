@@ -50,6 +50,8 @@ LOADER_INTRO = (
     "[resume.md](resume.md) how to resume."
 )
 PATHS = {"chat_template", "model", "profile", "tokenizer"}
+OBJECTS = {"strategy": {"Strategy"}, "packing": {"PackingAlgorithm", "Callable[..., Any]"}}
+"""What may be given as an object, too."""
 TYPES = {"integer": "int", "number": "float", "string": "str", "boolean": "bool", "null": "None"}
 MARK = "<!-- The rest is generated from the docstrings by `make docs`. -->\n"
 
@@ -62,8 +64,12 @@ def api_options() -> str:
         "from __future__ import annotations",
         "",
         "import os",
-        "from collections.abc import Mapping, Sequence",
-        "from typing import Any, Literal, TypedDict",
+        "from collections.abc import Callable, Mapping, Sequence",
+        "from typing import TYPE_CHECKING, Any, Literal, TypedDict",
+        "",
+        "if TYPE_CHECKING:",
+        "    from packer_cli.plan.packing import PackingAlgorithm",
+        "    from packer_cli.plan.strategies.protocol import Strategy",
     ]
     names = {model: name for name, model in OPTIONS.items()}
     for name, model in OPTIONS.items():
@@ -160,6 +166,7 @@ def own_options(model: type[BaseModel]) -> dict[str, tuple[str, str, str]]:
         if name in inherited or name not in schema or name == "inputs":
             continue
         kinds = {*_types(schema[name]), *(["os.PathLike[str]"] if name in PATHS else [])} - {"None"}
+        kinds |= OBJECTS.get(name, set())
         shown = shown_default(field)
         default = "" if shown is None else repr(shown)
         text = re.sub(r"--([a-z][a-z-]+)", lambda flag: f"`{flag[1].replace('-', '_')}`", field.description or "")

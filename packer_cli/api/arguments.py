@@ -17,6 +17,7 @@ from packer_cli.config.defaults import shown_default
 from packer_cli.config.messages import option_name
 from packer_cli.errors import ConfigError, InputError
 from packer_cli.plan.strategies.registry import STRATEGIES
+from packer_cli.plugins import Registry
 from packer_cli.remote.names import as_path
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ def takes(*models: type[BaseModel]) -> Callable[[F], F]:
             for name in options:
                 if name not in known and name not in by_field:
                     raise ConfigError(f"{function.__name__}() has no option {name!r}{_suggestion(name, known)}")
-            return function(*arguments, **{name: plain(value) for name, value in options.items()})
+            given = {name: plain(_named(name, value)) for name, value in options.items()}
+            return function(*arguments, **given)
 
         checked.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
         return cast("F", checked)
@@ -75,6 +77,24 @@ def takes(*models: type[BaseModel]) -> Callable[[F], F]:
 def python_name(field: str) -> str:
     """The name of an option in Python: that of the command line, with `_`."""
     return option_name(field).removeprefix("--").replace("-", "_")
+
+
+def _named(option: str, value: Any) -> Any:
+    """The name of a strategy or packing that was given as an object; another value as it is."""
+    if option not in ("strategy", "packing") or value is None or isinstance(value, str):
+        return value
+    from packer_cli.plan.packing import REGISTRY  # Loads numba.
+
+    registry: Registry[Any] = STRATEGIES if option == "strategy" else REGISTRY
+    name = getattr(value, "name", None) or getattr(value, "__name__", type(value).__name__).replace("_", "-")
+    return registry.add(name, value)
+
+
+def listed(option: str, value: Any) -> str | None:
+    """Text that names several strategies or packings, of a list that may hold objects, too."""
+    if value is None or isinstance(value, str):
+        return value
+    return ",".join(_named(option, each) for each in value)
 
 
 def plain(value: Any) -> Any:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Unpack
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Unpack
 
-from packer_cli.api.arguments import Inputs, config_of, corpus_of, is_paths, path_names, samples_of, takes
+from packer_cli.api.arguments import Inputs, config_of, corpus_of, is_paths, listed, path_names, samples_of, takes
 from packer_cli.config import PlanConfig, TokenizeConfig
 from packer_cli.config.run_options import BoundConfig, WorkersConfig
 
 if TYPE_CHECKING:
     from packer_cli.api.options import BoundOptions, PlanOptions, TokenizeOptions, WorkersOptions
     from packer_cli.api.results import Comparison
+    from packer_cli.plan.packing import PackingAlgorithm
+    from packer_cli.plan.strategies.protocol import Strategy
 
     class _Options(PlanOptions, TokenizeOptions, BoundOptions, WorkersOptions, total=False): ...
 
@@ -19,8 +22,8 @@ if TYPE_CHECKING:
 def compare(
     lengths: Inputs,
     *,
-    algorithms: str | None = None,
-    strategies: str | None = None,
+    algorithms: str | Sequence[str | PackingAlgorithm | Callable[..., Any]] | None = None,
+    strategies: str | Sequence[str | Strategy] | None = None,
     sort: str | None = None,
     **options: Unpack[_Options],
 ) -> Comparison:
@@ -31,8 +34,10 @@ def compare(
 
     Args:
         lengths: as `plan` takes them; or, with `tokenizer`, a corpus as `pack` takes it.
-        algorithms: only these rows: `[PACKING][/BALANCE][@longest],...`, such as `"isf,bfd,/window:8"`.
-        strategies: only a row for each of these values of `strategy`, or `"all"`.
+        algorithms: only these rows: `[PACKING][/BALANCE][@longest],...`, such as `"isf,bfd,/window:8"`; or a list, in
+            which objects may stand for packings.
+        strategies: only a row for each of these values of `strategy`, or `"all"`; or a list, in which objects may
+            stand for strategies.
         sort: a column of the table, such as `"abr"`; `"-abr"` sorts in descending order.
         options: those of a plan, of a corpus, `bound` and `workers`.
 
@@ -51,6 +56,13 @@ def compare(
 
     source = path_names(lengths) if is_paths(lengths) else samples_of(lengths)
     found = run_compare(
-        source, corpus, config, algorithms, workers, strategies=strategies, sort=sort, by_program=by_program
+        source,
+        corpus,
+        config,
+        listed("packing", algorithms),
+        workers,
+        strategies=listed("strategy", strategies),
+        sort=sort,
+        by_program=by_program,
     )
     return Comparison(**vars(found))

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+if TYPE_CHECKING:
+    from packer_cli.plan.packing import PackingAlgorithm
+    from packer_cli.plan.strategies.protocol import Strategy
 
 
 class GpuOptions(TypedDict, total=False):
@@ -36,7 +40,7 @@ class AutoGroupsOptions(GpuOptions, total=False):
 class PlanOptions(AutoGroupsOptions, total=False):
     """Lengths to plan."""
 
-    strategy: Literal["balanced", "hbp", "naive", "longalign", "flexsp", "wlb", "hydraulis"] | None
+    strategy: str | Strategy | Literal["balanced", "hbp", "naive", "longalign", "flexsp", "wlb", "hydraulis"] | None
     """Whose plan: `balanced`: hbpack's; `hbp`: HBP's, to the letter; `naive`: HBP's baseline, with the longest group
     alone; `longalign`: LongAlign's sorted batches, with the longest group alone; `flexsp`: FlexSP's mixed SP degrees;
     `wlb`: WLB-LLM's steps of even micro-batches; `hydraulis`: Hydraulis's pipelines of unlike tp, cp, pp. It sets the
@@ -55,7 +59,7 @@ class PlanOptions(AutoGroupsOptions, total=False):
     them from the lengths with `model` and `gpu`, or `profile`."""
     gpus: int | None
     """Number of GPUs that train."""
-    packing: str | None
+    packing: str | PackingAlgorithm | Callable[..., Any] | None
     """Packing algorithm with its options, such as isf:rounds=10."""
     fill: Literal["balanced", "greedy", "longest"] | None
     """Which short samples fill long packs: `balanced`: those that even out attention work; `greedy`: all that fit, in
@@ -109,7 +113,7 @@ class TokenizeOptions(TypedDict, total=False):
     """Folder, tokenizer.json, SentencePiece .model, vocab.json beside merges.txt, or a hub name."""
     tokenizer_backend: Literal["auto", "gigatoken", "tokenizers"] | None
     """Library that encodes; `auto` is gigatoken if it can load the tokenizer, checked against tokenizers."""
-    schema: Literal["auto", "messages", "alpaca", "prompt-completion", "text", "tokens"] | None
+    schema: str | Literal["auto", "messages", "alpaca", "prompt-completion", "text", "tokens"] | None
     """Shape of the records; `auto` detects it for each record."""
     chat_template: str | os.PathLike[str] | None
     """Template to use instead of the tokenizer's own: a Jinja file (or text), or a name: chatml, gemma3, llama3,

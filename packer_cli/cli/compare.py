@@ -16,7 +16,7 @@ from packer_cli.cli.options import (
     model_options,
     workers_option,
 )
-from packer_cli.cli.param_types import Text, columns, strategies
+from packer_cli.cli.param_types import Text, columns, compared
 from packer_cli.config import PlanConfig, TokenizeConfig
 from packer_cli.errors import RunError
 from packer_cli.panels import Panel
@@ -45,7 +45,7 @@ from packer_cli.panels import Panel
 @option(
     "--strategies",
     metavar="all|NAME,...",
-    type=Text(strategies),
+    type=Text(compared),
     help="Only a row for each of these values of --strategy, on the same groups and GPUs.",
 )
 @option(

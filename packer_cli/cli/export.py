@@ -8,7 +8,7 @@ from packer_cli.cli.array_ids import array_ids
 from packer_cli.cli.command import Choice, Command, json_option, option
 from packer_cli.cli.options import config_option, engine_option, output_option, shard_option, workers_option
 from packer_cli.cli.param_types import Folder, Text
-from packer_cli.export.formats import FORMATS, ORDERS
+from packer_cli.export.formats import FORMATS, ORDERS, format_names
 from packer_cli.format.epochs import MAX_EPOCH
 from packer_cli.remote.names import as_path
 
@@ -26,7 +26,7 @@ from packer_cli.remote.names import as_path
 @option(
     "--to",
     "format_name",
-    type=Text(lambda: FORMATS),
+    type=Text(format_names),
     required=True,
     metavar="FORMAT",
     help=f"Format to write: {', '.join(FORMATS)}.",

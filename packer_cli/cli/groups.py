@@ -17,7 +17,7 @@ from packer_cli.config import AUTO, AutoGroupsConfig, GpuConfig, PlanConfig, Tok
 from packer_cli.config.defaults import default_of
 from packer_cli.errors import ConfigError
 from packer_cli.panels import Panel
-from packer_cli.plan.strategies.registry import DEFAULT, STRATEGIES
+from packer_cli.plan.strategies.registry import DEFAULT
 from packer_cli.sizes import counted
 
 _OF_PLAN = {"strategy", "gpus", "overflow", "global_tokens", "seed"}
@@ -65,7 +65,7 @@ def command(as_json: bool, workers: int | None, **values: Any) -> None:
     """
     config = validate(PlanConfig, {**values, "groups": AUTO})
     corpus = corpus_of(values["inputs"], values)
-    if STRATEGIES[config.strategy].finds_layouts:
+    if config.planner.finds_layouts:
         for option in ("group_algorithm", "max_groups"):
             if is_typed(option) and getattr(config, option) != default_of(PlanConfig.model_fields[option]):
                 raise ConfigError(

@@ -8,11 +8,22 @@ from typing import Any, Literal
 
 import click
 from click.core import ParameterSource
-from pydantic import BaseModel
+from pydantic import BaseModel, WithJsonSchema
 from pydantic.fields import FieldInfo
 
 from packer_cli.cli.command import Choice, Option, option
-from packer_cli.cli.param_types import OutputFolder, Text, Value, balances, curricula, gpus, packings, words_of
+from packer_cli.cli.param_types import (
+    OutputFolder,
+    Text,
+    Value,
+    balances,
+    curricula,
+    gpus,
+    packings,
+    shapes,
+    strategies,
+    words_of,
+)
 from packer_cli.config import AUTO, load_config_file, show_value
 from packer_cli.config.defaults import REQUIRED, default_of, shown_default
 from packer_cli.errors import ConfigError, did_you_mean
@@ -46,6 +57,8 @@ _METAVARS = {
     "parallel": "tp=N,cp=N,pp=N",
 }
 _REGISTRIES = {
+    "strategy": strategies,
+    "record_schema": shapes,
     "packing": packings,
     "balance": balances,
     "curriculum": curricula,
@@ -205,8 +218,9 @@ def _option(name: str, field: FieldInfo, is_optional: bool) -> Decorator:
         return click.option(
             declaration, name, cls=_FromModel, panel=panel, default=default, show_default=True, help=text
         )
-    choices = _choices(field.annotation)
+    choices, names = _choices(field.annotation), _own_names(field)
     kind: click.ParamType[Any] = Choice(choices) if choices else _kind(name)
+    metavar = f"[{'|'.join(names)}]" if names else _METAVARS.get(name, "N")
     if _METAVARS.get(name) == "BYTES":
         default = f"{default >> 20}MiB"
     return click.option(
@@ -218,7 +232,7 @@ def _option(name: str, field: FieldInfo, is_optional: bool) -> Decorator:
         is_needed=default_of(field) is REQUIRED and not is_optional,
         default=None if default is None else str(default),
         show_default=default is not None,
-        metavar=None if choices else _METAVARS.get(name, "N"),
+        metavar=None if choices else metavar,
         help=text,
     )
 
@@ -228,6 +242,12 @@ def _kind(name: str) -> Value:
     if metavar in ("PATH", "FILE", "FILE|NAME"):
         return Value()
     return Value(_REGISTRIES.get(name, words_of(metavar)))
+
+
+def _own_names(field: FieldInfo) -> list[str]:
+    """Of an option that also takes names of other packages."""
+    of = next((each.json_schema for each in field.metadata if isinstance(each, WithJsonSchema)), None) or {}
+    return list(of.get("anyOf", [{}])[0].get("enum", ()))
 
 
 def _choices(annotation: Any) -> list[str]:

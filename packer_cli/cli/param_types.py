@@ -116,7 +116,21 @@ def packings() -> Iterable[str]:
     """Packing algorithms."""
     from packer_cli.plan.packing import REGISTRY
 
-    return REGISTRY
+    return REGISTRY.names()
+
+
+def strategies() -> Iterable[str]:
+    """Values of `--strategy`."""
+    from packer_cli.plan.strategies.registry import STRATEGIES
+
+    return STRATEGIES.names()
+
+
+def shapes() -> Iterable[str]:
+    """Values of `--schema`."""
+    from packer_cli.corpus.records import SHAPES
+
+    return ("auto", *SHAPES.names())
 
 
 def balances() -> Iterable[str]:
@@ -140,12 +154,11 @@ def gpus() -> Iterable[str]:
     return PRESETS
 
 
-def strategies() -> Iterable[str]:
+def compared() -> Iterable[str]:
     """Values of `--strategies`."""
     from packer_cli.compare.rows import ALL, PADDED
-    from packer_cli.plan.strategies.registry import STRATEGIES
 
-    return (ALL, *STRATEGIES, PADDED)
+    return (ALL, *strategies(), PADDED)
 
 
 def columns() -> Iterable[str]:

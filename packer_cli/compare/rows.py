@@ -14,7 +14,7 @@ from typing import Any
 
 from packer_cli.config import PlannedConfig
 from packer_cli.config.auto_groups import GIVE
-from packer_cli.config.resolve import Resolved, read_planned, resolve
+from packer_cli.config.resolve import Resolved, resolve
 from packer_cli.config.strategies import refusal, unsupported
 from packer_cli.engine.progress import say
 from packer_cli.errors import ConfigError, did_you_mean
@@ -22,6 +22,7 @@ from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY, PackingAlgorithm, find_packing
 from packer_cli.plan.strategies.protocol import PlanRequest
 from packer_cli.plan.strategies.registry import STRATEGIES
+from packer_cli.plugins import OBJECT
 
 FORM = "[PACKING][/BALANCE][@longest], such as bfd, /window:8+refine or isf:rounds=10/none@longest"
 BALANCES = tuple(
@@ -68,6 +69,11 @@ class Row:
     def request(self) -> PlanRequest:
         """The same, as numbers."""
         return self.plan.request
+
+    @property
+    def is_of_process(self) -> bool:
+        """Whether its strategy or packing is an object that only this process has."""
+        return OBJECT in (self.config.packages or {}).values()
 
     @property
     def has_time_limit(self) -> bool:
@@ -152,7 +158,7 @@ def strategy_rows(text: str, base: Resolved) -> list[Row]:
                 names.remove(name)
                 say(f"{name} is left out: it needs {' and '.join(needs)}")
         for name in [name for name in names if name in STRATEGIES]:
-            option = unsupported(name, config.restrictions)
+            option = unsupported(name, config)
             if option:
                 names.remove(name)
                 say(f"{name} is left out: it does not support {option}")
@@ -163,7 +169,7 @@ def strategy_rows(text: str, base: Resolved) -> list[Row]:
             raise ConfigError(
                 f"--strategies: {name!r} is not a strategy{did_you_mean(name, known)}; known: {', '.join(known)}"
             )
-        why = refusal(name, config.restrictions)
+        why = refusal(name, config)
         if why:
             raise ConfigError(f"--strategies: {why}")
         try:
@@ -173,7 +179,7 @@ def strategy_rows(text: str, base: Resolved) -> list[Row]:
                 raise
             say(f"{name} is left out: {str(error).removeprefix(f'--strategy {name}: ')}")
             continue
-        note = STRATEGIES[name].summary
+        note = own.request.strategy.summary
         if own.config.cost != base.config.cost:
             note += f"; its imbalance is of --cost {own.config.cost}"
         rows.append(Row(name=name, kind="strategy", plan=own, note=note))
@@ -224,7 +230,7 @@ def _make_row(base: Resolved, kind: str, packing: str, balance: str, *, is_longe
     if algorithm.needs_split and config.overflow != "split":
         changes["overflow"] = "split"
         note = f"{algorithm.name} needs --overflow split"
-    plan = read_planned(config.model_copy(update=changes))
+    plan = base.changed(**changes)
     return Row(name=_name(plan, base), kind=kind, plan=plan, note=note)
 
 

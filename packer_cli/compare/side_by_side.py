@@ -19,7 +19,7 @@ from packer_cli.compare.rows import Row
 from packer_cli.compare.savings import Savings, savings
 from packer_cli.config import PlanConfig
 from packer_cli.config.effects import without_effect
-from packer_cli.engine.isolated import Failed, run_isolated
+from packer_cli.engine.isolated import Failed, attempt, run_isolated
 from packer_cli.engine.progress import progress_bar
 from packer_cli.format.choice import GroupChoice
 from packer_cli.format.metrics import SampleCounts
@@ -160,8 +160,8 @@ def compare(
     with tempfile.TemporaryDirectory(prefix="hbpack-compare-") as name, progress_bar("Planning", unit="rows") as bar:
         folder = Path(name)
         save_samples(samples, folder)
-        tasks = [
-            RowTask(
+        tasks = {
+            i: RowTask(
                 request=rows[i].request,
                 overflow=rows[i].config.overflow,
                 folder=folder,
@@ -170,10 +170,14 @@ def compare(
                 by_program=by_program,
             )
             for i in order
-        ]
+        }
+        elsewhere = [i for i in order if not rows[i].is_of_process]
         bar(0, len(rows))
-        for number, outcome in run_isolated(row_figures, tasks, workers, [PRELOAD]):
-            outcomes[order[number]] = outcome
+        for number, outcome in run_isolated(row_figures, [tasks[i] for i in elsewhere], workers, [PRELOAD]):
+            outcomes[elsewhere[number]] = outcome
+            bar(len(outcomes), len(rows))
+        for i in tasks.keys() - outcomes.keys():
+            outcomes[i] = attempt(row_figures, tasks[i])
             bar(len(outcomes), len(rows))
     return Comparison(
         predicted_with=simulator.model.origin if simulator else None,

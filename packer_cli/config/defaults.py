@@ -23,7 +23,8 @@ class _OfStrategy:
         return self.of(data.get("strategy", DEFAULT))
 
     def of(self, strategy: str) -> Any:
-        return STRATEGIES[strategy].defaults.get(self._name, self.usual)
+        found = STRATEGIES.get(strategy)  # None where a plan is read without the package that it was made with.
+        return self.usual if found is None else found.defaults.get(self._name, self.usual)
 
 
 def by_strategy(name: str, usual: Any, **rules: Any) -> Any:

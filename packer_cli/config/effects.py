@@ -9,7 +9,6 @@ from packer_cli.config.auto_groups import AutoGroupsConfig, GpuConfig
 from packer_cli.config.messages import option_name
 from packer_cli.config.plan_options import AUTO, PlanConfig
 from packer_cli.errors import ConfigError
-from packer_cli.plan.strategies.registry import STRATEGIES
 
 OF_AUTO = AutoGroupsConfig.model_fields.keys() - GpuConfig.model_fields.keys() - {"parallel"}
 
@@ -25,7 +24,7 @@ def refuse_without_effect(config: PlanConfig, given: Collection[str] | None = No
     Args:
         given: names of fields; None for those that the options say were given. A plan that was read names all.
     """
-    strategy = STRATEGIES[config.strategy]
+    strategy = config.planner
     found = _idle_refine(config) | dict(strategy.idle_parts(config)) | without_effect(config)
     _refuse(config.model_fields_set if given is None else given, found)
 
@@ -47,7 +46,7 @@ def without_effect(config: PlanConfig, *, was_auto: bool = False) -> dict[str, s
     Args:
         was_auto: whether the groups are those that were chosen.
     """
-    strategy = STRATEGIES[config.strategy]
+    strategy = config.planner
     own_way = f"has no effect on --strategy {config.strategy}, which packs in its own way; leave it out"
     found = dict.fromkeys(strategy.ignores, own_way)
     has_cp = config.layout.cp > 1 or any(group.cp_size > 1 for group in config.groups)

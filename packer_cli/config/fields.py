@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from packer_cli.sizes import parse_bytes, parse_tokens
 
@@ -23,3 +24,8 @@ class Model(BaseModel):
     """Options: none may change, and none is unknown."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, defer_build=True)
+
+
+def or_another(own: Iterable[str]) -> WithJsonSchema:
+    """The schema of a name: one of hbpack's own, or one that another package brings."""
+    return WithJsonSchema({"anyOf": [{"enum": list(own)}, {"type": "string"}]})

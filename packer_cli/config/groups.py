@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from packer_cli.config.messages import rule
 from packer_cli.format.layout import ONE_GPU, Layout
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.strategies.registry import STRATEGIES
+from packer_cli.plan.strategies.protocol import Strategy
 from packer_cli.sizes import parse_integer, parse_tokens
 
 _group = TypeAdapter(Group)
@@ -142,37 +142,37 @@ def _multiple(align: int | str, degree: int) -> int:
 
 
 def choose_groups(
-    groups: Sequence[Group], strategy: str, align: int | str | None, *, given: Sequence[Group]
+    groups: Sequence[Group], strategy: Strategy, align: int | str | None, *, given: Sequence[Group]
 ) -> tuple[Group, ...]:
     """The groups that a strategy uses, aligned; the capacities of those given stand."""
-    of_strategy = STRATEGIES[strategy]
-    chosen = of_strategy.groups(groups)
-    return chosen if align is None else with_align(chosen, given, align, mixed=of_strategy.mixes_layouts)
+    chosen = strategy.groups(groups)
+    return chosen if align is None else with_align(chosen, given, align, mixed=strategy.mixes_layouts)
 
 
-def used_groups(given: Sequence[Group], strategy: str) -> tuple[Group, ...]:
+def used_groups(given: Sequence[Group], strategy: Strategy) -> tuple[Group, ...]:
     """Those of the given groups that decide what a strategy plans with, as it takes them."""
-    find = STRATEGIES[strategy].groups
-    used = find(given)
+    used = strategy.groups(given)
     kept = [*given[:-1], next(group for group in used if group.capacity == given[-1].capacity)]
     for group in given[:-1]:
         others = [each for each in kept if each != group]
-        if group not in used and find(others) == used:
+        if group not in used and strategy.groups(others) == used:
             kept = others
     return tuple(kept)
 
 
-def require_all_used(given: Sequence[Group], strategy: str) -> None:
+def require_all_used(given: Sequence[Group], strategy: Strategy) -> None:
     """Raise ValueError for groups that the strategy does not use, or uses otherwise than they say."""
     kept = used_groups(given, strategy)
     if given[-1] != kept[-1]:
-        raise ValueError(f"{given[-1]}: checkpointed layers have no effect on --strategy {strategy}; give {kept[-1]}")
+        raise ValueError(
+            f"{given[-1]}: checkpointed layers have no effect on --strategy {strategy.name}; give {kept[-1]}"
+        )
     unused = [str(group) for group in given if group not in kept]
     if unused:
-        used = STRATEGIES[strategy].groups(given)
+        used = strategy.groups(given)
         has, them = ("has", "it") if len(unused) == 1 else ("have", "them")
         alone = " alone" if len(used) == 1 else ""
         raise ValueError(
-            f"{', '.join(unused)} {has} no effect on --strategy {strategy}, which uses "
+            f"{', '.join(unused)} {has} no effect on --strategy {strategy.name}, which uses "
             f"{','.join(map(str, used))}{alone}; leave {them} out"
         )

@@ -5,14 +5,27 @@ The JSON Schema in `schemas/config.schema.json` is generated from `PackConfig`.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
-from packer_cli.config.fields import Bytes, Model
+from packer_cli.config.fields import Bytes, Model, or_another
 from packer_cli.config.loss_on import read_loss_on
 from packer_cli.config.plan_options import PlanConfig
+from packer_cli.corpus.types import RecordSchema
 from packer_cli.panels import Panel
+from packer_cli.plugins import unknown
+
+_SCHEMAS = ("auto", *get_args(RecordSchema))
+
+
+def _known_schema(name: str) -> str:
+    if name not in _SCHEMAS:
+        from packer_cli.corpus.records import SHAPES  # Only records of another package's shape need it before.
+
+        if name not in SHAPES:
+            raise ValueError(unknown("record schema", name, ("auto", *SHAPES.names())))
+    return name
 
 
 class TokenizeConfig(Model):
@@ -25,9 +38,7 @@ class TokenizeConfig(Model):
     """Folder, tokenizer.json, SentencePiece .model, vocab.json beside merges.txt, or a hub name."""
     tokenizer_backend: Annotated[Literal["auto", "gigatoken", "tokenizers"], Panel.TOKENS] = "auto"
     """Library that encodes; `auto` is gigatoken if it can load the tokenizer, checked against tokenizers."""
-    record_schema: Annotated[
-        Literal["auto", "messages", "alpaca", "prompt-completion", "text", "tokens"], Panel.TOKENS
-    ] = "auto"
+    record_schema: Annotated[str, AfterValidator(_known_schema), or_another(_SCHEMAS), Panel.TOKENS] = "auto"
     """Shape of the records; `auto` detects it for each record."""
     chat_template: Annotated[str | None, Panel.TOKENS] = None
     """Template to use instead of the tokenizer's own: a Jinja file (or text), or a name: chatml, gemma3, llama3,

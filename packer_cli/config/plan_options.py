@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from packer_cli.config.auto_groups import AutoGroupsConfig
-from packer_cli.config.defaults import REQUIRED, by_strategy, default_of
-from packer_cli.config.fields import StepTokens
+from packer_cli.config.defaults import REQUIRED, by_strategy
+from packer_cli.config.fields import StepTokens, or_another
 from packer_cli.config.groups import (
     choose_groups,
     read_align,
@@ -25,7 +25,8 @@ from packer_cli.config.strategies import refusal
 from packer_cli.format.layout import ONE_GPU
 from packer_cli.panels import Panel
 from packer_cli.plan.core.groups import Group, divisors, require_aligned
-from packer_cli.plan.strategies.registry import DEFAULT, STRATEGIES
+from packer_cli.plan.strategies.protocol import Strategy
+from packer_cli.plan.strategies.registry import DEFAULT, STRATEGIES, find_strategy
 from packer_cli.sizes import counted, format_tokens
 
 AUTO = "auto"
@@ -40,10 +41,14 @@ def _describe() -> str:
     return f"Whose plan: {whose}. It sets the defaults of other options, such as --packing and --balance. {details}"
 
 
+def _known(name: str) -> str:
+    return find_strategy(name).name
+
+
 class PlanConfig(AutoGroupsConfig):
     """Lengths to plan."""
 
-    strategy: Annotated[Literal[*STRATEGIES], Panel.PACKING] = Field(  # type: ignore[valid-type]
+    strategy: Annotated[str, AfterValidator(_known), or_another(STRATEGIES), Panel.PACKING] = Field(
         default=DEFAULT, description=_describe()
     )
     align: Annotated[Align, Panel.PACKING] = None
@@ -102,20 +107,25 @@ class PlanConfig(AutoGroupsConfig):
     """Seed for everything random."""
 
     @property
+    def planner(self) -> Strategy:
+        """The strategy."""
+        return find_strategy(self.strategy)
+
+    @property
     def is_auto(self) -> bool:
         """Whether the groups are still to be chosen."""
         return not self.groups
 
     def with_groups(self, groups: Sequence[Group]) -> PlanConfig:
         """The options with those of these groups that the strategy uses."""
-        if not STRATEGIES[self.strategy].finds_layouts:  # It has degrees of its own.
+        if not self.planner.finds_layouts:  # It has degrees of its own.
             groups = with_parallel(groups, self.layout)
-        return self.model_copy(update={"groups": choose_groups(groups, self.strategy, self.align, given=())})
+        return self.model_copy(update={"groups": choose_groups(groups, self.planner, self.align, given=())})
 
     def not_for(self, name: str) -> set[str]:
         """Options that do not go over to another strategy."""
-        has_other_packings = STRATEGIES[name].packings() != STRATEGIES[self.strategy].packings()
-        return {*STRATEGIES[name].ignores, *(["packing"] if has_other_packings else [])}
+        other = find_strategy(name)
+        return {*other.ignores, *(["packing"] if other.packings() is not self.planner.packings() else [])}
 
     def with_strategy(self, name: str) -> PlanConfig:
         """The options that were given, for another strategy.
@@ -124,7 +134,7 @@ class PlanConfig(AutoGroupsConfig):
             ConfigError: they do not fit it.
         """
         given = {field: getattr(self, field) for field in self.model_fields_set - self.not_for(name)}
-        groups = used_groups(self.groups, name) if self.groups else AUTO
+        groups = used_groups(self.groups, find_strategy(name)) if self.groups else AUTO
         config = validate(PlanConfig, {**given, "strategy": name, "groups": groups})
         return config if self.is_auto else config.with_groups(self.groups)
 
@@ -149,59 +159,60 @@ class PlanConfig(AutoGroupsConfig):
         is_sorted = all(a.capacity < b.capacity for a, b in pairwise(groups))  # Else `_check_groups` refuses them.
         if not groups or not is_sorted or not {"strategy", "align", "parallel"} <= info.data.keys():
             return groups
-        if not STRATEGIES[info.data["strategy"]].finds_layouts:
+        planner = STRATEGIES[info.data["strategy"]]
+        if not planner.finds_layouts:
             groups = with_parallel(groups, info.data["parallel"] or ONE_GPU)
-        require_all_used(groups, info.data["strategy"])
-        return choose_groups(groups, info.data["strategy"], info.data["align"], given=groups)
-
-    @property
-    def restrictions(self) -> dict[str, Any]:
-        """Options that not every strategy supports, where they differ from the default."""
-        names = {option for strategy in STRATEGIES.values() for option in strategy.lacks}
-        fields = type(self).model_fields
-        return {name: getattr(self, name) for name in names if getattr(self, name) != default_of(fields[name])}
+        require_all_used(groups, planner)
+        return choose_groups(groups, planner, info.data["align"], given=groups)
 
     @model_validator(mode="after")
-    def _check_mask(self) -> PlanConfig:
-        why = refusal(self.strategy, self.restrictions)
+    def _check(self) -> PlanConfig:
+        why = refusal(self.strategy, self)
         if why:
             raise ValueError(f"--strategy: {why}")
+        self._check_mask()
+        self._check_steps()
+        self._check_groups()
+        return self
+
+    def _check_mask(self) -> None:
         if self.mask == "causal" and (self.align not in (None, 1) or any(group.align > 1 for group in self.groups)):
             raise ValueError(
                 "--align pads each sample, but with --mask causal a whole row is one segment; leave one of them out"
             )
         if self.mask == "causal" and self.is_auto:
             raise ValueError("--groups auto predicts the time of --mask document; name the groups for --mask causal")
-        return self
 
-    @model_validator(mode="after")
-    def _check_lockstep(self) -> PlanConfig:
-        if "tokens of a step" in STRATEGIES[self.strategy].needs and self.global_tokens is None:
+    def _check_steps(self) -> None:
+        if "tokens of a step" in self.planner.needs and self.global_tokens is None:
             raise ValueError(
                 f"--strategy {self.strategy} needs --global-tokens: it divides each step's samples among pipelines"
             )
-        is_read = "lockstep" not in STRATEGIES[self.strategy].ignores
+        is_read = "lockstep" not in self.planner.ignores
         if self.lockstep == "1" and self.global_tokens is None and is_read:
             raise ValueError(
                 "--lockstep 1 needs --global-tokens: replicas run freely until a step ends, and without it every "
                 "iteration is a step"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _check_groups(self) -> PlanConfig:
-        self._require_rising()
+    def _check_groups(self) -> None:
+        capacities = [group.capacity for group in self.groups]
+        if sorted(set(capacities)) != capacities:
+            remedy = "sort them" if len(set(capacities)) == len(capacities) else "leave one of the equal ones out"
+            raise ValueError(
+                f"groups must have rising capacities, got {','.join(map(format_tokens, capacities))}; {remedy}"
+            )
         for group in self.groups:
             require_aligned(group)
-        if STRATEGIES[self.strategy].finds_layouts:
-            return self
+        if self.planner.finds_layouts:
+            return
         of_replica = self.layout.num_gpus
-        if (self.is_auto or STRATEGIES[self.strategy].mixes_layouts) and self.gpus % of_replica:
+        if (self.is_auto or self.planner.mixes_layouts) and self.gpus % of_replica:
             raise ValueError(
                 f"a replica has {of_replica} GPUs ({self.layout}), which must divide the number of GPUs, {self.gpus}; "
                 f"choose lower degrees, or a multiple of {of_replica} GPUs"
             )
-        if STRATEGIES[self.strategy].mixes_layouts:
+        if self.planner.mixes_layouts:
             largest = max((group.num_gpus for group in self.groups), default=1)
             if largest > self.gpus:
                 raise ValueError(
@@ -215,7 +226,7 @@ class PlanConfig(AutoGroupsConfig):
                     f"of SP degree 1, which would fill the rest of {self.gpus} GPUs; give longer --groups or a lower "
                     "--align"
                 )
-            return self
+            return
         for group in self.groups:
             if self.gpus % group.num_gpus and group.num_gpus > group.sp_size:
                 raise ValueError(
@@ -231,13 +242,4 @@ class PlanConfig(AutoGroupsConfig):
             raise ValueError(
                 "groups with different numbers of pipeline stages cannot run in lockstep; give --lockstep 1, or the "
                 "same pp_size"
-            )
-        return self
-
-    def _require_rising(self) -> None:
-        capacities = [group.capacity for group in self.groups]
-        if sorted(set(capacities)) != capacities:
-            remedy = "sort them" if len(set(capacities)) == len(capacities) else "leave one of the equal ones out"
-            raise ValueError(
-                f"groups must have rising capacities, got {','.join(map(format_tokens, capacities))}; {remedy}"
             )

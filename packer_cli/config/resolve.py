@@ -37,6 +37,11 @@ class Resolved:
     request: PlanRequest
     """As the strategy takes them."""
 
+    def changed(self, **changes: Any) -> Resolved:
+        """The same with other values of the plan's options."""
+        config = self.config.model_copy(update=changes)
+        return read_planned(config.model_copy(update={"packages": _packages(config) or None}), self.given)
+
 
 def resolve(given: PlanConfig) -> Resolved:
     """Put numbers in place of what predicts them, and read what is text.
@@ -52,7 +57,7 @@ def resolve(given: PlanConfig) -> Resolved:
     """
     if isinstance(given, PlannedConfig):
         return read_planned(given)
-    strategy = STRATEGIES[given.strategy]
+    strategy = given.planner
     algorithm, options = _read_packing(given)
     found = strategy.predict(
         Question(
@@ -82,6 +87,7 @@ def resolve(given: PlanConfig) -> Resolved:
         "cost": given.cost if found.cost is None else str(found.cost),
         "packing": packing,
         "attention_pieces": _attention_pieces(given, found.groups),
+        "packages": _packages(given) or None,
     }
     config = PlannedConfig.model_construct(given.model_fields_set, **{**dict(given), **changes})
     return Resolved(given=given, config=config, request=_request(config, algorithm, options))
@@ -109,8 +115,18 @@ def refuse_padded(config: PlanConfig) -> None:
 
 def _read_packing(config: PlanConfig) -> tuple[Any, PackingOptions]:
     """The packing, one without effect where the strategy has none, and its options."""
+    if isinstance(config, PlannedConfig):
+        config.require_package("packing", REGISTRY)
     with _naming("--packing"):
-        return parse_packing(config.packing, STRATEGIES[config.strategy].packings() or REGISTRY)
+        return parse_packing(config.packing, config.planner.packings() or REGISTRY)
+
+
+def _packages(config: PlanConfig) -> dict[str, str]:
+    """Who brings the strategy and the packing, where hbpack does not."""
+    brought = {"strategy": STRATEGIES.package(config.strategy)}
+    if config.planner.packings() is REGISTRY:
+        brought["packing"] = REGISTRY.package(config.packing.partition(":")[0])
+    return {option: package for option, package in brought.items() if package is not None}
 
 
 def _load(config: PlanConfig, what: str, *, for_memory: bool = False) -> GpuModel:
@@ -159,7 +175,7 @@ def _request(config: PlannedConfig, algorithm: Any, options: PackingOptions) -> 
     )
     with _naming("--packing"):
         return PlanRequest(
-            strategy=STRATEGIES[config.strategy],
+            strategy=config.planner,
             groups=config.groups,
             num_gpus=config.gpus,
             algorithm=algorithm,

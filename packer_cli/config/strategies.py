@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
+from packer_cli.config.defaults import default_of
 from packer_cli.plan.strategies.registry import STRATEGIES
 
-
-def unsupported(name: str, options: Mapping[str, Any]) -> str | None:
-    """The first of these plan options, as text, that a strategy does not support; None if it supports all.
-
-    Args:
-        options: name and value of those that were given and differ from the default.
-    """
-    lacking = sorted(STRATEGIES[name].lacks & options.keys())
-    return f"--{lacking[0].replace('_', '-')} {options[lacking[0]]}" if lacking else None
+if TYPE_CHECKING:
+    from packer_cli.config.plan_options import PlanConfig
 
 
-def refusal(name: str, options: Mapping[str, Any]) -> str | None:
+def unsupported(name: str, config: PlanConfig) -> str | None:
+    """The first option, as text, that a strategy does not support and that is not at its default; or None."""
+    for option in sorted(STRATEGIES[name].lacks):
+        value = getattr(config, option)
+        if value != default_of(type(config).model_fields[option]):
+            return f"--{option.replace('_', '-')} {value}"
+    return None
+
+
+def refusal(name: str, config: PlanConfig) -> str | None:
     """The error for the option that `unsupported` finds; None if there is none."""
-    option = unsupported(name, options)
+    option = unsupported(name, config)
     if option is None:
         return None
-    able = [other for other in STRATEGIES if unsupported(other, options) is None]
+    able = [other for other in STRATEGIES if unsupported(other, config) is None]
     return f"strategy {name} does not support {option}; leave that out, or choose one of {', '.join(able)}"

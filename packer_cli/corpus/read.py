@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Literal
 
 from packer_cli.corpus.readers import READERS, TOKEN_FORMATS
 from packer_cli.corpus.readers.base import BATCH_BYTES, MAX_RECORD_BYTES, RawBatch, ReadRules
 from packer_cli.corpus.records import Normalizer
 from packer_cli.corpus.records.tokens import TokenRecord, read_records, read_rows
-from packer_cli.corpus.types import AlpacaForm, CorpusSlice, Document, DocumentBatch, Gap, RecordSchema
+from packer_cli.corpus.types import AlpacaForm, CorpusSlice, Document, DocumentBatch, Gap
 from packer_cli.corpus.versions import require_unchanged
 from packer_cli.errors import ConfigError, HbpackError
 
@@ -21,7 +20,7 @@ class SliceReader:
     def __init__(
         self,
         *,
-        schema: RecordSchema | Literal["auto"] = "auto",
+        schema: str = "auto",
         alpaca_form: AlpacaForm = "stanford",
         batch_bytes: int = BATCH_BYTES,
         max_record_bytes: int = MAX_RECORD_BYTES,

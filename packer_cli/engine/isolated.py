@@ -35,11 +35,12 @@ def run_isolated(
         RunError: processes cannot be started.
     """
     with LocalEngine(workers, preload, isolates=True) as engine:
-        for number, outcome in engine.run(partial(_attempt, function), tasks):
+        for number, outcome in engine.run(partial(attempt, function), tasks):
             yield number, Failed(str(outcome)) if isinstance(outcome, Died) else outcome
 
 
-def _attempt(function: Callable[[Task], Result], task: Task) -> Result | Failed:
+def attempt(function: Callable[[Task], Result], task: Task) -> Result | Failed:
+    """The result of a task in this process, or why it has none."""
     try:
         return function(task)
     except (HbpackError, ValueError) as error:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from packer_cli.errors import ConfigError, did_you_mean
+from packer_cli.errors import ConfigError
+from packer_cli.plugins import Registry, unknown
 
 if TYPE_CHECKING:
     from packer_cli.export.job import Format
@@ -22,6 +23,19 @@ FORMATS = {
 }
 """Name -> summary; `packer_cli.export.<name>` holds the class `Exporter`."""
 
+
+def _take_export(name: str, thing: Any) -> Format:
+    from packer_cli.export.job import Format
+
+    format = thing() if isinstance(thing, type) else thing
+    if not isinstance(format, Format):
+        raise TypeError(f"it must be a Format of packer_cli.export.job, not {type(format).__name__}")
+    return format
+
+
+OTHERS: Registry[Format] = Registry("exports", "format", {}, _take_export)
+"""Those of other packages."""
+
 ORDERS = {
     "use": "as training uses them: iteration by iteration, and in each the DP ranks from 0 on",
     "packs": "as in the shards, by pack id",
@@ -35,10 +49,17 @@ def load_format(name: str) -> Format:
     Raises:
         ConfigError: there is none.
     """
-    if name not in FORMATS:
-        raise ConfigError(f"--to: unknown format {name!r}{did_you_mean(name, FORMATS)}; known: {', '.join(FORMATS)}")
-    format: Format = importlib.import_module(f"packer_cli.export.{name}").Exporter()
-    return format
+    if name in FORMATS:
+        format: Format = importlib.import_module(f"packer_cli.export.{name}").Exporter()
+        return format
+    if name not in OTHERS:
+        raise ConfigError(f"--to: {unknown('format', name, format_names())}")
+    return OTHERS[name]
+
+
+def format_names() -> list[str]:
+    """All names, those of other packages included."""
+    return [*FORMATS, *(name for name in OTHERS.names() if name not in FORMATS)]
 
 
 def keeping_weights() -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from packer_cli.engine.progress import warn
 from packer_cli.errors import ConfigError
-from packer_cli.export.formats import keeping_weights, load_format
+from packer_cli.export.formats import FORMATS, OTHERS, keeping_weights, load_format
 from packer_cli.export.order import check_one_capacity, choose_groups
 from packer_cli.files import fingerprint
 from packer_cli.format.manifest import Manifest
@@ -94,5 +94,7 @@ def describe_export(options: ExportOptions, source: Path) -> tuple[Manifest, dic
                 f"{str(source)!r} has loss weights, for which {options.format} has no place: export to "
                 f"{', '.join(others)} or {last}, or add --no-loss-weights, with which all loss tokens count 1"
             )
+    if options.format not in FORMATS:
+        header["package"] = OTHERS.package(options.format)
     header["fingerprint"] = fingerprint(header)
     return manifest, header

@@ -18,7 +18,6 @@ from packer_cli.groups.choice import HBP, LONGEST, Choice, choose_groups, choose
 from packer_cli.plan.core.groups import UNLIMITED, Group
 from packer_cli.plan.core.pieces import Overflow, describe_overflow, make_pieces
 from packer_cli.plan.core.types import Int32Array
-from packer_cli.plan.strategies.registry import STRATEGIES
 from packer_cli.sizes import four_digits
 
 AUTO_NEEDS = "--groups auto"
@@ -85,7 +84,7 @@ def groups_for(config: PlanConfig, lengths: Int32Array) -> tuple[tuple[Group, ..
     if not len(bounded(config, lengths, config.overflow)):
         # There is nothing to plan; the planner reports why.
         return (Group(capacity=config.max_length or 1024),), None
-    if STRATEGIES[config.strategy].plans_streams:
+    if config.planner.plans_streams:
         # The context window of a stream: its longest sample, in rows that all ranks can share evenly.
         multiple = 2 * config.layout.row_multiple
         longest = min(int(lengths.max()), config.max_length or UNLIMITED)
@@ -111,7 +110,7 @@ def with_placeholder_groups(config: PlanConfig) -> PlanConfig:
     """
     if not config.is_auto:
         return config
-    if not STRATEGIES[config.strategy].plans_streams:
+    if not config.planner.plans_streams:
         load_models(config, config.gpus, AUTO_NEEDS)
     groups = (Group(capacity=1024), Group(capacity=8192))[: config.max_groups]
     return config.with_groups(groups)

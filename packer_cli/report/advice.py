@@ -46,7 +46,7 @@ def _on_samples(planned: PlanFacts) -> Iterator[str]:
 
 def _on_waiting(planned: PlanFacts) -> Iterator[str]:
     overall, request = planned.metrics.overall, planned.request
-    if STRATEGIES[planned.config.strategy].mixes_layouts:
+    if planned.config.planner.mixes_layouts:
         return  # They even out predicted time, and not work.
     ratio, bound, what = overall.abr, overall.abr_bound, "attention time"
     if overall.cbr is not None and overall.cbr_bound is not None:
@@ -126,6 +126,6 @@ def _best(comparison: Comparison | None, value: Callable[[RowFigures], float]) -
         if row.figures is not None
         and row.spec.kind != "baseline"
         and not row.spec.is_own
-        and not STRATEGIES[row.spec.config.strategy].demands
+        and not row.spec.request.strategy.demands
     ]
     return min(rows)[::-1] if rows else None

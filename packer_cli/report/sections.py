@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from packer_cli.config.auto_groups import GIVE
 from packer_cli.plan.core.types import Plan
 from packer_cli.plan.figures import BASELINE_NAME, length_stats
-from packer_cli.plan.strategies.registry import BASELINE, STRATEGIES
+from packer_cli.plan.strategies.registry import BASELINE
 from packer_cli.report.charts.base import Chart
 from packer_cli.report.charts.epochs import chart_of_epochs
 from packer_cli.report.charts.frontier import Choice, chart_of_frontier
@@ -123,7 +123,7 @@ def _balance(planned: PlanFacts) -> Section:
     charts = [
         chart_of_work(found, highest, name, title, text.format(ratio(abr), abr)) for name, title, found, abr in pairs
     ]
-    if STRATEGIES[planned.config.strategy].mixes_layouts:
+    if planned.config.planner.mixes_layouts:
         evened = f"ABR {ratio(overall.abr)}. This strategy evens out predicted time, and not attention work."
         charts[1] = replace(charts[1], text=evened)
     return Section(

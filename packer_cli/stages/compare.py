@@ -17,7 +17,7 @@ from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError
 from packer_cli.groups.auto import with_placeholder_groups
 from packer_cli.plan.core.samples import Samples
-from packer_cli.plan.strategies.registry import DEFAULT, STRATEGIES
+from packer_cli.plan.strategies.registry import DEFAULT
 from packer_cli.simulate.figures import SimulateRules
 from packer_cli.sizes import counted
 from packer_cli.stages.planning import resolve_for, say_choice
@@ -50,7 +50,7 @@ def run_compare(
     """
     has_model = rules is not None or config.has_gpu_model
     order = None if sort is None else parse_sort(sort, has_model=has_model, has_cost=config.cost != "quadratic")
-    if strategies is None and STRATEGIES[config.strategy].packs_itself:
+    if strategies is None and config.planner.packs_itself:
         name = config.strategy
         raise ConfigError(
             f"--strategy {name} packs in its own way, so it has no packings and balances to compare; "

@@ -8,16 +8,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.config import PlanConfig
+from packer_cli.config import PlanConfig, PlannedConfig
 from packer_cli.config.effects import refuse_without_effect
 from packer_cli.config.resolve import Resolved, refuse_padded, resolve
 from packer_cli.engine.array import ArrayRecords
 from packer_cli.engine.progress import Stopwatch, say
+from packer_cli.errors import ConfigError
 from packer_cli.files import fingerprint
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS
 from packer_cli.kernels import skip_extensions
 from packer_cli.plan.core.pieces import overflow_notes
 from packer_cli.plan.core.types import Pieces
+from packer_cli.plugins import OBJECT
 from packer_cli.remote.names import relative_path
 from packer_cli.shards.plan_file import PLAN_VERSION, PlanHeader, write_plan
 from packer_cli.shards.stage import is_of_plan
@@ -59,7 +61,9 @@ def check_options(config: PlanConfig) -> Resolved:
         from packer_cli.groups.auto import with_placeholder_groups
 
         config = with_placeholder_groups(config)
-    return resolve(config)
+    resolved = resolve(config)
+    _require_packages(resolved.config)
+    return resolved
 
 
 def make_plan(given: PlanConfig, checked: Resolved, source: Path, folder: Path) -> PlanHeader:
@@ -129,6 +133,16 @@ def make_plan(given: PlanConfig, checked: Resolved, source: Path, folder: Path) 
             f"{config.curriculum_steps}, so it ends with windows of {last_window:,} tokens; later epochs have none"
         )
     return header
+
+
+def _require_packages(config: PlannedConfig) -> None:
+    """Raise ConfigError for a strategy or packing of this process, which no later command would find."""
+    for option, package in (config.packages or {}).items():
+        if package == OBJECT:
+            raise ConfigError(
+                f"{option} {getattr(config, option)!r} is {OBJECT}, and a later command could not find it, so nothing "
+                "is written with it; bring it in a package, see docs/extending.md"
+            )
 
 
 def _without_loss(store: TokenStore, pieces: Pieces, lost: NDArray[np.int64]) -> str:

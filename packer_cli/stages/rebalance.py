@@ -32,7 +32,6 @@ from packer_cli.plan.core.types import Int64Array, Plan, Schedule
 from packer_cli.plan.figures import plan_stats
 from packer_cli.plan.resume import check_rest, rest_of_epoch, short_packs
 from packer_cli.plan.strategies.protocol import PlanRequest
-from packer_cli.plan.strategies.registry import find_strategy
 from packer_cli.remote.names import as_path, path_from
 from packer_cli.shards.entries import file_info, shared_replicas
 from packer_cli.shards.manifest import read_manifest, write_manifest
@@ -73,7 +72,7 @@ def run_rebalance(
         f"{counted(first.num_steps, 'step')}; whole epochs have {counted(overall.num_iterations, 'iteration')}, "
         f"{counted(overall.num_steps, 'step')} ({watch})"
     )
-    keeps_steps = find_strategy(manifest.config.plan["strategy"]).plans_streams
+    keeps_steps = validate(PlannedConfig, manifest.config.plan).planner.plans_streams
     if not keeps_steps and manifest.config.plan.get("global_tokens") is None and num_gpus != before.num_gpus:
         say(
             f"each iteration is one step, so a step holds {num_gpus / before.num_gpus:.3g} times the packs that it "
@@ -100,8 +99,9 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
     """
     manifest = read_manifest(folder)
     config = {**manifest.config.plan, "gpus": num_gpus}
+    strategy = validate(PlannedConfig, config).planner
     groups = [Group(capacity=group.capacity, **group.layout.sizes) for group in manifest.groups]
-    find_strategy(config["strategy"]).require_gpus(groups, num_gpus)
+    strategy.require_gpus(groups, num_gpus)
     if global_tokens is not None:
         config["global_tokens"] = global_tokens
         refuse_without_effect(validate(PlannedConfig, config), {"global_tokens"})

@@ -18,7 +18,6 @@ from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.files import atomic_file
 from packer_cli.format.metrics import PlanFigures
 from packer_cli.plan.core.samples import Samples
-from packer_cli.plan.strategies.registry import STRATEGIES
 from packer_cli.report.build import build_page
 from packer_cli.report.charts.base import Chart
 from packer_cli.report.facts import Facts, PlanFacts, Prediction, Sources
@@ -128,7 +127,7 @@ def _planned(
     comparison, why_not = None, ""
     if strategies == NO_STRATEGIES:
         why_not = GIVE_STRATEGIES
-    elif STRATEGIES[found.config.strategy].finds_layouts:
+    elif found.config.planner.finds_layouts:
         why_not = f"Strategy {found.config.strategy} works out groups of its own, with which others cannot plan."
     else:
         comparison = _compared(found, samples, gpu, prediction, strategies, workers)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, RecordSchema
+from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch
 from packer_cli.corpus.versions import hold
 from packer_cli.engine.sink import Sink, Written, write_part
 from packer_cli.errors import InputError, RunError, TokenizerError
@@ -46,7 +46,7 @@ class PartTask:
     tokenizer: NamedTokenizer
     tokenizer_fingerprint: str
     """Covers the tokenizer's files and what replaces its own; a process caches loaded tokenizers by it."""
-    record_schema: RecordSchema | Literal["auto"]
+    record_schema: str
     max_record_bytes: int
     alpaca: AlpacaForm | Literal["auto"]
     encoder_options: tuple[tuple[str, Any], ...]

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.corpus.read import SliceReader
-from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, RecordSchema, Reject
+from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, Reject
 
 LINE_BITS = 44
 _LINE = (1 << LINE_BITS) - 1
@@ -21,7 +20,7 @@ _LINE = (1 << LINE_BITS) - 1
 
 def read_slices(
     slices: Sequence[CorpusSlice],
-    schema: RecordSchema | Literal["auto"],
+    schema: str,
     alpaca_form: AlpacaForm,
     max_record_bytes: int,
     vocab_size: int,

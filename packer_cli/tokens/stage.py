@@ -130,7 +130,7 @@ def header_of(config: TokenizeConfig, sources: Sequence[Source]) -> Header:
     return Header(
         tokenizer=config.tokenizer,
         options=sample_options(config),
-        library_versions=library_versions(),
+        library_versions=library_versions(config.record_schema),
         sources=tuple(map(SourceInfo.of, sources)),
     )
 

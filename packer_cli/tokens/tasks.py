@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from packer_cli.config import TokenizeConfig
+from packer_cli.corpus.records import SHAPES
 from packer_cli.files import fingerprint
 from packer_cli.tokens.ahead import NamedTokenizer
 from packer_cli.tokens.cutting import Cut
@@ -28,7 +29,7 @@ def part_tasks(config: TokenizeConfig, cuts: Sequence[Cut]) -> list[PartTask]:
     """
     options = sample_options(config)
     files = tokenizer_fingerprint(config.tokenizer)
-    shared = fingerprint(options, files, library_versions(), STORE_VERSION)
+    shared = fingerprint(options, files, library_versions(config.record_schema), STORE_VERSION)
     return [
         PartTask(
             name=cut.name,
@@ -66,9 +67,18 @@ def sample_options(config: TokenizeConfig) -> dict[str, Any]:
 
 
 @cache
-def library_versions() -> dict[str, str]:
-    """Versions of the libraries that decide ids; with other versions parts are rewritten."""
-    return {name: importlib.metadata.version(name) for name in _LIBRARIES}
+def library_versions(schema: str) -> dict[str, str]:
+    """Versions of the libraries that decide ids; with other versions parts are rewritten.
+
+    Args:
+        schema: of the records; another package may bring it.
+    """
+    versions = {name: importlib.metadata.version(name) for name in _LIBRARIES}
+    package = None if schema == "auto" else SHAPES.package(schema)
+    if package is not None:
+        name, version = package.rsplit(" ", 1)
+        versions[name] = version
+    return versions
 
 
 def slice_bytes(tasks: Sequence[PartTask]) -> list[int]:

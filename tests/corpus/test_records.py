@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 import pytest
 
-from packer_cli.corpus.records import SCHEMA_CHOICES, SHAPES, Normalizer
+from packer_cli.corpus.records import SHAPES, Normalizer
 from packer_cli.corpus.records.tokens import TokenRecord, read_records
 from packer_cli.corpus.records.unused import TEXT_ONLY
-from packer_cli.corpus.types import Reject, TokenBatch
+from packer_cli.corpus.types import RecordSchema, Reject, TokenBatch
 
 from .helpers import CHAT, PROMPT, SHAREGPT, TEXT, parse, reason
 
@@ -325,4 +327,4 @@ def test_null_keys_count_as_absent() -> None:
 
 
 def test_registry() -> None:
-    assert list(SCHEMA_CHOICES) == ["auto", *SHAPES]
+    assert set(SHAPES) == set(get_args(RecordSchema))

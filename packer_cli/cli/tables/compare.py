@@ -15,7 +15,6 @@ from packer_cli.config.effects import without_effect
 from packer_cli.config.groups import used_groups
 from packer_cli.config.messages import option_name
 from packer_cli.plan.core.pieces import overflow_notes
-from packer_cli.plan.strategies.registry import STRATEGIES
 from packer_cli.sizes import counted, duration, ratio
 
 OWN = "(yours)"
@@ -97,8 +96,8 @@ def _changes(comparison: Comparison, best: PlanConfig) -> str:
     if best.strategy != own.strategy:
         changed = {"strategy": best.strategy}
         unused |= own.not_for(best.strategy)
-        groups = used_groups(own.groups, best.strategy)
-        if was_auto and STRATEGIES[best.strategy].plans_streams:  # By itself, its window is the longest sample.
+        groups = used_groups(own.groups, best.planner)
+        if was_auto and best.planner.plans_streams:  # By itself, its window is the longest sample.
             changed["groups"] = ",".join(map(str, groups))
             unused |= without_effect(best).keys()
         elif not was_auto and groups != own.groups:

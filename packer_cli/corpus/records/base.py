@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
+
+from packer_cli.corpus.types import Document, Reject
 
 Record = dict[str, Any]
 
@@ -35,6 +38,23 @@ class Shape(NamedTuple):
     def expected(self) -> str:
         """The keys in words: `"prompt" and "completion" or "prompt" and "response"`."""
         return " or ".join(" and ".join(f'"{key}"' for key in wanted) for wanted in self.alternatives)
+
+
+def take_shape(name: str, thing: Any) -> Shape:
+    """The shape that another package brings; a record that its `parse` fails on is rejected. Raises TypeError."""
+    if not isinstance(thing, Shape):
+        raise TypeError(f"it must be a Shape, not {type(thing).__name__}")
+    return thing._replace(parse=partial(_parse_other, name, thing.parse))
+
+
+def _parse_other(name: str, parse: Callable[[Record, int], Any], record: Record, line: int) -> Document | Reject:
+    try:
+        found = parse(record, line)
+    except Exception as error:
+        return Reject(line, f"schema {name}: {type(error).__name__}: {' '.join(str(error).split())}")
+    if isinstance(found, (Document, Reject)):
+        return found
+    return Reject(line, f"schema {name} made a {type(found).__name__} of it, and no Document or Reject")
 
 
 def type_name(value: object) -> str:

@@ -8,24 +8,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Literal
 
 from packer_cli.corpus.records import alpaca, messages, prompt_completion, text, tokens, unused
-from packer_cli.corpus.records.base import BadRecordError, Record, Shape, show_keys
+from packer_cli.corpus.records.base import BadRecordError, Record, Shape, show_keys, take_shape
 from packer_cli.corpus.records.tokens import TokenRecord
-from packer_cli.corpus.types import AlpacaForm, Document, RecordSchema, Reject
+from packer_cli.corpus.types import AlpacaForm, Document, Reject
+from packer_cli.plugins import Registry
 
-SHAPES: dict[RecordSchema, Shape] = {
+_OWN = {
     "tokens": tokens.SHAPE,
     "messages": messages.SHAPE,
     "alpaca": alpaca.SHAPES["stanford"],
     "prompt-completion": prompt_completion.SHAPE,
     "text": text.SHAPE,
 }
-"""Every record shape by the name that `--schema` takes, in the order of detection."""
 
-SCHEMA_CHOICES: tuple[str, ...] = ("auto", *SHAPES)
-"""What `--schema` takes."""
+SHAPES: Registry[Shape] = Registry("shapes", "record schema", _OWN, take_shape)
+"""Every record shape by the name that `--schema` takes, in the order of detection, which tries only hbpack's own."""
 
 Parse = Callable[[Record, int], Document | TokenRecord | Reject]
 
@@ -39,13 +38,12 @@ class Normalizer:
     Price: below 1 us a record beside what its shape costs. Holds one entry for each set of keys seen.
     """
 
-    def __init__(self, schema: RecordSchema | Literal["auto"] = "auto", alpaca_form: AlpacaForm = "stanford") -> None:
-        assert schema in SCHEMA_CHOICES
+    def __init__(self, schema: str = "auto", alpaca_form: AlpacaForm = "stanford") -> None:
         self._schema = schema
         self._by_keys: dict[tuple[str, ...], Parse] = {}
         self._shapes = {**SHAPES, "alpaca": alpaca.SHAPES[alpaca_form]}
         if schema != "auto":
-            self._shapes = {schema: self._shapes[schema]}
+            self._shapes = {schema: self._shapes.get(schema) or SHAPES[schema]}
         of_shapes = frozenset(key for shape in self._shapes.values() for key in shape.fields())
         self.fields: frozenset[str] = of_shapes | unused.WATCHED
         """The only keys that matter; columnar readers load no others."""
@@ -84,7 +82,7 @@ class Normalizer:
                 return self._watched(name, shape, keys)
         return _unknown
 
-    def _watched(self, name: RecordSchema, shape: Shape, keys: tuple[str, ...]) -> Parse:
+    def _watched(self, name: str, shape: Shape, keys: tuple[str, ...]) -> Parse:
         """The shape's parser, which looks at other keys that matter where there are any."""
         watched = unused.watched(name, keys, shape.fields())
         if not watched:

@@ -6,6 +6,8 @@ begins with one. `metadata_of` returns the metadata of any of them.
 
 from __future__ import annotations
 
+from typing import Any
+
 from packer_cli.loader.formats import (
     deepspeed,
     flash_attn,
@@ -16,8 +18,9 @@ from packer_cli.loader.formats import (
     transformers,
 )
 from packer_cli.loader.formats.base import Format
+from packer_cli.plugins import Registry
 
-FORMATS: dict[str, Format] = {
+_OWN = {
     "transformers": transformers.FORMAT,
     "flash-attn": flash_attn.FORMAT,
     "torchtitan": torchtitan.FORMAT,
@@ -28,9 +31,19 @@ FORMATS: dict[str, Format] = {
 }
 
 
+def take_format(name: str, thing: Any) -> Format:
+    """The format that another package brings. Raises TypeError if it is none."""
+    if not isinstance(thing, Format):
+        raise TypeError(f"it must be a Format, not {type(thing).__name__}")
+    return thing
+
+
+FORMATS: Registry[Format] = Registry("formats", "batch format", _OWN, take_format)
+"""By name."""
+
+
 def get_format(name: str) -> Format:
     """The format with this name; for an unknown one, a ValueError lists the names."""
-    try:
-        return FORMATS[name]
-    except KeyError:
-        raise ValueError(f"unknown batch format {name!r}: choose one of {', '.join(sorted(FORMATS))}") from None
+    if name not in FORMATS:
+        raise ValueError(FORMATS.unknown(name))
+    return FORMATS[name]

@@ -22,7 +22,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from packer_cli.compare.memory import PeakMemory, mapped_bytes, private_bytes
-from packer_cli.errors import ConfigError, did_you_mean
+from packer_cli.errors import ConfigError
 from packer_cli.format.manifest import Manifest
 from packer_cli.loader import FORMATS, PackedDataset
 from packer_cli.measure.reading.floor import floor_seconds
@@ -64,8 +64,7 @@ def measure_loader(path: str, options: SpeedOptions) -> dict[str, Any]:
         ImportError: the format, or the remote storage, needs a library that is missing.
     """
     if options.format not in FORMATS:
-        near = did_you_mean(options.format, FORMATS)
-        raise ConfigError(f"--format: unknown format {options.format!r}{near}; known: {', '.join(FORMATS)}")
+        raise ConfigError(f"--format: {FORMATS.unknown(options.format)}")
     is_remote = is_url(path)
     name = f"{ALL}, uncached" if is_remote else ALL
     files = open_files(path)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from packer_cli.errors import did_you_mean
 from packer_cli.plan.core.types import Int32Array, Int64Array, Pieces
+from packer_cli.plugins import Registry, unknown
 
 OBJECTIVES = ("work", "tokens")
 """What an algorithm can even out over packs: work (attention work, or that of `--cost`), or tokens."""
@@ -90,9 +90,8 @@ def find_packing(text: str, registry: Mapping[str, P]) -> P:
     """The algorithm of `name` or `name:option=value,...`. Raises ValueError for an unknown name."""
     name = text.partition(":")[0]
     if name not in registry:
-        raise ValueError(
-            f"unknown packing algorithm {name!r}{did_you_mean(name, registry)}; known: {', '.join(registry)}"
-        )
+        known = registry.names() if isinstance(registry, Registry) else list(registry)
+        raise ValueError(unknown("packing algorithm", name, known))
     return registry[name]
 
 

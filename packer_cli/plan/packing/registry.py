@@ -23,8 +23,10 @@ from packer_cli.plan.packing import (
     wrap,
 )
 from packer_cli.plan.packing.base import PackingAlgorithm
+from packer_cli.plan.packing.brought import take_packing
+from packer_cli.plugins import Registry
 
-REGISTRY: dict[str, PackingAlgorithm] = {
+_OWN = {
     module.ALGORITHM.name: module.ALGORITHM
     for module in (
         isf,
@@ -47,3 +49,6 @@ REGISTRY: dict[str, PackingAlgorithm] = {
         padded,
     )
 }
+
+REGISTRY: Registry[PackingAlgorithm] = Registry("packings", "packing algorithm", _OWN, take_packing)
+"""By name, in the order of tables."""

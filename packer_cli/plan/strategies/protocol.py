@@ -234,3 +234,17 @@ class Strategy(ABC):
     def to_warm(self, request: PlanRequest) -> PlanRequest:
         """A request for tiny inputs, on which the plan uses all of its kernels."""
         return replace(request, num_gpus=math.lcm(*(group.num_gpus for group in request.groups)))
+
+
+def take_strategy(name: str, thing: Any) -> Strategy:
+    """The strategy that another package or a user brings, as an object or a class.
+
+    Raises:
+        TypeError, ValueError: it is none, or has another name.
+    """
+    strategy = thing() if isinstance(thing, type) else thing
+    if not isinstance(strategy, Strategy):
+        raise TypeError(f"it must be a Strategy, not {type(strategy).__name__}")
+    if strategy.name != name:
+        raise ValueError(f"its name is {strategy.name!r}")
+    return strategy

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from packer_cli.errors import ConfigError, did_you_mean
+from packer_cli.errors import ConfigError
 from packer_cli.plan.strategies.balanced import Balanced
 from packer_cli.plan.strategies.flexsp.strategy import FlexSp
 from packer_cli.plan.strategies.hbp import Hbp
 from packer_cli.plan.strategies.hydraulis.strategy import Hydraulis
 from packer_cli.plan.strategies.longalign import LongAlign
 from packer_cli.plan.strategies.naive import Naive
-from packer_cli.plan.strategies.protocol import Strategy
+from packer_cli.plan.strategies.protocol import Strategy, take_strategy
 from packer_cli.plan.strategies.wlb.strategy import Wlb
+from packer_cli.plugins import Registry
 
-STRATEGIES: Mapping[str, Strategy] = {
+_OWN = {
     strategy.name: strategy for strategy in (Balanced(), Hbp(), Naive(), LongAlign(), FlexSp(), Wlb(), Hydraulis())
 }
+
+STRATEGIES: Registry[Strategy] = Registry("strategies", "strategy", _OWN, take_strategy)
 """By name, in the order of tables."""
 
 DEFAULT = Balanced.name
@@ -31,7 +32,5 @@ def find_strategy(name: str) -> Strategy:
         ConfigError: there is none.
     """
     if name not in STRATEGIES:
-        raise ConfigError(
-            f"{name!r} is not a strategy{did_you_mean(name, STRATEGIES)}; known: {', '.join(STRATEGIES)}"
-        )
+        raise ConfigError(STRATEGIES.unknown(name))
     return STRATEGIES[name]

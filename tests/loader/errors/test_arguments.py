@@ -32,7 +32,7 @@ def test_arguments(own_set: Any, make_set: Any) -> None:
     assert message(ValueError, path, -1, 2) == "rank is -1: it must be from 0 to 1"
     assert message(ValueError, path, 0, 2, -1) == "epoch is -1: it must not be negative"
     assert message(ValueError, path, format="nemo") == (
-        "unknown batch format 'nemo': "
+        "unknown batch format 'nemo'; known: "
         "choose one of deepspeed, flash-attn, megatron, megatron-thd, torchtitan, torchtune, transformers"
     )
     assert message(ValueError, path, sp_sharding="ring") == (

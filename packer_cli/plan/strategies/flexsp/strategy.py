@@ -99,10 +99,16 @@ class FlexSp(Strategy):
         return rest_of_mixed(plan, chosen, request, epoch)
 
     def require_gpus(self, groups: Sequence[Group], num_gpus: int) -> None:
-        """The largest replicas fit."""
+        """The largest replicas fit, and the smallest fill the rest."""
         largest = max(group.num_gpus for group in groups)
         if num_gpus < largest:
             raise ConfigError(
                 f"--gpus {num_gpus}: the largest replicas have {largest} GPUs, and the shards stay as they are; "
                 f"choose {largest} or more, or pack again with other --groups"
+            )
+        lowest = min(group.num_gpus for group in groups)
+        if num_gpus % lowest:
+            raise ConfigError(
+                f"--gpus {num_gpus}: the smallest replicas have {lowest} GPUs, which must divide it, since the shards "
+                f"stay as they are; choose {num_gpus // lowest * lowest}, or pack again with other --groups"
             )

@@ -1,0 +1,99 @@
+"""What other packages bring: packings, strategies, exports, loader formats and record shapes.
+
+A package names them by entry point in the group `hbpack.KIND`, and nothing of it is imported before its name is asked
+for, so that a broken one harms no other. In Python, an object may be given instead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
+
+from packer_cli.errors import ConfigError, did_you_mean
+
+T = TypeVar("T")
+
+OBJECT = "an object of this process"
+"""Where something is from that no package brings."""
+
+
+class Registry(Mapping[str, T], Generic[T]):
+    """All of one kind by name: hbpack's own, which iterating gives, and others' when they are named."""
+
+    def __init__(self, kind: str, what: str, own: Mapping[str, T], take: Callable[[str, Any], T]) -> None:
+        """Read nothing yet.
+
+        Args:
+            kind: other packages name theirs in the entry points `hbpack.KIND`.
+            what: one of them in words, for messages.
+            take: what to make of the object that another package has by a name; raises TypeError or ValueError with
+                the reason if it is none.
+        """
+        self._kind, self._what, self._own, self._take = kind, what, own, take
+        self._others: dict[str, tuple[T, str]] = {}
+
+    def __getitem__(self, name: str) -> T:
+        return self._own[name] if name in self._own else self._other(name)[0]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._own)
+
+    def __len__(self) -> int:
+        return len(self._own)
+
+    def names(self) -> list[str]:
+        """All names, those of other packages included; what they stand for is not loaded."""
+        return [*self._own, *sorted({*(each.name for each in self._entry_points()), *self._others} - self._own.keys())]
+
+    def package(self, name: str) -> str | None:
+        """Who brings it: a package and its version, or `OBJECT`; None for hbpack itself."""
+        return None if name in self._own else self._other(name)[1]
+
+    def add(self, name: str, thing: Any) -> str:
+        """Let a name stand for an object in this process, in place of any that was added before. Returns the name.
+
+        Raises:
+            ConfigError: the name is taken by hbpack's own, or the object is no such thing.
+        """
+        if name in self._own:
+            raise ConfigError(f"{self._what} {name!r} is hbpack's own; give yours another name")
+        if not re.fullmatch("[a-z][a-z0-9-]*", name):
+            raise ConfigError(f"{name!r} is no name of a {self._what}; use a-z, digits and hyphens, such as my-own")
+        try:
+            self._others[name] = self._take(name, thing), OBJECT
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{self._what} {name!r} cannot be used: {error}") from None
+        return name
+
+    def unknown(self, name: str) -> str:
+        """What to say of a name that stands for nothing."""
+        return unknown(self._what, name, self.names())
+
+    def _entry_points(self) -> Any:
+        from importlib.metadata import entry_points  # Reads the folders of all packages.
+
+        return entry_points(group=f"hbpack.{self._kind}")
+
+    def _other(self, name: str) -> tuple[T, str]:
+        if name not in self._others:
+            found = [each for each in self._entry_points() if each.name == name]
+            if not found:
+                raise KeyError(name)
+            packages = sorted({f"{each.dist.name} {each.dist.version}" for each in found})
+            if len(found) > 1:
+                raise ConfigError(f"{self._what} {name!r} is of {' and of '.join(packages)}; uninstall one of them")
+            try:
+                self._others[name] = self._take(name, found[0].load()), packages[0]
+            except Exception as error:
+                reason = " ".join(str(error).split())
+                raise ConfigError(
+                    f"{self._what} {name!r} of {packages[0]} cannot be loaded: {type(error).__name__}: {reason}; mend "
+                    "or uninstall that package, or choose another"
+                ) from None
+        return self._others[name]
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """What to say of a name that is none of those known."""
+    return f"unknown {what} {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}"
