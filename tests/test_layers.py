@@ -37,7 +37,7 @@ PACKAGE = "packer_cli"
 
 ORDER = [
     ["errors", "html", "kernels", "lazy", "panels", "sizes", "version"],
-    ["format", "remote"],
+    ["format", "plugins", "remote"],
     ["files", "cost", "corpus"],
     ["folders", "engine", "plan", "loader"],
     ["config"],
@@ -46,7 +46,7 @@ ORDER = [
     ["export", "init", "show", "verify", "report"],
     ["measure"],
     ["stages"],
-    ["api"],
+    ["api", "testing"],
     ["cli"],
     ["__init__", "__main__"],
 ]
@@ -56,7 +56,7 @@ NUMERIC = {"numpy", "numba", "abc", "collections", "dataclasses", "typing", "fun
 """All that a pure room may import from outside: nothing that reads or writes. `cost` also has a typed record."""
 SOLVERS = {"time", "pulp", "highspy"}
 """What only integer programs (`plan/packing/ilp`, FlexSP's) may import besides: solvers, and a time limit's clock."""
-OF_THE_LOADER = {"format", "remote", "errors", "version"}
+OF_THE_LOADER = {"format", "remote", "errors", "plugins", "version"}
 """Rooms that the loader sees: it trains without the preparation side; what lies on disk is the contract."""
 USES_THE_LOADER = {"measure", "loader"}
 """Its package needs torch, which the preparation side does without."""

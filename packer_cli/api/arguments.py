@@ -81,7 +81,8 @@ def python_name(field: str) -> str:
 
 def _named(option: str, value: Any) -> Any:
     """The name of a strategy or packing that was given as an object; another value as it is."""
-    if option not in ("strategy", "packing") or value is None or isinstance(value, str):
+    is_object = callable(value) or hasattr(value, "name")
+    if option not in ("strategy", "packing") or not is_object:
         return value
     from packer_cli.plan.packing import REGISTRY  # Loads numba.
 

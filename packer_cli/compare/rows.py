@@ -277,7 +277,7 @@ def _key(row: Resolved) -> tuple[Any, ...]:
     request = row.request
     return (
         request.algorithm.name, request.packing_options, request.fill, request.balance, request.groups, request.steps,
-        row.config.overflow, row.config.strategy if request.strategy.packs_itself else "",
+        row.config.overflow, type(request.strategy).plan,
     )  # fmt: skip
 
 

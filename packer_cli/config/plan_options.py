@@ -42,7 +42,9 @@ def _describe() -> str:
 
 
 def _known(name: str) -> str:
-    return find_strategy(name).name
+    if name not in STRATEGIES:
+        raise ValueError(STRATEGIES.unknown(name))
+    return name
 
 
 class PlanConfig(AutoGroupsConfig):

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from packer_cli.config.defaults import default_of
 from packer_cli.plan.strategies.registry import STRATEGIES
 
-if TYPE_CHECKING:
-    from packer_cli.config.plan_options import PlanConfig
 
-
-def unsupported(name: str, config: PlanConfig) -> str | None:
-    """The first option, as text, that a strategy does not support and that is not at its default; or None."""
+def unsupported(name: str, config: Any) -> str | None:
+    """The first of its `lacks`, as text, that is not at its default in the plan options; or None."""
     for option in sorted(STRATEGIES[name].lacks):
         value = getattr(config, option)
         if value != default_of(type(config).model_fields[option]):
@@ -20,7 +17,7 @@ def unsupported(name: str, config: PlanConfig) -> str | None:
     return None
 
 
-def refusal(name: str, config: PlanConfig) -> str | None:
+def refusal(name: str, config: Any) -> str | None:
     """The error for the option that `unsupported` finds; None if there is none."""
     option = unsupported(name, config)
     if option is None:

@@ -16,9 +16,11 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from packer_cli.engine.local import default_workers
+from packer_cli.errors import ConfigError
+from packer_cli.plugins import Registry
 from packer_cli.sizes import format_bytes
 from packer_cli.stages.memory import available_memory
 from packer_cli.version import __version__
@@ -62,7 +64,7 @@ def run_checks(output: Path | None = None) -> list[Check]:
     Args:
         output: a folder that will be written to, for the free disk; None for the current one.
     """
-    return [*_versions(), *_machine(output or Path()), *_extras()]
+    return [*_versions(), *_machine(output or Path()), *_extras(), *_plugins()]
 
 
 def _versions() -> Iterator[Check]:
@@ -225,6 +227,25 @@ def _extras() -> Iterator[Check]:
         else:
             yield _check("extras", extra, purpose)
     yield from _gpus()
+
+
+def _plugins() -> Iterator[Check]:
+    """What other packages bring, loaded. Loader formats are not, since the loader needs torch."""
+    from packer_cli.corpus.records import SHAPES
+    from packer_cli.export.formats import OTHERS
+    from packer_cli.plan.packing import REGISTRY
+    from packer_cli.plan.strategies.registry import STRATEGIES
+
+    registries: Mapping[str, Registry[Any]] = {
+        "packing": REGISTRY, "strategy": STRATEGIES, "export": OTHERS, "schema": SHAPES
+    }  # fmt: skip
+    for kind, registry in registries.items():
+        for name in registry.names()[len(registry) :]:
+            try:
+                yield _check("extras", f"{kind} {name}", f"of {registry.package(name)}")
+            except ConfigError as error:
+                why, _, remedy = str(error).rpartition("; ")
+                yield _note("extras", f"{kind} {name}", why, remedy)
 
 
 def _gpus() -> Iterator[Check]:

@@ -120,7 +120,7 @@ def test_a_remote_set_is_fetched_into_a_folder_that_goes_again(packed, tmp_path)
         (
             ["--format", "jax"],
             (
-                "--format: unknown format 'jax'; known: "
+                "--format: unknown batch format 'jax'; known: "
                 "transformers, flash-attn, torchtitan, megatron, megatron-thd, deepspeed, torchtune"
             ),
         ),

@@ -216,7 +216,7 @@ def llama(folder):
     [
         (
             {"strategy": "best"},
-            f"--strategy must be one of {', '.join(map(repr, list(STRATEGIES)[:-1]))} or 'hydraulis', got 'best'",
+            f"--strategy: unknown strategy 'best'; known: {', '.join(STRATEGIES)}",
         ),
         (
             {"strategy": "naive", "groups": "128k:8,16k:1"},

@@ -2,7 +2,7 @@
 
 A mark is an HTML comment, which readers do not see: `<!-- not run: needs Slurm -->` for a block that CI cannot run,
 `<!-- ranks: 2 -->` for a page whose Python runs in two processes of one group, and `<!-- file: train.py -->` for a
-block that readers save in this file.
+block that readers save in this file and that no test runs by itself.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ LANGUAGES = {
     "python": "run, one block of a page after another",
     "yaml": "parsed",
     "json": "parsed",
+    "toml": "parsed",
     "text": "output, trees and formulas",
 }
 """Of a block, and what a test does with it."""
@@ -44,6 +45,17 @@ class Block:
     def reason(self) -> str:
         """Why it is not run, or an empty string."""
         return self.mark.removeprefix("not run: ") if self.mark.startswith("not run: ") else ""
+
+    @property
+    def file(self) -> str:
+        """Where readers save it, or an empty string."""
+        return self.mark.removeprefix("file: ") if self.mark.startswith("file: ") else ""
+
+    def save(self, folder: Path) -> None:
+        """Save it as readers do."""
+        path = folder / self.file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(self.source, encoding="utf-8")
 
     def __str__(self) -> str:
         return f"{self.page}:{self.line}"

@@ -15,6 +15,9 @@ SOURCES = ("packer_cli", "pyproject.toml", "README.md", "LICENSE")
 LAUNCHERS = {"torchrun": "torch.distributed.run"}
 """Programs of other packages that start scripts, and the modules that they run."""
 
+PIP = """"{}" -m pip --python "{}" "$1" --no-index --no-deps --no-build-isolation "${{@:2}}\""""
+"""`pip install`, of a folder whose dependencies are there."""
+
 
 def install_once(folder: Path) -> Path:
     """The folder of the environment's programs; of several processes that call this, one makes it."""
@@ -46,8 +49,10 @@ def _install(environment: Path, wheel: Path) -> None:
     python = environment / "bin" / "python"
     site = Path(sysconfig.get_path("purelib", vars={"base": str(environment)}))
     (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
-    for name, module in LAUNCHERS.items():
-        (environment / "bin" / name).write_text(f'#!/bin/sh\nexec "{python}" -m {module} "$@"\n', encoding="utf-8")
+    launchers = {name: f'"{python}" -m {module} "$@"' for name, module in LAUNCHERS.items()}
+    launchers["pip"] = PIP.format(sys.executable, python)
+    for name, command in launchers.items():
+        (environment / "bin" / name).write_text(f"#!/bin/bash\nexec {command}\n", encoding="utf-8")
         (environment / "bin" / name).chmod(0o755)
     _run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", "--no-compile", wheel)
 

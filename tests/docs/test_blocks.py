@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import tomllib
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
@@ -24,7 +25,6 @@ NOT_RUN: dict[str, dict[str, int]] = {
     "README.md": {"CI calls both": 1, "CI has installed it": 1},
     "docs/cookbook.md": {"needs MosaicML Composer": 1, "needs OLMo-core": 1, "needs VeOmni": 1},
     "docs/export.md": {"needs XTuner": 1, "needs mosaicml-streaming": 1},
-    "docs/extending.md": {"tests/test_extending.py does, as a file of the package": 2},
     "docs/from/megatron.md": {"needs Megatron's process groups": 1},
     "docs/from/streaming.md": {"needs MosaicML Composer": 1},
     "docs/loader.md": {"needs torchtitan": 1},
@@ -74,7 +74,9 @@ def test_the_blocks_of_a_page_run(page, scratch, programs, request):
             pytest.importorskip("torch")
             processes = stack.enter_context(python(num_ranks(page), folder, programs))
         for block in smaller(blocks):
-            if block.language in ("bash", "console"):
+            if block.file:
+                block.save(Path.cwd())
+            elif block.language in ("bash", "console"):
                 run_block(block, programs)
             elif block.language == "python":
                 processes.run(block)
@@ -82,6 +84,8 @@ def test_the_blocks_of_a_page_run(page, scratch, programs, request):
                 assert yaml.safe_load(block.source), block
             elif block.language == "json":
                 assert json.loads(block.source), block
+            elif block.language == "toml":
+                assert tomllib.loads(block.source), block
 
 
 def smaller(blocks: list[Block]) -> list[Block]:

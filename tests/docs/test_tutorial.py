@@ -41,8 +41,8 @@ def test_the_tutorial(clone):
     blocks = [block for block in read_blocks(PAGE) if not block.reason]
     steps = []
     for block in blocks:
-        if block.mark.startswith("file: "):
-            (clone / block.mark.removeprefix("file: ")).write_text(block.source, encoding="utf-8")
+        if block.file:
+            block.save(clone)
         else:
             steps += commands(block)
     script = "\n".join(["set -euo pipefail", *(f"{command}\necho '{END}'" for command, _ in steps)])

@@ -30,7 +30,7 @@ def test_the_loader_loads_nothing_of_the_preparation_side() -> None:
         "print(sorted(n for n in sys.modules if n.startswith('packer_cli.') and n.count('.') == 1))"
     )
     assert done.stderr == ""
-    modules = ["errors", "format", "lazy", "loader", "remote", "version"]
+    modules = ["errors", "format", "lazy", "loader", "plugins", "remote", "version"]
     assert done.stdout.splitlines() == ["[]", str([f"packer_cli.{name}" for name in modules])]
 
 

@@ -49,7 +49,7 @@ def test_a_plan_that_breaks_a_rule_is_a_bug(hbpack, tmp_path, monkeypatch):
     def one_pack(lengths, capacity, seed, options):
         return np.array([0, len(lengths)]), np.arange(len(lengths), dtype=np.int32)
 
-    monkeypatch.setitem(REGISTRY, "none", replace(REGISTRY["none"], pack=one_pack))
+    monkeypatch.setitem(REGISTRY._own, "none", replace(REGISTRY["none"], pack=one_pack))
     (tmp_path / "lengths.txt").write_text("5\n7\n")
     options = ("--groups", "8", "--gpus", 1, "--packing", "none", "--balance", "none")
     done = hbpack("stats", tmp_path / "lengths.txt", *options)
