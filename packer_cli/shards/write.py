@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute  # Else the first cast imports it, on a thread, where no descriptor may be free.
 from numpy.typing import NDArray
 
 from packer_cli.engine.ahead import one_ahead

@@ -86,14 +86,20 @@ def filling_length(free: int, lack: float) -> int:
 
 
 def spread(
-    lengths: Sequence[int], order: Iterable[int], capacity: int, num_rows: int, linear: int = 0
-) -> list[int] | None:
+    lengths: Sequence[int],
+    order: Iterable[int],
+    capacity: int,
+    num_rows: int,
+    linear: int = 0,
+    *,
+    evens_tokens: bool = True,
+) -> list[int]:
     tokens, work, row_of = [0] * num_rows, [0] * num_rows, [-1] * len(lengths)
     for i in order:
         rows = [r for r in range(num_rows) if tokens[r] + lengths[i] <= capacity]
         if not rows:
-            return None
-        best = min(rows, key=lambda r: (work[r], tokens[r], r))
+            continue
+        best = min(rows, key=lambda r: (work[r], tokens[r] if evens_tokens else 0, r))
         row_of[i] = best
         tokens[best] += lengths[i]
         work[best] += lengths[i] * (lengths[i] + linear)

@@ -233,14 +233,13 @@ def test_balanced_fill_evens_out_what_the_longest_do_not():
     capacity=st.integers(60, 300),
     num_rows=st.integers(1, 9),
     linear=st.sampled_from([0, 1, 50, 2**31 - 2]),
+    evens_tokens=st.booleans(),
 )
-def test_spread_equals_its_twin(lengths, capacity, num_rows, linear):
+def test_spread_equals_its_twin(lengths, capacity, num_rows, linear, evens_tokens):
     order = naive.descending(lengths)
-    row_of, fits = spread(*np.array([lengths, order], dtype=np.int32), capacity, num_rows, linear)
-    expected = naive.spread(lengths, order, capacity, num_rows, linear)
-    assert fits == (expected is not None)
-    if expected is not None:
-        assert row_of.tolist() == expected
+    of_samples = np.array([lengths, order], dtype=np.int32)
+    row_of = spread(*of_samples, capacity, num_rows, linear, evens_tokens=evens_tokens)
+    assert row_of.tolist() == naive.spread(lengths, order, capacity, num_rows, linear, evens_tokens=evens_tokens)
 
 
 @given(capacity=st.integers(1, 60), data=st.data())

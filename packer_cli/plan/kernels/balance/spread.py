@@ -1,4 +1,4 @@
-"""Spreads a group's last packs, too few for all ranks, over lighter rows for every rank."""
+"""Deals samples to rows of even work: the longest first, to the row of least work that has room (LPT, Graham 1969)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def spread(
     num_rows: int,
     linear: int = 0,
     most: int = UNLIMITED,
-) -> tuple[NDArray[np.int32], bool]:
-    """Deal samples to rows of even work: the longest sample first, to the row with the least work that has room.
-
-    The rule is Graham's LPT with a capacity. O(n * rows).
+    *,
+    evens_tokens: bool = True,
+) -> NDArray[np.int32]:
+    """The row (int32[n]) of each sample; -1 where none had room. O(n * rows).
 
     Args:
         lengths: int32[n]
@@ -28,13 +28,12 @@ def spread(
         num_rows: rows to fill.
         linear: tokens, see `Cost.linear_tokens`.
         most: most samples of a row.
-
-    Returns:
-        `(row int32[n], fits)`; `fits` is False if some sample found no row; `row` is then incomplete.
+        evens_tokens: of rows with equal work, take the one with the fewest tokens, and not the first.
     """
     row_of = np.full(len(lengths), -1, dtype=np.int32)
     tokens, work, number = np.zeros((3, num_rows), dtype=np.int64)
-    return row_of, bool(_spread(lengths, order, capacity, linear, most, row_of, tokens, work, number))
+    _spread(lengths, order, capacity, linear, most, evens_tokens, row_of, tokens, work, number)
+    return row_of
 
 
 @njit(cache=True)
@@ -44,27 +43,23 @@ def _spread(
     capacity: int,
     linear: int,
     most: int,
+    evens_tokens: bool,
     row_of: NDArray[np.int32],
     tokens: NDArray[np.int64],
     work: NDArray[np.int64],
     number: NDArray[np.int64],
-) -> bool:
+) -> None:
     """The kernel: writes to `row_of`, and to `tokens`, `work` and `number` of samples of each row, zeros at first."""
-    for i in range(len(order)):
-        sample = order[i]
+    for sample in order:
         length = np.int64(lengths[sample])
         best = -1
         for row in range(len(work)):
-            if (
-                tokens[row] + length <= capacity
-                and number[row] < most
-                and (best < 0 or work[row] < work[best] or (work[row] == work[best] and tokens[row] < tokens[best]))
-            ):
+            if tokens[row] + length > capacity or number[row] >= most or (best >= 0 and work[row] > work[best]):
+                continue
+            if best < 0 or work[row] < work[best] or (evens_tokens and tokens[row] < tokens[best]):
                 best = row
-        if best < 0:
-            return False
-        row_of[sample] = best
-        tokens[best] += length
-        number[best] += 1
-        work[best] += length * (length + linear)
-    return True
+        if best >= 0:
+            row_of[sample] = best
+            tokens[best] += length
+            number[best] += 1
+            work[best] += length * (length + linear)

@@ -58,8 +58,8 @@ def min_max_work(
     sizes = lengths[order].astype(np.int64)
     work = sizes * (sizes + linear)
     bound = _simple_bound(work, num_packs)
-    row_of, fits = spread(sizes.astype(np.int32), as_ids(np.arange(len(sizes))), capacity, num_packs, linear)
-    start = row_of.astype(np.int64) if fits else start[order]
+    row_of = spread(sizes.astype(np.int32), as_ids(np.arange(len(sizes))), capacity, num_packs, linear)
+    start = start[order] if (row_of < 0).any() else row_of.astype(np.int64)
     best = int(np.bincount(start, weights=work.astype(np.float64), minlength=1).max()) if len(work) else 0
     answer = _ordered(start, num_packs)
     if best > bound and time.monotonic() < deadline:

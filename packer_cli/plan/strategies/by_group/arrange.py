@@ -177,8 +177,8 @@ def _spread(
     """Spread the pieces over rows of even work, the heaviest row first; None if they do not fit."""
     num_rows = min(num_rows, len(pieces))
     by_length = argsort_descending(lengths[pieces])
-    row_of, fits = spread(lengths[pieces], by_length, capacity, num_rows, request.evened, request.max_samples)
-    if not fits:
+    row_of = spread(lengths[pieces], by_length, capacity, num_rows, request.evened, request.max_samples)
+    if (row_of < 0).any():
         return None
     offsets, members = group_by_pack(row_of, by_length, num_rows)
     _, work = pack_tokens_and_work(offsets, pieces[members], lengths, request.evened)

@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numba import njit
-from numpy.typing import NDArray
 
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
-from packer_cli.plan.core.types import Int32Array, Int64Array
+from packer_cli.plan.core.types import Int32Array, Int64Array, as_ids
+from packer_cli.plan.kernels.balance.spread import spread
 from packer_cli.plan.packing.ilp.minmax import min_max_work
 from packer_cli.plan.strategies.wlb.arrival import Arrivals
 from packer_cli.plan.strategies.wlb.steps import PackedSteps, work_imbalances
@@ -73,12 +72,13 @@ def _pack_windows(arrivals: Arrivals, num_batches: int, improve: Improve) -> Pac
             num_steps = min(num_batches, -(-int(lengths[left].sum(dtype=np.int64)) // of_step))
         documents = np.concatenate([left, np.arange(batches[batch], batches[until])])
         documents = documents[np.argsort(-lengths[documents], kind="stable")]
-        row = _deal(lengths[documents], num_steps * num_micro_batches, arrivals.window)
+        falling, num_rows = as_ids(np.arange(len(documents))), num_steps * num_micro_batches
+        row = spread(lengths[documents], falling, arrivals.window, num_rows, evens_tokens=False).astype(np.int64)
         is_dealt = row >= 0
         left, dealt = documents[~is_dealt], documents[is_dealt]
         is_carried[left] = True
         row = _by_falling_work(lengths[dealt], row[is_dealt])
-        row = improve(lengths[dealt], row, num_steps * num_micro_batches)
+        row = improve(lengths[dealt], row, num_rows)
         num_steps = int(row.max()) // num_micro_batches + 1
         position = shuffled(num_steps, state).astype(
             np.int64
@@ -95,20 +95,3 @@ def _by_falling_work(lengths: Int32Array, row_of: Int64Array) -> Int64Array:
     number = np.empty(len(work), dtype=np.int64)
     number[np.argsort(-work, kind="stable")] = np.arange(len(work))
     return number[row_of]
-
-
-@njit(cache=True)
-def _deal(lengths: NDArray[np.int32], num_rows: int, capacity: int) -> NDArray[np.int64]:
-    """For documents by falling length (int64[n]): the row of least work with room, or -1. Ties: the first."""
-    row_of = np.full(len(lengths), -1, dtype=np.int64)
-    tokens, work = np.zeros(num_rows, dtype=np.int64), np.zeros(num_rows, dtype=np.int64)
-    for i in range(len(lengths)):
-        length, best = np.int64(lengths[i]), -1
-        for row in range(num_rows):
-            if tokens[row] + length <= capacity and (best < 0 or work[row] < work[best]):
-                best = row
-        if best >= 0:
-            row_of[i] = best
-            tokens[best] += length
-            work[best] += length * length
-    return row_of
