@@ -10,8 +10,8 @@ from packer_cli.errors import RunError
 from packer_cli.format.choice import GroupChoice
 from packer_cli.groups.auto import bounded, choose, load_models
 from packer_cli.groups.choice import Choice
-from packer_cli.groups.layouts import LayoutChoice, choose_step_layouts
 from packer_cli.plan.core.groups import Group
+from packer_cli.plan.strategies.layout_choice import LayoutChoice
 from packer_cli.stages.samples import read_samples
 
 
@@ -27,11 +27,12 @@ def run_groups(
 def run_layouts(
     inputs: Sequence[str], corpus: TokenizeConfig | None, config: PlanConfig, workers: int | None
 ) -> LayoutChoice:
-    """Choose the layouts that the steps of `--strategy hydraulis` use, for the samples of an epoch."""
+    """Choose layouts for the samples of an epoch, with a strategy that finds them."""
     config.require_gpu_model("hbpack groups")
     lengths = read_samples(inputs, corpus, workers).epoch_lengths(config.seed)
     lengths = bounded(config, lengths, config.overflow)
     if not len(lengths):
         raise RunError("there is nothing to plan: no sample is left; add data, or raise --max-length")
     longest = Group(capacity=config.max_length or int(lengths.max()))
-    return choose_step_layouts(lengths, resolve(config.with_groups((longest,))).request)
+    request = resolve(config.with_groups((longest,))).request
+    return request.strategy.choose_layouts(lengths, request)

@@ -8,7 +8,7 @@ from packer_cli.cli.outputs.figures import CompareOutput, GroupsOutput, PlanPred
 from packer_cli.cli.outputs.found import DoctorOutput, ShowOutput, SpeedOutput, StatusOutput, VerifyOutput
 from packer_cli.cli.outputs.packed_set import SetOutput
 from packer_cli.cli.outputs.written import ExportOutput, InitOutput, RebalanceOutput, StoreOutput
-from packer_cli.groups.layouts import LayoutChoice
+from packer_cli.plan.strategies.layout_choice import LayoutChoice
 
 OUTPUTS: dict[str, Any] = {
     "init": InitOutput,

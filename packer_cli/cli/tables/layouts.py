@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from packer_cli.cli.console import print_note, print_table
-from packer_cli.groups.layouts import LayoutChoice
+from packer_cli.plan.strategies.layout_choice import LayoutChoice
 from packer_cli.sizes import counted, four_digits
 
 

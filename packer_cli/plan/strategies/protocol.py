@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from packer_cli.plan.core.attention_rates import ShardingRule
     from packer_cli.plan.core.cost import Cost
     from packer_cli.plan.core.schedule import StepRules
-    from packer_cli.plan.core.types import Int64Array, Pieces, Plan, Schedule
+    from packer_cli.plan.core.types import Int32Array, Int64Array, Pieces, Plan, Schedule
     from packer_cli.plan.kernels.balance import BalanceRule
     from packer_cli.plan.packing.base import PackingOptions
+    from packer_cli.plan.strategies.layout_choice import LayoutChoice
 
 Rates = tuple[float, float, float]
 """Seconds of a micro-batch on one pipeline stage of a replica: per squared token, per token, and constant."""
@@ -226,6 +227,10 @@ class Strategy(ABC):
     def figures(self, plan: Plan, request: PlanRequest) -> Mapping[str, float | None]:
         """Figures of its own, fields of `PipelineImbalances`."""
         return {}
+
+    def choose_layouts(self, lengths: Int32Array, request: PlanRequest) -> LayoutChoice:
+        """For `hbpack groups`, of a strategy that `finds_layouts`: those that it would choose from (int32[n])."""
+        raise NotImplementedError
 
     def bytes_a_sample(self, request: PlanRequest) -> int:
         """What a plan takes at its peak, with its figures and the lengths; measured on samples of 550 tokens."""

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from packer_cli.plan.core.types import Int64Array, Pieces, Plan, Schedule
+    from packer_cli.plan.core.types import Int32Array, Int64Array, Pieces, Plan, Schedule
+    from packer_cli.plan.strategies.layout_choice import LayoutChoice
 
 
 class Hydraulis(Strategy):
@@ -62,6 +63,12 @@ class Hydraulis(Strategy):
         from packer_cli.plan.strategies.hydraulis.arrange import plan_pipelines
 
         return plan_pipelines(pieces, request)
+
+    def choose_layouts(self, lengths: Int32Array, request: PlanRequest) -> LayoutChoice:
+        """See `hydraulis.choice`."""
+        from packer_cli.plan.strategies.hydraulis.choice import choose_step_layouts
+
+        return choose_step_layouts(lengths, request)
 
     def rest(
         self, plan: Plan, chosen: Int64Array, is_short: NDArray[np.bool_], request: PlanRequest, epoch: int
