@@ -21,7 +21,7 @@ from packer_cli.errors import ConfigError, did_you_mean
 from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY, PackingAlgorithm, find_packing
 from packer_cli.plan.strategies.protocol import PlanRequest
-from packer_cli.plan.strategies.registry import STRATEGIES
+from packer_cli.plan.strategies.registry import DEFAULT, STRATEGIES
 from packer_cli.plugins import OBJECT
 
 FORM = "[PACKING][/BALANCE][@longest], such as bfd, /window:8+refine or isf:rounds=10/none@longest"
@@ -215,6 +215,8 @@ def _make_row(base: Resolved, kind: str, packing: str, balance: str, *, is_longe
         ConfigError, ValueError: an unknown packing, option or balance, or a balance that the packing rules out.
     """
     config, algorithm, changes = base.config, base.request.algorithm, dict[str, Any]()
+    if base.request.strategy.packs_itself:
+        changes |= {"strategy": DEFAULT, "group_costs": None}
     if packing:
         changes["packing"] = packing
         algorithm = find_packing(packing, REGISTRY)

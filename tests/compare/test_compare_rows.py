@@ -95,6 +95,11 @@ def test_flexsp_differs_from_the_default_on_the_same_groups(monkeypatch):
     assert rows[0].config.groups == rows[1].config.groups
 
 
+def test_padded_batches_are_no_plan_of_a_strategy_that_packs_in_its_own_way():
+    (row,) = strategy_rows("padded", config(groups="8k:1", strategy="wlb"))
+    assert (row.config.strategy, row.request.algorithm.name) == ("balanced", "padded")
+
+
 def test_only_a_packing_that_the_user_did_not_name_gets_a_time_limit():
     limited = [row.name for row in default_rows(config()) if row.has_time_limit]
     assert limited == [f"ilp:time_limit={TIME_LIMIT / 2:g}"]
