@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from packer_cli.errors import ConfigError, did_you_mean
+from packer_cli.errors import ConfigError, RunError, did_you_mean
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 T = TypeVar("T")
 
+_NAME = re.compile("[a-z][a-z0-9-]*")
 OBJECT = "an object of this process"
 """Where something is from that no package brings."""
 
@@ -46,41 +50,54 @@ class Registry(Mapping[str, T], Generic[T]):
         """All names, those of other packages included; what they stand for is not loaded."""
         return [*self._own, *sorted({*(each.name for each in self._entry_points()), *self._others} - self._own.keys())]
 
+    def ignored(self) -> list[str]:
+        """Names that other packages bring and hbpack has itself."""
+        return sorted({each.name for each in self._entry_points()} & self._own.keys())
+
     def package(self, name: str) -> str | None:
         """Who brings it: a package and its version, or `OBJECT`; None for hbpack itself."""
         return None if name in self._own else self._other(name)[1]
 
-    def add(self, name: str, thing: Any) -> str:
-        """Let a name stand for an object in this process, in place of any that was added before. Returns the name.
+    def add(self, thing: Any) -> str:
+        """Let the name of an object stand for it in this process, in place of any that was added before.
+
+        An object that an installed package brings is that package's. Returns the name.
 
         Raises:
-            ConfigError: the name is taken by hbpack's own, or the object is no such thing.
+            ConfigError: it is no such thing, or its name is taken by hbpack's own.
         """
+        name = getattr(thing, "name", None) or getattr(thing, "__name__", "").replace("_", "-")
+        try:
+            taken = self._take(name, thing)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{self._what} {name or type(thing).__name__!r} cannot be used: {error}") from None
         if name in self._own:
             raise ConfigError(f"{self._what} {name!r} is hbpack's own; give yours another name")
-        if not re.fullmatch("[a-z][a-z0-9-]*", name):
+        if not _NAME.fullmatch(name):
             raise ConfigError(f"{name!r} is no name of a {self._what}; use a-z, digits and hyphens, such as my-own")
-        try:
-            self._others[name] = self._take(name, thing), OBJECT
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"{self._what} {name!r} cannot be used: {error}") from None
+        place = f"{getattr(thing, '__module__', '')}:{getattr(thing, '__qualname__', '')}"
+        brought = [each for each in self._entry_points() if (each.name, each.value) == (name, place)]
+        if brought:
+            self._others.pop(name, None)
+        else:
+            self._others[name] = taken, OBJECT
         return name
 
     def unknown(self, name: str) -> str:
         """What to say of a name that stands for nothing."""
         return unknown(self._what, name, self.names())
 
-    def _entry_points(self) -> Any:
+    def _entry_points(self) -> list[EntryPoint]:
         from importlib.metadata import entry_points  # Reads the folders of all packages.
 
-        return entry_points(group=f"hbpack.{self._kind}")
+        return [each for each in entry_points(group=f"hbpack.{self._kind}") if _NAME.fullmatch(each.name)]
 
     def _other(self, name: str) -> tuple[T, str]:
         if name not in self._others:
             found = [each for each in self._entry_points() if each.name == name]
             if not found:
                 raise KeyError(name)
-            packages = sorted({f"{each.dist.name} {each.dist.version}" for each in found})
+            packages = sorted({f"{each.dist.name} {each.dist.version}" for each in found if each.dist is not None})
             if len(found) > 1:
                 raise ConfigError(f"{self._what} {name!r} is of {' and of '.join(packages)}; uninstall one of them")
             try:
@@ -97,3 +114,8 @@ class Registry(Mapping[str, T], Generic[T]):
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
     """What to say of a name that is none of those known."""
     return f"unknown {what} {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}"
+
+
+def failed(what: str, name: str, error: Exception) -> RunError:
+    """The error where code of another package raised one of its own, which should be its cause."""
+    return RunError(f"{what} {name!r} failed: {type(error).__name__}: {' '.join(str(error).split())}")

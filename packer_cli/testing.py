@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.config import PlanConfig, validate
-from packer_cli.config.defaults import default_of
 from packer_cli.config.groups import used_groups
 from packer_cli.config.resolve import Resolved, resolve
+from packer_cli.config.strategies import require_declared
 from packer_cli.errors import ConfigError, HbpackError, PlanError
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_pieces, check_plan
@@ -24,10 +24,10 @@ from packer_cli.plan.core.pieces import make_pieces
 from packer_cli.plan.core.types import Int32Array, Plan
 from packer_cli.plan.figures import baseline_of, plan_stats
 from packer_cli.plan.packing import REGISTRY, PackingAlgorithm, parse_packing
-from packer_cli.plan.packing.brought import check_packs, take_packing
+from packer_cli.plan.packing.brought import check_packs
 from packer_cli.plan.resume import check_rest, rest_of_epoch, short_packs
 from packer_cli.plan.strategies.protocol import Strategy
-from packer_cli.plan.strategies.registry import STRATEGIES
+from packer_cli.plan.strategies.registry import STRATEGIES, find_strategy
 from packer_cli.plan.warming import warm_up
 
 _CASES: tuple[dict[str, Any], ...] = (
@@ -56,22 +56,19 @@ def check_packing(packing: str | PackingAlgorithm | Callable[..., Any], *, seed:
 
     Raises:
         AssertionError: it breaks a rule; the message says which, and on what.
+        ConfigError: it is no packing.
     """
-    if isinstance(packing, str):
-        algorithm, options = parse_packing(packing, REGISTRY)
-    else:
-        name = getattr(packing, "name", None) or packing.__name__  # type: ignore[union-attr]
-        algorithm = take_packing(name, packing)
-        options = algorithm.options()
+    try:
+        algorithm, options = parse_packing(packing if isinstance(packing, str) else REGISTRY.add(packing), REGISTRY)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     for what, lengths, capacity in _lengths_to_pack(np.random.default_rng(seed)):
-        given = lengths.copy()
         try:
-            offsets, order = algorithm.pack(given, capacity, seed, options)
+            offsets, order = algorithm.pack(lengths, capacity, seed, options)
             check_packs(offsets, order, lengths, capacity)
+            again = algorithm.pack(lengths, capacity, seed, options)
         except (HbpackError, ValueError) as error:
-            raise AssertionError(f"{what}: {error}") from None
-        assert np.array_equal(given, lengths), f"{what}: it changes the lengths that it is given"
-        again = algorithm.pack(given, capacity, seed, options)
+            raise AssertionError(f"{what}: {error}") from error
         same = np.array_equal(offsets, again[0]) and np.array_equal(order, again[1])
         assert same, f"{what}: the same seed gives other packs the second time"
 
@@ -84,24 +81,24 @@ def check_strategy(strategy: str | Strategy | type[Strategy], **options: Any) ->
         options: plan options that it needs in each plan, such as `global_tokens`, or `model` and `gpu`.
 
     Raises:
-        AssertionError: it breaks a rule; the message says which, and on what.
+        AssertionError: it breaks a rule, or refuses every plan; the message says which, and on what.
+        ConfigError: it is no strategy, or declares what is no plan option.
     """
-    if not isinstance(strategy, str):
-        strategy = STRATEGIES.add(strategy.name, strategy)
-    planner = STRATEGIES[strategy]
-    _check_declared(planner)
-    planned = []
+    planner = find_strategy(strategy if isinstance(strategy, str) else STRATEGIES.add(strategy))
+    require_declared(planner.name, PlanConfig.model_fields)
+    refusals = []
     for case in _CASES:
         what = ", ".join(f"{name}={value}" for name, value in case.items())
-        resolved = _resolved(planner, case | options)
-        if resolved is None:
+        try:
+            resolved = _resolved(planner, case | options)
+        except ConfigError as error:
+            refusals.append(str(error))
             continue
         try:
             _check_plans(resolved)
         except (HbpackError, AssertionError) as error:
-            raise AssertionError(f"{what}: {error}") from None
-        planned.append(case)
-    assert planned, f"strategy {strategy!r} refuses every plan that is tried; give the options that it needs"
+            raise AssertionError(f"{what}: {error}") from error
+    assert len(refusals) < len(_CASES), f"every plan that is tried is refused, such as: {refusals[0]}"
 
 
 def _lengths_to_pack(random: np.random.Generator) -> Iterator[tuple[str, Int32Array, int]]:
@@ -127,28 +124,11 @@ def _between(random: np.random.Generator, first: int, last: int, number: int) ->
     return random.integers(first, last + 1, number).astype(np.int32)
 
 
-def _check_declared(planner: Strategy) -> None:
-    """Its declarations name options, and its defaults are of those that may have others."""
-    fields = PlanConfig.model_fields
-    for name, options in (("defaults", planner.defaults), ("ignores", planner.ignores), ("lacks", planner.lacks)):
-        unknown = sorted(set(options) - fields.keys())
-        assert not unknown, f"{name}: {unknown[0]!r} is no option of a plan"
-    for option, value in planner.defaults.items():
-        of_strategy = default_of(fields[option], planner.name)
-        assert of_strategy == value, f"defaults: {option!r} has the same default for all strategies"
-    for name in ("summary", "short"):
-        assert getattr(planner, name, ""), f"{name}: it is missing"
-
-
-def _resolved(planner: Strategy, options: dict[str, Any]) -> Resolved | None:
-    """The options with the groups that the strategy uses; None if it refuses them."""
+def _resolved(planner: Strategy, options: dict[str, Any]) -> Resolved:
+    """The options with the groups that the strategy uses. Raises ConfigError if it refuses them."""
     options = {name: value for name, value in options.items() if name not in planner.ignores}
-    try:
-        plain = validate(PlanConfig, options)
-        groups = used_groups(plain.groups, planner)
-        return resolve(validate(PlanConfig, {**options, "groups": groups, "strategy": planner.name}))
-    except ConfigError:
-        return None
+    groups = used_groups(validate(PlanConfig, options).groups, planner)
+    return resolve(validate(PlanConfig, {**options, "groups": groups, "strategy": planner.name}))
 
 
 def _check_plans(resolved: Resolved) -> None:
@@ -165,7 +145,10 @@ def _check_plans(resolved: Resolved) -> None:
         check_plan(baseline_of(plan, request).plan)
         _check_rest(plan, resolved)
     warm_up(request)
-    pickle.dumps(request)  # Other processes plan, too.
+    try:
+        pickle.dumps(request)
+    except Exception as error:
+        raise AssertionError(f"it cannot be sent to other processes, which plan, too: {error}") from error
 
 
 def _lengths_to_plan(random: np.random.Generator, capacity: int) -> Iterator[Int32Array]:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 
 import packer_cli as hbpack
 from packer_cli.cli.main import main
-from packer_cli.errors import ConfigError
+from packer_cli.errors import ConfigError, RunError
 from packer_cli.loader import PackedDataset
 from packer_cli.plan.strategies.by_group.strategy import GroupStrategy
 from packer_cli.plugins import OBJECT, Registry
@@ -55,7 +56,7 @@ MODULES = {
         SHAPE = Shape((("title", "body"),), (), parse)
     """,
 }
-MISSING = "of my-hbpack 1.0, which is not installed here; install it"
+MISSING = "of my-hbpack 1.0, which is not installed here; install that package"
 
 
 def install(folder: Path, version: str = "1.0", name: str = "my-hbpack", points: dict | None = None) -> Path:
@@ -291,6 +292,14 @@ def test_wrong_packs_are_found(offsets, order, why):
     forget()
 
 
+def one_each_named(name):
+    def packing(lengths, capacity, seed):
+        return one_each(lengths, capacity, seed)
+
+    packing.__name__ = name
+    return packing
+
+
 def test_what_is_no_packing_is_refused():
     for thing, why in ((5, "--packing must be text, got 5"), (lambda: 1, "'<lambda>' is no name of a packing")):
         with pytest.raises(ConfigError, match=why):
@@ -298,7 +307,7 @@ def test_what_is_no_packing_is_refused():
     with pytest.raises(ConfigError, match="strategy 'one-each' cannot be used: it must be a Strategy, not function"):
         hbpack.plan([5], groups="10:1", gpus=1, strategy=one_each)
     with pytest.raises(ConfigError, match="packing algorithm 'bfd' is hbpack's own; give yours another name"):
-        Registry("packings", "packing algorithm", {"bfd": 1}, lambda name, thing: thing).add("bfd", 2)
+        Registry("packings", "packing algorithm", {"bfd": 1}, lambda name, thing: thing).add(one_each_named("bfd"))
 
 
 def test_the_checks_accept_what_the_page_brings(package):
@@ -345,8 +354,6 @@ class Changing(Longest):
     name = "changing"
 
     def plan(self, pieces, request):
-        from dataclasses import replace
-
         return super().plan(pieces, replace(request, seed=int(np.random.default_rng().integers(1000))))
 
 
@@ -354,8 +361,6 @@ class Changing(Longest):
     ("strategy", "why"),
     [
         (Loses, "the rest of an epoch on 1 GPUs: "),
-        (Declares, "ignores: 'fills' is no option of a plan"),
-        (Defaults, "defaults: 'overflow' has the same default for all strategies"),
         (Changing, "another plan the second time"),
     ],
 )
@@ -363,3 +368,82 @@ def test_the_checks_find_a_wrong_strategy(strategy, why):
     with pytest.raises(AssertionError, match=why):
         check_strategy(strategy)
     forget()
+
+
+class Nameless(GroupStrategy):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("strategy", "why"),
+    [
+        (Declares, "strategy 'declares' cannot be used: its ignores name 'fills', which is no plan option"),
+        (Defaults, "its defaults name 'overflow', whose default is the same for all strategies"),
+        (Nameless, "cannot be used: it has no 'name'"),
+        (one_each, "strategy 'one-each' cannot be used: it must be a Strategy, not function"),
+    ],
+)
+def test_a_strategy_that_declares_nonsense_is_refused(strategy, why):
+    for use in (check_strategy, lambda each: hbpack.plan(LENGTHS, groups="100:1", gpus=2, strategy=each)):
+        with pytest.raises(ConfigError, match=why):
+            use(strategy)
+    forget()
+
+
+def raises(lengths, capacity, seed):
+    raise KeyError("boom")
+
+
+class Raises(Longest):
+    name = "raises"
+
+    def plan(self, pieces, request):
+        raise KeyError("boom")
+
+
+class NoPlan(Longest):
+    name = "no-plan"
+
+    def plan(self, pieces, request):
+        return None
+
+
+def test_errors_of_others_say_whose_they_are():
+    for options, why in (
+        ({"packing": raises}, "packing 'raises' failed: KeyError: 'boom'"),
+        ({"strategy": Raises}, "strategy 'raises' failed: KeyError: 'boom'"),
+        ({"strategy": NoPlan}, "strategy 'no-plan' failed: TypeError: its plan is a NoneType"),
+    ):
+        with pytest.raises(RunError) as error:
+            hbpack.plan(LENGTHS, groups="100:1", gpus=2, **options)
+        assert str(error.value) == why
+    for check, thing in ((check_packing, raises), (check_strategy, Raises)):
+        with pytest.raises(AssertionError, match="failed: KeyError: 'boom'"):
+            check(thing)
+    forget()
+
+
+class Seeded(Longest):
+    summary = short = "with a seed of its own"
+
+    def __init__(self, seed):
+        self.seed, self.name = seed, f"seeded-{seed}"
+
+    def plan(self, pieces, request):
+        return super().plan(pieces, replace(request, seed=self.seed))
+
+
+def test_every_object_has_a_row_of_its_own():
+    found = hbpack.compare(LENGTHS, groups="100:1", gpus=2, strategies=["balanced", Seeded(1), Seeded(2), Longest])
+    assert [row.spec.name for row in found.rows] == ["balanced", "seeded-1", "seeded-2", "longest-only"]
+    with pytest.raises(ConfigError, match="5 names no strategy"):
+        hbpack.compare(LENGTHS, groups="100:1", gpus=2, strategies=["balanced", 5])
+    forget()
+
+
+def test_an_object_of_an_installed_package_is_the_packages(package):
+    from rising import Rising
+
+    assert hbpack.plan(LENGTHS, groups="100:1", gpus=2, strategy=Rising).config.packages == {
+        "strategy": "my-hbpack 1.0"
+    }

@@ -87,15 +87,18 @@ def _named(option: str, value: Any) -> Any:
     from packer_cli.plan.packing import REGISTRY  # Loads numba.
 
     registry: Registry[Any] = STRATEGIES if option == "strategy" else REGISTRY
-    name = getattr(value, "name", None) or getattr(value, "__name__", type(value).__name__).replace("_", "-")
-    return registry.add(name, value)
+    return registry.add(value)
 
 
 def listed(option: str, value: Any) -> str | None:
     """Text that names several strategies or packings, of a list that may hold objects, too."""
     if value is None or isinstance(value, str):
         return value
-    return ",".join(_named(option, each) for each in value)
+    names = [_named(option, each) for each in (value if isinstance(value, (list, tuple)) else [value])]
+    wrong = [each for each in names if not isinstance(each, str)]
+    if wrong:
+        raise ConfigError(f"{wrong[0]!r} names no {option}; give names, or objects of {option} type")
+    return ",".join(names)
 
 
 def plain(value: Any) -> Any:

@@ -59,7 +59,7 @@ _SECTIONS = {
 }
 """The command that each section of the list begins with, and the section's title."""
 
-_BUG = "this is a bug in hbpack, or in a packing algorithm that you added; report it with the command that you ran"
+_BUG = "this is a bug in hbpack, or in what another package brought; report it with the command that you ran"
 
 _RESUMABLE = {"pack", "append", "tokenize", "plan", "write", "rebalance", "export"}
 """Commands that keep the work of an interrupted run."""

@@ -17,12 +17,12 @@ from packer_cli.config.auto_groups import GIVE
 from packer_cli.config.resolve import Resolved, resolve
 from packer_cli.config.strategies import refusal, unsupported
 from packer_cli.engine.progress import say
-from packer_cli.errors import ConfigError, did_you_mean
+from packer_cli.errors import ConfigError
 from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY, PackingAlgorithm, find_packing
 from packer_cli.plan.strategies.protocol import PlanRequest
 from packer_cli.plan.strategies.registry import DEFAULT, STRATEGIES
-from packer_cli.plugins import OBJECT
+from packer_cli.plugins import OBJECT, unknown
 
 FORM = "[PACKING][/BALANCE][@longest], such as bfd, /window:8+refine or isf:rounds=10/none@longest"
 BALANCES = tuple(
@@ -165,10 +165,7 @@ def strategy_rows(text: str, base: Resolved) -> list[Row]:
     rows = []
     for name in names:
         if name not in STRATEGIES:
-            known = (ALL, *STRATEGIES, PADDED)
-            raise ConfigError(
-                f"--strategies: {name!r} is not a strategy{did_you_mean(name, known)}; known: {', '.join(known)}"
-            )
+            raise ConfigError(f"--strategies: {unknown('strategy', name, (ALL, *STRATEGIES.names(), PADDED))}")
         why = refusal(name, config)
         if why:
             raise ConfigError(f"--strategies: {why}")
@@ -279,8 +276,14 @@ def _key(row: Resolved) -> tuple[Any, ...]:
     request = row.request
     return (
         request.algorithm.name, request.packing_options, request.fill, request.balance, request.groups, request.steps,
-        row.config.overflow, type(request.strategy).plan,
+        row.config.overflow, _planner(row),
     )  # fmt: skip
+
+
+def _planner(row: Resolved) -> Any:
+    """What tells plans of two strategies apart: of hbpack's own, those that differ in options alone share one."""
+    is_own = STRATEGIES.package(row.config.strategy) is None
+    return type(row.request.strategy).plan if is_own else row.config.strategy
 
 
 def _is_balance(text: str) -> bool:

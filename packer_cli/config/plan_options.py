@@ -21,7 +21,7 @@ from packer_cli.config.groups import (
     with_parallel,
 )
 from packer_cli.config.messages import validate
-from packer_cli.config.strategies import refusal
+from packer_cli.config.strategies import refusal, require_declared
 from packer_cli.format.layout import ONE_GPU
 from packer_cli.panels import Panel
 from packer_cli.plan.core.groups import Group, divisors, require_aligned
@@ -44,6 +44,8 @@ def _describe() -> str:
 def _known(name: str) -> str:
     if name not in STRATEGIES:
         raise ValueError(STRATEGIES.unknown(name))
+    if STRATEGIES.package(name) is not None:
+        require_declared(name, PlanConfig.model_fields)
     return name
 
 

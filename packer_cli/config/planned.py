@@ -41,8 +41,8 @@ class PlannedConfig(PlanConfig):
         package, name = (self.packages or {}).get(option), getattr(self, option).partition(":")[0]
         if package is not None and name not in registry:
             raise ConfigError(
-                f"{option} {name!r}, by which this was planned, is of {package}, which is not installed here; "
-                "install it"
+                f"--{option} {name}, by which this was planned, is of {package}, which is not installed here; install "
+                "that package"
             )
 
     def decisions(self) -> dict[str, Any]:

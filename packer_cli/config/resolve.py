@@ -40,7 +40,7 @@ class Resolved:
     def changed(self, **changes: Any) -> Resolved:
         """The same with other values of the plan's options."""
         config = self.config.model_copy(update=changes)
-        return read_planned(config.model_copy(update={"packages": _packages(config) or None}), self.given)
+        return read_options(config.model_copy(update={"packages": _packages(config) or None}), self.given)
 
 
 def resolve(given: PlanConfig) -> Resolved:
@@ -56,7 +56,7 @@ def resolve(given: PlanConfig) -> Resolved:
             `--gpu`, do not say what to predict with.
     """
     if isinstance(given, PlannedConfig):
-        return read_planned(given)
+        return read_options(given)
     strategy = given.planner
     algorithm, options = _read_packing(given)
     found = strategy.predict(
@@ -93,7 +93,7 @@ def resolve(given: PlanConfig) -> Resolved:
     return Resolved(given=given, config=config, request=_request(config, algorithm, options))
 
 
-def read_planned(config: PlannedConfig, given: PlanConfig | None = None) -> Resolved:
+def read_options(config: PlannedConfig, given: PlanConfig | None = None) -> Resolved:
     """The options of a plan that is there.
 
     Args:

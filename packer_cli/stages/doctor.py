@@ -231,6 +231,8 @@ def _extras() -> Iterator[Check]:
 
 def _plugins() -> Iterator[Check]:
     """What other packages bring, loaded. Loader formats are not, since the loader needs torch."""
+    from packer_cli.config import PlanConfig
+    from packer_cli.config.strategies import require_declared
     from packer_cli.corpus.records import SHAPES
     from packer_cli.export.formats import OTHERS
     from packer_cli.plan.packing import REGISTRY
@@ -242,10 +244,14 @@ def _plugins() -> Iterator[Check]:
     for kind, registry in registries.items():
         for name in registry.names()[len(registry) :]:
             try:
+                if registry is STRATEGIES:
+                    require_declared(name, PlanConfig.model_fields)
                 yield _check("extras", f"{kind} {name}", f"of {registry.package(name)}")
             except ConfigError as error:
                 why, _, remedy = str(error).rpartition("; ")
-                yield _note("extras", f"{kind} {name}", why, remedy)
+                yield _note("extras", f"{kind} {name}", why or remedy, remedy)
+        for name in registry.ignored():
+            yield _note("extras", f"{kind} {name}", "of another package, is never used", "the name is hbpack's own")
 
 
 def _gpus() -> Iterator[Check]:

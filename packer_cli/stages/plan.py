@@ -62,7 +62,7 @@ def check_options(config: PlanConfig) -> Resolved:
 
         config = with_placeholder_groups(config)
     resolved = resolve(config)
-    _require_packages(resolved.config)
+    _refuse_objects(resolved.config)
     return resolved
 
 
@@ -135,7 +135,7 @@ def make_plan(given: PlanConfig, checked: Resolved, source: Path, folder: Path) 
     return header
 
 
-def _require_packages(config: PlannedConfig) -> None:
+def _refuse_objects(config: PlannedConfig) -> None:
     """Raise ConfigError for a strategy or packing of this process, which no later command would find."""
     for option, package in (config.packages or {}).items():
         if package == OBJECT:

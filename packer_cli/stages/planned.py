@@ -9,8 +9,7 @@ from pathlib import Path
 
 from packer_cli.config import PlanConfig, PlannedConfig
 from packer_cli.config.effects import refuse_without_effect
-from packer_cli.config.resolve import read_planned as read_options
-from packer_cli.config.resolve import refuse_padded
+from packer_cli.config.resolve import read_options, refuse_padded
 from packer_cli.format.choice import GroupChoice
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.manifest import Manifest

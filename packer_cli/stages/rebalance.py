@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from packer_cli.config import PlannedConfig, validate
 from packer_cli.config.effects import refuse_without_effect
-from packer_cli.config.resolve import read_planned
+from packer_cli.config.resolve import read_options
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError, FormatError, InputError
 from packer_cli.files import fingerprint, remove_folder
@@ -99,12 +99,13 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
     """
     manifest = read_manifest(folder)
     config = {**manifest.config.plan, "gpus": num_gpus}
-    strategy = validate(PlannedConfig, config).planner
-    groups = [Group(capacity=group.capacity, **group.layout.sizes) for group in manifest.groups]
-    strategy.require_gpus(groups, num_gpus)
     if global_tokens is not None:
         config["global_tokens"] = global_tokens
-        refuse_without_effect(validate(PlannedConfig, config), {"global_tokens"})
+    options = validate(PlannedConfig, config)
+    groups = [Group(capacity=group.capacity, **group.layout.sizes) for group in manifest.groups]
+    options.planner.require_gpus(groups, num_gpus)
+    if global_tokens is not None:
+        refuse_without_effect(options, {"global_tokens"})
     if _is_in_force(manifest, stop, config):
         return manifest, False
     plan, piece_loss = read_plan(folder / PLAN_NAME, check=True)
@@ -115,7 +116,7 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
         )
     source = _generation(manifest, stop, folder)
     origin, left = _remaining(folder, manifest, plan, source, stop)
-    request = read_planned(validate(PlannedConfig, config)).request
+    request = read_options(options).request
     own_fingerprint = fingerprint(asdict(origin), config, REBALANCE_VERSION)
     if own_fingerprint == manifest.fingerprint:
         return manifest, False

@@ -12,7 +12,7 @@ from packer_cli.compare.row_figures import RowFigures
 from packer_cli.compare.rows import Row, own_row_first, parse_rows, strategy_rows
 from packer_cli.compare.savings import plan_simulation
 from packer_cli.config import GpuConfig
-from packer_cli.config.resolve import Resolved, read_planned
+from packer_cli.config.resolve import Resolved, read_options
 from packer_cli.engine.local import default_workers
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.files import atomic_file
@@ -156,7 +156,7 @@ def _compared(
     of_gpu = {name: getattr(gpu, name) for name in GpuConfig.model_fields}
     here = {"gpus": found.arrays.num_gpus, **{name: value for name, value in of_gpu.items() if value is not None}}
     config = found.config.model_copy(update=here)
-    base = read_planned(config, found.config.as_given(**here))
+    base = read_options(config, found.config.as_given(**here))
     own, *others = own_row_first(_other_rows(base, strategies, len(samples.lengths)), base)
     simulator = prediction.simulator if prediction else None
     comparison = compare(samples, config, others, workers, simulator)
@@ -207,6 +207,7 @@ def _made_from(planned: Planned | None) -> tuple[tuple[str, str], ...]:
         from packer_cli.groups.auto import describe  # Only `auto` needs the search.
 
         facts["choice of groups"] = describe(planned.group_choice)
+    facts["packages"] = _listed([f"{package}" for package in sorted({*(planned.config.packages or {}).values()})])
     facts["options"] = _listed(
         [f"{name.replace('_', '-')} {value}" for name, value in planned.config.decisions().items()
          if isinstance(value, (str, int, float))]

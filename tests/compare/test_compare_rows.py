@@ -83,7 +83,7 @@ def test_a_row_for_each_strategy():
     with pytest.raises(ConfigError) as error:
         strategy_rows("hbp,best", config())
     known = "all, balanced, hbp, naive, longalign, flexsp, wlb, hydraulis, padded"
-    assert str(error.value) == f"--strategies: 'best' is not a strategy; known: {known}"
+    assert str(error.value) == f"--strategies: unknown strategy 'best'; known: {known}"
 
 
 def test_flexsp_differs_from_the_default_on_the_same_groups(monkeypatch):

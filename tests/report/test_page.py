@@ -165,7 +165,7 @@ def test_errors_say_what_to_do(packed, lengths, tmp_path):
             (packed, "--balance", "sort"),
             "--balance is for planning lengths, which needs --groups and --gpus; give them, or leave --balance out",
         ),
-        ((lengths, *GROUPS, "--strategies", "best"), "--strategies: 'best' is not a strategy; known: all, balanced"),
+        ((lengths, *GROUPS, "--strategies", "best"), "--strategies: unknown strategy 'best'; known: all, balanced"),
         ((tmp_path / "no",), f"'{tmp_path / 'no'}' does not exist; name a packed data set, a token store or a file"),
     ):
         done = run(main, "report", *(arguments if "-o" in arguments else (*arguments, "-o", tmp_path / "r.html")))

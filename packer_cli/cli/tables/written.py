@@ -12,6 +12,7 @@ from packer_cli.config import GpuConfig
 from packer_cli.errors import InputError
 from packer_cli.export.folder import NAME as EXPORT_NAME
 from packer_cli.export.folder import read_json
+from packer_cli.export.formats import FORMATS
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.format.manifest import Manifest
 from packer_cli.remote.names import as_path
@@ -124,4 +125,5 @@ def print_exported(output: str, format_name: str, *, as_json: bool) -> None:
         assert record.num_rows is not None
         assert record.num_bytes is not None
         what = f"{counted(record.num_rows, 'pack')} in the format of {format_name}, {format_bytes(record.num_bytes)}"
-        say_next(f"{output} holds {what}", f"load it in your trainer (docs/export.md, {format_name})")
+        where = f"docs/export.md, {format_name}" if format_name in FORMATS else "its package says how"
+        say_next(f"{output} holds {what}", f"load it in your trainer ({where})")

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from packer_cli.errors import RunError
+from packer_cli.errors import HbpackError, RunError
 from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.packing.base import PackFunction, PackingAlgorithm, PackingOptions
+from packer_cli.plugins import failed
 
 
 def take_packing(name: str, thing: Any) -> PackingAlgorithm:
@@ -27,7 +28,7 @@ def take_packing(name: str, thing: Any) -> PackingAlgorithm:
         if thing.name != name:
             raise ValueError(f"its name is {thing.name!r}")
         return replace(thing, pack=partial(_proved, name, thing.pack))
-    if not callable(thing):
+    if not callable(thing) or isinstance(thing, type):
         raise TypeError(f"it must be a PackingAlgorithm or a function, not {type(thing).__name__}")
     summary = (thing.__doc__ or "").strip().partition("\n")[0]
     return PackingAlgorithm(name=name, summary=summary, pack=partial(_proved, name, partial(_call, thing)))
@@ -68,10 +69,16 @@ def _call(
 def _proved(
     name: str, pack: PackFunction, lengths: Int32Array, capacity: int, seed: int, options: Any, **more: Any
 ) -> tuple[Int64Array, Int32Array]:
-    found = pack(lengths, capacity, seed, options, **more)
+    given = lengths.copy()
+    try:
+        found = pack(given, capacity, seed, options, **more)
+    except Exception as error:
+        raise error if isinstance(error, HbpackError) else failed("packing", name, error) from error
     try:
         if not isinstance(found, tuple) or len(found) != 2:
             raise ValueError("it must return (offsets, order)")
+        if not np.array_equal(given, lengths):
+            raise ValueError("it changes the lengths that it is given")
         check_packs(*found, lengths, capacity)
     except ValueError as error:
         raise RunError(f"packing {name!r} broke the rules of a packing: {error}") from None

@@ -247,9 +247,12 @@ def take_strategy(name: str, thing: Any) -> Strategy:
     Raises:
         TypeError, ValueError: it is none, or has another name.
     """
+    if not (isinstance(thing, Strategy) or (isinstance(thing, type) and issubclass(thing, Strategy))):
+        raise TypeError(f"it must be a Strategy, not {type(thing).__name__}")
     strategy = thing() if isinstance(thing, type) else thing
-    if not isinstance(strategy, Strategy):
-        raise TypeError(f"it must be a Strategy, not {type(strategy).__name__}")
+    missing = [each for each in ("name", "summary", "short") if not getattr(strategy, each, "")]
+    if missing:
+        raise ValueError(f"it has no {missing[0]!r}")
     if strategy.name != name:
         raise ValueError(f"its name is {strategy.name!r}")
     return strategy

@@ -56,7 +56,7 @@ def test_a_plan_that_breaks_a_rule_is_a_bug(hbpack, tmp_path, monkeypatch):
     assert (done.code, done.stdout) == (1, "")
     assert done.stderr == (
         "error: the plan breaks a rule: pack 0 holds 12 tokens, over its capacity of 8; this is a bug in hbpack, or "
-        "in a packing algorithm that you added; report it with the command that you ran\n"
+        "in what another package brought; report it with the command that you ran\n"
     )
 
 
