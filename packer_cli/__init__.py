@@ -15,6 +15,7 @@ from packer_cli.lazy import provide
 from packer_cli.version import __version__
 
 if TYPE_CHECKING:
+    from packer_cli import testing
     from packer_cli.api.compare import compare
     from packer_cli.api.pack import PackedSet, pack
     from packer_cli.api.plan import Plan, plan
@@ -35,6 +36,7 @@ __all__ = [
     "show_progress",
     "simulate",
     "stats",
+    "testing",
 ]
 
 provide(
@@ -49,5 +51,6 @@ provide(
         "show_progress": "packer_cli.cli.console",
         "simulate": "packer_cli.api.simulate",
         "stats": "packer_cli.api.stats",
+        "testing": "packer_cli.testing",
     },
 )

@@ -28,7 +28,8 @@ class LazyPackage(ModuleType):
             if error.name and error.name.split(".")[0] == self.__name__:  # Only some of its files are installed.
                 raise AttributeError(f"hbpack-loader has no {name}(), but hbpack has: pip install hbpack") from None
             raise
-        found = vars(self)[name] = getattr(module, name)
+        is_module = homes[name] == f"{self.__name__}.{name}"
+        found = vars(self)[name] = module if is_module else getattr(module, name)
         return found
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -45,7 +46,7 @@ def provide(package: str, homes: Mapping[str, str]) -> None:
     """Make a package a `LazyPackage`.
 
     Args:
-        homes: attribute -> the module that defines it under the same name.
+        homes: attribute -> the module that defines it under the same name, or that it is.
     """
     module = sys.modules[package]
     vars(module)["__homes__"] = homes

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute  # Else the first cast imports it, on a thread, where no descriptor may be free.
 from numpy.typing import NDArray
 
 from packer_cli.engine.ahead import one_ahead
@@ -64,6 +63,8 @@ class ShardWriter:
             index_only: leave the tokens in the store. Checksums cover them all the same.
             tasks: all that will be written, which decide what is fetched of a remote store; None: any may be.
         """
+        import pyarrow.compute  # noqa: F401  (else a cast does, on a thread, where no descriptor may be free)
+
         self._plan = plan
         self._piece_loss = piece_loss
         self._cost = cost
