@@ -43,8 +43,9 @@ def run_command(command: str, programs: Path) -> tuple[int, str]:
 
 
 def environment(programs: Path) -> dict[str, str]:
-    """This process's, with the reader's programs first and without the tree."""
-    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    """This process's, with the reader's programs first, and what a page installs in place of the tree."""
+    own = {**os.environ, "PYTHONPATH": str(Path.cwd() / ".installed")}
+    Path(own["PYTHONPATH"]).mkdir(exist_ok=True)  # Python would not look again where no folder was.
     offline = {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"}
     return own | offline | {"PATH": os.pathsep.join([str(programs), os.environ["PATH"]])}
 
