@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from packer_cli.config import PackConfig
 from packer_cli.cost.profile import Profile
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.schema import ITERATION_SCHEMA, RANK_SCHEMA, part_schema, shard_schema
-from packer_cli.plan.packing import REGISTRY
+from packer_cli.plan.packing import REGISTRY, PackingAlgorithm
+from packer_cli.plan.strategies.registry import STRATEGIES
 from packer_cli.tokens.index import StoreIndex
 
 ROOT = Path(__file__).parent.parent
@@ -55,17 +57,19 @@ def cli_reference() -> str:
     ]
     for name in COMMANDS:
         lines += ["", f"## hbpack {name}", "", *_help(cli, [name])]
-    lines += [
-        "",
-        "## Packing algorithms",
-        "",
-        "| `--packing` | what it does | options, with defaults |",
-        "|---|---|---|",
-    ]
-    for algorithm in REGISTRY.values():
+    lines += ["", "## Packing algorithms", "", *_packings(REGISTRY)]
+    for name, strategy in STRATEGIES.items():
+        if strategy.packs_itself and strategy.packings():
+            lines += ["", f"`--strategy {name}` has packings of its own:", "", *_packings(strategy.packings())]
+    return "\n".join(lines) + "\n"
+
+
+def _packings(registry: Mapping[str, PackingAlgorithm]) -> list[str]:
+    lines = ["| `--packing` | what it does | options, with defaults |", "|---|---|---|"]
+    for algorithm in registry.values():
         options = ", ".join(f"`{field}={value}`" for field, value in vars(algorithm.options()).items())
         lines.append(f"| `{algorithm.name}` | {algorithm.summary} | {options or 'none'} |")
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def _help(command: click.Command, arguments: list[str]) -> list[str]:
