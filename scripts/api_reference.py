@@ -92,6 +92,8 @@ def api_page(path: Path) -> str:
     lines = ["", "## Reference"]
     for each in functions:
         lines += _function(each)
+    for each in checks_of_packages():
+        lines += [line.replace("`check_", "`testing.check_", 1) for line in _function(each)]
     for each in (*classes, *RESULTS):
         lines += _class(each)
     for title, models in SECTIONS.items():
@@ -100,6 +102,17 @@ def api_page(path: Path) -> str:
             kind, default, text = (cell.replace("|", "\\|") for cell in row)
             lines.append(f"| `{name}` | `{kind}` | {default and f'`{default}`'} | {text} |")
     return guide + mark + "\n".join(lines) + "\n"
+
+
+def checks_of_packages() -> list[Any]:
+    """The functions of `testing`."""
+    from packer_cli import testing
+
+    return [
+        each
+        for each in vars(testing).values()
+        if getattr(each, "__module__", "") == testing.__name__ and inspect.isfunction(each) and each.__name__[0] != "_"
+    ]
 
 
 def loader_page() -> str:
