@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from packer_cli.errors import ConfigError, RunError, did_you_mean
+from packer_cli.errors import ConfigError, HbpackError, RunError, did_you_mean
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _NAME = re.compile("[a-z][a-z0-9-]*")
+Block = AbstractContextManager[None]
 OBJECT = "an object of this process"
 """Where something is from that no package brings."""
 
@@ -102,7 +104,7 @@ class Registry(Mapping[str, T], Generic[T]):
                 raise ConfigError(f"{self._what} {name!r} is of {' and of '.join(packages)}; uninstall one of them")
             try:
                 self._others[name] = self._take(name, found[0].load()), packages[0]
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 reason = " ".join(str(error).split())
                 raise ConfigError(
                     f"{self._what} {name!r} of {packages[0]} cannot be loaded: {type(error).__name__}: {reason}; mend "
@@ -116,6 +118,16 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     return f"unknown {what} {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}"
 
 
-def failed(what: str, name: str, error: Exception) -> RunError:
-    """The error where code of another package raised one of its own, which should be its cause."""
-    return RunError(f"{what} {name!r} failed: {type(error).__name__}: {' '.join(str(error).split())}")
+@contextmanager
+def blaming(what: str, name: str, module: str) -> Iterator[None]:
+    """Turn what code of another package raises into a RunError that names it; hbpack's own code raises as it does.
+
+    Args:
+        module: the one that the code is of.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, HbpackError) or module.startswith("packer_cli."):
+            raise
+        raise RunError(f"{what} {name!r} failed: {type(error).__name__}: {' '.join(str(error).split())}") from error

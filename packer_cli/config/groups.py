@@ -145,18 +145,20 @@ def choose_groups(
     groups: Sequence[Group], strategy: Strategy, align: int | str | None, *, given: Sequence[Group]
 ) -> tuple[Group, ...]:
     """The groups that a strategy uses, aligned; the capacities of those given stand."""
-    chosen = strategy.groups(groups)
+    with strategy.blamed():
+        chosen = strategy.groups(groups)
     return chosen if align is None else with_align(chosen, given, align, mixed=strategy.mixes_layouts)
 
 
 def used_groups(given: Sequence[Group], strategy: Strategy) -> tuple[Group, ...]:
     """Those of the given groups that decide what a strategy plans with, as it takes them."""
-    used = strategy.groups(given)
-    kept = [*given[:-1], next(group for group in used if group.capacity == given[-1].capacity)]
-    for group in given[:-1]:
-        others = [each for each in kept if each != group]
-        if group not in used and strategy.groups(others) == used:
-            kept = others
+    with strategy.blamed():
+        used = strategy.groups(given)
+        kept = [*given[:-1], next((group for group in used if group.capacity == given[-1].capacity), given[-1])]
+        for group in given[:-1]:
+            others = [each for each in kept if each != group]
+            if group not in used and strategy.groups(others) == used:
+                kept = others
     return tuple(kept)
 
 

@@ -129,7 +129,7 @@ class PlanConfig(AutoGroupsConfig):
     def not_for(self, name: str) -> set[str]:
         """Options that do not go over to another strategy."""
         other = find_strategy(name)
-        return {*other.ignores, *(["packing"] if other.packings() is not self.planner.packings() else [])}
+        return {*other.ignores, *(["packing"] if other.packings() != self.planner.packings() else [])}
 
     def with_strategy(self, name: str) -> PlanConfig:
         """The options that were given, for another strategy.

@@ -59,18 +59,18 @@ def resolve(given: PlanConfig) -> Resolved:
         return read_options(given)
     strategy = given.planner
     algorithm, options = _read_packing(given)
-    found = strategy.predict(
-        Question(
-            groups=given.groups,
-            num_gpus=given.gpus,
-            parallel=given.parallel,
-            packing_options=options,
-            wants_cost=given.cost == "profile"
-            or (strategy.predicts_cost and given.has_gpu_model and "cost" not in given.model_fields_set),
-            has_model=given.has_gpu_model,
-            load=partial(_load, given),
-        )
+    question = Question(
+        groups=given.groups,
+        num_gpus=given.gpus,
+        parallel=given.parallel,
+        packing_options=options,
+        wants_cost=given.cost == "profile"
+        or (strategy.predicts_cost and given.has_gpu_model and "cost" not in given.model_fields_set),
+        has_model=given.has_gpu_model,
+        load=partial(_load, given),
     )
+    with strategy.blamed():
+        found = strategy.predict(question)
     if any(linear <= 0 for _, linear, _ in found.rates or ()):
         raise ConfigError(
             f"--strategy {given.strategy} needs the time of a token, and the rows of the profile give none besides "

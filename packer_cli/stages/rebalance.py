@@ -239,10 +239,11 @@ def _schedules(
     dealt = replace(request, steps=replace(steps, curriculum_steps=curriculum, windows=windows))
     every = np.arange(len(plan.packs))
     stop = max(request.epochs, origin.epoch + (2 if origin.step else 1))
-    return [
-        request.strategy.rest(plan, left if epoch == origin.epoch else every, is_short, dealt, epoch)
-        for epoch in range(origin.epoch, stop)
-    ]
+    with request.strategy.blamed():
+        return [
+            request.strategy.rest(plan, left if epoch == origin.epoch else every, is_short, dealt, epoch)
+            for epoch in range(origin.epoch, stop)
+        ]
 
 
 def _sources(folder: Path, header: PlanHeader) -> NDArray[np.int32] | None:

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from packer_cli.errors import HbpackError, RunError
+from packer_cli.errors import RunError
 from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.packing.base import PackFunction, PackingAlgorithm, PackingOptions
-from packer_cli.plugins import failed
+from packer_cli.plugins import blaming
 
 
 def take_packing(name: str, thing: Any) -> PackingAlgorithm:
@@ -70,10 +70,8 @@ def _proved(
     name: str, pack: PackFunction, lengths: Int32Array, capacity: int, seed: int, options: Any, **more: Any
 ) -> tuple[Int64Array, Int32Array]:
     given = lengths.copy()
-    try:
+    with blaming("packing", name, ""):
         found = pack(given, capacity, seed, options, **more)
-    except Exception as error:
-        raise error if isinstance(error, HbpackError) else failed("packing", name, error) from error
     try:
         if not isinstance(found, tuple) or len(found) != 2:
             raise ValueError("it must return (offsets, order)")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from packer_cli.errors import ConfigError
 from packer_cli.plan.core.groups import UNLIMITED, Group, require_aligned
+from packer_cli.plugins import Block, blaming
 from packer_cli.sizes import counted, format_tokens
 
 if TYPE_CHECKING:
@@ -230,7 +231,11 @@ class Strategy(ABC):
 
     def choose_layouts(self, lengths: Int32Array, request: PlanRequest) -> LayoutChoice:
         """For `hbpack groups`, of a strategy that `finds_layouts`: those that it would choose from (int32[n])."""
-        raise NotImplementedError
+        raise ConfigError(f"--strategy {self.name} has nothing to show in hbpack groups; pack or compare with it")
+
+    def blamed(self) -> Block:
+        """A block of its code, whose errors name it unless it is hbpack's own."""
+        return blaming("strategy", self.name, type(self).__module__)
 
     def bytes_a_sample(self, request: PlanRequest) -> int:
         """What a plan takes at its peak, with its figures and the lengths; measured on samples of 550 tokens."""
