@@ -26,7 +26,7 @@ COMPRESSED_BYTES = 128 << 10
 def unreadable(path: str, error: BaseException | str) -> InputError:
     """The one-line error for a file that cannot be read."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    reason = " ".join(str(reason).split()) or type(error).__name__
+    reason = " ".join(str(reason).split()).rstrip(".") or type(error).__name__
     return InputError(f"{path}: cannot be read: {reason}; correct it, or leave it out")
 
 
