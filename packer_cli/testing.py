@@ -17,7 +17,7 @@ from packer_cli.config.groups import used_groups
 from packer_cli.config.resolve import Resolved, resolve
 from packer_cli.config.strategies import require_declared
 from packer_cli.errors import ConfigError, HbpackError, PlanError
-from packer_cli.plan.build import build_plan
+from packer_cli.plan.build import build_plan, check_rest, rest_of_epoch, short_packs
 from packer_cli.plan.core.check import check_pieces, check_plan
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.pieces import make_pieces
@@ -25,7 +25,6 @@ from packer_cli.plan.core.types import Int32Array, Plan
 from packer_cli.plan.figures import baseline_of, plan_stats
 from packer_cli.plan.packing import REGISTRY, PackingAlgorithm, parse_packing
 from packer_cli.plan.packing.brought import check_packs
-from packer_cli.plan.resume import check_rest, rest_of_epoch, short_packs
 from packer_cli.plan.strategies.protocol import Strategy
 from packer_cli.plan.strategies.registry import STRATEGIES, find_strategy
 from packer_cli.plan.warming import warm_up

@@ -10,7 +10,7 @@ Pure: arrays in, arrays out. Nothing here reads a file or imports click, torch o
     kernels/     steps that several packings and strategies share
     packing/     one algorithm a file
     strategies/  one file or folder a strategy, behind one protocol, in one registry
-    build.py     request -> plan; resume.py: the rest of one; figures.py; warming.py loads the kernels
+    build.py     request -> plan, and the rest of one; figures.py; warming.py loads the kernels
 
 Papers: HBP is arXiv 2503.07680, "Hierarchical Balance Packing".
 """

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.plan.core.slots import slot_contents
+from packer_cli.plan.core.metrics import slot_contents
 from packer_cli.plan.core.types import Int64Array, Plan
 from packer_cli.report.packs import evenly
 

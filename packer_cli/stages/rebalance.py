@@ -26,11 +26,11 @@ from packer_cli.format.entries import Generation, Origin
 from packer_cli.format.epochs import MAX_EPOCH, find_epoch, repeat_order
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.schema import generation_path
+from packer_cli.plan.build import check_rest, rest_of_epoch, short_packs
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.types import Int64Array, Plan, Schedule
 from packer_cli.plan.figures import plan_stats
-from packer_cli.plan.resume import check_rest, rest_of_epoch, short_packs
 from packer_cli.plan.strategies.protocol import PlanRequest
 from packer_cli.remote.names import as_path, path_from
 from packer_cli.shards.entries import file_info, shared_replicas

@@ -9,10 +9,10 @@ import numpy as np
 
 from packer_cli.config import PlanConfig
 from packer_cli.format.entries import Generation
+from packer_cli.plan.build import check_rest
 from packer_cli.plan.core.check import check_pieces, check_plan
 from packer_cli.plan.core.samples import kept_samples, weighted_samples
 from packer_cli.plan.core.types import FILLER, Pieces, Plan, Schedule
-from packer_cli.plan.resume import check_rest
 from packer_cli.tokens.store import TokenStore
 
 

@@ -11,11 +11,16 @@ from typing import NamedTuple
 import numpy as np
 
 from packer_cli.plan.core.pieces import make_pieces
-from packer_cli.plan.strategies.wlb.arrival import Arrivals, arrive, in_batches
-from packer_cli.plan.strategies.wlb.delay import pack_with_queues
+from packer_cli.plan.strategies.wlb.arrival import (
+    Arrivals,
+    PackedSteps,
+    arrive,
+    in_batches,
+    mean_delay,
+    work_imbalances,
+)
+from packer_cli.plan.strategies.wlb.delay import pack_with_queues, tune_thresholds
 from packer_cli.plan.strategies.wlb.fixed import as_it_comes, pack_by_greed, pack_by_program
-from packer_cli.plan.strategies.wlb.steps import PackedSteps, mean_delay, work_imbalances
-from packer_cli.plan.strategies.wlb.tuning import tune_thresholds
 from tests.benchmark.report import seconds, table
 
 WINDOW = 131_072

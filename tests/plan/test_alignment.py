@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.errors import PlanError
-from packer_cli.plan.build import build_plan
+from packer_cli.plan.build import build_plan, short_packs
 from packer_cli.plan.core.check import check_pieces, check_plan
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.metrics import measure
@@ -19,7 +19,6 @@ from packer_cli.plan.core.schedule import StepRules
 from packer_cli.plan.core.types import FILLER
 from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY
-from packer_cli.plan.resume import short_packs
 from tests.plan.test_build import whole
 from tests.requests import request
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer_cli.plan.packing.nnls import nnls
-from packer_cli.plan.packing.nnlshp import _strategies
+from packer_cli.plan.packing.nnlshp import _strategies, nnls
 from tests import naive
 from tests.plan.packing import assert_valid, instances, run
 

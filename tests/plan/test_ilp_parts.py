@@ -14,9 +14,8 @@ from packer_cli.plan.kernels.length_index import index_add, index_ceiling, index
 from packer_cli.plan.packing.ilp.classes import make_classes
 from packer_cli.plan.packing.ilp.columns import generate_columns, start_patterns
 from packer_cli.plan.packing.ilp.knapsack import best_patterns, patterns_from
-from packer_cli.plan.packing.ilp.knots import most_worth, packs_with
 from packer_cli.plan.packing.ilp.slack import min_bin_slack
-from packer_cli.plan.packing.ilp.stages import pack_near
+from packer_cli.plan.packing.ilp.stages import most_worth, pack_near, packs_with
 from tests.plan.ilp import triples
 
 

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from packer_cli.config import PlanConfig
 from packer_cli.config.resolve import resolve
 from packer_cli.errors import ConfigError, PlanError
-from packer_cli.plan.build import build_plan
+from packer_cli.plan.build import build_plan, short_packs
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.schedule import StepRules
 from packer_cli.plan.core.windows import Windows, parse_curriculum, windowed_work
-from packer_cli.plan.resume import short_packs
 from tests.plan.test_build import whole
 from tests.requests import request
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.plan.core.cost import segment_sums
+from packer_cli.plan.core.csr import copy_packs
 from packer_cli.plan.core.group_costs import GroupCosts
 from packer_cli.plan.core.schedule import Iterations, schedule_epoch
 from packer_cli.plan.core.segments import align_up, aligned_lengths
-from packer_cli.plan.core.types import Int32Array, Int64Array, Pieces, Plan, Schedule
+from packer_cli.plan.core.types import FILLER, Int32Array, Int64Array, Packs, Pieces, Plan, Schedule
 from packer_cli.plan.core.work import pack_tokens_and_work
 from packer_cli.plan.strategies.free import pack_times, run_freely
-from packer_cli.plan.strategies.group_packs import GroupPacks
-from packer_cli.plan.strategies.numbering import number_as_used
 from packer_cli.plan.strategies.protocol import PlanRequest
 
 
@@ -104,3 +104,43 @@ def scheduled(
         return schedule
     times = pack_times(group, sizes.aligned, sizes.work, request.evened, costs)
     return run_freely(schedule, num_groups, times)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupPacks:
+    """The packs of one group in the order of their iterations."""
+
+    offsets: Int64Array
+    """int64[p+1]"""
+    pieces: Int32Array
+    """int32[m]"""
+    num_whole: int
+    """Packs before this index form whole iterations; the others are the rest."""
+    is_spread: bool
+    """Whether the rest was spread over all ranks, in rows shorter than the capacity."""
+
+
+def number_as_used(by_group: list[GroupPacks], schedules: Sequence[Schedule]) -> tuple[Packs, list[Schedule]]:
+    """The packs of all groups, one group after another, and the schedules with their new numbers. O(m).
+
+    Args:
+        by_group: emptied, so that no group's packs are held longer than needed.
+        schedules: of each epoch; their slots number the packs through the groups.
+    """
+    slot_pack = schedules[0].slot_pack
+    sizes = [len(part.offsets) - 1 for part in by_group]
+    group = np.repeat(np.arange(len(by_group), dtype=np.int16), sizes)
+    used = slot_pack[slot_pack != FILLER]
+    order = used[np.argsort(group[used], kind="stable")]
+    offsets = np.zeros(len(group) + 1, dtype=np.int64)
+    pieces = np.empty(sum(len(part.pieces) for part in by_group), dtype=np.int32)
+    first = 0
+    for size in sizes:
+        part = by_group.pop(0)
+        copy_packs(part.offsets, part.pieces, order[first : first + size] - first, offsets, pieces, first)
+        first += size
+    number = np.empty(len(group) + 1, dtype=np.int32)
+    number[order] = np.arange(len(group))
+    number[FILLER] = FILLER  # -1, the last one.
+    packs = Packs(offsets=offsets, pieces=pieces, group=group, cp_sharding=np.zeros(len(group), dtype=np.int8))
+    return packs, [replace(schedule, slot_pack=number[schedule.slot_pack]) for schedule in schedules]

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from packer_cli.plan.strategies.flexsp.arrange import least_total_seconds, plan_data_set
 from packer_cli.plan.strategies.flexsp.batches import plan_batches
-from packer_cli.plan.strategies.flexsp.data_set import least_total_seconds, plan_data_set
 from packer_cli.plan.strategies.flexsp.iterations import iteration_seconds
 from packer_cli.plan.strategies.flexsp.micro_batch import least_seconds, solve_micro_batch
 from packer_cli.plan.strategies.flexsp.milp import solve_exactly

@@ -10,13 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer_cli.errors import ConfigError
-from packer_cli.plan.strategies.hydraulis.batches import make_batches
-from packer_cli.plan.strategies.hydraulis.candidates import LengthTable, find_layouts, length_table
-from packer_cli.plan.strategies.hydraulis.data_set import plan_data_set
-from packer_cli.plan.strategies.hydraulis.layouts import choose_layouts, kinds_of
+from packer_cli.plan.strategies.hydraulis.data_set import make_batches, plan_data_set
+from packer_cli.plan.strategies.hydraulis.layouts import (
+    LengthTable,
+    choose_layouts,
+    find_layouts,
+    kinds_of,
+    length_table,
+)
 from packer_cli.plan.strategies.hydraulis.programs import solve_pipeline, solve_step
-from packer_cli.plan.strategies.hydraulis.stage2 import plan_pipeline
-from packer_cli.plan.strategies.hydraulis.step import StepPlan, plan_step
+from packer_cli.plan.strategies.hydraulis.step import StepPlan, plan_pipeline, plan_step
 from tests.naive import hydraulis as naive
 from tests.plan.strategies.hydraulis import FITTED, any_costs, both, fitted_costs, longest_of, random_step
 

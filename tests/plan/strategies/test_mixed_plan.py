@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from packer_cli.config import PlannedConfig
 from packer_cli.config.resolve import resolve
-from packer_cli.plan.build import build_plan
+from packer_cli.plan.build import build_plan, check_rest, rest_of_epoch, short_packs
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.types import FILLER
 from packer_cli.plan.figures import baseline_plan, plan_stats
-from packer_cli.plan.resume import check_rest, rest_of_epoch, short_packs
 from tests.plan.test_build import whole
 
 

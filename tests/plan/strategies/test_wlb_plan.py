@@ -13,12 +13,11 @@ from packer_cli.config import PlanConfig, PlannedConfig, validate
 from packer_cli.config.effects import refuse_without_effect
 from packer_cli.config.resolve import resolve
 from packer_cli.errors import ConfigError
-from packer_cli.plan.build import build_plan
+from packer_cli.plan.build import build_plan, check_rest, rest_of_epoch, short_packs
 from packer_cli.plan.core.check import check_pieces, check_plan
 from packer_cli.plan.core.segments import row_lengths
 from packer_cli.plan.core.types import FILLER
 from packer_cli.plan.figures import plan_stats
-from packer_cli.plan.resume import check_rest, rest_of_epoch, short_packs
 from tests.config.test_strategies import llama
 from tests.plan.test_build import whole
 

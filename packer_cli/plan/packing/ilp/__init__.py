@@ -1,17 +1,15 @@
-"""The fewest packs, by integer programming; `algorithm.py` says when to use it and what it costs.
+"""The fewest packs, by integer programming; `cutting_stock.py` says when to use it and what it costs.
 
 ::
 
-    algorithm.py      the packing algorithm, its options
-    cutting_stock.py  from lengths to packs, and the bound of the linear program
-    classes.py, stages.py, knots.py   reduce too many distinct lengths to a solvable number
+    cutting_stock.py        the packing algorithm, and the bound of the linear program
+    classes.py, stages.py   reduce too many distinct lengths to a solvable number
     columns.py, knapsack.py           column generation: the linear program, and the pricing of patterns
     search.py, slack.py, solver.py    integer solutions
-    minmax.py         the smallest possible maximum work of a pack
+    minmax.py               the smallest possible maximum work of a pack
 """
 
-from packer_cli.plan.packing.ilp.algorithm import ALGORITHM, IlpOptions
-from packer_cli.plan.packing.ilp.cutting_stock import solve_cutting_stock
+from packer_cli.plan.packing.ilp.cutting_stock import ALGORITHM, IlpOptions, solve_cutting_stock
 from packer_cli.plan.packing.ilp.minmax import MinMaxResult, min_max_work
 from packer_cli.plan.packing.ilp.search import CuttingStock
 

@@ -2,22 +2,106 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.plan.core.csr import copy_packs, group_by_pack, ids_of, merge_packs, rename_members, select_packs
 from packer_cli.plan.core.groups import is_in_group
+from packer_cli.plan.core.schedule import GroupIterations, Iterations, deal, one_group_each
 from packer_cli.plan.core.segments import align_up, padded_lengths
 from packer_cli.plan.core.sorting import argsort_descending, count_lengths
 from packer_cli.plan.core.streams import Stream, rng_state
-from packer_cli.plan.core.types import Int32Array, Int64Array, as_ids
-from packer_cli.plan.core.work import pack_tokens_and_work
+from packer_cli.plan.core.types import Int32Array, Int64Array, Pieces, Plan, Schedule, as_ids
+from packer_cli.plan.core.work import pack_tokens_and_work, plan_tokens_and_work
 from packer_cli.plan.kernels.balance import order_packs, spread
 from packer_cli.plan.kernels.balance.refine import refine_packs
 from packer_cli.plan.kernels.fill import balanced_fill, greedy_fill, longest_fill, median_length, pick_samples
 from packer_cli.plan.packing.limit import limit_samples, trim_packs
-from packer_cli.plan.strategies.group_packs import GroupPacks
+from packer_cli.plan.strategies.assemble import GroupPacks, assemble, pack_sizes, scheduled, sizes_of_plan
 from packer_cli.plan.strategies.protocol import PlanRequest
+
+
+def plan_groups(pieces: Pieces, request: PlanRequest) -> Plan:
+    """Plan the pieces; each ends up in exactly one pack.
+
+    From the longest group down: pack the group's own pieces, fill with shorter ones, balance. The plan's pieces are
+    the given ones, unless the packing cut samples. Price: that of the packing algorithm, plus O(m) for the rest.
+    """
+    if request.algorithm.cut:
+        seed = int(rng_state(request.seed, Stream.CUT)[0])
+        pieces = request.algorithm.cut(pieces, request.groups[0].capacity, seed, request.groups[0].align)
+    lengths = pieces.length
+    if request.algorithm.is_padded:
+        by_group = [arrange_batches(lengths, request)]
+        sizes = pack_sizes(by_group, padded_lengths(by_group[0].offsets, by_group[0].pieces, lengths), request)
+        iterations = one_group_each(request.groups, _iterations(by_group, request), sizes.aligned)
+        return _padded(assemble(pieces, by_group, iterations, sizes, request))
+    is_left = np.ones(len(pieces), dtype=np.bool_)
+    by_group = [arrange_group(lengths, is_left, g, request) for g in reversed(range(len(request.groups)))]
+    by_group.reverse()
+    sizes = pack_sizes(by_group, lengths, request)
+    iterations = one_group_each(request.groups, _iterations(by_group, request), sizes.aligned)
+    return assemble(pieces, by_group, iterations, sizes, request)
+
+
+def _padded(plan: Plan) -> Plan:
+    """The plan of padded batches: each has rows of its own length."""
+    plan = replace(plan, is_padded=True)
+    tokens, _ = plan_tokens_and_work(plan)
+    rows = np.append(tokens, 0).astype(np.int32)  # FILLER is -1, the appended zero
+    epochs = (replace(schedule, slot_row_length=rows[schedule.slot_pack]) for schedule in plan.epochs)
+    return replace(plan, epochs=tuple(epochs))
+
+
+def _iterations(by_group: Sequence[GroupPacks], request: PlanRequest) -> list[GroupIterations]:
+    iterations = []
+    first = 0
+    for part, group in zip(by_group, request.groups, strict=True):
+        num_packs = len(part.offsets) - 1
+        num_ranks = group.num_dp_ranks(request.num_gpus)
+        slots = deal(as_ids(first + np.arange(num_packs)), num_ranks)
+        num_rest = -(-(num_packs - part.num_whole) // num_ranks)
+        iterations.append(GroupIterations(slots=slots, num_spread=num_rest if part.is_spread else 0))
+        first += num_packs
+    return iterations
+
+
+def rest_of_groups(
+    plan: Plan, chosen: Int64Array, is_short: NDArray[np.bool_], request: PlanRequest, epoch: int
+) -> Schedule:
+    """Schedule the chosen packs in the fewest iterations, each of one group. O(m + p log p).
+
+    Only a group's last iteration, that of its lightest packs, has fillers, and only if the packs do not fill it.
+    Packs are sorted by work; samples are not exchanged, and a group's last packs are not spread.
+    """
+    sizes = sizes_of_plan(plan, request)
+    iterations = _deal_groups(plan, chosen, is_short, sizes.aligned, sizes.work, request, epoch)
+    return scheduled(iterations, sizes, plan.packs.group, request, epoch)
+
+
+def _deal_groups(
+    plan: Plan,
+    chosen: Int64Array,
+    is_short: NDArray[np.bool_],
+    tokens: Int64Array,
+    work: Int64Array,
+    request: PlanRequest,
+    epoch: int,
+) -> Iterations:
+    packs, by_group = plan.packs, []
+    for g, group in enumerate(plan.groups):
+        members = chosen[packs.group[chosen] == g]
+        num_ranks = group.num_dp_ranks(request.num_gpus)
+        order = order_packs(work[members], num_ranks, request.balance, rng_state(request.seed, Stream.DEAL, g, epoch))
+        slots = deal(members[order], num_ranks)
+        is_long = (~np.append(is_short, True)[slots]).any(axis=1)  # FILLER is -1, the appended one
+        num_short = len(slots) - 1 - int(np.flatnonzero(is_long)[-1]) if is_long.any() else len(slots)
+        by_group.append(GroupIterations(slots=slots, num_spread=num_short))
+    return one_group_each(plan.groups, by_group, tokens)
+
 
 FREE_TO_FILL = 1 / 16
 """Share of a long pack that should be free for shorter samples: a larger one lowers ABR and raises CR."""

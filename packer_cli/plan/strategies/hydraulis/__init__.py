@@ -2,14 +2,12 @@
 
 ::
 
-    strategy.py     what the rest of hbpack sees
+    strategy.py     what the rest of hbpack sees; figures.py: what it says to people
     schemes.py      the parallel schemes that memory holds and that are worth having
-    costs.py        what all parts plan by: seconds and capacity of each parallel scheme
-    pipeline.py     the least time of a pipeline, from its samples' sums
-    candidates.py   layouts of pipelines for the lengths of the data set, by dynamic program
-    layouts.py      those that pay on the real steps; choice.py, what `hbpack groups` says of them
+    costs.py        what all parts plan by: seconds and capacity of each scheme, the least time of a pipeline
+    layouts.py      layouts of pipelines that pay on the real steps, from a dynamic program over the lengths
     stage1.py       the samples of each pipeline of a step
-    stage2.py       the micro-batches of each pipeline; step.py: both stages
+    step.py         both stages, with the second: the micro-batches of each pipeline
     programs.py     both by integer programming, exact, for few samples
-    batches.py      the samples of each step; data_set.py: the whole data set; arrange.py: as a plan
+    data_set.py     the whole data set: its steps, planned one by one; arrange.py: as a plan
 """

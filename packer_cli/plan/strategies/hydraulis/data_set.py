@@ -14,21 +14,19 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.core.streams import Stream, rng_state
+from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import Int32Array, Int64Array
-from packer_cli.plan.strategies.hydraulis.batches import make_batches
-from packer_cli.plan.strategies.hydraulis.candidates import length_table
 from packer_cli.plan.strategies.hydraulis.costs import Float64Array, SchemeCosts
 from packer_cli.plan.strategies.hydraulis.layouts import (
     MOST_LAYOUTS,
     ChosenLayouts,
     choose_layouts,
     kinds_of,
+    length_table,
     sampled_steps,
 )
 from packer_cli.plan.strategies.hydraulis.stage1 import RESTARTS
-from packer_cli.plan.strategies.hydraulis.stage2 import plan_pipeline
-from packer_cli.plan.strategies.hydraulis.step import StepPlan, least_step_seconds, plan_sorted
+from packer_cli.plan.strategies.hydraulis.step import StepPlan, least_step_seconds, plan_pipeline, plan_sorted
 
 _ENOUGH = 1.001
 """Shuffled orders are dealt only for a step that takes more than this times its bound."""
@@ -173,3 +171,24 @@ def _least_seconds(
                 before = kind
         total += cheapest
     return max(least, total / available)
+
+
+def make_batches(lengths: Int32Array, batch_tokens: int, seed: int) -> tuple[Int32Array, Int64Array]:
+    """`(order int32[n], offsets int64[b+1])`: batch j holds `order[offsets[j]:offsets[j+1]]`, longest samples first.
+
+    Args:
+        lengths: int32[n], tokens.
+        batch_tokens: most tokens of a batch; a longer sample is a batch of its own.
+
+    >>> order, offsets = make_batches(np.array([3, 3, 3, 9], dtype=np.int32), 6, seed=1)
+    >>> [np.array([3, 3, 3, 9])[order[a:b]].tolist() for a, b in zip(offsets, offsets[1:])]
+    [[3], [9], [3, 3]]
+    """
+    order = shuffled(len(lengths), rng_state(seed, Stream.ORDER))
+    ends = np.cumsum(lengths[order], dtype=np.int64)
+    offsets = [0]
+    while offsets[-1] < len(order):
+        before = int(ends[offsets[-1] - 1]) if offsets[-1] else 0
+        offsets.append(max(offsets[-1] + 1, int(np.searchsorted(ends, before + batch_tokens, side="right"))))
+    batch = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    return order[np.lexsort((-lengths[order].astype(np.int64), batch))], np.array(offsets)

@@ -22,15 +22,15 @@ from numpy.typing import NDArray
 
 from packer_cli.plan.core.streams import next_below
 from packer_cli.plan.kernels.timed_dealing import copy_to
-from packer_cli.plan.strategies.hydraulis.pipeline import least_pipeline_seconds
+from packer_cli.plan.strategies.hydraulis.costs import least_pipeline_seconds
 
 RESTARTS = 50
 """Shuffled orders to deal, as in the paper."""
 _STARTS = 3
 """Of all starts, how many are improved."""
-_EXCHANGES = cast(int, np.int64(200))
+_EXCHANGES = cast("int", np.int64(200))
 """With which a start is improved."""
-_ZERO = cast(int, np.int64(0))
+_ZERO = cast("int", np.int64(0))
 """Of int64, since numba compiles a function again for each Python literal passed to it."""
 _PAIRS = 4000
 """Samples, and pairs of them, that an exchange is chosen from; some of them, if there are more."""

@@ -1,8 +1,16 @@
-"""One optimizer step on given pipelines: stage 1, then stage 2 of Hydraulis (arXiv 2412.07894)."""
+"""One optimizer step on given pipelines: stage 1, then stage 2 of Hydraulis (arXiv 2412.07894).
+
+For stage 2, the micro-batches of one pipeline, the paper solves an integer program for each of up to 20 numbers of
+micro-batches. Here numbers are tried from the most promising on, by longest-first dealing and exchanges, and a bound
+says how far the answer can be from the best one: usually a few tenths of a percent, so that the program
+(`programs.solve_pipeline`) is left to tests and to pipelines of few samples.
+
+Price: 0.05 to 2 ms a pipeline, bounded by counts and not by a clock, so that equal inputs give equal plans.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from numba import njit
@@ -10,10 +18,9 @@ from numpy.typing import NDArray
 
 from packer_cli.plan.core.streams import rng_state
 from packer_cli.plan.core.types import Int64Array
-from packer_cli.plan.strategies.hydraulis.costs import Float64Array, SchemeCosts
-from packer_cli.plan.strategies.hydraulis.pipeline import least_pipeline_seconds
+from packer_cli.plan.kernels.timed_dealing import copy_to, deal, deal_by_room, even_out
+from packer_cli.plan.strategies.hydraulis.costs import Float64Array, SchemeCosts, least_pipeline_seconds
 from packer_cli.plan.strategies.hydraulis.stage1 import RESTARTS, deal_to_pipelines
-from packer_cli.plan.strategies.hydraulis.stage2 import divide
 
 
 class StepPlan(NamedTuple):
@@ -135,3 +142,142 @@ def plan_falling(
             slot_of[members[i]] = slots[i]
         slowest = max(slowest, pipeline_seconds[p])
     return slowest
+
+
+TRIALS = 20
+"""Numbers of micro-batches to try, as in the paper."""
+_EXCHANGES = cast("int", np.int64(200))
+"""With which the micro-batches of one number are evened out."""
+_PAIRS = 400_000
+"""Pairs of samples that the exchanges of one number may look at, in as many as this allows."""
+_DEALT = 100_000
+"""Samples times micro-batches that all numbers together may deal, but for three of them."""
+_ENOUGH = 5e-4
+"""Share of a pipeline's time by which more exchanges could lower it, at which they stop."""
+
+
+class PipelinePlan(NamedTuple):
+    """The micro-batches of one pipeline."""
+
+    slot_of: Int64Array
+    """int64[n]: micro-batch of each sample; none is empty."""
+    seconds: float
+    bound: float
+    """No division of the samples into micro-batches takes fewer seconds."""
+
+
+def plan_pipeline(lengths: NDArray[np.integer], costs: SchemeCosts, kind: int) -> PipelinePlan:
+    """Divide the samples of a pipeline (int[n], tokens, each at most the scheme's capacity) into micro-batches.
+
+    >>> costs = SchemeCosts(gpus=[2], pp=[2], quadratic=[0], linear=[1], constant=[1], capacity=[10])
+    >>> plan_pipeline(np.array([6, 3, 3]), costs, 0)
+    PipelinePlan(slot_of=array([0, 1, 1]), seconds=21.0, bound=21.0)
+    """
+    order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
+    falling = np.asarray(lengths, dtype=np.int64)[order]
+    dealt = np.zeros(len(falling), dtype=np.int64)
+    seconds, bound = divide(falling, *costs.arrays, kind, dealt)
+    slot_of = np.empty(len(falling), dtype=np.int64)
+    slot_of[order] = dealt
+    return PipelinePlan(slot_of, float(seconds), float(bound))
+
+
+@njit(cache=True)
+def divide(
+    lengths: NDArray[np.int64],
+    rates: NDArray[np.float64],
+    capacity: NDArray[np.int64],
+    kind: int,
+    slot_of: NDArray[np.int64],
+) -> tuple[float, float]:
+    """The kernel: write to `slot_of` (int64[n]) for falling lengths; returns `(seconds, bound)`."""
+    num = len(lengths)
+    if num == 0:
+        return 0.0, 0.0
+    tokens, work = np.int64(0), np.int64(0)
+    for i in range(num):
+        tokens += lengths[i]
+        work += lengths[i] * lengths[i]
+    constant, waiting = rates[2, kind], rates[3, kind]
+    total = rates[0, kind] * work + rates[1, kind] * tokens
+    alone = (rates[0, kind] * lengths[0] + rates[1, kind]) * lengths[0]
+    fewest = least_micro_batches(lengths, capacity[kind])
+    middle = float(fewest)
+    if waiting > 0.0:
+        middle = total / alone
+        if constant > 0.0:
+            middle = min(middle, np.sqrt(waiting * total / constant))
+    most = max(fewest, min(num, int(tokens / rates[4, kind])))
+    below = min(max(int(middle), fewest), most)
+    above = below + 1
+
+    best, bound = np.inf, np.inf
+    dealt = np.empty(num, dtype=np.int64)
+    slot_tokens, slot_work = np.empty(num, dtype=np.int64), np.empty(num, dtype=np.int64)
+    tried, dealt_pairs = 0, 0
+    while below >= fewest or above <= most or (above <= num and best == np.inf):
+        of_below, of_above = np.inf, np.inf
+        if below >= fewest:
+            of_below = total + below * constant + waiting * (max(total / below, alone) + constant)
+        if above <= most or (above <= num and best == np.inf):
+            of_above = total + above * constant + waiting * (max(total / above, alone) + constant)
+        # Times rise to both sides of the middle, so no number further away is below these bounds.
+        if min(of_below, of_above) >= best or (
+            best < np.inf and (tried >= TRIALS or (tried >= 3 and dealt_pairs > _DEALT))
+        ):
+            bound = min(bound, of_below, of_above)
+            break
+        if of_below <= of_above:
+            v = below
+            below -= 1
+        else:
+            v = above
+            above += 1
+        greatest = max(total / v, alone)
+        if num > v:  # Two of any v + 1 samples share a micro-batch.
+            pair = lengths[v - 1] * lengths[v - 1] + lengths[v] * lengths[v]
+            greatest = max(greatest, rates[0, kind] * pair + rates[1, kind] * (lengths[v - 1] + lengths[v]))
+        least = total + v * constant + waiting * (greatest + constant)
+        bound = min(bound, least)
+        if least >= best:
+            continue
+        tried += 1
+        dealt_pairs += num * v
+        kinds = np.full(v, kind)
+        found = deal(lengths, kinds, rates, capacity, np.inf, dealt, slot_tokens[:v], slot_work[:v])
+        if found == np.inf:
+            found = deal_by_room(lengths, kinds, rates, capacity, dealt, slot_tokens[:v], slot_work[:v])
+        if found == np.inf:
+            continue
+        enough = greatest + constant
+        if waiting > 0.0:
+            enough += _ENOUGH * least / waiting
+            if found > enough:
+                steps = min(_EXCHANGES, 1 + _PAIRS // ((num // v + 1) * (num + v)))
+                found = even_out(lengths, kinds, rates, capacity, steps, enough, dealt, slot_tokens[:v], slot_work[:v])
+        seconds = total + v * constant + waiting * found
+        if seconds < best:
+            best = seconds
+            copy_to(dealt, slot_of)
+    return best, min(best, bound)
+
+
+@njit(cache=True)
+def least_micro_batches(lengths: NDArray[np.int64], capacity: int) -> int:
+    """No division of samples (int64[n], falling) has fewer micro-batches: the L2 bound of `bounds.packs_lower_bound`.
+
+    O(n), without a histogram of all lengths, which would take longer than the samples of a pipeline.
+    """
+    tokens_to = np.zeros(len(lengths) + 1, dtype=np.int64)
+    half = 0
+    for i in range(len(lengths)):
+        tokens_to[i + 1] = tokens_to[i] + lengths[i]
+        half += lengths[i] > capacity // 2
+    least = max(half, -(-tokens_to[-1] // capacity))
+    alone = half
+    for i in range(half, len(lengths)):
+        while alone > 0 and lengths[alone - 1] <= capacity - lengths[i]:
+            alone -= 1
+        room = (half - alone) * capacity - (tokens_to[half] - tokens_to[alone])
+        least = max(least, half - (-(tokens_to[i + 1] - tokens_to[half] - room) // capacity))
+    return least

@@ -66,7 +66,7 @@ class Hydraulis(Strategy):
 
     def choose_layouts(self, lengths: Int32Array, request: PlanRequest) -> LayoutChoice:
         """See `hydraulis.choice`."""
-        from packer_cli.plan.strategies.hydraulis.choice import choose_step_layouts
+        from packer_cli.plan.strategies.hydraulis.figures import choose_step_layouts
 
         return choose_step_layouts(lengths, request)
 
@@ -89,7 +89,7 @@ class Hydraulis(Strategy):
     def figures(self, plan: Plan, request: PlanRequest) -> Mapping[str, float | None]:
         """The four imbalances that Hydraulis names."""
         from packer_cli.plan.strategies.hydraulis.costs import scheme_costs
-        from packer_cli.plan.strategies.hydraulis.imbalances import measure_imbalances
+        from packer_cli.plan.strategies.hydraulis.figures import measure_imbalances
 
         return measure_imbalances(plan, scheme_costs(request, plan.groups))._asdict()
 

@@ -2,10 +2,8 @@
 
 ::
 
-    strategy.py  what the rest of hbpack sees; plan.py: pieces -> plan:
-    arrival.py   the stream: documents in a seeded order, in global batches
+    strategy.py  what the rest of hbpack sees
+    arrival.py   the stream: documents in a seeded order, in global batches; what a packer makes of them
     packers.py   what `--packing` names: delay.py, the paper's; fixed.py, its baselines
-    tuning.py    thresholds of the delay queues
-    steps.py     what a packer returns, and its figures
-    schedule.py  which replica runs which micro-batch when, with dealing.py
+    plan.py      pieces -> plan: which replica runs which micro-batch when
 """

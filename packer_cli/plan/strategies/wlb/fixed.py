@@ -16,8 +16,7 @@ from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import Int32Array, Int64Array, as_ids
 from packer_cli.plan.kernels.balance.spread import spread
 from packer_cli.plan.packing.ilp.minmax import min_max_work
-from packer_cli.plan.strategies.wlb.arrival import Arrivals
-from packer_cli.plan.strategies.wlb.steps import PackedSteps, work_imbalances
+from packer_cli.plan.strategies.wlb.arrival import Arrivals, PackedSteps, work_imbalances
 
 Improve = Callable[[Int32Array, Int64Array, int], Int64Array]
 """(lengths by falling length, row of each, number of rows) -> row of each"""

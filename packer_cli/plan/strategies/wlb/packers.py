@@ -11,10 +11,8 @@ import numpy as np
 from packer_cli.plan.core.types import Int64Array
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
 from packer_cli.plan.strategies.wlb import fixed
-from packer_cli.plan.strategies.wlb.arrival import Arrivals
-from packer_cli.plan.strategies.wlb.delay import pack_with_queues
-from packer_cli.plan.strategies.wlb.steps import PackedSteps
-from packer_cli.plan.strategies.wlb.tuning import MOST_QUEUES, tune_thresholds
+from packer_cli.plan.strategies.wlb.arrival import Arrivals, PackedSteps
+from packer_cli.plan.strategies.wlb.delay import MOST_QUEUES, pack_with_queues, tune_thresholds
 from packer_cli.sizes import parse_tokens
 
 AUTO = "auto"

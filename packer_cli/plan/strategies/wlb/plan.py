@@ -1,22 +1,29 @@
-"""From pieces to a plan: the arrival stream, packed step by step."""
+"""From pieces to a plan: the arrival stream, packed step by step.
+
+Each step is dealt to the replicas, so that the slowest pipeline ends as early as possible.
+A replica of p pipeline stages takes `sum t + (p - 1) max t` over its micro-batches (WLB-LLM, arXiv 2503.17924, figure
+5). They are dealt longest first, then exchanged between the slowest replica and the others while that helps. Price:
+O(k^2) for the k micro-batches of a step, at most `_EXCHANGES` times.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numba import njit
+from numpy.typing import NDArray
 
 from packer_cli.plan.core.csr import group_by_pack
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.core.types import Delays, Int64Array, Pieces, Plan, Schedule, as_ids
+from packer_cli.plan.core.schedule import round_up_rows
+from packer_cli.plan.core.streams import Stream, rng_state, shuffled
+from packer_cli.plan.core.types import FILLER, Delays, Int64Array, Pieces, Plan, Schedule, as_ids
 from packer_cli.plan.core.work import pack_tokens_and_work
-from packer_cli.plan.strategies.assemble import sizes_of_plan
-from packer_cli.plan.strategies.group_packs import GroupPacks
-from packer_cli.plan.strategies.numbering import number_as_used
+from packer_cli.plan.strategies.assemble import GroupPacks, number_as_used, sizes_of_plan
 from packer_cli.plan.strategies.protocol import PlanRequest
 from packer_cli.plan.strategies.wlb.arrival import arrive, in_batches
 from packer_cli.plan.strategies.wlb.packers import StepOptions
-from packer_cli.plan.strategies.wlb.schedule import MicroBatches, schedule_steps
 
 
 def plan_steps(pieces: Pieces, request: PlanRequest) -> Plan:
@@ -77,3 +84,154 @@ def rest_of_steps(plan: Plan, chosen: Int64Array, request: PlanRequest, epoch: i
 def _in_a_step(options: StepOptions, group: Group) -> int:
     """Micro-batches of a replica in a step: by default, as many as its pipeline has stages."""
     return options.micro_batches or group.pp_size
+
+
+@dataclass(frozen=True, kw_only=True)
+class MicroBatches:
+    """p packs, each a micro-batch of its step."""
+
+    pack: Int64Array
+    """int64[p]: their numbers."""
+    step: Int64Array
+    """int64[p]: 0 .. s-1, rising, none left out."""
+    times: NDArray[np.float64]
+    """float64[p], on one stage of a pipeline, in any unit."""
+    tokens: Int64Array
+    """int64[p], aligned."""
+
+
+def schedule_steps(
+    micro_batches: MicroBatches, group: Group, num_gpus: int, most: int, seed: int, epoch: int = 0
+) -> Schedule:
+    """Deal the micro-batches of each step to the replicas. O(p log p), and see `dealing`.
+
+    The seed decides which replica gets which share, so that none always ends last. A replica runs its longest
+    micro-batch first, and a filler if it has none. Epochs above 0 run the steps in a seeded order.
+
+    Args:
+        group: of the packs; its degrees divide `num_gpus`.
+        most: micro-batches of a replica in a step, enough for all.
+    """
+    step, num_replicas = micro_batches.step, group.num_dp_ranks(num_gpus)
+    num_steps = int(step[-1]) + 1 if len(step) else 0
+    offsets = np.searchsorted(step, np.arange(num_steps + 1))
+    replica = deal_steps(offsets, micro_batches.times, num_replicas, most, group.pp_size)
+    state = rng_state(seed, Stream.RANKS, epoch)
+    names = np.array([shuffled(num_replicas, state) for _ in range(num_steps)], dtype=np.int64)
+    replica = names.reshape(-1, num_replicas)[step, replica]
+    if epoch:
+        step = shuffled(num_steps, rng_state(seed, Stream.ORDER, epoch))[step].astype(np.int64)
+    is_idle = np.ones((num_steps, num_replicas), dtype=np.bool_)
+    is_idle[step, replica] = False
+    idle_step, idle_replica = np.nonzero(is_idle)
+    order = np.lexsort(
+        (
+            np.concatenate([-micro_batches.times, np.zeros(len(idle_step))]),
+            np.concatenate([replica, idle_replica]),
+            np.concatenate([step, idle_step]),
+        )
+    )
+    tokens = np.concatenate([micro_batches.tokens, np.zeros(len(idle_step), dtype=np.int64)])
+    return Schedule(
+        slot_iteration=np.concatenate([step, idle_step])[order],
+        slot_pack=as_ids(np.concatenate([micro_batches.pack, np.full(len(idle_step), FILLER)])[order]),
+        slot_group=np.zeros(len(order), dtype=np.int16),
+        slot_first_gpu=(np.concatenate([replica, idle_replica])[order] * group.num_gpus).astype(np.int32),
+        slot_row_length=round_up_rows(tokens[order], [group], 0).astype(np.int32),
+        iteration_step=np.arange(num_steps),
+        step_window=np.zeros(num_steps, dtype=np.int32),
+    )
+
+
+_EXCHANGES = 64
+"""Most exchanges a step."""
+
+
+def deal_steps(
+    offsets: Int64Array, times: NDArray[np.float64], num_replicas: int, most: int, pp_size: int
+) -> Int64Array:
+    """The replica (int64[p]) of each micro-batch.
+
+    Args:
+        offsets: int64[s+1]: step j has the micro-batches `offsets[j] .. offsets[j+1] - 1`, at most
+            `num_replicas * most`.
+        times: float64[p], on one stage of the pipeline.
+        most: micro-batches of a replica in a step.
+        pp_size: stages.
+    """
+    replica_of = np.zeros(len(times), dtype=np.int64)
+    if num_replicas > 1:
+        _deal_steps(offsets, times, num_replicas, most, pp_size - 1, replica_of)
+    return replica_of
+
+
+@njit(cache=True)
+def _deal_steps(
+    offsets: NDArray[np.int64],
+    times: NDArray[np.float64],
+    num_replicas: int,
+    most: int,
+    bubbles: int,
+    replica_of: NDArray[np.int64],
+) -> None:
+    for step in range(len(offsets) - 1):
+        own = slice(offsets[step], offsets[step + 1])
+        _deal(times[own], num_replicas, most, bubbles, replica_of[own])
+        for _ in range(_EXCHANGES):
+            if not _exchange(times[own], num_replicas, bubbles, replica_of[own]):
+                break
+
+
+@njit(cache=True)
+def _deal(
+    times: NDArray[np.float64], num_replicas: int, most: int, bubbles: int, replica_of: NDArray[np.int64]
+) -> None:
+    """Longest first, each to the replica with room that then ends first, the first of equals."""
+    total, longest = np.zeros(num_replicas), np.zeros(num_replicas)
+    count = np.zeros(num_replicas, dtype=np.int64)
+    for k in np.argsort(-times, kind="mergesort"):
+        best, earliest = -1, np.inf
+        for r in range(num_replicas):
+            end = total[r] + times[k] + bubbles * max(longest[r], times[k])
+            if count[r] < most and end < earliest:
+                best, earliest = r, end
+        replica_of[k] = best
+        total[best] += times[k]
+        longest[best] = max(longest[best], times[k])
+        count[best] += 1
+
+
+@njit(cache=True)
+def _exchange(times: NDArray[np.float64], num_replicas: int, bubbles: int, replica_of: NDArray[np.int64]) -> bool:
+    """Exchange the two micro-batches, one of the slowest replica, after which the slower of both ends first.
+
+    Returns False if no exchange helps.
+    """
+    total, first, second = np.zeros(num_replicas), np.zeros(num_replicas), np.zeros(num_replicas)
+    for k in range(len(times)):  # The longest and the second longest of each.
+        r, t = replica_of[k], times[k]
+        total[r] += t
+        if t > first[r]:
+            first[r], second[r] = t, first[r]
+        elif t > second[r]:
+            second[r] = t
+    slowest = np.argmax(total + bubbles * first)
+    best_a = best_b = -1
+    least = total[slowest] + bubbles * first[slowest]
+    for a in range(len(times)):
+        if replica_of[a] != slowest:
+            continue
+        rest_a = second[slowest] if times[a] == first[slowest] else first[slowest]
+        for b in range(len(times)):
+            other = replica_of[b]
+            if other == slowest or times[b] >= times[a]:
+                continue
+            rest_b = second[other] if times[b] == first[other] else first[other]
+            of_a = total[slowest] - times[a] + times[b] + bubbles * max(rest_a, times[b])
+            of_b = total[other] - times[b] + times[a] + bubbles * max(rest_b, times[a])
+            if max(of_a, of_b) < least * (1 - 1e-12):
+                best_a, best_b, least = a, b, max(of_a, of_b)
+    if best_a < 0:
+        return False
+    replica_of[best_a], replica_of[best_b] = replica_of[best_b], replica_of[best_a]
+    return True

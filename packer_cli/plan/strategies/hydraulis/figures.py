@@ -1,4 +1,7 @@
-"""The four imbalances that Hydraulis (arXiv 2412.07894) names, in our definitions; docs/metrics.md explains them."""
+"""What `hbpack stats` and `hbpack groups` say of Hydraulis (arXiv 2412.07894): imbalances, and layouts to choose from.
+
+The four imbalances are those that the paper names, in our definitions; docs/metrics.md explains them.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.plan.core.csr import select_packs
-from packer_cli.plan.core.types import FILLER, Int64Array, Plan, Schedule
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.types import FILLER, Int32Array, Int64Array, Plan, Schedule
 from packer_cli.plan.core.work import pack_tokens_and_work
-from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
+from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts, scheme_costs
+from packer_cli.plan.strategies.hydraulis.data_set import layouts_of, make_batches
 from packer_cli.plan.strategies.hydraulis.layouts import layout_seconds, sampled_steps
+from packer_cli.plan.strategies.layout_choice import LayoutChoice, LayoutRow, SchemeRow
+from packer_cli.plan.strategies.protocol import PlanRequest
 
 
 class Imbalances(NamedTuple):
@@ -84,3 +91,69 @@ def _falling(plan: Plan, schedule: Schedule, iteration: int) -> Int64Array:
     packs = schedule.slot_pack[schedule.slot_iteration == iteration]
     _, pieces = select_packs(plan.packs.offsets, plan.packs.pieces, packs[packs != FILLER])
     return -np.sort(-plan.pieces.length[pieces].astype(np.int64))
+
+
+def choose_step_layouts(lengths: Int32Array, request: PlanRequest) -> LayoutChoice:
+    """The layouts for samples (int32[n]), as planning chooses them. Price: see `hydraulis.layouts`.
+
+    Args:
+        request: of a strategy that finds layouts.
+    """
+    costs, global_tokens = scheme_costs(request), request.steps.global_tokens
+    assert global_tokens is not None
+    order, offsets = make_batches(lengths, global_tokens, request.seed)
+    found = layouts_of(lengths[order].astype(np.int64), offsets, costs, request.num_gpus, global_tokens)
+    used = np.flatnonzero(found.counts.sum(axis=0)).tolist()
+    fastest = np.bincount(found.seconds.argmin(axis=0), minlength=len(found.counts)) / found.seconds.shape[1]
+    names = {kind: pipeline_name(request.groups[kind]) for kind in used}
+    return LayoutChoice(
+        schemes=tuple(
+            SchemeRow(
+                name=names[kind],
+                layout=request.groups[kind].layout._asdict(),
+                num_gpus=int(costs.gpus[kind]),
+                capacity=int(costs.capacity[kind]),
+                checkpoint_layers=request.groups[kind].checkpoint_layers,
+                gpu_seconds_short=_gpu_seconds(costs, kind, min(1024, int(costs.capacity[kind]))),
+                gpu_seconds_long=_gpu_seconds(costs, kind, int(costs.capacity[kind])),
+            )
+            for kind in used
+        ),
+        layouts=tuple(
+            LayoutRow(
+                pipelines={names[kind]: int(counts[kind]) for kind in reversed(used) if counts[kind]},
+                longest=int(longest),
+                fastest=float(share),
+                step_seconds=_digits(float(seconds.mean())) if np.isfinite(seconds).all() else None,
+            )
+            for counts, longest, share, seconds in zip(
+                found.counts, found.longest, fastest, found.seconds, strict=True
+            )
+        ),
+        step_seconds=_digits(float(found.seconds.min(axis=0).mean())),
+        num_steps=len(offsets) - 1,
+        num_tried=found.seconds.shape[1],
+        num_gpus=request.num_gpus,
+        global_tokens=global_tokens,
+    )
+
+
+def pipeline_name(group: Group) -> str:
+    """A pipeline's degrees above 1 and its capacity.
+
+    >>> pipeline_name(Group(capacity=17280, tp_size=2, pp_size=4))
+    'tp2-pp4:17280'
+    """
+    degrees = [f"{name}{size}" for name, size in group.layout._asdict().items() if size > 1]
+    return f"{'-'.join(degrees) or '1gpu'}:{group.capacity}"
+
+
+def _gpu_seconds(costs: SchemeCosts, kind: int, length: int) -> float:
+    """GPU-seconds of a million tokens in samples of one length, in full micro-batches."""
+    number = max(1, int(costs.capacity[kind]) // length)
+    seconds = float(costs.seconds(kind, number * length * length, number * length))
+    return _digits(seconds * float(costs.gpus[kind]) / (number * length) * 1e6)
+
+
+def _digits(value: float) -> float:
+    return float(f"{value:.6g}")
