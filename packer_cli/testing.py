@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.config import PlanConfig, validate
+from packer_cli.config.defaults import require_declared
 from packer_cli.config.groups import used_groups
 from packer_cli.config.resolve import Resolved, resolve
-from packer_cli.config.strategies import require_declared
 from packer_cli.errors import ConfigError, HbpackError, PlanError
 from packer_cli.plan.build import build_plan, check_rest, rest_of_epoch, short_packs
 from packer_cli.plan.core.check import check_pieces, check_plan

@@ -21,7 +21,7 @@ from packer_cli.api.iterations import Iteration, Iterations, MicroBatch
 from packer_cli.api.results import Comparison, Report, Simulation, Stats
 from packer_cli.config import AutoGroupsConfig, GpuConfig, PackConfig, PlanConfig, TokenizeConfig, WriteConfig
 from packer_cli.config.defaults import shown_default
-from packer_cli.config.run_options import BoundConfig, TrainConfig, WorkersConfig
+from packer_cli.config.models import BoundConfig, TrainConfig, WorkersConfig
 from packer_cli.report.charts.base import Chart
 
 OPTIONS = {

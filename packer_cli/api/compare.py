@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from packer_cli.api.arguments import Inputs, config_of, corpus_of, is_paths, listed, path_names, samples_of, takes
 from packer_cli.config import PlanConfig, TokenizeConfig
-from packer_cli.config.run_options import BoundConfig, WorkersConfig
+from packer_cli.config.models import BoundConfig, WorkersConfig
 
 if TYPE_CHECKING:
     from packer_cli.api.options import BoundOptions, PlanOptions, TokenizeOptions, WorkersOptions

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Unpack
 from packer_cli.api.arguments import StrPath, config_of, path_names, takes
 from packer_cli.api.plan import Plan
 from packer_cli.config import PackConfig, PlanConfig, TokenizeConfig, WriteConfig
-from packer_cli.config.run_options import BoundConfig, WorkersConfig
+from packer_cli.config.models import BoundConfig, WorkersConfig
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.html import html_table
 from packer_cli.remote.names import as_path

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from packer_cli.api.arguments import Lengths, StrPath, config_of, is_paths, one_path, samples_of, takes
 from packer_cli.config import PlanConfig
-from packer_cli.config.run_options import BoundConfig
+from packer_cli.config.models import BoundConfig
 from packer_cli.errors import ConfigError
 from packer_cli.remote.names import as_path
 from packer_cli.sizes import counted

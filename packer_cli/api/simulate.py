@@ -20,7 +20,7 @@ from packer_cli.api.arguments import (
 from packer_cli.api.pack import PackedSet
 from packer_cli.api.plan import Plan
 from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig
-from packer_cli.config.run_options import TrainConfig, WorkersConfig
+from packer_cli.config.models import TrainConfig, WorkersConfig
 from packer_cli.errors import ConfigError, InputError
 from packer_cli.remote.names import as_path
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from packer_cli.api.arguments import Lengths, config_of, is_paths, one_path, plan_config_of, samples_of, takes
 from packer_cli.config import PlanConfig
-from packer_cli.config.run_options import BoundConfig
+from packer_cli.config.models import BoundConfig
 
 if TYPE_CHECKING:
     from packer_cli.api.options import BoundOptions, PlanOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from packer_cli.engine.array_task import ArrayIds
+from packer_cli.engine.array import ArrayIds
 from packer_cli.errors import ConfigError
 from packer_cli.sizes import parse_integer
 

@@ -88,7 +88,7 @@ def command(
     measured; with --model and --gpu, or --profile, the epoch's time is predicted as well (`hbpack simulate` says where
     it goes).
     """
-    from packer_cli.compare.sorting import parse_columns
+    from packer_cli.compare.side_by_side import parse_columns
 
     chosen = parse_columns(columns)
     comparison = compare(

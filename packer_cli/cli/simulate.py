@@ -21,7 +21,7 @@ from packer_cli.cli.output_file import begins_with, output_file
 from packer_cli.cli.param_types import LocalPath, Text, columns
 from packer_cli.cli.training_options import training_options
 from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig, validate
-from packer_cli.config.run_options import TrainConfig
+from packer_cli.config.models import TrainConfig
 from packer_cli.panels import Panel
 
 

@@ -10,7 +10,6 @@ from typing import Annotated, Literal, get_args
 from pydantic import AfterValidator, Field, model_validator
 
 from packer_cli.config.fields import Bytes, Model, or_another
-from packer_cli.config.loss_on import read_loss_on
 from packer_cli.config.plan_options import PlanConfig
 from packer_cli.corpus.types import RecordSchema
 from packer_cli.panels import Panel
@@ -85,3 +84,54 @@ class WriteConfig(Model):
 
 class PackConfig(WriteConfig, PlanConfig, TokenizeConfig):
     """Everything that decides the bytes of a packed data set. The number of workers is not among it."""
+
+
+class WorkersConfig(Model):
+    """Where work runs."""
+
+    workers: int | None = Field(default=None, ge=1, le=4096)
+    """Worker processes; by default, as many as there are CPUs. The result is the same for any number."""
+
+
+class BoundConfig(Model):
+    """How bounds are proved."""
+
+    bound: Literal["l2", "lp"] = "l2"
+    """Proof of the least number of packs: `l2` uses sizes alone (Martello and Toth's L2); `lp` also solves the linear
+    program of cutting stock where a plan has more packs than that, which takes up to 60 seconds for each group of each
+    plan."""
+
+
+class TrainConfig(Model):
+    """How a plan is trained, beyond what the plan says."""
+
+    pad_to: Literal["multiple", "row", "capacity"] = "multiple"
+    """What the loader pads rows to."""
+    step_seconds: float = Field(default=0.0, ge=0, le=86_400, allow_inf_nan=False)
+    """Fixed seconds of each optimizer step: gradient sync and optimizer."""
+
+
+_WHOLE = ("completion", "all")
+_TURNS = ("last-turn",)
+_PARTS = ("reasoning", "no-reasoning", "tool-calls")
+
+
+def read_loss_on(value: str) -> str:
+    """The value with its parts in a fixed order, so that equal choices are equal text.
+
+    Raises:
+        ValueError: a part is unknown, or the parts do not go together.
+
+    >>> read_loss_on("reasoning+last-turn")
+    'last-turn+reasoning'
+    """
+    names = {name.strip() for name in value.split("+")}
+    known = (*_WHOLE, *_TURNS, *_PARTS)
+    for name in sorted(names.difference(known)):
+        raise ValueError(f"must be one of {', '.join(known)}, or some of the last four joined by +, got {name!r}")
+    if len(names) > 1:
+        for name in names.intersection(_WHOLE):
+            raise ValueError(f"{name!r} cannot be combined with others, got {value!r}")
+    if "no-reasoning" in names and names.intersection(_PARTS) != {"no-reasoning"}:
+        raise ValueError(f"'no-reasoning' already is all but the reasoning; leave out one of the two, got {value!r}")
+    return "+".join(name for name in known if name in names)

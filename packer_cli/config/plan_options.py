@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, fie
 from pydantic_core import PydanticCustomError
 
 from packer_cli.config.auto_groups import AutoGroupsConfig
-from packer_cli.config.defaults import REQUIRED, by_strategy
+from packer_cli.config.defaults import REQUIRED, by_strategy, refusal, require_declared
 from packer_cli.config.fields import StepTokens, or_another
 from packer_cli.config.groups import (
     choose_groups,
@@ -21,7 +21,6 @@ from packer_cli.config.groups import (
     with_parallel,
 )
 from packer_cli.config.messages import validate
-from packer_cli.config.strategies import refusal, require_declared
 from packer_cli.format.layout import ONE_GPU
 from packer_cli.panels import Panel
 from packer_cli.plan.core.groups import Group, divisors, require_aligned

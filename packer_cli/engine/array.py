@@ -1,6 +1,6 @@
 """Job arrays: N tasks, on any machines and in any order, make one output together.
 
-Each task makes the parts of its share (`packer_cli.engine.array_task`), and then writes a *record* of them. The first
+Each task makes the parts of its share (`packer_cli.engine.array`), and then writes a *record* of them. The first
 task *pins* what all of them must agree on. The pin and the records are in the folder `array` of the output's work
 folder (`packer_cli.engine.parts`). Whoever finds all N records, the last task or `hbpack status`, completes the output
 from them and removes the folder, so that nothing tells how many tasks made it.
@@ -12,11 +12,10 @@ import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import groupby
+from itertools import accumulate, groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from packer_cli.engine.array_task import ArrayIds, ArrayTask
 from packer_cli.engine.parts import PIN, remove_work
 from packer_cli.engine.sink import FinishedPart
 from packer_cli.errors import ConfigError
@@ -301,3 +300,56 @@ def _first_task(ids: ArrayIds) -> ArrayTask | None:
     if ids.num_tasks == 1:
         return None
     return ArrayTask((ids.id - ids.first) // ids.step, ids.num_tasks)
+
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class ArrayTask:
+    """Task `index` of `num_tasks`, counted from 0. Its share is a range of the work, about as large as the others."""
+
+    index: int
+    num_tasks: int
+
+    def share(self, items: Sequence[Item], sizes: Sequence[int]) -> list[Item]:
+        """Its items, in order: those whose middle is in its range.
+
+        >>> [ArrayTask(index, 3).share("abcd", [1, 1, 1, 3]) for index in range(3)]
+        [['a', 'b'], ['c'], ['d']]
+        """
+        total = sum(sizes)
+        ends = accumulate(sizes)
+        return [item for item, end, size in zip(items, ends, sizes, strict=True) if self.takes(end - size, end, total)]
+
+    def takes(self, start: int, stop: int, total: int) -> bool:
+        """Whether a piece of work, from `start` to `stop` of `total`, is its own; exactly one task takes it."""
+        return self._of((start + stop) // 2, total) == self.index
+
+    def overlaps(self, start: int, stop: int, total: int) -> bool:
+        """Whether a piece of this piece of work may be its own."""
+        return self._of(start, total) <= self.index <= self._of(stop, total)
+
+    def _of(self, place: int, total: int) -> int:
+        return min(place * self.num_tasks // max(total, 1), self.num_tasks - 1)
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.num_tasks}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrayIds:
+    """Which task this run is, as far as the command line or the scheduler says, and how the ids follow each other."""
+
+    id: int
+    num_tasks: int | None
+    """None if the scheduler does not say."""
+    first: int = 0
+    step: int = 1
+    source: str = "--shard"
+    """The option or the environment variable."""
+
+    @property
+    def is_explicit(self) -> bool:
+        """Whether the user named the task, rather than the scheduler."""
+        return self.source == "--shard"

@@ -23,8 +23,7 @@ from typing import Generic
 
 from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Progress
-from packer_cli.engine.shared import find_range
-from packer_cli.engine.sink import FileRange, FinishedPart, Task, Written
+from packer_cli.engine.sink import FileRange, FinishedPart, Task, Written, find_range
 from packer_cli.files import fingerprint, move_file, remove_folder, write_text
 from packer_cli.format.checksums import require_damage
 from packer_cli.format.records import read_record

@@ -9,8 +9,8 @@
 """
 
 from packer_cli.init.axolotl import read_axolotl
-from packer_cli.init.draft import Draft
 from packer_cli.init.llamafactory import read_llamafactory
 from packer_cli.init.look import Look, Sampler
+from packer_cli.init.text import Draft
 
 __all__ = ["Draft", "Look", "Sampler", "read_axolotl", "read_llamafactory"]

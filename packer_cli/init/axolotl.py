@@ -9,7 +9,7 @@ from typing import Any
 from packer_cli.corpus.records.messages import SHAPE as MESSAGES
 from packer_cli.corpus.records.text import SHAPE as TEXT
 from packer_cli.errors import InputError
-from packer_cli.init.draft import Draft
+from packer_cli.init.text import Draft
 from packer_cli.sizes import format_tokens
 
 _SHAPES = {

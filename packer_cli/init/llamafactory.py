@@ -10,7 +10,7 @@ from typing import Any
 from packer_cli.corpus.records.messages import SHAREGPT_ROLES
 from packer_cli.corpus.records.normalizer import SHAPES
 from packer_cli.errors import ConfigError, InputError, did_you_mean
-from packer_cli.init.draft import Draft
+from packer_cli.init.text import Draft
 
 _ALPACA = {"prompt": "instruction", "query": "input", "response": "output", "system": "system", "history": "history"}
 """Column of an entry -> the record's key without one, which is the one that hbpack reads."""

@@ -6,10 +6,10 @@ import json
 import re
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from packer_cli.init.draft import Draft
 from packer_cli.init.look import Look
 from packer_cli.sizes import counted, format_bytes
 
@@ -85,3 +85,30 @@ def _scalar(value: Any) -> str:
     if _PLAIN.fullmatch(value) and value.lower() not in _WORDS and not is_number and not value.endswith(":"):
         return value
     return json.dumps(value, ensure_ascii=False)
+
+
+@dataclass(kw_only=True)
+class Draft:
+    """Options of `hbpack pack`, by their names in a config file."""
+
+    inputs: list[str] = field(default_factory=list)
+    options: dict[str, Any] = field(default_factory=dict)
+    """Name -> value, in the order of the file."""
+    reasons: dict[str, str] = field(default_factory=dict)
+    """Name -> why it has this value."""
+    unknown: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Name -> (an example value, what to put there): options that stand in the file as comments."""
+    lost: list[str] = field(default_factory=list)
+    """What of another trainer's file could not be carried over, in words."""
+
+    def set(self, name: str, value: Any, reason: str = "") -> None:
+        """Set an option, and say why."""
+        self.unknown.pop(name, None)
+        self.options[name] = value
+        if reason:
+            self.reasons[name] = reason
+
+    def ask(self, name: str, example: str, what: str) -> None:
+        """Leave an option to the reader, unless it is set."""
+        if name not in self.options:
+            self.unknown[name] = (example, what)

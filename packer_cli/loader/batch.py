@@ -17,14 +17,16 @@ from packer_cli.loader.micro_batch import MicroBatch
 from packer_cli.loader.pages import PAGES
 from packer_cli.loader.passes import (
     IGNORE_INDEX,
+    align_samples,
     count_loss_tokens,
+    cut_segments,
     cut_spans,
     ramp,
+    with_padding,
     write_labels,
     write_positions,
     write_weights,
 )
-from packer_cli.loader.segments import align_samples, cut_segments, with_padding
 from packer_cli.loader.shards import Pack
 
 PadTo = Literal["multiple", "row", "capacity"]

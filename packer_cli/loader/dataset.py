@@ -31,8 +31,7 @@ from packer_cli.loader.options import (
 from packer_cli.loader.place import Place
 from packer_cli.loader.reader import MicroBatchReader
 from packer_cli.loader.rows import RankRows
-from packer_cli.loader.sampler import PackedSampler, is_left_to_sampler
-from packer_cli.loader.state import read_state
+from packer_cli.loader.sampler import PackedSampler, is_left_to_sampler, read_state
 from packer_cli.loader.storage import Verify
 from packer_cli.remote.local import CACHE_BYTES
 from packer_cli.remote.system import is_url

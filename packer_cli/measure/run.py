@@ -21,9 +21,8 @@ from packer_cli.cost.profile import IterationRow, Profile
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import Layout
 from packer_cli.loader.parallel import SPGroups, init_sp_groups
-from packer_cli.measure.attention import measure_attention
 from packer_cli.measure.device import Device, is_out_of_memory
-from packer_cli.measure.kernels import RowAttention, choose_kernel, split_evenly
+from packer_cli.measure.kernels import RowAttention, choose_kernel, measure_attention, split_evenly
 from packer_cli.measure.subject import Subject
 from packer_cli.sizes import counted
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
-from packer_cli.engine.array import ArrayRecords, ArrayShare
-from packer_cli.engine.array_task import ArrayIds, ArrayTask
+from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayShare, ArrayTask
 from packer_cli.engine.parts import remove_work
 from packer_cli.engine.progress import say
 from packer_cli.errors import BusyError, InputError

@@ -8,7 +8,7 @@ from functools import partial
 
 from packer_cli.compare import Comparison, compare, with_savings
 from packer_cli.compare.rows import default_rows, parse_rows, strategy_rows, with_baselines
-from packer_cli.compare.sorting import parse_sort, sort_rows
+from packer_cli.compare.side_by_side import parse_sort, sort_rows
 from packer_cli.config import PlanConfig, TokenizeConfig
 from packer_cli.config.effects import require_use
 from packer_cli.config.resolve import resolve

@@ -5,14 +5,12 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from packer_cli.engine.array import ArrayRecords
-from packer_cli.engine.array_task import ArrayIds, ArrayTask
+from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayTask
 from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Stopwatch, progress_bar, say
 from packer_cli.export.folder import NAME, WORK, is_same_export
 from packer_cli.export.options import ExportOptions, describe_export
-from packer_cli.export.share import complete_export, export_share
-from packer_cli.export.stage import export_set
+from packer_cli.export.stage import complete_export, export_set, export_share
 from packer_cli.folders import TaskLock, hold_folder
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.sizes import counted, format_bytes

@@ -6,8 +6,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from packer_cli.config import TokenizeConfig
-from packer_cli.engine.array import ArrayRecords
-from packer_cli.engine.array_task import ArrayIds, ArrayTask
+from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayTask
 from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Stopwatch, progress_bar, say, warn
 from packer_cli.errors import RunError, UsageError

@@ -10,8 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from packer_cli.config import WriteConfig
-from packer_cli.engine.array import ArrayRecords
-from packer_cli.engine.array_task import ArrayIds, ArrayTask
+from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayTask
 from packer_cli.engine.base import Engine
 from packer_cli.engine.parts import find_listing, remove_work
 from packer_cli.engine.progress import Stopwatch, progress_bar, say, warn

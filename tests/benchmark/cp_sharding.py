@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from packer_cli.cost.shape import ModelShape
 from packer_cli.format.sharding import PLANNED, local_indices
-from packer_cli.measure.attention import measure_attention, piece_seconds
 from packer_cli.measure.device import Device
-from packer_cli.measure.kernels import sdpa
+from packer_cli.measure.kernels import measure_attention, piece_seconds, sdpa
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.attention_rates import AttentionRates, tile_work
 from packer_cli.plan.core.groups import Group

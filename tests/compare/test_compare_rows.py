@@ -11,7 +11,7 @@ import pytest
 from packer_cli.cli.console import print_table
 from packer_cli.compare.columns import COLUMNS
 from packer_cli.compare.rows import BALANCES, FORM, TIME_LIMIT, default_rows, parse_rows, strategy_rows
-from packer_cli.compare.sorting import parse_sort, sort_rows
+from packer_cli.compare.side_by_side import parse_sort, sort_rows
 from packer_cli.config import PlanConfig
 from packer_cli.config.groups import parse_group
 from packer_cli.config.resolve import resolve

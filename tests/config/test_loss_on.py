@@ -2,7 +2,7 @@
 
 import pytest
 
-from packer_cli.config.loss_on import read_loss_on
+from packer_cli.config.models import read_loss_on
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from backports import zstd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer_cli.corpus.decompress import Zstd
+from packer_cli.corpus.blocks import Zstd
 
 from .helpers import read_all
 

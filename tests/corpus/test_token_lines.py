@@ -16,7 +16,7 @@ from packer_cli.corpus.discover import discover, slice_corpus
 from packer_cli.corpus.ragged import join_samples
 from packer_cli.corpus.read import SliceReader
 from packer_cli.corpus.readers import jsonl
-from packer_cli.corpus.readers.token_lines import read_token_lines
+from packer_cli.corpus.readers.jsonl import read_token_lines
 from packer_cli.corpus.records.tokens import COLUMNS
 from packer_cli.corpus.types import TokenRows
 

@@ -13,8 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from packer_cli.engine.ray import RayEngine, _check_there, _outcome
-from packer_cli.engine.ray_cluster import check_address, start, stop
+from packer_cli.engine.ray import RayEngine, _check_there, _outcome, check_address, start, stop
 from packer_cli.engine.ray_worker import relay
 from packer_cli.engine.sink import FinishedPart, Sink, Written
 from packer_cli.engine.worker import Died

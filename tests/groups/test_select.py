@@ -17,11 +17,14 @@ from packer_cli.cost.models import CostModel, GpuModel, MemoryModel
 from packer_cli.cost.profile import IterationRow, Profile
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import Layout
-from packer_cli.groups.choice import NOT_WORTH_A_GROUP, choose_groups, choose_measured_groups
-from packer_cli.groups.epoch import EpochModel
-from packer_cli.groups.hbp import hbp_groups
-from packer_cli.groups.lengths import LengthSums
-from packer_cli.groups.search import search_groups
+from packer_cli.groups.choice import (
+    NOT_WORTH_A_GROUP,
+    choose_groups,
+    choose_measured_groups,
+    hbp_groups,
+    search_groups,
+)
+from packer_cli.groups.epoch import EpochModel, LengthSums
 from packer_cli.groups.settings import (
     Setting,
     best_settings,

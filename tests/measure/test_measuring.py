@@ -75,13 +75,13 @@ def test_pieces_of_a_sample_compute_its_attention():
 
 def test_a_slow_device_measures_fewer_pieces(monkeypatch):
     from packer_cli.cost.model_config import shape_of
-    from packer_cli.measure import attention
+    from packer_cli.measure import kernels
     from packer_cli.measure.device import Device
     from packer_cli.measure.kernels import sdpa
 
     def measured(work_per_second):
-        monkeypatch.setattr(attention, "piece_seconds", lambda *args: sum(args[3]) * args[4][0] / work_per_second)
-        return [(row.queries, row.keys) for row in attention.measure_attention(*arguments, 10_000, 1)]
+        monkeypatch.setattr(kernels, "piece_seconds", lambda *args: sum(args[3]) * args[4][0] / work_per_second)
+        return [(row.queries, row.keys) for row in kernels.measure_attention(*arguments, 10_000, 1)]
 
     arguments = Device("cpu"), sdpa, shape_of(TINY)
     assert measured(1e12)[-1] == (4096, 10_000)
@@ -111,9 +111,9 @@ def test_the_fewest_layers_that_fit_are_found(config, monkeypatch):
 
 def test_chunked_logits_are_the_same_loss_in_less_memory(config):
     from packer_cli.cost.model_config import shape_of
-    from packer_cli.measure.decoder import PlainDecoder
     from packer_cli.measure.device import LiveBytes
     from packer_cli.measure.kernels import RowAttention, sdpa
+    from packer_cli.measure.subject import PlainDecoder
 
     attention = RowAttention(sdpa)
     attention.set((100, 28), None, torch.device("cpu"))

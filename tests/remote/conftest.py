@@ -34,7 +34,7 @@ def running() -> Iterator[S3Server]:
 def s3(running: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> S3Server:
     """The server, which this process and its children use; retries come fast."""
     monkeypatch.setenv("HBPACK_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("packer_cli.remote.retry.FIRST_DELAY", 0.001)
+    monkeypatch.setattr("packer_cli.remote.system.FIRST_DELAY", 0.001)
     monkeypatch.setattr("packer_cli.remote.system._systems", {})
     return running
 

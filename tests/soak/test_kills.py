@@ -141,7 +141,7 @@ def test_eighty_kills_of_commands_that_write_to_s3(
 def test_twenty_kills_of_commands_on_ray(stages, repo, tmp_path):
     """Of the command itself, and of Ray's workers, in one cluster."""
     pytest.importorskip("ray")
-    from packer_cli.engine.ray_cluster import start, stop
+    from packer_cli.engine.ray import start, stop
 
     assert start(None, 2)
     import ray

@@ -1,25 +1,31 @@
 """JSON lines: one object a line, plain or compressed.
 
-Price: orjson a line at a time, about 250 MB/s a core with batches that fit the processor's cache; tokenized
-records see `token_lines`.
-Memory: one block and its records, or the longest line when that is longer.
+Price: orjson a line at a time, about 250 MB/s a core with batches that fit the processor's cache; tokenized records
+see `token_lines`. Memory: one block and its records, or the longest line when that is longer.
+
+JSON lines of tokenized records to flat arrays: 350 MB/s a core, three times as fast as through Python's integers.
+Takes a block of lines only if all are plain: objects with the same keys, each a column of tokenized records, once; and
+each value one array of 64-bit integers. The result is then that of the records one by one, which is how any other
+block is read.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from io import BytesIO
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packer_cli.corpus.blocks import Blocks
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.readers.parse_json import BOM, why_not_json, why_not_object
 from packer_cli.corpus.readers.stream import RecordStream, cut_compressed, cut_plain, read_stream, runs, whole_slice
-from packer_cli.corpus.readers.token_lines import read_token_lines
 from packer_cli.corpus.records import tokens
-from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap, Reject
+from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap, Lists, Reject, TokenRows
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -213,3 +219,68 @@ class _TokenLines(_Lines):
 
 
 READER = FileReader(cut, read)
+
+
+_BEGIN = re.compile(rb'\{\s*"(?:%s)"' % "|".join(tokens.COLUMNS).encode())
+
+
+def read_token_lines(lines: Sequence[bytes], first_line: int, max_record_bytes: int) -> TokenRows | None:
+    """The lines as rows; None if they must be read one by one.
+
+    Args:
+        lines: at least one; with their line feeds, or without.
+        first_line: number of the first line.
+    """
+    import numpy as np
+
+    if not _BEGIN.match(lines[0]):
+        return None
+    if any(len(line.removesuffix(b"\n")) > max_record_bytes or line[:1] != b"{" for line in lines):
+        return None
+    columns = _parse(lines)
+    if columns is None:
+        return None
+    numbers = np.arange(first_line, first_line + len(lines))
+    return TokenRows(numbers, {name: _lists(columns[name]) for name in tokens.COLUMNS if name in columns})
+
+
+def _parse(lines: Sequence[bytes]) -> dict[str, list[NDArray[Any]]] | None:
+    """The arrays (int64) of each column, one a line; None if a line is not plain."""
+    import numpy as np
+    import simdjson
+
+    parser = simdjson.Parser()
+    columns: dict[str, list[NDArray[Any]]] | None = None
+    for line in lines:
+        try:
+            record: Any = parser.parse(line)
+            names = list(record.keys())
+            if columns is None:
+                if tokens.IDS not in names or not {*names} <= {*tokens.COLUMNS}:
+                    return None
+                columns = {name: [] for name in names}
+            # Keys that come twice are fewer here; arrays in an array, which would be flattened, have more brackets.
+            if len(names) != len(columns) or columns.keys() != {*names} or _has_more(line, b"[", len(names)):
+                return None
+            for name, arrays in columns.items():
+                arrays.append(np.frombuffer(record[name].as_buffer(of_type="i"), dtype=np.int64))
+        except Exception:  # Of many kinds: not JSON, another type, a large integer, no array.
+            return None
+        del record  # The parser refuses the next line while there is a view of this one.
+    return columns
+
+
+def _has_more(line: bytes, sign: bytes, count: int) -> bool:
+    """Whether a sign comes more than `count` times. Seven times as fast as counting."""
+    place = -1
+    for _ in range(count + 1):
+        place = line.find(sign, place + 1)
+        if place < 0:
+            return False
+    return True
+
+
+def _lists(arrays: list[NDArray[Any]]) -> Lists:
+    import numpy as np
+
+    return Lists(np.cumsum([0, *map(len, arrays)], dtype=np.int64), np.concatenate(arrays))

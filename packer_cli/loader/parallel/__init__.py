@@ -10,13 +10,15 @@
 from packer_cli.format.layout import Layout
 from packer_cli.format.sharding import SHARDINGS, Sharding, length_multiple, local_indices, row_order
 from packer_cli.loader.parallel.attention import (
+    gather_slices,
     gathered_attention,
+    merge_slices,
     packed_attention,
     ring_attention,
+    take_slice,
     ulysses_attention,
 )
 from packer_cli.loader.parallel.groups import SPGroups, data_rank, init_sp_groups, plan_rank
-from packer_cli.loader.parallel.slices import gather_slices, merge_slices, take_slice
 
 __all__ = [
     "SHARDINGS",

@@ -25,8 +25,7 @@ from packer_cli.compare.memory import PeakMemory, mapped_bytes, private_bytes
 from packer_cli.errors import ConfigError
 from packer_cli.format.manifest import Manifest
 from packer_cli.loader import FORMATS, PackedDataset
-from packer_cli.measure.reading.floor import floor_seconds
-from packer_cli.measure.reading.timing import Limit, Repeated, Timings, time_loader, time_reading
+from packer_cli.measure.reading.timing import Limit, Repeated, Timings, floor_seconds, time_loader, time_reading
 from packer_cli.remote.local import default_cache_dir
 from packer_cli.remote.system import is_url
 from packer_cli.show.files import open_files
