@@ -53,7 +53,7 @@ def pack(
     tokenize = config_of(TokenizeConfig, options, inputs=path_names(inputs))
     plan, write = config_of(PlanConfig, options), config_of(WriteConfig, options)
     workers = config_of(WorkersConfig, options).workers
-    from packer_cli.stages.workers import make_engine
+    from packer_cli.stages.array import make_engine
     from packer_cli.tokens.ahead import NamedTokenizer
 
     folder = as_path(output)

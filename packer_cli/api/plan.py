@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from packer_cli.api.iterations import Iterations
     from packer_cli.api.options import BoundOptions, PlanOptions
     from packer_cli.api.results import Stats
-    from packer_cli.format.choice import GroupChoice
-    from packer_cli.format.metrics import PlanMetrics, SampleCounts
+    from packer_cli.format.metrics import GroupChoice, PlanMetrics, SampleCounts
     from packer_cli.plan.core import types
     from packer_cli.plan.core.groups import Group
     from packer_cli.stages.planned import Planned

@@ -26,7 +26,7 @@ from packer_cli.errors import ConfigError
 if TYPE_CHECKING:
     from packer_cli.api.options import PlanOptions, TrainOptions, WorkersOptions
     from packer_cli.api.results import Report
-    from packer_cli.stages.report_subject import Subject
+    from packer_cli.stages.report import Subject
 
     class _Options(PlanOptions, TrainOptions, WorkersOptions, total=False): ...
 
@@ -72,7 +72,7 @@ def report(
 
 
 def _subject(plan: Any, config: PlanConfig | None) -> Subject:
-    from packer_cli.stages.report_subject import subject_at, subject_of_plan, subject_of_samples
+    from packer_cli.stages.report import subject_at, subject_of_plan, subject_of_samples
 
     if isinstance(plan, Plan):
         if config is not None:

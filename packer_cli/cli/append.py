@@ -48,7 +48,7 @@ def command(
 
     Run it again after a crash: it goes on, and adds nothing twice.
     """
-    from packer_cli.stages.workers import make_engine
+    from packer_cli.stages.array import make_engine
 
     with make_engine(workers, engine) as running:
         from packer_cli.stages.append import run_append

@@ -73,8 +73,7 @@ def command(
     """
     counts = _parse_workers(workers)
     try:
-        from packer_cli.measure.reading.measure import SpeedOptions, measure_loader
-        from packer_cli.measure.reading.timing import Limit
+        from packer_cli.measure.reading.measure import Limit, SpeedOptions, measure_loader
 
         limit = Limit(num_batches=batches) if batches is not None else Limit(seconds=seconds)
         options = SpeedOptions(rank=rank, format=format_name, workers=counts, limit=limit, cache_dir=cache_dir)

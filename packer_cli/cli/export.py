@@ -90,8 +90,8 @@ def command(
     An interrupted run continues where it stopped.
     """
     from packer_cli.export.options import ExportOptions, parse_shard_size
+    from packer_cli.stages.array import make_engine
     from packer_cli.stages.export import run_export
-    from packer_cli.stages.workers import make_engine
 
     options = ExportOptions(
         format=format_name,

@@ -72,7 +72,7 @@ def command(as_json: bool, workers: int | None, **values: Any) -> None:
                     f"--{option.replace('_', '-')} has no effect on hbpack groups --strategy {config.strategy}, which "
                     "finds pipelines and layouts instead of groups; leave it out"
                 )
-        from packer_cli.cli.tables.layouts import print_layouts
+        from packer_cli.cli.tables.groups import print_layouts
         from packer_cli.stages.groups import run_layouts
 
         layouts = run_layouts(values["inputs"], corpus, config, workers)

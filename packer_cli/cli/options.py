@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 
 from packer_cli.cli.command import Choice, Option, option
 from packer_cli.cli.param_types import (
+    FiniteRange,
     OutputFolder,
     Text,
     Value,
@@ -318,3 +319,25 @@ def _from_yaml(parameter: click.Parameter, item: Any, where: str) -> Any:
     if isinstance(item, (list, dict)):
         raise ConfigError(f"{where} must be a single value, got {show_value(item)}")
     return str(item)
+
+
+def training_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`--pad-to` and `--step-seconds`: how a plan is trained, for predictions."""
+    step_seconds = option(
+        "--step-seconds",
+        type=FiniteRange(min=0, max=86_400),
+        default=0.0,
+        show_default=True,
+        panel=Panel.GROUPS,
+        metavar="S",
+        help="Fixed seconds of each optimizer step: gradient sync and optimizer.",
+    )
+    pad_to = option(
+        "--pad-to",
+        type=Choice(["multiple", "row", "capacity"]),
+        default="multiple",
+        show_default=True,
+        panel=Panel.GROUPS,
+        help="What the loader pads rows to.",
+    )
+    return pad_to(step_seconds(function))

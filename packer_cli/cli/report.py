@@ -11,10 +11,9 @@ import click
 from packer_cli.api.report import report
 from packer_cli.cli.command import Command, json_option, option
 from packer_cli.cli.console import say_next
-from packer_cli.cli.options import config_option, is_typed, model_options, workers_option
+from packer_cli.cli.options import config_option, is_typed, model_options, training_options, workers_option
 from packer_cli.cli.output_file import begins_with, output_file
 from packer_cli.cli.param_types import LocalPath, Text
-from packer_cli.cli.training_options import training_options
 from packer_cli.config import GpuConfig, PlanConfig, validate
 from packer_cli.panels import Panel
 

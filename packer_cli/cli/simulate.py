@@ -15,11 +15,11 @@ from packer_cli.cli.options import (
     inputs_argument,
     is_typed,
     model_options,
+    training_options,
     workers_option,
 )
 from packer_cli.cli.output_file import begins_with, output_file
 from packer_cli.cli.param_types import LocalPath, Text, columns
-from packer_cli.cli.training_options import training_options
 from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig, validate
 from packer_cli.config.models import TrainConfig
 from packer_cli.panels import Panel
@@ -110,8 +110,7 @@ def command(
     if as_json:
         click.echo(json.dumps(result.values(), indent=2))
         return
-    from packer_cli.cli.tables.compare import say_best
-    from packer_cli.cli.tables.simulate import print_plan_simulation, print_strategies
+    from packer_cli.cli.tables.compare import print_plan_simulation, print_strategies, say_best
     from packer_cli.compare import Comparison
     from packer_cli.sizes import duration
 

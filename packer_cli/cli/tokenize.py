@@ -44,7 +44,7 @@ def command(output: str, shard: str | None, as_json: bool, workers: int | None, 
     The first stage of `hbpack pack`. Plan the store as often as you like with `hbpack plan`.
     """
     config, ids = validate(TokenizeConfig, values), array_ids(shard)
-    from packer_cli.stages.workers import make_engine
+    from packer_cli.stages.array import make_engine
     from packer_cli.tokens.ahead import NamedTokenizer
 
     with make_engine(workers, engine, tokenizer=NamedTokenizer.of(config)) as running:

@@ -21,11 +21,10 @@ from packer_cli.compare.savings import Savings, savings
 from packer_cli.config import PlanConfig
 from packer_cli.config.auto_groups import GIVE
 from packer_cli.config.effects import without_effect
-from packer_cli.engine.isolated import Failed, attempt, run_isolated
+from packer_cli.engine.local import Failed, attempt, run_isolated
 from packer_cli.engine.progress import progress_bar
 from packer_cli.errors import ConfigError, did_you_mean
-from packer_cli.format.choice import GroupChoice
-from packer_cli.format.metrics import SampleCounts
+from packer_cli.format.metrics import GroupChoice, SampleCounts
 from packer_cli.plan.core.samples import Samples, pieces_to_plan, sample_counts
 from packer_cli.plan.figures import LengthStats, length_stats
 from packer_cli.simulate.figures import Simulator

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields, replace
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from packer_cli.cost.analytic import model_parallel_cost, send_seconds, ulysses_bytes
+import numpy as np
+
+from packer_cli.cost.analytic import activation_bytes, model_parallel_cost, send_seconds, ulysses_bytes
 from packer_cli.cost.fit_cost import CostFit, add_degrees, fit_cost
-from packer_cli.cost.fit_memory import MemoryFit, fit_memory
 from packer_cli.cost.gpus import Gpu
-from packer_cli.cost.models import GpuModel
-from packer_cli.cost.profile import Profile
+from packer_cli.cost.least_squares import solve_nonnegative, standard_errors
+from packer_cli.cost.models import GpuModel, MemoryModel
+from packer_cli.cost.profile import Fit, Profile
 from packer_cli.cost.shape import ModelShape
 from packer_cli.errors import ConfigError
 
@@ -114,3 +117,131 @@ def _number(profile: Profile, key: str, default: float) -> float:
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         raise ConfigError(f"the profile's assumed {key} must be a number, got {value!r}")
     return float(value)
+
+
+@dataclass(frozen=True)
+class MemoryFit:
+    """A fitted memory model."""
+
+    model: MemoryModel
+    fit: Fit
+    notes: tuple[str, ...]
+    """What the rows cannot determine, and the values assumed instead."""
+
+
+def fit_memory(profile: Profile, shape: ModelShape | None, added: float = 0.0) -> MemoryFit:
+    """Non-negative least squares on relative errors, over all rows whose peak was measured.
+
+    All rows have the model's number of layers, so they determine three values: the bytes that do not depend on the
+    batch, the bytes per token with every layer checkpointed, and the bytes per token that each layer without
+    checkpointing adds (algorithm 4's slope). A checkpointed layer keeps its input, whose size comes from the shape. It
+    only separates `per_token` from `per_checkpointed_token`; no prediction depends on it.
+
+    Args:
+        added: bytes per GPU that training needs beyond the measured ones; added to the constant.
+
+    Raises:
+        ConfigError: the profile has no `memory_limit`, or too few rows.
+    """
+    if profile.memory_limit is None:
+        raise ConfigError("the profile has no memory_limit: profile again with --memory, or write it into the file")
+    num_layers = int(profile.model["num_layers"])
+    rows = [row for row in profile.iterations if row.memory_bytes and not row.out_of_memory]
+    share = np.array([row.length / row.sp_size for row in rows])
+    kept = np.array([num_layers - row.checkpoint_layers for row in rows], dtype=np.float64)
+    peaks = np.array([row.memory_bytes for row in rows], dtype=np.float64)
+    notes: list[str] = []
+    if len(set(share)) < 2:
+        raise ConfigError(
+            "the profile has peak memory at fewer than two numbers of tokens a GPU: measure two lengths at least "
+            "that fit"
+        )
+    columns = {"constant": np.ones(len(rows)), "token": share, "kept_layer": share * kept}
+    slope = None
+    if np.linalg.matrix_rank(np.column_stack(list(columns.values())) / np.max(share)) < 3:
+        if shape is None:
+            raise ConfigError(
+                "the profile cannot tell what checkpointing saves: measure a length with other numbers of "
+                "checkpointed layers"
+            )
+        slope = activation_bytes(shape) - shape.dtype_bytes * shape.hidden_size
+        notes.append(f"what checkpointing saves is not measured: assumed to be {slope:,.0f} bytes a token and layer")
+        peaks = peaks - slope * columns.pop("kept_layer")
+    matrix = np.column_stack(list(columns.values()))
+    weights = np.array([row.memory_bytes for row in rows], dtype=np.float64)
+    solution = solve_nonnegative(matrix / weights[:, None], peaks / weights)
+    residuals = (matrix @ solution - peaks) / weights
+    found = dict(zip(columns, map(float, solution), strict=True))
+    found.setdefault("kept_layer", slope or 0.0)
+    # With all layers checkpointed, a token's bytes are the layers' inputs plus `per_token`.
+    inputs = shape.dtype_bytes * shape.hidden_size if shape else found["token"] / num_layers
+    inputs = min(inputs, found["token"] / num_layers)
+    model = MemoryModel(
+        limit=float(profile.memory_limit),
+        constant=max(0.0, found["constant"] + added),
+        per_token=found["token"] - num_layers * inputs,
+        per_layer_token=inputs + found["kept_layer"],
+        per_checkpointed_token=inputs,
+        num_layers=num_layers,
+        num_parameters=shape.num_parameters if shape else 0.0,
+        embedding_parameters=shape.embedding_parameters if shape else 0.0,
+        end_parameters=shape.vocabulary_size * shape.hidden_size if shape else 0.0,
+        num_gpus=profile.num_gpus,
+    )
+    names = {"constant": "constant", "token": "per_token", "kept_layer": "per_layer_token"}
+    errors = standard_errors(matrix / weights[:, None], residuals)
+    coefficients = {
+        name: getattr(model, name) for name in ("constant", "per_token", "per_layer_token", "per_checkpointed_token")
+    }
+    fit = Fit(
+        coefficients=coefficients,
+        errors={names[key]: float(each) for key, each in zip(columns, errors, strict=True) if math.isfinite(each)},
+        mean_error=float(np.abs(residuals).mean()),
+    )
+    return MemoryFit(model, fit, tuple(notes))
+
+
+def search_checkpoint_layers(
+    measure: Callable[[int], float | None], num_layers: int, limit: float
+) -> tuple[int | None, dict[int, float | None]]:
+    """Find the fewest layers to checkpoint so that an iteration fits in memory, by measuring (HBP, algorithm 4).
+
+    Two measurements give the slope, and the slope gives the number. Further ones confirm that it fits and that one
+    layer fewer does not, so the result is right whenever the peak falls with the layers, linearly or not.
+
+    Args:
+        measure: maps checkpointed layers to the peak in bytes, or to None if it ran out of memory.
+        num_layers: the model's layers, the most that can be checkpointed.
+        limit: most bytes that the peak may have.
+
+    Returns:
+        The number, or None if checkpointing all layers is not enough; and all measured peaks.
+
+    Price: two to five measurements if memory is about linear in the layers.
+    """
+    peaks: dict[int, float | None] = {}
+
+    def peak(layers: int) -> float:
+        if layers not in peaks:
+            peaks[layers] = measure(layers)
+        found = peaks[layers]
+        return math.inf if found is None else found
+
+    if peak(num_layers) > limit:
+        return None, peaks
+    if peak(0) <= limit:
+        return 0, peaks
+    # The second setting is the one with the fewest checkpointed layers that runs at all.
+    low = 0
+    while math.isinf(peak(low)) and low < num_layers - 1:
+        low = (low + num_layers + 1) // 2
+    slope = (peak(low) - peak(num_layers)) / (num_layers - low)
+    layers = num_layers
+    if math.isfinite(slope) and slope > 0:
+        layers = num_layers - math.floor((limit - peak(num_layers)) / slope)
+    layers = min(max(layers, 1), num_layers)
+    while peak(layers) > limit:
+        layers += 1
+    while layers > 1 and peak(layers - 1) <= limit:
+        layers -= 1
+    return layers, peaks

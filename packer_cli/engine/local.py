@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import wait
 from typing import Any, Self
 
@@ -12,6 +14,7 @@ from packer_cli.engine.base import Engine, Result, Task
 from packer_cli.engine.processes import interrupts_end_servers, process_context, starting_workers
 from packer_cli.engine.signals import interrupts_later
 from packer_cli.engine.worker import Died, Worker
+from packer_cli.errors import HbpackError
 
 
 def default_workers() -> int:
@@ -133,3 +136,39 @@ class LocalEngine(Engine):
     ) -> Generator[tuple[int, Result], None, None]:
         """See `Engine`."""
         return self.run_threads(function, tasks)
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A task without a result."""
+
+    reason: str
+    """One line, for people."""
+
+
+def run_isolated(
+    function: Callable[[Task], Result], tasks: Sequence[Task], workers: int, preload: Sequence[str] = ()
+) -> Iterator[tuple[int, Result | Failed]]:
+    """Yield (index of the task, result) as tasks end; at most `workers` tasks run at a time.
+
+    A task that raises or crashes yields `Failed`. Closing the iterator kills the tasks that still run. Price: one fork
+    per task, of a server that has imported `preload`.
+
+    Raises:
+        RunError: processes cannot be started.
+    """
+    with LocalEngine(workers, preload, isolates=True) as engine:
+        for number, outcome in engine.run(partial(attempt, function), tasks):
+            yield number, Failed(str(outcome)) if isinstance(outcome, Died) else outcome
+
+
+def attempt(function: Callable[[Task], Result], task: Task) -> Result | Failed:
+    """The result of a task in this process, or why it has none."""
+    try:
+        return function(task)
+    except (HbpackError, ValueError) as error:
+        return Failed(" ".join(str(error).split()))
+    except MemoryError:
+        return Failed("out of memory; try fewer --workers")
+    except Exception as error:  # A bug in one task must not hide what the others found.
+        return Failed(f"{type(error).__name__}: {' '.join(str(error).split())}")

@@ -12,10 +12,9 @@ import pyarrow as pa
 
 from packer_cli.errors import FormatError, VersionError
 from packer_cli.format.checksums import check_json, describe_signature, sign_json
-from packer_cli.format.choice import GroupChoice
 from packer_cli.format.constants import FORMAT_NAME, FORMAT_VERSION, Lockstep
 from packer_cli.format.entries import EpochInfo, FileInfo, Generation, GroupInfo, Origin, PartInfo, Replicas, ShardInfo
-from packer_cli.format.metrics import Counts, PlanMetrics
+from packer_cli.format.metrics import Counts, GroupChoice, PlanMetrics
 from packer_cli.format.records import FOR_SCHEMA, known_values, read_record, shown, sort_keys
 from packer_cli.format.schema import index_schema, shard_schema, token_type
 from packer_cli.version import __version__

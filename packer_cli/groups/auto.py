@@ -13,7 +13,7 @@ from packer_cli.cost.models import GpuModel
 from packer_cli.cost.profile import Profile
 from packer_cli.errors import ConfigError, RunError
 from packer_cli.files import fingerprint
-from packer_cli.format.choice import AlternativeGroups, GroupChoice
+from packer_cli.format.metrics import AlternativeGroups, GroupChoice
 from packer_cli.groups.choice import HBP, LONGEST, Choice, choose_groups, choose_measured_groups
 from packer_cli.plan.core.groups import UNLIMITED, Group
 from packer_cli.plan.core.pieces import Overflow, describe_overflow, make_pieces

@@ -28,9 +28,8 @@ from packer_cli.loader.options import (
     choose_max_segments,
     choose_weights,
 )
-from packer_cli.loader.place import Place
+from packer_cli.loader.place import Place, RankRows
 from packer_cli.loader.reader import MicroBatchReader
-from packer_cli.loader.rows import RankRows
 from packer_cli.loader.sampler import PackedSampler, is_left_to_sampler, read_state
 from packer_cli.loader.storage import Verify
 from packer_cli.remote.local import CACHE_BYTES

@@ -15,8 +15,7 @@ import torch.distributed as dist
 
 from packer_cli.config.gpu_model import read_shape
 from packer_cli.cost.analytic import Assumptions, gathered_bytes
-from packer_cli.cost.fit_memory import search_checkpoint_layers
-from packer_cli.cost.measured import fit_profile
+from packer_cli.cost.measured import fit_profile, search_checkpoint_layers
 from packer_cli.cost.profile import IterationRow, Profile
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import Layout

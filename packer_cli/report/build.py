@@ -2,12 +2,46 @@
 
 from __future__ import annotations
 
-from packer_cli.plan.figures import length_stats
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer_cli.config.auto_groups import GIVE
+from packer_cli.plan.core.types import Plan
+from packer_cli.plan.figures import BASELINE_NAME, length_stats
+from packer_cli.plan.strategies.registry import BASELINE
 from packer_cli.report.advice import next_steps
-from packer_cli.report.facts import Facts, PlanFacts
-from packer_cli.report.page import Page, Tile
-from packer_cli.report.sections import sections_of
-from packer_cli.simulate.figures import group_name
+from packer_cli.report.charts.base import Chart
+from packer_cli.report.charts.epochs import chart_of_epochs
+from packer_cli.report.charts.frontier import Choice, chart_of_frontier
+from packer_cli.report.charts.lengths import chart_of_groups, chart_of_sources, chart_of_tokens
+from packer_cli.report.charts.packs import chart_of_packs
+from packer_cli.report.charts.series import chart_of_series
+from packer_cli.report.charts.timeline import chart_of_timeline, describe, total_seconds
+from packer_cli.report.charts.work import chart_of_work
+from packer_cli.report.data import (
+    draw_packs,
+    evenly,
+    group_of_pieces,
+    histogram,
+    length_classes,
+    step_series,
+    work_of_ranks,
+)
+from packer_cli.report.facts import Facts, PlanFacts, Prediction
+from packer_cli.report.page import Page, Section, Tile
+from packer_cli.report.tables import (
+    comparison_table,
+    counts_table,
+    facts_table,
+    figures_table,
+    lengths_table,
+    order_table,
+)
+from packer_cli.simulate.figures import OverallFigures, describe_origin, group_name
+from packer_cli.simulate.timeline import Timeline, timeline
+from packer_cli.simulate.times import epoch_times
 from packer_cli.sizes import counted, duration, gpu_time, large, ratio
 
 
@@ -86,3 +120,218 @@ def _tiles_of_plan(planned: PlanFacts) -> tuple[Tile, ...]:
             )
         )
     return tuple(tiles)
+
+
+_MOST_GROUPS = 5
+"""Groups whose packs are drawn."""
+_DRAWN_ITERATIONS = 8
+
+
+def sections_of(facts: Facts) -> tuple[Section, ...]:
+    """All sections that the facts allow, in the order of the page."""
+    found = [_lengths(facts)]
+    if facts.planned is not None:
+        found += [
+            _packs(facts, facts.planned),
+            _balance(facts.planned),
+            _time(facts.planned),
+            _ways(facts.planned),
+            _figures(facts.planned),
+        ]
+    if facts.made_from:
+        found.append(Section(name="made", title="How it was made", text="", tables=(facts_table(facts.made_from),)))
+    return tuple(found)
+
+
+def _lengths(facts: Facts) -> Section:
+    plan, sources = facts.planned.plan if facts.planned else None, facts.sources
+    kind: NDArray[np.integer] | None = None
+    names: tuple[str, ...] = ("all samples",)
+    if sources.of_sample is not None and len(sources.names) > 1:
+        samples = None if plan is None else plan.pieces.samples
+        kind, names = sources.of_sample if samples is None else sources.of_sample[samples], sources.names
+    found = histogram(facts.lengths, kind, len(names))
+    charts = [chart_of_sources(found, names)]
+    if plan is None:
+        charts.append(chart_of_tokens(found))
+    else:
+        groups = histogram(facts.lengths, group_of_pieces(plan), len(plan.groups))
+        charts.append(
+            chart_of_groups(
+                groups, [group_name(group) for group in plan.groups], [group.capacity for group in plan.groups]
+            )
+        )
+    what = "Lengths of the pieces that are packed: whole samples, and parts of those that were cut."
+    is_cut = facts.planned is not None and bool(facts.planned.counts.split)
+    return Section(
+        name="lengths",
+        title="Lengths",
+        text=what if is_cut else "",
+        charts=tuple(charts),
+        tables=(lengths_table(length_stats(facts.lengths)),) if plan is None else (),
+    )
+
+
+def _packs(facts: Facts, planned: PlanFacts) -> Section:
+    plan, naive = planned.plan, planned.baseline
+    classes = length_classes(facts.lengths)
+    charts = []
+    before = draw_packs(naive.plan, len(naive.plan.groups) - 1, classes)
+    if before is not None:
+        charts.append(chart_of_packs(before, classes, "packs-before", f"Before: {_name_of(naive.name)}"))
+    for group in evenly(len(plan.groups), _MOST_GROUPS).tolist():
+        drawn = draw_packs(plan, group, classes)
+        if drawn is not None:
+            charts.append(chart_of_packs(drawn, classes, f"packs-{group}", f"This plan: group {drawn.name}"))
+    return Section(
+        name="packs",
+        title="Packs",
+        text="A bar is a pack, the row of samples that GPUs run together. Every segment is a sample, the longest at "
+        "the bottom; short ones of like length are drawn together.",
+        charts=tuple(charts),
+    )
+
+
+def _balance(planned: PlanFacts) -> Section:
+    overall, before = planned.metrics.overall, planned.metrics.baseline
+    spreads = [work_of_ranks(planned.baseline.plan), work_of_ranks(planned.plan)]
+    highest = max(float(each.greatest.max()) for each in spreads)
+    text = "ABR {}: GPUs wait for {:.1%} of their attention time."
+    pairs = zip(
+        ("work-before", "work-after"),
+        (f"Before: {_name_of(planned.baseline.name)}", "This plan"),
+        spreads,
+        (before.abr, overall.abr),
+        strict=True,
+    )
+    charts = [
+        chart_of_work(found, highest, name, title, text.format(ratio(abr), abr)) for name, title, found, abr in pairs
+    ]
+    if planned.config.planner.mixes_layouts:
+        evened = f"ABR {ratio(overall.abr)}. This strategy evens out predicted time, and not attention work."
+        charts[1] = replace(charts[1], text=evened)
+    return Section(
+        name="balance",
+        title="Balance",
+        text="Attention work grows with the square of a sample's length, and all GPUs of an iteration wait for the "
+        "one with the most. A column is an iteration, of some that are evenly spread over the epoch; a point is a GPU "
+        "(or the GPUs that share a pack), and the bar on top the one that all wait for.",
+        charts=(*charts, chart_of_series(step_series(planned.plan, planned.request.linear))),
+    )
+
+
+def _time(planned: PlanFacts) -> Section:
+    prediction = planned.prediction
+    text = "Predicted times. A micro-batch computes and communicates in turns; the timelines draw each once."
+    if prediction is None:
+        return Section(name="time", title="Time", text="", missing=f"Times are predicted with {GIVE}.")
+    origin = describe_origin(prediction.result.predicted_with)
+    name, epochs = _epochs(planned, prediction)
+    return Section(
+        name="time",
+        title="Time",
+        text=text,
+        charts=(chart_of_epochs(epochs, name, origin), *_timelines(planned, prediction)),
+    )
+
+
+def _epochs(planned: PlanFacts, prediction: Prediction) -> tuple[str, dict[str, OverallFigures]]:
+    """The name of the user's own plan, and the epochs that are compared, by name: the baseline, strategies, others."""
+    rows = planned.comparison.rows if planned.comparison else ()
+    own = next((row.spec.name for row in rows if row.spec.is_own), "this plan")
+    epochs = {own: prediction.result.figures.overall}
+    for row in rows:
+        if row.spec.kind != "balance" and row.figures and row.figures.simulation:
+            epochs.setdefault(row.spec.name, row.figures.simulation.overall)
+    if BASELINE not in epochs or prediction.result.baseline_name != BASELINE_NAME:
+        epochs[_name_of(prediction.result.baseline_name)] = prediction.result.baseline
+    if prediction.result.padded is not None:
+        epochs.setdefault("padded", prediction.result.padded)
+    return own, dict(sorted(epochs.items(), key=lambda item: item[1].seconds))
+
+
+def _timelines(planned: PlanFacts, prediction: Prediction) -> list[Chart]:
+    """The timeline of a few iterations of the plan, and of the same share of the baseline's."""
+    naive, plan = planned.baseline, planned.plan
+    num_iterations, of_naive = (each.epochs[0].num_iterations for each in (plan, naive.plan))
+    num = min(_DRAWN_ITERATIONS, num_iterations)
+    after = _timeline(plan, prediction, num)
+    before = _timeline(naive.plan, prediction, max(1, round(num * of_naive / num_iterations)))
+    end = max(total_seconds(before), total_seconds(after))
+    return [
+        chart_of_timeline(
+            before,
+            naive.plan.num_gpus,
+            end,
+            "timeline-before",
+            f"Before: {_name_of(naive.name)}",
+            describe(before, _tokens(naive.plan, before)),
+        ),
+        chart_of_timeline(
+            after, plan.num_gpus, end, "timeline-after", "This plan", describe(after, _tokens(plan, after))
+        ),
+    ]
+
+
+def _timeline(plan: Plan, prediction: Prediction, num: int) -> Timeline:
+    """Iterations from the shortest to the longest, in the order of the epoch: their mean is about that of all."""
+    simulator = prediction.simulator
+    times = epoch_times(plan, simulator.model, **vars(simulator.rules))
+    by_length = np.argsort(times.iterations, kind="stable")
+    middles = (2 * np.arange(num) + 1) * len(by_length) // (2 * num)
+    return timeline(plan, times, np.sort(by_length[middles]))
+
+
+def _tokens(plan: Plan, line: Timeline) -> int:
+    """Tokens of the packs that are drawn."""
+    packs = plan.epochs[0].slot_pack[line.slots]
+    packs = packs[packs >= 0]
+    lengths = plan.pieces.length
+    return sum(
+        int(lengths[plan.packs.pieces[plan.packs.offsets[pack] : plan.packs.offsets[pack + 1]]].sum(dtype=np.int64))
+        for pack in packs.tolist()
+    )
+
+
+def _ways(planned: PlanFacts) -> Section:
+    comparison = planned.comparison
+    if comparison is None:
+        return Section(
+            name="strategies",
+            title="Other ways to plan",
+            text="",
+            missing=planned.why_not,
+        )
+    rows = [row for row in comparison.rows if row.figures is not None]
+    choices = [
+        Choice(
+            name=row.spec.name,
+            kind="this plan" if row.spec.is_own else row.spec.kind,
+            abr=row.figures.metrics.overall.abr,
+            length_mix_spread=row.figures.metrics.overall.length_mix_spread,
+        )
+        for row in rows
+        if row.figures
+        and row.spec.kind != "baseline"  # Padded batches wait so long that all others would be one point.
+    ]
+    return Section(
+        name="strategies",
+        title="Other ways to plan",
+        text="The same samples on the same GPUs, planned by other strategies, and with other ways to form iterations "
+        "(--balance).",
+        charts=(chart_of_frontier(choices),),
+        tables=(comparison_table(comparison),),
+    )
+
+
+def _figures(planned: PlanFacts) -> Section:
+    return Section(
+        name="all-figures",
+        title="All figures",
+        text="As hbpack stats prints them; the page holds them as JSON, too.",
+        tables=(figures_table(planned.metrics), order_table(planned.metrics.overall), counts_table(planned.counts)),
+    )
+
+
+def _name_of(baseline: str) -> str:
+    return "naive packing" if baseline == BASELINE_NAME else baseline

@@ -18,8 +18,7 @@ from packer_cli.errors import FormatError, InputError, PlanError
 from packer_cli.files import atomic_file
 from packer_cli.format.arrays import to_arrow, to_numpy
 from packer_cli.format.checksums import require_damage
-from packer_cli.format.choice import GroupChoice
-from packer_cli.format.metrics import Counts, PlanMetrics
+from packer_cli.format.metrics import Counts, GroupChoice, PlanMetrics
 from packer_cli.format.records import known_values, read_record
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.cost import Cost, parse_cost

@@ -9,9 +9,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.cost.models import GpuModel
+from packer_cli.cost.models import GpuModel, MemoryModel
 from packer_cli.format.constants import FILLER_TOKENS
 from packer_cli.plan.core.cost import segment_sums
+from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.segments import row_lengths
 from packer_cli.plan.core.sharding import cp_imbalance
 from packer_cli.plan.core.types import FILLER, Int32Array, Int64Array, Plan, Schedule
@@ -153,3 +154,26 @@ def _padded(plan: Plan, schedule: Schedule, tokens: Int64Array, pad_to: PadTo) -
     elif pad_to == "capacity":
         length = np.maximum(length, np.array([each.capacity for each in plan.groups])[schedule.slot_group])
     return -(-length // multiple) * multiple
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupLayers:
+    """The checkpointed layers of a group's rows."""
+
+    layers: int
+    """Checkpointed layers that the prediction assumes."""
+    needed: int | None
+    """The fewest with which a full row fits, by the memory model; None if it never fits."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether a full row fits, by the memory model."""
+        return self.needed is not None and self.needed <= self.layers
+
+
+def choose_layers(group: Group, memory: MemoryModel) -> GroupLayers:
+    """The group's own number if it names one, else the fewest that fit (HBP, algorithm 4), else all."""
+    needed = memory.least_checkpoint_layers(group.capacity, group.layout)
+    if group.checkpoint_layers:
+        return GroupLayers(layers=min(group.checkpoint_layers, memory.num_layers), needed=needed)
+    return GroupLayers(layers=memory.num_layers if needed is None else needed, needed=needed)

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from packer_cli.cost.models import GpuModel
 from packer_cli.plan.core.types import Int64Array, Plan, Schedule
-from packer_cli.simulate.layers import GroupLayers, choose_layers
-from packer_cli.simulate.slots import PadTo, SlotSeconds, slot_seconds
+from packer_cli.simulate.slots import GroupLayers, PadTo, SlotSeconds, choose_layers, slot_seconds
 
 
 class Replicas(NamedTuple):

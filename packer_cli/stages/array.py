@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayShare, ArrayTask
+from packer_cli.engine.base import Engine
+from packer_cli.engine.local import LocalEngine, default_workers
 from packer_cli.engine.parts import remove_work
+from packer_cli.engine.processes import process_context
 from packer_cli.engine.progress import say
-from packer_cli.errors import BusyError, InputError
+from packer_cli.errors import BusyError, ConfigError, InputError
 from packer_cli.folders import TaskLock, add_note, find_holders
+from packer_cli.kernels import choose_cache
+from packer_cli.tokens.ahead import NamedTokenizer, settings_for
 from packer_cli.tokens.index import INDEX_NAME
 from packer_cli.tokens.part import WORK
 
@@ -78,3 +83,48 @@ def say_done(records: ArrayRecords, task: ArrayTask) -> None:
     done = len(records.done())
     rest = "the last one to end completes the output" if done == task.num_tasks else "hbpack status says which are not"
     say(f"task {task} is done; {done:,} of {task.num_tasks:,} tasks are done, {rest}")
+
+
+PRELOAD = ("packer_cli.tokens.preload",)
+
+
+def start_server(tokenizer: NamedTokenizer) -> None:
+    """Start what the workers of `make_engine()` are forked from, ahead of it.
+
+    Args:
+        tokenizer: what they will use; the server loads it once, for all of them.
+
+    Raises:
+        RunError: it cannot be started.
+    """
+    choose_cache()  # The server inherits it.
+    if default_workers() > 1:
+        process_context(PRELOAD, settings_for(tokenizer))
+
+
+def make_engine(
+    workers: int | None = None,
+    name: str = "local",
+    preload: Sequence[str] = PRELOAD,
+    tokenizer: NamedTokenizer | None = None,
+) -> Engine:
+    """An engine for all stages. Enter it before the imports of the stages: its workers load at the same time.
+
+    Args:
+        name: `local`, `ray` or `ray:ADDRESS`.
+        preload: modules that workers import before they start.
+        tokenizer: see `start_server`.
+
+    Raises:
+        ConfigError: there is no such engine.
+    """
+    choose_cache()  # Workers inherit it.
+    kind, colon, address = name.partition(":")
+    if kind == "ray" and bool(colon) == bool(address):
+        from packer_cli.engine.ray import RayEngine
+
+        return RayEngine(address or None, workers, preload)
+    if name != "local":
+        raise ConfigError(f"--engine: unknown engine {name!r}; choose local, ray or ray:ADDRESS")
+    settings = None if tokenizer is None else settings_for(tokenizer)
+    return LocalEngine(workers or default_workers(), preload, settings=settings)

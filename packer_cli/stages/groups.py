@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from packer_cli.config import PlanConfig, TokenizeConfig
 from packer_cli.config.resolve import resolve
 from packer_cli.errors import RunError
-from packer_cli.format.choice import GroupChoice
+from packer_cli.format.metrics import GroupChoice
 from packer_cli.groups.auto import bounded, choose, load_models
 from packer_cli.groups.choice import Choice
 from packer_cli.plan.core.groups import Group

@@ -25,7 +25,7 @@ from packer_cli.shards.plan_file import PLAN_VERSION, PlanHeader, write_plan
 from packer_cli.shards.stage import is_of_plan
 from packer_cli.sizes import counted
 from packer_cli.stages.array import require_tokens
-from packer_cli.stages.output import TOKENS, current_manifest, current_plan, locked_output
+from packer_cli.stages.output import TOKENS, current_manifest, current_plan, locked_output, write_rejected
 from packer_cli.stages.planning import (
     NothingToPlanError,
     overflow_entries,
@@ -35,7 +35,6 @@ from packer_cli.stages.planning import (
     say_choice,
     share_notes,
 )
-from packer_cli.stages.rejected import write_rejected
 from packer_cli.tokens.index import read_index
 from packer_cli.tokens.store import TokenStore
 

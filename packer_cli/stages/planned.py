@@ -10,10 +10,9 @@ from pathlib import Path
 from packer_cli.config import PlanConfig, PlannedConfig
 from packer_cli.config.effects import refuse_without_effect
 from packer_cli.config.resolve import read_options, refuse_padded
-from packer_cli.format.choice import GroupChoice
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.manifest import Manifest
-from packer_cli.format.metrics import PlanMetrics, SampleCounts
+from packer_cli.format.metrics import GroupChoice, PlanMetrics, SampleCounts
 from packer_cli.plan.core.samples import Samples, sample_counts
 from packer_cli.plan.core.types import Plan
 from packer_cli.plan.figures import Baseline, baseline_of, padded_baseline, plan_stats

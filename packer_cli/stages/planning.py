@@ -12,9 +12,8 @@ from packer_cli.config import PlanConfig
 from packer_cli.config.resolve import Resolved, resolve
 from packer_cli.engine.progress import say
 from packer_cli.errors import RunError
-from packer_cli.format.choice import GroupChoice
 from packer_cli.format.constants import REJECTED_NAME
-from packer_cli.format.metrics import Counts, PlanMetrics, SampleCounts
+from packer_cli.format.metrics import Counts, GroupChoice, PlanMetrics, SampleCounts
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_pieces, check_plan
 from packer_cli.plan.core.csr import ids_of
@@ -25,7 +24,7 @@ from packer_cli.plan.figures import plan_stats
 from packer_cli.plan.strategies.protocol import PlanRequest
 from packer_cli.sizes import counted
 from packer_cli.stages.memory import require_memory
-from packer_cli.stages.rejected import RejectedRecord
+from packer_cli.stages.output import RejectedRecord
 from packer_cli.tokens.choices import all_rejected
 from packer_cli.tokens.index import StoreIndex
 from packer_cli.tokens.store import TokenStore

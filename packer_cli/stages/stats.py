@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from packer_cli.config import PlanConfig
-from packer_cli.format.choice import GroupChoice
 from packer_cli.format.constants import PLAN_NAME, Mask
-from packer_cli.format.metrics import PlanMetrics, SampleCounts
+from packer_cli.format.metrics import GroupChoice, PlanMetrics, SampleCounts
 from packer_cli.format.records import known_values, sort_keys
 from packer_cli.plan.core.samples import Samples
 from packer_cli.plan.core.sparsity import Sparsity, measure_sparsity

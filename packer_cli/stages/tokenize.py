@@ -17,8 +17,7 @@ from packer_cli.remote.names import paths_below
 from packer_cli.remote.path import is_remote
 from packer_cli.sizes import counted
 from packer_cli.stages.array import array_share, complete_array, remove_rest, say_done
-from packer_cli.stages.output import TOKENS, current_plan, locked_output
-from packer_cli.stages.rejected import first_rejected, write_rejected
+from packer_cli.stages.output import TOKENS, current_plan, first_rejected, locked_output, write_rejected
 from packer_cli.tokens.choices import all_rejected, not_used, repeated, tokenized
 from packer_cli.tokens.index import INDEX_NAME, StoreIndex
 from packer_cli.tokens.part import WORK

@@ -24,13 +24,10 @@ from packer_cli.shards.entries import file_info, with_names
 from packer_cli.shards.manifest import write_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan_header
 from packer_cli.shards.repair import describe_damage, find_damaged, repair, set_files
-from packer_cli.shards.share import write_share
-from packer_cli.shards.stage import is_of_plan, set_fingerprint, write_set
+from packer_cli.shards.stage import is_of_plan, set_fingerprint, write_set, write_share
 from packer_cli.sizes import counted, format_bytes
-from packer_cli.stages.array import array_share, complete_array, remove_rest, say_done
-from packer_cli.stages.output import TOKENS, current_manifest, locked_output, store_of
-from packer_cli.stages.rejected import write_rejected
-from packer_cli.stages.workers import make_engine
+from packer_cli.stages.array import array_share, complete_array, make_engine, remove_rest, say_done
+from packer_cli.stages.output import TOKENS, current_manifest, locked_output, store_of, write_rejected
 from packer_cli.tokens.index import find_damaged_parts, read_index
 
 _MOST_WARNINGS = 10

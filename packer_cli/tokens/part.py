@@ -110,7 +110,7 @@ def load_ahead(tokenizer: NamedTokenizer) -> None:
 
 def tokenizer_key(tokenizer: NamedTokenizer) -> str:
     """`PartTask.tokenizer_fingerprint`. Raises TokenizerError if the tokenizer or the template cannot be found."""
-    from packer_cli.tokens.tokenizer.fingerprint import tokenizer_fingerprint
+    from packer_cli.tokens.tokenizer.files import tokenizer_fingerprint
     from packer_cli.tokens.tokenizer.loading import read_template
 
     template = None if tokenizer.chat_template is None else read_template(tokenizer.chat_template)

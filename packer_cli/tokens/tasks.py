@@ -15,7 +15,7 @@ from packer_cli.tokens.ahead import NamedTokenizer
 from packer_cli.tokens.cutting import Cut
 from packer_cli.tokens.index import STORE_VERSION
 from packer_cli.tokens.part import PartTask
-from packer_cli.tokens.tokenizer.fingerprint import tokenizer_fingerprint
+from packer_cli.tokens.tokenizer.files import tokenizer_fingerprint
 from packer_cli.tokens.tokenizer.loading import read_template
 
 _LIBRARIES = ("gigatoken", "tokenizers", "transformers", "jinja2", "minijinja", "sentencepiece")

@@ -25,10 +25,15 @@ from packer_cli.report.charts.packs import chart_of_packs
 from packer_cli.report.charts.series import chart_of_series
 from packer_cli.report.charts.timeline import chart_of_timeline, total_seconds
 from packer_cli.report.charts.work import chart_of_work
-from packer_cli.report.lengths import group_of_pieces, histogram, length_classes
-from packer_cli.report.packs import draw_packs, evenly
-from packer_cli.report.series import step_series
-from packer_cli.report.work import work_of_ranks
+from packer_cli.report.data import (
+    draw_packs,
+    evenly,
+    group_of_pieces,
+    histogram,
+    length_classes,
+    step_series,
+    work_of_ranks,
+)
 from packer_cli.simulate.epoch import PARTS
 from packer_cli.simulate.figures import SimulateRules, Simulator
 from packer_cli.simulate.timeline import timeline

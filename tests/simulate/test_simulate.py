@@ -17,8 +17,7 @@ from packer_cli.plan.core.types import FILLER, Packs, Pieces, Plan, Schedule
 from packer_cli.plan.strategies.free import run_freely
 from packer_cli.simulate.epoch import PARTS, simulate
 from packer_cli.simulate.figures import simulation_figures
-from packer_cli.simulate.layers import choose_layers
-from packer_cli.simulate.slots import PadTo
+from packer_cli.simulate.slots import PadTo, choose_layers
 from tests.naive import simulate as naive
 
 PAD_TO = get_args(PadTo)

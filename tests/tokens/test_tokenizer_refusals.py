@@ -8,7 +8,7 @@ import time
 import pytest
 
 from packer_cli.errors import TokenizerError
-from packer_cli.tokens.tokenizer import hub as tokenizer_hub
+from packer_cli.tokens.tokenizer import files as tokenizer_files
 from packer_cli.tokens.tokenizer.loading import load_tokenizer
 from tests.cli.errors.conftest import FORMS
 
@@ -101,7 +101,7 @@ def test_a_post_processor_that_puts_tokens_inside_a_text_is_refused(make_tokeniz
 
 def test_a_hub_name_that_the_hub_does_not_know(monkeypatch):
     """The Hub's client, which is offline here, stands in for its answer."""
-    monkeypatch.setattr(tokenizer_hub, "can_connect", lambda *_, **__: True)
+    monkeypatch.setattr(tokenizer_files, "can_connect", lambda *_, **__: True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
@@ -138,8 +138,8 @@ def test_a_silent_name_server_is_not_waited_for(monkeypatch):
         silent.wait(5)
         raise TimeoutError
 
-    monkeypatch.setattr(tokenizer_hub.socket, "create_connection", connect)
+    monkeypatch.setattr(tokenizer_files.socket, "create_connection", connect)
     began = time.monotonic()
-    assert not tokenizer_hub.can_connect("https://example.invalid", timeout=0.1)
+    assert not tokenizer_files.can_connect("https://example.invalid", timeout=0.1)
     assert time.monotonic() - began < 2
     silent.set()

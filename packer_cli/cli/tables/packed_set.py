@@ -43,7 +43,7 @@ def print_set(output: str, config: GpuConfig, *, as_json: bool) -> None:
     if counts.dropped or counts.truncated or (isinstance(counts, Counts) and counts.rejected):
         click.echo(f"  records left out or cut, with reasons: {folder / REJECTED_NAME}")
     if prediction is not None:
-        from packer_cli.cli.tables.simulate import print_prediction
+        from packer_cli.cli.tables.compare import print_prediction
 
         print_prediction(prediction)
     manifest = _manifest(planned)
@@ -62,7 +62,7 @@ def print_record(output: str) -> None:
 
 def _print_record(output: str, planned: Planned, prediction: PlanSimulation | None) -> None:
     from packer_cli.cli.outputs.base import print_json
-    from packer_cli.cli.outputs.packed_set import SetOutput, WrittenShards
+    from packer_cli.cli.outputs.written import SetOutput, WrittenShards
 
     manifest, metrics = _manifest(planned), planned.metrics
     print_json(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
-from packer_cli.report.colors import without_variables
+from packer_cli.simulate.epoch import PARTS
 
 Spec = dict[str, Any]
 
@@ -139,3 +142,41 @@ def scale_of(domain: Sequence[str], values: Sequence[Any], title: str | None = N
 def short(value: float, digits: int = 5) -> float:
     """A number with few digits, which keep the page small."""
     return float(f"{value:.{digits}g}")
+
+
+LABELS = {
+    "compute": "computing",
+    "recompute": "computing again",
+    "communication": "communicating",
+    "padding": "padding",
+    "waiting": "waiting",
+    "constant": "fixed cost",
+    "bubbles": "pipeline bubbles",
+    "steps": "end of a step",
+}
+"""By part, see `PARTS`."""
+
+
+def legend_of(parts: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Labels and colors of these parts, in the order of `PARTS`."""
+    used = set(parts)
+    shown = [part for part in PARTS if part in used]
+    return [LABELS[part] for part in shown], [f"var(--part-{part})" for part in shown]
+
+
+@cache
+def light_colors() -> dict[str, str]:
+    """The colors of the light page by the names of their CSS variables, such as `ink`."""
+    style = files("packer_cli.report").joinpath("template", "page.css").read_text(encoding="utf-8")
+    return dict(re.findall(r"--([\w-]+): (#\w+);", style.partition("@media")[0]))
+
+
+def without_variables(value: Any) -> Any:
+    """JSON values in which each CSS variable is the color that it stands for on the light page."""
+    if isinstance(value, dict):
+        return {name: without_variables(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [without_variables(each) for each in value]
+    if isinstance(value, str) and value.startswith("var(--"):
+        return light_colors()[value.removeprefix("var(--").removesuffix(")")]
+    return value

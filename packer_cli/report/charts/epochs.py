@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from packer_cli.report.charts.base import Chart, Spec, framed, scale_of, short
-from packer_cli.report.charts.parts import LABELS, legend_of
+from packer_cli.report.charts.base import LABELS, Chart, Spec, framed, legend_of, scale_of, short
 from packer_cli.simulate.epoch import PARTS
 from packer_cli.simulate.figures import OverallFigures
 from packer_cli.sizes import amount

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from packer_cli.report.charts.base import INK, SERIES, Chart, Spec, framed, scale_of, tokens_axis
-from packer_cli.report.lengths import Histogram
+from packer_cli.report.data import Histogram
 from packer_cli.sizes import format_tokens
 
 _MOST_KINDS = 7

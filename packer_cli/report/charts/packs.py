@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from packer_cli.report.charts.base import INK, LENGTHS, Chart, Spec, framed, quarters, scale_of, tokens_axis
-from packer_cli.report.packs import DrawnPacks
+from packer_cli.report.data import DrawnPacks
 from packer_cli.sizes import counted, format_tokens
 
 _FEW = 12

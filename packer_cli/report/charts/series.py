@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from packer_cli.report.charts.base import SERIES, Chart, Spec, framed, scale_of, short
-from packer_cli.report.series import StepSeries
+from packer_cli.report.data import StepSeries
 from packer_cli.sizes import ratio
 
 _DASHES = {"ABR": [1, 0], "CBR": [8, 3], "DBR": [4, 3], "PR": [1.5, 2.5]}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from packer_cli.report.charts.base import Chart, Spec, framed, scale_of, short
-from packer_cli.report.charts.parts import LABELS, legend_of
+from packer_cli.report.charts.base import LABELS, Chart, Spec, framed, legend_of, scale_of, short
 from packer_cli.simulate.epoch import PARTS
 from packer_cli.simulate.timeline import Timeline
 from packer_cli.sizes import amount, counted

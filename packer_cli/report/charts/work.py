@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from packer_cli.report.charts.base import Chart, Spec, framed, short
-from packer_cli.report.work import WorkOfRanks
+from packer_cli.report.data import WorkOfRanks
 
 
 def chart_of_work(found: WorkOfRanks, highest: float, name: str, title: str, text: str) -> Chart:

@@ -22,13 +22,13 @@ import numpy as np
 from packer_cli.tokens.encode.byte_schemes import (
     MARK,
     UNKNOWN_LENGTH,
+    is_settled,
     length_table,
     members_of,
     normalizer_of,
     scheme_of,
     stretch_ends,
 )
-from packer_cli.tokens.encode.unicode import is_settled
 
 if TYPE_CHECKING:
     from collections.abc import Callable

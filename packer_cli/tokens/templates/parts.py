@@ -20,9 +20,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from packer_cli.tokens.templates.blanks import after_space, before_space
-from packer_cli.tokens.templates.reasoning import content_of, field_of, find_reasoning, with_other_reasoning
-from packer_cli.tokens.templates.tool_calls import find_calls, names_called, with_other_contents
+from packer_cli.tokens.templates.reasoning import (
+    after_space,
+    before_space,
+    content_of,
+    field_of,
+    find_reasoning,
+    with_other_reasoning,
+)
 from packer_cli.tokens.templates.types import Rendered, Span, TemplateRejectError
 
 GivesSame = Callable[[list[dict[str, Any]]], bool]
@@ -197,3 +202,63 @@ def _turn_end(text: str, start: int, stop: int, endings: tuple[str, ...]) -> int
     end = before_space(text, start, stop)
     longest = max((len(ending) for ending in endings if text.endswith(ending, start, end)), default=0)
     return end - longest if longest else stop
+
+
+def find_calls(text: str, start: int, end: int, content: str, names: list[str], number: int) -> Span:
+    """Where the calls of functions with these names are in a turn; empty, at its end, if there are none.
+
+    Args:
+        content: which they follow; empty if the text has none.
+        number: of the message, for errors.
+
+    Raises:
+        TemplateRejectError: it is not certain where they begin, or they are missing.
+    """
+    if not names:
+        return end, end
+    first = after_space(text, start, end)
+    if content:
+        if not text.startswith(content, first, end):
+            raise TemplateRejectError(
+                f"the chat template does not write the content of message {number} first, so where its tool calls "
+                "begin is not certain"
+            )
+        first = after_space(text, first + len(content), end)
+    at = first
+    for name in names:
+        at = text.find(name, at, end) if name else -1
+        if at < 0:
+            raise TemplateRejectError(f"the chat template does not write the tool calls of message {number}")
+        at += len(name)
+    return first, before_space(text, first, end)
+
+
+def names_called(message: dict[str, Any]) -> list[str]:
+    """The names of the functions that the message calls."""
+    calls = message.get("tool_calls") or [message.get("function_call")]
+    if not isinstance(calls, list):
+        return [""]
+    return [_name(call) for call in calls if call]
+
+
+def _name(call: Any) -> str:
+    inner = call.get("function") or call if isinstance(call, dict) else {}
+    name = inner.get("name") if isinstance(inner, dict) else None
+    return name if isinstance(name, str) else ""
+
+
+def with_other_contents(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages, with a longer content in those of the assistant that have one and call tools."""
+    return [
+        {**message, "content": _longer(message["content"])}
+        if message.get("role") == "assistant" and message.get("content") and names_called(message)
+        else message
+        for message in messages
+    ]
+
+
+def _longer(content: Any) -> Any:
+    """The content with more text at the end, where it is the answer and not reasoning."""
+    if isinstance(content, list):
+        return [{**part, "text": _longer(part["text"])} if "text" in part else part for part in content]
+    return f"{content} And more."

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from packer_cli.tokens.templates.blanks import after_space
 from packer_cli.tokens.templates.conversation import REASONING_FIELDS
 from packer_cli.tokens.templates.types import TemplateRejectError
 
@@ -109,3 +108,17 @@ def _joined(content: Any) -> str:
     if isinstance(content, list):
         return "".join(part["text"] for part in content if isinstance(part, dict) and "text" in part)
     return content if isinstance(content, str) else ""
+
+
+def after_space(text: str, start: int, stop: int) -> int:
+    """The first place from `start` on that is not white space; `stop` if there is none."""
+    while start < stop and text[start].isspace():
+        start += 1
+    return start
+
+
+def before_space(text: str, start: int, stop: int) -> int:
+    """The end of the text before `stop` without white space; `start` if there is none."""
+    while stop > start and text[stop - 1].isspace():
+        stop -= 1
+    return stop

@@ -9,14 +9,12 @@ from typing import Any, Literal
 from packer_cli.errors import TokenizerError
 from packer_cli.tokens.templates.compiled import CompiledTemplate
 from packer_cli.tokens.templates.conversation import PROBES, Chat, read_chat
-from packer_cli.tokens.templates.ignored import Ignored
 from packer_cli.tokens.templates.limits import TemplateLimitError
 from packer_cli.tokens.templates.marks import MarkedTemplate, Place
 from packer_cli.tokens.templates.minijinja.engine import MinijinjaTemplate
-from packer_cli.tokens.templates.mismatch import CHECKED_MESSAGES, ranges_mismatch, text_mismatch
+from packer_cli.tokens.templates.mismatch import CHECKED_MESSAGES, Ignored, ranges_mismatch, text_mismatch
 from packer_cli.tokens.templates.parts import LossParts
-from packer_cli.tokens.templates.prefixes import prefix_rounds
-from packer_cli.tokens.templates.turns import turn_edges
+from packer_cli.tokens.templates.turns import prefix_rounds, turn_edges
 from packer_cli.tokens.templates.types import Rendered, Span, TemplateRejectError
 
 Way = Literal["generation", "marks", "prefixes"]

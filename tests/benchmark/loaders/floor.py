@@ -1,4 +1,4 @@
-"""A batch, and the floor of `packer_cli.measure.reading.timing`, a plain copy that writes the same tensors.
+"""A batch, and the floor of `packer_cli.measure.reading.measure`, a plain copy that writes the same tensors.
 
 `again` copies what the loader has just written: its source is in the core's cache, unlike the data that a loader must
 read.
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from packer_cli.loader import PackedDataset
-from packer_cli.measure.reading.timing import Floor, batch_tensors, count_tokens
+from packer_cli.measure.reading.measure import Floor, batch_tensors, count_tokens
 
 
 def main() -> None:

@@ -10,8 +10,7 @@ import json
 from typing import Any
 
 from packer_cli.tokens.templates.minijinja import rules
-from packer_cli.tokens.templates.minijinja.lists import OwnLists
-from packer_cli.tokens.templates.minijinja.rules import NotTranslatableError
+from packer_cli.tokens.templates.minijinja.rules import NotTranslatableError, OwnLists
 
 
 class ExpressionWriter:

@@ -1,8 +1,12 @@
-"""Whether the packs in a shard are the plan's, and their tokens the token store's."""
+"""Whether packs, plan and ranks say the same: each sample once, each pack once over all ranks, tokens as in the store.
+
+Price of a plan and its schedules for other numbers of GPUs: O(pieces + slots).
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +14,26 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packer_cli.config import PlanConfig
 from packer_cli.format.arrays import to_numpy
 from packer_cli.format.checksums import require_damage
 from packer_cli.format.constants import PACKS_PER_BATCH
+from packer_cli.format.entries import EpochInfo, Generation
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, count_by_row, find_wrong_row
+from packer_cli.format.manifest import Manifest
 from packer_cli.format.marks import CHECKSUM, row_checksums
+from packer_cli.format.ranks import read_iterations, read_rank
+from packer_cli.format.schema import iterations_path
 from packer_cli.format.token_parts import PieceTokens, with_tokens
+from packer_cli.plan.build import check_rest
+from packer_cli.plan.core.check import check_pieces, check_plan
 from packer_cli.plan.core.cost import Cost
-from packer_cli.plan.core.types import PieceLoss, Plan
+from packer_cli.plan.core.samples import kept_samples, weighted_samples
+from packer_cli.plan.core.types import FILLER, PieceLoss, Pieces, Plan, Schedule
 from packer_cli.remote.local import open_source
 from packer_cli.shards.layout import ShardRange
+from packer_cli.shards.ranks import EpochColumns
+from packer_cli.sizes import counted
 from packer_cli.tokens.store import TokenStore
 
 _OF_THE_STORE = ("source_ids", "input_ids", STARTS, STOPS, WEIGHTS)
@@ -156,3 +170,94 @@ def _check_spans(
         differing = np.flatnonzero(count_by_row(*spans) != to_numpy(batch.column("num_loss_tokens")))
         wrong = int(differing[0]) if len(differing) else None
     return "" if wrong is None else f"the loss spans of pack {first + wrong} are wrong"
+
+
+def prove_pieces(pieces: Pieces, config: PlanConfig, store: TokenStore | None) -> None:
+    """Prove that the pieces are the samples that the options ask for, each whole; PlanError where they are not.
+
+    Without a store only that each sample's pieces join from its first token on.
+    """
+    if store is None:
+        end = np.add(pieces.start, pieces.length, dtype=np.int64)
+        ends = np.zeros(int(pieces.sample.max(initial=-1)) + 1, dtype=np.int64)
+        np.maximum.at(ends, pieces.sample, end)
+        check_pieces(pieces, ends.astype(np.int32), np.sort(pieces.sample[pieces.start == 0]), is_whole=True)
+        return
+    lengths = store.lengths()
+    samples = weighted_samples(store.sources(), [source.share for source in store.index.sources], config.seed, lengths)
+    if config.overflow == "drop":
+        samples = kept_samples(lengths, samples, config.groups[-1].capacity)
+    check_pieces(pieces, lengths, samples, is_whole=config.overflow != "truncate")
+
+
+def prove_schedules(plan: Plan, generation: Generation, schedules: Sequence[Schedule]) -> None:
+    """Prove the schedules of a generation; PlanError where one breaks a rule."""
+    dealt = replace(plan, num_gpus=generation.num_gpus)
+    for epoch, schedule in zip(generation.epochs, schedules, strict=True):
+        if epoch.first_step:
+            packs = schedule.slot_pack[schedule.slot_pack != FILLER]
+            check_rest(dealt, schedule, np.unique(packs), generation.num_gpus)
+        else:
+            check_plan(replace(dealt, epochs=(schedule,)))
+
+
+def check_epoch(
+    folder: Path,
+    manifest: Manifest,
+    generation: Generation,
+    epoch: EpochInfo,
+    columns: EpochColumns | None,
+    skip: Collection[str],
+) -> dict[str, str]:
+    """What is wrong with the rank manifests of an epoch, by path. Price: all of them, read once.
+
+    Args:
+        generation: whose epoch it is.
+        columns: what they should hold; None where that is not known.
+        skip: files that are known to be damaged.
+    """
+    found: dict[str, str] = {}
+    times = np.zeros(sum(group.num_packs for group in manifest.groups), dtype=np.int64)
+    expected = columns.of_file(epoch.path) if columns else {}
+    of_file = {epoch.file_of(ranks.first)[0]: ranks.first for ranks in epoch.ranks}
+    for path in (iterations_path(epoch.path), *of_file):
+        if path in skip:
+            continue
+        rank = of_file.get(path)
+        try:
+            with open_source(folder / path) as source:
+                data = source.read_buffer()
+                if rank is None:
+                    table = read_iterations(data, epoch, generation.fingerprint, compares=False)
+                else:
+                    table = read_rank(data, epoch, rank, generation.fingerprint, compares=False)
+        except (OSError, ValueError) as error:
+            require_damage(error)
+            found[path] = str(error)
+            continue
+        if columns and path not in expected:
+            found[path] = "the plan has no such ranks"
+            continue
+        wrong = [
+            name
+            for name, values in (expected[path]() if columns else {}).items()
+            if not np.array_equal(values, table[name])
+        ]
+        if wrong:
+            found[path] = f"its {', '.join(wrong)} are not the plan's"
+            continue
+        if rank is not None:
+            # A replica's packs count once, in the file of its first GPU.
+            packs = table["pack"][(table["first_gpu"] == rank) & (table["pack"] >= 0)]
+            if len(packs) and packs.max() >= len(times):
+                found[path] = "it names packs that the set does not have"
+                continue
+            np.add.at(times, packs, 1)
+    if found or any(path in skip for path in of_file):
+        return found  # Others' packs cannot be counted.
+    wrong_packs = np.flatnonzero(times > 1 if epoch.first_step else times != 1)
+    if len(wrong_packs):
+        pack = int(wrong_packs[0])
+        others = f"; {counted(len(wrong_packs) - 1, 'other pack')} likewise" if len(wrong_packs) > 1 else ""
+        found[epoch.path] = f"pack {pack} is read {counted(int(times[pack]), 'time')} over all ranks, not once{others}"
+    return found
