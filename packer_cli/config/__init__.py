@@ -3,7 +3,7 @@
 ::
 
     models.py        the options of each stage: rules, defaults, help; schemas/config.schema.json is generated from it
-    plan_options.py  those of a plan; auto_groups.py those that choose groups, with groups.py and strategies.py
+    plan_options.py  those of a plan; auto_groups.py those that choose groups, with groups.py, defaults.py
     effects.py       which of them change nothing beside the others
     messages.py      what is wrong with a value, in words
     yaml_file.py     `--config`

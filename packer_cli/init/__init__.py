@@ -2,7 +2,7 @@
 
 ::
 
-    axolotl.py, llamafactory.py    another trainer's file -> draft.py
+    axolotl.py, llamafactory.py    another trainer's file -> a draft
     look.py        a sample of each input: shapes, keys, lengths
     groups.py      length groups for these lengths
     text.py        the draft as commented YAML

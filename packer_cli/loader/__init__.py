@@ -3,7 +3,7 @@
 ::
 
     hbpack.json --> manifest.py   the contents of the set
-    ranks/...   --> rows.py       the packs that this rank reads, one row per iteration
+    ranks/...   --> place.py      the packs that this rank reads, one row per iteration; epoch and position
     shards/...  --> shards.py     memory-mapped packs, numpy views without a copy; ipc.py: their places in the file
                         |
     parallel/ <---- batch.py      padding, positions, labels, this rank's part of the row -> micro_batch.py;
@@ -12,7 +12,7 @@
                         |
                     reader.py     packs built into micro-batches, shards fetched ahead
                         |
-                    dataset.py    PackedDataset: map-style torch data set, resume state; place.py: epoch and position;
+                    dataset.py    PackedDataset: map-style torch data set, resume state;
                                   sampler.py: for a StatefulDataLoader that resumes by its own state
 
 Trainers may also use `parallel` (process groups of all SP degrees, slicing and merging, reference attention), `losses`

@@ -4,11 +4,9 @@
 
 ::
 
-    kernels.py    attention of a packed row: flash-attn, torch's varlen, or one SDPA a sample
-    decoder.py    a decoder in plain torch
-    subject.py    the model to measure, transformers' or plain: forward and backward of a packed row
+    kernels.py    attention of a packed row: flash-attn, torch's varlen, or one SDPA a sample; its own time
+    subject.py    the model to measure, transformers' or in plain torch: forward and backward of a packed row
     device.py     GPU or CPU: clock, peak memory, out of memory
-    attention.py  the attention kernel alone
     run.py        chooses the settings to measure, and builds the profile
     reading/      how fast the loader reads a set
 """

@@ -2,9 +2,7 @@
 
 ::
 
-    system.py     opens the file system of a URL, with one-line errors
-    retry.py      what is retried, how often, and what is not
-    pure_path.py  `PureRemotePath`: a URL as a name
+    system.py     opens the file system of a URL, with one-line errors; what is retried, how often, and what is not
     path.py       `RemotePath`: the part of `pathlib.Path` that hbpack uses, for a URL
     names.py      what the user or a file calls a path, and the path
     ranges.py     which ranges of files to read

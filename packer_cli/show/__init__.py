@@ -6,8 +6,7 @@
     places.py    step, iteration, pack or sample -> the row of a rank manifest
     contents.py  that row -> the pack: tokens, masks, where each sample came from
     decode.py    runs of tokens -> text, none of which is lost or torn
-    safe.py      text -> text that a terminal cannot obey
-    lines.py     all of it in lines; values.py: the same for --json
+    lines.py     all of it in lines that a terminal cannot obey; view.py: the same for --json
 """
 
 from packer_cli.show.decode import load_decoder

@@ -2,9 +2,9 @@
 
 ::
 
-    plan + GpuModel -> slots.py  seconds of every micro-batch, by part; layers.py: what is recomputed
-                    -> epoch.py  iterations (all ranks meet), steps (pipeline, optimizer), the epoch
-                    -> figures.py  JSON values for reports; split.py: the parts of the time as columns
+    plan + GpuModel -> slots.py  seconds of every micro-batch, by part, and what is recomputed
+                    -> epoch.py  iterations (all ranks meet), steps (pipeline, optimizer), the epoch; parts of the time
+                    -> figures.py  JSON values for reports
 
 Assumptions: all ranks wait for each other in every iteration, as with ZeRO-3 or FSDP, whose collectives need every
 rank; no rank waits for the loader; ranks differ only in their micro-batches.

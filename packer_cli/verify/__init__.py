@@ -3,9 +3,8 @@
 ::
 
     verifier.py  runs all checks, and skips those that a damaged file makes pointless
-    plan.py      the plan holds each sample once, within the rules of `plan.core.check`
-    ranks.py     the ranks read what the plan says: each pack once over all of them, in each epoch
-    packs.py     the packs in the shards are the plan's, and their tokens the token store's
+    checks.py    the plan holds each sample once, within the rules of `plan.core.check`; the ranks read each pack once
+                 in each epoch; the packs in the shards are the plan's, and their tokens the token store's
     report.py    what was found
 
 The checksums of the files are compared by `shards.repair`, which also repairs what it finds.

@@ -2,9 +2,8 @@
 
 ::
 
-    slices.py      splits tensors of a whole row into parts, and merges them
     groups.py      process groups of all degrees, created once
-    attention.py   reference attention: packed, Ulysses, ring, all-gather
+    attention.py   splits and merges tensors of a row; reference attention: packed, Ulysses, ring, all-gather
 """
 
 from packer_cli.format.layout import Layout

@@ -9,15 +9,13 @@
                 marks.py ---------------> text and rounds: the text of each assistant message
                     |   \\
                     |    minijinja/   the same with minijinja, several times as fast
-                    |    specialize.py, values.py   remove what plain chats do not need
-                prefixes.py   the same from shorter renders
+                    |    specialize.py   removes what plain chats do not need
+                turns.py      shorter renders, to the same end; rounds -> ranges from header to end of turn
                     |
-                turns.py      rounds -> ranges: without the header, up to the end of the turn
+                parts.py      ranges -> reasoning.py, answer and tool calls, for `--loss-on`
                     |
-                parts.py      ranges -> reasoning.py, answer and tool_calls.py, for `--loss-on`
-                    |
-                renderer.py   ChatRenderer: chooses the way, returns `Rendered`; mismatch.py: compares slower ways;
-                              ignored.py: what the template leaves out of every conversation
+                renderer.py   ChatRenderer: chooses the way, returns `Rendered`; mismatch.py: compares slower ways,
+                              finds what the template leaves out of every conversation
     named.py    templates that `--chat-template` knows by name; jinja/: their text
 
 The text is that of `tokenizer.apply_chat_template(messages, tools=tools, tokenize=False)`.

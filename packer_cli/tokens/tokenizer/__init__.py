@@ -3,7 +3,7 @@
 ::
 
     loading.py  `LoadedTokenizer`, which the rest of hbpack uses
-    files.py    loads files with transformers; hub.py finds them by a Hub name
-    reads.py    lists the files that are read; fingerprint.py: the fingerprint of their contents
+    files.py    loads files with transformers, finds them by a Hub name; the fingerprint of their contents
+    reads.py    lists the files that are read
     lean_transformers.py   imports transformers' submodules without the package
 """

@@ -13,9 +13,7 @@ Records are checked many at a time: 2 ns a token for arrays. JSON lists cost abo
 
     record.py     records -> columns, and their weights
     columns.py    names of columns; lists of Python integers -> arrays
-    rows.py       columns -> samples: checks lengths, ids, labels and masks
-    borders.py    where the samples of a packed row begin
-    refusals.py   rows that are left while some are refused, and why
+    rows.py       columns -> samples: checks lengths, ids, labels and masks, finds where those of a packed row begin
 """
 
 from packer_cli.corpus.records.tokens.columns import COLUMNS, IDS, NO_BOOLEANS
