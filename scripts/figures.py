@@ -14,8 +14,7 @@ import numpy as np
 
 from packer_cli.config import PlanConfig
 from packer_cli.config.resolve import resolve
-from packer_cli.cost.analytic import analytic_model
-from packer_cli.cost.gpus import parse_gpu
+from packer_cli.cost.analytic import analytic_model, parse_gpu
 from packer_cli.cost.shape import ModelShape
 from packer_cli.plan.core.samples import Samples
 from packer_cli.plan.core.types import Int32Array, Plan

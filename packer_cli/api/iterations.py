@@ -10,9 +10,9 @@ import numpy as np
 
 from packer_cli.errors import ConfigError
 from packer_cli.html import html_table
+from packer_cli.plan.core.csr import pack_tokens_and_work, plan_tokens_and_work
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.types import FILLER, Int32Array, Plan
-from packer_cli.plan.core.work import pack_tokens_and_work, plan_tokens_and_work
 from packer_cli.sizes import counted
 
 if TYPE_CHECKING:

@@ -149,7 +149,7 @@ def curricula() -> Iterable[str]:
 
 def gpus() -> Iterable[str]:
     """GPUs whose data sheet is known."""
-    from packer_cli.cost.gpus import PRESETS
+    from packer_cli.cost.analytic import PRESETS
 
     return PRESETS
 

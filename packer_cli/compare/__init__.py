@@ -3,7 +3,7 @@
 ::
 
     plan options -> rows.py -> row_figures.py, one process a row: plan, check, measure -> side_by_side.py
-    memory.py    the peak memory of a row's plan; savings.py: what its epoch saves
+    savings.py    what a row's epoch saves, and which to take
 """
 
 from packer_cli.compare.side_by_side import ComparedRow, Comparison, compare, with_savings

@@ -13,11 +13,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from packer_cli.compare.advice import advice, preferred
 from packer_cli.compare.columns import COLUMNS, COSTED, PREDICTED, Column
 from packer_cli.compare.row_figures import RowFigures, RowTask, row_figures, save_samples
 from packer_cli.compare.rows import Row
-from packer_cli.compare.savings import Savings, savings
+from packer_cli.compare.savings import Savings, advice, preferred, savings
 from packer_cli.config import PlanConfig
 from packer_cli.config.auto_groups import GIVE
 from packer_cli.config.effects import without_effect

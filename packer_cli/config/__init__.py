@@ -7,7 +7,7 @@
     effects.py       which of them change nothing beside the others
     messages.py      what is wrong with a value, in words
     yaml_file.py     `--config`
-    resolve.py       plan options -> the request that a strategy plans from, and planned.py, what a plan's file holds
+    resolve.py       plan options -> the request that a strategy plans from, and what a plan's file holds
     gpu_model.py     `--model --gpu` or `--profile` -> `packer_cli.cost`'s model
 """
 
@@ -15,8 +15,7 @@ from packer_cli.config.auto_groups import AutoGroupsConfig, GpuConfig
 from packer_cli.config.groups import parse_group
 from packer_cli.config.messages import show_value, validate
 from packer_cli.config.models import PackConfig, TokenizeConfig, WriteConfig
-from packer_cli.config.plan_options import AUTO, PlanConfig
-from packer_cli.config.planned import PlannedConfig
+from packer_cli.config.plan_options import AUTO, PlanConfig, PlannedConfig
 from packer_cli.config.yaml_file import load_config_file
 
 __all__ = [

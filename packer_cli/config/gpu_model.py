@@ -8,13 +8,11 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from packer_cli.config.auto_groups import GpuConfig
-from packer_cli.cost.analytic import analytic_model
-from packer_cli.cost.gpus import parse_gpu
+from packer_cli.cost.analytic import analytic_model, parse_gpu
 from packer_cli.cost.measured import measured_model
-from packer_cli.cost.model_config import shape_of
 from packer_cli.cost.models import GpuModel
 from packer_cli.cost.profile import Profile
-from packer_cli.cost.shape import ModelShape
+from packer_cli.cost.shape import ModelShape, shape_of
 from packer_cli.errors import ConfigError, InputError
 
 _GIVE_CONFIG = "give a model's config.json (Hugging Face), or the folder that holds it"

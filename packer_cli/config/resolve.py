@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from packer_cli.config.plan_options import PlanConfig
-from packer_cli.config.planned import PlannedConfig
+from packer_cli.config.plan_options import PlanConfig, PlannedConfig
 from packer_cli.errors import ConfigError
 from packer_cli.plan.core.attention_rates import AttentionRates, ShardingRule, parse_cp_sharding
 from packer_cli.plan.core.cost import parse_cost, require_exact

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from packer_cli.engine.base import Engine
 from packer_cli.errors import FormatError
-from packer_cli.export.copy import copy_bytes
-from packer_cli.export.shard import LISTS, NUMBERS, Int64Array, Shard, damaged, map_shard, open_shard
+from packer_cli.export.shard import LISTS, NUMBERS, Int64Array, Shard, copy_bytes, damaged, map_shard, open_shard
 from packer_cli.format.checksums import find_damage
 from packer_cli.format.constants import PACKS_PER_BATCH
 from packer_cli.format.entries import PartInfo

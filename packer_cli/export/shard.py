@@ -5,13 +5,14 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numba import njit
 from numpy.typing import NDArray
 
 from packer_cli.errors import FormatError
-from packer_cli.export.copy import copy_bytes
 from packer_cli.format.arrays import dtype_of
 from packer_cli.format.checksums import find_damage, inside, require_damage
 from packer_cli.format.constants import PACKS_PER_BATCH
@@ -130,3 +131,30 @@ def _buffers(schema: pa.Schema) -> tuple[list[str], list[int]]:
 def _within(rows: Int64Array) -> Int64Array:
     """0, 1, 2, ... inside each record batch."""
     return np.arange(int(rows.sum())) - np.repeat(np.cumsum(rows) - rows, rows)
+
+
+@njit(cache=True, nogil=True)
+def copy_bytes(
+    source: NDArray[np.uint8],
+    begin: NDArray[np.int64],
+    size: NDArray[np.int64],
+    target: NDArray[np.int64],
+    out: NDArray[np.uint8],
+) -> None:
+    """Copy m spans of `source` into `out`. O(bytes); the caller guarantees that they are in range.
+
+    Args:
+        source: uint8[b], read-only.
+        begin, size: int64[m], bytes: where each span begins, and how long it is.
+        target: int64[m]: where it goes in `out`.
+    """
+    for i in range(len(begin)):
+        for j in range(size[i]):
+            out[target[i] + j] = source[begin[i] + j]
+
+
+def as_source(values: NDArray[Any]) -> NDArray[np.uint8]:
+    """The bytes of an array as a read-only view, as `copy_bytes` expects."""
+    view = np.ascontiguousarray(values).view(np.uint8).reshape(-1)
+    view.flags.writeable = False
+    return view

@@ -16,8 +16,7 @@ from packer_cli.format.layout import Layout
 from packer_cli.format.state import LoaderState
 from packer_cli.loader.batch import BatchBuilder, PadTo, SPSharding
 from packer_cli.loader.formats import get_format
-from packer_cli.loader.manifest import choose_pad_token, read_manifest
-from packer_cli.loader.opening import open_storage
+from packer_cli.loader.opening import choose_pad_token, open_storage, read_manifest
 from packer_cli.loader.options import (
     as_integer,
     check_lockstep,

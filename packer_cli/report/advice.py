@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from packer_cli.compare import Comparison
-from packer_cli.compare.advice import advice as advise_strategy
 from packer_cli.compare.row_figures import RowFigures
+from packer_cli.compare.savings import advice as advise_strategy
 from packer_cli.config.auto_groups import GIVE
 from packer_cli.plan.core.pieces import overflow_notes
 from packer_cli.plan.strategies.registry import STRATEGIES

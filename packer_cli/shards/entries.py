@@ -15,7 +15,7 @@ from packer_cli.format.entries import FileInfo, GroupInfo, PartInfo, Replicas, S
 from packer_cli.format.manifest import Manifest, SetConfig, WriteOptions
 from packer_cli.plan.core.cost import pack_sums
 from packer_cli.plan.core.types import PieceLoss, Plan
-from packer_cli.shards.layout import ShardRange
+from packer_cli.shards.manifest import ShardRange
 from packer_cli.shards.plan_file import PlanHeader
 from packer_cli.tokens.index import StoreIndex
 from packer_cli.version import __version__

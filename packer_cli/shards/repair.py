@@ -22,7 +22,7 @@ from packer_cli.format.marks import find_foreign
 from packer_cli.format.schema import iterations_path
 from packer_cli.plan.core.types import PieceLoss, Plan, Schedule
 from packer_cli.remote.local import open_source
-from packer_cli.shards.layout import ShardRange
+from packer_cli.shards.manifest import ShardRange
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_schedules, write_plan
 from packer_cli.shards.ranks import EpochColumns, write_epoch
 from packer_cli.shards.write import ShardTask, ShardWork, ShardWriter

@@ -22,8 +22,7 @@ from packer_cli.plan.core.cost import pack_sums
 from packer_cli.plan.core.types import PieceLoss, Plan, Schedule
 from packer_cli.remote.names import relative_path
 from packer_cli.shards.entries import file_info, make_manifest, token_parts
-from packer_cli.shards.layout import ShardRange, lay_out
-from packer_cli.shards.manifest import read_manifest, write_manifest
+from packer_cli.shards.manifest import ShardRange, lay_out, read_manifest, write_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan
 from packer_cli.shards.ranks import EpochColumns, write_epoch
 from packer_cli.shards.write import ShardTask, ShardWork, ShardWriter

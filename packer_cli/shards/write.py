@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer_cli.engine.ahead import one_ahead
 from packer_cli.engine.sink import Sink, Written, write_part
 from packer_cli.format.arrays import to_arrow, to_lists
 from packer_cli.format.constants import PACKS_PER_BATCH, PLAN_NAME, SHARD_MARKERS
@@ -23,7 +23,7 @@ from packer_cli.format.schema import index_schema, shard_schema
 from packer_cli.plan.core.cost import Cost, segment_sums
 from packer_cli.plan.core.types import Int64Array, PieceLoss, Plan
 from packer_cli.shards.arrow_file import arrow_file
-from packer_cli.shards.layout import ShardRange
+from packer_cli.shards.manifest import ShardRange
 from packer_cli.shards.plan_file import read_plan, read_plan_header
 from packer_cli.tokens.store import TokenStore
 
@@ -211,3 +211,16 @@ def _cu_seqlens(offsets: Int64Array, length: NDArray[np.int32]) -> _Lists:
     place = np.arange(len(length)) + np.repeat(np.arange(num_packs), np.diff(offsets)) + 1
     values[place] = ends - np.repeat(before, np.diff(offsets))
     return _Lists(offsets + np.arange(num_packs + 1), values)
+
+
+Item = TypeVar("Item")
+_END = object()
+
+
+def one_ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """Yield the same items; each is computed while the caller works on the one before. Errors are raised in order."""
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(next, items, _END)
+        while (item := waiting.result()) is not _END:
+            waiting = thread.submit(next, items, _END)
+            yield item  # type: ignore[misc]

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from packer_cli.cost.models import GpuModel, MemoryModel
 from packer_cli.format.constants import FILLER_TOKENS
 from packer_cli.plan.core.cost import segment_sums
+from packer_cli.plan.core.csr import pack_tokens_and_work, plan_tokens_and_work
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.segments import row_lengths
 from packer_cli.plan.core.sharding import cp_imbalance
 from packer_cli.plan.core.types import FILLER, Int32Array, Int64Array, Plan, Schedule
 from packer_cli.plan.core.windows import windowed_work
-from packer_cli.plan.core.work import pack_tokens_and_work, plan_tokens_and_work
 
 PadTo = Literal["multiple", "row", "capacity"]
 """The loader's `pad_to`: to a multiple of the SP degree, the iteration's row length, or the group's capacity."""

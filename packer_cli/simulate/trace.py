@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from packer_cli.plan.core.csr import pack_tokens_and_work
 from packer_cli.plan.core.types import FILLER, Int64Array, Plan
-from packer_cli.plan.core.work import pack_tokens_and_work
 from packer_cli.simulate.epoch import PARTS
 from packer_cli.simulate.figures import group_name
 from packer_cli.simulate.timeline import Timeline

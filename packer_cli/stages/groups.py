@@ -11,7 +11,7 @@ from packer_cli.format.metrics import GroupChoice
 from packer_cli.groups.auto import bounded, choose, load_models
 from packer_cli.groups.choice import Choice
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.strategies.layout_choice import LayoutChoice
+from packer_cli.plan.strategies.protocol import LayoutChoice
 from packer_cli.stages.samples import read_samples
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import gc
+import multiprocessing
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from packer_cli.config import PlanConfig, TokenizeConfig, WriteConfig
 from packer_cli.config.effects import refuse_without_effect
-from packer_cli.engine.background import in_background
 from packer_cli.engine.base import Engine
+from packer_cli.engine.processes import start_worker
 from packer_cli.files import fingerprint
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.kernels import known_as_compiled, note_compiled, owns_process, skip_extensions
@@ -105,3 +108,35 @@ def _kernels_name(request: PlanRequest) -> str:
         has_cp,
     )
     return "compiled-" + fingerprint(numba.__version__, llvmlite.binding.get_host_cpu_name(), needed)
+
+
+@contextmanager
+def in_background(functions: Sequence[Callable[[], None]]) -> Iterator[None]:
+    """Call each function in its own process while the block runs.
+
+    The block waits for the processes at its end, and kills them if it fails. Their errors are ignored, so everything
+    must work without them. On Linux they are forked from this process, and so import nothing again.
+    """
+    context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    processes = [context.Process(target=_run, args=(function,), daemon=True) for function in functions]
+    started = []
+    try:
+        with suppress(OSError):
+            for process in processes:
+                process.start()
+                started.append(process)
+        yield
+        for process in started:
+            process.join()
+    finally:
+        for process in started:
+            if process.is_alive():
+                process.kill()
+            process.join()
+
+
+def _run(function: Callable[[], None]) -> None:
+    start_worker()
+    gc.disable()  # A compiler creates many objects, and this process ends soon.
+    with suppress(Exception):
+        function()

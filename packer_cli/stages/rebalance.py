@@ -8,7 +8,8 @@ state of any generation can be resumed.
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+import json
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from packer_cli.format.entries import Generation, Origin
 from packer_cli.format.epochs import MAX_EPOCH, find_epoch, repeat_order
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.schema import generation_path
+from packer_cli.format.state import parse_state
 from packer_cli.plan.build import check_rest, rest_of_epoch, short_packs
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.groups import Group
@@ -38,7 +40,6 @@ from packer_cli.shards.manifest import read_manifest, write_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header, write_schedules
 from packer_cli.shards.repair import generation_schedules
 from packer_cli.shards.stage import is_of_plan, write_epochs
-from packer_cli.shards.stop import Stop, read_state
 from packer_cli.sizes import counted
 from packer_cli.stages.output import locked_output
 from packer_cli.tokens.store import TokenStore
@@ -253,3 +254,39 @@ def _sources(folder: Path, header: PlanHeader) -> NDArray[np.int32] | None:
     except (InputError, FormatError):
         return None
     return store.sources() if store.index.fingerprint == header.store_fingerprint else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    """Where a run stopped."""
+
+    name: str
+    """What said so, for messages."""
+    fingerprint: str | None = None
+    """Generation that it read; None: the one in force."""
+    epoch: int | None = None
+    """None: the first of the generation."""
+    step: int | None = None
+    """First step, counted through the epoch, that was not run; None: the first of the generation."""
+    iteration: int | None = None
+    """First iteration that was not run; None: that with which the step begins."""
+
+
+def read_state(path: Path) -> Stop:
+    """Read the state of a loader (`PackedDataset.state_dict`), saved as JSON.
+
+    Raises:
+        InputError: the file cannot be read, or is no such state.
+    """
+    name = f"--state {str(path)!r}"
+    try:
+        value = json.loads(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"{name} cannot be read: {error.strerror}; name a file that holds ds.state_dict()") from None
+    except ValueError as error:
+        raise InputError(f"{name} is not JSON ({error}); save ds.state_dict() with json.dump") from None
+    try:
+        state = parse_state(value, name)
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    return Stop(name=name, **asdict(state))

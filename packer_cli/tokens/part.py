@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch
+from packer_cli.corpus.ragged import take_samples
+from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, Reject, TokenBatch
 from packer_cli.corpus.versions import hold
 from packer_cli.engine.sink import Sink, Written, write_part
 from packer_cli.errors import InputError, RunError, TokenizerError
@@ -25,9 +26,12 @@ from packer_cli.tokens.rejects import RejectsWriter
 from packer_cli.tokens.writer import LateWeightsError, PartWriter
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from packer_cli.tokens.encode.encoder import Encoder
     from packer_cli.tokens.encode.ready import Backends
     from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
+    from packer_cli.tokens.types import EncodedBatch
 
 WORK = ".parts"
 """Folder in the store for the markers of finished parts, until the index is written."""
@@ -205,7 +209,6 @@ def _alpaca_form(task: PartTask) -> AlpacaForm:
 
 def _write_part(task: PartTask, encoder: Encoder, sink: Sink, *, is_weighted: bool) -> dict[str, Any]:
     """Write a part. Returns the values of its `PartInfo`, which the index makes of them: workers need no pydantic."""
-    from packer_cli.tokens.encode.without_loss import drop_without_loss
     from packer_cli.tokens.slices import count_by_slice, lines_of, read_slices
 
     tokenizer = _tokenizer(task)
@@ -268,3 +271,38 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink, *, is_weighted: bo
         "backend": encoder.backend_used,
         "warnings": list(dict.fromkeys(encoder.warnings)),
     }
+
+
+REASON = "it has no loss tokens, so a model would learn nothing from it"
+
+
+def drop_without_loss(batch: EncodedBatch) -> tuple[EncodedBatch, list[Reject]]:
+    """The samples in which a token carries a loss, and a reject for each of the others."""
+    has_loss = _has_loss(batch)
+    if has_loss.all():
+        return batch, []
+    kept = take_samples(
+        TokenBatch(batch.lines, batch.offsets, batch.input_ids, batch.loss_mask), np.flatnonzero(has_loss)
+    )
+    rejects = [Reject(line, REASON) for line in batch.lines[~has_loss].tolist()]
+    return replace(
+        batch,
+        offsets=kept.offsets,
+        input_ids=kept.input_ids,
+        loss_mask=kept.loss_mask,
+        lines=kept.lines,
+        is_open=batch.is_open[has_loss],
+    ), rejects
+
+
+def _has_loss(batch: EncodedBatch) -> NDArray[np.bool_]:
+    """bool[n]: whether a token carries a loss; the first one of a sample never does."""
+    starts = batch.offsets[:-1]
+    lengths = np.diff(batch.offsets)
+    if batch.loss_mask is None:
+        return lengths > 1
+    has_loss = batch.loss_mask != 0
+    has_loss[starts] = False
+    if not len(starts):
+        return has_loss
+    return np.logical_or.reduceat(has_loss, starts)

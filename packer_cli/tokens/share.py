@@ -35,10 +35,11 @@ from packer_cli.tokens.stage import (
     make_parts,
     names_of,
     no_data,
+    part_tasks,
     remove_stale,
     renamed,
+    slice_bytes,
 )
-from packer_cli.tokens.tasks import part_tasks, slice_bytes
 from packer_cli.tokens.tokenizer.files import tokenizer_fingerprint
 
 

@@ -31,7 +31,7 @@ from packer_cli.plan.core.cost import Cost
 from packer_cli.plan.core.samples import kept_samples, weighted_samples
 from packer_cli.plan.core.types import FILLER, PieceLoss, Pieces, Plan, Schedule
 from packer_cli.remote.local import open_source
-from packer_cli.shards.layout import ShardRange
+from packer_cli.shards.manifest import ShardRange
 from packer_cli.shards.ranks import EpochColumns
 from packer_cli.sizes import counted
 from packer_cli.tokens.store import TokenStore

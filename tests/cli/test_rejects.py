@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from packer_cli.corpus.readers.base import BATCH_BYTES
-from packer_cli.tokens.encode.without_loss import REASON
+from packer_cli.tokens.part import REASON
 from tests.cli.conftest import rejected
 from tests.reference import read_packs
 

@@ -9,8 +9,7 @@ import pytest
 
 from packer_cli.compare.columns import COLUMNS
 from packer_cli.config.gpu_model import read_shape
-from packer_cli.cost.analytic import analytic_model
-from packer_cli.cost.gpus import parse_gpu
+from packer_cli.cost.analytic import analytic_model, parse_gpu
 from packer_cli.shards.plan_file import read_plan
 from packer_cli.simulate.epoch import PARTS, simulate
 from tests.cli.conftest import GROUPS

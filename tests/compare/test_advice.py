@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from packer_cli.compare.advice import advice, preferred
+from packer_cli.compare.savings import advice, preferred
 from packer_cli.simulate.epoch import PARTS
 from packer_cli.simulate.figures import OverallFigures
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from packer_cli.config.gpu_model import read_profile, read_shape
-from packer_cli.cost.model_config import shape_of
+from packer_cli.cost.shape import shape_of
 from packer_cli.errors import InputError
 
 CONFIG = {

@@ -6,8 +6,7 @@ import itertools
 
 import pytest
 
-from packer_cli.cost.analytic import analytic_model
-from packer_cli.cost.gpus import parse_gpu
+from packer_cli.cost.analytic import analytic_model, parse_gpu
 from packer_cli.cost.shape import ModelShape
 from packer_cli.format.layout import Layout
 from packer_cli.plan.strategies.hydraulis.schemes import find_schemes

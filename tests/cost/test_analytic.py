@@ -9,10 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer_cli.cost.analytic import Assumptions, activation_bytes, analytic_model, send_seconds, ulysses_bytes
-from packer_cli.cost.gpus import PRESETS, Gpu
-from packer_cli.cost.model_config import shape_of
-from packer_cli.cost.shape import ModelShape
+from packer_cli.cost.analytic import (
+    PRESETS,
+    Assumptions,
+    Gpu,
+    activation_bytes,
+    analytic_model,
+    send_seconds,
+    ulysses_bytes,
+)
+from packer_cli.cost.shape import ModelShape, shape_of
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import Layout
 from tests.cost.test_shape import DEEPSEEK, LLAMA, MIXTRAL

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer_cli.cost.analytic import analytic_model
-from packer_cli.cost.gpus import PRESETS
+from packer_cli.cost.analytic import PRESETS, analytic_model
 from packer_cli.cost.shape import ModelShape
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import ONE_GPU, Layout

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from packer_cli.cost.gpus import PRESETS, parse_gpu
-from packer_cli.cost.model_config import shape_of
-from packer_cli.cost.shape import ModelShape
+from packer_cli.cost.analytic import PRESETS, parse_gpu
+from packer_cli.cost.shape import ModelShape, shape_of
 from packer_cli.errors import ConfigError
 
 LLAMA = {

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from packer_cli.engine.ahead import one_ahead
+from packer_cli.shards.write import one_ahead
 
 
 def test_items_come_in_order_and_one_is_made_ahead():

@@ -74,7 +74,7 @@ def test_pieces_of_a_sample_compute_its_attention():
 
 
 def test_a_slow_device_measures_fewer_pieces(monkeypatch):
-    from packer_cli.cost.model_config import shape_of
+    from packer_cli.cost.shape import shape_of
     from packer_cli.measure import kernels
     from packer_cli.measure.device import Device
     from packer_cli.measure.kernels import sdpa
@@ -110,7 +110,7 @@ def test_the_fewest_layers_that_fit_are_found(config, monkeypatch):
 
 
 def test_chunked_logits_are_the_same_loss_in_less_memory(config):
-    from packer_cli.cost.model_config import shape_of
+    from packer_cli.cost.shape import shape_of
     from packer_cli.measure.device import LiveBytes
     from packer_cli.measure.kernels import RowAttention, sdpa
     from packer_cli.measure.subject import PlainDecoder

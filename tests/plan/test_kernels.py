@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from packer_cli.plan.core import sorting
 from packer_cli.plan.core.bounds import packs_lower_bound
 from packer_cli.plan.core.cost import segment_sums
+from packer_cli.plan.core.csr import pack_tokens_and_work
 from packer_cli.plan.core.schedule import _steps
 from packer_cli.plan.core.sorting import argsort_descending, count_lengths
 from packer_cli.plan.core.streams import next_below, next_uint64, rng_state, shuffle, shuffle_buckets
-from packer_cli.plan.core.work import pack_tokens_and_work
 from packer_cli.plan.kernels.balance import BalanceRule, order_packs, spread
 from packer_cli.plan.kernels.fill import balanced_fill, greedy_fill, longest_fill, median_length, pick_samples
 from packer_cli.plan.kernels.length_index import (

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from packer_cli.plan.core.bounds import least_max_work
 from packer_cli.plan.core.cost import require_exact
+from packer_cli.plan.core.csr import pack_tokens_and_work
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.core.work import pack_tokens_and_work
 from packer_cli.plan.kernels.balance.exchange import find_move
 from packer_cli.plan.kernels.balance.places import (
     HEAVY_COUNT,

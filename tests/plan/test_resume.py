@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from packer_cli.errors import PlanError
 from packer_cli.plan.build import build_plan, check_rest, rest_of_epoch, short_packs
 from packer_cli.plan.core.check import check_plan
+from packer_cli.plan.core.csr import pack_tokens_and_work
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.schedule import StepRules
 from packer_cli.plan.core.types import FILLER, Pieces, Plan
-from packer_cli.plan.core.work import pack_tokens_and_work
 from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.plan.strategies.protocol import PlanRequest
 from tests.requests import request

@@ -11,8 +11,8 @@ from packer_cli.config import PlanConfig
 from packer_cli.config.resolve import resolve
 from packer_cli.errors import RunError
 from packer_cli.plan.core.samples import Samples
-from packer_cli.stages import memory
-from packer_cli.stages.planning import plan_samples
+from packer_cli.stages import planning
+from packer_cli.stages.planning import available_memory, plan_samples
 
 RESOLVED = resolve(PlanConfig(groups="1k", gpus=2))
 
@@ -20,14 +20,14 @@ RESOLVED = resolve(PlanConfig(groups="1k", gpus=2))
 def test_the_limit_of_the_control_group_counts(tmp_path):
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     (tmp_path / "memory.max").write_text("max\n")
-    assert memory.available_memory(tmp_path) == physical
+    assert available_memory(tmp_path) == physical
     (tmp_path / "memory.max").write_text("1048576\n")
-    assert memory.available_memory(tmp_path) == 2**20
+    assert available_memory(tmp_path) == 2**20
 
 
 @pytest.mark.parametrize(("weight", "number"), [(1.0, "300,000"), (3e5, "90,000,000,000")])
 def test_too_many_samples(monkeypatch, weight, number):
-    monkeypatch.setattr(memory, "available_memory", lambda: 2**20)
+    monkeypatch.setattr(planning, "available_memory", lambda: 2**20)
     samples = Samples(
         lengths=np.full(300_000, 5, dtype=np.int32), sources=np.zeros(300_000, dtype=np.int8), weights=(weight,)
     )
@@ -42,5 +42,5 @@ def test_too_many_samples(monkeypatch, weight, number):
 
 
 def test_enough_memory(monkeypatch):
-    monkeypatch.setattr(memory, "available_memory", lambda: 2**20)
+    monkeypatch.setattr(planning, "available_memory", lambda: 2**20)
     assert len(plan_samples(Samples(lengths=np.full(1000, 5, dtype=np.int32)), RESOLVED).pieces) == 1000

@@ -10,7 +10,7 @@ from packer_cli.cli.console import print_note, print_table
 from packer_cli.format.metrics import AlternativeGroups, GroupChoice
 from packer_cli.groups.choice import Choice
 from packer_cli.groups.settings import Setting
-from packer_cli.plan.strategies.layout_choice import LayoutChoice
+from packer_cli.plan.strategies.protocol import LayoutChoice
 from packer_cli.sizes import counted, format_tokens, four_digits
 
 _GIB = 2**30

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from packer_cli.compare.memory import PeakMemory, mapped_bytes, private_bytes
+from packer_cli.compare.row_figures import PeakMemory, mapped_bytes, private_bytes
 from packer_cli.errors import ConfigError
 from packer_cli.format.manifest import Manifest
 from packer_cli.loader import FORMATS, PackedDataset

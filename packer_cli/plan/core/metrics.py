@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 
 from packer_cli.format.metrics import Metrics
 from packer_cli.plan.core.bounds import bound_of_counts, least_max_works
-from packer_cli.plan.core.csr import select_packs
+from packer_cli.plan.core.csr import pack_tokens_and_work, plan_tokens_and_work, select_packs
 from packer_cli.plan.core.segments import aligned_lengths, row_lengths
 from packer_cli.plan.core.sharding import CODES, cp_imbalance
 from packer_cli.plan.core.types import FILLER, Int16Array, Int32Array, Int64Array, Plan, Schedule
-from packer_cli.plan.core.work import pack_tokens_and_work, plan_tokens_and_work
 
 _BLOCK = 1 << 20
 """Pieces whose bounds are computed at a time."""

@@ -10,9 +10,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.core.csr import ONE_EACH, group_moves, merge_packs
+from packer_cli.plan.core.csr import ONE_EACH, group_moves, merge_packs, pack_tokens_and_work
 from packer_cli.plan.core.types import Int32Array, Int64Array
-from packer_cli.plan.core.work import pack_tokens_and_work
 from packer_cli.plan.kernels.length_index import empty_index, index_add, index_ceiling, index_remove
 
 

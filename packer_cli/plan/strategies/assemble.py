@@ -9,13 +9,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.plan.core.cost import segment_sums
-from packer_cli.plan.core.csr import copy_packs
-from packer_cli.plan.core.group_costs import GroupCosts
+from packer_cli.plan.core.cost import GroupCosts, segment_sums
+from packer_cli.plan.core.csr import copy_packs, pack_tokens_and_work
 from packer_cli.plan.core.schedule import Iterations, schedule_epoch
 from packer_cli.plan.core.segments import align_up, aligned_lengths
 from packer_cli.plan.core.types import FILLER, Int32Array, Int64Array, Packs, Pieces, Plan, Schedule
-from packer_cli.plan.core.work import pack_tokens_and_work
 from packer_cli.plan.strategies.free import pack_times, run_freely
 from packer_cli.plan.strategies.protocol import PlanRequest
 

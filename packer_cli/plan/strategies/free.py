@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.core.group_costs import GroupCosts
+from packer_cli.plan.core.cost import GroupCosts
 from packer_cli.plan.core.types import FILLER, Int64Array, Schedule
 
 

@@ -3,8 +3,8 @@
 ::
 
     cutting_stock.py        the packing algorithm, and the bound of the linear program
-    classes.py, stages.py   reduce too many distinct lengths to a solvable number
-    columns.py, knapsack.py           column generation: the linear program, and the pricing of patterns
+    stages.py               reduces too many distinct lengths to a solvable number
+    columns.py, knapsack.py           column generation: classes of lengths, the linear program, and pricing
     search.py, slack.py, solver.py    integer solutions
     minmax.py               the smallest possible maximum work of a pack
 """

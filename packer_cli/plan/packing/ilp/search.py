@@ -14,8 +14,8 @@ from packer_cli.plan.core.streams import next_below, rng_state
 from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.packing import bfd
 from packer_cli.plan.packing.base import PackingOptions
-from packer_cli.plan.packing.ilp.classes import Classes
 from packer_cli.plan.packing.ilp.columns import (
+    Classes,
     Patterns,
     Relaxation,
     generate_columns,

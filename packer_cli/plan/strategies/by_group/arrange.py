@@ -8,14 +8,22 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.plan.core.csr import copy_packs, group_by_pack, ids_of, merge_packs, rename_members, select_packs
+from packer_cli.plan.core.csr import (
+    copy_packs,
+    group_by_pack,
+    ids_of,
+    merge_packs,
+    pack_tokens_and_work,
+    plan_tokens_and_work,
+    rename_members,
+    select_packs,
+)
 from packer_cli.plan.core.groups import is_in_group
 from packer_cli.plan.core.schedule import GroupIterations, Iterations, deal, one_group_each
 from packer_cli.plan.core.segments import align_up, padded_lengths
 from packer_cli.plan.core.sorting import argsort_descending, count_lengths
 from packer_cli.plan.core.streams import Stream, rng_state
 from packer_cli.plan.core.types import Int32Array, Int64Array, Pieces, Plan, Schedule, as_ids
-from packer_cli.plan.core.work import pack_tokens_and_work, plan_tokens_and_work
 from packer_cli.plan.kernels.balance import order_packs, spread
 from packer_cli.plan.kernels.balance.refine import refine_packs
 from packer_cli.plan.kernels.fill import balanced_fill, greedy_fill, longest_fill, median_length, pick_samples

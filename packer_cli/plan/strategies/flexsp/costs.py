@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.plan.core.group_costs import Float64Array, GroupCosts
+from packer_cli.plan.core.cost import Float64Array, GroupCosts
 from packer_cli.plan.core.types import Int64Array
 from packer_cli.plan.strategies.protocol import PlanRequest
 

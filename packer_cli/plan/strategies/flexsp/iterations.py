@@ -9,9 +9,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.core.csr import group_by_pack, select_packs
+from packer_cli.plan.core.csr import group_by_pack, pack_tokens_and_work, select_packs
 from packer_cli.plan.core.types import Int32Array, Int64Array, as_ids
-from packer_cli.plan.core.work import pack_tokens_and_work
 from packer_cli.plan.kernels.timed_dealing import even_out, seconds_of
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts, Float64Array
 from packer_cli.plan.strategies.flexsp.micro_batch import MicroBatch, solve_micro_batch

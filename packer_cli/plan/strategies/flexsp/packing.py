@@ -21,7 +21,7 @@ from packer_cli.plan.core.csr import ONE_EACH, group_by_pack, group_moves, ids_o
 from packer_cli.plan.core.sorting import count_lengths
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import Int32Array, Int64Array, as_ids
-from packer_cli.plan.kernels.fill.pick import pick_samples
+from packer_cli.plan.kernels.fill.by_length import pick_samples
 from packer_cli.plan.kernels.length_index import full_index, index_floor, index_remove
 from packer_cli.plan.packing.best_fit import best_fit_each
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts

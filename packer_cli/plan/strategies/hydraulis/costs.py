@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.core.group_costs import Float64Array, GroupCosts
+from packer_cli.plan.core.cost import Float64Array, GroupCosts
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.types import Int64Array
 from packer_cli.plan.strategies.protocol import PlanRequest

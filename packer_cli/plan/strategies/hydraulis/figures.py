@@ -10,15 +10,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.plan.core.csr import select_packs
+from packer_cli.plan.core.csr import pack_tokens_and_work, select_packs
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.types import FILLER, Int32Array, Int64Array, Plan, Schedule
-from packer_cli.plan.core.work import pack_tokens_and_work
 from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts, scheme_costs
 from packer_cli.plan.strategies.hydraulis.data_set import layouts_of, make_batches
 from packer_cli.plan.strategies.hydraulis.layouts import layout_seconds, sampled_steps
-from packer_cli.plan.strategies.layout_choice import LayoutChoice, LayoutRow, SchemeRow
-from packer_cli.plan.strategies.protocol import PlanRequest
+from packer_cli.plan.strategies.protocol import LayoutChoice, LayoutRow, PlanRequest, SchemeRow
 
 
 class Imbalances(NamedTuple):

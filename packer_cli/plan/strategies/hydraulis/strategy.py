@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from packer_cli.plan.core.types import Int32Array, Int64Array, Pieces, Plan, Schedule
-    from packer_cli.plan.strategies.layout_choice import LayoutChoice
+    from packer_cli.plan.strategies.protocol import LayoutChoice
 
 
 class Hydraulis(Strategy):

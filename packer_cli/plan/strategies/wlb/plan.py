@@ -14,12 +14,11 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.core.csr import group_by_pack
+from packer_cli.plan.core.csr import group_by_pack, pack_tokens_and_work
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.schedule import round_up_rows
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import FILLER, Delays, Int64Array, Pieces, Plan, Schedule, as_ids
-from packer_cli.plan.core.work import pack_tokens_and_work
 from packer_cli.plan.strategies.assemble import GroupPacks, number_as_used, sizes_of_plan
 from packer_cli.plan.strategies.protocol import PlanRequest
 from packer_cli.plan.strategies.wlb.arrival import arrive, in_batches

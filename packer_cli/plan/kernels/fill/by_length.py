@@ -1,8 +1,9 @@
-"""Fills the free space of long packs so that the packs of an iteration do equal attention work.
+"""Fills the free space of long packs by lengths: rules choose lengths, and `pick_samples` finds samples of these.
 
-A pack with free space r that lacks work w takes samples of about w / r tokens, since a sample of s tokens does work s
-per token. It saves the lengths that HBP would use up first, and pads as little. The rule chooses lengths;
-`pick_samples` then finds samples of these lengths.
+`longest` takes the longest that fit first, a variant of HBP's algorithm 6; the lengths of the remaining samples are
+counted and indexed. `balanced` makes the packs of an iteration do equal attention work: a pack with free space r that
+lacks work w takes samples of about w / r tokens, since a sample of s tokens does work s per token. It saves the
+lengths that HBP would use up first, and pads as little.
 """
 
 from __future__ import annotations
@@ -15,6 +16,95 @@ from numpy.typing import NDArray
 
 from packer_cli.plan.core.types import Int64Array
 from packer_cli.plan.kernels.length_index import full_index, index_ceiling, index_floor, index_remove
+
+
+def pick_samples(
+    chosen: NDArray[np.int32], lengths: NDArray[np.int32], is_left: NDArray[np.bool_], longest: int
+) -> NDArray[np.int32]:
+    """A candidate (int32[a]) for each chosen length: the k-th choice of a length gets its k-th candidate.
+
+    O(n + a + longest); it stops when all are found.
+    """
+    begin = np.concatenate([[0], np.cumsum(np.bincount(chosen, minlength=longest + 1))])
+    found, samples = (np.empty(len(chosen), dtype=np.int32) for _ in range(2))
+    _find(lengths, is_left, begin, begin[:-1].copy(), found)
+    _in_order(chosen, begin[:-1].copy(), found, samples)
+    return samples
+
+
+@njit(cache=True)
+def _find(
+    lengths: NDArray[np.int32],
+    is_left: NDArray[np.bool_],
+    begin: NDArray[np.int64],
+    place: NDArray[np.int64],
+    found: NDArray[np.int32],
+) -> None:
+    """Write the first candidates of each length to `found`, by length; `place` is the next index of each length."""
+    num_found = 0
+    for i in range(len(lengths)):
+        if num_found == len(found):
+            break
+        length = lengths[i]
+        if is_left[i] and place[length] < begin[length + 1]:
+            found[place[length]] = i
+            place[length] += 1
+            num_found += 1
+
+
+@njit(cache=True)
+def _in_order(
+    chosen: NDArray[np.int32], place: NDArray[np.int64], found: NDArray[np.int32], samples: NDArray[np.int32]
+) -> None:
+    """Write the next found candidate for each chosen length in turn."""
+    for j in range(len(chosen)):
+        samples[j] = found[place[chosen[j]]]
+        place[chosen[j]] += 1
+
+
+def longest_fill(room: NDArray[np.int64], count: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Choose lengths for each pack in turn, always the longest that still fits.
+
+    Price: one look-up a placed sample, O(candidates + placed + capacity).
+
+    Args:
+        room: int64[p], free tokens of each pack.
+        count: int64[longest + 1], number of candidates of each length.
+
+    Returns:
+        `(pack int32[a], chosen int32[a])`: a sample of length `chosen[j]` goes to pack `pack[j]`, see `pick_samples`.
+    """
+    words, starts = full_index(count > 0)
+    offsets = np.zeros(len(room) + 1, dtype=np.int64)
+    chosen = np.empty(count.sum(), dtype=np.int32)  # untouched memory costs nothing
+    _fill_longest_first(room, count.copy(), words, starts, offsets, chosen)
+    return np.repeat(np.arange(len(room), dtype=np.int32), np.diff(offsets)), chosen[: offsets[-1]].copy()
+
+
+@njit(cache=True)
+def _fill_longest_first(
+    room: NDArray[np.int64],
+    left: NDArray[np.int64],
+    words: NDArray[np.uint64],
+    starts: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    chosen: NDArray[np.int32],
+) -> None:
+    num_chosen = 0
+    for k in range(len(room)):
+        free = room[k]
+        while free > 0:
+            length = index_floor(words, starts, free)
+            if length < 0:
+                break
+            chosen[num_chosen] = length
+            num_chosen += 1
+            left[length] -= 1
+            if left[length] == 0:
+                index_remove(words, starts, length)
+            free -= length
+        offsets[k + 1] = num_chosen
+
 
 _ONE = cast(int, np.int64(1))
 """An int64, since numba compiles a function again for each Python literal passed to it."""
