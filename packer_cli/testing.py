@@ -24,7 +24,7 @@ from packer_cli.plan.core.pieces import make_pieces
 from packer_cli.plan.core.types import Int32Array, Plan
 from packer_cli.plan.figures import baseline_of, plan_stats
 from packer_cli.plan.packing import REGISTRY, PackingAlgorithm, parse_packing
-from packer_cli.plan.packing.brought import check_packs
+from packer_cli.plan.packing.registry import check_packs
 from packer_cli.plan.strategies.protocol import Strategy
 from packer_cli.plan.strategies.registry import STRATEGIES, find_strategy
 from packer_cli.plan.warming import warm_up

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from packer_cli.cost.analytic import Gpu, activation_bytes, model_parallel_cost, send_seconds, ulysses_bytes
-from packer_cli.cost.fit_cost import CostFit, add_degrees, fit_cost
-from packer_cli.cost.least_squares import solve_nonnegative, standard_errors
+from packer_cli.cost.fit_cost import CostFit, add_degrees, fit_cost, solve_nonnegative, standard_errors
 from packer_cli.cost.models import GpuModel, MemoryModel
 from packer_cli.cost.profile import Fit, Profile
 from packer_cli.cost.shape import ModelShape

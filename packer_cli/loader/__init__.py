@@ -2,7 +2,7 @@
 
 ::
 
-    hbpack.json --> opening.py    the contents of the set
+    hbpack.json --> remote.py     the contents of the set
     ranks/...   --> place.py      the packs that this rank reads, one row per iteration; epoch and position
     shards/...  --> shards.py     memory-mapped packs, numpy views without a copy; ipc.py: their places in the file
                         |

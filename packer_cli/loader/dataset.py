@@ -16,7 +16,6 @@ from packer_cli.format.layout import Layout
 from packer_cli.format.state import LoaderState
 from packer_cli.loader.batch import BatchBuilder, PadTo, SPSharding
 from packer_cli.loader.formats import get_format
-from packer_cli.loader.opening import choose_pad_token, open_storage, read_manifest
 from packer_cli.loader.options import (
     as_integer,
     check_lockstep,
@@ -29,6 +28,7 @@ from packer_cli.loader.options import (
 )
 from packer_cli.loader.place import Place, RankRows
 from packer_cli.loader.reader import MicroBatchReader
+from packer_cli.loader.remote import choose_pad_token, open_storage, read_manifest
 from packer_cli.loader.sampler import PackedSampler, is_left_to_sampler, read_state
 from packer_cli.loader.storage import Verify
 from packer_cli.remote.local import CACHE_BYTES

@@ -2,10 +2,9 @@
 
 ::
 
-    facts.py            what is known of a set, a plan or lengths; the stage gathers it
     data.py             arrays -> the few numbers that charts draw; O(pieces), never one a sample
     charts/             one chart a file: numbers -> a Vega-Lite specification and a table that says the same
-    tables.py           figures as text; advice.py: what to try next
+    tables.py           figures as text; advice.py: what is known of a set, and what to try next
     build.py, page.py   sections -> HTML; template/: its template, style and script; vendor/: Vega, with its licences
 
 A figure is never computed here that another command shows: the page takes it from there.

@@ -11,7 +11,7 @@ from packer_cli.config.auto_groups import GIVE
 from packer_cli.plan.core.types import Plan
 from packer_cli.plan.figures import BASELINE_NAME, length_stats
 from packer_cli.plan.strategies.registry import BASELINE
-from packer_cli.report.advice import next_steps
+from packer_cli.report.advice import Facts, PlanFacts, Prediction, next_steps
 from packer_cli.report.charts.base import Chart
 from packer_cli.report.charts.epochs import chart_of_epochs
 from packer_cli.report.charts.frontier import Choice, chart_of_frontier
@@ -29,7 +29,6 @@ from packer_cli.report.data import (
     step_series,
     work_of_ranks,
 )
-from packer_cli.report.facts import Facts, PlanFacts, Prediction
 from packer_cli.report.page import Page, Section, Tile
 from packer_cli.report.tables import (
     comparison_table,

@@ -156,7 +156,7 @@ def _lines(index: StoreIndex, store: Path, overflow: Iterable[RejectedRecord]) -
 
 
 def _rejects(index: StoreIndex, store: Path) -> Iterator[RejectedRecord]:
-    from packer_cli.tokens.rejects import read_rejects, rejects_name
+    from packer_cli.tokens.writer import read_rejects, rejects_name
 
     for part in index.parts:
         if part.rejects_xxh3 is not None:

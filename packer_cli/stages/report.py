@@ -21,9 +21,9 @@ from packer_cli.format.constants import PLAN_NAME
 from packer_cli.format.metrics import PlanFigures
 from packer_cli.plan.core.samples import Samples
 from packer_cli.plan.packing.wrap import join
+from packer_cli.report.advice import Facts, PlanFacts, Prediction, Sources
 from packer_cli.report.build import build_page
 from packer_cli.report.charts.base import Chart
-from packer_cli.report.facts import Facts, PlanFacts, Prediction, Sources
 from packer_cli.report.page import Page, render
 from packer_cli.simulate.figures import SimulateRules
 from packer_cli.sizes import format_bytes

@@ -22,8 +22,7 @@ from packer_cli.errors import InputError, RunError, TokenizerError
 from packer_cli.files import fingerprint
 from packer_cli.format.schema import token_type
 from packer_cli.tokens.ahead import NamedTokenizer
-from packer_cli.tokens.rejects import RejectsWriter
-from packer_cli.tokens.writer import LateWeightsError, PartWriter
+from packer_cli.tokens.writer import LateWeightsError, PartWriter, RejectsWriter
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

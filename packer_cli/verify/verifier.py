@@ -21,8 +21,8 @@ from packer_cli.shards.ranks import EpochColumns
 from packer_cli.shards.repair import find_damaged, generation_schedules, manifest_shards, set_files
 from packer_cli.shards.stage import is_of_plan
 from packer_cli.tokens.index import INDEX_NAME, StoreIndex, find_damaged_parts, read_index
-from packer_cli.tokens.rejects import rejects_name
 from packer_cli.tokens.store import TokenStore
+from packer_cli.tokens.writer import rejects_name
 from packer_cli.verify.checks import Expected, check_epoch, check_shard, prove_pieces, prove_schedules
 from packer_cli.verify.report import Report, without_remedy
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer_cli.cost.least_squares import solve_nonnegative, standard_errors
+from packer_cli.cost.fit_cost import solve_nonnegative, standard_errors
 from packer_cli.cost.measured import fit_profile, measured_model, search_checkpoint_layers
 from packer_cli.cost.models import CostModel, MemoryModel
 from packer_cli.cost.profile import IterationRow, Profile

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from packer_cli.cli.main import main
 from packer_cli.errors import TokenizerError
 from packer_cli.tokens.templates import ChatRenderer, TemplateRejectError
-from packer_cli.tokens.templates.named import NAMED, read_named
-from packer_cli.tokens.tokenizer.loading import load_tokenizer, read_template
+from packer_cli.tokens.tokenizer.loading import NAMED, load_tokenizer, read_named, read_template
 from tests.cli_runner import run
 from tests.reference import tree
 from tests.tokens.helpers import turns

@@ -1,4 +1,4 @@
-"""The records of figures: `hbpack stats`, `compare`, `simulate`, `report` and `groups`."""
+"""The records of plans and their figures: `hbpack pack`, `plan`, `stats`, `compare`, `simulate`, `report`, ..."""
 
 from __future__ import annotations
 
@@ -164,3 +164,35 @@ class GroupsOutput(GroupChoice):
     """`hbpack groups`."""
 
     candidates: tuple[CandidateOutput, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenShards(Output):
+    """The files of a packed set."""
+
+    num_shards: int
+    num_bytes: int
+    """Of the shards."""
+    num_gpus: int
+    """Ranks with a manifest."""
+    num_epochs: int
+    """Epochs with manifests."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetOutput(Output):
+    """`hbpack pack`, `plan`, `append` and `write`."""
+
+    output: str
+    """The folder, as it was named."""
+    counts: Counts | SampleCounts
+    """What became of the records."""
+    overall: OverallMetrics
+    groups: tuple[GroupMetrics, ...]
+    baseline: BaselineMetrics
+    group_choice: GroupChoice | None = None
+    """How automatic groups were chosen."""
+    prediction: PlanPrediction | None = None
+    """With `--model` and `--gpu`, or `--profile`."""
+    shards: WrittenShards | None = None
+    """Of a set that is complete."""

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from packer_cli.cli.outputs.figures import CompareOutput, GroupsOutput, PlanPrediction, ReportOutput, StatsOutput
+from packer_cli.cli.outputs.figures import (
+    CompareOutput,
+    GroupsOutput,
+    PlanPrediction,
+    ReportOutput,
+    SetOutput,
+    StatsOutput,
+)
 from packer_cli.cli.outputs.found import DoctorOutput, ShowOutput, SpeedOutput, StatusOutput, VerifyOutput
-from packer_cli.cli.outputs.written import ExportOutput, InitOutput, RebalanceOutput, SetOutput, StoreOutput
+from packer_cli.cli.outputs.written import ExportOutput, InitOutput, RebalanceOutput, StoreOutput
 from packer_cli.plan.strategies.protocol import LayoutChoice
 
 OUTPUTS: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The records of what commands write: sets, config files, token stores, manifests for other GPUs, exports."""
+"""The records of what other commands write: config files, token stores, manifests for other GPUs, exports."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from packer_cli.cli.outputs.base import Output
-from packer_cli.cli.outputs.figures import PlanPrediction
-from packer_cli.format.metrics import BaselineMetrics, Counts, GroupChoice, GroupMetrics, OverallMetrics, SampleCounts
+from packer_cli.format.metrics import OverallMetrics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,35 +71,3 @@ class ExportOutput(Output):
     num_tokens: int | None = None
     num_files: int | None = None
     num_bytes: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class WrittenShards(Output):
-    """The files of a packed set."""
-
-    num_shards: int
-    num_bytes: int
-    """Of the shards."""
-    num_gpus: int
-    """Ranks with a manifest."""
-    num_epochs: int
-    """Epochs with manifests."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SetOutput(Output):
-    """`hbpack pack`, `plan`, `append` and `write`."""
-
-    output: str
-    """The folder, as it was named."""
-    counts: Counts | SampleCounts
-    """What became of the records."""
-    overall: OverallMetrics
-    groups: tuple[GroupMetrics, ...]
-    baseline: BaselineMetrics
-    group_choice: GroupChoice | None = None
-    """How automatic groups were chosen."""
-    prediction: PlanPrediction | None = None
-    """With `--model` and `--gpu`, or `--profile`."""
-    shards: WrittenShards | None = None
-    """Of a set that is complete."""

@@ -62,7 +62,7 @@ def print_record(output: str) -> None:
 
 def _print_record(output: str, planned: Planned, prediction: PlanSimulation | None) -> None:
     from packer_cli.cli.outputs.base import print_json
-    from packer_cli.cli.outputs.written import SetOutput, WrittenShards
+    from packer_cli.cli.outputs.figures import SetOutput, WrittenShards
 
     manifest, metrics = _manifest(planned), planned.metrics
     print_json(

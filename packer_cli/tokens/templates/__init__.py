@@ -16,7 +16,7 @@
                     |
                 renderer.py   ChatRenderer: chooses the way, returns `Rendered`; mismatch.py: compares slower ways,
                               finds what the template leaves out of every conversation
-    named.py    templates that `--chat-template` knows by name; jinja/: their text
+    jinja/      templates that `--chat-template` knows by name
 
 The text is that of `tokenizer.apply_chat_template(messages, tools=tools, tokenize=False)`.
 
