@@ -19,7 +19,7 @@ from packer_cli.api.arguments import (
 from packer_cli.api.pack import PackedSet
 from packer_cli.api.plan import Plan
 from packer_cli.config import GpuConfig, PlanConfig
-from packer_cli.config.auto_groups import GIVE
+from packer_cli.config.fields import GIVE
 from packer_cli.config.models import TrainConfig, WorkersConfig
 from packer_cli.errors import ConfigError
 

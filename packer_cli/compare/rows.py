@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from packer_cli.config import PlannedConfig
-from packer_cli.config.auto_groups import GIVE
 from packer_cli.config.defaults import refusal, unsupported
+from packer_cli.config.fields import GIVE
 from packer_cli.config.resolve import Resolved, resolve
 from packer_cli.engine.progress import say
 from packer_cli.errors import ConfigError

@@ -18,8 +18,8 @@ from packer_cli.compare.row_figures import RowFigures, RowTask, row_figures, sav
 from packer_cli.compare.rows import Row
 from packer_cli.compare.savings import Savings, advice, preferred, savings
 from packer_cli.config import PlanConfig
-from packer_cli.config.auto_groups import GIVE
 from packer_cli.config.effects import without_effect
+from packer_cli.config.fields import GIVE
 from packer_cli.engine.local import Failed, attempt, run_isolated
 from packer_cli.engine.progress import progress_bar
 from packer_cli.errors import ConfigError, did_you_mean

@@ -11,7 +11,7 @@
     gpu_model.py     `--model --gpu` or `--profile` -> `packer_cli.cost`'s model
 """
 
-from packer_cli.config.auto_groups import AutoGroupsConfig, GpuConfig
+from packer_cli.config.fields import AutoGroupsConfig, GpuConfig
 from packer_cli.config.groups import parse_group
 from packer_cli.config.messages import show_value, validate
 from packer_cli.config.models import PackConfig, TokenizeConfig, WriteConfig

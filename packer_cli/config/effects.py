@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Set
 from typing import Any
 
-from packer_cli.config.auto_groups import AutoGroupsConfig, GpuConfig
+from packer_cli.config.fields import AutoGroupsConfig, GpuConfig
 from packer_cli.config.messages import option_name
 from packer_cli.config.plan_options import AUTO, PlanConfig
 from packer_cli.errors import ConfigError

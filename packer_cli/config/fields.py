@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
+from packer_cli.config.groups import read_parallel
+from packer_cli.errors import ConfigError
+from packer_cli.format.layout import ONE_GPU, Layout
+from packer_cli.panels import Panel
 from packer_cli.sizes import parse_bytes, parse_tokens
 
 _read_tokens = BeforeValidator(
@@ -29,3 +33,59 @@ class Model(BaseModel):
 def or_another(own: Iterable[str]) -> WithJsonSchema:
     """The schema of a name: one of hbpack's own, or one that another package brings."""
     return WithJsonSchema({"anyOf": [{"enum": list(own)}, {"type": "string"}]})
+
+
+GIVE = "--model CONFIG.JSON --gpu NAME (such as h100), or --profile FILE of hbpack profile"
+"""The options that predictions need; for messages."""
+
+
+Parallel = Annotated[Layout | None, BeforeValidator(read_parallel, json_schema_input_type=str | None)]
+
+
+class GpuConfig(Model):
+    """What time and memory are predicted from: the model's shape and a GPU, or what was measured."""
+
+    model: Annotated[str | None, Panel.GROUPS] = Field(default=None, min_length=1)
+    """The model's config.json (Hugging Face), or its folder; needs --gpu."""
+    gpu: Annotated[str | None, Panel.GROUPS] = Field(default=None, min_length=1)
+    """GPU to train on, such as h100: its speed, memory and links."""
+    profile: Annotated[str | None, Panel.GROUPS] = Field(default=None, min_length=1)
+    """File of `hbpack profile`, to use measurements instead of --model and --gpu."""
+
+    @property
+    def has_gpu_model(self) -> bool:
+        """Whether any of the options was given."""
+        return any(value is not None for value in (self.model, self.gpu, self.profile))
+
+    def require_gpu_model(self, what: str) -> None:
+        """Raise ConfigError unless the options name exactly one model.
+
+        Args:
+            what: the option or command that needs it, such as `--groups auto`; for messages.
+        """
+        if self.profile is not None and (self.model is not None or self.gpu is not None):
+            raise ConfigError(f"--profile stands in place of --model and --gpu; {what} takes one or the other")
+        if self.profile is None and (self.model is None or self.gpu is None):
+            option = "--model" if self.model is None else "--gpu"
+            missing = "" if self.model is self.gpu else f"; {option} is missing"
+            raise ConfigError(f"{what} needs {GIVE}{missing}")
+
+
+class AutoGroupsConfig(GpuConfig):
+    """How `auto` chooses groups, see `hbpack groups`."""
+
+    group_algorithm: Annotated[Literal["search", "hbp"], Panel.GROUPS] = "search"
+    """How to choose groups: `search` for the fewest groups whose predicted epoch of these lengths is within 1% of the
+    shortest; `hbp`: HBP's algorithm 1."""
+    max_groups: Annotated[int, Panel.GROUPS] = Field(default=4, ge=1, le=8)
+    """Most groups the search may choose."""
+    parallel: Annotated[Parallel, Panel.GROUPS] = None
+    """Degrees of tensor, context and pipeline parallelism of every replica, such as tp=8,cp=2,pp=4; --gpus counts all
+    GPUs. Megatron's "sequence parallelism" is a part of tp; SP degrees (Ulysses) stand in --groups."""
+    max_length: Annotated[PackTokens | None, Panel.GROUPS] = None
+    """Longest capacity to choose; longer samples follow --overflow. By default, the longest sample fits."""
+
+    @property
+    def layout(self) -> Layout:
+        """The degrees of `parallel`; 1 each without it."""
+        return self.parallel or ONE_GPU

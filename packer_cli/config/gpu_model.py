@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from packer_cli.config.auto_groups import GpuConfig
+from packer_cli.config.fields import GpuConfig
 from packer_cli.cost.analytic import analytic_model, parse_gpu
 from packer_cli.cost.measured import measured_model
 from packer_cli.cost.models import GpuModel

@@ -9,9 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from packer_cli.config.auto_groups import AutoGroupsConfig
 from packer_cli.config.defaults import REQUIRED, by_strategy, default_of, refusal, require_declared
-from packer_cli.config.fields import StepTokens, or_another
+from packer_cli.config.fields import AutoGroupsConfig, StepTokens, or_another
 from packer_cli.config.groups import (
     choose_groups,
     read_align,

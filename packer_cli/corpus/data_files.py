@@ -8,7 +8,7 @@ from typing import Literal
 
 from packer_cli.corpus.blocks import Blocks, is_file
 from packer_cli.corpus.readers import datatrove, megatron
-from packer_cli.corpus.readers.parse_json import BOM
+from packer_cli.corpus.readers.stream import BOM
 from packer_cli.corpus.types import CorpusFile, FileFormat
 from packer_cli.corpus.versions import size_of, stamp_of
 from packer_cli.errors import InputError

@@ -7,7 +7,7 @@
                         |
                     job.py       what a format is told: rows, their order, their cuts into parts
                         |
-                    stage.py     parts on threads, kept if whole when a killed run goes on; options.py, folder.py
+                    stage.py     parts on threads, kept if whole when a killed run goes on; options.py
                         |
                     formats.py   the registry; one format a file: megatron, nemo, automodel, trl, llamafactory, ...
                         |

@@ -23,10 +23,9 @@ from packer_cli.engine.parts import Parts, find_listing
 from packer_cli.engine.progress import Progress
 from packer_cli.engine.sink import FileRange, FinishedPart, Sink, Written, finish_file, make_room, write_part
 from packer_cli.errors import ConfigError, FormatError
-from packer_cli.export.folder import NAME, WORK, is_same_export, read_json
 from packer_cli.export.formats import load_format
 from packer_cli.export.job import Format, Job, Part, count_written, cut_parts
-from packer_cli.export.options import ExportOptions, describe_export
+from packer_cli.export.options import NAME, WORK, ExportOptions, describe_export, is_same_export, read_json
 from packer_cli.export.order import choose_groups, packs_by_id, packs_by_use
 from packer_cli.export.packed import PackedSet
 from packer_cli.files import remove_temporaries, write_json

@@ -11,8 +11,7 @@
     manifest.py   hbpack.json: its records, reading and writing it
     metrics.py    the figures of a plan and how automatic groups were chosen, in its file and in hbpack.json
     records.py    JSON to frozen dataclasses, strictly
-    epochs.py     which epoch was written, and the order of those that were not
+    epochs.py     which epoch was written, and the order of those that were not; the loader's state
     ranks.py      reads what a rank reads in an epoch
-    state.py      the loader's state
     arrays.py     between numpy and Arrow
 """

@@ -12,8 +12,8 @@ from typing import Any, Literal
 from torch.utils.data import Dataset
 
 from packer_cli.format.constants import Mask
+from packer_cli.format.epochs import LoaderState
 from packer_cli.format.layout import Layout
-from packer_cli.format.state import LoaderState
 from packer_cli.loader.batch import BatchBuilder, PadTo, SPSharding
 from packer_cli.loader.formats import get_format
 from packer_cli.loader.options import (

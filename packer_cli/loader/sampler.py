@@ -18,8 +18,8 @@ from torch.utils.data.dataloader import _DatasetKind
 
 from packer_cli.errors import ConfigError, FormatError
 from packer_cli.format.entries import Generation, Origin
+from packer_cli.format.epochs import LoaderState, parse_state
 from packer_cli.format.manifest import Manifest
-from packer_cli.format.state import LoaderState, parse_state
 from packer_cli.loader.place import Place
 
 _WITHOUT_SAMPLER = (

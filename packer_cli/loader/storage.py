@@ -1,7 +1,4 @@
-"""Storage of a packed set: a folder, memory-mapped without a copy, or remote storage behind a cache (`remote.py`).
-
-`opening.py` chooses.
-"""
+"""Storage of a packed set: a folder, memory-mapped without a copy, or remote storage behind a cache."""
 
 from __future__ import annotations
 

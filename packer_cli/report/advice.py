@@ -14,7 +14,7 @@ from packer_cli.compare.row_figures import RowFigures
 from packer_cli.compare.savings import PlanSimulation
 from packer_cli.compare.savings import advice as advise_strategy
 from packer_cli.config import PlanConfig
-from packer_cli.config.auto_groups import GIVE
+from packer_cli.config.fields import GIVE
 from packer_cli.format.metrics import PlanMetrics, SampleCounts
 from packer_cli.plan.core.pieces import overflow_notes
 from packer_cli.plan.core.types import Int32Array, Plan

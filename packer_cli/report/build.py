@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.config.auto_groups import GIVE
+from packer_cli.config.fields import GIVE
 from packer_cli.plan.core.types import Plan
 from packer_cli.plan.figures import BASELINE_NAME, length_stats
 from packer_cli.plan.strategies.registry import BASELINE

@@ -8,8 +8,7 @@ from pathlib import Path
 from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayTask
 from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Stopwatch, progress_bar, say
-from packer_cli.export.folder import NAME, WORK, is_same_export
-from packer_cli.export.options import ExportOptions, describe_export
+from packer_cli.export.options import NAME, WORK, ExportOptions, describe_export, is_same_export
 from packer_cli.export.stage import complete_export, export_set, export_share
 from packer_cli.folders import TaskLock, hold_folder
 from packer_cli.shards.manifest import read_manifest

@@ -24,10 +24,9 @@ from packer_cli.errors import ConfigError, FormatError, InputError
 from packer_cli.files import fingerprint, remove_folder
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.format.entries import Generation, Origin
-from packer_cli.format.epochs import MAX_EPOCH, find_epoch, repeat_order
+from packer_cli.format.epochs import MAX_EPOCH, find_epoch, parse_state, repeat_order
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.schema import generation_path
-from packer_cli.format.state import parse_state
 from packer_cli.plan.build import check_rest, rest_of_epoch, short_packs
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.groups import Group

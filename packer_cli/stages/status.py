@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from packer_cli.engine.array import ArrayRecords, Pin, array_expression
 from packer_cli.errors import HbpackError, InputError
-from packer_cli.export.folder import NAME as EXPORT_NAME
-from packer_cli.export.folder import WORK as EXPORT_WORK
-from packer_cli.export.folder import read_json
+from packer_cli.export.options import NAME as EXPORT_NAME
+from packer_cli.export.options import WORK as EXPORT_WORK
+from packer_cli.export.options import read_json
 from packer_cli.folders import Holder, find_holders
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, SHARD_MARKERS
 from packer_cli.shards.manifest import read_manifest

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from packer_cli.tokens.encode.encoder import Encoder
-    from packer_cli.tokens.encode.ready import Backends
+    from packer_cli.tokens.encode.masks import Backends
     from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
     from packer_cli.tokens.types import EncodedBatch
 
@@ -167,7 +167,7 @@ def _require_eos(task: Description) -> None:
 
 
 def _load(tokenizer: NamedTokenizer, key: str) -> Backends:
-    from packer_cli.tokens.encode.ready import Backends
+    from packer_cli.tokens.encode.masks import Backends
     from packer_cli.tokens.tokenizer.loading import load_tokenizer
 
     if (tokenizer.name, key) not in _loaded:

@@ -22,9 +22,8 @@ from packer_cli.format.loss_spans import Int64Array, weight_by_row
 from packer_cli.format.token_parts import ClippedSpans, PartBatch, clip_spans
 from packer_cli.remote.local import is_in_cache
 from packer_cli.remote.path import RemotePath
-from packer_cli.remote.ranges import REQUEST_BYTES
 from packer_cli.tokens.index import PartInfo, StoreIndex, open_part, read_index
-from packer_cli.tokens.ranges import RangedParts
+from packer_cli.tokens.ranges import REQUEST_BYTES, RangedParts
 from packer_cli.tokens.spans import Among, copy_spans
 
 _BATCHES_AT_ONCE = 64

@@ -19,7 +19,7 @@ from packer_cli.corpus.blocks import fingerprint
 from packer_cli.engine.local import LocalEngine
 from packer_cli.files import temporary_file
 from packer_cli.tokens import part
-from packer_cli.tokens.encode.ready import Backends
+from packer_cli.tokens.encode.masks import Backends
 from packer_cli.tokens.stage import tokenize
 from packer_cli.tokens.store import TokenStore
 from tests.benchmark.measure import ROOT, folder_bytes

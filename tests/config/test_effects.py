@@ -11,7 +11,7 @@ import pytest
 import packer_cli
 from packer_cli.cli.main import main
 from packer_cli.config import PlanConfig
-from packer_cli.config.auto_groups import GIVE, GpuConfig
+from packer_cli.config.fields import GIVE, GpuConfig
 from packer_cli.errors import ConfigError, HbpackError
 from packer_cli.plan.strategies.registry import STRATEGIES
 from tests.cli_runner import run

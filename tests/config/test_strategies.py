@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from packer_cli.config import PlanConfig, PlannedConfig, validate
-from packer_cli.config.auto_groups import GIVE
 from packer_cli.config.defaults import default_of
 from packer_cli.config.effects import refuse_without_effect
+from packer_cli.config.fields import GIVE
 from packer_cli.config.groups import parse_group
 from packer_cli.config.resolve import resolve
 from packer_cli.errors import ConfigError
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.strategies.flexsp.costs import degree_costs
-from packer_cli.plan.strategies.hydraulis import schemes
+from packer_cli.plan.strategies.hydraulis import costs
 from packer_cli.plan.strategies.hydraulis.costs import scheme_costs
 from packer_cli.plan.strategies.registry import STRATEGIES
 
@@ -236,7 +236,7 @@ def test_the_schemes_of_hydraulis_decide_whether_attention_times_are_needed(monk
     profile["pieces"] = [{"queries": 1, "keys": 256, "seconds": 1.0}]
     (tmp_path / "profile.json").write_text(json.dumps(profile))
     scheme = SimpleNamespace(group=Group(capacity=2**16, cp_size=2), rates=(1.0, 1.0, 0.0))
-    monkeypatch.setattr(schemes, "find_schemes", lambda *_: [scheme])
+    monkeypatch.setattr(costs, "find_schemes", lambda *_: [scheme])
     monkeypatch.setattr("packer_cli.config.resolve._load", lambda *_, **__: SimpleNamespace(cost=None, memory=None))
     options = {"groups": "64k", "gpus": 8, "global_tokens": 2**20, "profile": str(tmp_path / "profile.json")}
     config = resolve(validate(PlanConfig, {**options, "strategy": "hydraulis"})).config

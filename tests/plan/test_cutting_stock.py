@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from packer_cli.plan.core.bounds import packs_lower_bound
 from packer_cli.plan.packing.ilp import ALGORITHM, IlpOptions
 from packer_cli.plan.packing.ilp.cutting_stock import lp_lower_bound
-from packer_cli.plan.packing.ilp.slack import min_bin_slack
+from packer_cli.plan.packing.ilp.search import min_bin_slack
 from tests import naive
 from tests.plan.ilp import array, cut_packs, num_bfd, solve, triples
 

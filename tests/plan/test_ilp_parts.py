@@ -13,7 +13,7 @@ from packer_cli.plan.core.streams import rng_state
 from packer_cli.plan.kernels.length_index import index_add, index_ceiling, index_floor, make_index
 from packer_cli.plan.packing.ilp.columns import generate_columns, make_classes, start_patterns
 from packer_cli.plan.packing.ilp.knapsack import best_patterns, patterns_from
-from packer_cli.plan.packing.ilp.slack import min_bin_slack
+from packer_cli.plan.packing.ilp.search import min_bin_slack
 from packer_cli.plan.packing.ilp.stages import most_worth, pack_near, packs_with
 from tests.plan.ilp import triples
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from packer_cli.errors import FormatError
 from packer_cli.remote.path import RemotePath
-from packer_cli.remote.ranges import join_spans
 from packer_cli.tokens.index import PartInfo, StoreIndex, read_index, write_index
+from packer_cli.tokens.ranges import join_spans
 from packer_cli.tokens.store import TokenStore
 from tests.cli_runner import Done
 from tests.remote.conftest import tree, upload

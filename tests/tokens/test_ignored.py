@@ -5,7 +5,7 @@ import pytest
 from packer_cli.corpus.types import Document
 from packer_cli.tokens.encode.encoder import Encoder
 from packer_cli.tokens.templates.compiled import CompiledTemplate
-from packer_cli.tokens.templates.mismatch import Ignored
+from packer_cli.tokens.templates.renderer import Ignored
 from tests.tokens.helpers import encode, turns
 from tests.tokens.published_templates import PUBLISHED
 

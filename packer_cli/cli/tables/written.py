@@ -10,9 +10,9 @@ from packer_cli.cli.outputs.base import print_json
 from packer_cli.cli.outputs.written import ExportOutput, RebalanceOutput, StoreOutput
 from packer_cli.config import GpuConfig
 from packer_cli.errors import InputError
-from packer_cli.export.folder import NAME as EXPORT_NAME
-from packer_cli.export.folder import read_json
 from packer_cli.export.formats import FORMATS
+from packer_cli.export.options import NAME as EXPORT_NAME
+from packer_cli.export.options import read_json
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.format.manifest import Manifest
 from packer_cli.remote.names import as_path

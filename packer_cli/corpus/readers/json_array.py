@@ -12,8 +12,18 @@ from dataclasses import dataclass, field
 
 from packer_cli.corpus.blocks import Blocks
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
-from packer_cli.corpus.readers.parse_json import BOM, JSON_SPACE, why_not_json, why_not_object
-from packer_cli.corpus.readers.stream import RecordStream, cut_compressed, cut_plain, read_stream, runs, whole_slice
+from packer_cli.corpus.readers.stream import (
+    BOM,
+    JSON_SPACE,
+    RecordStream,
+    cut_compressed,
+    cut_plain,
+    read_stream,
+    runs,
+    whole_slice,
+    why_not_json,
+    why_not_object,
+)
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap, Reject
 
 BORDERS = 1 << 14

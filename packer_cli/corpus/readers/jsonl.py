@@ -18,8 +18,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packer_cli.corpus.blocks import Blocks
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
-from packer_cli.corpus.readers.parse_json import BOM, why_not_json, why_not_object
-from packer_cli.corpus.readers.stream import RecordStream, cut_compressed, cut_plain, read_stream, runs, whole_slice
+from packer_cli.corpus.readers.stream import (
+    BOM,
+    RecordStream,
+    cut_compressed,
+    cut_plain,
+    read_stream,
+    runs,
+    whole_slice,
+    why_not_json,
+    why_not_object,
+)
 from packer_cli.corpus.records import tokens
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap, Lists, Reject, TokenRows
 

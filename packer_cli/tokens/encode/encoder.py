@@ -34,9 +34,8 @@ from packer_cli.tokens.encode.backends import (
     Ids,
     ReferenceBackend,
 )
-from packer_cli.tokens.encode.masks import Masker
+from packer_cli.tokens.encode.masks import Backends, Masker
 from packer_cli.tokens.encode.prepare import SPREAD_CHARS, SPREAD_EVERY, Preparer, hash_line, merge, take_given
-from packer_cli.tokens.encode.ready import Backends
 from packer_cli.tokens.encode.rows import AppendEos, Frame, Row, Samples, Text
 from packer_cli.tokens.templates import LossParts
 from packer_cli.tokens.types import EncodedBatch

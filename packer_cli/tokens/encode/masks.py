@@ -8,11 +8,14 @@ Price: 5 ns a token.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from packer_cli.tokens.encode.byte_lengths import UNKNOWN_SPANS
+from packer_cli.errors import TokenizerError
+from packer_cli.tokens.encode.backends import GigatokenBackend, ReferenceBackend
+from packer_cli.tokens.encode.byte_lengths import UNKNOWN_SPANS, ByteLengths
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,11 +23,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from packer_cli.tokens.encode.backends import CharRanges, Ids
-    from packer_cli.tokens.encode.ready import Backends
     from packer_cli.tokens.encode.rows import Text
 
     Mask = NDArray[Any]
     "[t]: of 0 and 1, or the weight of each token's loss"
+    from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 
 def mark_spans(
@@ -192,3 +195,35 @@ class Masker:
             loss_mask[at] = mask_by_offsets(
                 starts, ends, item.spans, whole_last_char=not item.is_chat, weights=item.weights
             )
+
+
+class Backends:
+    """The ways to encode with one tokenizer.
+
+    Price: for a vocabulary of 128,000 tokens gigatoken takes 0.4 s, the lengths 0.15 s.
+    """
+
+    def __init__(self, tokenizer: LoadedTokenizer):
+        self.tokenizer = tokenizer
+
+    @cached_property
+    def reference(self) -> ReferenceBackend:
+        """The `tokenizers` library."""
+        return ReferenceBackend(self.tokenizer)
+
+    @cached_property
+    def gigatoken(self) -> GigatokenBackend | TokenizerError:
+        """The fast one, or why gigatoken does not support this tokenizer."""
+        try:
+            return GigatokenBackend(self.tokenizer, self.reference)
+        except TokenizerError as error:
+            return error
+
+    @cached_property
+    def lengths(self) -> ByteLengths:
+        """The bytes of each token, for masks."""
+        return ByteLengths(self.tokenizer)
+
+    def load(self) -> None:
+        """Load everything now."""
+        _ = self.reference, self.gigatoken, self.lengths, self.tokenizer.describe()

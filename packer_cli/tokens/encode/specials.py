@@ -14,7 +14,7 @@ import numpy as np
 
 from packer_cli.tokens.encode.backends import ReferenceBackend
 from packer_cli.tokens.encode.masks import mask_by_offsets
-from packer_cli.tokens.templates.sandbox import make_environment
+from packer_cli.tokens.templates.compiled import make_environment
 from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 if TYPE_CHECKING:

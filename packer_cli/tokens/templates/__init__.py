@@ -4,7 +4,7 @@
 
     messages -> conversation.py   normalizes them as transformers does; chats to try a template on
                     |
-    template -> compiled.py ----> text; sandbox.py: a faster jinja sandbox; limits.py: limits of time and memory
+    template -> compiled.py ----> text, in a faster jinja sandbox; limits.py: limits of time and memory
                     |
                 marks.py ---------------> text and rounds: the text of each assistant message
                     |   \\
@@ -14,8 +14,7 @@
                     |
                 parts.py      ranges -> reasoning.py, answer and tool calls, for `--loss-on`
                     |
-                renderer.py   ChatRenderer: chooses the way, returns `Rendered`; mismatch.py: compares slower ways,
-                              finds what the template leaves out of every conversation
+                renderer.py   ChatRenderer: chooses the way, returns `Rendered`; compares slower ways
     jinja/      templates that `--chat-template` knows by name
 
 The text is that of `tokenizer.apply_chat_template(messages, tools=tools, tokenize=False)`.

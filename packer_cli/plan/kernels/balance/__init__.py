@@ -2,12 +2,11 @@
 
 ::
 
-    sort.py    the user's choice: `none`, `sort`, `window:K`, each with or without `+refine`; the order that it gives
-    spread.py  spreads a group's last packs, too few for all ranks, over rows for every rank
+    sort.py    the user's choice: `none`, `sort`, `window:K`, each with or without `+refine`; the order that it gives;
+               spreads a group's last packs, too few for all ranks, over rows for every rank
     refine.py  exchanges samples between the packs of an iteration; exchange.py and places.py are its kernels
 """
 
-from packer_cli.plan.kernels.balance.sort import BalanceRule, order_packs, parse_balance
-from packer_cli.plan.kernels.balance.spread import spread
+from packer_cli.plan.kernels.balance.sort import BalanceRule, order_packs, parse_balance, spread
 
 __all__ = ["BalanceRule", "order_packs", "parse_balance", "spread"]

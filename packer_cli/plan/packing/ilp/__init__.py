@@ -5,7 +5,7 @@
     cutting_stock.py        the packing algorithm, and the bound of the linear program
     stages.py               reduces too many distinct lengths to a solvable number
     columns.py, knapsack.py           column generation: classes of lengths, the linear program, and pricing
-    search.py, slack.py, solver.py    integer solutions
+    search.py, solver.py              integer solutions
     minmax.py               the smallest possible maximum work of a pack
 """
 

@@ -37,8 +37,7 @@ from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.packing import bfd
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
 from packer_cli.plan.packing.ilp.columns import SAND, generate_columns, make_classes, start_patterns
-from packer_cli.plan.packing.ilp.search import CuttingStock, Search
-from packer_cli.plan.packing.ilp.slack import min_bin_slack
+from packer_cli.plan.packing.ilp.search import CuttingStock, Search, min_bin_slack
 from packer_cli.plan.packing.ilp.stages import NUM_KNOTS, pack_in_stages, solve_many
 from packer_cli.plan.packing.patterns import add_best_fit
 

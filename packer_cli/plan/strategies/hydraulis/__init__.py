@@ -3,11 +3,10 @@
 ::
 
     strategy.py     what the rest of hbpack sees; figures.py: what it says to people
-    schemes.py      the parallel schemes that memory holds and that are worth having
-    costs.py        what all parts plan by: seconds and capacity of each scheme, the least time of a pipeline
+    costs.py        the schemes that memory holds and that are worth having, their seconds and capacity
     layouts.py      layouts of pipelines that pay on the real steps, from a dynamic program over the lengths
     stage1.py       the samples of each pipeline of a step
     step.py         both stages, with the second: the micro-batches of each pipeline
     programs.py     both by integer programming, exact, for few samples
-    data_set.py     the whole data set: its steps, planned one by one; arrange.py: as a plan
+    data_set.py     the whole data set: its steps, planned one by one, as a plan
 """

@@ -50,7 +50,7 @@ class Hydraulis(Strategy):
 
     def predict(self, question: Question) -> Prediction:
         """The layouts worth having, with the seconds of each."""
-        from packer_cli.plan.strategies.hydraulis.schemes import find_schemes
+        from packer_cli.plan.strategies.hydraulis.costs import find_schemes
 
         found = super().predict(question)
         model, longest = question.load(f"--strategy {self.name}", for_memory=True), question.groups[-1]
@@ -60,7 +60,7 @@ class Hydraulis(Strategy):
 
     def plan(self, pieces: Pieces, request: PlanRequest) -> Plan:
         """See `hydraulis.arrange`."""
-        from packer_cli.plan.strategies.hydraulis.arrange import plan_pipelines
+        from packer_cli.plan.strategies.hydraulis.data_set import plan_pipelines
 
         return plan_pipelines(pieces, request)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import Int32Array, Int64Array, as_ids
-from packer_cli.plan.kernels.balance.spread import spread
+from packer_cli.plan.kernels.balance.sort import spread
 from packer_cli.plan.packing.ilp.minmax import min_max_work
 from packer_cli.plan.strategies.wlb.arrival import Arrivals, PackedSteps, work_imbalances
 
