@@ -13,10 +13,9 @@
 
 from packer_cli.config.fields import AutoGroupsConfig, GpuConfig
 from packer_cli.config.groups import parse_group
-from packer_cli.config.messages import show_value, validate
+from packer_cli.config.messages import load_config_file, show_value, validate
 from packer_cli.config.models import PackConfig, TokenizeConfig, WriteConfig
 from packer_cli.config.plan_options import AUTO, PlanConfig, PlannedConfig
-from packer_cli.config.yaml_file import load_config_file
 
 __all__ = [
     "AUTO",

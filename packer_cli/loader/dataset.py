@@ -28,9 +28,8 @@ from packer_cli.loader.options import (
 )
 from packer_cli.loader.place import Place, RankRows
 from packer_cli.loader.reader import MicroBatchReader
-from packer_cli.loader.remote import choose_pad_token, open_storage, read_manifest
 from packer_cli.loader.sampler import PackedSampler, is_left_to_sampler, read_state
-from packer_cli.loader.storage import Verify
+from packer_cli.loader.storage import Verify, choose_pad_token, open_storage, read_manifest
 from packer_cli.remote.local import CACHE_BYTES
 from packer_cli.remote.system import is_url
 

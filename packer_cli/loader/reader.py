@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from packer_cli.format.manifest import Manifest
-from packer_cli.loader.batch import BatchBuilder
-from packer_cli.loader.micro_batch import MicroBatch
+from packer_cli.loader.batch import BatchBuilder, MicroBatch
 from packer_cli.loader.place import RankRows
 from packer_cli.loader.shards import ShardReader
 from packer_cli.loader.storage import Storage

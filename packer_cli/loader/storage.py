@@ -1,18 +1,30 @@
-"""Storage of a packed set: a folder, memory-mapped without a copy, or remote storage behind a cache."""
+"""Storage of a packed set: a folder, memory-mapped without a copy, or remote storage behind a cache.
+
+A packed set in remote storage (S3 or anything else that fsspec reads), with a cache of shards on each node.
+`hbpack.json` and the rank's manifests are read directly. Shards are read through a cache on disk that all processes of
+the node share (`packer_cli.remote`). A thread fetches the next shards while the current ones are read.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 
-from packer_cli.errors import FormatError
+from packer_cli.errors import ConfigError, FormatError
 from packer_cli.format.checksums import find_damage, inside
+from packer_cli.format.constants import MANIFEST_NAME
 from packer_cli.format.entries import FileInfo
+from packer_cli.format.manifest import Manifest, parse_manifest
+from packer_cli.remote.cache import FileCache
+from packer_cli.remote.local import cached_name, default_cache_dir, filler
+from packer_cli.remote.path import RemotePath
+from packer_cli.remote.system import is_url, open_system
 
 Verify = Literal["none", "lazy", "full"]
 VERIFY: tuple[Verify, ...] = ("none", "lazy", "full")
@@ -132,3 +144,167 @@ class LocalStorage:
 
     def stop(self) -> None:
         """Do nothing."""
+
+
+class RemoteStorage:
+    """The files below a URL."""
+
+    files_kept = 8
+    is_remote = True
+    remedy = "copy the set again"
+
+    def __init__(self, url: str, cache_dir: Path, cache_bytes: int, verify: Verify, options: dict[str, Any]) -> None:
+        open_system(url, options)  # Its errors name the set.
+        self.root = RemotePath(url, options)
+        self.cache = FileCache(cache_dir, cache_bytes)
+        self.verify = verify
+        self._reset()
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._wanted: list[FileInfo] = []
+        self._thread: threading.Thread | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._reset()
+
+    def name(self, path: str) -> str:
+        """A URL."""
+        return str(self.root / path)
+
+    def read(self, path: str) -> pa.Buffer:
+        """Read a small file, without the cache, because manifests change."""
+        return pa.py_buffer((self.root / path).read_bytes())
+
+    def open_shard(self, entry: FileInfo, release: Any) -> tuple[pa.NativeFile, KeptFile]:
+        """Open a shard in the cache, which keeps it as long as the second result is open."""
+        self._own()
+        for again in (False, True):
+            file = self.cache.open(_cached(entry), entry.num_bytes, self._fill(entry), release)
+            try:
+                return pa.memory_map(str(file.path)), file
+            except OSError:  # This node's disk damaged it, or it was removed meanwhile.
+                file.close()
+                self.cache.discard(_cached(entry))
+                if again:
+                    raise
+        raise AssertionError
+
+    def check_shard(self, entry: FileInfo) -> None:
+        """Check a shard; a copy that this node's disk damaged is fetched again."""
+        self._own()
+        for again in (False, True):
+            file = self.cache.open(_cached(entry), entry.num_bytes, self._fill(entry))
+            why = find_damage(file.path, entry.num_bytes, entry.xxh3)
+            file.close()
+            if why is None:
+                return
+            self.discard(entry)
+            if again:
+                raise FormatError(why)
+
+    def discard(self, entry: FileInfo) -> bool:
+        """Remove a shard from the cache."""
+        self.cache.discard(_cached(entry))
+        return True
+
+    def prefetch(self, entries: Sequence[FileInfo]) -> None:
+        """Fetch shards on a thread, which ends when none are left; replaces those requested before."""
+        self._own()
+        with self._lock:
+            self._wanted = [*entries]
+            if self._wanted and self._thread is None:
+                self._thread = threading.Thread(target=self._fetch_wanted, name="hbpack-prefetch", daemon=True)
+                self._thread.start()
+
+    def stop(self) -> None:
+        """Stop prefetching and wait for the thread, if this process started it: threads do not survive a fork."""
+        if self._pid != os.getpid():
+            return
+        with self._lock:
+            self._wanted = []
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _fetch_wanted(self) -> None:
+        while True:
+            with self._lock:
+                if not self._wanted:
+                    self._thread = None
+                    return
+                entry = self._wanted.pop(0)
+            try:
+                self.cache.fetch(_cached(entry), entry.num_bytes, self._fill(entry))
+            except Exception:  # Reading the shard will meet the error again, and report it.
+                continue
+
+    def _own(self) -> None:
+        """Forget the threads and locks of the process that this one was forked from."""
+        if self._pid != os.getpid():
+            self._reset()
+
+    def _fill(self, entry: FileInfo) -> Callable[[int], None]:
+        return filler(self.root / entry.path, entry.num_bytes, entry.xxh3)
+
+
+def _cached(entry: FileInfo) -> str:
+    return cached_name(entry.xxh3, entry.num_bytes)
+
+
+def open_storage(
+    path: str | os.PathLike[str],
+    *,
+    verify: Verify,
+    cache_dir: str | os.PathLike[str] | None,
+    cache_bytes: int,
+    storage_options: dict[str, Any] | None,
+) -> Storage:
+    """The storage of a folder or URL; the arguments are those of `PackedDataset`."""
+    if not is_url(path):
+        return LocalStorage(Path(path), verify)
+    folder = Path(cache_dir) if cache_dir is not None else default_cache_dir()
+    return RemoteStorage(str(path).rstrip("/"), folder, cache_bytes, verify, storage_options or {})
+
+
+def read_manifest(path: Path | str, storage: Storage) -> Manifest:
+    """The manifest of the packed set in a folder, or at a URL.
+
+    Raises:
+        FormatError: there is none, it is damaged, or this release cannot read it.
+    """
+    file = storage.name(MANIFEST_NAME)
+    if not storage.is_remote and not Path(path).is_dir():
+        raise FormatError(f"{str(path)!r} is not a folder: name the OUT folder that hbpack pack wrote")
+    try:
+        data = storage.read(MANIFEST_NAME).to_pybytes()
+    except FileNotFoundError:
+        raise FormatError(
+            f"{str(path)!r} holds no hbpack.json, so it is not a packed set, or not a finished one; run hbpack pack"
+        ) from None
+    except OSError as error:
+        raise FormatError(f"{str(file)!r} cannot be read ({error.strerror or error}); {storage.remedy}") from None
+    return parse_manifest(data, str(file), storage.remedy, compares=storage.verify != "none")
+
+
+def choose_pad_token(manifest: Manifest, pad_token_id: int | None) -> int:
+    """`pad_token_id`, else the tokenizer's pad token, else its end-of-text token, else 0.
+
+    Raises:
+        ConfigError: the vocabulary has no such id.
+    """
+    tokenizer = manifest.tokenizer
+    size = tokenizer.get("vocab_size")
+    for token in (pad_token_id, tokenizer.get("pad_token_id"), tokenizer.get("eos_token_id")):
+        if token is None:
+            continue
+        if token < 0 or (size is not None and token >= size):
+            rule = "not be negative" if size is None else f"be in the tokenizer's vocabulary, 0 to {size - 1}"
+            raise ConfigError(f"pad_token_id is {token}: it must {rule}; give another pad_token_id")
+        return int(token)
+    return 0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from packer_cli.config import PlannedConfig
 from packer_cli.errors import FormatError, InputError, PlanError
-from packer_cli.files import atomic_file
+from packer_cli.files import HashingFile, atomic_file
 from packer_cli.format.arrays import to_arrow, to_numpy
 from packer_cli.format.checksums import require_damage
 from packer_cli.format.metrics import Counts, GroupChoice, PlanMetrics
@@ -25,7 +26,6 @@ from packer_cli.plan.core.cost import Cost, parse_cost
 from packer_cli.plan.core.groups import UNLIMITED, Group
 from packer_cli.plan.core.types import Packs, PieceLoss, Pieces, Plan, Schedule
 from packer_cli.remote.local import map_file, open_source
-from packer_cli.shards.arrow_file import arrow_file
 
 PLAN_VERSION = 8
 _KEY = b"hbpack"
@@ -271,3 +271,20 @@ def _header(metadata: dict[str, Any]) -> PlanHeader:
 
 def _ends(counts: list[int]) -> NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+_BYTES_PER_WRITE = 2**20
+
+
+@contextmanager
+def arrow_file(file: HashingFile, schema: pa.Schema) -> Iterator[pa.RecordBatchWriter]:
+    """Write an Arrow IPC file.
+
+    Arrow writes each buffer of a column by itself, and most are short. A call into Python may wait for other threads,
+    so short buffers are written together.
+    """
+    with (
+        pa.BufferedOutputStream(pa.PythonFile(file, mode="w"), _BYTES_PER_WRITE) as buffered,
+        pa.ipc.new_file(buffered, schema) as writer,
+    ):
+        yield writer

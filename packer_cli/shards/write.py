@@ -22,9 +22,8 @@ from packer_cli.format.marks import CHECKSUM, identify, row_checksums
 from packer_cli.format.schema import index_schema, shard_schema
 from packer_cli.plan.core.cost import Cost, segment_sums
 from packer_cli.plan.core.types import Int64Array, PieceLoss, Plan
-from packer_cli.shards.arrow_file import arrow_file
 from packer_cli.shards.manifest import ShardRange
-from packer_cli.shards.plan_file import read_plan, read_plan_header
+from packer_cli.shards.plan_file import arrow_file, read_plan, read_plan_header
 from packer_cli.tokens.store import TokenStore
 
 _TOKENS_PER_GATHER = 2**20

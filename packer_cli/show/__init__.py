@@ -10,8 +10,8 @@
 """
 
 from packer_cli.show.decode import load_decoder
-from packer_cli.show.files import open_files
 from packer_cli.show.lines import Style, view_lines
+from packer_cli.show.places import open_files
 from packer_cli.show.view import Wanted, look, view_value
 
 __all__ = ["Style", "Wanted", "load_decoder", "look", "open_files", "view_lines", "view_value"]

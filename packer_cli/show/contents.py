@@ -19,7 +19,7 @@ from packer_cli.format.schema import shard_schema
 from packer_cli.format.sharding import PLANNED, Sharding
 from packer_cli.format.token_parts import TokenParts, with_tokens
 from packer_cli.shards.plan_file import parse_plan_header
-from packer_cli.show.files import SetFiles
+from packer_cli.show.places import SetFiles
 from packer_cli.tokens.index import INDEX_NAME, parse_index
 
 

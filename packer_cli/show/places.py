@@ -6,20 +6,113 @@ to find a sample, `plan.arrow`, some 50 bytes a sample.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from packer_cli.errors import ConfigError
+from packer_cli.errors import ConfigError, FormatError, RemoteError
 from packer_cli.format.arrays import to_numpy
+from packer_cli.format.checksums import check_bytes
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.format.layout import Layout
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.ranks import Columns, RankFileError, RankRow, as_epoch, read_rows
-from packer_cli.show.files import SetFiles
+from packer_cli.remote.local import open_source
+from packer_cli.remote.names import as_path, path_from
+from packer_cli.remote.path import is_remote
+from packer_cli.shards.manifest import read_manifest
+
+
+class SetFiles:
+    """The files of the packed set in a folder, by their paths there."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @property
+    def remedy(self) -> str:
+        """What to do about a damaged file."""
+        return "copy the set again" if is_remote(self.root) else "run hbpack write, which rewrites damaged files"
+
+    def name(self, path: str) -> str:
+        """A file's full name, for messages."""
+        return str(path_from(self.root, path))
+
+    def manifest(self) -> Manifest:
+        """`hbpack.json`. Raises InputError where there is none, FormatError where it is damaged."""
+        return read_manifest(self.root)
+
+    @contextmanager
+    def open(
+        self, path: str, columns: list[str] | None = None, *, xxh3: str | None = None
+    ) -> Iterator[pa.ipc.RecordBatchFileReader]:
+        """An Arrow file, of which only these columns are read; None is all.
+
+        Args:
+            xxh3: of the whole file, which then is read and compared first; None: the caller checks what it reads.
+
+        Raises:
+            FormatError: it is missing or damaged, also where that shows inside the block.
+            RemoteError: it cannot be fetched.
+        """
+        with self.reading(path), self._source(path) if xxh3 is None else self._checked(path, xxh3) as source:
+            reader = pa.ipc.open_file(source)
+            if columns is not None:
+                numbers = [reader.schema.get_field_index(name) for name in columns]
+                if -1 in numbers:
+                    raise KeyError(f"no column {columns[numbers.index(-1)]!r}")
+                reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=numbers))
+            yield reader
+
+    @contextmanager
+    def reading(self, path: str) -> Iterator[None]:
+        """While a file is read: what goes wrong becomes an error that names the file and the remedy.
+
+        Raises:
+            FormatError: it is missing or damaged.
+            RemoteError: it cannot be fetched.
+        """
+        try:
+            yield
+        except (FormatError, RemoteError):
+            raise
+        except (OSError, pa.ArrowException, KeyError, IndexError, ValueError) as error:
+            raise self._error(path, error) from None
+
+    def buffer(self, path: str) -> pa.Buffer:
+        """All of a file; for use inside `reading`."""
+        with self._source(path) as source:
+            return source.read_buffer()
+
+    def _source(self, path: str) -> pa.NativeFile:
+        return open_source(path_from(self.root, path))
+
+    def _checked(self, path: str, xxh3: str) -> pa.NativeFile:
+        data = self.buffer(path)
+        why = check_bytes(data, xxh3)
+        if why is not None:
+            raise ValueError(why)
+        return pa.BufferReader(data)
+
+    def _error(self, path: str, error: Exception) -> Exception:
+        reason = getattr(error, "strerror", None) or str(error)
+        return FormatError(
+            f"{self.name(path)!r} is missing or damaged ({' '.join(str(reason).split())}); {self.remedy}"
+        )
+
+    def read(self, path: str) -> bytes:
+        """A small file. Raises OSError."""
+        return path_from(self.root, path).read_bytes()
+
+
+def open_files(name: str) -> SetFiles:
+    """The files of the set in a folder, or at a URL such as `s3://bucket/out`."""
+    return SetFiles(as_path(name))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,9 @@ import numpy as np
 from packer_cli.format.manifest import Manifest
 from packer_cli.show.contents import ShownPack, ShownSample, read_pack
 from packer_cli.show.decode import Decode, decode_runs
-from packer_cli.show.files import SetFiles
 from packer_cli.show.places import (
     Place,
+    SetFiles,
     find_pack,
     locate_pack,
     pack_id_of,

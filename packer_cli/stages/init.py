@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from packer_cli.config import AUTO
-from packer_cli.config.yaml_file import why_not_yaml
+from packer_cli.config.messages import why_not_yaml
 from packer_cli.errors import ConfigError, InputError, RunError, TokenizerError
 from packer_cli.files import write_text
 from packer_cli.init import Draft, Look, Sampler, read_axolotl, read_llamafactory
-from packer_cli.init.groups import fastest_groups, propose_groups
 from packer_cli.init.look import epoch_lengths
-from packer_cli.init.text import config_text
+from packer_cli.init.text import config_text, fastest_groups, propose_groups
 from packer_cli.plan.strategies.registry import DEFAULT
 
 _NAME_A_CONFIG = "name an Axolotl YAML or a dataset_info.json"

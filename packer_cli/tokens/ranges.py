@@ -229,7 +229,6 @@ class RangedParts:
         return damaged_part(self._folder / self._parts[part].path, why)
 
 
-
 REQUEST_BYTES = 256 * 2**10
 """The bytes that take as long as one more request: about 2 ms of the CPU, and of a network of 1 Gbit/s."""
 GAP_BYTES = 64 * 2**10

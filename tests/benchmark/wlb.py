@@ -20,7 +20,7 @@ from packer_cli.plan.strategies.wlb.arrival import (
     work_imbalances,
 )
 from packer_cli.plan.strategies.wlb.delay import pack_with_queues, tune_thresholds
-from packer_cli.plan.strategies.wlb.fixed import as_it_comes, pack_by_greed, pack_by_program
+from packer_cli.plan.strategies.wlb.packers import as_it_comes, pack_by_greed, pack_by_program
 from tests.benchmark.report import seconds, table
 
 WINDOW = 131_072

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from packer_cli.config import PlanConfig
-from packer_cli.init.groups import propose_groups
+from packer_cli.init.text import propose_groups
 
 
 @pytest.mark.parametrize(

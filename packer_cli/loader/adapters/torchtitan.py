@@ -23,7 +23,7 @@ from packer_cli.format.layout import Layout
 from packer_cli.format.sharding import length_multiple
 from packer_cli.loader.batch import PadTo, round_up
 from packer_cli.loader.dataset import PackedDataset
-from packer_cli.loader.remote import open_storage, read_manifest
+from packer_cli.loader.storage import open_storage, read_manifest
 
 try:
     from torchtitan.components.data.loader import BaseDataLoader

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from packer_cli.format.sharding import local_indices
-from packer_cli.loader.batch import SPSharding
-from packer_cli.loader.micro_batch import MicroBatch
+from packer_cli.loader.batch import MicroBatch, SPSharding
 
 
 class Batch(dict[str, Any]):

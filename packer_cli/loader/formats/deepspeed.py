@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from packer_cli.loader.batch import MicroBatch
 from packer_cli.loader.formats.base import Batch, Format, strict_batch
-from packer_cli.loader.micro_batch import MicroBatch
 
 
 def adapt(micro: MicroBatch) -> Batch:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from packer_cli.loader.batch import MicroBatch
 from packer_cli.loader.formats.base import Batch, Format, open_batch
-from packer_cli.loader.micro_batch import MicroBatch
 
 
 def adapt(micro: MicroBatch) -> Batch:

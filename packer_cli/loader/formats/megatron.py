@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from packer_cli.loader.batch import MicroBatch
 from packer_cli.loader.formats.base import Batch, Format, open_batch
-from packer_cli.loader.micro_batch import MicroBatch
 
 
 def adapt_row(micro: MicroBatch) -> Batch:

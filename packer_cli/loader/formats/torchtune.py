@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from packer_cli.loader.batch import MicroBatch
 from packer_cli.loader.formats.base import Batch, Format, strict_batch
 from packer_cli.loader.formats.flex import document_mask
-from packer_cli.loader.micro_batch import MicroBatch
 
 
 def adapt(micro: MicroBatch) -> Batch:

@@ -34,8 +34,7 @@ from packer_cli.loader import FORMATS, PackedDataset
 from packer_cli.loader.formats.base import is_list_of_batches
 from packer_cli.remote.local import default_cache_dir
 from packer_cli.remote.system import is_url
-from packer_cli.show.files import open_files
-from packer_cli.show.places import RankEpoch, read_rank_epoch
+from packer_cli.show.places import RankEpoch, open_files, read_rank_epoch
 
 MOST_ITERATIONS = 64
 """Most iterations of a group to repeat: few enough for a shard or two, and for a short pass."""

@@ -15,8 +15,7 @@ from packer_cli.plan.core.types import Pieces
 from packer_cli.plan.packing import parse_packing
 from packer_cli.plan.strategies.wlb.arrival import Arrivals, arrive, imbalances, in_batches, mean_delay
 from packer_cli.plan.strategies.wlb.delay import pack_with_queues, tune_thresholds
-from packer_cli.plan.strategies.wlb.fixed import as_it_comes, pack_by_greed, pack_by_program
-from packer_cli.plan.strategies.wlb.packers import REGISTRY
+from packer_cli.plan.strategies.wlb.packers import REGISTRY, as_it_comes, pack_by_greed, pack_by_program
 from packer_cli.plan.strategies.wlb.plan import _EXCHANGES, deal_steps
 from tests.naive import wlb as naive
 from tests.plan.test_build import whole
