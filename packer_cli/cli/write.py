@@ -51,7 +51,7 @@ def command(folder: str, shard: str | None, as_json: bool, workers: int | None, 
     with make_engine(workers, engine, preload=()) as running:
         run_write(config, as_path(folder), running, ids)
     if as_json:
-        from packer_cli.cli.tables.packed_set import print_record  # Loads kernels, which nothing else here needs.
+        from packer_cli.cli.tables.plan import print_record  # Loads kernels, which nothing else here needs.
 
         print_record(folder)
     else:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, Self, TypeVar
 
+from packer_cli.engine.processes import Died
 from packer_cli.engine.progress import Progress
-from packer_cli.engine.worker import Died
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

@@ -11,9 +11,8 @@ from multiprocessing.connection import wait
 from typing import Any, Self
 
 from packer_cli.engine.base import Engine, Result, Task
-from packer_cli.engine.processes import interrupts_end_servers, process_context, starting_workers
+from packer_cli.engine.processes import Died, Worker, interrupts_end_servers, process_context, starting_workers
 from packer_cli.engine.signals import interrupts_later
-from packer_cli.engine.worker import Died, Worker
 from packer_cli.errors import HbpackError
 
 

@@ -21,10 +21,10 @@ from typing import Any, Self
 
 from packer_cli.engine.base import Engine, Result, Task
 from packer_cli.engine.local import default_workers
+from packer_cli.engine.processes import Died, outcome_of, to_bytes
 from packer_cli.engine.progress import say
 from packer_cli.engine.ray_worker import Synced, Unstarted, relay
 from packer_cli.engine.sink import Written
-from packer_cli.engine.worker import Died, outcome_of, to_bytes
 from packer_cli.errors import ConfigError, RunError
 from packer_cli.sizes import counted
 from packer_cli.version import __version__

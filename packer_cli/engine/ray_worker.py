@@ -13,9 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from packer_cli.engine.processes import process_context
+from packer_cli.engine.processes import Died, Worker, process_context
 from packer_cli.engine.sink import Written
-from packer_cli.engine.worker import Died, Worker
 from packer_cli.errors import RunError
 from packer_cli.version import __version__
 

@@ -3,11 +3,11 @@
 ::
 
     hbpack.json --> packed.py    the packs of a set: their sizes, and gathering any of them in any order; shard.py
-    ranks/...   --> order.py     in which order the packs are used
+    ranks/...   --> options.py   what is asked for, and in which order the packs are used
                         |
                     job.py       what a format is told: rows, their order, their cuts into parts
                         |
-                    stage.py     parts on threads, kept if whole when a killed run goes on; options.py
+                    stage.py     parts on threads, kept if whole when a killed run goes on
                         |
                     formats.py   the registry; one format a file: megatron, nemo, automodel, trl, llamafactory, ...
                         |

@@ -25,8 +25,17 @@ from packer_cli.engine.sink import FileRange, FinishedPart, Sink, Written, finis
 from packer_cli.errors import ConfigError, FormatError
 from packer_cli.export.formats import load_format
 from packer_cli.export.job import Format, Job, Part, count_written, cut_parts
-from packer_cli.export.options import NAME, WORK, ExportOptions, describe_export, is_same_export, read_json
-from packer_cli.export.order import choose_groups, packs_by_id, packs_by_use
+from packer_cli.export.options import (
+    NAME,
+    WORK,
+    ExportOptions,
+    choose_groups,
+    describe_export,
+    is_same_export,
+    packs_by_id,
+    packs_by_use,
+    read_json,
+)
 from packer_cli.export.packed import PackedSet
 from packer_cli.files import remove_temporaries, write_json
 from packer_cli.folders import hold_folder

@@ -13,13 +13,11 @@ from packer_cli.plan.figures import BASELINE_NAME, length_stats
 from packer_cli.plan.strategies.registry import BASELINE
 from packer_cli.report.advice import Facts, PlanFacts, Prediction, next_steps
 from packer_cli.report.charts.base import Chart
-from packer_cli.report.charts.epochs import chart_of_epochs
+from packer_cli.report.charts.epochs import chart_of_epochs, chart_of_timeline, describe, total_seconds
 from packer_cli.report.charts.frontier import Choice, chart_of_frontier
 from packer_cli.report.charts.lengths import chart_of_groups, chart_of_sources, chart_of_tokens
-from packer_cli.report.charts.packs import chart_of_packs
+from packer_cli.report.charts.packs import chart_of_packs, chart_of_work
 from packer_cli.report.charts.series import chart_of_series
-from packer_cli.report.charts.timeline import chart_of_timeline, describe, total_seconds
-from packer_cli.report.charts.work import chart_of_work
 from packer_cli.report.data import (
     draw_packs,
     evenly,
@@ -39,8 +37,8 @@ from packer_cli.report.tables import (
     order_table,
 )
 from packer_cli.simulate.figures import OverallFigures, describe_origin, group_name
+from packer_cli.simulate.slots import epoch_times
 from packer_cli.simulate.timeline import Timeline, timeline
-from packer_cli.simulate.times import epoch_times
 from packer_cli.sizes import counted, duration, gpu_time, large, ratio
 
 

@@ -2,8 +2,7 @@
 
 ::
 
-    files.py     a set's files, in a folder or in remote storage
-    places.py    step, iteration, pack or sample -> the row of a rank manifest
+    places.py    a set's files, anywhere; step, iteration, pack or sample -> the row of a rank manifest
     contents.py  that row -> the pack: tokens, masks, where each sample came from
     decode.py    runs of tokens -> text, none of which is lost or torn
     lines.py     all of it in lines that a terminal cannot obey; view.py: the same for --json

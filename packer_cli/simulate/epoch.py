@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from packer_cli.cost.models import GpuModel
 from packer_cli.plan.core.types import Int64Array, Plan, Schedule
-from packer_cli.simulate.slots import GroupLayers, PadTo
-from packer_cli.simulate.times import EpochTimes, epoch_times, index_sums
+from packer_cli.simulate.slots import EpochTimes, GroupLayers, PadTo, epoch_times, index_sums
 
 PARTS = ("compute", "recompute", "communication", "padding", "waiting", "constant", "bubbles", "steps")
 """How a GPU spends its time: the columns of `Simulation.gpu_seconds`."""

@@ -13,7 +13,7 @@ from packer_cli.plan.core.csr import pack_tokens_and_work
 from packer_cli.plan.core.types import FILLER, Int8Array, Int64Array, Plan
 from packer_cli.simulate.epoch import PARTS
 from packer_cli.simulate.figures import group_name
-from packer_cli.simulate.times import EpochTimes
+from packer_cli.simulate.slots import EpochTimes
 
 _OF_SLOTS = ("compute", "recompute", "communication", "padding", "constant")
 """The parts of a micro-batch. In truth they alternate in every layer; here each is drawn once, in this order."""

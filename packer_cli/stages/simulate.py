@@ -16,8 +16,8 @@ from packer_cli.errors import UsageError
 from packer_cli.files import atomic_file
 from packer_cli.plan.core.types import Plan
 from packer_cli.simulate.figures import SimulateRules, Simulator
+from packer_cli.simulate.slots import epoch_times
 from packer_cli.simulate.timeline import iterations_of_steps, timeline, trace_events
-from packer_cli.simulate.times import epoch_times
 from packer_cli.sizes import counted
 from packer_cli.stages.planned import Planned
 from packer_cli.version import __version__

@@ -14,7 +14,7 @@ from packer_cli.corpus.discover import slice_corpus
 from packer_cli.corpus.types import CorpusFile, CorpusSlice
 from packer_cli.corpus.versions import content_of, require_unchanged
 from packer_cli.engine.base import Engine
-from packer_cli.engine.worker import Died
+from packer_cli.engine.processes import Died
 from packer_cli.remote.system import is_url
 
 COLUMNAR = ("parquet", "arrow", "datasets")

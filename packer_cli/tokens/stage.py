@@ -20,9 +20,9 @@ from packer_cli.corpus.records import SHAPES
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Source
 from packer_cli.engine.base import Engine
 from packer_cli.engine.parts import Parts, find_listing
+from packer_cli.engine.processes import Died
 from packer_cli.engine.progress import Progress, say
 from packer_cli.engine.sink import FileRange, FinishedPart, Written
-from packer_cli.engine.worker import Died
 from packer_cli.errors import FormatError, InputError, RunError, TooManyRejectedError
 from packer_cli.files import fingerprint, remove_temporaries
 from packer_cli.sizes import counted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 
-from packer_cli.engine.worker import _serve
+from packer_cli.engine.processes import _serve
 
 
 def test_a_task_that_nobody_waits_for_ends_in_silence(capfd):

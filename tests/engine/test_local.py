@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from packer_cli.engine.local import LocalEngine
-from packer_cli.engine.worker import Died
+from packer_cli.engine.processes import Died
 from packer_cli.errors import InputError, RunError
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import psutil
 
-from packer_cli.engine.processes import end_servers, process_context
-from packer_cli.engine.worker import Worker
+from packer_cli.engine.processes import Worker, end_servers, process_context
 
 
 def server_of(*preload: str, **settings: str) -> int:

@@ -11,7 +11,7 @@ import pytest
 
 from packer_cli.cli.main import main
 from packer_cli.errors import ConfigError
-from packer_cli.export.order import check_one_capacity
+from packer_cli.export.options import check_one_capacity
 from packer_cli.folders import lock_folder
 from packer_cli.plan.core.groups import Group
 from tests.cli_runner import run

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer_cli.plan.core import sorting
+from packer_cli.plan.core import csr
 from packer_cli.plan.core.bounds import packs_lower_bound
 from packer_cli.plan.core.cost import segment_sums
-from packer_cli.plan.core.csr import pack_tokens_and_work
+from packer_cli.plan.core.csr import argsort_descending, count_lengths, pack_tokens_and_work
 from packer_cli.plan.core.schedule import _steps
-from packer_cli.plan.core.sorting import argsort_descending, count_lengths
 from packer_cli.plan.core.streams import next_below, next_uint64, rng_state, shuffle, shuffle_buckets
 from packer_cli.plan.kernels.balance import BalanceRule, order_packs, spread
 from packer_cli.plan.kernels.fill import balanced_fill, greedy_fill, longest_fill, median_length, pick_samples
@@ -108,7 +107,7 @@ def test_lengths_are_counted_block_by_block(lengths, data):
     chosen = data.draw(st.lists(st.booleans(), min_size=len(lengths), max_size=len(lengths)))
     array, mask = np.array(lengths, dtype=np.int32), np.array(chosen, dtype=np.bool_)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sorting, "_BLOCK", data.draw(st.integers(1, 100)))
+        patch.setattr(csr, "_SORT_BLOCK", data.draw(st.integers(1, 100)))
         counts = count_lengths(array), count_lengths(array, mask)
     for count, of in zip(counts, (lengths, [x for x, c in zip(lengths, chosen, strict=True) if c]), strict=True):
         assert count.tolist() == [of.count(length) for length in range(max(of, default=0) + 1)]
@@ -117,7 +116,7 @@ def test_lengths_are_counted_block_by_block(lengths, data):
 def test_a_long_histogram_is_not_added_up_for_every_block(monkeypatch):
     blocks = []
     count = np.bincount
-    monkeypatch.setattr(sorting, "_BLOCK", 2)
+    monkeypatch.setattr(csr, "_SORT_BLOCK", 2)
     monkeypatch.setattr(np, "bincount", lambda block, *args, **options: blocks.append(block) or count(block))
     assert count_lengths(np.arange(1, 101, dtype=np.int32)).tolist() == [0, *[1] * 100]
     assert len(blocks) <= 7  # Each is as long as all before it.

@@ -14,7 +14,7 @@ from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.cost import linear_of_tokens, require_exact
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.metrics import measure
-from packer_cli.plan.core.sparsity import measure_sparsity
+from packer_cli.plan.core.segments import measure_sparsity
 from tests import naive
 from tests.plan.test_build import whole
 from tests.plan.test_sparsity import packs, plan_of

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer_cli.plan.core.sparsity import measure_sparsity
+from packer_cli.plan.core.segments import measure_sparsity
 from packer_cli.plan.core.types import Group, Packs, Pieces, Plan
 from tests import naive
 

@@ -18,13 +18,11 @@ from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.metrics import iteration_figures, measure
 from packer_cli.plan.core.types import FILLER, Pieces
 from packer_cli.plan.figures import baseline_of
-from packer_cli.report.charts.epochs import chart_of_epochs
+from packer_cli.report.charts.epochs import chart_of_epochs, chart_of_timeline, total_seconds
 from packer_cli.report.charts.frontier import Choice, chart_of_frontier
 from packer_cli.report.charts.lengths import chart_of_groups, chart_of_sources
-from packer_cli.report.charts.packs import chart_of_packs
+from packer_cli.report.charts.packs import chart_of_packs, chart_of_work
 from packer_cli.report.charts.series import chart_of_series
-from packer_cli.report.charts.timeline import chart_of_timeline, total_seconds
-from packer_cli.report.charts.work import chart_of_work
 from packer_cli.report.data import (
     draw_packs,
     evenly,
@@ -36,8 +34,8 @@ from packer_cli.report.data import (
 )
 from packer_cli.simulate.epoch import PARTS
 from packer_cli.simulate.figures import SimulateRules, Simulator
+from packer_cli.simulate.slots import epoch_times
 from packer_cli.simulate.timeline import timeline
-from packer_cli.simulate.times import epoch_times
 from tests.simulate.test_simulate import model
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from packer_cli.plan.strategies.free import run_freely
 from packer_cli.simulate.epoch import PARTS, simulate
+from packer_cli.simulate.slots import epoch_times
 from packer_cli.simulate.timeline import SCHEDULE, iterations_of_steps, timeline, trace_events
-from packer_cli.simulate.times import epoch_times
 from tests.simulate.test_simulate import model, plans, with_layout
 
 settings = {"pad_to": "row", "step_seconds": 1.5}

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from packer_cli.cli.outputs.base import Output
 from packer_cli.compare.savings import Savings
 from packer_cli.format.metrics import BaselineMetrics, Counts, GroupChoice, GroupMetrics, OverallMetrics, SampleCounts
-from packer_cli.plan.core.sparsity import Sparsity
+from packer_cli.plan.core.segments import Sparsity
 from packer_cli.simulate.figures import EpochFigures, GroupFigures, OverallFigures
 
 

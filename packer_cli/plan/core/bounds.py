@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.core.sorting import count_lengths
+from packer_cli.plan.core.csr import count_lengths
 
 
 def packs_lower_bound(lengths: NDArray[np.int32], capacity: int) -> int:

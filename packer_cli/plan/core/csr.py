@@ -1,4 +1,4 @@
-"""Packs as compressed arrays, offsets int64[p+1] into members int32[m], and their tokens and work."""
+"""Flat arrays: packs as offsets int64[p+1] into members int32[m], their tokens and work; counting sort by length."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from packer_cli.plan.core.segments import row_lengths
-from packer_cli.plan.core.types import Plan, as_ids, read_only
+from packer_cli.plan.core.types import Int64Array, Plan, as_ids, read_only
 
 ONE_EACH = np.empty(0, dtype=np.int32)
 """`to_number` where every move is of one sample."""
@@ -169,3 +169,48 @@ def _add_up(
             pack_work += length * length
         tokens[k] = pack_tokens
         work[k] = pack_work
+
+
+_SORT_BLOCK = 1 << 20
+
+
+def count_lengths(lengths: NDArray[np.int32], chosen: NDArray[np.bool_] | None = None) -> Int64Array:
+    """Histogram (int64[longest + 1]) of the lengths (int32[n]), or of the chosen ones (bool[n]). O(n + longest).
+
+    Counts in blocks, since numpy copies its input as int64. A block is at least as long as the histogram so far.
+    """
+    count = np.zeros(1, dtype=np.int64)
+    first = 0
+    while first < len(lengths):
+        stop = first + max(_SORT_BLOCK, len(count))
+        block = lengths[first:stop]
+        if chosen is not None:
+            block = block[chosen[first:stop]]
+        shorter, count = sorted((count, np.bincount(block)), key=len)
+        count[: len(shorter)] += shorter
+        first = stop
+    return count
+
+
+def argsort_descending(lengths: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Indices (int32[n]) of lengths (int32[n]) by decreasing length.
+
+    Ties keep their order. O(n + longest).
+    """
+    order = np.empty(len(lengths), dtype=np.int32)
+    argsort_into(lengths, np.zeros(int(lengths.max(initial=0)) + 2, dtype=np.int64), order)
+    return order
+
+
+@njit(cache=True)
+def argsort_into(lengths: NDArray[np.int32], place: NDArray[np.int64], order: NDArray[np.int32]) -> None:
+    """The kernel of `argsort_descending`. Writes to `order`; `place` is int64[longest + 2], initially zeros."""
+    longest = len(place) - 2
+    for i in range(len(lengths)):
+        place[longest - lengths[i] + 1] += 1
+    for i in range(1, longest + 2):
+        place[i] += place[i - 1]
+    for i in range(len(lengths)):
+        bucket = longest - lengths[i]
+        order[place[bucket]] = i
+        place[bucket] += 1

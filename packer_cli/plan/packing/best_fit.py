@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.core.sorting import count_lengths
+from packer_cli.plan.core.csr import count_lengths
 from packer_cli.plan.kernels.length_index import empty_index, index_add, index_ceiling, index_remove
 
 _NO_ROOMS = np.empty(0, dtype=np.int64)

@@ -8,8 +8,7 @@ random than `isf`'s.
 
 from __future__ import annotations
 
-from packer_cli.plan.core.csr import group_moves
-from packer_cli.plan.core.sorting import argsort_descending
+from packer_cli.plan.core.csr import argsort_descending, group_moves
 from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
 from packer_cli.plan.packing.best_fit import best_fit, runs_by_decreasing_length

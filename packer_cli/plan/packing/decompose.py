@@ -18,7 +18,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.core.sorting import argsort_descending
+from packer_cli.plan.core.csr import argsort_descending
 from packer_cli.plan.core.streams import rng_state, shuffled
 from packer_cli.plan.core.types import Int32Array, Int64Array, Pieces
 from packer_cli.plan.packing import bfd

@@ -11,8 +11,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.core.csr import group_moves
-from packer_cli.plan.core.sorting import argsort_descending
+from packer_cli.plan.core.csr import argsort_descending, group_moves
 from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
 from packer_cli.plan.packing.best_fit import runs_by_decreasing_length

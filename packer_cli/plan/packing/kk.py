@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from packer_cli.plan.core.bounds import packs_lower_bound
 from packer_cli.plan.core.cost import MOST_WORK
-from packer_cli.plan.core.csr import group_by_pack
-from packer_cli.plan.core.sorting import argsort_into
+from packer_cli.plan.core.csr import argsort_into, group_by_pack
 from packer_cli.plan.core.streams import rng_state, shuffled
 from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions, require_objective

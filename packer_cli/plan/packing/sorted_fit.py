@@ -8,7 +8,7 @@ alone in its pack.
 
 from __future__ import annotations
 
-from packer_cli.plan.core.sorting import argsort_descending
+from packer_cli.plan.core.csr import argsort_descending
 from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
 from packer_cli.plan.packing.next_fit import next_fit

@@ -19,7 +19,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.core.sorting import argsort_descending, count_lengths
+from packer_cli.plan.core.csr import argsort_descending, count_lengths
 from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.kernels.length_index import index_add, index_floor, index_remove, make_index
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions

@@ -1,4 +1,4 @@
-"""Predicted epochs side by side, and where the time of the GPUs goes."""
+"""Predicted epochs side by side, where the time of the GPUs goes, and what runs when in one step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from packer_cli.report.charts.base import LABELS, Chart, Spec, framed, legend_of, scale_of, short
 from packer_cli.simulate.epoch import PARTS
 from packer_cli.simulate.figures import OverallFigures
-from packer_cli.sizes import amount
+from packer_cli.simulate.timeline import Timeline
+from packer_cli.sizes import amount, counted
 
 _UNITS = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
 _LEAST = 5e-4
@@ -85,3 +86,91 @@ def chart_of_epochs(epochs: Mapping[str, OverallFigures], own: str, origin: str)
             for name, epoch in epochs.items()
         ),
     )
+
+
+_MOST_GPUS = 64
+
+
+def chart_of_timeline(line: Timeline, num_gpus: int, seconds: float, name: str, title: str, text: str) -> Chart:
+    """A bar for each event, as high as its replica has GPUs.
+
+    Args:
+        seconds: end of the axis, the same for all charts that are compared.
+    """
+    shown = min(num_gpus, _MOST_GPUS)
+    values = [
+        {"gpu": first, "end": min(first + gpus, shown), "from": short(start, 6), "to": short(start + taken, 6),
+         "part": LABELS[PARTS[part]], "iteration": iteration, "s": short(taken, 3)}
+        for part, start, taken, first, gpus, iteration in zip(
+            *(each.tolist() for each in (
+                line.part, line.start, line.seconds, line.first_gpu, line.num_gpus, line.iteration
+            )), strict=True,
+        )
+        if first < shown
+    ]  # fmt: skip
+    labels, ranges = legend_of(PARTS[part] for part in set(line.part.tolist()))
+    x = {"type": "quantitative", "scale": {"domain": [0, seconds], "nice": False}}
+    bars: Spec = {
+        "data": {"values": values},
+        "mark": {"type": "rect", "stroke": "var(--panel)", "strokeWidth": 0.3},
+        "encoding": {
+            "x": {"field": "from", **x, "axis": {"title": "seconds", "grid": False}},
+            "x2": {"field": "to"},
+            "y": {
+                "field": "gpu",
+                "type": "quantitative",
+                "scale": {"domain": [0, shown], "reverse": True, "nice": False},
+                "axis": {
+                    "title": "GPU",
+                    "grid": False,
+                    "values": list(range(0, shown, max(1, shown // 8))),
+                    "format": "d",
+                },
+            },
+            "y2": {"field": "end"},
+            "color": {"field": "part", "type": "nominal", **scale_of(labels, ranges)},
+            "tooltip": [
+                {"field": "part", "title": "GPUs are"},
+                {"field": "s", "title": "seconds"},
+                {"field": "iteration", "title": "iteration", "format": ",d"},
+                {"field": "gpu", "title": "from GPU"},
+            ],
+        },
+    }
+    starts: Spec = {
+        "data": {"values": [{"at": short(start, 6)} for start in line.iteration_start.tolist()]},
+        "mark": {"type": "rule", "stroke": "var(--ink)", "strokeWidth": 1},
+        "encoding": {"x": {"field": "at", **x}},
+    }
+    limit = f" The first {shown} of {num_gpus:,} GPUs." if shown < num_gpus else ""
+    return Chart(
+        name=name,
+        title=title,
+        text=text + limit,
+        spec=framed(210, bars, starts),
+        header=("iteration", "seconds", *labels),
+        rows=_rows(line, num_gpus),
+    )
+
+
+def total_seconds(line: Timeline) -> float:
+    """From the start of the first iteration to the end of the last."""
+    return float(line.iteration_start[-1] + line.iteration_seconds[-1] + line.tail_seconds[-1])
+
+
+def describe(line: Timeline, tokens: int) -> str:
+    """How long so many iterations with so many tokens take."""
+    num = counted(len(line.iterations), "iteration")
+    return f"{num}, short and long ones as in the epoch, with {tokens:,} tokens: {amount(total_seconds(line))} s."
+
+
+def _rows(line: Timeline, num_gpus: int) -> tuple[tuple[str, ...], ...]:
+    """Of each iteration, its seconds and the share of the GPUs' time that each part takes."""
+    parts = [number for number in range(len(PARTS)) if (line.part == number).any()]
+    rows = []
+    for place, number in enumerate(line.iterations.tolist()):
+        seconds = float(line.iteration_seconds[place] + line.tail_seconds[place])
+        own = line.iteration == number
+        taken = [float((line.seconds * line.num_gpus)[own & (line.part == part)].sum()) for part in parts]
+        rows.append((f"{number:,}", amount(seconds), *(f"{each / seconds / num_gpus:.1%}" for each in taken)))
+    return tuple(rows)

@@ -32,7 +32,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from packer_cli.plan.core.bounds import packs_lower_bound
-from packer_cli.plan.core.sorting import argsort_descending
+from packer_cli.plan.core.csr import argsort_descending
 from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.packing import bfd
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from packer_cli.plan.core.sorting import argsort_descending
+from packer_cli.plan.core.csr import argsort_descending
 from packer_cli.plan.core.types import Int32Array, Int64Array, as_ids
 from packer_cli.plan.kernels.balance import spread
 from packer_cli.plan.packing.ilp.solver import add_variable, dual_bound, make_solver

@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.core.sorting import argsort_descending
+from packer_cli.plan.core.csr import argsort_descending
 from packer_cli.plan.core.streams import next_below, rng_state
 from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.kernels.length_index import index_add, index_ceiling, index_floor, index_remove, make_index

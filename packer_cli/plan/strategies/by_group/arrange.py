@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.plan.core.csr import (
+    argsort_descending,
     copy_packs,
+    count_lengths,
     group_by_pack,
     ids_of,
     merge_packs,
@@ -21,7 +23,6 @@ from packer_cli.plan.core.csr import (
 from packer_cli.plan.core.groups import is_in_group
 from packer_cli.plan.core.schedule import GroupIterations, Iterations, deal, one_group_each
 from packer_cli.plan.core.segments import align_up, padded_lengths
-from packer_cli.plan.core.sorting import argsort_descending, count_lengths
 from packer_cli.plan.core.streams import Stream, rng_state
 from packer_cli.plan.core.types import Int32Array, Int64Array, Pieces, Plan, Schedule, as_ids
 from packer_cli.plan.kernels.balance import order_packs, spread

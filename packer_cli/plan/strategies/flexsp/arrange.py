@@ -19,11 +19,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from packer_cli.plan.core.csr import pack_tokens_and_work, select_packs
+from packer_cli.plan.core.csr import count_lengths, pack_tokens_and_work, select_packs
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.schedule import Iterations, round_up_rows
 from packer_cli.plan.core.segments import align_up, aligned_lengths
-from packer_cli.plan.core.sorting import count_lengths
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import FILLER, Int32Array, Int64Array, Packs, Pieces, Plan, Schedule
 from packer_cli.plan.strategies.assemble import GroupPacks, assemble, pack_sizes, scheduled, sizes_of_plan

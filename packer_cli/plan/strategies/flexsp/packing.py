@@ -17,11 +17,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.core.csr import ONE_EACH, group_by_pack, group_moves, ids_of
-from packer_cli.plan.core.sorting import count_lengths
+from packer_cli.plan.core.csr import ONE_EACH, count_lengths, group_by_pack, group_moves, ids_of
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import Int32Array, Int64Array, as_ids
-from packer_cli.plan.kernels.fill.by_length import pick_samples
+from packer_cli.plan.kernels.fill import pick_samples
 from packer_cli.plan.kernels.length_index import full_index, index_floor, index_remove
 from packer_cli.plan.packing.best_fit import best_fit_each
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
