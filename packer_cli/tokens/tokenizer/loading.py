@@ -260,4 +260,5 @@ NAMED: dict[str, tuple[str, ...]] = {
 
 def read_named(name: str) -> str:
     """The Jinja text of a name in `NAMED`."""
-    return (Path(__file__).parent / "jinja" / f"{name}.jinja").read_text(encoding="utf-8").removesuffix("\n")
+    path = Path(__file__).parents[1] / "templates" / "jinja" / f"{name}.jinja"
+    return path.read_text(encoding="utf-8").removesuffix("\n")
