@@ -92,6 +92,7 @@ _PARTS = {
     "communication": "communicate",
     "recompute": "repeat forward passes",
     "bubbles": "idle in pipeline bubbles",
+    "sync": "reducing gradients and gathering weights once a step",
     "constant": "pay the fixed price of a micro-batch",
 }
 """What GPUs do in each part of their time that strategies differ in."""

@@ -23,7 +23,7 @@ def parse_group(text: str) -> Group:
     """Read `CAPACITY[:SP_DEGREE[:CHECKPOINT_LAYERS]]`.
 
     >>> parse_group("128k:8")
-    Group(capacity=131072, sp_size=8, checkpoint_layers=0, align=1, cp_size=1, tp_size=1, pp_size=1)
+    Group(capacity=131072, sp_size=8, checkpoint_layers=0, align=1, cp_size=1, tp_size=1, pp_size=1, vpp_size=1)
     """
     names = ("capacity", "sp_size", "checkpoint_layers")
     parts = text.strip().split(":")
@@ -42,14 +42,14 @@ def parse_group(text: str) -> Group:
         raise ValueError(f"group {text!r}: {first['loc'][0]} {rule(first)}") from None
 
 
-_PARALLEL = {"cp": "context", "tp": "tensor", "pp": "pipeline"}
+_PARALLEL = ("cp", "tp", "pp", "vpp")
 
 
 def read_parallel(value: Any) -> Any:
     """Read `tp=8,cp=2,pp=4`, in any order, some left out.
 
     >>> read_parallel("tp=8,pp=4")
-    Layout(sp=1, cp=1, tp=8, pp=4)
+    Layout(sp=1, cp=1, tp=8, pp=4, vpp=1)
     """
     if not isinstance(value, str):
         return value
@@ -58,10 +58,12 @@ def read_parallel(value: Any) -> Any:
         name, equals, number = (part.strip() for part in word.partition("="))
         if name not in _PARALLEL or not equals or name in degrees or not re.fullmatch("[1-9][0-9]{0,4}", number):
             raise ValueError(
-                f"{value!r} is not a list of degrees such as tp=8,cp=2,pp=4: tp (tensor), cp (context) and pp "
-                "(pipeline), each once, at least 1; SP degrees stand in --groups"
+                f"{value!r} is not a list of degrees such as tp=8,cp=2,pp=4: tp (tensor), cp (context), pp "
+                "(pipeline) and vpp (parts of a stage), each once, at least 1; SP degrees stand in --groups"
             )
         degrees[name] = int(number)
+    if degrees.get("vpp", 1) > 1 and degrees.get("pp", 1) == 1:
+        raise ValueError(f"{value!r}: vpp divides the stages of a pipeline; give pp, too")
     return Layout(**degrees)
 
 
@@ -77,7 +79,8 @@ def with_parallel(groups: Sequence[Group], parallel: Layout) -> tuple[Group, ...
         if parallel != ONE_GPU and own not in (ONE_GPU, parallel):
             raise ValueError(f"group {group} has degrees of its own ({own}), other than those of --parallel; give one")
         if parallel != ONE_GPU:
-            group = replace(group, cp_size=parallel.cp, tp_size=parallel.tp, pp_size=parallel.pp)
+            sizes = {**parallel.sizes, "sp_size": group.sp_size, "vpp_size": parallel.vpp}
+            group = replace(group, **sizes)
         if group.sp_size > 1 and group.cp_size > 1:
             raise ValueError(
                 f"group {group} has SP degree {group.sp_size} and CP degree {group.cp_size}; rows are shared in one "

@@ -280,7 +280,7 @@ class PlannedConfig(PlanConfig):
         """JSON values of all that decides a plan; what groups were chosen with does not."""
         left_out = {*AutoGroupsConfig.model_fields, *self.planner.ignores, "align"}
         left_out |= set() if self.packages else {"packages"}
-        return self.model_dump(mode="json", exclude=left_out)
+        return {**self.model_dump(mode="json", exclude=left_out), "groups": [group.values for group in self.groups]}
 
     def as_given(self, **others: Any) -> PlanConfig:
         """The options that a user would give for this plan, with others: those at their strategy's default are not."""

@@ -37,6 +37,10 @@ class Assumptions:
     """Seconds of an all-to-all in addition to the transfer of its bytes."""
     exposed_gather: float = 0.5
     """Share of FSDP's all-gathers and reduce-scatter that computation does not hide."""
+    exposed_sync: float = 0.5
+    """The same of a step's gradients and weights, where no micro-batch gathers any (DDP, ZeRO-1)."""
+    gradient_bytes: float = 4.0
+    """Of a gradient there: float32 as in Megatron; 2 for bfloat16."""
     state_bytes: float = 16.0
     """Bytes per parameter of weights, gradients and Adam, sharded over all GPUs (ZeRO, arXiv 1910.02054, sec. 3.1)."""
     memory_reserve: float = 0.1
@@ -52,8 +56,15 @@ class Assumptions:
                 raise ConfigError(f"{field.name} must be above 0 and at most 1, got {value}")
             if field.name == "memory_reserve" and not 0 <= value < 1:
                 raise ConfigError(f"memory_reserve must be from 0 to below 1, got {value}")
-            if field.name in ("exposed_gather", "state_bytes", "collective_latency") and not value >= 0:
+            if field.name in _AT_LEAST_0 and not value >= 0:
                 raise ConfigError(f"{field.name} must be at least 0, got {value}")
+
+    def sync_bytes(self, shape: ModelShape) -> float:
+        """See `ModelParallelCost.sync_bytes`."""
+        return self.exposed_sync * (self.gradient_bytes + shape.dtype_bytes)
+
+
+_AT_LEAST_0 = ("exposed_gather", "exposed_sync", "gradient_bytes", "state_bytes", "collective_latency")
 
 
 def analytic_model(
@@ -105,6 +116,7 @@ def _cost(shape: ModelShape, gpu: Gpu, num_gpus: int, assumed: Assumptions) -> C
     return CostModel(
         quadratic=quadratic / (peak * assumed.attention_efficiency),
         linear=linear / (peak * assumed.gemm_efficiency),
+        head=3 * 2 * shape.vocabulary_size * shape.hidden_size / (peak * assumed.gemm_efficiency),
         constant=_gather_seconds(shape, gpu, num_gpus, assumed) * assumed.exposed_gather,
         num_layers=shape.num_layers,
         send={
@@ -115,8 +127,9 @@ def _cost(shape: ModelShape, gpu: Gpu, num_gpus: int, assumed: Assumptions) -> C
             if degree > 1
         },
         send_constant=8 * shape.num_layers * assumed.collective_latency,
-        model_parallel=model_parallel_cost(
-            shape, gpu, num_gpus, assumed.bandwidth_efficiency, assumed.collective_latency
+        model_parallel=replace(
+            model_parallel_cost(shape, gpu, num_gpus, assumed.bandwidth_efficiency, assumed.collective_latency),
+            sync_bytes=assumed.sync_bytes(shape),
         ),
     )
 
@@ -202,6 +215,8 @@ def _memory(shape: ModelShape, gpu: Gpu, num_gpus: int, assumed: Assumptions) ->
         embedding_parameters=shape.embedding_parameters,
         end_parameters=shape.vocabulary_size * shape.hidden_size,
         num_gpus=num_gpus,
+        gradient_bytes=assumed.gradient_bytes,
+        head_layers=shape.head_layers,
     )
 
 

@@ -9,7 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from packer_cli.cost.analytic import Gpu, activation_bytes, model_parallel_cost, send_seconds, ulysses_bytes
+from packer_cli.cost.analytic import (
+    Assumptions,
+    Gpu,
+    activation_bytes,
+    model_parallel_cost,
+    send_seconds,
+    ulysses_bytes,
+)
 from packer_cli.cost.fit_cost import CostFit, add_degrees, fit_cost, solve_nonnegative, standard_errors
 from packer_cli.cost.models import GpuModel, MemoryModel
 from packer_cli.cost.profile import Fit, Profile
@@ -41,7 +48,10 @@ def measured_model(profile: Profile) -> GpuModel:
         model = add_degrees(model, given)
         of_parallel = model_parallel_cost(shape, gpu, profile.num_gpus, 1.0, constant=model.constant)
         network = _number(profile, "network_bandwidth", 0.0)
-        model = replace(model, model_parallel=replace(of_parallel, network_bandwidth=network))
+        synced = _assumptions(profile).sync_bytes(shape)
+        model = replace(model, model_parallel=replace(of_parallel, network_bandwidth=network, sync_bytes=synced))
+    if shape:
+        model = replace(model, head=model.linear * shape.head_layers / (shape.head_layers + shape.num_layers))
     origin = {
         "source": "profile",
         "model": dict(profile.model),
@@ -97,6 +107,16 @@ def _given_links(profile: Profile) -> Gpu | None:
         name=profile.gpu, flops=1.0, memory_bytes=1.0, node_bandwidth=bandwidth,
         network_bandwidth=network or bandwidth, gpus_per_node=int(_number(profile, "gpus_per_node", 8)),
     )  # fmt: skip
+
+
+def _assumptions(profile: Profile) -> Assumptions:
+    """What cannot be measured on one node, by the profile's own values or ours."""
+    usual = Assumptions()
+    return replace(
+        usual,
+        exposed_sync=_number(profile, "exposed_sync", usual.exposed_sync),
+        gradient_bytes=_number(profile, "gradient_bytes", usual.gradient_bytes),
+    )
 
 
 def _send_seconds(profile: Profile, shape: ModelShape, gpu: Gpu) -> dict[int, float]:
@@ -185,6 +205,8 @@ def fit_memory(profile: Profile, shape: ModelShape | None, added: float = 0.0) -
         embedding_parameters=shape.embedding_parameters if shape else 0.0,
         end_parameters=shape.vocabulary_size * shape.hidden_size if shape else 0.0,
         num_gpus=profile.num_gpus,
+        gradient_bytes=_assumptions(profile).gradient_bytes,
+        head_layers=shape.head_layers if shape else 0.0,
     )
     names = {"constant": "constant", "token": "per_token", "kept_layer": "per_layer_token"}
     errors = standard_errors(matrix / weights[:, None], residuals)

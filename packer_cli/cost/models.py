@@ -8,13 +8,15 @@ in tokens and layers, as in HBP's algorithm 4.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from packer_cli.cost.stages import Stage, kinds_of_stages, stage_layers
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import ONE_GPU, Layout
 
@@ -27,8 +29,12 @@ class CostModel:
     """Seconds per unit of attention work (token^2), on one GPU without checkpointed layers: a."""
     linear: float
     """Seconds per token, likewise: b."""
+    head: float = 0.0
+    """Of these, the LM head's, which the last stage of a pipeline runs."""
     constant: float = 0.0
-    """Seconds per micro-batch, whatever its contents: c."""
+    """Seconds per micro-batch, whatever its contents: c. FSDP's gathering of weights is a part of it."""
+    gathers: bool = True
+    """Whether weights are gathered in every micro-batch where TP and PP are 1 (FSDP, ZeRO-3)."""
     num_layers: int
     """Decoder layers of the model."""
     recompute: float = 1 / 3
@@ -42,54 +48,86 @@ class CostModel:
     model_parallel: ModelParallelCost | None = None
     """What tensor, context and pipeline parallelism take; None if it is not known."""
 
+    @property
+    def head_layers(self) -> float:
+        """Layers that take as long as the LM head, attention aside."""
+        per_layer = (self.linear - self.head) / self.num_layers
+        return self.head / per_layer if per_layer > 0 else 0.0
+
+    def stages(self, layout: Layout) -> tuple[Stage, ...]:
+        """The stages of the layout of which one is the slowest."""
+        return kinds_of_stages(self.num_layers, self.head_layers, layout.pp)
+
     def computing(
-        self, work: ArrayLike, tokens: ArrayLike, layout: Layout = ONE_GPU, checkpoint_layers: int = 0
+        self,
+        work: ArrayLike,
+        tokens: ArrayLike,
+        layout: Layout = ONE_GPU,
+        checkpoint_layers: int = 0,
+        stage: Stage | None = None,
     ) -> NDArray[np.float64]:
-        """Seconds on one pipeline stage without communication (float64); arrays are broadcast.
+        """Seconds on a pipeline stage without communication (float64); arrays are broadcast.
 
         Args:
             work: attention work, sum of s^2 over the samples.
             tokens: sum of s; padding counts as a sample of its own.
+            stage: of the layout; None for the slowest.
         """
-        one_gpu = self.quadratic * np.asarray(work, dtype=np.float64) + self.linear * np.asarray(tokens, np.float64)
+        if stage is None:
+            return self._slowest(partial(self.computing, work, tokens, layout, checkpoint_layers), layout)
+        tokens = np.asarray(tokens, dtype=np.float64)
+        layers = self.quadratic * np.asarray(work, dtype=np.float64) + (self.linear - self.head) * tokens
+        one_gpu = stage.share * layers + (self.head * tokens if stage.has_head else 0.0)
         again = 1 + self.recompute * checkpoint_layers / self.num_layers
-        return one_gpu / layout.num_gpus * again + self.constant_of(layout)
+        return one_gpu / layout.stage_gpus * again + self.constant_of(layout)
 
     def constant_of(self, layout: Layout) -> float:
         """Seconds of every micro-batch on a stage, whatever its contents, without communication."""
-        gathers_weights = layout.tp == layout.pp == 1
+        gathers_weights = self.gathers and layout.tp == layout.pp == 1
         return self.constant if gathers_weights or self.model_parallel is None else self.model_parallel.constant
 
     def communication(
-        self, tokens: ArrayLike, layout: Layout = ONE_GPU, checkpoint_layers: int = 0
+        self, tokens: ArrayLike, layout: Layout = ONE_GPU, checkpoint_layers: int = 0, stage: Stage | None = None
     ) -> NDArray[np.float64]:
-        """Seconds of communication on one pipeline stage; 0 for a replica of one GPU.
+        """Seconds of communication on a pipeline stage; 0 for a replica of one GPU.
 
         Raises:
             ConfigError: the model does not know a degree, see `require_known`.
         """
+        if stage is None:
+            return self._slowest(partial(self.communication, tokens, layout, checkpoint_layers), layout)
         tokens = np.asarray(tokens, dtype=np.float64)
         repeated = checkpoint_layers / self.num_layers
         again = 1 + self.resend * repeated
         per_token, once = 0.0, 0.0
         if layout.sp > 1:
-            once = self.send_constant / layout.pp
-            per_token = self.send[layout.sp] * again / layout.pp
+            once = self.send_constant * stage.share
+            per_token = self.send[layout.sp] * again * stage.share
         if layout != Layout(sp=layout.sp):
             self.require_known(layout)
             assert self.model_parallel is not None
             if layout.sp > 1 and layout.tp > 1:
-                per_token = self.model_parallel.all_to_all(layout) * again / layout.pp
-            per_token += self.model_parallel.seconds_per_token(layout, repeated)
-            once += self.model_parallel.seconds_per_micro_batch(layout)
+                per_token = self.model_parallel.all_to_all(layout) * again * stage.share
+            per_token += self.model_parallel.seconds_per_token(layout, repeated, stage)
+            once += self.model_parallel.seconds_per_micro_batch(layout, stage)
         return per_token * tokens + once
 
     def seconds(
-        self, work: ArrayLike, tokens: ArrayLike, layout: Layout = ONE_GPU, checkpoint_layers: int = 0
+        self,
+        work: ArrayLike,
+        tokens: ArrayLike,
+        layout: Layout = ONE_GPU,
+        checkpoint_layers: int = 0,
+        stage: Stage | None = None,
     ) -> NDArray[np.float64]:
-        """Seconds of computing and communication together, on one pipeline stage."""
-        computing = self.computing(work, tokens, layout, checkpoint_layers)
-        return computing + self.communication(tokens, layout, checkpoint_layers)
+        """Seconds of computing and communication together; arguments as of `computing`."""
+        if stage is None:
+            return self._slowest(partial(self.seconds, work, tokens, layout, checkpoint_layers), layout)
+        computing = self.computing(work, tokens, layout, checkpoint_layers, stage)
+        return computing + self.communication(tokens, layout, checkpoint_layers, stage)
+
+    def _slowest(self, seconds: Callable[[Stage], NDArray[np.float64]], layout: Layout) -> NDArray[np.float64]:
+        return np.asarray(np.maximum.reduce([seconds(stage) for stage in self.stages(layout)]))
 
     def require_known(self, layout: Layout) -> None:
         """Raise ConfigError if the model does not know a degree; the message names it."""
@@ -146,9 +184,11 @@ class ModelParallelCost:
     """Seconds of a collective in addition to the transfer of its bytes."""
     constant: float = 0.0
     """Seconds of a micro-batch on a stage, whatever its contents. No weights are gathered (ZeRO-1)."""
+    sync_bytes: float = 0.0
+    """Bytes that a step reduces and gathers a parameter where micro-batches gather none, and nothing hides."""
 
-    def seconds_per_token(self, layout: Layout, repeated: float) -> float:
-        """Seconds per token of a row on one stage, for TP, CP and PP together.
+    def seconds_per_token(self, layout: Layout, repeated: float, stage: Stage) -> float:
+        """Seconds per token of a row on a stage, for TP, CP and PP together.
 
         Tensor parallelism, with activations divided by tokens between the blocks: a layer has an all-gather and a
         reduce-scatter around attention and around the FFN, forward and backward, eight in all (Korthikanti et al.,
@@ -160,7 +200,7 @@ class ModelParallelCost:
         Args:
             repeated: share of the layers that are checkpointed.
         """
-        layers = self.num_layers / layout.pp
+        layers = self.num_layers * stage.share
         tp = cp = pp = 0.0
         if layout.tp > 1:
             moved = (8 + 4 * repeated) * self.hidden_bytes / layout.row_ranks * (layout.tp - 1) / layout.tp
@@ -174,10 +214,10 @@ class ModelParallelCost:
             pp = moved / (self.node_bandwidth if is_in_node else min(self.node_bandwidth, self.network_bandwidth))
         return tp + cp + pp
 
-    def seconds_per_micro_batch(self, layout: Layout) -> float:
-        """Seconds of a micro-batch on one stage for starting the collectives of TP and CP."""
+    def seconds_per_micro_batch(self, layout: Layout, stage: Stage) -> float:
+        """Seconds of a micro-batch on a stage for starting the collectives of TP and CP."""
         per_layer = 8 * (layout.tp > 1) + 3 * (layout.cp > 1)
-        return self.latency * per_layer * self.num_layers / layout.pp
+        return self.latency * per_layer * self.num_layers * stage.share
 
     def all_to_all(self, layout: Layout) -> float:
         """Seconds per token of Ulysses' all-to-alls over all layers, where tensor parallelism divides the heads."""
@@ -186,10 +226,31 @@ class ModelParallelCost:
         near, far = in_node - 1, layout.sp - in_node
         return max(near * per_peer / self.node_bandwidth, far * per_peer / self.network_bandwidth)
 
+    def sync_seconds(self, layout: Layout, num_gpus: int, parameters: float) -> float:
+        """Seconds of a step in which replicas reduce gradients and gather weights, each rank its part of them.
+
+        The ring has all GPUs that hold the same weights; SP and CP ranks do.
+
+        Args:
+            num_gpus: that train.
+            parameters: of one GPU.
+        """
+        size = num_gpus / (layout.tp * layout.pp)
+        if size <= 1:
+            return 0.0
+        if layout.num_gpus <= self.gpus_per_node:
+            in_node = self.gpus_per_node // layout.num_gpus * layout.row_ranks
+        else:
+            in_node = self._in_node(layout.row_ranks, layout.tp)
+        return self.sync_bytes * parameters * (size - 1) / size / self._of_ring(size, in_node)
+
     def _bandwidth(self, size: int, stride: int) -> float:
-        """Bytes/s of a ring of `size` GPUs, `stride` apart; it uses the ports of all its GPUs in a node at once."""
-        in_node = self._in_node(size, stride)
-        if in_node == size:
+        """Bytes/s of a ring of `size` GPUs, `stride` apart."""
+        return self._of_ring(size, self._in_node(size, stride))
+
+    def _of_ring(self, size: float, in_node: int) -> float:
+        """Bytes/s of a ring, which uses the ports of all its GPUs in a node at once."""
+        if in_node >= size or not self.network_bandwidth:
             return self.node_bandwidth
         return min(self.node_bandwidth, in_node * self.network_bandwidth)
 
@@ -221,10 +282,17 @@ class MemoryModel:
     """Those of one of the two, which the first or the last stage of a pipeline holds."""
     num_gpus: int = 1
     """GPUs that train."""
+    gathers: bool = True
+    """Whether weights are gathered in every micro-batch where TP and PP are 1 (FSDP, ZeRO-3)."""
+    gradient_bytes: float = 4.0
+    """Of a gradient, where they are not shared."""
+    head_layers: float = 0.0
+    """Layers that take as long as the LM head; they decide how layers are divided into stages."""
 
     def constant_of(self, layout: Layout) -> float:
-        """Bytes of weights, gradients and optimizer on a GPU: FSDP's, or with TP or PP those of ZeRO-1."""
-        return self.constant if layout.tp == layout.pp == 1 else self.zero1_bytes(layout)
+        """Bytes of weights, gradients and optimizer on a GPU: FSDP's, or those of ZeRO-1."""
+        is_shared = (self.gathers or not self.num_parameters) and layout.tp == layout.pp == 1
+        return self.constant if is_shared else self.zero1_bytes(layout)
 
     def zero1_bytes(self, layout: Layout) -> float:
         """Bytes of weights, gradients and optimizer on a GPU, where only the optimizer's states are shared.
@@ -232,19 +300,31 @@ class MemoryModel:
         A GPU holds its part of the weights (bfloat16) and gradients (float32), and the data-parallel ranks share its
         optimizer states: Megatron's distributed optimizer, ZeRO-1. The stage with the most weights counts.
         """
-        ends = self.embedding_parameters if layout.pp == 1 else self.end_parameters
-        own = ((self.num_parameters - self.embedding_parameters) / layout.pp + ends) / layout.tp
-        return own * (_WEIGHT_BYTES + _OPTIMIZER_BYTES * layout.tp * layout.pp / self.num_gpus)
+        shared = _OPTIMIZER_BYTES * layout.tp * layout.pp / self.num_gpus
+        return self.own_parameters(layout) * (_WEIGHT_BYTES + self.gradient_bytes + shared)
+
+    def own_parameters(self, layout: Layout) -> float:
+        """Weights on a GPU where they are not shared, of the stage with the most."""
+        if layout.pp == 1:
+            return self.num_parameters / layout.tp
+        of_layers = (self.num_parameters - self.embedding_parameters) / self.num_layers
+        first, *inner, last = (number * of_layers for number in self._stages(layout))
+        return max(first + self.end_parameters, *inner, last + self.end_parameters) / layout.tp
+
+    def _stages(self, layout: Layout) -> tuple[int, ...]:
+        return stage_layers(self.num_layers, self.head_layers, layout.pp)
 
     def bytes(self, tokens: float, layout: Layout = ONE_GPU, checkpoint_layers: int = 0) -> float:
         """Bytes per GPU for a row of `tokens` tokens on a replica.
 
-        On a pipeline, the first stage holds as many micro-batches as there are stages, each in its part of the layers
-        (1F1B), and the last one holds one, and the logits.
+        On a pipeline, stage s of P holds P - s micro-batches at once, each in its part of the layers (1F1B); where
+        it takes v parts in turns, `2 (P - s - 1) + (v - 1) P + 1` of its parts (Megatron's interleaved schedule). The
+        last has the logits, too.
         """
         kept = (self.num_layers - checkpoint_layers) * self.per_layer_token
-        layers = kept + checkpoint_layers * self.per_checkpointed_token
-        per_token = max(layers / layout.pp + self.per_token, layers + self._inside(layout))
+        of_layer = (kept + checkpoint_layers * self.per_checkpointed_token) / self.num_layers
+        held = [number * of_layer * _in_flight(layout, s) for s, number in enumerate(self._stages(layout))]
+        per_token = max(held[-1] + self.per_token, max(held) + self._inside(layout))
         return self.constant_of(layout) + tokens / layout.stage_gpus * per_token
 
     def _inside(self, layout: Layout) -> float:
@@ -272,8 +352,14 @@ class MemoryModel:
         return int(min(free / per_token, 2**31 - 1)) if per_token > 0 else (2**31 - 1) * (free > 0)
 
 
-_WEIGHT_BYTES = 2 + 4
-"""A parameter's bfloat16 weight and float32 gradient."""
+def _in_flight(layout: Layout, stage: int) -> float:
+    """Micro-batches of which a stage holds the activations at once."""
+    after = layout.pp - stage - 1
+    return after + 1 if layout.vpp == 1 else (2 * after + (layout.vpp - 1) * layout.pp + 1) / layout.vpp
+
+
+_WEIGHT_BYTES = 2
+"""A parameter's bfloat16 weight."""
 _OPTIMIZER_BYTES = 12
 """A parameter's float32 copy and Adam's two moments."""
 
@@ -290,6 +376,18 @@ class GpuModel:
     """Allowed SP degrees, increasing from 1; Ulysses distributes the heads, so they divide the number of heads."""
     origin: Mapping[str, Any]
     """JSON values for people and headers: the model, the GPU, and the assumptions or the profile."""
+
+    def without_gathers(self) -> GpuModel:
+        """The same where replicas hold their weights (DDP, ZeRO-1), whose number of micro-batches is their own."""
+        cost, memory = replace(self.cost, gathers=False), replace(self.memory, gathers=False)
+        return replace(self, cost=cost, memory=memory)
+
+    def sync_seconds(self, layout: Layout) -> float:
+        """Seconds of a step for gradients and weights of such replicas; 0 where micro-batches gather the weights."""
+        parallel = self.cost.model_parallel
+        if parallel is None or (self.cost.gathers and layout.tp == layout.pp == 1):
+            return 0.0
+        return parallel.sync_seconds(layout, self.num_gpus, self.memory.own_parameters(layout))
 
     def layouts(self, num_gpus: int, parallel: Layout = ONE_GPU) -> list[Layout]:
         """The layouts, by rising SP degree, into which replicas can divide `num_gpus` GPUs.

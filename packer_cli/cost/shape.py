@@ -136,6 +136,11 @@ class ModelShape:
         return self.num_layers * self.layer_parameters[0] + self.embedding_parameters
 
     @property
+    def head_layers(self) -> float:
+        """Layers that a token computes as much in as in the LM head, attention's scores aside."""
+        return self.vocabulary_size * self.hidden_size / self.layer_parameters[1]
+
+    @property
     def dtype_bytes(self) -> int:
         """Bytes of a number of the computation."""
         return DTYPE_BYTES[self.dtype]

@@ -87,6 +87,8 @@ class GroupInfo:
     """Tensor-parallel degree."""
     pp_size: int = 1
     """Pipeline stages."""
+    vpp_size: int | None = None
+    """Parts of each stage that take turns; None for undivided stages."""
     checkpoint_layers: int
     align: int = 1
     """Each sample counts at its length rounded up to a multiple of this."""

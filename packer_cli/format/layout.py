@@ -14,6 +14,10 @@ class Place(NamedTuple):
     tp_rank: int
 
 
+DEGREES = ("sp", "cp", "tp", "pp")
+"""Fields of `Layout` that are degrees."""
+
+
 class Layout(NamedTuple):
     """The degrees of a replica. GPUs are numbered with tensor parallelism innermost and pipeline stages outermost."""
 
@@ -25,6 +29,8 @@ class Layout(NamedTuple):
     """Tensor parallelism."""
     pp: int = 1
     """Pipeline stages."""
+    vpp: int = 1
+    """Parts of each stage, which take turns (interleaved 1F1B). No degree: it moves no token to another GPU."""
 
     @property
     def num_gpus(self) -> int:
@@ -60,7 +66,7 @@ class Layout(NamedTuple):
     @property
     def sizes(self) -> dict[str, int]:
         """The degrees by the names that groups and manifests give them: `sp_size`, `cp_size`, `tp_size`, `pp_size`."""
-        return {f"{name}_size": size for name, size in zip(self._fields, self, strict=True)}
+        return {f"{name}_size": size for name, size in zip(DEGREES, self[:4], strict=True)}
 
     @property
     def place_sizes(self) -> tuple[int, int, int, int]:
@@ -100,7 +106,7 @@ class Layout(NamedTuple):
         >>> str(Layout(sp=8)), str(Layout(cp=2, tp=8, pp=4))
         ('sp8', 'sp1-cp2-tp8-pp4')
         """
-        more = [f"{name}{size}" for name, size in zip(self._fields[1:], self[1:], strict=True) if size > 1]
+        more = [f"{name}{size}" for name, size in zip(DEGREES[1:], self[1:4], strict=True) if size > 1]
         return "-".join([f"sp{self.sp}", *more])
 
 

@@ -52,7 +52,7 @@ def make_manifest(
         groups.append(
             GroupInfo(
                 name=group.name(g),
-                **vars(group),
+                **group.values,
                 num_packs=int(own.sum()),
                 num_samples=int(num_samples[own].sum()),
                 most_samples=int(num_samples[own].max(initial=0)),

@@ -70,7 +70,7 @@ def write_plan(path: Path, plan: Plan, piece_loss: PieceLoss, header: PlanHeader
         "plan_version": PLAN_VERSION,
         "num_gpus": plan.num_gpus,
         "lockstep": plan.lockstep,
-        "groups": [vars(group) for group in plan.groups],
+        "groups": [group.values for group in plan.groups],
         "fingerprint": header.fingerprint,
         "store": header.store,
         "store_fingerprint": header.store_fingerprint,

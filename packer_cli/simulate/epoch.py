@@ -12,7 +12,7 @@ from packer_cli.cost.models import GpuModel
 from packer_cli.plan.core.types import Int64Array, Plan, Schedule
 from packer_cli.simulate.slots import EpochTimes, GroupLayers, PadTo, epoch_times, index_sums
 
-PARTS = ("compute", "recompute", "communication", "padding", "waiting", "constant", "bubbles", "steps")
+PARTS = ("compute", "recompute", "communication", "padding", "waiting", "constant", "bubbles", "sync", "steps")
 """How a GPU spends its time: the columns of `Simulation.gpu_seconds`."""
 _DAY = 86_400.0
 
@@ -24,7 +24,7 @@ class Simulation:
     iteration_seconds: NDArray[np.float64]
     """float64[i]: time of each iteration on one pipeline stage, until its slowest replica is done."""
     step_seconds: NDArray[np.float64]
-    """float64[s]: time of each step: iterations, pipeline bubbles and the fixed seconds of a step."""
+    """float64[s]: time of each step: iterations, pipeline bubbles, sync and the fixed seconds of a step."""
     gpu_seconds: NDArray[np.float64]
     """float64[g, parts]: time of all GPUs together, by group and by `PARTS`; the sum is `seconds * num_gpus`."""
     group_tokens: Int64Array
@@ -75,16 +75,16 @@ def simulate(
     """Predict an epoch of the plan.
 
     An iteration takes as long as its slowest replica: its GPUs run their slots, which compute and communicate, and
-    then wait for the others. On a pipeline of P stages, micro-batches of T_1..T_v seconds a stage take
-    `sum T_j + (P - 1) max T_j`: Hydraulis' `sum + (P - 1) max` (arXiv 2412.07894, stage 1), and for equal ones its
-    `(max cost + c) (P - 1 + v)` (stage 2). Where all GPUs run in lockstep these are the iterations of a step; else
-    the slots of a replica in an iteration.
+    then wait for the others. A pipeline runs its micro-batches in their order by 1F1B, see `plan.kernels.pipeline`.
+    Where all GPUs run in lockstep these are the iterations of a step; else the slots of a replica in an iteration.
+    Where no micro-batch gathers weights (TP, PP, `lockstep` 1), a step ends with gradients and weights.
 
-    Price: O(pieces + slots).
+    Price: O(pieces + slots), times the stages.
 
     Args:
         pad_to: what the loader pads rows to.
-        step_seconds: fixed seconds of each optimizer step (gradient sync, optimizer), which `model` does not predict.
+        step_seconds: fixed seconds of each optimizer step (the optimizer, checkpoints), which `model` does not
+            predict.
 
     Raises:
         ConfigError: the plan has a degree that the model does not know.
@@ -136,6 +136,7 @@ def _split(plan: Plan, schedule: Schedule, times: EpochTimes) -> NDArray[np.floa
         "waiting": of_replicas(replicas.waiting),
         "constant": of_slots(slots.constant),
         "bubbles": of_steps(times.bubbles) + of_replicas(replicas.bubbles),
+        "sync": of_steps(times.sync),
         "steps": of_steps(np.full(len(longest), times.step_extra)),
     }
     return np.stack([parts[name] for name in PARTS], axis=1)

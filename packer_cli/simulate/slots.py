@@ -18,6 +18,7 @@ from packer_cli.plan.core.segments import row_lengths
 from packer_cli.plan.core.sharding import cp_imbalance
 from packer_cli.plan.core.types import FILLER, Int32Array, Int64Array, Plan, Schedule
 from packer_cli.plan.core.windows import windowed_work
+from packer_cli.plan.kernels.pipeline import pipeline_seconds
 
 PadTo = Literal["multiple", "row", "capacity"]
 """The loader's `pad_to`: to a multiple of the SP degree, the iteration's row length, or the group's capacity."""
@@ -37,6 +38,8 @@ class SlotSeconds:
     """All of the above, for padding, that which aligns samples included."""
     constant: NDArray[np.float64]
     """What does not depend on a micro-batch's contents."""
+    forward: NDArray[np.float64]
+    """float64[k]: share of the forward pass in them."""
     group: Int64Array
     """int64[k]: the slot's group."""
     tokens: Int64Array
@@ -85,25 +88,30 @@ def slot_seconds(
     # A micro-batch takes as long as its busiest CP rank.
     waiting = work * (np.append(cp_imbalance(plan), 1.0)[schedule.slot_pack] - 1)
     work, row_work = work + waiting, row_work + waiting
-    compute, recompute, communication, of_padding = np.zeros((4, len(tokens)))
+    compute, recompute, communication, of_padding, forward = np.zeros((5, len(tokens)))
     cost = model.cost
     constant = np.array([cost.constant_of(each.layout) for each in plan.groups])[group]
     for g in np.unique(group).tolist():
         those = group == g
         layout, num_layers = plan.groups[g].layout, checkpoint_layers[g]
-        of = (work[those], tokens[those], layout)
-        once, again = cost.computing(*of), cost.computing(*of, num_layers)
-        compute[those] = once - constant[those]
-        recompute[those] = again - once
-        communication[those] = cost.communication(tokens[those], layout, num_layers)
-        whole = cost.seconds(row_work[those], row_tokens[those], layout, num_layers)
-        of_padding[those] = whole - again - communication[those]
+        of_stages = []
+        for stage in cost.stages(layout):
+            of = (work[those], tokens[those], layout)
+            once, again = cost.computing(*of, 0, stage), cost.computing(*of, num_layers, stage)
+            sent = cost.communication(tokens[those], layout, num_layers, stage)
+            whole = cost.seconds(row_work[those], row_tokens[those], layout, num_layers, stage)
+            of_stages.append((once - constant[those], again - once, sent, whole - again - sent, whole))
+        slowest = np.argmax([whole for *_, whole in of_stages], axis=0)
+        found = np.choose(slowest, [np.stack(each) for each in of_stages])
+        compute[those], recompute[those], communication[those], of_padding[those], _ = found
+        forward[those] = 1 / (3 + 3 * cost.recompute * num_layers / cost.num_layers)
     return SlotSeconds(
         compute=compute,
         recompute=recompute,
         communication=communication,
         padding=of_padding,
         constant=constant,
+        forward=forward,
         group=group,
         tokens=tokens,
     )
@@ -204,10 +212,12 @@ class EpochTimes:
     """int64[s]: the longest iteration of each step."""
     bubbles: NDArray[np.float64]
     """float64[s]: of the pipeline that all GPUs share where they run in lockstep, once a step."""
+    sync: NDArray[np.float64]
+    """float64[s]: gradients reduced and weights gathered, where micro-batches gather none."""
     step_extra: float
     """Fixed seconds of each step."""
     steps: NDArray[np.float64]
-    """float64[s]: iterations, `bubbles` and `step_extra`."""
+    """float64[s]: iterations, `bubbles`, `sync` and `step_extra`."""
     layers: tuple[GroupLayers, ...]
     """The checkpointed layers assumed for each group."""
 
@@ -215,40 +225,58 @@ class EpochTimes:
 def epoch_times(plan: Plan, model: GpuModel, *, pad_to: PadTo, step_seconds: float, epoch: int = 0) -> EpochTimes:
     """Predict the times of an epoch; arguments, errors and price as of `simulate.epoch.simulate`."""
     schedule = plan.epochs[epoch]
+    if plan.lockstep == 1:
+        model = model.without_gathers()
     layers = tuple(choose_layers(group, model.memory) for group in plan.groups)
     slots = slot_seconds(plan, schedule, model, [each.layers for each in layers], pad_to)
-    stages = np.array([group.pp_size for group in plan.groups], dtype=np.float64)[schedule.slot_group]
-    first, seconds, own = _replicas(schedule, slots.total, stages - 1 if plan.lockstep == 1 else np.zeros_like(stages))
+    stages, parts = np.array([(group.pp_size, group.vpp_size) for group in plan.groups])[schedule.slot_group].T
+    total = slots.total
+    first = np.flatnonzero(schedule.begins_replica)
+    seconds = np.add.reduceat(total, first) if len(first) else np.zeros(0)
+    own = np.zeros(len(first))
+    if plan.lockstep == 1:
+        offsets = np.append(first, len(total))
+        own = _bubbles(offsets, total, slots.forward, stages[first], parts[first], seconds)
     iterations = np.zeros(schedule.num_iterations)
     np.maximum.at(iterations, schedule.slot_iteration[first], seconds + own)
     longest = _longest_iterations(schedule, iterations)
-    num_bubbles = 0 if plan.lockstep == 1 else plan.groups[0].pp_size - 1  # In lockstep, all have equally many stages.
-    bubbles = num_bubbles * iterations[longest]
+    bubbles = np.zeros(schedule.num_steps)
+    if plan.lockstep != 1:  # All have equally many stages.
+        slowest = first[np.lexsort((seconds, schedule.slot_iteration[first]))]
+        slowest = slowest[np.flatnonzero(np.diff(schedule.slot_iteration[slowest], append=schedule.num_iterations))]
+        offsets = np.searchsorted(schedule.iteration_step, np.arange(schedule.num_steps + 1))
+        of_steps = index_sums(schedule.iteration_step, iterations, schedule.num_steps)
+        of_all = np.full((2, schedule.num_steps), [[plan.groups[0].pp_size], [plan.groups[0].vpp_size]])
+        bubbles = _bubbles(offsets, iterations, slots.forward[slowest], of_all[0], of_all[1], of_steps)
     waiting = iterations[schedule.slot_iteration[first]] - seconds - own
+    of_layouts = np.array([model.sync_seconds(group.layout) for group in plan.groups])
+    sync = np.zeros(schedule.num_steps)
+    np.maximum.at(sync, schedule.iteration_step[schedule.slot_iteration], of_layouts[schedule.slot_group])
     return EpochTimes(
         slots=slots,
         replicas=Replicas(first, seconds, own, waiting),
         iterations=iterations,
         longest=longest,
         bubbles=bubbles,
+        sync=sync,
         step_extra=step_seconds,
-        steps=index_sums(schedule.iteration_step, iterations, schedule.num_steps) + bubbles + step_seconds,
+        steps=index_sums(schedule.iteration_step, iterations, schedule.num_steps) + bubbles + sync + step_seconds,
         layers=layers,
     )
 
 
-def _replicas(
-    schedule: Schedule, slots: NDArray[np.float64], num_bubbles: NDArray[np.float64]
-) -> tuple[Int64Array, NDArray[np.float64], NDArray[np.float64]]:
-    """First slot, seconds and own bubbles of replicas, from the seconds of slots (float64[k]).
-
-    Args:
-        num_bubbles: float64[k], how often a slot's replica waits for its longest slot.
-    """
-    first = np.flatnonzero(schedule.begins_replica)
-    if len(first) == len(slots):
-        return first, slots, num_bubbles * slots
-    return first, np.add.reduceat(slots, first), num_bubbles[first] * np.maximum.reduceat(slots, first)
+def _bubbles(
+    offsets: Int64Array,
+    seconds: NDArray[np.float64],
+    forward: NDArray[np.float64],
+    stages: Int64Array,
+    parts: Int64Array,
+    alone: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """What pipelines add (float64[r]) to their micro-batches one after another, `alone`; see `pipeline_seconds`."""
+    if (stages == 1).all():
+        return np.zeros(len(stages))
+    return np.maximum(pipeline_seconds(offsets, seconds, forward, stages, parts) - alone, 0.0)
 
 
 def _longest_iterations(schedule: Schedule, iterations: NDArray[np.float64]) -> Int64Array:

@@ -73,8 +73,9 @@ def timeline(plan: Plan, times: EpochTimes, iterations: Int64Array, epoch: int =
     step = schedule.iteration_step[iterations]
     is_last = np.diff(schedule.iteration_step, append=schedule.num_steps)[iterations] > 0
     bubbles = np.where(is_last, times.bubbles[step], 0.0)
+    sync = np.where(is_last, times.sync[step], 0.0)
     extra = np.where(is_last, times.step_extra, 0.0)
-    seconds, tail = times.iterations[iterations], bubbles + extra
+    seconds, tail = times.iterations[iterations], bubbles + sync + extra
     start = np.cumsum(seconds + tail) - seconds - tail
 
     place = np.full(schedule.num_iterations, -1)
@@ -105,9 +106,11 @@ def timeline(plan: Plan, times: EpochTimes, iterations: Int64Array, epoch: int =
     add("bubbles", end, own, slots[first], -1)
     add("waiting", end + own, times.replicas.waiting[replicas], slots[first], -1)
     whole = np.zeros(len(iterations), dtype=np.int64), np.full(len(iterations), plan.num_gpus), iterations
-    for name, since, taken in (("bubbles", start + seconds, bubbles), ("steps", start + seconds + bubbles, extra)):
+    end = start + seconds
+    for name, taken in (("bubbles", bubbles), ("sync", sync), ("steps", extra)):
         number = np.full(len(iterations), PARTS.index(name))
-        events.append((number, since, taken, *whole, np.full(len(iterations), -1)))
+        events.append((number, end, taken, *whole, np.full(len(iterations), -1)))
+        end = end + taken
 
     part, since, taken, *rest = (np.concatenate(column) for column in zip(*events, strict=True))
     order = np.lexsort((since, rest[0]))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from packer_cli.cost.models import GpuModel
 from packer_cli.format.sharding import PLANNED
 from packer_cli.plan.core.types import FILLER, Plan
-from tests.naive import sharding
+from tests.naive import pipeline, sharding
 
 
 @dataclass
@@ -18,6 +18,8 @@ class Slot:
     group: int
     num_gpus: int
     pp: int
+    vpp: int
+    forward: float
     parts: dict[str, float]
     """Seconds on a stage."""
 
@@ -29,9 +31,11 @@ class Slot:
 def simulate(plan: Plan, model: GpuModel, pad_to: str, step_seconds: float):
     """(seconds of iterations, seconds of steps, GPU-seconds by (group, part))."""
     schedule = plan.epochs[0]
+    if plan.lockstep == 1:
+        model = model.without_gathers()
     slots = [_slot(plan, model, k, pad_to) for k in range(len(schedule.slot_pack))]
-    num_gpus, pp = plan.num_gpus, plan.groups[0].pp_size
-    iterations, split = [], defaultdict(float)
+    num_gpus, shared = plan.num_gpus, plan.groups[0]
+    iterations, forward, split = [], [], defaultdict(float)
     for i in range(schedule.num_iterations):
         members = [slot for slot in slots if slot.iteration == i]
         replicas = [
@@ -40,10 +44,13 @@ def simulate(plan: Plan, model: GpuModel, pad_to: str, step_seconds: float):
         times = []
         for replica in replicas:
             each = [slot.seconds for slot in replica]
-            own = (replica[0].pp - 1) * max(each) if plan.lockstep == 1 else 0.0
+            own = 0.0
+            if plan.lockstep == 1:
+                own = bubbles_of(each, [slot.forward for slot in replica], replica[0].pp, replica[0].vpp)
             times.append(sum(each) + own)
             split[replica[0].group, "bubbles"] += replica[0].num_gpus * own
         iterations.append(max(times))
+        forward.append(max(zip(times, replicas, strict=True), key=lambda pair: pair[0])[1][0].forward)
         for replica, time in zip(replicas, times, strict=True):
             gpus = replica[0].num_gpus
             for slot in replica:
@@ -54,11 +61,60 @@ def simulate(plan: Plan, model: GpuModel, pad_to: str, step_seconds: float):
     for s in range(schedule.num_steps):
         members = [i for i in range(schedule.num_iterations) if schedule.iteration_step[i] == s]
         longest = max(members, key=lambda i: (iterations[i], i))
-        bubbles = (pp - 1) * iterations[longest] if plan.lockstep is None else 0.0
-        steps.append(sum(iterations[i] for i in members) + bubbles + step_seconds)
+        bubbles = 0.0
+        if plan.lockstep is None:
+            bubbles = bubbles_of(
+                [iterations[i] for i in members], [forward[i] for i in members], shared.pp_size, shared.vpp_size
+            )
+        sync = max(sync_seconds(plan, model, slot.group) for slot in slots if slot.iteration in members)
+        steps.append(sum(iterations[i] for i in members) + bubbles + sync + step_seconds)
         split[_longest(slots, longest), "bubbles"] += bubbles * num_gpus
+        split[_longest(slots, longest), "sync"] += sync * num_gpus
         split[_longest(slots, longest), "steps"] += step_seconds * num_gpus
     return iterations, steps, split
+
+
+def bubbles_of(seconds, forward, stages, parts):
+    """What a pipeline adds to its micro-batches one after another."""
+    return pipeline.pipeline_seconds(seconds, forward, stages, parts) - sum(seconds)
+
+
+def sync_seconds(plan: Plan, model: GpuModel, group: int) -> float:
+    """Gradients and weights of a GPU's part, once a step over all GPUs that hold it."""
+    sp, cp, tp, pp, _ = plan.groups[group].layout
+    links, memory = model.cost.model_parallel, model.memory
+    if links is None or (model.cost.gathers and tp == pp == 1):
+        return 0.0
+    each = (memory.num_parameters - memory.embedding_parameters) / memory.num_layers
+    stages = [each * number for number in divided(model, pp)]
+    if pp > 1:
+        stages[0] += memory.end_parameters
+        stages[-1] += memory.end_parameters
+    else:
+        stages[0] += memory.embedding_parameters
+    alike = model.num_gpus / tp / pp
+    size, node = sp * cp * tp * pp, links.gpus_per_node
+    near = sum(row * tp < node for row in range(sp * cp))  # Of one replica, in its first node.
+    near *= max(1, sum(first + size <= node for first in range(0, model.num_gpus, size)))
+    bandwidth = links.node_bandwidth
+    if near < alike and links.network_bandwidth:
+        bandwidth = min(bandwidth, near * links.network_bandwidth)
+    return links.sync_bytes * max(stages) / tp * (alike - 1) / alike / bandwidth if alike > 1 else 0.0
+
+
+def divided(model: GpuModel, stages: int) -> list[int]:
+    """Layers of each stage: of all ways, the one whose slowest stage has the least, the head counted in the last."""
+    layers = model.cost.num_layers
+    if stages == 1:
+        return [layers]
+    head = model.cost.head * layers / (model.cost.linear - model.cost.head)
+    best = min(
+        (max(-(-(layers - last) // (stages - 1)), last + head), -last) for last in range(1, layers - stages + 2)
+    )
+    last, found = -best[1], []
+    for stage in range(stages - 1):
+        found.append(-(-(layers - last - sum(found)) // (stages - 1 - stage)))
+    return [*found, last]
 
 
 def _longest(slots, iteration):
@@ -78,7 +134,7 @@ def _slot(plan: Plan, model: GpuModel, k: int, pad_to: str) -> Slot:
     schedule, cost = plan.epochs[0], model.cost
     pack, iteration = int(schedule.slot_pack[k]), int(schedule.slot_iteration[k])
     group = int(schedule.slot_group[k])
-    sp, cp, tp, pp = plan.groups[group].layout
+    sp, cp, tp, pp, vpp = plan.groups[group].layout
     lengths = _lengths(plan, pack)
     layers = _layers(plan, model, group)
     aligned = [-(-length // plan.groups[group].align) * plan.groups[group].align for length in lengths]
@@ -100,9 +156,38 @@ def _slot(plan: Plan, model: GpuModel, k: int, pad_to: str) -> Slot:
         waiting = work * (sharding.imbalance(rows, cp, PLANNED[plan.packs.cp_sharding[pack]]) - 1)
         work, row_work = work + waiting, row_work + waiting
     share = layers / cost.num_layers
-    compute = (cost.quadratic * work + cost.linear * tokens) / (sp * cp * tp * pp)
-    of_padding = (cost.quadratic * (row_work - work) + cost.linear * padding) / (sp * cp * tp * pp)
-    of_padding *= 1 + cost.recompute * share
+    stages = divided(model, pp)
+    kinds = [(max(stages), 1)] if pp == 1 else [(max(stages[:-1]), 0), (stages[-1], 1)]
+    found = [
+        _on_stage(
+            cost, number / cost.num_layers, head, (work, tokens, row_work - work, padding), share, (sp, cp, tp, pp)
+        )
+        for number, head in kinds
+    ]
+    parts = max(found, key=lambda parts: sum(parts.values()))
+    return Slot(
+        iteration=iteration,
+        first_gpu=int(schedule.slot_first_gpu[k]),
+        group=group,
+        num_gpus=sp * cp * tp * pp,
+        pp=pp,
+        vpp=vpp,
+        forward=1 / (3 + 3 * cost.recompute * share),
+        parts=parts,
+    )
+
+
+def _on_stage(cost, of_layers, head, row, share, degrees) -> dict[str, float]:
+    """The seconds of a micro-batch on a stage with this share of the layers, with or without the LM head."""
+    work, tokens, work_of_padding, padding = row
+    sp, cp, tp, pp = degrees
+
+    def computed(work, tokens):
+        layers = cost.quadratic * work + (cost.linear - cost.head) * tokens
+        return (layers * of_layers + head * cost.head * tokens) / (sp * cp * tp)
+
+    compute = computed(work, tokens)
+    of_padding = computed(work_of_padding, padding) * (1 + cost.recompute * share)
     a_token = once = 0.0
     links, again = cost.model_parallel, 1 + cost.resend * share
 
@@ -115,20 +200,22 @@ def _slot(plan: Plan, model: GpuModel, k: int, pad_to: str) -> Slot:
         return min(links.node_bandwidth, in_node(size, stride) * links.network_bandwidth)
 
     if sp > 1:
-        a_token = cost.send[sp] * again / pp
-        once = cost.send_constant / pp
+        a_token = cost.send[sp] * again * of_layers
+        once = cost.send_constant * of_layers
     if sp > 1 and tp > 1:
         to_peer = links.num_layers * links.all_to_all_bytes[sp * tp] / tp / sp / sp
         near, far = in_node(sp, tp) - 1, sp - in_node(sp, tp)
-        a_token = max(near * to_peer / links.node_bandwidth, far * to_peer / links.network_bandwidth) * again / pp
+        a_token = (
+            max(near * to_peer / links.node_bandwidth, far * to_peer / links.network_bandwidth) * again * of_layers
+        )
     if tp > 1:
         sent = (8 + 4 * share) * links.hidden_bytes / (sp * cp) * (tp - 1) / tp
-        a_token += links.num_layers / pp * sent / bandwidth(tp, 1)
-        once += 8 * links.latency * links.num_layers / pp
+        a_token += links.num_layers * of_layers * sent / bandwidth(tp, 1)
+        once += 8 * links.latency * links.num_layers * of_layers
     if cp > 1:
         sent = (3 + share) * links.kv_bytes / tp * (cp - 1) / cp
-        a_token += links.num_layers / pp * sent / bandwidth(cp, tp)
-        once += 3 * links.latency * links.num_layers / pp
+        a_token += links.num_layers * of_layers * sent / bandwidth(cp, tp)
+        once += 3 * links.latency * links.num_layers * of_layers
     if pp > 1:
         slowest = (
             min(bandwidth(2, 1), links.network_bandwidth)
@@ -138,21 +225,13 @@ def _slot(plan: Plan, model: GpuModel, k: int, pad_to: str) -> Slot:
         a_token += 2 * links.hidden_bytes / (sp * cp * tp) / slowest
     communication = a_token * tokens + once
     of_padding += a_token * padding
-    parts = {
+    return {
         "compute": compute,
         "recompute": compute * cost.recompute * share,
         "communication": communication,
         "padding": of_padding,
-        "constant": cost.constant if tp == pp == 1 else links.constant,
+        "constant": cost.constant if (cost.gathers and tp == pp == 1) or links is None else links.constant,
     }
-    return Slot(
-        iteration=iteration,
-        first_gpu=int(schedule.slot_first_gpu[k]),
-        group=group,
-        num_gpus=sp * cp * tp * pp,
-        pp=pp,
-        parts=parts,
-    )
 
 
 def _lengths(plan: Plan, pack: int) -> list[int]:

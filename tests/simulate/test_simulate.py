@@ -35,8 +35,9 @@ LINKS = ModelParallelCost(
     gpus_per_node=4,
     latency=1 / 64,
     constant=0.125,
+    sync_bytes=2.0,
 )
-FREE_LINKS = replace(LINKS, hidden_bytes=0, latency=0, constant=0.25)
+FREE_LINKS = replace(LINKS, hidden_bytes=0, latency=0, constant=0.25, sync_bytes=0)
 
 
 def model(**changes):
@@ -51,11 +52,13 @@ def model(**changes):
         "model_parallel": LINKS,
     }
     memory = MemoryModel(
-        limit=1000, constant=0, per_token=1, per_layer_token=6, per_checkpointed_token=3.5, num_layers=NUM_LAYERS
-    )
-    return GpuModel(
-        cost=CostModel(**{**cost, **changes}), memory=memory, num_gpus=NUM_GPUS, sp_sizes=(1, 2, 4), origin={}
-    )
+        limit=1000, constant=0, per_token=1, per_layer_token=6, per_checkpointed_token=3.5, num_layers=NUM_LAYERS,
+        num_gpus=NUM_GPUS,
+    )  # fmt: skip
+    cost |= changes
+    head = cost.get("head", 0.0)
+    memory = replace(memory, head_layers=head * NUM_LAYERS / (cost["linear"] - head))
+    return GpuModel(cost=CostModel(**cost), memory=memory, num_gpus=NUM_GPUS, sp_sizes=(1, 2, 4), origin={})
 
 
 def make_plan(groups, iterations, steps, num_gpus=NUM_GPUS, row_length=None):
@@ -91,12 +94,12 @@ def make_plan(groups, iterations, steps, num_gpus=NUM_GPUS, row_length=None):
     )
 
 
-def with_layout(plan, tp=1, pp=1, is_cp=False):
+def with_layout(plan, tp=1, pp=1, is_cp=False, vpp=1):
     """The plan with tensor and pipeline parallelism in all replicas, on as many times the GPUs; SP becomes CP.
 
     Every other pack is sharded per document then.
     """
-    groups = tuple(replace(group, tp_size=tp, pp_size=pp) for group in plan.groups)
+    groups = tuple(replace(group, tp_size=tp, pp_size=pp, vpp_size=vpp) for group in plan.groups)
     if is_cp:
         groups = tuple(replace(group, sp_size=1, cp_size=group.sp_size) for group in groups)
     (schedule,) = plan.epochs
@@ -141,11 +144,13 @@ pads = st.sampled_from(PAD_TO)
     align=st.sampled_from([1, 1, 4]),
     windows=st.lists(st.sampled_from([0, 3, 10]), min_size=5, max_size=5),
     is_free=st.booleans(),
+    vpp=st.sampled_from([1, 1, 2]),
+    head=st.sampled_from([0.0, 4e-3]),
 )
 def test_it_equals_its_twin_and_the_split_is_the_whole(
-    plan, tp, pp, is_cp, pad_to, step_seconds, mask, align, windows, is_free
+    plan, tp, pp, is_cp, pad_to, step_seconds, mask, align, windows, is_free, vpp, head
 ):
-    plan = with_layout(plan, tp=tp, pp=pp, is_cp=is_cp)
+    plan = with_layout(plan, tp=tp, pp=pp, is_cp=is_cp, vpp=vpp)
     groups = tuple(replace(group, align=1 if mask == "causal" else align) for group in plan.groups)
     (schedule,) = plan.epochs
     schedule = replace(schedule, step_window=np.array(windows[: schedule.num_steps], dtype=np.int32))
@@ -154,8 +159,11 @@ def test_it_equals_its_twin_and_the_split_is_the_whole(
         plan = replace(plan, lockstep=1)
         schedule = run_freely(schedule, len(groups), np.arange(len(plan.packs)) % 3 + 1.0)
     plan = replace(plan, mask=mask, groups=groups, epochs=(schedule,))
-    simulation = simulate(plan, model(), pad_to=pad_to, step_seconds=step_seconds)
-    iterations, steps, split = naive.simulate(plan, model(), pad_to, step_seconds)
+    priced = replace(model(head=head), num_gpus=plan.num_gpus)
+    weights = {"num_parameters": 20, "embedding_parameters": 4, "end_parameters": 2}
+    priced = replace(priced, memory=replace(priced.memory, **weights))
+    simulation = simulate(plan, priced, pad_to=pad_to, step_seconds=step_seconds)
+    iterations, steps, split = naive.simulate(plan, priced, pad_to, step_seconds)
     assert simulation.iteration_seconds == pytest.approx(iterations)
     assert simulation.step_seconds == pytest.approx(steps)
     expected = [[split[g, part] for part in PARTS] for g in range(len(plan.groups))]
@@ -252,11 +260,25 @@ def test_equal_iterations_in_a_pipeline_are_hydraulis_formula(pp, iterations, fa
     assert bubbles == pytest.approx((pp - 1) / factor)  # The known share of an even pipeline.
 
 
-def test_uneven_iterations_in_a_pipeline_wait_for_the_longest():
+def test_uneven_iterations_in_a_pipeline_run_in_their_order():
     plan = make_plan((Group(capacity=32),), [[(0, [20])] * 4, [(0, [10])] * 4, [(0, [10])] * 4], steps=[0, 0, 1])
     long, short = 0.6 / 2 + 0.25, 0.2 / 2 + 0.25
     simulation = simulate(with_layout(plan, pp=2), model(model_parallel=FREE_LINKS))
-    assert simulation.step_seconds == pytest.approx([long + short + long, short + short])
+    # The first stage runs the long one's backward when the last has, then the short one's.
+    assert simulation.step_seconds == pytest.approx([2 * long + short * 2 / 3, 2 * short])
+
+
+def test_gradients_and_weights_end_a_step_where_none_are_gathered():
+    links = replace(FREE_LINKS, sync_bytes=3.0, node_bandwidth=2.0)
+    plan = make_plan((Group(capacity=32),), [[(0, [20])] * 4] * 2, steps=[0, 0])
+    priced = replace(model(model_parallel=links), num_gpus=4)
+    priced = replace(priced, memory=replace(priced.memory, num_parameters=8.0, limit=1e9))
+    assert simulate(plan, priced).gpu_seconds[:, PARTS.index("sync")].sum() == 0  # FSDP: in every micro-batch.
+    free = simulate(replace(plan, lockstep=1), priced)
+    assert free.gpu_seconds[:, PARTS.index("sync")].sum() == pytest.approx(4 * 3.0 * 8 * 3 / 4 / 2.0)
+    assert free.gpu_seconds[:, PARTS.index("constant")].sum() == pytest.approx(8 * links.constant)
+    halved = simulate(with_layout(plan, tp=2), replace(priced, num_gpus=8))
+    assert halved.gpu_seconds[:, PARTS.index("sync")].sum() == pytest.approx(8 * 3.0 * 4 * 3 / 4 / 2.0)
 
 
 def test_padding_is_what_the_loader_adds():

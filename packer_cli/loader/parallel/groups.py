@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from packer_cli.format.layout import Layout, Place
+from packer_cli.format.layout import DEGREES, Layout, Place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class SPGroups:
         Raises:
             ValueError: there is no such group, or the batch is another rank's.
         """
-        layout = Layout(*(batch[f"{name}_size"] for name in Layout._fields))
+        layout = Layout(*(batch[f"{name}_size"] for name in DEGREES))
         if layout.row_ranks == 1:
             return None
         place = layout.gpu(**{name: batch[name] for name in Place._fields})

@@ -44,11 +44,18 @@ class Group:
     """Tensor-parallel degree."""
     pp_size: int = field(default=1, metadata={"ge": 1, "lt": 2**15})
     """Pipeline stages."""
+    vpp_size: int = field(default=1, metadata={"ge": 1, "lt": 2**15})
+    """Parts of each stage, which take turns (interleaved 1F1B); they leave the pipeline fewer bubbles."""
 
     @property
     def layout(self) -> Layout:
         """How the GPUs of a replica divide the model and its rows."""
-        return Layout(sp=self.sp_size, cp=self.cp_size, tp=self.tp_size, pp=self.pp_size)
+        return Layout(sp=self.sp_size, cp=self.cp_size, tp=self.tp_size, pp=self.pp_size, vpp=self.vpp_size)
+
+    @property
+    def values(self) -> dict[str, int]:
+        """JSON values; without `vpp_size` where it is 1, as before there was one."""
+        return {name: value for name, value in vars(self).items() if name != "vpp_size" or value > 1}
 
     @property
     def num_gpus(self) -> int:

@@ -152,6 +152,7 @@ LABELS = {
     "waiting": "waiting",
     "constant": "fixed cost",
     "bubbles": "pipeline bubbles",
+    "sync": "gradients and weights of a step",
     "steps": "end of a step",
 }
 """By part, see `PARTS`."""

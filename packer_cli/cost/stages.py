@@ -1,0 +1,55 @@
+"""Stages of a pipeline: whole layers, the embedding before the first, the LM head and the loss after the last."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
+
+class Stage(NamedTuple):
+    """What a stage runs of a model."""
+
+    share: float
+    """Of the layers."""
+    has_head: bool = True
+    """Whether it runs the LM head."""
+
+
+WHOLE = Stage(1.0)
+"""The only stage, without a pipeline."""
+
+
+@lru_cache(maxsize=256)
+def stage_layers(num_layers: int, head_layers: float, num_stages: int) -> tuple[int, ...]:
+    """Layers of each stage, so that the slowest takes least; at least one each. O(layers).
+
+    The embedding takes no time. Of equal choices, the one with the most layers beside the head, so that the others
+    have few; the first stages take what is left over.
+
+    Args:
+        head_layers: layers that take as long as the LM head.
+
+    >>> stage_layers(32, 2.41, 4)
+    (9, 9, 8, 6)
+    >>> stage_layers(32, 0.0, 4)
+    (8, 8, 8, 8)
+    """
+    if num_stages == 1:
+        return (num_layers,)
+    others = num_stages - 1
+
+    def slowest(last: int) -> float:
+        return max(math.ceil((num_layers - last) / others), last + head_layers)
+
+    last = min(range(1, max(1, num_layers - others) + 1), key=lambda number: (slowest(number), -number))
+    each, more = divmod(num_layers - last, others)
+    return (*(each + (stage < more) for stage in range(others)), last)
+
+
+def kinds_of_stages(num_layers: int, head_layers: float, num_stages: int) -> tuple[Stage, ...]:
+    """The stages of which one is the slowest of `stage_layers`: that with the most layers, and the last."""
+    if num_stages == 1:
+        return (WHOLE,)
+    *others, last = stage_layers(num_layers, head_layers, num_stages)
+    return Stage(max(others) / num_layers, has_head=False), Stage(last / num_layers)
