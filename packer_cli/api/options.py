@@ -20,6 +20,9 @@ class GpuOptions(TypedDict, total=False):
     """GPU to train on, such as h100: its speed, memory and links."""
     profile: str | os.PathLike[str] | None
     """File of `hbpack profile`, to use measurements instead of `model` and `gpu`."""
+    assume: str | None
+    """Other values than ours for what no data sheet gives, such as gradient_bytes=2,exposed_sync=0.3; docs/profile.md
+    lists them. With `profile`, these two alone."""
 
 
 class AutoGroupsOptions(GpuOptions, total=False):

@@ -55,7 +55,8 @@ _METAVARS = {
     "gpu": "NAME[:KEY=VALUE,...]",
     "max_length": "TOKENS",
     "profile": "FILE",
-    "parallel": "tp=N,cp=N,pp=N",
+    "parallel": "tp=N,cp=N,pp=N,vpp=N",
+    "assume": "KEY=VALUE[,...]",
 }
 _REGISTRIES = {
     "strategy": strategies,

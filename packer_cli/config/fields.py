@@ -51,11 +51,14 @@ class GpuConfig(Model):
     """GPU to train on, such as h100: its speed, memory and links."""
     profile: Annotated[str | None, Panel.GROUPS] = Field(default=None, min_length=1)
     """File of `hbpack profile`, to use measurements instead of --model and --gpu."""
+    assume: Annotated[str | None, Panel.GROUPS] = Field(default=None, min_length=1)
+    """Other values than ours for what no data sheet gives, such as gradient_bytes=2,exposed_sync=0.3; docs/profile.md
+    lists them. With --profile, these two alone."""
 
     @property
     def has_gpu_model(self) -> bool:
         """Whether any of the options was given."""
-        return any(value is not None for value in (self.model, self.gpu, self.profile))
+        return any(value is not None for value in (self.model, self.gpu, self.profile, self.assume))
 
     def require_gpu_model(self, what: str) -> None:
         """Raise ConfigError unless the options name exactly one model.

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from packer_cli.config.fields import GpuConfig
-from packer_cli.cost.analytic import analytic_model, parse_gpu
+from packer_cli.cost.analytic import NOT_MEASURED, Assumptions, analytic_model, parse_assumptions, parse_gpu
 from packer_cli.cost.measured import measured_model
 from packer_cli.cost.models import GpuModel
 from packer_cli.cost.profile import Profile
@@ -18,12 +18,13 @@ from packer_cli.errors import ConfigError, InputError
 _GIVE_CONFIG = "give a model's config.json (Hugging Face), or the folder that holds it"
 
 
-def load_gpu_model(config: GpuConfig, num_gpus: int, what: str) -> GpuModel:
+def load_gpu_model(config: GpuConfig, num_gpus: int, what: str, lockstep: str = "all") -> GpuModel:
     """The model that the options name.
 
     Args:
         num_gpus: GPUs that train and share the weights.
         what: as in `GpuConfig.require_gpu_model`.
+        lockstep: as in `PlanConfig`; with `1`, replicas hold their weights.
 
     Raises:
         ConfigError: options are missing or contradict each other, the GPU is unknown, or the weights do not fit.
@@ -31,10 +32,13 @@ def load_gpu_model(config: GpuConfig, num_gpus: int, what: str) -> GpuModel:
     """
     config.require_gpu_model(what)
     if config.profile is not None:
-        return measured_model(read_profile(config.profile))
-    assert config.model is not None
-    assert config.gpu is not None
-    return analytic_model(read_shape(config.model), parse_gpu(config.gpu), num_gpus)
+        model = measured_model(read_profile(config.profile, config.assume))
+    else:
+        assert config.model is not None
+        assert config.gpu is not None
+        assumed = Assumptions(**parse_assumptions(config.assume))
+        model = analytic_model(read_shape(config.model), parse_gpu(config.gpu), num_gpus, assumed)
+    return model.without_gathers() if lockstep == "1" else model
 
 
 def require_memory(config: GpuConfig, num_gpus: int) -> None:
@@ -75,15 +79,21 @@ def read_shape(path: str | Path) -> ModelShape:
         raise InputError(f"{str(file)!r}: {error}; correct it, or give another model") from None
 
 
-def read_profile(path: str | Path) -> Profile:
+def read_profile(path: str | Path, assume: str | None = None) -> Profile:
     """Read and validate a profile.
 
+    Args:
+        assume: values in place of the profile's own, see `GpuConfig`.
+
     Raises:
+        ConfigError: `assume` names what was measured.
         InputError: the file does not exist or is not a profile; the message names the first wrong field.
     """
     file = Path(path)
     try:
-        return Profile.model_validate_json(file.read_bytes())
+        profile = Profile.model_validate_json(file.read_bytes())
+        given = parse_assumptions(assume, NOT_MEASURED)
+        return profile.model_copy(update={"assumed": {**profile.assumed, **given}}) if given else profile
     except OSError as error:
         raise InputError(f"{str(file)!r}: {error.strerror}; make a profile with hbpack profile") from None
     except ValidationError as error:

@@ -133,7 +133,7 @@ def _load(config: PlanConfig, what: str, *, for_memory: bool = False) -> GpuMode
 
     if for_memory:
         require_memory(config, config.gpus)
-    return load_gpu_model(config, config.gpus, what)
+    return load_gpu_model(config, config.gpus, what, config.lockstep)
 
 
 def _attention_pieces(config: PlanConfig, groups: Sequence[Group]) -> tuple[tuple[int, int, float], ...] | None:
@@ -171,6 +171,7 @@ def _request(config: PlannedConfig, algorithm: Any, options: PackingOptions) -> 
         curriculum_steps=0 if windows else config.curriculum_steps,
         mix=config.step_mix,
         windows=windows,
+        longest_first=any(group.pp_size > 1 for group in config.groups),
     )
     with _naming("--packing"):
         return PlanRequest(

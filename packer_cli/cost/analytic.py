@@ -7,13 +7,14 @@ which setting is faster, and which fits, hardly depends on them.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Literal
+from typing import Any, Literal, get_args
 
 from packer_cli.cost.models import CostModel, GpuModel, MemoryModel, ModelParallelCost
 from packer_cli.cost.shape import ModelShape
 from packer_cli.errors import ConfigError, did_you_mean
-from packer_cli.sizes import counted, parse_bytes
+from packer_cli.sizes import counted, parse_bytes, parse_number
 
 Logits = Literal["float32", "chunked"]
 
@@ -65,6 +66,45 @@ class Assumptions:
 
 
 _AT_LEAST_0 = ("exposed_gather", "exposed_sync", "gradient_bytes", "state_bytes", "collective_latency")
+
+
+NOT_MEASURED = ("exposed_sync", "gradient_bytes")
+"""Those that `hbpack profile` does not measure."""
+
+
+def parse_assumptions(text: str | None, known: Sequence[str] | None = None) -> dict[str, Any]:
+    """Parse `KEY=VALUE[,...]`; the values in it.
+
+    Args:
+        known: keys that are allowed; None for all.
+
+    Raises:
+        ConfigError: a key or a value is wrong.
+
+    >>> parse_assumptions("gradient_bytes=2,logits=chunked")
+    {'gradient_bytes': 2.0, 'logits': 'chunked'}
+    """
+    allowed = [field.name for field in fields(Assumptions)] if known is None else known
+    found: dict[str, Any] = {}
+    for word in (text or "").split(",") if text else ():
+        key, equals, value = (part.strip() for part in word.partition("="))
+        if key not in allowed or not equals or key in found:
+            of = "" if known is None else " beside --profile"
+            raise ConfigError(
+                f"--assume: {word!r} is not KEY=VALUE, each key once{of}{did_you_mean(key, allowed)}; keys: "
+                f"{', '.join(allowed)}"
+            )
+        if key == "logits":
+            if value not in get_args(Logits):
+                raise ConfigError(f"--assume: logits must be one of {', '.join(get_args(Logits))}, got {value!r}")
+            found[key] = value
+            continue
+        try:
+            found[key] = parse_number(value)
+        except ValueError:
+            raise ConfigError(f"--assume: {key} must be a number, got {value!r}") from None
+    Assumptions(**found)
+    return found
 
 
 def analytic_model(

@@ -30,11 +30,14 @@ def load_models(config: AutoGroupsConfig, num_gpus: int, what: str) -> tuple[Gpu
     """
     config.require_gpu_model(what)
     if config.profile is None:
-        return load_gpu_model(config, num_gpus, what), None
+        lockstep = config.lockstep if isinstance(config, PlanConfig) else "all"
+        return load_gpu_model(config, num_gpus, what, lockstep), None
     require_memory(config, num_gpus)
     profile = read_profile(config.profile)
     try:
-        return measured_model(profile), profile
+        model = measured_model(profile)
+        is_free = isinstance(config, PlanConfig) and config.lockstep == "1"
+        return model.without_gathers() if is_free else model, profile
     except ConfigError:
         if config.group_algorithm != "hbp":
             raise

@@ -14,7 +14,7 @@ from packer_cli.plan.core.check import check_pieces, check_plan
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.pieces import make_pieces
 from packer_cli.plan.core.schedule import GroupIterations, StepRules, one_group_each, schedule_epoch
-from packer_cli.plan.core.sharding import cp_imbalance
+from packer_cli.plan.core.sharding import cp_imbalance, cp_slowdown
 from packer_cli.plan.core.types import Packs, Plan, as_ids
 from packer_cli.plan.figures import baseline_of, plan_figures
 from packer_cli.plan.kernels.balance import BalanceRule
@@ -58,6 +58,7 @@ def _warm_plan(request: PlanRequest) -> None:
     pieces = make_pieces(np.array(lengths, dtype=np.int32), samples, request.groups[-1].capacity, "split")
     plan = build_plan(pieces, request)
     cp_imbalance(plan)
+    cp_slowdown(plan)
     baseline_of(plan, request)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from packer_cli.cost.models import GpuModel
+from packer_cli.cost.stages import stage_layers
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.types import Plan
 from packer_cli.simulate.epoch import PARTS, Simulation, simulate
@@ -98,6 +99,7 @@ class Simulator:
 def simulation_figures(simulation: Simulation, plan: Plan, model: GpuModel) -> EpochFigures:
     """The figures of a simulated epoch."""
     notes = [note for g in range(len(plan.groups)) for note in _group_notes(simulation, plan, model, g)]
+    notes += [_stages_note(model, pp) for pp in sorted({group.pp_size for group in plan.groups} - {1})]
     if simulation.num_gpus != model.num_gpus:
         notes.append(
             f"the model of time and memory is of {model.num_gpus} GPUs that share the weights, and "
@@ -179,6 +181,16 @@ def _group_notes(simulation: Simulation, plan: Plan, model: GpuModel, g: int) ->
     elif layers.layers and not group.checkpoint_layers:
         note = f"names no checkpointed layers: {layers.layers} of {num_layers} assumed, the fewest that fit"
     return [f"group {group_name(group)} {note}"] if note else []
+
+
+def _stages_note(model: GpuModel, num_stages: int) -> str:
+    cost = model.cost
+    layers = stage_layers(cost.num_layers, cost.head_layers, num_stages)
+    head = f", with the LM head, which takes as long as {cost.head_layers:.1f}," if cost.head_layers >= 0.05 else ""
+    return (
+        f"{num_stages} pipeline stages are predicted with {', '.join(map(str, layers[:-1]))} and {layers[-1]} layers; "
+        f"the last{head} waits least so"
+    )
 
 
 def group_name(group: Group) -> str:

@@ -15,7 +15,7 @@ from packer_cli.plan.core.cost import segment_sums
 from packer_cli.plan.core.csr import pack_tokens_and_work, plan_tokens_and_work
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.segments import row_lengths
-from packer_cli.plan.core.sharding import cp_imbalance
+from packer_cli.plan.core.sharding import cp_slowdown
 from packer_cli.plan.core.types import FILLER, Int32Array, Int64Array, Plan, Schedule
 from packer_cli.plan.core.windows import windowed_work
 from packer_cli.plan.kernels.pipeline import pipeline_seconds
@@ -65,7 +65,7 @@ def slot_seconds(
     Padding of a row is a sample of its own at its end, as in the loader: it takes linear work, attention over its own
     length, and communication. Padding that aligns a sample lengthens it; with a causal mask over whole rows,
     a row is one sample with its padding. In steps with a window, attention runs over what that cuts. Attention takes
-    as long as on the CP rank with the most of it, for whole samples.
+    as long as on the slowest CP rank, in tiles of 128 queries.
 
     Args:
         checkpoint_layers: checkpointed layers of each group.
@@ -85,8 +85,8 @@ def slot_seconds(
     if window.any():
         work = _work_under_windows(plan, schedule, window, plan.pieces.length)
     row_tokens, row_work = _rows(plan, schedule, tokens, work, window, pad_to)
-    # A micro-batch takes as long as its busiest CP rank.
-    waiting = work * (np.append(cp_imbalance(plan), 1.0)[schedule.slot_pack] - 1)
+    # A micro-batch takes as long as its slowest CP rank.
+    waiting = work * (np.append(cp_slowdown(plan), 1.0)[schedule.slot_pack] - 1)
     work, row_work = work + waiting, row_work + waiting
     compute, recompute, communication, of_padding, forward = np.zeros((5, len(tokens)))
     cost = model.cost

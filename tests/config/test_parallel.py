@@ -11,8 +11,8 @@ from packer_cli.format.layout import Layout
 from packer_cli.plan.core.groups import Group
 
 BAD = (
-    "--parallel: {!r} is not a list of degrees such as tp=8,cp=2,pp=4: tp (tensor), cp (context) and pp (pipeline), "
-    "each once, at least 1; SP degrees stand in --groups"
+    "--parallel: {!r} is not a list of degrees such as tp=8,cp=2,pp=4: tp (tensor), cp (context), pp (pipeline) "
+    "and vpp (parts of a stage), each once, at least 1; SP degrees stand in --groups"
 )
 
 

@@ -17,7 +17,7 @@ SHAPE = ModelShape(
 
 
 def model_of(num_gpus=64, gpu="h100"):
-    return analytic_model(SHAPE, parse_gpu(gpu), num_gpus)
+    return analytic_model(SHAPE, parse_gpu(gpu), num_gpus).without_gathers()
 
 
 @pytest.mark.parametrize("longest", [300, 32_768, 131_072])
@@ -38,8 +38,11 @@ def test_every_scheme_fits_and_the_last_holds_the_longest(longest):
             if group.capacity < longest:
                 assert model.memory.bytes(group.capacity + 512, layout, group.checkpoint_layers) > model.memory.limit
         a, b, c = scheme.rates
-        whole = model.cost.seconds(9_000_000, 5_000, layout, group.checkpoint_layers)
-        assert a * 9_000_000 + b * 5_000 + c == pytest.approx(float(whole), rel=1e-4)
+        whole = float(model.cost.seconds(9_000_000, 5_000, layout, group.checkpoint_layers))
+        if layout.pp == 1:
+            assert a * 9_000_000 + b * 5_000 + c == pytest.approx(whole, rel=1e-4)
+        else:  # Each rate is that of the stage that is slowest by it.
+            assert whole * 0.9999 < a * 9_000_000 + b * 5_000 + c < whole * 1.02
     assert not any(one.dominates(other) for one, other in itertools.permutations(found, 2))
 
 
@@ -47,7 +50,7 @@ def test_a_pipeline_of_one_gpu_has_all_weights():
     """No other GPU runs with it, so none can share them: 8B parameters do not fit beside activations."""
     found = find_schemes(32_768, 64, model_of(gpu="h100:memory=50GiB"), None)
     assert Layout() not in [scheme.group.layout for scheme in found]
-    assert model_of(gpu="h100:memory=50GiB").memory.constant < 20e9
+    assert model_of(gpu="h100:memory=50GiB").memory.constant < 20e9  # Where FSDP shares them.
 
 
 def test_degrees_stay_below_those_that_are_given():

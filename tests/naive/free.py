@@ -9,7 +9,7 @@ Slot = tuple[int, int, int, int, int]
 
 
 def run_freely(
-    slots: Sequence[Slot], steps: Sequence[int], times: Sequence[float] | None
+    slots: Sequence[Slot], steps: Sequence[int], times: Sequence[float] | None, falling: Sequence[int] | None = None
 ) -> tuple[list[Slot], list[int]]:
     """The slots of the merged iterations, and the step of each."""
     by_iteration = [[slot for slot in slots if slot[0] == i] for i in range(len(steps))]
@@ -35,6 +35,8 @@ def run_freely(
         for gpu in sorted(set(place.values())):
             here = [slot for slot in own if place[slot] == gpu]
             packs = [slot for slot in here if slot[3] >= 0] or here[:1]
+            if falling is not None and packs[0][3] >= 0:
+                packs.sort(key=lambda slot: -falling[slot[3]])
             merged_slots += [(len(merged_steps), gpu, *slot[2:]) for slot in packs]
         merged_steps.append(step)
     return merged_slots, merged_steps

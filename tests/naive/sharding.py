@@ -66,6 +66,12 @@ def imbalance(lengths: list[int], cp_size: int, sharding: str) -> float:
     return max(of_rank) / (sum(of_rank) / cp_size)
 
 
+def slowdown(lengths: list[int], cp_size: int, sharding: str) -> float:
+    """Time of the slowest rank, over that of whole samples if all ranks shared it evenly."""
+    alone = sum(seconds([length], 1, "contiguous", lambda q, kv: 1.0) for length in lengths)
+    return seconds(lengths, cp_size, sharding, lambda q, kv: 1.0) * cp_size / alone
+
+
 def most_apart(lengths: list[int], sp_size: int) -> int:
     """The bound that `packer_cli.format.sharding` proves on how far apart the work of two ranks is, per document."""
     stretched = [length for length in lengths if length // (2 * sp_size) >= STRETCHED]

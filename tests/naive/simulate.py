@@ -153,7 +153,7 @@ def _slot(plan: Plan, model: GpuModel, k: int, pad_to: str) -> Slot:
         work, row_work = squares([tokens], window), squares([row], window)
     if cp > 1 and pack != FILLER:
         rows = aligned if plan.mask == "document" else [sum(aligned)]
-        waiting = work * (sharding.imbalance(rows, cp, PLANNED[plan.packs.cp_sharding[pack]]) - 1)
+        waiting = work * (sharding.slowdown(rows, cp, PLANNED[plan.packs.cp_sharding[pack]]) - 1)
         work, row_work = work + waiting, row_work + waiting
     share = layers / cost.num_layers
     stages = divided(model, pp)

@@ -28,17 +28,20 @@ def slots_of(schedule):
     return list(zip(*(getattr(schedule, name).tolist() for name in names), strict=True))
 
 
-@given(case=settings_of_plans(), has_times=st.booleans(), seed=st.integers(0, 99))
-def test_free_replicas_are_those_of_the_twin(case, has_times, seed):
+@given(case=settings_of_plans(), has_times=st.booleans(), falls=st.booleans(), seed=st.integers(0, 99))
+def test_free_replicas_are_those_of_the_twin(case, has_times, falls, seed):
     lengths, asked = case
     plan = build_plan(whole(lengths), asked)
     # Equal times too, so that ties are seen.
     times = np.random.default_rng(seed).integers(1, 4, len(plan.packs)).astype(float) if has_times else None
-    free = [run_freely(schedule, len(plan.groups), times) for schedule in plan.epochs]
+    falling = np.random.default_rng(seed + 1).integers(1, 4, len(plan.packs)) if falls else None
+    free = [run_freely(schedule, len(plan.groups), times, falling) for schedule in plan.epochs]
     check_plan(replace(plan, epochs=tuple(free), lockstep=1))
     for before, after in zip(plan.epochs, free, strict=True):
         wanted_slots, wanted_steps = naive.run_freely(
-            slots_of(before), before.iteration_step.tolist(), None if times is None else times.tolist()
+            slots_of(before),
+            before.iteration_step.tolist(),
+            *(None if each is None else each.tolist() for each in (times, falling)),
         )
         assert slots_of(after) == wanted_slots
         assert after.iteration_step.tolist() == wanted_steps

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from packer_cli.format.sharding import PLANNED, local_indices
 from packer_cli.plan.core.attention_rates import AttentionRates, ShardingRule, parse_cp_sharding
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.core.sharding import choose_sharding, cp_imbalance, predict_seconds
+from packer_cli.plan.core.sharding import choose_sharding, cp_imbalance, cp_slowdown, predict_seconds
 from packer_cli.plan.core.types import Packs, Pieces, Plan
 from tests.naive import sharding as naive_sharding
 
@@ -91,6 +91,9 @@ def test_work_is_that_of_the_parts_the_loader_takes(packs: list[list[int]], cp_s
         borders = np.cumsum([0, *pack])
         work = [keys[local_indices(borders, cp_size, rank, PLANNED[code])].sum() for rank in range(cp_size)]
         assert imbalance == pytest.approx(max(work) / np.mean(work), rel=1e-12)
+    slower = cp_slowdown(as_plan(packs, [cp_size] * len(packs), [code] * len(packs)))
+    wanted = [naive_sharding.slowdown(pack, cp_size, PLANNED[code]) for pack in packs]
+    np.testing.assert_allclose(slower, wanted, rtol=1e-12)
 
 
 def test_long_samples_go_per_document_and_short_ones_per_sequence() -> None:

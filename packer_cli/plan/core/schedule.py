@@ -66,6 +66,8 @@ class StepRules:
     """Which iterations share a step."""
     windows: Windows | None = None
     """What attention sees in the first steps of the first epoch; then `curriculum_steps` is 0."""
+    longest_first: bool = False
+    """A step runs its micro-batches by falling work, so that a pipeline has fewer bubbles."""
 
 
 def one_group_each(
@@ -123,6 +125,8 @@ def schedule_epoch(
     curriculum = rules.curriculum_steps if epoch == 0 else 0
     state = rng_state(seed, Stream.ORDER, epoch)
     order, steps = _order_and_steps(group_of, tokens, work, num_groups - 1, rules, curriculum, state)
+    if rules.longest_first:
+        order = order[np.lexsort((-work[order], steps))]
 
     new_offsets, slots = select_packs(offsets, as_ids(np.arange(len(iterations.slot_pack))), order)
     slot_pack, slot_group = iterations.slot_pack[slots], iterations.slot_group[slots]

@@ -73,6 +73,19 @@ def cp_imbalance(plan: Plan) -> NDArray[np.float64]:
     return imbalance
 
 
+def cp_slowdown(plan: Plan) -> NDArray[np.float64]:
+    """How many times as long attention takes as if the CP ranks shared the whole samples' time evenly (float64[p]).
+
+    That of the slowest rank, in tiles: a short piece takes as long as a whole tile. Price: as of `cp_imbalance`.
+    """
+    slowdown = np.ones(len(plan.packs))
+    cp_sizes = _cp_sizes(plan)
+    if (cp_sizes > 1).any():
+        lengths, offsets = attention_segments(plan)
+        _slowdown(read_only(lengths), read_only(offsets), cp_sizes, read_only(plan.packs.cp_sharding), slowdown)
+    return slowdown
+
+
 def _cp_sizes(plan: Plan) -> Int64Array:
     return np.array([group.cp_size for group in plan.groups], dtype=np.int64)[plan.packs.group]
 
@@ -119,6 +132,27 @@ def _imbalance(
         for rank, q, kv in _pieces(lengths[offsets[k] : offsets[k + 1]], cp_sizes[k], np.int64(codes[k])):
             of_rank[rank] += q * kv - q * (q - 1) // 2
         imbalance[k] = of_rank.max() / of_rank.mean()
+
+
+@njit(cache=True)
+def _slowdown(
+    lengths: NDArray[np.int32],
+    offsets: NDArray[np.int64],
+    cp_sizes: NDArray[np.int64],
+    codes: NDArray[np.int8],
+    slowdown: NDArray[np.float64],
+) -> None:
+    """Fill `slowdown`."""
+    for k in range(len(cp_sizes)):
+        if cp_sizes[k] == 1:
+            continue
+        of_pack = lengths[offsets[k] : offsets[k + 1]]
+        of_rank, whole = np.zeros(cp_sizes[k]), 0.0
+        for rank, q, kv in _pieces(of_pack, cp_sizes[k], np.int64(codes[k])):
+            of_rank[rank] += _tile_work(q, kv)
+        for length in of_pack:
+            whole += _tile_work(np.int64(length), np.int64(length))
+        slowdown[k] = of_rank.max() * cp_sizes[k] / whole
 
 
 @njit(cache=True)

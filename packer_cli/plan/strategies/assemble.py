@@ -101,7 +101,8 @@ def scheduled(
     if request.lockstep != 1:
         return schedule
     times = pack_times(group, sizes.aligned, sizes.work, request.evened, costs)
-    return run_freely(schedule, num_groups, times)
+    falling = sizes.work if request.steps.longest_first else None
+    return run_freely(schedule, num_groups, times, falling)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,12 +16,15 @@ from packer_cli.plan.core.cost import GroupCosts
 from packer_cli.plan.core.types import FILLER, Int64Array, Schedule
 
 
-def run_freely(schedule: Schedule, num_groups: int, times: NDArray[np.float64] | None) -> Schedule:
+def run_freely(
+    schedule: Schedule, num_groups: int, times: NDArray[np.float64] | None, falling: Int64Array | None = None
+) -> Schedule:
     """Merge the iterations of each step that have the same replicas. O(k log k) for k slots.
 
     Args:
         schedule: one slot a replica and iteration; its replicas stand by falling group.
         times: float64[p], of each pack, see `pack_times`; None leaves every pack where it is.
+        falling: int64[p], of each pack, by which a replica orders its own; None for the schedule's order.
     """
     merged, iteration_step = _merge(schedule, num_groups)
     iteration, first_gpu = merged[schedule.slot_iteration], schedule.slot_first_gpu.astype(np.int64)
@@ -29,7 +32,8 @@ def run_freely(schedule: Schedule, num_groups: int, times: NDArray[np.float64] |
         first_gpu = _dealt(schedule, iteration, np.append(times, 0)[schedule.slot_pack])
     is_pack = schedule.slot_pack != FILLER
     # A filler follows its replica's packs, and stays where there is none.
-    order = np.lexsort((~is_pack, first_gpu, iteration))
+    own = np.zeros(len(is_pack)) if falling is None else -np.append(falling, 0)[schedule.slot_pack]
+    order = np.lexsort((own, ~is_pack, first_gpu, iteration))
     begins = np.ones(len(order), dtype=np.bool_)
     begins[1:] = (np.diff(iteration[order]) != 0) | (np.diff(first_gpu[order]) != 0)
     slots = order[begins | is_pack[order]]

@@ -31,7 +31,10 @@ def predicted_cost(load: Callable[..., GpuModel]) -> Cost:
 
 
 def stage_rates(group: Group, model: GpuModel) -> tuple[float, float, float]:
-    """Seconds on a stage of a replica of the group per squared token, per token, and per micro-batch."""
+    """Seconds on a stage of a replica of the group per squared token, per token, and per micro-batch.
+
+    Each is that of the stage that is slowest by it, so together they are never too low.
+    """
     cost, memory = model.cost, model.memory
     cost.require_known(group.layout)
     fewest = memory.least_checkpoint_layers(group.capacity, group.layout)

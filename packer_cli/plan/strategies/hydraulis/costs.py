@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +20,7 @@ from packer_cli.plan.strategies.protocol import PlanRequest
 from packer_cli.sizes import counted
 
 if TYPE_CHECKING:
-    from packer_cli.cost.models import GpuModel, MemoryModel
+    from packer_cli.cost.models import GpuModel
 
 _ENOUGH_TOKENS = 256, 128
 """See `SchemeCosts.enough`: of a micro-batch, and more for each GPU that shares it. Hydraulis's code has 384, 512,
@@ -160,7 +160,7 @@ def find_schemes(
     model.cost.require_known(Layout(pp=2))
     found = []
     for layout in _layouts(num_gpus, model, most, most_sp):
-        memory = _without_sharing(model.memory, layout)
+        memory = model.memory
         whole = min(longest, memory.longest(layout, 0) // _ROW_MULTIPLE * _ROW_MULTIPLE)
         kept = [(whole, 0)] if whole >= min(longest, _LEAST_CAPACITY) else []
         if whole < longest:
@@ -204,13 +204,6 @@ def _layouts(num_gpus: int, model: GpuModel, most: Layout | None, most_sp: int) 
         for pp in range(1, limit.pp + 1)
         if layers % pp == 0 and sp * cp * tp * pp <= most_gpus
     ]
-
-
-def _without_sharing(memory: MemoryModel, layout: Layout) -> MemoryModel:
-    """The memory of a pipeline that gathers no weights: others run other layouts, so it has its own (ZeRO-1)."""
-    if layout.tp > 1 or layout.pp > 1 or not memory.num_parameters:
-        return memory
-    return replace(memory, constant=max(memory.constant, memory.zero1_bytes(layout)))
 
 
 def _gpu_seconds(scheme: Scheme, tokens: int) -> float:

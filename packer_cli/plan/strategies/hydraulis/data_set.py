@@ -250,14 +250,19 @@ def _assembled(
     pipeline_group = np.searchsorted(used, pipeline_kind)
     step = np.repeat(np.arange(num_steps), np.diff(found.offsets))
     pipeline = first_pipeline[step] + found.pipeline_of
-    # A pack is a micro-batch; packs are numbered by group, and in a group as the first epoch reads them.
-    by_pack = np.lexsort((found.slot_of, pipeline_gpu[pipeline], step, pipeline_group[pipeline]))
+    # A pack is a micro-batch; packs are numbered by group, and in a group as the first epoch reads them. A pipeline
+    # runs its longest one first.
+    lengths = pieces.length[found.order].astype(np.float64)
+    _, first, slot = np.unique(np.stack([pipeline, found.slot_of]), axis=1, return_index=True, return_inverse=True)
+    sums = (np.bincount(slot.ravel(), weights=lengths**power) for power in (2, 1))
+    falling = -costs.seconds(pipeline_kind[pipeline[first]], *sums)[slot.ravel()]
+    by_pack = np.lexsort((found.slot_of, falling, pipeline_gpu[pipeline], step, pipeline_group[pipeline]))
     begins = np.ones(len(by_pack), dtype=np.bool_)
     begins[1:] = (np.diff(pipeline[by_pack]) != 0) | (np.diff(found.slot_of[by_pack]) != 0)
     starts = np.flatnonzero(begins)
     offsets = np.append(starts, len(by_pack))
     pack_pieces = found.order[by_pack]
-    pack_pipeline, pack_slot = pipeline[by_pack][starts], found.slot_of[by_pack][starts]
+    pack_pipeline, pack_falling = pipeline[by_pack][starts], falling[by_pack][starts]
     tokens = np.add.reduceat(pieces.length[pack_pieces].astype(np.int64), starts)
     group = pipeline_group[pack_pipeline].astype(np.int16)
     packs = Packs(offsets=offsets, pieces=pack_pieces, group=group, cp_sharding=np.zeros(len(group), dtype=np.int8))
@@ -265,7 +270,7 @@ def _assembled(
     slot_pipeline = np.concatenate([pack_pipeline, idle])
     slot_pack = np.concatenate([np.arange(len(starts)), np.full(len(idle), FILLER)])
     order = np.lexsort(
-        (np.append(pack_slot, np.zeros(len(idle))), pipeline_gpu[slot_pipeline], pipeline_step[slot_pipeline])
+        (np.append(pack_falling, np.zeros(len(idle))), pipeline_gpu[slot_pipeline], pipeline_step[slot_pipeline])
     )
     slot_pipeline, slot_pack = slot_pipeline[order], slot_pack[order]
     group = pipeline_group[slot_pipeline]

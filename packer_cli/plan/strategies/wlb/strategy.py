@@ -34,7 +34,7 @@ class Wlb(Strategy):
         "by --packing delay, original, greedy or solver, and evens out --cost 1,24576, or what --model and --gpu, or "
         "--profile, predict."
     )
-    defaults = {"groups": "auto", "packing": "delay", "cost": "1,24576"}
+    defaults = {"groups": "auto", "packing": "delay", "cost": "1,24576", "lockstep": "1"}
     ignores = frozenset({"fill", "balance", "global_tokens", "lockstep", "step_mix", "curriculum", "curriculum_steps"})
     lacks = frozenset({"max_samples", "mask"})
     demands = "run several micro-batches of unlike lengths on each replica in a step"
