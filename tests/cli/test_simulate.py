@@ -96,7 +96,7 @@ def test_padding_and_steps(hbpack, pack, chats, sample, gpu, tmp_path):
     assert pack(chats, sample / "journals.jsonl", "--global-tokens", "64k").code == 0
     out = tmp_path / "out"
     plain = simulated(hbpack, out, *gpu)["overall"]
-    assert {name for name, hours in plain["split"].items() if not hours} == {"recompute", "bubbles", "steps"}
+    assert {name for name, hours in plain["split"].items() if not hours} == {"recompute", "bubbles", "sync", "steps"}
     padded = simulated(hbpack, out, *gpu, "--pad-to", "capacity")["overall"]
     assert padded["split"]["padding"] > plain["split"]["padding"]
     assert padded["split"]["compute"] == pytest.approx(plain["split"]["compute"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from packer_cli.errors import ConfigError
@@ -39,8 +40,13 @@ def stage_rates(group: Group, model: GpuModel) -> tuple[float, float, float]:
     cost.require_known(group.layout)
     fewest = memory.least_checkpoint_layers(group.capacity, group.layout)
     layers = group.checkpoint_layers or (memory.num_layers if fewest is None else fewest)
-    seconds = [float(cost.seconds(work, tokens, group.layout, layers)) for work, tokens in ((0, 0), (1, 0), (0, 1))]
-    return (digits(seconds[1] - seconds[0]), digits(seconds[2] - seconds[0]), digits(seconds[0]))
+    of_stages = []
+    for stage in cost.stages(group.layout):
+        of_one = partial(cost.seconds, layout=group.layout, checkpoint_layers=layers, stage=stage)
+        constant, square, token = (float(of_one(*one)) for one in ((0, 0), (1, 0), (0, 1)))
+        of_stages.append((digits(square - constant), digits(token - constant), digits(constant)))
+    quadratic, linear, constant = (max(each) for each in zip(*of_stages, strict=True))
+    return quadratic, linear, constant
 
 
 def digits(value: float) -> float:
