@@ -47,12 +47,13 @@ class PlanOptions(AutoGroupsOptions, total=False):
     """Whose plan: `balanced`: hbpack's; `hbp`: HBP's, to the letter; `naive`: HBP's baseline, with the longest group
     alone; `longalign`: LongAlign's sorted batches, with the longest group alone; `flexsp`: FlexSP's mixed SP degrees;
     `wlb`: WLB-LLM's steps of even micro-batches; `hydraulis`: Hydraulis's pipelines of unlike tp, cp, pp. It sets the
-    defaults of other options, such as `packing` and `balance`. `flexsp` packs at every degree that divides the longest
-    group's, and needs `model` and `gpu`, or `profile`. `wlb` takes the capacity of the longest group for the context
-    window (by default, the longest sample), packs by `packing` delay, original, greedy or solver, and evens out `cost`
-    1,24576, or what `model` and `gpu`, or `profile`, predict. `hydraulis` needs `model` and `gpu`, or `profile`, and
-    `global_tokens`; samples are as long as the longest group's capacity at most, and degrees as high as `parallel` and
-    that group's SP degree."""
+    defaults of other options, such as `packing` and `balance`. The curriculum of `hbp` takes a fifth of the short
+    iterations at most: the paper's 500 steps are a seventh of its run, and would leave a small data set nothing to mix
+    with the long ones. `flexsp` packs at every degree that divides the longest group's, and needs `model` and `gpu`,
+    or `profile`. `wlb` takes the capacity of the longest group for the context window (by default, the longest
+    sample), packs by `packing` delay, original, greedy or solver, and evens out `cost` 1,24576, or what `model` and
+    `gpu`, or `profile`, predict. `hydraulis` needs `model` and `gpu`, or `profile`, and `global_tokens`; samples are
+    as long as the longest group's capacity at most, and degrees as high as `parallel` and that group's SP degree."""
     align: str | int | None
     """Count each sample at its length rounded up to a multiple of this, for trainers that pad each sample: tokens, or
     N*cp for N times the SP or CP degree of each group above degree 1. TransformerEngine (Megatron, NeMo) needs 2*cp

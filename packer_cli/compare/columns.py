@@ -73,6 +73,13 @@ COLUMNS = (
     Column("abr-bound", "ABR bound", _overall(lambda metrics: metrics.abr_bound), ratio, is_extra=True),
     *COSTED,
     Column("cr", "CR", _overall(lambda metrics: metrics.cr), ratio),
+    Column(
+        "step-tokens",
+        "tokens a step",
+        _overall(lambda metrics: metrics.num_tokens / max(1, metrics.num_steps)),
+        _whole,
+        is_extra=True,
+    ),
     Column("ave-t", "Ave-T", _overall(lambda metrics: metrics.ave_t), _whole, is_extra=True),
     Column("imbalance", "imbalance", _overall(lambda metrics: metrics.imbalance), _three),
     Column("displacement", "displaced", _overall(lambda metrics: metrics.mean_displacement), _one, is_extra=True),

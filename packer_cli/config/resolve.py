@@ -169,6 +169,7 @@ def _request(config: PlannedConfig, algorithm: Any, options: PackingOptions) -> 
     steps = StepRules(
         global_tokens=config.global_tokens,
         curriculum_steps=0 if windows else config.curriculum_steps,
+        curriculum_share=config.planner.curriculum_share,
         mix=config.step_mix,
         windows=windows,
         longest_first=any(group.pp_size > 1 for group in config.groups),

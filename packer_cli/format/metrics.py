@@ -79,9 +79,9 @@ class Metrics:
     """The greatest of any pack."""
     cp_document_share: float | None = None
     """Share of these packs that are sharded per document; the others are per sequence."""
-    imbalance: float
-    """WLB-LLM: M max_j w_j / sum_j w_j over the M micro-batches of an iteration, w = sum of s (s + linear) per GPU;
-    mean over iterations."""
+    imbalance: float | None = None
+    """WLB-LLM: M max_j w_j / sum_j w_j over the M micro-batches of an iteration, or with pipelines of a step, w = sum
+    of s (s + linear) per GPU; mean over these. None where pipelines are unlike."""
     num_samples: int
     """Number of pieces: a sample that was cut counts once per piece."""
     num_tokens: int
@@ -110,7 +110,7 @@ class Randomness:
     third of the number of steps."""
     max_displacement: int
     length_step_correlation: float
-    """Pearson correlation of a sample's length with its step, in the group where it is greatest; 0 is random."""
+    """Pearson correlation of a sample's length with its step, over the whole epoch; 0 is random."""
     length_mix_spread: float
     """Mean over steps of the distance (half the L1 norm, in tokens) of the step's mix of lengths, in powers of two,
     from the whole epoch's: the price of sorting."""

@@ -67,7 +67,22 @@ def plan_samples(samples: Samples, resolved: Resolved) -> Plan:
     require_memory(samples.num_wanted, request)
     plan = build_plan(pieces_to_plan(samples, request.groups[-1].capacity, overflow, request.seed), request)
     check_plan(plan)
+    _say_short_curriculum(plan, request)
     return plan
+
+
+def _say_short_curriculum(plan: Plan, request: PlanRequest) -> None:
+    """Say so if the first steps could not all be short, see `Strategy.curriculum_share`."""
+    rules, schedule = request.steps, plan.epochs[0]
+    if not rules.curriculum_steps or rules.curriculum_share == 1 or len(plan.groups) == 1:
+        return
+    is_long = schedule.slot_group == len(plan.groups) - 1
+    num_short = int(schedule.iteration_step[schedule.slot_iteration[is_long]].min(initial=schedule.num_steps))
+    if num_short < min(rules.curriculum_steps, schedule.num_steps):
+        say(
+            f"the curriculum takes {counted(num_short, 'step')}, not {rules.curriculum_steps}: "
+            f"{rules.curriculum_share:.0%} of the short iterations, so that the others mix with the long ones"
+        )
 
 
 class NothingToPlanError(RunError):
@@ -104,6 +119,7 @@ def plan_store(
     kept = chosen if overflow != "drop" else kept_samples(lengths, chosen, capacity)
     check_pieces(pieces, lengths, kept, is_whole=overflow != "truncate")
     check_plan(plan)
+    _say_short_curriculum(plan, request)
     loss = _piece_loss(store, lengths, pieces)
     counts = _counts(store, sample_counts(lengths, chosen, pieces, capacity, overflow), loss)
     metrics = plan_stats(plan, request, samples.sources)

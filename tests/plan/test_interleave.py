@@ -124,6 +124,18 @@ def test_after_the_curriculum_all_groups_mix(pieces, mix):
     assert 0 < share[40:80].mean() < 1.5 * share[40:].mean() < 1
 
 
+@given(num=st.integers(1, 80), share=st.sampled_from([0.2, 0.5, 1.0]), target=st.sampled_from([None, 3]))
+def test_the_curriculum_leaves_a_share_of_the_short_iterations_to_mix(num, share, target):
+    group = np.arange(num) % 4 // 3  # Three short ones to one long one.
+    rules = StepRules(global_tokens=target, curriculum_steps=500, curriculum_share=share)
+    order, steps = _order_and_steps(group, np.ones(num, dtype=np.int64), group, 1, rules, 500, rng_state(3))
+    assert sorted(order.tolist()) == list(range(num))
+    whole = int(share * (group == 0).sum())
+    taken = -(-whole // (target or 1)) * (target or 1) if whole else target or 1
+    assert (group[order[: min(taken, (group == 0).sum())]] == 0).all()
+    assert set(np.diff(steps).tolist()) <= {0, 1}
+
+
 @given(
     iterations=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 30)), min_size=1, max_size=60),
     mix=st.sampled_from(["alternate", "stratified"]),

@@ -48,14 +48,26 @@ def balance_ratio(
     return np.where(greatest > 0, 1 - total / np.where(greatest > 0, greatest * count, 1), 0.0)
 
 
-def imbalance(values: NDArray[np.float64], slot_iteration: Int64Array) -> float:
-    """WLB-LLM's imbalance, `M max_j w_j / sum_j w_j` over M micro-batches, mean over iterations.
+def imbalance(values: NDArray[np.float64], of: Int64Array) -> float:
+    """WLB-LLM's imbalance (section 3.3), `M max_j w_j / sum_j w_j` over M micro-batches, mean over those that wait.
 
-    WLB-LLM's iteration is a step. Micro-batches of several iterations do not wait for each other, so they are not
-    compared. The slots must be sorted by iteration.
+    Args:
+        values: float64[k], of micro-batches.
+        of: int64[k], rising: which of them wait for each other.
     """
-    ratio = balance_ratio(values, slot_iteration)
+    ratio = balance_ratio(values, of)
     return float(np.mean(1 / (1 - ratio))) if len(ratio) else 1.0
+
+
+def _imbalance(plan: Plan, epoch: int, values: NDArray[np.float64], iteration: Int64Array) -> float | None:
+    """Of the micro-batches that wait for each other: those of an iteration, or in pipelines of a step, as in WLB-LLM.
+
+    None where pipelines are unlike, since their micro-batches have other sizes on purpose.
+    """
+    layouts = {group.layout for group in plan.groups}
+    if all(layout.pp == 1 for layout in layouts):
+        return imbalance(values, iteration)
+    return imbalance(values, plan.epochs[epoch].iteration_step[iteration]) if len(layouts) == 1 else None
 
 
 def least_works(plan: Plan, epoch: int = 0, linear: int = 0) -> NDArray[np.float64]:
@@ -160,7 +172,7 @@ def measure(
         cr=float(slots.real_tokens[is_shared].sum()) / num_tokens if num_tokens else 0.0,
         **_of_cp_ranks(plan, packs),
         ave_t=num_tokens / len(slots.pack) if len(slots.pack) else 0.0,
-        imbalance=imbalance(work / slots.gpus, slots.iteration),
+        imbalance=_imbalance(plan, epoch, work / slots.gpus, slots.iteration),
         num_samples=int(np.diff(plan.packs.offsets)[packs].sum()),
         num_tokens=num_tokens,
         num_packs=len(packs),

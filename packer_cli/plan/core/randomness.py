@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from packer_cli.format.metrics import Delay, QueueMetrics, Randomness
 from packer_cli.plan.core.csr import select_packs
 from packer_cli.plan.core.streams import Stream, rng_state
-from packer_cli.plan.core.types import FILLER, Int16Array, Int32Array, Int64Array, Pieces, Plan, Schedule
+from packer_cli.plan.core.types import FILLER, Int32Array, Int64Array, Pieces, Plan, Schedule
 
 _BLOCK = 1 << 18
 
@@ -39,7 +39,7 @@ def measure_randomness(plan: Plan, source_of_sample: NDArray[np.integer] | None 
         return source_of_sample[chosen if pieces.samples is None else pieces.samples[chosen]].astype(np.int64)
 
     spreads = [_MixSpread(pieces, kinds) for kinds in ([size] if source_of_sample is None else [size, source])]
-    correlations = [_Correlation() for _ in plan.groups]
+    correlation = _Correlation()
     reference = np.random.Generator(np.random.Philox(int(rng_state(seed, Stream.REFERENCE)[0])))
     place = np.arange(num_pieces, dtype=np.int32)
     reference.shuffle(place)
@@ -48,16 +48,14 @@ def measure_randomness(plan: Plan, source_of_sample: NDArray[np.integer] | None 
         displacement = np.abs(block.step - place[block.pieces].astype(np.int64) * num_steps // num_pieces)
         total, most = total + int(displacement.sum()), max(most, int(displacement.max()))
         length = pieces.length[block.pieces]
-        for g, correlation in enumerate(correlations):
-            own = block.group == g
-            correlation.add(length[own], block.step[own])
+        correlation.add(length, block.step)
         for spread in spreads:
             spread.add(block, length)
     return Randomness(
         num_steps=schedule.num_steps,
         mean_displacement=total / max(1, num_pieces),
         max_displacement=most,
-        length_step_correlation=max(each.value() for each in correlations),
+        length_step_correlation=correlation.value(),
         length_mix_spread=spreads[0].mean(),
         source_mix_spread=spreads[1].mean() if len(spreads) > 1 else 0.0,
     )
@@ -70,8 +68,6 @@ class _Block(NamedTuple):
     """int32[n]"""
     step: Int64Array
     """int64[n], of each piece"""
-    group: Int16Array
-    """int16[n], of each piece"""
 
 
 def _blocks(plan: Plan, schedule: Schedule) -> Iterator[_Block]:
@@ -86,9 +82,7 @@ def _blocks(plan: Plan, schedule: Schedule) -> Iterator[_Block]:
         last = step[min(int(np.searchsorted(ends, before + _BLOCK)), len(packs) - 1)]
         stop = int(np.searchsorted(step, last if last > step[first] else last + 1))
         offsets, pieces = select_packs(plan.packs.offsets, plan.packs.pieces, packs[first:stop])
-        sizes = np.diff(offsets)
-        group = plan.packs.group[packs[first:stop]]
-        yield _Block(pieces, np.repeat(step[first:stop], sizes), np.repeat(group, sizes))
+        yield _Block(pieces, np.repeat(step[first:stop], np.diff(offsets)))
         first = stop
 
 

@@ -62,6 +62,8 @@ class StepRules:
     curriculum_steps: int = 0
     """Steps at the start of the first epoch that take only the groups below the longest; of one group, the iterations
     with the least work."""
+    curriculum_share: float = 1.0
+    """Most of the iterations that the curriculum takes first of those it could, so that some are left to mix."""
     mix: StepMix = "alternate"
     """Which iterations share a step."""
     windows: Windows | None = None
@@ -210,7 +212,8 @@ def _order_and_steps(
         is_short[np.argsort(work, kind="stable")[: -(-len(work) // 2)]] = True
     short = order[is_short[order]]
     steps = _steps(tokens[short], target)
-    steps = steps[steps < curriculum_steps]
+    most = steps[int(rules.curriculum_share * len(short)) - 1] + 1 if rules.curriculum_share * len(short) >= 1 else 1
+    steps = steps[steps < min(curriculum_steps, most)]
     first = short[: len(steps)]
     # Mix the rest again: otherwise the longest group's iterations would follow the curriculum in one block.
     later = np.flatnonzero(~np.isin(np.arange(len(order)), first))

@@ -195,6 +195,8 @@ class Strategy(ABC):
     )
     predicts_cost: ClassVar[bool] = False
     """Whether it evens out what a cost model predicts wherever there is one, unless the user names a cost."""
+    curriculum_share: ClassVar[float] = 1.0
+    """Most of the short iterations that a curriculum takes first, see `StepRules`."""
     plans_streams: ClassVar[bool] = False
     """Whether it packs a stream step by step: its steps are decided as it packs, and stay together in a rebalance."""
 
