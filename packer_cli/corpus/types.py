@@ -96,7 +96,7 @@ class Document(NamedTuple):
     prompt: str = ""
     completion: str = ""
     weight: float = 1.0
-    """How much each loss token counts, see `records.weights`."""
+    """How much each loss token counts, see `corpus.records.weights`."""
     weights: tuple[float, ...] | None = None
     """Likewise, of each message, to be multiplied with `weight`; None: 1."""
     num_prompt: int = 0

@@ -45,7 +45,7 @@ def run_compare(
         algorithms: rows, see `compare.rows`; None for the default table.
         strategies: instead of them, a row for each of these.
         rules: simulate each row with these rules, and add HBP's baseline.
-        sort: the order of the rows, see `compare.sorting`.
+        sort: the order of the rows, see `compare.side_by_side`.
         by_program: also prove the least number of packs with the linear program.
     """
     has_model = rules is not None or config.has_gpu_model

@@ -1,7 +1,7 @@
 """JSON lines: one object a line, plain or compressed.
 
 Price: orjson a line at a time, about 250 MB/s a core with batches that fit the processor's cache; tokenized records
-see `token_lines`. Memory: one block and its records, or the longest line when that is longer.
+see the end of this file. Memory: one block and its records, or the longest line when that is longer.
 
 JSON lines of tokenized records to flat arrays: 350 MB/s a core, three times as fast as through Python's integers.
 Takes a block of lines only if all are plain: objects with the same keys, each a column of tokenized records, once; and

@@ -255,7 +255,7 @@ class Strategy(ABC):
 
         Args:
             chosen: int64[r], pack numbers, each once.
-            is_short: bool[p], see `plan.resume.short_packs`.
+            is_short: bool[p], see `plan.build.short_packs`.
             epoch: number of the epoch, which decides the order.
         """
 

@@ -43,7 +43,7 @@ class GroupStrategy(Strategy):
             )
 
     def plan(self, pieces: Pieces, request: PlanRequest) -> Plan:
-        """From the longest group down; see `by_group.build`."""
+        """From the longest group down; see `by_group.arrange`."""
         from packer_cli.plan.strategies.by_group.arrange import plan_groups
 
         return plan_groups(pieces, request)
@@ -51,7 +51,7 @@ class GroupStrategy(Strategy):
     def rest(
         self, plan: Plan, chosen: Int64Array, is_short: NDArray[np.bool_], request: PlanRequest, epoch: int
     ) -> Schedule:
-        """Iterations of one group; see `by_group.rest`."""
+        """Iterations of one group; see `by_group.arrange`."""
         from packer_cli.plan.strategies.by_group.arrange import rest_of_groups
 
         return rest_of_groups(plan, chosen, is_short, request, epoch)

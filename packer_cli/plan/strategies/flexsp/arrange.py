@@ -41,7 +41,7 @@ from packer_cli.plan.strategies.protocol import PlanRequest
 def plan_mixed(pieces: Pieces, request: PlanRequest) -> Plan:
     """Pack all pieces for the groups, whose degrees differ, and divide the GPUs of each iteration.
 
-    The lowest degree divides the others and the number of GPUs. Price: see `data_set`.
+    The lowest degree divides the others and the number of GPUs. Price: see the module.
     """
     costs, lengths = degree_costs(request), align_up(pieces.length, request.groups[0].align)
     seed = int(rng_state(request.seed, Stream.PACKING)[0])

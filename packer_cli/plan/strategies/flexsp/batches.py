@@ -4,7 +4,7 @@ A batch is cut into micro-batches of similar lengths (section 4.2): samples by f
 whose most tokens are least, from as few parts as the GPUs' memory allows to four more. Each part is solved by
 `micro_batch` or `milp`, and the number of parts with the least total time stays.
 
-Use it to train on batches exactly as they come, or to see what `data_set` gains: a batch has few samples of each
+Use it to train on batches exactly as they come, or to see what `arrange` gains: a batch has few samples of each
 length, so its groups are less even, and its last micro-batch less full. Price: a few milliseconds a micro-batch that
 is tried with `search`, up to the time limit with `milp`.
 """

@@ -5,7 +5,7 @@ This is the problem of FlexSP (arXiv 2412.01523, section 4.1), which `milp` solv
 
 1. Starts: equal groups of each degree, and what first-fit needs at a target time that a binary search lowers.
 2. Hill climbing from the best starts: change a group's degree, then remove or add groups until the GPUs are used up;
-   `dealing.deal` times the result.
+   `timed_dealing.deal` times the result.
 3. The best sets found are dealt again and evened out.
 
 Price: bounded by a count of steps, not by a clock, so that equal inputs give equal plans: 2 to 10 ms for 512 samples

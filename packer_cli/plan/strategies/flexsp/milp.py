@@ -274,5 +274,5 @@ def _cut(
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _put(row: NDArray[np.int64], first: int, last: int, low: int, high: int) -> None:
-    """`row[:] = first, last, low, high`, which takes seconds to compile, see `dealing.copy_to`."""
+    """`row[:] = first, last, low, high`, which takes seconds to compile, see `timed_dealing.copy_to`."""
     row[0], row[1], row[2], row[3] = first, last, low, high

@@ -203,7 +203,7 @@ def plan_pipelines(pieces: Pieces, request: PlanRequest) -> Plan:
     """The plan of the pieces; its groups are those of the request that it uses.
 
     A step is one iteration, in which each pipeline runs its micro-batches one after another. Later epochs run the same
-    steps in another order. Price: see `data_set`.
+    steps in another order. Price: see the module.
     """
     costs = scheme_costs(request)
     assert request.steps.global_tokens is not None

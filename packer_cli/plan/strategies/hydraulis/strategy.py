@@ -59,13 +59,13 @@ class Hydraulis(Strategy):
         return replace(found, groups=groups, rates=rates)
 
     def plan(self, pieces: Pieces, request: PlanRequest) -> Plan:
-        """See `hydraulis.arrange`."""
+        """See `hydraulis.data_set`."""
         from packer_cli.plan.strategies.hydraulis.data_set import plan_pipelines
 
         return plan_pipelines(pieces, request)
 
     def choose_layouts(self, lengths: Int32Array, request: PlanRequest) -> LayoutChoice:
-        """See `hydraulis.choice`."""
+        """See `hydraulis.figures`."""
         from packer_cli.plan.strategies.hydraulis.figures import choose_step_layouts
 
         return choose_step_layouts(lengths, request)

@@ -102,7 +102,7 @@ class MicroBatches:
 def schedule_steps(
     micro_batches: MicroBatches, group: Group, num_gpus: int, most: int, seed: int, epoch: int = 0
 ) -> Schedule:
-    """Deal the micro-batches of each step to the replicas. O(p log p), and see `dealing`.
+    """Deal the micro-batches of each step to the replicas. O(p log p), and see the module.
 
     The seed decides which replica gets which share, so that none always ends last. A replica runs its longest
     micro-batch first, and a filler if it has none. Epochs above 0 run the steps in a seeded order.
