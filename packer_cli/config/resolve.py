@@ -68,6 +68,10 @@ def resolve(given: PlanConfig) -> Resolved:
         has_model=given.has_gpu_model,
         load=partial(_load, given),
     )
+    if given.model is not None and not strategy.finds_layouts:
+        model = _load(given, "--model")
+        for group in given.groups:
+            model.cost.require_known(group.layout)
     with strategy.blamed():
         found = strategy.predict(question)
     if any(linear <= 0 for _, linear, _ in found.rates or ()):

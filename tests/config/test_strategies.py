@@ -123,6 +123,15 @@ def test_flexsp_needs_a_model_that_knows_its_degrees(tmp_path, options, message)
     assert str(error.value) == message
 
 
+def test_a_degree_that_the_heads_do_not_allow_is_refused_by_every_strategy(tmp_path):
+    model = {"model": str(llama(tmp_path)), "gpu": "h100"}
+    given = {"groups": "16k:1,1m:64", "gpus": 64}
+    resolve(PlanConfig(**given))  # Without a model nobody knows.
+    with pytest.raises(ConfigError) as error:
+        resolve(PlanConfig(**given, **model))
+    assert str(error.value) == UNKNOWN_DEGREE
+
+
 def test_hydraulis_records_its_schemes_and_what_was_predicted(tmp_path):
     given = {"groups": "32k", "gpus": 16, "global_tokens": 2**18, "strategy": "hydraulis"}
     known = resolve(PlanConfig(**given, model=str(llama(tmp_path)), gpu="h100")).config
