@@ -195,7 +195,7 @@ def _stages_note(model: GpuModel, num_stages: int) -> str:
 
 def group_name(group: Group) -> str:
     """Capacity and SP degree as `--groups` takes them, and the other degrees above 1."""
-    more = str(group.layout).partition("-")[2]
+    more = str(group.layout).partition("-")[2] + (f"-vpp{group.vpp_size}" if group.vpp_size > 1 else "")
     return f"{format_tokens(group.capacity)}:{group.sp_size}" + (f" {more}" if more else "")
 
 

@@ -100,7 +100,8 @@ def slot_seconds(
             once, again = cost.computing(*of, 0, stage), cost.computing(*of, num_layers, stage)
             sent = cost.communication(tokens[those], layout, num_layers, stage)
             whole = cost.seconds(row_work[those], row_tokens[those], layout, num_layers, stage)
-            of_stages.append((once - constant[those], again - once, sent, whole - again - sent, whole))
+            more = np.maximum(whole - again - sent, 0.0)  # Rounding may leave less than nothing.
+            of_stages.append((once - constant[those], again - once, sent, more, whole))
         slowest = np.argmax([whole for *_, whole in of_stages], axis=0)
         found = np.choose(slowest, [np.stack(each) for each in of_stages])
         compute[those], recompute[those], communication[those], of_padding[those], _ = found

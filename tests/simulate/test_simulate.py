@@ -163,6 +163,7 @@ def test_it_equals_its_twin_and_the_split_is_the_whole(
     weights = {"num_parameters": 20, "embedding_parameters": 4, "end_parameters": 2}
     priced = replace(priced, memory=replace(priced.memory, **weights))
     simulation = simulate(plan, priced, pad_to=pad_to, step_seconds=step_seconds)
+    assert (simulation.gpu_seconds >= 0).all()
     iterations, steps, split = naive.simulate(plan, priced, pad_to, step_seconds)
     assert simulation.iteration_seconds == pytest.approx(iterations)
     assert simulation.step_seconds == pytest.approx(steps)
