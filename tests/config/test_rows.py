@@ -18,6 +18,14 @@ from tests.cli_runner import run
 GIVEN = {"groups": "16k:1,128k:8", "gpus": 8}
 
 
+def llama(folder):
+    """The shape of Llama 3.1 8B."""
+    shape = {"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "num_hidden_layers": 32}
+    file = folder / "config.json"
+    file.write_text(json.dumps({"model_type": "llama", "num_key_value_heads": 8, "vocab_size": 128256, **shape}))
+    return file
+
+
 def aligns(**options):
     config = validate(PlanConfig, {**GIVEN, **options})
     return [(group.capacity, group.align) for group in config.groups]
@@ -110,9 +118,9 @@ def test_wrong_options(options, message):
     assert str(error.value) == message
 
 
-def test_compare_leaves_out_what_cannot_be_compared(caplog):
+def test_compare_leaves_out_what_cannot_be_compared(caplog, tmp_path):
     caplog.set_level("INFO", LOGGER.name)
-    config = PlanConfig(**GIVEN, max_samples=8, model="config.json", gpu="h100")
+    config = PlanConfig(**GIVEN, max_samples=8, model=str(llama(tmp_path)), gpu="h100")
     assert [row.name for row in strategy_rows("all", resolve(config))] == ["balanced", "hbp", "naive", "longalign"]
     assert caplog.messages == [
         "hydraulis is left out: it needs --global-tokens",
@@ -139,12 +147,8 @@ def test_stats_tell_what_alignment_costs(tmp_path):
 
 def test_compare_leaves_out_a_strategy_that_has_no_plan(tmp_path, caplog):
     caplog.set_level("INFO", LOGGER.name)
-    shape = {"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "num_hidden_layers": 32}
-    model = tmp_path / "config.json"
-    model.write_text(json.dumps({"model_type": "llama", "num_key_value_heads": 8, "vocab_size": 128256, **shape}))
-    config = validate(
-        PlanConfig, {"groups": "1k:1,8k:2", "gpus": 2, "global_tokens": "64k", "model": str(model), "gpu": "h100"}
-    )
+    given = {"groups": "1k:1,8k:2", "gpus": 2, "global_tokens": "64k"}
+    config = validate(PlanConfig, {**given, "model": str(llama(tmp_path)), "gpu": "h100"})
     assert "hydraulis" not in [row.name for row in strategy_rows("all", resolve(config))]
     why = (
         "no pipeline on 2 GPUs holds a sample of 8,192 tokens in memory; give shorter --groups, higher --parallel "
