@@ -308,11 +308,9 @@ class MemoryModel:
         if layout.pp == 1:
             return self.num_parameters / layout.tp
         of_layers = (self.num_parameters - self.embedding_parameters) / self.num_layers
-        first, *inner, last = (number * of_layers for number in self._stages(layout))
+        stages = stage_layers(self.num_layers, self.head_layers, layout.pp)
+        first, *inner, last = (number * of_layers for number in stages)
         return max(first + self.end_parameters, *inner, last + self.end_parameters) / layout.tp
-
-    def _stages(self, layout: Layout) -> tuple[int, ...]:
-        return stage_layers(self.num_layers, self.head_layers, layout.pp)
 
     def bytes(self, tokens: float, layout: Layout = ONE_GPU, checkpoint_layers: int = 0) -> float:
         """Bytes per GPU for a row of `tokens` tokens on a replica.
@@ -323,7 +321,8 @@ class MemoryModel:
         """
         kept = (self.num_layers - checkpoint_layers) * self.per_layer_token
         of_layer = (kept + checkpoint_layers * self.per_checkpointed_token) / self.num_layers
-        held = [number * of_layer * _in_flight(layout, s) for s, number in enumerate(self._stages(layout))]
+        stages = stage_layers(self.num_layers, self.head_layers, layout.pp)
+        held = [number * of_layer * _in_flight(layout, s) for s, number in enumerate(stages)]
         per_token = max(held[-1] + self.per_token, max(held) + self._inside(layout))
         return self.constant_of(layout) + tokens / layout.stage_gpus * per_token
 
@@ -379,8 +378,7 @@ class GpuModel:
 
     def without_gathers(self) -> GpuModel:
         """The same where replicas hold their weights (DDP, ZeRO-1), whose number of micro-batches is their own."""
-        cost, memory = replace(self.cost, gathers=False), replace(self.memory, gathers=False)
-        return replace(self, cost=cost, memory=memory)
+        return replace(self, cost=replace(self.cost, gathers=False), memory=replace(self.memory, gathers=False))
 
     def sync_seconds(self, layout: Layout) -> float:
         """Seconds of a step for gradients and weights of such replicas; 0 where micro-batches gather the weights."""
