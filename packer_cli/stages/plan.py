@@ -81,7 +81,10 @@ def make_plan(given: PlanConfig, checked: Resolved, source: Path, folder: Path) 
         say_choice(choice)
     config = resolved.config
     chosen = [asdict(choice)] if choice else []
-    wanted = fingerprint(config.decisions(), index.fingerprint, PLAN_VERSION, *chosen)
+    steps = resolved.request.steps
+    orders = ["longest first"] * steps.longest_first + [steps.curriculum_share] * (steps.curriculum_share < 1)
+    # Earlier releases ordered these plans in other ways.
+    wanted = fingerprint(config.decisions(), index.fingerprint, PLAN_VERSION, *chosen, *orders)
     header = current_plan(folder, store)
     if header and header.fingerprint == wanted:
         say("the plan is up to date")
