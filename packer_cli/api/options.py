@@ -43,17 +43,27 @@ class AutoGroupsOptions(GpuOptions, total=False):
 class PlanOptions(AutoGroupsOptions, total=False):
     """Lengths to plan."""
 
-    strategy: str | Strategy | Literal["balanced", "hbp", "naive", "longalign", "flexsp", "wlb", "hydraulis"] | None
+    strategy: (
+        str
+        | Strategy
+        | Literal[
+            "balanced", "hbp", "naive", "longalign-packing", "flexsp:all", "flexsp", "batchada", "wlb", "hydraulis"
+        ]
+        | None
+    )
     """Whose plan: `balanced`: hbpack's; `hbp`: HBP's, to the letter; `naive`: HBP's baseline, with the longest group
-    alone; `longalign`: LongAlign's sorted batches, with the longest group alone; `flexsp`: FlexSP's mixed SP degrees;
-    `wlb`: WLB-LLM's steps of even micro-batches; `hydraulis`: Hydraulis's pipelines of unlike tp, cp, pp. It sets the
-    defaults of other options, such as `packing` and `balance`. The curriculum of `hbp` takes a fifth of the short
-    iterations at most: the paper's 500 steps are a seventh of its run, and would leave a small data set nothing to mix
-    with the long ones. `flexsp` packs at every degree that divides the longest group's, and needs `model` and `gpu`,
-    or `profile`. `wlb` takes the capacity of the longest group for the context window (by default, the longest
-    sample), packs by `packing` delay, original, greedy or solver, and evens out `cost` 1,24576, or what `model` and
-    `gpu`, or `profile`, predict. `hydraulis` needs `model` and `gpu`, or `profile`, and `global_tokens`; samples are
-    as long as the longest group's capacity at most, and degrees as high as `parallel` and that group's SP degree."""
+    alone; `longalign-packing`: LongAlign's packing, with the longest group alone; `flexsp:all`: FlexSP's mixed SP
+    degrees over the whole data set; `flexsp`: FlexSP's mixed SP degrees, step by step; `batchada`: FlexSP's baseline,
+    one SP degree a step; `wlb`: WLB-LLM's steps of even micro-batches; `hydraulis`: Hydraulis's pipelines of unlike
+    tp, cp, pp. It sets the defaults of other options, such as `packing` and `balance`. The curriculum of `hbp` takes a
+    fifth of the short iterations at most: the paper's 500 steps are a seventh of its run, and would leave a small data
+    set nothing to mix with the long ones. `flexsp`, `batchada` and `flexsp:all` plan at every degree that divides the
+    longest group's, and need `model` and `gpu`, or `profile`; `flexsp` solves its micro-batches by `packing` search,
+    or by milp, the paper's program. `wlb` takes the capacity of the longest group for the context window (by default,
+    the longest sample), packs by `packing` delay, original, greedy or solver, and evens out `cost` 1,24576, or what
+    `model` and `gpu`, or `profile`, predict. `hydraulis` needs `model` and `gpu`, or `profile`, and `global_tokens`;
+    samples are as long as the longest group's capacity at most, and degrees as high as `parallel` and that group's SP
+    degree."""
     align: str | int | None
     """Count each sample at its length rounded up to a multiple of this, for trainers that pad each sample: tokens, or
     N*cp for N times the SP or CP degree of each group above degree 1. TransformerEngine (Megatron, NeMo) needs 2*cp

@@ -121,9 +121,9 @@ def packings() -> Iterable[str]:
 
 def strategies() -> Iterable[str]:
     """Values of `--strategy`."""
-    from packer_cli.plan.strategies.registry import STRATEGIES
+    from packer_cli.plan.strategies.registry import PACKED, STRATEGIES
 
-    return STRATEGIES.names()
+    return (*PACKED, *STRATEGIES.names()[len(STRATEGIES) :])
 
 
 def shapes() -> Iterable[str]:
@@ -156,9 +156,10 @@ def gpus() -> Iterable[str]:
 
 def compared() -> Iterable[str]:
     """Values of `--strategies`."""
-    from packer_cli.compare.rows import ALL, PADDED
+    from packer_cli.compare.rows import ALL
+    from packer_cli.plan.strategies.registry import STRATEGIES
 
-    return (ALL, *strategies(), PADDED)
+    return (ALL, *STRATEGIES.names())
 
 
 def columns() -> Iterable[str]:

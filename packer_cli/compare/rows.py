@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from packer_cli.config import PlannedConfig
+from packer_cli.config import PlanConfig, PlannedConfig
 from packer_cli.config.defaults import refusal, unsupported
 from packer_cli.config.fields import GIVE
 from packer_cli.config.resolve import Resolved, resolve
@@ -21,8 +21,8 @@ from packer_cli.errors import ConfigError
 from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY, PackingAlgorithm, find_packing
 from packer_cli.plan.strategies.protocol import PlanRequest
-from packer_cli.plan.strategies.registry import DEFAULT, STRATEGIES
-from packer_cli.plugins import OBJECT, unknown
+from packer_cli.plan.strategies.registry import DEFAULT, STRATEGIES, unknown_strategy
+from packer_cli.plugins import OBJECT
 
 FORM = "[PACKING][/BALANCE][@longest], such as bfd, /window:8+refine or isf:rounds=10/none@longest"
 BALANCES = tuple(
@@ -33,9 +33,6 @@ TIME_LIMIT = 10.0
 
 ALL = "all"
 """The value of `--strategies` for all of them."""
-
-PADDED = "padded"
-"""The value of `--strategies` for padded batches, which are a baseline and no strategy."""
 
 _LONGEST = "longest"
 _PADDED = (
@@ -138,55 +135,53 @@ def parse_rows(text: str, base: Resolved) -> list[Row]:
 
 
 def strategy_rows(text: str, base: Resolved) -> list[Row]:
-    """A row for each of the comma-separated strategies, or for `all`; and one for padded batches, with either.
+    """A row for each of the comma-separated strategies, or for `all`; a notice says which cannot run, and why.
 
     Raises:
-        ConfigError: there is no such strategy, or the plan options do not fit it.
+        ConfigError: there is no such strategy, or the plan options do not fit one that is named.
     """
     config = base.given
     names = [name.strip() for name in text.split(",")]
-    with_padded = ALL in names or PADDED in names
-    names = [name for name in names if name != PADDED]
     may_leave_out = set(STRATEGIES).difference(names, [config.strategy]) if ALL in names else set()
     if ALL in names:
         names = [*STRATEGIES, *(name for name in names if name != ALL)]
-        for name, strategy in STRATEGIES.items():
-            needs = [GIVE] if "a cost model" in strategy.needs and not config.has_gpu_model else []
-            if "tokens of a step" in strategy.needs and config.global_tokens is None:
-                needs.append("--global-tokens")
-            if needs:
-                names.remove(name)
-                say(f"{name} is left out: it needs {' and '.join(needs)}")
-        for name in [name for name in names if name in STRATEGIES]:
-            option = unsupported(name, config)
-            if option:
-                names.remove(name)
-                say(f"{name} is left out: it does not support {option}")
-    rows = []
-    for name in names:
+    rows, left_out = [], dict[str, list[str]]()
+    for name in dict.fromkeys(names):
         if name not in STRATEGIES:
-            raise ConfigError(f"--strategies: {unknown('strategy', name, (ALL, *STRATEGIES.names(), PADDED))}")
-        why = refusal(name, config)
-        if why:
-            raise ConfigError(f"--strategies: {why}")
-        try:
-            own = resolve(config.with_strategy(name))
-        except ConfigError as error:
-            if name not in may_leave_out:
-                raise
-            say(f"{name} is left out: {str(error).removeprefix(f'--strategy {name}: ')}")
+            raise ConfigError(f"--strategies: {unknown_strategy(name)}")
+        why = _lacks(name, config) if name in may_leave_out else None
+        if why is None:
+            refused = refusal(name, config)
+            if refused:
+                raise ConfigError(f"--strategies: {refused}")
+            try:
+                own = resolve(config.with_strategy(name))
+            except ConfigError as error:
+                if name not in may_leave_out:
+                    raise
+                why = str(error).removeprefix(f"--strategy {name}: ")
+        if why is not None:
+            left_out.setdefault(why, []).append(name)
             continue
         note = own.request.strategy.summary
         if own.config.cost != base.config.cost:
             note += f"; its imbalance is of --cost {own.config.cost}"
         rows.append(Row(name=name, kind="strategy", plan=own, note=note))
-    padded = [replace(row, name=PADDED) for row in _padded_rows(base)[:1]] if with_padded else []
-    if with_padded and not padded:
-        why = "it does not support --align, --max-samples or --mask causal"
-        if not rows:
-            raise ConfigError(f"--strategies {text}: {why}; leave them out, or name others")
-        say(f"{PADDED} is left out: {why}")
-    return _unique([*rows, *padded], base)
+    for why, those in left_out.items():
+        say(f"left out {', '.join(those)}: {why}")
+    return _unique(rows, base)
+
+
+def _lacks(name: str, config: PlanConfig) -> str | None:
+    """What a strategy misses in the options; None if it can plan with them."""
+    strategy = STRATEGIES[name]
+    needs = [GIVE] if "a cost model" in strategy.needs and not config.has_gpu_model else []
+    if "tokens of a step" in strategy.needs and config.global_tokens is None:
+        needs.append("--global-tokens")
+    if needs:
+        return f"needs {' and '.join(needs)}"
+    option = unsupported(name, config)
+    return None if option is None else f"does not support {option}"
 
 
 def own_row_first(rows: Iterable[Row], base: Resolved) -> list[Row]:

@@ -110,26 +110,29 @@ def preferred(seconds: Mapping[str, float], strategies: Mapping[str, str]) -> st
     return next((name for name in alike if not STRATEGIES[strategies[name]].demands), names[0])
 
 
-def advice(epochs: Mapping[str, OverallFigures]) -> str:
+def advice(epochs: Mapping[str, OverallFigures]) -> str | None:
     """The strategy with the shortest predicted epoch, against the slowest; others that are as fast.
 
-    A strategy that asks more of a trainer is not recommended for a gain below `ALIKE`.
+    A strategy that asks more of a trainer is not recommended for a gain below `ALIKE`. None where none may be packed.
 
     Args:
         epochs: strategy to predicted epoch, at least one.
     """
     seconds = {name: epoch.seconds for name, epoch in epochs.items()}
     names = sorted(seconds, key=lambda name: seconds[name])
-    chosen = preferred(seconds, {name: name for name in names})
+    packed = {name: name for name in names if STRATEGIES[name].is_packed}
+    if not packed:
+        return None
+    chosen = preferred({name: seconds[name] for name in packed}, packed)
     alike = [name for name in names if seconds[name] <= seconds[names[0]] * (1 + ALIKE)]
     text = f"Take {chosen}: an epoch of {duration(epochs[chosen].seconds)}"
     if len(names) > 1 and (slowest := names[-1]) != chosen:
         text += _against(chosen, slowest, epochs)
-    others = [name for name in alike if name != chosen]
+    others = [name for name in alike if name != chosen and name in packed]
     if others:
         text += f". Within {ALIKE:.0%} of it: {', '.join(others)}"
     needs = STRATEGIES[chosen].demands
-    plain = next((name for name in names if not STRATEGIES[name].demands), None)
+    plain = next((name for name in packed if not STRATEGIES[name].demands), None)
     if needs:
         text += f". Your trainer must {needs}"
         text += f"; without that, take {plain} ({duration(epochs[plain].seconds)})" if plain else ""

@@ -102,7 +102,8 @@ class Comparison:
     def _may_be_packed(self, row: Row) -> bool:
         algorithm = row.request.algorithm
         cuts_others = algorithm.cut is not None or row.config.overflow != self.config.overflow
-        return not algorithm.is_padded and (row.is_own or not cuts_others)
+        is_packed = row.request.strategy.is_packed and not algorithm.is_padded
+        return is_packed and (row.is_own or not cuts_others)
 
     @property
     def advice(self) -> str | None:

@@ -9,7 +9,7 @@ from pydantic import Field
 from pydantic.fields import FieldInfo
 
 from packer_cli.errors import ConfigError
-from packer_cli.plan.strategies.registry import DEFAULT, STRATEGIES
+from packer_cli.plan.strategies.registry import DEFAULT, PACKED, STRATEGIES
 
 REQUIRED: Final = object()
 """In place of a default."""
@@ -70,7 +70,7 @@ def unsupported(name: str, config: Any) -> str | None:
     """The first of its `lacks`, as text, that is not at its default in the plan options; or None."""
     for option in sorted(STRATEGIES[name].lacks):
         value = getattr(config, option)
-        if value != default_of(type(config).model_fields[option]):
+        if value != default_of(type(config).model_fields[option], config.strategy):
             return f"--{option.replace('_', '-')} {value}"
     return None
 
@@ -80,5 +80,5 @@ def refusal(name: str, config: Any) -> str | None:
     option = unsupported(name, config)
     if option is None:
         return None
-    able = [other for other in STRATEGIES if unsupported(other, config) is None]
+    able = [other for other in PACKED if unsupported(other, config) is None]
     return f"strategy {name} does not support {option}; leave that out, or choose one of {', '.join(able)}"

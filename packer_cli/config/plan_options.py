@@ -25,7 +25,14 @@ from packer_cli.format.layout import ONE_GPU
 from packer_cli.panels import Panel
 from packer_cli.plan.core.groups import Group, divisors, require_aligned
 from packer_cli.plan.strategies.protocol import Strategy
-from packer_cli.plan.strategies.registry import DEFAULT, STRATEGIES, find_strategy
+from packer_cli.plan.strategies.registry import (
+    DEFAULT,
+    PACKED,
+    STRATEGIES,
+    find_strategy,
+    name_in_record,
+    unknown_strategy,
+)
 from packer_cli.plugins import Registry
 from packer_cli.sizes import counted, format_tokens
 
@@ -36,14 +43,14 @@ Align = Annotated[int | str | None, BeforeValidator(read_align, json_schema_inpu
 
 
 def _describe() -> str:
-    whose = "; ".join(f"`{name}`: {strategy.short}" for name, strategy in STRATEGIES.items())
+    whose = "; ".join(f"`{name}`: {strategy.short}" for name, strategy in STRATEGIES.items() if name in PACKED)
     details = " ".join(strategy.details for strategy in STRATEGIES.values() if strategy.details)
     return f"Whose plan: {whose}. It sets the defaults of other options, such as --packing and --balance. {details}"
 
 
 def _known(name: str) -> str:
     if name not in STRATEGIES:
-        raise ValueError(STRATEGIES.unknown(name))
+        raise ValueError(unknown_strategy(name))
     if STRATEGIES.package(name) is not None:
         require_declared(name, PlanConfig.model_fields)
     return name
@@ -52,7 +59,7 @@ def _known(name: str) -> str:
 class PlanConfig(AutoGroupsConfig):
     """Lengths to plan."""
 
-    strategy: Annotated[str, AfterValidator(_known), or_another(STRATEGIES), Panel.PACKING] = Field(
+    strategy: Annotated[str, AfterValidator(_known), or_another(PACKED), Panel.PACKING] = Field(
         default=DEFAULT, description=_describe()
     )
     align: Annotated[Align, Panel.PACKING] = None
@@ -86,7 +93,7 @@ class PlanConfig(AutoGroupsConfig):
     a token, such as 1,24576 for a 7B model; `profile`: both from --profile, or from --model and --gpu."""
     overflow: Annotated[Literal["split", "truncate", "drop", "error"], Panel.PACKING] = "split"
     """What to do with samples longer than the largest group."""
-    max_samples: Annotated[int | None, Panel.PACKING] = Field(default=None, ge=1, lt=2**31)
+    max_samples: Annotated[int | None, Panel.PACKING] = by_strategy("max_samples", None, ge=1, lt=2**31)
     """Most samples of a pack, for kernels and graphs that take borders of a fixed number of samples. A lower number
     pads more. By default, as many as fit."""
     global_tokens: Annotated[StepTokens | None, Panel.BALANCE] = None
@@ -189,9 +196,7 @@ class PlanConfig(AutoGroupsConfig):
 
     def _check_steps(self) -> None:
         if "tokens of a step" in self.planner.needs and self.global_tokens is None:
-            raise ValueError(
-                f"--strategy {self.strategy} needs --global-tokens: it divides each step's samples among pipelines"
-            )
+            raise ValueError(f"--strategy {self.strategy} needs --global-tokens: it plans the samples of each step")
         is_read = "lockstep" not in self.planner.ignores
         if self.lockstep == "1" and self.global_tokens is None and is_read:
             raise ValueError(
@@ -289,6 +294,13 @@ class PlannedConfig(PlanConfig):
         given = {name: value for name, value in values.items() if value != usual[name]}
         groups = used_groups(self.groups, self.planner)
         return validate(PlanConfig, {**given, "strategy": self.strategy, "groups": groups, **others})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_strategy(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or "strategy" not in values:
+            return values
+        return {**values, "strategy": name_in_record(values["strategy"], values)}
 
     @field_validator("groups")
     @classmethod

@@ -105,8 +105,13 @@ def read_options(config: PlannedConfig, given: PlanConfig | None = None) -> Reso
     return Resolved(given=given or config, config=config, request=_request(config, *_read_packing(config)))
 
 
-def refuse_padded(config: PlanConfig) -> None:
-    """Raise ConfigError for a packing whose padded batches are only compared."""
+def refuse_rows_alone(config: PlanConfig) -> None:
+    """Raise ConfigError for a strategy or a packing whose plans are only compared."""
+    if not config.planner.is_packed:
+        raise ConfigError(
+            f"--strategy {config.strategy} shows what other code does ({config.planner.summary}), and hbpack only "
+            f"compares it; run hbpack compare --strategies {config.strategy}, or give another strategy"
+        )
     packing = config.packing
     algorithm = REGISTRY.get(packing.partition(":")[0])
     if algorithm is not None and algorithm.is_padded:

@@ -179,8 +179,9 @@ def _on_strategies(planned: PlanFacts) -> Iterator[str]:
         for row in planned.comparison.rows
         if row.spec.kind == "strategy" and row.spec.name in STRATEGIES and row.figures and row.figures.simulation
     }
-    if len(epochs) > 1:
-        yield advise_strategy(epochs)
+    text = advise_strategy(epochs) if len(epochs) > 1 else None
+    if text is not None:
+        yield text
 
 
 def _best(comparison: Comparison | None, value: Callable[[RowFigures], float]) -> tuple[str, float] | None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from packer_cli.config import PlanConfig, PlannedConfig
 from packer_cli.config.effects import refuse_without_effect
-from packer_cli.config.resolve import Resolved, refuse_padded, resolve
+from packer_cli.config.resolve import Resolved, refuse_rows_alone, resolve
 from packer_cli.engine.array import ArrayRecords
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError
@@ -55,7 +55,7 @@ def check_options(config: PlanConfig) -> Resolved:
 
     Raises the errors of `resolve` and `with_placeholder_groups`.
     """
-    refuse_padded(config)
+    refuse_rows_alone(config)
     if config.is_auto:  # Named groups need none of the search.
         from packer_cli.groups.auto import with_placeholder_groups
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from packer_cli.config import PlanConfig, PlannedConfig
 from packer_cli.config.effects import refuse_without_effect
-from packer_cli.config.resolve import read_options, refuse_padded
+from packer_cli.config.resolve import read_options, refuse_rows_alone
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.metrics import GroupChoice, PlanMetrics, SampleCounts
@@ -75,9 +75,9 @@ def plan_in_memory(samples: Samples, config: PlanConfig) -> Planned:
     """Plan samples of which only the lengths are known; the errors are those of `plan_samples`.
 
     Raises:
-        ConfigError: the options do not fit each other or the samples, or ask for padded batches.
+        ConfigError: the options do not fit each other or the samples, or ask for what is only compared.
     """
-    refuse_padded(config)
+    refuse_rows_alone(config)
     refuse_without_effect(config)
     resolved, choice = resolve_for(config, samples)
     plan = plan_samples(samples, resolved)

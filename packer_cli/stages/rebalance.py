@@ -72,7 +72,7 @@ def run_rebalance(
         f"{counted(first.num_steps, 'step')}; whole epochs have {counted(overall.num_iterations, 'iteration')}, "
         f"{counted(overall.num_steps, 'step')} ({watch})"
     )
-    keeps_steps = validate(PlannedConfig, manifest.config.plan).planner.plans_streams
+    keeps_steps = validate(PlannedConfig, manifest.config.plan).planner.keeps_steps
     if not keeps_steps and manifest.config.plan.get("global_tokens") is None and num_gpus != before.num_gpus:
         say(
             f"each iteration is one step, so a step holds {num_gpus / before.num_gpus:.3g} times the packs that it "
@@ -105,6 +105,11 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
     groups = [Group(capacity=group.capacity, **group.layout.sizes) for group in manifest.groups]
     options.planner.require_gpus(groups, num_gpus)
     if global_tokens is not None:
+        if options.planner.keeps_steps:
+            raise ConfigError(
+                f"--global-tokens has no effect on a set of --strategy {options.strategy}, whose steps stay as they "
+                "were planned; leave it out"
+            )
         refuse_without_effect(options, {"global_tokens"})
     if _is_in_force(manifest, stop, config):
         return manifest, False

@@ -118,7 +118,7 @@ _TABLE_6 = {
 }
 _TABLE_12 = {
     "ISF": (NAIVE, "0 .001 1.0 .506"),
-    "FlexSP": ({"strategy": "flexsp"}, ".04 .064 .171 .36"),
+    "FlexSP": ({"strategy": "flexsp:all"}, ".04 .064 .171 .36"),
     "HBP": (HBP, "0 .001 .173 .002"),
     "hbpack's default": (OURS, "- - - -"),
 }
@@ -167,7 +167,7 @@ def make_plan(lengths: Int32Array, options: Options) -> Plan:
     """The plan that `hbpack stats` makes; samples over the capacity are dropped."""
     options = {**_DEFAULTS, **options}
     with TemporaryDirectory() as folder:
-        if options["strategy"] == "flexsp":
+        if options["strategy"] == "flexsp:all":
             model = Path(folder, "config.json")
             model.write_text(json.dumps(LLAMA_8B))
             options = {**options, "model": str(model), "gpu": "h100"}

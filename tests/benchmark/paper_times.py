@@ -102,7 +102,7 @@ def plan_flexsp(lengths: Int32Array, model: GpuModel) -> Plan:
         Group(capacity=GPU_TOKENS * degree, sp_size=degree, checkpoint_layers=LAYERS)
         for degree in costs.degrees.tolist()
     )
-    asked = request(groups, NUM_GPUS, strategy="flexsp")
+    asked = request(groups, NUM_GPUS, strategy="flexsp:all")
     start = np.zeros(len(lengths), dtype=np.int64)
     pieces = Pieces(samples=None, start=start, length=lengths)
     batches = plan_batches(lengths, costs, NUM_GPUS, BATCH_TOKENS)

@@ -26,13 +26,13 @@ def test_it_names_the_fastest_and_why_the_slowest_is_slower():
 
 
 def test_what_asks_for_more_must_gain_more():
-    close = {"naive": epoch(2.0), "balanced": epoch(1.005), "flexsp": epoch(1.0)}
+    close = {"naive": epoch(2.0), "balanced": epoch(1.005), "flexsp:all": epoch(1.0)}
     assert advice(close) == (
-        "Take balanced: an epoch of 1.00 h, 1.99 times as fast as naive. Within 1% of it: flexsp."
+        "Take balanced: an epoch of 1.00 h, 1.99 times as fast as naive. Within 1% of it: flexsp:all."
     )
-    assert advice({**close, "flexsp": epoch(0.9)}) == (
-        "Take flexsp: an epoch of 54.0 min, 2.22 times as fast as naive. Your trainer must run replicas of unlike SP "
-        "degrees side by side in one iteration; without that, take balanced (1.00 h)."
+    assert advice({**close, "flexsp:all": epoch(0.9)}) == (
+        "Take flexsp:all: an epoch of 54.0 min, 2.22 times as fast as naive. Your trainer must run replicas of unlike "
+        "SP degrees side by side in one iteration; without that, take balanced (1.00 h)."
     )
 
 
@@ -42,6 +42,6 @@ def test_one_alone():
 
 
 def test_of_equal_epochs_the_one_for_every_trainer_is_taken():
-    strategies = {"flexsp": "flexsp", "balanced": "balanced", "isf": "balanced"}
-    assert preferred({"flexsp": 1.0, "balanced": 1.009, "isf": 1.005}, strategies) == "isf"
-    assert preferred({"flexsp": 1.0, "balanced": 1.02}, strategies) == "flexsp"
+    strategies = {"flexsp:all": "flexsp:all", "balanced": "balanced", "isf": "balanced"}
+    assert preferred({"flexsp:all": 1.0, "balanced": 1.009, "isf": 1.005}, strategies) == "isf"
+    assert preferred({"flexsp:all": 1.0, "balanced": 1.02}, strategies) == "flexsp:all"

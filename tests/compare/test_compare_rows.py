@@ -18,8 +18,9 @@ from packer_cli.config.resolve import resolve
 from packer_cli.errors import ConfigError
 from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY
-from packer_cli.plan.strategies.flexsp.strategy import FlexSp
+from packer_cli.plan.strategies.flexsp.strategy import MixedDegrees
 from packer_cli.plan.strategies.protocol import Prediction
+from packer_cli.plan.strategies.registry import STRATEGIES
 
 
 def config(**options):
@@ -69,35 +70,45 @@ def test_what_a_packing_needs_is_given_and_noted():
 
 def test_a_row_for_each_strategy():
     rows = strategy_rows("all", config(balance="window:2"))
-    assert names(rows) == ["balanced", "hbp", "naive", "longalign", "wlb", "padded"]
     assert [row.name for row in rows if row.is_own] == ["balanced"]
-    *sorting, steps, padded = rows
-    assert (padded.kind, padded.config.packing, padded.config.balance) == ("baseline", "padded", "none")
-    assert {row.config.balance for row in sorting} == {"window:2"}
-    assert [row.request.algorithm.name for row in sorting] == ["bfs", "isf", "isf", "sorted"]
-    assert [len(row.request.groups) for row in rows] == [2, 2, 1, 1, 1, 1]
-    assert steps.request.algorithm.name == "delay"
+    assert {row.config.balance for row in rows[:3]} == {"window:2"}
+    found = {row.name: (row.config.packing, row.config.balance, len(row.request.groups)) for row in rows}
+    assert found == {
+        "balanced": ("bfs", "window:2", 2),
+        "hbp": ("isf", "window:2", 2),
+        "naive": ("isf", "window:2", 1),
+        "longalign-packing": ("random", "none", 1),
+        "longalign-sorted": ("padded:order=sorted,batch=1", "sort", 1),
+        "wlb": ("delay", "refine", 1),
+        "trl-bfd": ("bfd:chunk=1000", "none", 1),
+        "axolotl": ("ffs:chunk=100000", "none", 1),
+        "padded": ("padded", "none", 1),
+    }
+    assert [row.request.max_samples for row in rows if row.name == "axolotl"] == [200]
     assert names(strategy_rows("naive,hbp", config())) == ["naive", "hbp"]
-    assert names(strategy_rows("padded,hbp", config())) == ["hbp", "padded"]
-    assert names(strategy_rows("padded,hbp", config(max_samples=4))) == ["hbp"]
+    assert names(strategy_rows("padded,hbp", config())) == ["padded", "hbp"]
     with pytest.raises(ConfigError) as error:
         strategy_rows("hbp,best", config())
-    known = "all, balanced, hbp, naive, longalign, flexsp, wlb, hydraulis, padded"
+    known = ", ".join(STRATEGIES)
     assert str(error.value) == f"--strategies: unknown strategy 'best'; known: {known}"
 
 
 def test_flexsp_differs_from_the_default_on_the_same_groups(monkeypatch):
     """Only what it plans by differs."""
     known = Prediction(groups=tuple(map(parse_group, ("1k:1", "2k:2"))), rates=((1.0, 1.0, 1.0),) * 2)
-    monkeypatch.setattr(FlexSp, "predict", lambda self, question: known)
-    rows = strategy_rows("balanced,flexsp", config(groups="1k:1,2k:2"))
-    assert names(rows) == ["balanced", "flexsp"]
+    monkeypatch.setattr(MixedDegrees, "predict", lambda self, question: known)
+    rows = strategy_rows("balanced,flexsp:all", config(groups="1k:1,2k:2"))
+    assert names(rows) == ["balanced", "flexsp:all"]
     assert rows[0].config.groups == rows[1].config.groups
 
 
-def test_padded_batches_are_no_plan_of_a_strategy_that_packs_in_its_own_way():
-    (row,) = strategy_rows("padded", config(groups="8k:1", strategy="wlb"))
-    assert (row.config.strategy, row.request.algorithm.name) == ("balanced", "padded")
+def test_rows_of_other_code_take_no_packing_from_the_options():
+    rows = strategy_rows("padded,trl-bfd,hbp", config(packing="ffd", balance="sort"))
+    assert [(row.config.packing, row.config.balance) for row in rows] == [
+        ("padded", "none"),
+        ("bfd:chunk=1000", "none"),
+        ("ffd", "sort"),
+    ]
 
 
 def test_only_a_packing_that_the_user_did_not_name_gets_a_time_limit():

@@ -13,13 +13,13 @@ from packer_cli.cli.main import main
 from packer_cli.config import PlanConfig
 from packer_cli.config.fields import GIVE, GpuConfig
 from packer_cli.errors import ConfigError, HbpackError
-from packer_cli.plan.strategies.registry import STRATEGIES
+from packer_cli.plan.strategies.registry import PACKED, STRATEGIES
 from tests.cli_runner import run
 from tests.golden.hashes import hash_of_plan, lengths_of_all_sizes
 
 MODEL = {"model": str(Path(__file__).parents[2] / "examples/sample/model"), "gpu": "h100"}
-GROUPS = {"balanced": "1k:1,8k:4", "hbp": "1k:1,8k:4"}
-"""Of strategies that use more than the longest."""
+GROUPS = {"balanced": "1k:1,8k:4", "hbp": "1k:1,8k:4", "flexsp": "8k:4"}
+"""Of strategies that use more than the longest, or more than its degree."""
 STEPS = {"global_tokens": "64k"}
 OPTIONS = {
     "align": ({}, "16"),
@@ -44,7 +44,11 @@ OPTIONS = {
     "step_mix": (STEPS, "stratified"),
 }
 """What must be given with an option, and a value other than its default."""
-OWN_VALUES = {("packing", "wlb"): "greedy", ("cost", "wlb"): "quadratic", ("parallel", "hydraulis"): "tp=1,cp=1,pp=2"}
+OWN_VALUES = {
+    ("packing", "wlb"): "greedy",
+    ("cost", "wlb"): "quadratic",
+    ("parallel", "hydraulis"): "tp=1,cp=1,pp=2",
+}
 SETTINGS = GpuConfig.model_fields.keys() | {"strategy", "groups", "gpus"}
 """What is not tried: what every plan is given."""
 
@@ -61,12 +65,14 @@ def test_every_option_is_tried():
     assert OPTIONS.keys() == PlanConfig.model_fields.keys() - SETTINGS
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", PACKED)
 @pytest.mark.parametrize("option", OPTIONS)
 def test_an_option_changes_the_plan_or_is_refused(option, name):
     beside, value = OPTIONS[option]
     beside = {other: given for other, given in beside.items() if other not in STRATEGIES[name].ignores}
     value = OWN_VALUES.get((option, name), value)
+    if (option, name) == ("packing", "flexsp"):
+        pytest.skip("its solvers find the same groups here, see test_flexsp.py for where they do not")
     before, refused = planned(name, beside), ""
     try:
         after = planned(name, {**beside, option: value})
@@ -105,31 +111,31 @@ def test_an_option_changes_the_plan_or_is_refused(option, name):
             "--groups: 1k:1 has no effect on --strategy naive, which uses 8k:4 alone; leave it out",
         ),
         (
-            {"groups": "8k:1,16k:2,24k:3", "gpus": 12, "strategy": "flexsp"},
-            "--groups: 16k:2 has no effect on --strategy flexsp, which uses 8k:1,24k:3; leave it out",
+            {"groups": "8k:1,12k:2,32k:4", "gpus": 12, "strategy": "flexsp:all"},
+            "--groups: 12k:2 has no effect on --strategy flexsp:all, which uses 8k:1,16k:2,32k:4; leave it out",
         ),
         (
             {"groups": "8k:1:16", "strategy": "hydraulis", "global_tokens": "64k"},
             "--groups: 8k:1:16: checkpointed layers have no effect on --strategy hydraulis; give 8k:1",
         ),
         (
-            {"groups": "8k:2", "strategy": "flexsp", "balance": "sort", **MODEL},
+            {"groups": "8k:2", "strategy": "flexsp:all", "balance": "sort", **MODEL},
             (
-                "--balance sort has no effect on --strategy flexsp, which balances predicted time, over the whole "
+                "--balance sort has no effect on --strategy flexsp:all, which balances predicted time, over the whole "
                 "data set or, with window:K, over K iterations at a time; give window:K, or leave it out"
             ),
         ),
         (
-            {"groups": "8k:2", "strategy": "flexsp", "balance": "window:4+refine", **MODEL},
-            "--balance window:4+refine: refine has no effect on --strategy flexsp; give --balance window:4",
+            {"groups": "8k:2", "strategy": "flexsp:all", "balance": "window:4+refine", **MODEL},
+            "--balance window:4+refine: refine has no effect on --strategy flexsp:all; give --balance window:4",
         ),
         (
             {"groups": "auto", "cp_sharding": "document", **MODEL},
             "--cp-sharding has no effect without context parallelism; give --parallel cp=N, or leave it out",
         ),
         (
-            {"groups": "8k:2", "strategy": "flexsp", "cost": "1,24576", **MODEL},
-            "--cost has no effect on --strategy flexsp, which evens out predicted time; leave it out",
+            {"groups": "8k:2", "strategy": "flexsp:all", "cost": "1,24576", **MODEL},
+            "--cost has no effect on --strategy flexsp:all, which evens out predicted time; leave it out",
         ),
         (
             {"strategy": "wlb", "packing": "delay:delay=1,thresholds=2k"},
@@ -207,8 +213,8 @@ def test_what_a_comparison_advises_has_effect(tmp_path):
 
 @pytest.mark.parametrize(("groups", "gpus"), [("8k:1:2,32k:8:4", 8), ("18k:3,32k:8", 24)])
 def test_a_group_that_decides_what_fits_one_gpu_has_an_effect(groups, gpus):
-    config = PlanConfig(groups=groups, gpus=gpus, strategy="flexsp")
-    assert config.groups != PlanConfig(groups=groups.split(",")[1], gpus=gpus, strategy="flexsp").groups
+    config = PlanConfig(groups=groups, gpus=gpus, strategy="flexsp:all")
+    assert config.groups != PlanConfig(groups=groups.split(",")[1], gpus=gpus, strategy="flexsp:all").groups
 
 
 def test_the_next_command_for_a_stream_names_its_window(tmp_path):
@@ -222,8 +228,8 @@ def test_the_next_command_for_a_stream_names_its_window(tmp_path):
 def test_a_strategy_with_groups_of_its_own_is_compared_with_aligned_samples():
     """Its groups are made of those that were given, and aligned once."""
     given = {"groups": "512:1,10000:8", "gpus": 8, "align": 16, **MODEL}
-    rows = packer_cli.compare(lengths_of_all_sizes(), **given, strategies="flexsp,balanced").rows
-    alone = packer_cli.plan(lengths_of_all_sizes(), **{**given, "groups": "10000:8"}, strategy="flexsp")
+    rows = packer_cli.compare(lengths_of_all_sizes(), **given, strategies="flexsp:all,balanced").rows
+    alone = packer_cli.plan(lengths_of_all_sizes(), **{**given, "groups": "10000:8"}, strategy="flexsp:all")
     assert rows[0].spec.config.groups == alone.groups
     assert [group.capacity % 16 for group in alone.groups] == [0] * 4
 
@@ -231,11 +237,11 @@ def test_a_strategy_with_groups_of_its_own_is_compared_with_aligned_samples():
 def test_nothing_is_left_to_compare(tmp_path):
     np.save(tmp_path / "lengths.npy", np.array([5, 7]))
     given = (tmp_path / "lengths.npy", "--groups", "8:1", "--gpus", 1, "--max-samples", 4, "--strategies")
-    why = "it does not support --align, --max-samples or --mask causal"
-    message = f"error: --strategies padded: {why}; leave them out, or name others\n"
+    able = ", ".join(each for each in STRATEGIES if "max_samples" not in STRATEGIES[each].lacks)
+    why = f"strategy padded does not support --max-samples 4; leave that out, or choose one of {able}"
+    message = f"error: --strategies: {why}\n"
     assert run(main, "compare", *given, "padded") == (2, "", message)
-    done = run(main, "compare", *given, "padded,naive", "--workers", 1)
-    assert (done.code, done.stderr.splitlines()[0]) == (0, f"padded is left out: {why}")
+    assert run(main, "compare", *given, "padded,naive", "--workers", 1).stderr == message
 
 
 def test_the_next_command_leaves_out_packings_of_others(tmp_path):

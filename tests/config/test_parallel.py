@@ -62,7 +62,7 @@ def test_a_group_may_have_degrees_of_its_own():
                     "degrees, or a multiple of 6 GPUs"
                 ),
             )
-            for strategy in ("balanced", "flexsp", "wlb")
+            for strategy in ("balanced", "flexsp:all", "wlb")
         ),
         (
             {"parallel": "tp=2", "groups": [{"capacity": 8192, "tp_size": 4}]},

@@ -39,7 +39,7 @@ def test_align_by_number_and_by_degree():
 
 
 def test_degrees_that_mix_share_the_longest_groups_align():
-    found = aligns(align="2*cp", strategy="flexsp", groups="1008:1,5040:6", gpus=6)
+    found = aligns(align="2*cp", strategy="flexsp:all", groups="1008:1,5040:6", gpus=6)
     assert {align for _, align in found} == {12}
     assert found[-1] == (5040, 12)
     assert [capacity for capacity, _ in found[:-1]] == [1008, 2016, 3024]
@@ -64,7 +64,7 @@ FORMS = (
     "a number of tokens, at least 1, such as 16, or N*cp for N times the SP or CP degree of each group, such as 2*cp"
 )
 CHOOSE = "choose 16368 or 16416, or another align"
-ABLE = "leave that out, or choose one of balanced, hbp, naive, longalign"
+ABLE = "leave that out, or choose one of balanced, hbp, naive, longalign-packing"
 REFUSED = [
     (
         {"align": "cp"},
@@ -77,27 +77,27 @@ REFUSED = [
     ),
     ({"max_samples": 0}, "--max-samples must be at least 1, got 0"),
     (
-        {"max_samples": 8, "strategy": "flexsp"},
-        "--strategy: strategy flexsp does not support --max-samples 8; " + ABLE,
+        {"max_samples": 8, "strategy": "flexsp:all"},
+        "--strategy: strategy flexsp:all does not support --max-samples 8; " + ABLE,
     ),
     (
         # Rounded up, a GPU's share of the longest row holds as many tokens as that of two GPUs.
-        {"groups": "64:8", "align": "2*cp", "strategy": "flexsp", "gpus": 9},
+        {"groups": "64:8", "align": "2*cp", "strategy": "flexsp:all", "gpus": 9},
         (
-            "with samples aligned to 16 tokens, --strategy flexsp has no group of SP degree 1, which would fill the "
-            "rest of 9 GPUs; give longer --groups or a lower --align"
+            "with samples aligned to 16 tokens, --strategy flexsp:all has no group of SP degree 1, which would fill "
+            "the rest of 9 GPUs; give longer --groups or a lower --align"
         ),
     ),
     (
-        {"groups": "64k:4", "parallel": "tp=4", "strategy": "flexsp", "gpus": 18},
+        {"groups": "64k:4", "parallel": "tp=4", "strategy": "flexsp:all", "gpus": 18},
         (
             "a replica has 4 GPUs (sp1-tp4), which must divide the number of GPUs, 18; choose lower degrees, or a "
             "multiple of 4 GPUs"
         ),
     ),
     (
-        {"mask": "causal", "strategy": "flexsp"},
-        "--strategy: strategy flexsp does not support --mask causal; " + ABLE,
+        {"mask": "causal", "strategy": "flexsp:all"},
+        "--strategy: strategy flexsp:all does not support --mask causal; " + ABLE,
     ),
     (
         {"mask": "causal", "align": 16},
@@ -121,15 +121,15 @@ def test_wrong_options(options, message):
 def test_compare_leaves_out_what_cannot_be_compared(caplog, tmp_path):
     caplog.set_level("INFO", LOGGER.name)
     config = PlanConfig(**GIVEN, max_samples=8, model=str(llama(tmp_path)), gpu="h100")
-    assert [row.name for row in strategy_rows("all", resolve(config))] == ["balanced", "hbp", "naive", "longalign"]
+    kept = ["balanced", "hbp", "naive", "longalign-packing"]
+    assert [row.name for row in strategy_rows("all", resolve(config))] == kept
     assert caplog.messages == [
-        "hydraulis is left out: it needs --global-tokens",
-        *(f"{name} is left out: it does not support --max-samples 8" for name in ("flexsp", "wlb")),
-        "padded is left out: it does not support --align, --max-samples or --mask causal",
+        "left out longalign-sorted, flexsp:all, wlb, trl-bfd, axolotl, padded: does not support --max-samples 8",
+        "left out flexsp, batchada, hydraulis: needs --global-tokens",
     ]
     with pytest.raises(ConfigError) as error:
-        strategy_rows("hbp,flexsp", resolve(config))
-    assert str(error.value) == f"--strategies: strategy flexsp does not support --max-samples 8; {ABLE}"
+        strategy_rows("hbp,flexsp:all", resolve(config))
+    assert str(error.value) == f"--strategies: strategy flexsp:all does not support --max-samples 8; {ABLE}"
 
 
 def test_stats_tell_what_alignment_costs(tmp_path):
@@ -154,7 +154,7 @@ def test_compare_leaves_out_a_strategy_that_has_no_plan(tmp_path, caplog):
         "no pipeline on 2 GPUs holds a sample of 8,192 tokens in memory; give shorter --groups, higher --parallel "
         "degrees, or more GPUs"
     )
-    assert caplog.messages == [f"hydraulis is left out: {why}"]
+    assert caplog.messages == [f"left out hydraulis: {why}"]
     with pytest.raises(ConfigError) as error:
         strategy_rows("all,hydraulis", resolve(config))
     assert str(error.value) == f"--strategy hydraulis: {why}"

@@ -26,7 +26,7 @@ UNKNOWN_DEGREE = (
     "with one of these, or give a --profile that holds it"
 )
 GIVEN = {"groups": "16k:1,128k:8", "gpus": 8}
-GROUPS = dict.fromkeys(("balanced", "hbp", "flexsp"), "16k:1,128k:8")
+GROUPS = dict.fromkeys(("balanced", "hbp", "flexsp:all", "flexsp", "batchada"), "16k:1,128k:8")
 """Of the strategies that use more than the longest."""
 
 
@@ -39,7 +39,9 @@ def test_what_is_not_given_is_the_strategys(name):
     for key in ("packing", "fill", "balance", "curriculum_steps", "cost", "seed"):
         assert getattr(config, key) == defaults[key]
     of_flexsp = "16k:1,32k:2,64k:4,128k:8"
-    assert ",".join(map(str, config.groups)) == (of_flexsp if name == "flexsp" else given["groups"])
+    assert ",".join(map(str, config.groups)) == (
+        of_flexsp if "flexsp" in name or name == "batchada" else given["groups"]
+    )
     assert config.model_fields_set == {"groups", "gpus", "strategy", *needed}
 
 
@@ -67,7 +69,7 @@ def test_what_a_plan_records_gives_the_same_options():
 
 
 def test_groups_chosen_later_follow_the_strategy():
-    auto = PlanConfig(groups="auto", gpus=8, strategy="longalign")
+    auto = PlanConfig(groups="auto", gpus=8, strategy="longalign-packing")
     assert auto.is_auto
     chosen = PlanConfig(**GIVEN).groups
     assert auto.with_groups(chosen).groups == chosen[-1:]
@@ -80,6 +82,7 @@ def test_groups_chosen_later_follow_the_strategy():
         ("32k:1", 8, "32k:1"),
         ("128k:8", 8, "16k:1,32k:2,64k:4,128k:8"),
         ("16k:1,48k:3", 6, "16k:1,48k:3"),
+        ("16k:1,30k:2,48k:3", 6, "16k:1,30k:2,48k:3"),
         ("16k:1,96k:6", 12, "16k:1,32k:2,48k:3,96k:6"),
         ("16k:1,128k:8", 12, "16k:1,32k:2,64k:4,128k:8"),
         ("100k:4", 4, "25600:1,51200:2,100k:4"),
@@ -87,13 +90,13 @@ def test_groups_chosen_later_follow_the_strategy():
     ],
 )
 def test_flexsp_takes_every_degree_that_divides_the_longest(groups, gpus, chosen):
-    config = PlanConfig(groups=groups, gpus=gpus, strategy="flexsp")
+    config = PlanConfig(groups=groups, gpus=gpus, strategy="flexsp:all")
     assert config.groups == tuple(map(parse_group, chosen.split(",")))
-    assert PlannedConfig(groups=chosen, gpus=gpus, strategy="flexsp").groups == config.groups
+    assert PlannedConfig(groups=chosen, gpus=gpus, strategy="flexsp:all").groups == config.groups
 
 
 def test_flexsp_records_what_was_predicted(tmp_path):
-    config = PlanConfig(**GIVEN, strategy="flexsp", model=str(llama(tmp_path)), gpu="h100")
+    config = PlanConfig(**GIVEN, strategy="flexsp:all", model=str(llama(tmp_path)), gpu="h100")
     known = resolve(config).config
     assert known.group_costs is not None
     quadratic, linear, constant = np.array(known.group_costs).T
@@ -110,7 +113,7 @@ def test_flexsp_records_what_was_predicted(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, f"--strategy flexsp needs {GIVE}"),
+        ({}, f"--strategy flexsp:all needs {GIVE}"),
         ({"model": "MODEL", "gpu": "h100", "groups": "16k:1,1m:64", "gpus": 64}, UNKNOWN_DEGREE),
     ],
 )
@@ -119,7 +122,7 @@ def test_flexsp_needs_a_model_that_knows_its_degrees(tmp_path, options, message)
     if "model" in given:
         given["model"] = str(llama(tmp_path))
     with pytest.raises(ConfigError) as error:
-        resolve(PlanConfig(**given, strategy="flexsp"))
+        resolve(PlanConfig(**given, strategy="flexsp:all"))
     assert str(error.value) == message
 
 
@@ -151,7 +154,7 @@ def test_hydraulis_records_its_schemes_and_what_was_predicted(tmp_path):
     [
         (
             {"global_tokens": None},
-            "--strategy hydraulis needs --global-tokens: it divides each step's samples among pipelines",
+            "--strategy hydraulis needs --global-tokens: it plans the samples of each step",
         ),
         ({}, f"--strategy hydraulis needs {GIVE}"),
         (
@@ -162,7 +165,7 @@ def test_hydraulis_records_its_schemes_and_what_was_predicted(tmp_path):
             {"align": 16},
             (
                 "--strategy: strategy hydraulis does not support --align 16; leave that out, or choose one of "
-                "balanced, hbp, naive, longalign, flexsp, wlb"
+                "balanced, hbp, naive, longalign-packing, flexsp:all, flexsp, batchada, wlb"
             ),
         ),
         (
@@ -198,10 +201,13 @@ def checked(given):
 
 def test_options_without_effect_are_refused():
     with pytest.raises(ConfigError) as error:
-        refuse_without_effect(validate(PlanConfig, {**GIVEN, "strategy": "flexsp", "packing": "bfd"}))
-    assert str(error.value) == "--packing has no effect on --strategy flexsp, which packs in its own way; leave it out"
-    other = PlanConfig(**GIVEN, packing="bfd", fill="longest", balance="window:4").with_strategy("flexsp")
-    assert other == PlanConfig(**GIVEN, strategy="flexsp", balance="window:4")
+        refuse_without_effect(validate(PlanConfig, {**GIVEN, "strategy": "flexsp:all", "packing": "bfd"}))
+    assert (
+        str(error.value)
+        == "--packing has no effect on --strategy flexsp:all, which packs in its own way; leave it out"
+    )
+    other = PlanConfig(**GIVEN, packing="bfd", fill="longest", balance="window:4").with_strategy("flexsp:all")
+    assert other == PlanConfig(**GIVEN, strategy="flexsp:all", balance="window:4")
 
 
 def test_packers_of_its_own_are_not_those_of_others():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from packer_cli.plan.strategies.registry import STRATEGIES
+from packer_cli.plan.strategies.registry import PACKED
 from tests.golden.cases import hash_of_case, hashes_of_chain, make_world, read_golden
 
 GOLDEN = read_golden()
@@ -31,4 +31,4 @@ def test_a_set_and_its_rebalances_are_as_before(case, world, tmp_path):
 @pytest.mark.parametrize("kind", GOLDEN)
 def test_no_strategy_is_left_out(kind):
     planned = {word.removeprefix("strategy=") for case in GOLDEN[kind] for word in case.split() if "strategy=" in word}
-    assert planned | {"balanced"} == set(STRATEGIES)
+    assert planned | {"balanced"} == set(PACKED)

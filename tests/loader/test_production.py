@@ -57,7 +57,9 @@ def test_iterations_of_mixed_degrees_give_every_sample_once(tmp_path, repo, expe
         "num_hidden_layers": 32, "num_key_value_heads": 8, "vocab_size": 128256,
     }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(shape))
-    packed = pack(repo, tmp_path / "out", "--strategy", "flexsp", "--model", tmp_path / "config.json", "--gpu", "h100")
+    packed = pack(
+        repo, tmp_path / "out", "--strategy", "flexsp:all", "--model", tmp_path / "config.json", "--gpu", "h100"
+    )
     assert {1, 8} <= check_all_ranks(packed, expected, "transformers", 0) <= {1, 2, 4, 8}
     ranks = [PackedDataset(packed, rank, NUM_GPUS) for rank in (0, NUM_GPUS - 1)]
     assert any(first["sp_size"] != last["sp_size"] for first, last in zip(*ranks, strict=True))

@@ -26,9 +26,11 @@ STRATEGIES: dict[str, list[Any]] = {
     "balanced": _STEPS,
     "hbp": ["--strategy", "hbp", "--curriculum-steps", "1", *_STEPS],
     "naive": ["--strategy", "naive", *_LONGEST, *_STEPS],
-    "longalign": ["--strategy", "longalign", *_LONGEST, *_STEPS],
+    "longalign-packing": ["--strategy", "longalign-packing", *_LONGEST, *_STEPS],
     "flexsp": ["--strategy", "flexsp", *_STEPS],
-    "free": ["--strategy", "flexsp", "--lockstep", "1", *_STEPS],
+    "batchada": ["--strategy", "batchada", *_STEPS],
+    "flexsp:all": ["--strategy", "flexsp:all", *_STEPS],
+    "free": ["--strategy", "flexsp:all", "--lockstep", "1", *_STEPS],
     "context-parallel": ["--groups", "48,288", "--parallel", "cp=3", "--cp-sharding", "document", *_STEPS],
     "hydraulis": ["--strategy", "hydraulis", *_LONGEST, "--parallel", "tp=2,cp=2,pp=2", *_STEPS],
     "windows": ["--curriculum", "skyladder:24", "--curriculum-steps", "2", *_STEPS],
@@ -121,10 +123,10 @@ def test_every_strategy_trains_as_one_process_does(tmp_path: Path, repo: Path) -
         ]
     assert plans["windows"].epochs[0].step_window[:3].tolist() == [24, 156, 0]
     assert set(plans["context-parallel"].packs.cp_sharding.tolist()) == {1}
-    (mixed,), (free,) = plans["flexsp"].epochs, plans["free"].epochs
-    degrees = list(zip(mixed.slot_iteration.tolist(), plans["flexsp"].slot_gpus(mixed).tolist(), strict=True))
+    (mixed,), (free,) = plans["flexsp:all"].epochs, plans["free"].epochs
+    degrees = list(zip(mixed.slot_iteration.tolist(), plans["flexsp:all"].slot_gpus(mixed).tolist(), strict=True))
     assert len(set(degrees)) > mixed.num_iterations, "no iteration mixes degrees"
-    assert {layout.num_gpus for layout in plans["flexsp"].replicas} >= {1, 2, 3, 6}
+    assert {layout.num_gpus for layout in plans["flexsp:all"].replicas} >= {1, 2, 3, 6}
     counts = np.bincount(np.cumsum(free.begins_replica))
     assert len(set(counts[1:].tolist())) > 1, "all replicas run equally many micro-batches"
     assert plans["wlb"].groups[0].capacity > max(len(sample.tokens) for sample in samples) * 1.5

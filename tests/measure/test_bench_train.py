@@ -92,6 +92,6 @@ def test_a_round(tmp_path, capsys):
     arguments = ["--tokens", "8000", "--longest", "512", "--gpus", "4", "--minutes", "0"]
     assert main([*arguments, "--output", str(tmp_path)]) == 0
     text = capsys.readouterr().out
-    assert all(f"| {name} | " in text for name in ("naive", "padded", "hbp", "balanced", "flexsp"))
+    assert all(f"| {name} | " in text for name in ("naive", "padded", "hbp", "balanced", "flexsp:all"))
     assert json.loads((tmp_path / "profile.json").read_text())["assumed"]["weights"] == "whole"
     assert (tmp_path / "report.md").read_text() in text

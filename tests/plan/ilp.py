@@ -6,7 +6,7 @@ import numpy as np
 
 from packer_cli.plan.core.bounds import packs_lower_bound
 from packer_cli.plan.packing import bfd
-from packer_cli.plan.packing.base import PackingOptions
+from packer_cli.plan.packing.base import ChunkOptions
 from packer_cli.plan.packing.ilp import solve_cutting_stock
 from tests import naive
 
@@ -35,7 +35,7 @@ def cut_packs(num_packs, capacity, pieces, seed):
 
 
 def num_bfd(lengths, capacity):
-    return len(bfd.pack(lengths, capacity, 0, PackingOptions())[0]) - 1
+    return len(bfd.pack(lengths, capacity, 0, ChunkOptions())[0]) - 1
 
 
 def solve(lengths, capacity, time_limit=20.0, max_lengths=300):

@@ -97,7 +97,7 @@ def test_mixed_degrees_hold_too(lengths, align, window):
     groups = [Group(capacity=400 * degree, sp_size=degree, align=align) for degree in (1, 2, 4)]
     rates = ((1e-9, 1e-6, 1e-4), (6e-10, 6e-7, 1e-4), (3e-10, 4e-7, 1e-4))
     balance = parse_balance(f"window:{window}" if window else "sort")
-    plan = build_plan(whole(lengths), request(groups, 8, strategy="flexsp", rates=rates, balance=balance))
+    plan = build_plan(whole(lengths), request(groups, 8, strategy="flexsp:all", rates=rates, balance=balance))
     check_plan(plan)
     assert_rows_hold(plan)
 

@@ -51,7 +51,7 @@ def test_packings_that_the_options_rule_out_are_refused():
             "isf:round=3",
             "packing 'isf' has no option 'round=3'; known, with defaults: rounds=300, threshold=0.997",
         ),
-        ("bfd:rounds=3", "packing 'bfd' has no option 'rounds=3'; known, with defaults: none"),
+        ("bfd:rounds=3", "packing 'bfd' has no option 'rounds=3'; known, with defaults: chunk=0"),
         ("isf:rounds=many", "option 'rounds' of packing 'isf' must be int, got 'many'"),
         ("isf:rounds=0", "option 'rounds' of packing 'isf' must be at least 1, got 0"),
         ("isf:rounds=2147483648", "option 'rounds' of packing 'isf' must be at most 2147483647, got 2147483648"),

@@ -29,12 +29,12 @@ COSTS = {"group_costs": ((4e-6, 1e-4, 1e-3), (2e-6, 6e-5, 1e-3)), "global_tokens
         {"groups": "101:1", "parallel": "cp=2,tp=2"},
         {"groups": "101:1", "parallel": "cp=2,pp=2", "strategy": "wlb", "packing": "original"},
         {"groups": [Group(capacity=51), Group(capacity=101, cp_size=2, tp_size=2)], "strategy": "hydraulis", **COSTS},
-        {"groups": [Group(capacity=51), Group(capacity=101, sp_size=2)], "strategy": "flexsp", **COSTS},
+        {"groups": [Group(capacity=51), Group(capacity=101, sp_size=2)], "strategy": "flexsp:all", **COSTS},
     ],
     ids=["sp", "cp", "wlb", "hydraulis", "flexsp"],
 )
 def test_rows_of_a_capacity_that_does_not_divide(options):
-    if options.get("strategy") == "flexsp":
+    if options.get("strategy") == "flexsp:all":
         options = {name: value for name, value in options.items() if name != "global_tokens"}
     kind = PlannedConfig if "group_costs" in options else PlanConfig
     plan = build_plan(whole([101, 101, 100, 90, 51, 7, 3]), resolve(kind(gpus=4, **options)).request)

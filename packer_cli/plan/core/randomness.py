@@ -118,10 +118,8 @@ def _weighted_mean(values: Int64Array, weights: Int64Array) -> float:
 
 
 def _step_of_piece(plan: Plan, schedule: Schedule) -> Int64Array:
-    step_of_pack = np.zeros(len(plan.packs) + 1, dtype=np.int64)
-    step_of_pack[schedule.slot_pack] = schedule.iteration_step[schedule.slot_iteration]
     step_of_piece = np.empty(len(plan.pieces), dtype=np.int64)
-    step_of_piece[plan.packs.pieces] = np.repeat(step_of_pack[:-1], np.diff(plan.packs.offsets))
+    step_of_piece[plan.packs.pieces] = np.repeat(schedule.step_of_packs(len(plan.packs)), np.diff(plan.packs.offsets))
     return step_of_piece
 
 

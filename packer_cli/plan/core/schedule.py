@@ -41,6 +41,8 @@ class Iterations:
     """int32[k], rising within an iteration."""
     slot_row_length: Int32Array
     """int32[k]"""
+    step: Int64Array | None = None
+    """int64[i], 0 .. s-1, none left out, where the strategy decides the steps; else `StepRules` do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +128,10 @@ def schedule_epoch(
     )
     curriculum = rules.curriculum_steps if epoch == 0 else 0
     state = rng_state(seed, Stream.ORDER, epoch)
-    order, steps = _order_and_steps(group_of, tokens, work, num_groups - 1, rules, curriculum, state)
+    if iterations.step is None:
+        order, steps = _order_and_steps(group_of, tokens, work, num_groups - 1, rules, curriculum, state)
+    else:
+        order, steps = _order_of_steps(iterations.step, epoch, state)
     if rules.longest_first:
         order = order[np.lexsort((-work[order], steps))]
 
@@ -221,6 +226,14 @@ def _order_and_steps(
     return as_ids(np.concatenate([first, later])), np.concatenate(
         [steps, _steps(tokens[later], target) + (steps[-1] + 1)]
     )
+
+
+def _order_of_steps(step: Int64Array, epoch: int, state: NDArray[np.uint64]) -> tuple[Int32Array, Int64Array]:
+    """The same of steps that are decided: as they are in the first epoch, shuffled in later ones."""
+    if epoch:
+        step = shuffled(int(step.max(initial=-1)) + 1, state)[step].astype(np.int64)
+    order = np.argsort(step, kind="stable")
+    return as_ids(order), step[order]
 
 
 def _steps(tokens: NDArray[np.int64], target: int) -> NDArray[np.int64]:

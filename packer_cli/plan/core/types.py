@@ -127,6 +127,12 @@ class Schedule:
         """Optimizer steps of the epoch."""
         return int(self.iteration_step[-1]) + 1 if len(self.iteration_step) else 0
 
+    def step_of_packs(self, num_packs: int) -> Int64Array:
+        """The step of each pack (int64[p]); 0 of those that it does not run. O(slots)."""
+        step = np.zeros(num_packs + 1, dtype=np.int64)  # FILLER is -1, the last one.
+        step[self.slot_pack] = self.iteration_step[self.slot_iteration]
+        return step[:-1]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Delays:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
+
 from packer_cli.plan.core.types import Int32Array, Int64Array, Pieces
 from packer_cli.plugins import Registry, unknown
 
@@ -64,6 +66,39 @@ class PackingAlgorithm:
         """The same algorithm for work with a linear term of this many tokens, see `plan.core.cost`."""
         pack: Callable[..., Any] = self.pack
         return replace(self, pack=partial(pack, linear=linear)) if self.uses_work and linear else self
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChunkOptions(PackingOptions):
+    """A smaller chunk pads more."""
+
+    chunk: int = 0
+    """Samples that are packed together, one chunk after the other; 0 for all."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.chunk < 2**31:
+            raise ValueError(f"option 'chunk' must be in 0..{2**31 - 1}, got {self.chunk}")
+
+    def pack(self, order: Int32Array, lengths: Int32Array, pack: ChunkFunction) -> tuple[Int64Array, Int32Array]:
+        """Pack the samples chunk by chunk; `(offsets, order)` as of a `PackFunction`.
+
+        Args:
+            order: int32[n], the samples in the order of the chunks.
+            pack: lengths to `(offsets, order)`, of one chunk.
+        """
+        if not 0 < self.chunk < len(order):
+            offsets, packed = pack(lengths[order])
+            return offsets, order[packed]
+        ends, members = [np.zeros(1, dtype=np.int64)], []
+        for first in range(0, len(order), self.chunk):
+            own = order[first : first + self.chunk]
+            offsets, packed = pack(lengths[own])
+            ends.append(offsets[1:] + first)
+            members.append(own[packed])
+        return np.concatenate(ends), np.concatenate(members)
+
+
+ChunkFunction = Callable[[Int32Array], tuple[Int64Array, Int32Array]]
 
 
 def require_objective(name: str, objective: str) -> None:

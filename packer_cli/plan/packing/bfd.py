@@ -8,17 +8,25 @@ random than `isf`'s.
 
 from __future__ import annotations
 
+import numpy as np
+
 from packer_cli.plan.core.csr import argsort_descending, group_moves
 from packer_cli.plan.core.types import Int32Array, Int64Array
-from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
+from packer_cli.plan.packing.base import ChunkOptions, PackingAlgorithm
 from packer_cli.plan.packing.best_fit import best_fit, runs_by_decreasing_length
 
 
-def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int32Array]:
-    """See the package for shapes."""
+def pack(lengths: Int32Array, capacity: int, seed: int, options: ChunkOptions) -> tuple[Int64Array, Int32Array]:
+    """See the package for shapes. Chunks are of the data's order."""
+    if not options.chunk:
+        return _pack(lengths, capacity)
+    return options.pack(np.arange(len(lengths), dtype=np.int32), lengths, lambda own: _pack(own, capacity))
+
+
+def _pack(lengths: Int32Array, capacity: int) -> tuple[Int64Array, Int32Array]:
     run_lengths, run_counts = runs_by_decreasing_length(lengths)
     to_pack, to_number, num_packs = best_fit(run_lengths, run_counts, capacity)
     return group_moves(to_pack, to_number, argsort_descending(lengths), num_packs)
 
 
-ALGORITHM = PackingAlgorithm(name="bfd", summary="best-fit decreasing: least padding", pack=pack)
+ALGORITHM = PackingAlgorithm(name="bfd", summary="best-fit decreasing: least padding", pack=pack, options=ChunkOptions)

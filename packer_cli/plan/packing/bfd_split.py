@@ -9,11 +9,12 @@ without the cutting this is `bfd`.
 from __future__ import annotations
 
 from packer_cli.plan.packing import bfd
-from packer_cli.plan.packing.base import PackingAlgorithm
+from packer_cli.plan.packing.base import ChunkOptions, PackingAlgorithm
 
 ALGORITHM = PackingAlgorithm(
     name="bfd-split",
     summary="best-fit packing: cut only what exceeds the capacity, then `bfd`",
     pack=bfd.pack,
+    options=ChunkOptions,
     needs_split=True,
 )

@@ -22,7 +22,7 @@ from packer_cli.plan.core.csr import argsort_descending
 from packer_cli.plan.core.streams import rng_state, shuffled
 from packer_cli.plan.core.types import Int32Array, Int64Array, Pieces
 from packer_cli.plan.packing import bfd
-from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
+from packer_cli.plan.packing.base import ChunkOptions, PackingAlgorithm, PackingOptions
 from packer_cli.plan.packing.best_fit import runs_by_decreasing_length
 from packer_cli.plan.packing.wrap import join
 
@@ -89,7 +89,7 @@ def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions)
         begin += count
     left = order[is_left]
     full_offsets = np.concatenate([[0], np.cumsum(np.concatenate([[], *sizes]), dtype=np.int64)])
-    offsets, members = bfd.pack(lengths[left], capacity, seed, options)
+    offsets, members = bfd.pack(lengths[left], capacity, seed, ChunkOptions())
     order = order[~is_left]
     return np.concatenate([full_offsets[:-1], len(order) + offsets]), np.concatenate([order, left[members]])
 

@@ -11,15 +11,21 @@ import numpy as np
 from packer_cli.plan.core.csr import group_moves
 from packer_cli.plan.core.streams import rng_state, shuffled
 from packer_cli.plan.core.types import Int32Array, Int64Array
-from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
+from packer_cli.plan.packing.base import ChunkOptions, PackingAlgorithm
 from packer_cli.plan.packing.ffd import first_fit
 
 
-def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int32Array]:
-    """See the package for shapes."""
+def pack(lengths: Int32Array, capacity: int, seed: int, options: ChunkOptions) -> tuple[Int64Array, Int32Array]:
+    """See the package for shapes. Chunks are of the shuffled order."""
     order = shuffled(len(lengths), rng_state(seed))
-    to_pack, to_number, num_packs = first_fit(lengths[order], np.ones(len(lengths), dtype=np.int64), capacity)
-    return group_moves(to_pack, to_number, order, num_packs)
+    return options.pack(order, lengths, lambda own: _pack(own, capacity))
 
 
-ALGORITHM = PackingAlgorithm(name="ffs", summary="first-fit on a shuffled order", pack=pack, bytes_a_sample=30)
+def _pack(lengths: Int32Array, capacity: int) -> tuple[Int64Array, Int32Array]:
+    to_pack, to_number, num_packs = first_fit(lengths, np.ones(len(lengths), dtype=np.int64), capacity)
+    return group_moves(to_pack, to_number, np.arange(len(lengths), dtype=np.int32), num_packs)
+
+
+ALGORITHM = PackingAlgorithm(
+    name="ffs", summary="first-fit on a shuffled order", pack=pack, options=ChunkOptions, bytes_a_sample=30
+)

@@ -1,4 +1,4 @@
-"""LongAlign (arXiv 2401.18058)."""
+"""LongAlign (arXiv 2401.18058): its two ways of batching, as its code has them (`sort_and_group.py`)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,30 @@ from packer_cli.plan.core.groups import Group
 from packer_cli.plan.strategies.by_group.strategy import GroupStrategy
 
 
-class LongAlign(GroupStrategy):
-    """LongAlign's sorted batches, packed."""
+class LongAlignPacking(GroupStrategy):
+    """Packing with loss weights."""
 
-    name = "longalign"
-    summary = "LongAlign (arXiv 2401.18058): packs of samples of like length, sorted batches in random order"
-    short = "LongAlign's sorted batches, with the longest group alone"
-    defaults = {"packing": "sorted", "balance": "sort"}
+    name = "longalign-packing"
+    summary = "LongAlign's packing (arXiv 2401.18058): next fit in random order; the loader has its loss weights"
+    short = "LongAlign's packing, with the longest group alone"
+    defaults = {"packing": "random", "balance": "none"}
+    ignores = frozenset({"packing", "fill", "balance"})
+
+    def groups(self, given: Sequence[Group]) -> tuple[Group, ...]:
+        """The longest alone."""
+        return (given[-1],)
+
+
+class LongAlignSorted(GroupStrategy):
+    """Sorted batches, without packing."""
+
+    name = "longalign-sorted"
+    summary = "LongAlign's sorted batches (arXiv 2401.18058): a sample a row, those of like length side by side"
+    short = "LongAlign's sorted batches, which are not packed"
+    defaults = {"packing": "padded:order=sorted,batch=1", "balance": "sort"}
+    ignores = frozenset({"packing", "fill", "balance"})
+    lacks = frozenset({"align", "max_samples", "mask"})
+    is_packed = False
 
     def groups(self, given: Sequence[Group]) -> tuple[Group, ...]:
         """The longest alone."""

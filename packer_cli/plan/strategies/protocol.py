@@ -198,7 +198,11 @@ class Strategy(ABC):
     curriculum_share: ClassVar[float] = 1.0
     """Most of the short iterations that a curriculum takes first, see `StepRules`."""
     plans_streams: ClassVar[bool] = False
-    """Whether it packs a stream step by step: its steps are decided as it packs, and stay together in a rebalance."""
+    """Whether it packs a stream into micro-batches of one context window, its only group."""
+    keeps_steps: ClassVar[bool] = False
+    """Whether its steps are decided as it packs, and stay together in a rebalance."""
+    is_packed: ClassVar[bool] = True
+    """Whether its plans may be written; those of what trainers do at run time are only compared."""
 
     def packings(self) -> Mapping[str, Any]:
         """What `--packing` may name: the shared algorithms, packers of its own, or nothing."""

@@ -2,24 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from packer_cli.errors import ConfigError
 from packer_cli.plan.strategies.balanced import Balanced
-from packer_cli.plan.strategies.flexsp.strategy import FlexSp
+from packer_cli.plan.strategies.flexsp.strategy import BatchAda, FlexSp, FlexSpAll
 from packer_cli.plan.strategies.hbp import Hbp
 from packer_cli.plan.strategies.hydraulis.strategy import Hydraulis
-from packer_cli.plan.strategies.longalign import LongAlign
+from packer_cli.plan.strategies.longalign import LongAlignPacking, LongAlignSorted
 from packer_cli.plan.strategies.naive import Naive
 from packer_cli.plan.strategies.protocol import Strategy, take_strategy
+from packer_cli.plan.strategies.run_time import Axolotl, Padded, TrlBfd
 from packer_cli.plan.strategies.wlb.strategy import Wlb
 from packer_cli.plugins import Registry
 
 _OWN = {
-    strategy.name: strategy for strategy in (Balanced(), Hbp(), Naive(), LongAlign(), FlexSp(), Wlb(), Hydraulis())
+    strategy.name: strategy
+    for strategy in (
+        Balanced(),
+        Hbp(),
+        Naive(),
+        LongAlignPacking(),
+        LongAlignSorted(),
+        FlexSpAll(),
+        FlexSp(),
+        BatchAda(),
+        Wlb(),
+        Hydraulis(),
+        TrlBfd(),
+        Axolotl(),
+        Padded(),
+    )
 }
 
 STRATEGIES: Registry[Strategy] = Registry("strategies", "strategy", _OWN, take_strategy)
 """By name, in the order of tables."""
 
+PACKED = tuple(name for name, strategy in _OWN.items() if strategy.is_packed)
+"""Those whose plans may be written."""
 DEFAULT = Balanced.name
 BASELINE = Naive.name
 """Which strategy a plan is compared with, unless its own strategy names another."""
@@ -32,5 +52,30 @@ def find_strategy(name: str) -> Strategy:
         ConfigError: there is none.
     """
     if name not in STRATEGIES:
-        raise ConfigError(STRATEGIES.unknown(name))
+        raise ConfigError(unknown_strategy(name))
     return STRATEGIES[name]
+
+
+_HEIRS = {"longalign": "longalign-packing or longalign-sorted"}
+"""Names that strategies had, and what to name instead."""
+
+
+def name_in_record(strategy: str, options: Container[str]) -> str:
+    """The strategy by which a recorded plan was made, whose name may mean another one now.
+
+    `longalign` packed sorted samples, which is neither of LongAlign's ways; its options are recorded, so it was
+    `balanced` with those. `flexsp` planned the whole data set.
+
+    Args:
+        options: names of those recorded. FlexSP in batches has a packing.
+    """
+    if strategy == "longalign":
+        return DEFAULT
+    return FlexSpAll.name if strategy == FlexSp.name and "packing" not in options else strategy
+
+
+def unknown_strategy(name: str) -> str:
+    """What to say of a name that no strategy has."""
+    if name in _HEIRS:
+        return f"strategy {name!r} was neither of LongAlign's ways to batch; give {_HEIRS[name]}"
+    return STRATEGIES.unknown(name)

@@ -34,12 +34,12 @@ OPTIONS: dict[str, Sequence[str]] = {
     PADDED: ("--packing", "padded", "--balance", "none"),
     "hbp": (),
     "balanced": ("--cost", "profile"),
-    "flexsp": (),
+    "flexsp:all": (),
     "wlb": (),
     "hydraulis": ("--parallel", "tp=1,cp=1,pp=1"),
 }
 """The plans to compare, with their options beside `--strategy`."""
-NEED_PROFILE = {"balanced", "flexsp", "wlb", "hydraulis"}
+NEED_PROFILE = {"balanced", "flexsp:all", "wlb", "hydraulis"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -87,7 +87,7 @@ def place(tmp_path, monkeypatch):
             ),
         ),
         (
-            ["stats", "lengths.txt", "--strategy", "flexsp", "--groups", "1k:1,8k:16", "--gpus", 8, *GPU],
+            ["stats", "lengths.txt", "--strategy", "flexsp:all", "--groups", "1k:1,8k:16", "--gpus", 8, *GPU],
             "a replica of 16 GPUs does not fit 8 GPUs; end --groups with a lower SP degree",
         ),
         (
@@ -100,8 +100,8 @@ def place(tmp_path, monkeypatch):
             "lengths with hbpack profile, or give --cost A,B"),
         ),
         (
-            ["stats", "lengths.txt", "--strategy", "flexsp", *GROUPS, "--profile", "square.json"],
-            ("--strategy flexsp needs the time of a token, and the rows of the profile give none besides that of "
+            ["stats", "lengths.txt", "--strategy", "flexsp:all", *GROUPS, "--profile", "square.json"],
+            ("--strategy flexsp:all needs the time of a token, and the rows of the profile give none besides that of "
             "attention; measure shorter lengths with hbpack profile, or give --model and --gpu"),
         ),
         (

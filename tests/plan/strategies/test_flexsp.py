@@ -166,10 +166,25 @@ def test_a_plan_of_batches_is_valid(costs, data, batch_tokens):
 def test_batches_by_the_integer_program():
     lengths, costs, num_gpus = random_batch(4)
     with_search, _ = plan_batches(lengths, costs, num_gpus, 2**31)
-    found, _ = plan_batches(lengths, costs, num_gpus, 2**31, solver="milp", num_buckets=None, time_limit=2)
+
+    def solve(lengths, costs, num_gpus):
+        return solve_exactly(lengths, costs, num_gpus, time_limit=2).micro_batch
+
+    found, _ = plan_batches(lengths, costs, num_gpus, 2**31, solve=solve)
     assert sum(check_iterations(found, lengths, costs, num_gpus)) <= sum(
         check_iterations(with_search, lengths, costs, num_gpus)
     )
+
+
+def test_more_micro_batches_than_the_fewest_may_be_faster():
+    """Short samples beside a long one that takes all GPUs communicate as it does."""
+    lengths = np.array([200] + [14] * 4, dtype=np.int32)
+    costs = make_costs([1, 2, 4], 64, send=1e-4, constant=0, send_constant=0)
+    few, many = (
+        sum(check_iterations(plan_batches(lengths, costs, 4, 2**31, trials=trials).iterations, lengths, costs, 4))
+        for trials in (1, 5)
+    )
+    assert many < few
 
 
 def mix(num, seed=0):

@@ -14,6 +14,7 @@ from packer_cli.config.resolve import resolve
 from packer_cli.plan.build import build_plan, check_rest, rest_of_epoch, short_packs
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import FILLER
 from packer_cli.plan.figures import baseline_plan, plan_stats
 from tests.plan.test_build import whole
@@ -28,7 +29,9 @@ MIXES = {"64:1,128:2,256:4": COSTS, "64:1,128:2,192:3,384:6": costs_of((1, 2, 3,
 
 
 def rules_for(num_gpus, groups="64:1,128:2,256:4", **options):
-    given = {"groups": groups, "gpus": num_gpus, "strategy": "flexsp", "group_costs": MIXES[groups]}
+    given = {"groups": groups, "gpus": num_gpus, "strategy": "flexsp:all", "group_costs": MIXES[groups]}
+    if options.get("strategy") == "flexsp":
+        given["packing"] = "search"
     return resolve(PlannedConfig(**(given | options))).request
 
 
@@ -51,10 +54,13 @@ def replicas_of(plan, schedule, iteration):
     balance=st.sampled_from(["refine", "window:2"]),
     steps=st.sampled_from([{}, {"global_tokens": 500}, {"global_tokens": 500, "lockstep": "1"}]),
     seed=st.integers(0, 2**40),
+    strategy=st.sampled_from(["flexsp:all", "flexsp", "batchada"]),
 )
-def test_every_plan_passes_the_checker(lengths, num_gpus, groups, epochs, balance, steps, seed):
+def test_every_plan_passes_the_checker(lengths, num_gpus, groups, epochs, balance, steps, seed, strategy):
     """Also on GPUs that the degrees do not divide."""
-    rules = rules_for(num_gpus, groups, epochs=epochs, balance=balance, seed=seed, **steps)
+    if strategy != "flexsp:all":
+        steps = {"global_tokens": 500} | steps
+    rules = rules_for(num_gpus, groups, epochs=epochs, balance=balance, seed=seed, strategy=strategy, **steps)
     plan = build_plan(whole(lengths), rules)
     check_plan(plan)
     assert sorted(plan.packs.pieces.tolist()) == list(range(len(lengths)))
@@ -101,15 +107,46 @@ def test_degrees_mix_in_an_iteration():
     assert mixed
 
 
+@given(lengths=st.lists(st.integers(1, 256), min_size=1, max_size=120), seed=st.integers(0, 99))
+def test_batches_are_the_steps_and_stay_steps(lengths, seed):
+    """In the order of a seeded stream, as large as the tokens of a step allow; BatchAda has one degree a step."""
+    pieces, steps = whole(lengths), []
+    for strategy in ("flexsp", "batchada"):
+        rules = rules_for(8, strategy=strategy, global_tokens=500, seed=seed, epochs=2)
+        plan = build_plan(pieces, rules)
+        of_pack = plan.epochs[0].step_of_packs(len(plan.packs))
+        step = np.empty(len(lengths), dtype=np.int64)
+        step[plan.packs.pieces] = np.repeat(of_pack, np.diff(plan.packs.offsets))
+        steps.append(step.tolist())
+        again = plan.epochs[1].step_of_packs(len(plan.packs))
+        assert len(set(zip(of_pack, again, strict=True))) == len(set(of_pack)) == len(set(again))
+        dealing = replace(rules, num_gpus=12)
+        rest = dealing.strategy.rest(plan, np.arange(len(plan.packs)), np.zeros(len(plan.packs), bool), dealing, 0)
+        assert rest.step_of_packs(len(plan.packs)).tolist() == of_pack.tolist()
+        if strategy == "batchada":
+            assert len(set(zip(of_pack, plan.packs.group, strict=True))) == len(set(of_pack))
+    tokens = np.bincount(steps[0], weights=lengths)
+    arrived = np.array(lengths)[shuffled(len(lengths), rng_state(seed, Stream.ARRIVAL))]
+    assert np.bincount(steps[0]).min() >= 1
+    ends = np.cumsum(np.bincount(steps[0]))
+    assert [arrived[a:b].sum() for a, b in zip([0, *ends], ends, strict=False)] == tokens.tolist()
+    assert all(total <= 500 for total in tokens)
+    assert all(total + arrived[end] > 500 for total, end in zip(tokens, ends[:-1], strict=False))
+    assert steps[0] == steps[1]
+
+
 @given(
     lengths=st.lists(st.integers(1, 256), min_size=20, max_size=150),
     num_gpus=st.sampled_from([4, 6, 8, 16]),
     step=st.integers(0, 3),
     steps=st.sampled_from([{}, {"global_tokens": 700, "lockstep": "1"}]),
     seed=st.integers(0, 99),
+    strategy=st.sampled_from(["flexsp:all", "flexsp", "batchada"]),
 )
-def test_what_is_left_runs_on_another_number_of_gpus(lengths, num_gpus, step, steps, seed):
-    rules = rules_for(8, seed=seed, **steps)
+def test_what_is_left_runs_on_another_number_of_gpus(lengths, num_gpus, step, steps, seed, strategy):
+    if strategy != "flexsp:all":
+        steps = {"global_tokens": 700} | steps
+    rules = rules_for(8, seed=seed, strategy=strategy, **steps)
     plan = build_plan(whole(lengths), rules)
     (schedule,) = plan.epochs
     left, _ = rest_of_epoch(schedule, min(step, schedule.num_steps))

@@ -203,7 +203,7 @@ def test_what_a_plan_records_gives_the_same_rules():
             {"mask": "causal"},
             (
                 "--strategy: strategy wlb does not support --mask causal; leave that out, or choose one of balanced, "
-                "hbp, naive, longalign"
+                "hbp, naive, longalign-packing"
             ),
         ),
     ],

@@ -35,7 +35,7 @@ from packer_cli.plan.core.bounds import packs_lower_bound
 from packer_cli.plan.core.csr import argsort_descending
 from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.packing import bfd
-from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
+from packer_cli.plan.packing.base import ChunkOptions, PackingAlgorithm, PackingOptions
 from packer_cli.plan.packing.ilp.columns import SAND, generate_columns, make_classes, start_patterns
 from packer_cli.plan.packing.ilp.search import CuttingStock, Search, min_bin_slack
 from packer_cli.plan.packing.ilp.stages import NUM_KNOTS, pack_in_stages, solve_many
@@ -58,7 +58,7 @@ def solve_cutting_stock(lengths: Int32Array, capacity: int, time_limit: float, m
         RunError: PuLP has no solver.
     """
     deadline = time.monotonic() + time_limit
-    offsets, order = bfd.pack(lengths, capacity, 0, PackingOptions())
+    offsets, order = bfd.pack(lengths, capacity, 0, ChunkOptions())
     best = CuttingStock(offsets=offsets, order=order, bound=packs_lower_bound(lengths, capacity))
     if best.is_optimal:
         return best

@@ -21,7 +21,7 @@ from packer_cli.plan.core.streams import next_below, rng_state
 from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.kernels.length_index import index_add, index_ceiling, index_floor, index_remove, make_index
 from packer_cli.plan.packing import bfd
-from packer_cli.plan.packing.base import PackingOptions
+from packer_cli.plan.packing.base import ChunkOptions
 from packer_cli.plan.packing.ilp.columns import (
     Classes,
     Patterns,
@@ -117,7 +117,7 @@ class Search:
         classes = self.classes
         start = start_patterns(classes.up, classes.counts, classes.capacity)
         sizes = np.repeat(classes.up, classes.counts).astype(np.int32)
-        offsets, members = bfd.pack(sizes, classes.capacity, 0, PackingOptions())
+        offsets, members = bfd.pack(sizes, classes.capacity, 0, ChunkOptions())
         class_of = np.repeat(np.arange(len(classes.counts)), classes.counts)[members]
         packed, counts = _distinct_packs(offsets, class_of, len(classes.counts), 4 * len(start))
         most_used = np.argsort(-counts, kind="stable")[: 2 * len(start)]

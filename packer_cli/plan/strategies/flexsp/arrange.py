@@ -16,6 +16,8 @@ that to a number of iterations at a time, whose samples are drawn at random.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -26,6 +28,7 @@ from packer_cli.plan.core.segments import align_up, aligned_lengths
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import FILLER, Int32Array, Int64Array, Packs, Pieces, Plan, Schedule
 from packer_cli.plan.strategies.assemble import GroupPacks, assemble, pack_sizes, scheduled, sizes_of_plan
+from packer_cli.plan.strategies.flexsp.batches import BatchOptions, plan_batches
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts, Float64Array, degree_costs
 from packer_cli.plan.strategies.flexsp.iterations import (
     MixedIterations,
@@ -34,6 +37,7 @@ from packer_cli.plan.strategies.flexsp.iterations import (
     iteration_seconds,
     joined,
 )
+from packer_cli.plan.strategies.flexsp.micro_batch import solve_micro_batch
 from packer_cli.plan.strategies.flexsp.packing import MixedPacks, pack_by_degree
 from packer_cli.plan.strategies.protocol import PlanRequest
 
@@ -50,11 +54,40 @@ def plan_mixed(pieces: Pieces, request: PlanRequest) -> Plan:
     return assemble(pieces, by_group, iterations, pack_sizes(by_group, pieces.length, request), request, costs)
 
 
-def rest_of_mixed(plan: Plan, chosen: Int64Array, request: PlanRequest, epoch: int) -> Schedule:
-    """Schedule packs (int64[r], their numbers) that are there, in iterations formed anew. O(m + p log p)."""
+def plan_in_batches(pieces: Pieces, request: PlanRequest, *, one_degree: bool = False) -> Plan:
+    """Plan the pieces batch by batch, in the order of a seeded stream; see `batches`.
+
+    Args:
+        one_degree: BatchAda, which solves its micro-batches by search.
+    """
+    costs, options = degree_costs(request), request.packing_options
+    tokens, num_gpus = request.steps.global_tokens, request.num_gpus
+    assert tokens is not None
+    order = shuffled(len(pieces), rng_state(request.seed, Stream.ARRIVAL))
+    lengths = align_up(pieces.length, request.groups[0].align)
+    arrived = lengths[order]
+    trials, solve = BatchOptions.trials, solve_micro_batch
+    if isinstance(options, BatchOptions):
+        trials, solve = options.trials, partial(request.algorithm.pack, options=options)
+    found, batch = plan_batches(arrived, costs, num_gpus, tokens, solve=solve, trials=trials, one_degree=one_degree)
+    found = found._replace(samples=order[found.samples])
+    by_group, iterations = arrange(found, lengths, costs, request.groups, num_gpus)
+    sizes = pack_sizes(by_group, pieces.length, request)
+    return assemble(pieces, by_group, replace(iterations, step=batch), sizes, request, costs)
+
+
+def rest_of_mixed(
+    plan: Plan, chosen: Int64Array, request: PlanRequest, epoch: int, *, keeps_steps: bool = False
+) -> Schedule:
+    """Schedule packs (int64[r], their numbers) that are there, in iterations formed anew. O(m + p log p).
+
+    Args:
+        keeps_steps: packs of one step of the plan's first epoch stay together.
+    """
     costs = degree_costs(request)
     lengths = aligned_lengths(plan.pieces, plan.packs, plan.groups)
-    iterations = deal_mixed(plan.packs, chosen, lengths, costs, plan.groups, request.num_gpus)
+    step = plan.epochs[0].step_of_packs(len(plan.packs))[chosen] if keeps_steps else None
+    iterations = deal_mixed(plan.packs, chosen, step, lengths, costs, plan.groups, request.num_gpus)
     return scheduled(iterations, sizes_of_plan(plan, request), plan.packs.group, request, epoch, costs)
 
 
@@ -78,6 +111,7 @@ def arrange(
 def deal_mixed(
     packs: Packs,
     chosen: Int64Array,
+    step: Int64Array | None,
     lengths: Int32Array,
     costs: DegreeCosts,
     groups: Sequence[Group],
@@ -87,16 +121,28 @@ def deal_mixed(
 
     Args:
         chosen: int64[r], the numbers of the packs.
+        step: int64[r], where packs of unlike steps must not meet.
         lengths: int32[m], of the pieces.
     """
-    offsets, pieces = select_packs(packs.offsets, packs.pieces, chosen)
-    kinds = packs.group[chosen].astype(np.int64)
-    found = form_iterations(MixedPacks(offsets, pieces, kinds), lengths, costs, num_gpus)
-    tokens, _ = pack_tokens_and_work(found.offsets, found.samples, lengths)
+    parts = [chosen]
+    if step is not None:
+        order = np.argsort(step, kind="stable")
+        parts = np.split(chosen[order], np.flatnonzero(np.diff(step[order])) + 1)
+    formed = []
+    for part in parts:
+        offsets, pieces = select_packs(packs.offsets, packs.pieces, part)
+        own = MixedPacks(offsets, pieces, packs.group[part].astype(np.int64))
+        formed.append(form_iterations(own, lengths, costs, num_gpus))
+    found = joined(formed)
     pack_of = np.empty(len(lengths), dtype=np.int64)
-    pack_of[pieces] = np.repeat(chosen, np.diff(offsets))
+    pack_of[packs.pieces] = np.repeat(np.arange(len(packs)), np.diff(packs.offsets))
     number = pack_of[found.samples[found.offsets[:-1]]]
-    return _on_gpus(found.iterations, number, found.kinds, tokens, costs, groups, num_gpus)
+    tokens, _ = pack_tokens_and_work(found.offsets, found.samples, lengths)
+    iterations = _on_gpus(found.iterations, number, found.kinds, tokens, costs, groups, num_gpus)
+    if step is None:
+        return iterations
+    sizes = [len(each.iterations) - 1 for each in formed]
+    return replace(iterations, step=np.repeat(np.arange(len(formed)), sizes))
 
 
 def _on_gpus(

@@ -1,31 +1,96 @@
-"""FlexSP as published (arXiv 2412.01523): the data arrive in batches, and each is planned for itself.
+"""FlexSP as published (arXiv 2412.01523): samples arrive in batches, the steps, and each is planned for itself.
 
 A batch is cut into micro-batches of similar lengths (section 4.2): samples by falling length, in consecutive parts
-whose most tokens are least, from as few parts as the GPUs' memory allows to four more. Each part is solved by
-`micro_batch` or `milp`, and the number of parts with the least total time stays.
+whose most tokens are least, from as few parts as the GPUs' memory allows to four more. Each part is solved, and the
+number of parts with the least total time stays. BatchAda, the paper's baseline, does so with one degree for all groups
+of a batch, and takes the best.
 
-Use it to train on batches exactly as they come, or to see what `arrange` gains: a batch has few samples of each
-length, so its groups are less even, and its last micro-batch less full. Price: a few milliseconds a micro-batch that
-is tried with `search`, up to the time limit with `milp`.
+A batch has few samples of each length, so its groups are less even, and its last micro-batch less full, than where the
+whole data set is planned at once (`arrange`). Price: a few milliseconds a micro-batch that is tried with `search`, up
+to the time limit with `milp`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.plan.core.types import Int32Array, Int64Array, as_ids
+from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
 from packer_cli.plan.strategies.flexsp.iterations import MixedIterations, joined, one_iteration
 from packer_cli.plan.strategies.flexsp.micro_batch import MicroBatch, solve_micro_batch
 
-TRIALS = 5
-"""Numbers of micro-batches to try, from the least on."""
+Solve = Callable[[Int32Array, DegreeCosts, int], MicroBatch]
+"""(lengths, costs, GPUs) -> the groups of one micro-batch"""
 
-Solver = Literal["search", "milp"]
+
+@dataclass(frozen=True, kw_only=True)
+class BatchOptions(PackingOptions):
+    """Options of every solver."""
+
+    trials: int = 5
+    """Numbers of micro-batches to try for a batch, from the least on."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.trials < 2**20:
+            raise ValueError(f"option 'trials' must be in 1..{2**20 - 1}, got {self.trials}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramOptions(BatchOptions):
+    """More buckets round lengths less, and make the program larger."""
+
+    buckets: int = 16
+    """Lengths that the program tells apart."""
+    time_limit: float = 5.0
+    """Seconds for each micro-batch, of 5 to 15 in the paper; the answer of one that is cut off depends on the
+    machine."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.buckets < 2**20:
+            raise ValueError(f"option 'buckets' of packing 'milp' must be in 1..{2**20 - 1}, got {self.buckets}")
+        if not 0 < self.time_limit <= 86400:
+            raise ValueError(
+                f"option 'time_limit' of packing 'milp' must be in 0..86400 seconds, got {self.time_limit}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchPacker(PackingAlgorithm):
+    """One way to solve a micro-batch."""
+
+    pack: Callable[[Int32Array, DegreeCosts, int, Any], MicroBatch]  # type: ignore[assignment]
+    options: type[PackingOptions] = BatchOptions
+
+
+def _search(lengths: Int32Array, costs: DegreeCosts, num_gpus: int, options: BatchOptions) -> MicroBatch:
+    return solve_micro_batch(lengths, costs, num_gpus)
+
+
+def _program(lengths: Int32Array, costs: DegreeCosts, num_gpus: int, options: ProgramOptions) -> MicroBatch:
+    from packer_cli.plan.strategies.flexsp.milp import solve_exactly
+
+    limits = {"num_buckets": options.buckets, "time_limit": options.time_limit}
+    return solve_exactly(lengths, costs, num_gpus, **limits).micro_batch  # type: ignore[arg-type]
+
+
+SOLVERS: Mapping[str, BatchPacker] = {
+    packer.name: packer
+    for packer in (
+        BatchPacker(name="search", summary="groups by search, within a few per cent of the program's", pack=_search),
+        BatchPacker(
+            name="milp", summary="FlexSP's integer program over buckets of lengths; slow", pack=_program,
+            options=ProgramOptions,
+        ),
+    )
+}  # fmt: skip
+"""What `--packing` names with FlexSP."""
 
 
 class PlannedBatches(NamedTuple):
@@ -42,32 +107,21 @@ def plan_batches(
     num_gpus: int,
     batch_tokens: int,
     *,
-    trials: int = TRIALS,
-    solver: Solver = "search",
-    num_buckets: int | None = 16,
-    time_limit: float = 5.0,
+    solve: Solve = solve_micro_batch,
+    trials: int = BatchOptions.trials,
+    one_degree: bool = False,
 ) -> PlannedBatches:
     """Plan consecutive batches of samples (int32[n], in the order of training, none longer than every capacity).
 
     Args:
         batch_tokens: most tokens of a batch; a longer sample is a batch of its own.
+        solve: a micro-batch.
         trials: numbers of micro-batches to try.
-        solver: `search`, or the integer program, which the paper uses.
-        num_buckets, time_limit: of the integer program, see `milp.solve_exactly`. The paper has 16 buckets and 5 to
-            15 seconds; what a time limit cuts off depends on the machine.
+        one_degree: BatchAda: all groups of a batch have the same degree.
     """
     costs = costs.up_to(num_gpus)
     assert lengths.max(initial=0) <= costs.capacity[-1]
-
-    def solve(part: Int32Array) -> MicroBatch:
-        if solver == "search":
-            return solve_micro_batch(lengths[part], costs, num_gpus)
-        from packer_cli.plan.strategies.flexsp.milp import solve_exactly
-
-        return solve_exactly(
-            lengths[part], costs, num_gpus, num_buckets=num_buckets, time_limit=time_limit
-        ).micro_batch
-
+    choices = [[kind] for kind in range(len(costs))] if one_degree else [[*range(len(costs))]]
     micro_batches: list[tuple[Int32Array, MicroBatch]] = []
     batch: list[int] = []
     ends = np.cumsum(lengths, dtype=np.int64)
@@ -76,9 +130,18 @@ def plan_batches(
         before = int(ends[begin - 1]) if begin else 0
         end = max(begin + 1, int(np.searchsorted(ends, before + batch_tokens, side="right")))
         falling = as_ids(begin + np.argsort(-lengths[begin:end], kind="stable"))
-        solved = _solve_batch(falling, lengths, costs, num_gpus, trials, solve)
-        micro_batches += solved
-        batch += [number] * len(solved)
+        best: list[tuple[Int32Array, MicroBatch]] = []
+        fastest = np.inf
+        for kinds in choices:
+            if costs.capacity[kinds[-1]] < lengths[falling[0]]:
+                continue
+            chosen = costs.select(np.array(kinds))
+            solved, seconds = _solve_batch(falling, lengths, chosen, num_gpus, trials, solve, fastest)
+            if seconds < fastest:
+                best = [(part, found._replace(kinds=np.array(kinds)[found.kinds])) for part, found in solved]
+                fastest = seconds
+        micro_batches += best
+        batch += [number] * len(best)
         begin, number = end, number + 1
     return PlannedBatches(joined([one_iteration(*each) for each in micro_batches]), np.array(batch, dtype=np.int64))
 
@@ -89,29 +152,35 @@ def _solve_batch(
     costs: DegreeCosts,
     num_gpus: int,
     trials: int,
-    solve: Callable[[Int32Array], MicroBatch],
-) -> list[tuple[Int32Array, MicroBatch]]:
-    """The micro-batches of one batch (int32[n], samples by falling length)."""
+    solve: Solve,
+    limit: float,
+) -> tuple[list[tuple[Int32Array, MicroBatch]], float]:
+    """The micro-batches of one batch (int32[n], samples by falling length), and their seconds.
+
+    Args:
+        limit: seconds; what takes as long is not looked for, and then they are infinite.
+    """
     tokens = lengths[falling].astype(np.int64)
     fits = int((costs.capacity * (num_gpus // costs.degrees)).max())
     least = max(1, -(-int(tokens.sum()) // fits))
     best: list[tuple[Int32Array, MicroBatch]] = []
-    fastest = np.inf
+    fastest, has_fitted = limit, False
     for num_parts in range(least, len(falling) + 1):
-        if num_parts >= least + trials and best:
+        if num_parts >= least + trials and has_fitted:
             break
         parts = np.split(falling, cut_evenly(tokens, num_parts))
         solved = []
         seconds = 0.0
         for part in parts:
-            solved.append((part, solve(part)))
+            solved.append((part, solve(lengths[part], costs, num_gpus)))
             seconds += solved[-1][1].seconds
             if seconds >= fastest:
                 break
+        has_fitted |= seconds < np.inf
         if seconds < fastest:
             best, fastest = solved, seconds
-    assert best  # A sample alone always fits.
-    return best
+    assert has_fitted  # A sample alone always fits.
+    return best, fastest if best else np.inf
 
 
 def cut_evenly(tokens: NDArray[np.int64], num_parts: int) -> Int64Array:

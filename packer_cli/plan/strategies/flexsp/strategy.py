@@ -17,37 +17,136 @@ if TYPE_CHECKING:
     from packer_cli.plan.core.types import Int64Array, Pieces, Plan, Schedule
 
 
-class FlexSp(Strategy):
-    """Iterations of replicas of unlike SP degrees and near-equal predicted time, over the whole data set."""
+class MixedDegrees(Strategy):
+    """What the plans of this package have in common: iterations whose replicas have unlike SP degrees."""
 
-    name = "flexsp"
-    summary = "FlexSP (arXiv 2412.01523) over the whole data set: iterations mix SP degrees of equal time"
-    short = "FlexSP's mixed SP degrees"
-    details = (
-        "`flexsp` packs at every degree that divides the longest group's, and needs --model and --gpu, or --profile."
-    )
-    ignores = frozenset({"packing", "fill"})
     lacks = frozenset({"max_samples", "mask"})
     demands = "run replicas of unlike SP degrees side by side in one iteration"
     needs = frozenset({"a cost model"})
     mixes_layouts = True
 
-    def packings(self) -> Mapping[str, Any]:
-        """None: it packs at every degree."""
-        return {}
-
     def groups(self, given: Sequence[Group]) -> tuple[Group, ...]:
-        """One for each SP degree that divides the longest's.
+        """Those given, and one for each other SP degree that divides the longest's.
 
-        >>> groups = FlexSp().groups([Group(capacity=16384), Group(capacity=131072, sp_size=8)])
+        >>> groups = FlexSpAll().groups([Group(capacity=16384), Group(capacity=131072, sp_size=8)])
         >>> [str(group) for group in groups]
         ['16k:1', '32k:2', '64k:4', '128k:8']
         """
         longest = given[-1]
         on_a_gpu = max(-(-group.capacity // group.sp_size) for group in given)
         degrees = [degree for degree in divisors(longest.sp_size) if on_a_gpu * degree < longest.capacity]
-        below = [replace(longest, capacity=on_a_gpu * degree, sp_size=degree) for degree in degrees]
-        return (*below, longest)
+        groups = [replace(longest, capacity=on_a_gpu * degree, sp_size=degree) for degree in degrees]
+        groups += [group for group in given if longest.sp_size % group.sp_size and _fits(group, on_a_gpu, longest)]
+        return (*sorted(groups, key=lambda group: group.sp_size), longest)
+
+    def check(self, request: PlanRequest) -> None:
+        """Samples move between the groups, so that all have one `align`."""
+        assert len({group.align for group in request.groups}) == 1
+
+    def predict(self, question: Question) -> Prediction:
+        """The seconds of each group.
+
+        One that divides the longest's degree and has no cost, as it was not measured, is left out.
+        """
+        from packer_cli.plan.strategies.predict import stage_rates
+
+        found = super().predict(question)
+        model = question.load(f"--strategy {self.name}")
+        longest = question.groups[-1].sp_size
+        known = (1, longest, *model.cost.send)
+        groups = tuple(group for group in question.groups if group.sp_size in known or longest % group.sp_size)
+        return replace(found, groups=groups, rates=tuple(stage_rates(group, model) for group in groups))
+
+    def require_gpus(self, groups: Sequence[Group], num_gpus: int) -> None:
+        """The largest replicas fit, and the smallest fill the rest."""
+        largest = max(group.num_gpus for group in groups)
+        if num_gpus < largest:
+            raise ConfigError(
+                f"--gpus {num_gpus}: the largest replicas have {largest} GPUs, and the shards stay as they are; "
+                f"choose {largest} or more, or pack again with other --groups"
+            )
+        lowest = min(group.num_gpus for group in groups)
+        if num_gpus % lowest:
+            raise ConfigError(
+                f"--gpus {num_gpus}: the smallest replicas have {lowest} GPUs, which must divide it, since the shards "
+                f"stay as they are; choose {num_gpus // lowest * lowest}, or pack again with other --groups"
+            )
+
+
+class FlexSp(MixedDegrees):
+    """FlexSP as published: batches of samples as they come, each planned for itself."""
+
+    name = "flexsp"
+    summary = "FlexSP (arXiv 2412.01523): each step is planned for itself, in iterations that mix SP degrees"
+    short = "FlexSP's mixed SP degrees, step by step"
+    details = (
+        "`flexsp`, `batchada` and `flexsp:all` plan at every degree that divides the longest group's, and need "
+        "--model and --gpu, or --profile; `flexsp` solves its micro-batches by --packing search, or by milp, the "
+        "paper's program."
+    )
+    defaults = {"packing": "search"}
+    ignores = frozenset({"fill", "balance", "cost", "step_mix", "curriculum", "curriculum_steps"})
+    needs = frozenset({"a cost model", "tokens of a step"})
+    keeps_steps = True
+
+    def packings(self) -> Mapping[str, Any]:
+        """Its solvers of a micro-batch."""
+        from packer_cli.plan.strategies.flexsp.batches import SOLVERS
+
+        return SOLVERS
+
+    def plan(self, pieces: Pieces, request: PlanRequest) -> Plan:
+        """See `flexsp.batches`."""
+        from packer_cli.plan.strategies.flexsp.arrange import plan_in_batches
+
+        return plan_in_batches(pieces, request)
+
+    def rest(
+        self, plan: Plan, chosen: Int64Array, is_short: NDArray[np.bool_], request: PlanRequest, epoch: int
+    ) -> Schedule:
+        """The same steps, in iterations formed anew."""
+        from packer_cli.plan.strategies.flexsp.arrange import rest_of_mixed
+
+        return rest_of_mixed(plan, chosen, request, epoch, keeps_steps=True)
+
+    def bytes_a_sample(self, request: PlanRequest) -> int:
+        """Measured on samples of 550 tokens."""
+        return 60
+
+
+class BatchAda(FlexSp):
+    """FlexSP's baseline: the best single degree for each batch."""
+
+    name = "batchada"
+    summary = "FlexSP's baseline BatchAda (arXiv 2412.01523): each step at the one SP degree that suits it best"
+    short = "FlexSP's baseline, one SP degree a step"
+    details = ""
+    defaults = {}
+    ignores = FlexSp.ignores | {"packing"}
+    demands = "run iterations of any SP degree"
+
+    def packings(self) -> Mapping[str, Any]:
+        """None: it solves by search."""
+        return {}
+
+    def plan(self, pieces: Pieces, request: PlanRequest) -> Plan:
+        """See `flexsp.batches`."""
+        from packer_cli.plan.strategies.flexsp.arrange import plan_in_batches
+
+        return plan_in_batches(pieces, request, one_degree=True)
+
+
+class FlexSpAll(MixedDegrees):
+    """Iterations of replicas of unlike SP degrees and near-equal predicted time, over the whole data set."""
+
+    name = "flexsp:all"
+    summary = "our FlexSP: the whole data set at once, in iterations that mix SP degrees of equal time"
+    short = "FlexSP's mixed SP degrees over the whole data set"
+    ignores = frozenset({"packing", "fill"})
+
+    def packings(self) -> Mapping[str, Any]:
+        """None: it packs at every degree."""
+        return {}
 
     def without_effect(self, options: Any) -> Mapping[str, str]:
         """Replicas are balanced by predicted time: work decides the order of iterations at most."""
@@ -70,20 +169,6 @@ class FlexSp(Strategy):
             "balance": f"{options.balance}: refine has no effect on --strategy {self.name}; give --balance {order}"
         }
 
-    def check(self, request: PlanRequest) -> None:
-        """Samples move between the groups, so that all have one `align`."""
-        assert len({group.align for group in request.groups}) == 1
-
-    def predict(self, question: Question) -> Prediction:
-        """The seconds of each group; one of a degree without a cost, which the model's heads rule out, is left out."""
-        from packer_cli.plan.strategies.predict import stage_rates
-
-        found = super().predict(question)
-        model = question.load(f"--strategy {self.name}")
-        known = (1, question.groups[-1].sp_size, *model.cost.send)
-        groups = tuple(group for group in question.groups if group.sp_size in known)
-        return replace(found, groups=groups, rates=tuple(stage_rates(group, model) for group in groups))
-
     def plan(self, pieces: Pieces, request: PlanRequest) -> Plan:
         """See `flexsp.arrange`."""
         from packer_cli.plan.strategies.flexsp.arrange import plan_mixed
@@ -98,17 +183,7 @@ class FlexSp(Strategy):
 
         return rest_of_mixed(plan, chosen, request, epoch)
 
-    def require_gpus(self, groups: Sequence[Group], num_gpus: int) -> None:
-        """The largest replicas fit, and the smallest fill the rest."""
-        largest = max(group.num_gpus for group in groups)
-        if num_gpus < largest:
-            raise ConfigError(
-                f"--gpus {num_gpus}: the largest replicas have {largest} GPUs, and the shards stay as they are; "
-                f"choose {largest} or more, or pack again with other --groups"
-            )
-        lowest = min(group.num_gpus for group in groups)
-        if num_gpus % lowest:
-            raise ConfigError(
-                f"--gpus {num_gpus}: the smallest replicas have {lowest} GPUs, which must divide it, since the shards "
-                f"stay as they are; choose {num_gpus // lowest * lowest}, or pack again with other --groups"
-            )
+
+def _fits(group: Group, on_a_gpu: int, longest: Group) -> bool:
+    """Whether capacities still rise with degrees when a group is among those of this share on a GPU."""
+    return group.sp_size < longest.sp_size and group.capacity >= on_a_gpu * (group.sp_size - 1)

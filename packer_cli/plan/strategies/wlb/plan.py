@@ -71,8 +71,7 @@ def rest_of_steps(plan: Plan, chosen: Int64Array, request: PlanRequest, epoch: i
     """The steps of the plan's first epoch with the chosen packs alone (int64[r]), on other replicas. O(m)."""
     tokens, work = sizes_of_plan(plan, request)[1:]
     (group,), first = plan.groups, plan.epochs[0]
-    step_of = np.empty(len(plan.packs) + 1, dtype=np.int64)
-    step_of[first.slot_pack] = first.iteration_step[first.slot_iteration]
+    step_of = first.step_of_packs(len(plan.packs))
     packs = chosen[np.argsort(step_of[chosen], kind="stable")]
     _, step, sizes = np.unique(step_of[packs], return_inverse=True, return_counts=True)
     most = -(-int(sizes.max(initial=1)) // group.num_dp_ranks(request.num_gpus))

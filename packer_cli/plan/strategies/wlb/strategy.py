@@ -42,6 +42,7 @@ class Wlb(Strategy):
     baseline_note = "the same stream of samples, cut into micro-batches of one context window as it comes"
     predicts_cost = True
     plans_streams = True
+    keeps_steps = True
 
     def packings(self) -> Mapping[str, Any]:
         """Packers of its own, which fill whole steps."""
