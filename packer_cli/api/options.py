@@ -47,17 +47,28 @@ class PlanOptions(AutoGroupsOptions, total=False):
         str
         | Strategy
         | Literal[
-            "balanced", "hbp", "naive", "longalign-packing", "flexsp:all", "flexsp", "batchada", "wlb", "hydraulis"
+            "balanced",
+            "hbp",
+            "naive",
+            "longalign-packing",
+            "flexsp:all",
+            "flexsp",
+            "batchada",
+            "wlb",
+            "fixed-4d",
+            "plain-4d",
+            "hydraulis",
         ]
         | None
     )
     """Whose plan: `balanced`: hbpack's; `hbp`: HBP's, to the letter; `naive`: HBP's baseline, with the longest group
     alone; `longalign-packing`: LongAlign's packing, with the longest group alone; `flexsp:all`: FlexSP's mixed SP
     degrees over the whole data set; `flexsp`: FlexSP's mixed SP degrees, step by step; `batchada`: FlexSP's baseline,
-    one SP degree a step; `wlb`: WLB-LLM's steps of even micro-batches; `hydraulis`: Hydraulis's pipelines of unlike
-    tp, cp, pp. It sets the defaults of other options, such as `packing` and `balance`. The curriculum of `hbp` takes a
-    fifth of the short iterations at most: the paper's 500 steps are a seventh of its run, and would leave a small data
-    set nothing to mix with the long ones. `flexsp`, `batchada` and `flexsp:all` plan at every degree that divides the
+    one SP degree a step; `wlb`: WLB-LLM's steps of even micro-batches; `fixed-4d`: WLB-LLM's baseline, rows of equal
+    length; `plain-4d`: WLB-LLM's baseline, rows as they come; `hydraulis`: Hydraulis's pipelines of unlike tp, cp, pp.
+    It sets the defaults of other options, such as `packing` and `balance`. The curriculum of `hbp` takes a fifth of
+    the short iterations at most: the paper's 500 steps are a seventh of its run, and would leave a small data set
+    nothing to mix with the long ones. `flexsp`, `batchada` and `flexsp:all` plan at every degree that divides the
     longest group's, and need `model` and `gpu`, or `profile`; `flexsp` solves its micro-batches by `packing` search,
     or by milp, the paper's program. `wlb` takes the capacity of the longest group for the context window (by default,
     the longest sample), packs by `packing` delay, original, greedy or solver, and evens out `cost` 1,24576, or what
@@ -87,9 +98,9 @@ class PlanOptions(AutoGroupsOptions, total=False):
     It decides the attention work of a pack; the loader takes it from the set."""
     cp_sharding: str | None
     """How the ranks of a context-parallel group (`parallel` cp=N) divide a row: `sequence`: they cut the row;
-    `document`: they cut each sample, so that attention work is even; `auto[:rho=R]`: for each pack the faster of the
-    two, by the attention times of `profile` or, without it, by tiles of 128 tokens, which pieces of under 256 tokens
-    compute at R (default 1) of the full rate."""
+    `document`: they cut each sample, so that attention work is even; `static`: the one of the two that is faster for
+    all packs together; `auto[:rho=R]`: for each pack the faster, by the attention times of `profile` or, without it,
+    by tiles of 128 tokens, which pieces of under 256 tokens compute at R (default 1) of the full rate."""
     cost: str | None
     """What to even out: `quadratic`: attention work, the sum of squared lengths (HBP); `A,B`: A a squared token and B
     a token, such as 1,24576 for a 7B model; `profile`: both from `profile`, or from `model` and `gpu`."""

@@ -271,7 +271,7 @@ def _key(row: Resolved) -> tuple[Any, ...]:
     request = row.request
     return (
         request.algorithm.name, request.packing_options, request.fill, request.balance, request.groups, request.steps,
-        row.config.overflow, _planner(row),
+        row.config.overflow, row.request.sharding.choice, _planner(row),
     )  # fmt: skip
 
 

@@ -85,9 +85,9 @@ class PlanConfig(AutoGroupsConfig):
     It decides the attention work of a pack; the loader takes it from the set."""
     cp_sharding: Annotated[str, Panel.PACKING] = by_strategy("cp_sharding", "auto")
     """How the ranks of a context-parallel group (--parallel cp=N) divide a row: `sequence`: they cut the row;
-    `document`: they cut each sample, so that attention work is even; `auto[:rho=R]`: for each pack the faster of the
-    two, by the attention times of --profile or, without it, by tiles of 128 tokens, which pieces of under 256 tokens
-    compute at R (default 1) of the full rate."""
+    `document`: they cut each sample, so that attention work is even; `static`: the one of the two that is faster for
+    all packs together; `auto[:rho=R]`: for each pack the faster, by the attention times of --profile or, without it,
+    by tiles of 128 tokens, which pieces of under 256 tokens compute at R (default 1) of the full rate."""
     cost: Annotated[str, Panel.BALANCE] = by_strategy("cost", "quadratic")
     """What to even out: `quadratic`: attention work, the sum of squared lengths (HBP); `A,B`: A a squared token and B
     a token, such as 1,24576 for a 7B model; `profile`: both from --profile, or from --model and --gpu."""
@@ -260,7 +260,7 @@ class PlannedConfig(PlanConfig):
     strategy: str
     group_costs: tuple[tuple[float, float, float], ...] | None = None
     """Of each group, the seconds of a replica, on one of its pipeline stages, per squared token, per token and per
-    micro-batch; None unless the strategy predicts them."""
+    micro-batch; None unless the strategy predicts them. WLB-LLM's has those of each capacity that it chooses from."""
     attention_pieces: tuple[tuple[int, int, float], ...] | None = None
     """What `--cp-sharding auto` predicts with: queries, keys and seconds of the profile's pieces."""
     packages: dict[str, str] | None = None

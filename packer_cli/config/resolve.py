@@ -146,9 +146,9 @@ def _load(config: PlanConfig, what: str, *, for_memory: bool = False) -> GpuMode
 
 
 def _attention_pieces(config: PlanConfig, groups: Sequence[Group]) -> tuple[tuple[int, int, float], ...] | None:
-    """What the profile says of the time of attention, if `--cp-sharding auto` asks for it."""
+    """What the profile says of the time of attention, if `--cp-sharding` auto or static asks for it."""
     has_cp = config.layout.cp > 1 or any(group.cp_size > 1 for group in groups)
-    if not has_cp or config.cp_sharding != "auto" or config.profile is None:
+    if not has_cp or config.cp_sharding not in ("auto", "static") or config.profile is None:
         return None
     from packer_cli.config.gpu_model import read_profile
 

@@ -95,7 +95,7 @@ _TABLE_2 = {
     "32K, sp 4": ({**NAIVE, "groups": "32k:4"}, ".456 1 .001 0"),
     "128K, sp 8": (NAIVE, ".506 1 .003 0"),
 }
-_SORTED: Options = {"strategy": "longalign", "packing": "padded:order=sorted", "groups": LONGEST}
+_SORTED: Options = {"packing": "padded:order=sorted", "balance": "sort", "groups": LONGEST}
 _TABLE_3 = {
     "4K random": (4_096, _BATCHES_OF_3, ".54 .416 2.4K"),
     "4K sorted": (4_096, {**_SORTED, "packing": "padded:order=sorted,batch=3", "groups": "12k:1"}, ".001 .001 2.4K"),

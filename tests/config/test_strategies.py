@@ -165,7 +165,8 @@ def test_hydraulis_records_its_schemes_and_what_was_predicted(tmp_path):
             {"align": 16},
             (
                 "--strategy: strategy hydraulis does not support --align 16; leave that out, or choose one of "
-                "balanced, hbp, naive, longalign-packing, flexsp:all, flexsp, batchada, wlb"
+                "balanced, hbp, naive, longalign-packing, flexsp:all, flexsp, batchada, wlb, "
+                "fixed-4d, plain-4d"
             ),
         ),
         (

@@ -102,6 +102,14 @@ def test_long_samples_go_per_document_and_short_ones_per_sequence() -> None:
     assert chosen(packs, cp_sizes, ShardingRule()) == [1, 0, 0, 0]
     assert chosen(packs, cp_sizes, ShardingRule(choice="document")) == [1, 1, 1, 0]
     assert chosen(packs, cp_sizes, ShardingRule(choice="sequence")) == [0, 0, 0, 0]
+    static = chosen(packs, cp_sizes, ShardingRule(choice="static"))
+    of_all = predict_seconds(
+        np.array([length for pack in packs for length in pack], dtype=np.int32),
+        np.cumsum([0, *map(len, packs)]),
+        np.array(cp_sizes),
+        AttentionRates.assumed(),
+    ).sum(axis=0)
+    assert static == [int(of_all[1] < of_all[0])] * 3 + [0]
     assert predict_seconds(*as_arrays(packs), np.array(cp_sizes), TABLE)[3].tolist() == [0, 0]
     assert cp_imbalance(as_plan(packs, cp_sizes))[3] == 1
 
@@ -125,12 +133,15 @@ def test_rates_hold_beyond_the_table() -> None:
         assert np.isfinite(predict_seconds(lengths, offsets, np.array([2]), TABLE)).all()
 
 
+KNOWN = "known: sequence, document, static, auto, and auto:rho=R such as auto:rho=0.7"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("zigzag", "unknown sharding 'zigzag'; known: sequence, document, auto, and auto:rho=R such as auto:rho=0.7"),
-        ("document:rho=1", "unknown sharding 'document:rho=1'; known: sequence, document, auto, and auto:rho=R such as auto:rho=0.7"),  # noqa: E501
-        ("auto:rho", "unknown sharding 'auto:rho'; known: sequence, document, auto, and auto:rho=R such as auto:rho=0.7"),  # noqa: E501
+        ("zigzag", f"unknown sharding 'zigzag'; {KNOWN}"),
+        ("document:rho=1", f"unknown sharding 'document:rho=1'; {KNOWN}"),
+        ("auto:rho", f"unknown sharding 'auto:rho'; {KNOWN}"),
         ("auto:rho=0", "rho must be a number above 0 and at most 1, got '0'"),
         ("auto:rho=nan", "rho must be a number above 0 and at most 1, got 'nan'"),
         ("auto:rho=x", "rho must be a number above 0 and at most 1, got 'x'"),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from packer_cli.plan.core.types import Int64Array
 from packer_cli.sizes import parse_number
 
-CpSharding = Literal["sequence", "document", "auto"]
+CpSharding = Literal["sequence", "document", "static", "auto"]
 
 TILE = 128
 """Queries that an attention kernel computes together (FlashAttention)."""
@@ -84,12 +84,12 @@ class ShardingRule:
     """How packs that CP ranks share are sharded."""
 
     choice: CpSharding = "auto"
-    """One sharding for all packs, or pack by pack the faster one."""
+    """One sharding for all packs, the one of the two that is faster for all (`static`), or pack by pack the faster."""
     rates: AttentionRates = field(default_factory=AttentionRates.assumed)
 
 
 def parse_cp_sharding(text: str) -> tuple[CpSharding, float]:
-    """Parse `sequence`, `document`, `auto` or `auto:rho=R`: the choice, and `rho` of `AttentionRates.assumed`.
+    """Parse a choice, or `auto:rho=R`: the choice, and `rho` of `AttentionRates.assumed`.
 
     >>> parse_cp_sharding("auto:rho=0.7")
     ('auto', 0.7)

@@ -30,14 +30,16 @@ CODES = {"sequence": PLANNED.index("zigzag"), "document": PLANNED.index("documen
 def choose_sharding(plan: Plan, rule: ShardingRule) -> Plan:
     """The plan with the sharding of each pack that CP ranks share; ties go per sequence.
 
-    Price: that of `predict_seconds`, for `auto`.
+    Price: that of `predict_seconds`, for `auto` and `static`.
     """
     cp_sizes = _cp_sizes(plan)
     if (cp_sizes == 1).all():
         return plan
-    if rule.choice == "auto":
+    if rule.choice in ("auto", "static"):
         seconds = predict_seconds(*attention_segments(plan), cp_sizes, rule.rates)
-        chosen = seconds[:, CODES["document"]] < seconds[:, CODES["sequence"]]
+        if rule.choice == "static":
+            seconds[:] = seconds.sum(axis=0)
+        chosen = (cp_sizes > 1) & (seconds[:, CODES["document"]] < seconds[:, CODES["sequence"]])
     else:
         chosen = (cp_sizes > 1) & (rule.choice == "document")
     return replace(plan, packs=replace(plan.packs, cp_sharding=chosen.astype(np.int8)))

@@ -112,7 +112,7 @@ class PlanRequest:
     lockstep: Lockstep = None
     """GPUs that run micro-batches in lockstep, see `Plan.lockstep`."""
     rates: tuple[Rates, ...] | None = None
-    """Of each group, for a strategy that needs a cost model."""
+    """Of each group, for a strategy that needs a cost model; of each capacity that WLB-LLM's may choose."""
     mask: Mask = "document"
     """With which the packs are trained on. A causal one over whole rows evens out tokens, see `evened`."""
     max_samples: int = UNLIMITED
@@ -159,7 +159,7 @@ class Prediction:
 
     groups: tuple[Group, ...]
     rates: tuple[Rates, ...] | None = None
-    """Of each group."""
+    """Of each group, or of what else the strategy chooses from."""
     cost: Cost | None = None
     """What to even out."""
     packing: Mapping[str, str] | None = None
@@ -201,6 +201,8 @@ class Strategy(ABC):
     """Whether it packs a stream into micro-batches of one context window, its only group."""
     keeps_steps: ClassVar[bool] = False
     """Whether its steps are decided as it packs, and stay together in a rebalance."""
+    revision: ClassVar[int] = 0
+    """Raised by a release that plans otherwise from the same options, so that sets are planned anew."""
     is_packed: ClassVar[bool] = True
     """Whether its plans may be written; those of what trainers do at run time are only compared."""
 

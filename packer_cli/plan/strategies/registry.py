@@ -13,7 +13,7 @@ from packer_cli.plan.strategies.longalign import LongAlignPacking, LongAlignSort
 from packer_cli.plan.strategies.naive import Naive
 from packer_cli.plan.strategies.protocol import Strategy, take_strategy
 from packer_cli.plan.strategies.run_time import Axolotl, Padded, TrlBfd
-from packer_cli.plan.strategies.wlb.strategy import Wlb
+from packer_cli.plan.strategies.wlb.strategy import Fixed4d, Plain4d, Wlb
 from packer_cli.plugins import Registry
 
 _OWN = {
@@ -28,6 +28,8 @@ _OWN = {
         FlexSp(),
         BatchAda(),
         Wlb(),
+        Fixed4d(),
+        Plain4d(),
         Hydraulis(),
         TrlBfd(),
         Axolotl(),

@@ -18,6 +18,8 @@ from packer_cli.plan.core.check import check_pieces, check_plan
 from packer_cli.plan.core.segments import row_lengths
 from packer_cli.plan.core.types import FILLER
 from packer_cli.plan.figures import plan_stats
+from packer_cli.plan.strategies.wlb.packers import DelayOptions
+from packer_cli.plan.strategies.wlb.plan import epoch_seconds
 from tests.config.test_strategies import llama
 from tests.plan.test_build import whole
 
@@ -77,6 +79,9 @@ def test_every_plan_passes_the_checker(lengths, num_replicas, micro_batches, pac
     arrival = plan.delays.arrival
     assert (np.diff(arrival) >= 0).all()
     assert packing == "greedy:batches=3" or (steps >= arrival).all()
+    if packing == "original":
+        assert (steps == arrival).all()
+        return
     batch = (np.cumsum(row_lengths(plan), dtype=np.int64) - 1) // (num_replicas * micro_batches * 64)
     assert (np.diff(batch) >= np.diff(arrival)).all()
     again = build_plan(whole(lengths), rules)
@@ -165,7 +170,10 @@ def test_a_model_gives_the_cost_of_a_stage_and_what_memory_holds(tmp_path):
     }  # fmt: skip
     known, rules = (getattr(resolve(PlanConfig(**given)), name) for name in ("config", "request"))
     assert known.groups[0].pp_size == 4
-    assert 1.25 * 131072 < rules.packing_options.capacity(131072) < 262144
+    capacities = rules.packing_options.capacities(131072)
+    assert capacities == [131072, 163840, 196608, 229376, 262144]
+    assert len(rules.rates) == 5
+    assert [rates[0] for rates in rules.rates] == sorted(rates[0] for rates in rules.rates)  # More are checkpointed.
     # Tensor and context parallelism communicate, so tokens cost more beside squares than on one GPU.
     one_gpu = resolve(PlanConfig(groups="128k", gpus=1, cost="profile", model=str(model), gpu="h200"))
     assert rules.linear > 1.2 * one_gpu.request.linear
@@ -178,7 +186,7 @@ def test_a_model_gives_the_cost_of_a_stage_and_what_memory_holds(tmp_path):
     own = resolve(PlanConfig(**given, packing="delay:queues=2,s_max=200k", cost="1,5")).config
     assert (own.packing, own.cost) == ("delay:queues=2,s_max=200k", "1,5")
     long = resolve(PlanConfig(**given | {"groups": "100m"}))
-    assert long.request.packing_options.capacity(100 * 2**20) == 100 * 2**20
+    assert long.request.packing_options.capacities(100 * 2**20) == [100 * 2**20]
 
 
 def test_what_a_plan_records_gives_the_same_rules():
@@ -196,8 +204,8 @@ def test_what_a_plan_records_gives_the_same_rules():
             "--balance has no effect on --strategy wlb, which packs in its own way; leave it out",
         ),
         (
-            {"global_tokens": "4m"},
-            "--global-tokens has no effect on --strategy wlb, which packs in its own way; leave it out",
+            {"global_tokens": 2**22, "packing": "delay:micro_batches=2"},
+            "--global-tokens 4194304 has no effect beside micro_batches of the packing; leave one of them out",
         ),
         (
             {"mask": "causal"},
@@ -223,6 +231,13 @@ def test_options_that_it_does_not_know_are_refused(options, message):
             "--packing: option 's_max' of packing 'delay' must be at least the context window, 128k, got 64k",
         ),
         (
+            {"packing": "delay:s_max=128k+192k"},
+            (
+                "--packing: option 's_max' of packing 'delay' has several values, from which predicted time chooses; "
+                "give --model and --gpu, or --profile, or one value"
+            ),
+        ),
+        (
             {"packing": "delay:s_max=131080", "align": 16},
             (
                 "--packing: option 's_max' of packing 'delay' must be at least the context window, 128k, and a "
@@ -235,6 +250,36 @@ def test_packings_that_do_not_fit_are_refused(options, message):
     with pytest.raises(ConfigError) as error:
         resolve(PlanConfig(**GIVEN, **options))
     assert str(error.value) == message
+
+
+def test_a_step_has_the_micro_batches_of_its_tokens():
+    lengths = long_tail(4000)
+    for parallel, number in (("pp=2", 6), ("pp=2,vpp=2", 6), ("pp=4,vpp=2", 8)):
+        given = {"groups": "1000:1", "gpus": 8, "strategy": "wlb", "parallel": parallel, "cost": "1,20"}
+        request = resolve(PlanConfig(**given, packing="delay:queues=0,s_max=2000")).request
+        steps = replace(request.steps, global_tokens=1000 * 6 * request.groups[0].num_dp_ranks(8) + 100)
+        plan = build_plan(whole(lengths), replace(request, steps=steps))
+        counts = np.bincount(np.cumsum(plan.epochs[0].begins_replica) - 1)
+        assert counts.max() == number, parallel
+
+
+def test_the_capacity_with_the_shortest_epoch_is_taken():
+    """Rows of two windows even out better; where they cost more, those of one window are faster."""
+    lengths = long_tail(4000)
+    given = {"groups": "1000:1", "gpus": 8, "strategy": "wlb", "parallel": "pp=2", "cost": "1,20"}
+    for slower, capacity in ((1.0, 2000), (3.0, 1000)):
+        rates = ((1e-6, 2e-5, 0.0), (1e-6 * slower, 2e-5 * slower, 0.0))
+        options = {"packing": "delay:queues=0,s_max=1000+2000", "group_costs": rates}
+        request = resolve(PlannedConfig(**given, lockstep="1", **options)).request
+        plan = build_plan(whole(lengths), request)
+        assert plan.groups[0].capacity == capacity
+        both = [
+            epoch_seconds(build_plan(whole(lengths), replace(request, packing_options=one, rates=None)), of_one)
+            for one, of_one in zip(
+                (DelayOptions(queues="0", s_max=each) for each in ("1000", "2000")), rates, strict=True
+            )
+        ]
+        assert epoch_seconds(plan, rates[capacity // 1000 - 1]) == min(both)
 
 
 @pytest.mark.parametrize("packing", [*PACKERS, "delay:queues=auto"])

@@ -45,7 +45,8 @@ def plan_groups(pieces: Pieces, request: PlanRequest) -> Plan:
     lengths = pieces.length
     if request.algorithm.is_padded:
         by_group = [arrange_batches(lengths, request)]
-        sizes = pack_sizes(by_group, padded_lengths(by_group[0].offsets, by_group[0].pieces, lengths), request)
+        padded = padded_lengths(by_group[0].offsets, by_group[0].pieces, lengths)
+        sizes = pack_sizes(by_group, padded, request)._replace(tokens=pack_sizes(by_group, lengths, request).tokens)
         iterations = one_group_each(request.groups, _iterations(by_group, request), sizes.aligned)
         return _padded(assemble(pieces, by_group, iterations, sizes, request))
     is_left = np.ones(len(pieces), dtype=np.bool_)

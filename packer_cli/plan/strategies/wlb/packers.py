@@ -1,10 +1,13 @@
-"""The packers that `--packing` names with `--strategy wlb`, and their options.
+"""The packers that `--packing` names with `--strategy wlb` and its baselines, and their options.
 
 Micro-batches of at most W tokens, as trainers run them: WLB-LLM's baselines (arXiv 2503.17924, section 3.3).
 `as_it_comes` is what a trainer does without planning. The others pack a window of several global batches at a time,
 longest document first, each to the micro-batch of least attention work that has room. A window has as many tokens as
 its micro-batches hold, which whole documents rarely fill exactly, and the paper does not say what becomes of the rest.
 Here it joins the next window. The rest are the shortest documents, so a few of the very short ones wait for long.
+
+All packers take the same arrivals, so that all do the same work: documents cut where global batches end, or, with
+`cut=row`, where every row of W tokens ends, as loaders that concatenate do.
 """
 
 from __future__ import annotations
@@ -15,11 +18,13 @@ from typing import Any
 
 import numpy as np
 
+from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import Int32Array, Int64Array, as_ids
 from packer_cli.plan.kernels.balance.sort import spread
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
 from packer_cli.plan.packing.ilp.minmax import min_max_work
+from packer_cli.plan.packing.next_fit import next_fit
 from packer_cli.plan.strategies.wlb.arrival import Arrivals, PackedSteps, work_imbalances
 from packer_cli.plan.strategies.wlb.delay import MOST_QUEUES, pack_with_queues, tune_thresholds
 from packer_cli.sizes import parse_tokens
@@ -32,16 +37,32 @@ class StepOptions(PackingOptions):
     """Options of every packer."""
 
     micro_batches: int = 0
-    """Of a replica in a step; 0 for as many as its pipeline has stages. More of them leave the pipeline fewer bubbles
-    and make steps larger."""
+    """Of a replica in a step; 0 for those of --global-tokens or, without it, as many as its pipeline has stages. More
+    of them leave the pipeline fewer bubbles and make steps larger."""
+    cut: str = "step"
+    """Where arriving documents are cut: where a `step` ends, or a `row`, which takes attention work from long ones."""
 
     def __post_init__(self) -> None:
+        if self.cut not in ("step", "row"):
+            raise ValueError(f"option 'cut' must be step or row, got {self.cut!r}")
         if not 0 <= self.micro_batches < 2**20:
             raise ValueError(f"option 'micro_batches' must be in 0..{2**20 - 1}, got {self.micro_batches}")
 
     def capacity(self, window: int) -> int:
         """Most tokens of a micro-batch: those of the context window, in trainers that run rows of one length."""
-        return window
+        return self.capacities(window)[-1]
+
+    def capacities(self, window: int) -> list[int]:
+        """The capacities to choose from, rising."""
+        return [window]
+
+    def in_step(self, group: Group, num_replicas: int, global_tokens: int | None) -> int:
+        """Micro-batches of a replica in a step, of rows as long as the window; a multiple of what pipelines want."""
+        number = self.micro_batches or group.pp_size
+        if global_tokens is not None and not self.micro_batches:
+            number = max(1, round(global_tokens / (group.capacity * num_replicas)))
+        multiple = group.pp_size if group.vpp_size > 1 else 1
+        return -(-number // multiple) * multiple
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +76,8 @@ class DelayOptions(StepOptions):
     delay: float = 0.5
     """Most steps that a token may wait on average, where thresholds are tuned."""
     s_max: str = AUTO
-    """Most tokens of a micro-batch; `auto` for as many as fit in memory, at most two windows."""
+    """Most tokens of a micro-batch, or several such as 128k+160k to choose from by predicted time; `auto` for five
+    between the window and what fits in memory or, without a model, two windows."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,7 +99,9 @@ class DelayOptions(StepOptions):
                     "out 'queues'"
                 )
         if self.s_max != AUTO:
-            self._lengths([self.s_max], "s_max", "192k")
+            lengths = self._lengths(self.s_max.split("+"), "s_max", "192k")
+            if lengths != sorted(set(lengths)):
+                raise ValueError(f"option 's_max' of packing 'delay' must rise, got {self.s_max!r}")
 
     @staticmethod
     def _lengths(parts: list[str], name: str, example: str) -> list[int]:
@@ -92,18 +116,18 @@ class DelayOptions(StepOptions):
             )
         return lengths
 
-    def capacity(self, window: int) -> int:
-        """Most tokens of a micro-batch: what memory holds, not the context window."""
+    def capacities(self, window: int) -> list[int]:
+        """What memory holds, not the context window."""
         if self.s_max != AUTO:
-            return parse_tokens(self.s_max)
-        return 2 * window if 2 * window < 2**31 else window
+            return [parse_tokens(part) for part in self.s_max.split("+")]
+        return [2 * window if 2 * window < 2**31 else window]
 
-    def find_thresholds(self, arrivals: Arrivals) -> Int64Array:
+    def find_thresholds(self, arrivals: Arrivals, capacity: int) -> Int64Array:
         """The thresholds (int64[n]), tuned if none are given."""
         if self.thresholds != AUTO:
             return np.array([parse_tokens(part) for part in self.thresholds.split("+")], dtype=np.int64)
         number = None if self.queues == AUTO else int(self.queues)
-        return tune_thresholds(arrivals, self.capacity(arrivals.window), self.delay, number)
+        return tune_thresholds(arrivals, capacity, self.delay, number)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,25 +162,26 @@ class SolverOptions(GreedyOptions):
 class StepPacker(PackingAlgorithm):
     """One way to fill the micro-batches of each step."""
 
-    pack: Callable[[Arrivals, Any], PackedSteps]  # type: ignore[assignment]
+    pack: Callable[[Arrivals, Any, int], PackedSteps]  # type: ignore[assignment]
+    """(arrivals, options, most tokens of a micro-batch) -> steps"""
     options: type[PackingOptions] = StepOptions
-    cuts_rows: bool = False
-    """Whether documents are cut at every window, and not only at global batches."""
+    deals: bool = True
+    """Whether the micro-batches of a step are dealt to the replicas by time, and not as they come."""
 
 
-def _delay(arrivals: Arrivals, options: DelayOptions) -> PackedSteps:
-    return pack_with_queues(arrivals, options.capacity(arrivals.window), options.find_thresholds(arrivals))
+def _delay(arrivals: Arrivals, options: DelayOptions, capacity: int) -> PackedSteps:
+    return pack_with_queues(arrivals, capacity, options.find_thresholds(arrivals, capacity))
 
 
-def _original(arrivals: Arrivals, options: StepOptions) -> PackedSteps:
+def _original(arrivals: Arrivals, options: StepOptions, capacity: int) -> PackedSteps:
     return as_it_comes(arrivals)
 
 
-def _greedy(arrivals: Arrivals, options: GreedyOptions) -> PackedSteps:
+def _greedy(arrivals: Arrivals, options: GreedyOptions, capacity: int) -> PackedSteps:
     return pack_by_greed(arrivals, options.batches)
 
 
-def _solver(arrivals: Arrivals, options: SolverOptions) -> PackedSteps:
+def _solver(arrivals: Arrivals, options: SolverOptions, capacity: int) -> PackedSteps:
     return pack_by_program(arrivals, options.batches, options.time_limit)
 
 
@@ -171,9 +196,9 @@ REGISTRY: dict[str, StepPacker] = {
         ),
         StepPacker(
             name="original",
-            summary="baseline: the stream as it comes, cut at every window",
+            summary="baseline: the stream as it comes, row by row",
             pack=_original,
-            cuts_rows=True,
+            deals=False,
         ),
         StepPacker(
             name="greedy",
@@ -196,13 +221,13 @@ Improve = Callable[[Int32Array, Int64Array, int], Int64Array]
 
 
 def as_it_comes(arrivals: Arrivals) -> PackedSteps:
-    """One row after another. O(m).
+    """One row after another; a document that would reach over its end begins the next. O(m).
 
-    Args:
-        arrivals: no document reaches over a multiple of the window.
+    A step has the next N rows, so nothing arrives early or late.
     """
-    row_of = (np.cumsum(arrivals.lengths, dtype=np.int64) - 1) // arrivals.window
-    return PackedSteps(row_of, arrivals.batch_of)
+    begins = next_fit(arrivals.lengths, arrivals.window)
+    row_of = np.repeat(np.arange(len(begins) - 1), np.diff(begins))
+    return PackedSteps(row_of, row_of // arrivals.num_micro_batches)
 
 
 def pack_by_greed(arrivals: Arrivals, num_batches: int) -> PackedSteps:

@@ -19,9 +19,10 @@ from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.schedule import round_up_rows
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import FILLER, Delays, Int64Array, Pieces, Plan, Schedule, as_ids
+from packer_cli.plan.kernels.pipeline import pipeline_seconds
 from packer_cli.plan.strategies.assemble import GroupPacks, number_as_used, sizes_of_plan
-from packer_cli.plan.strategies.protocol import PlanRequest
-from packer_cli.plan.strategies.wlb.arrival import arrive, in_batches
+from packer_cli.plan.strategies.protocol import PlanRequest, Rates
+from packer_cli.plan.strategies.wlb.arrival import Arrivals, PackedSteps, arrive, in_batches
 from packer_cli.plan.strategies.wlb.packers import StepOptions
 
 
@@ -33,13 +34,55 @@ def plan_steps(pieces: Pieces, request: PlanRequest) -> Plan:
     Args:
         request: the capacity of the one group is the context window; the plan's is what a micro-batch may hold.
     """
-    (group,), packer, options = request.groups, request.algorithm, request.packing_options
+    (window,), packer, options = request.groups, request.algorithm, request.packing_options
     assert isinstance(options, StepOptions)
-    most = _in_a_step(options, group)
-    of_step = most * group.num_dp_ranks(request.num_gpus)
-    pieces = arrive(pieces, (1 if packer.cuts_rows else of_step) * group.capacity, request.seed, group.align)
-    arrivals = in_batches(pieces, of_step, group.capacity, linear=request.linear, seed=request.seed, align=group.align)
-    packed = packer.pack(arrivals, options)
+    num_replicas = window.num_dp_ranks(request.num_gpus)
+    most = options.in_step(window, num_replicas, request.steps.global_tokens)
+    of_step = most * num_replicas
+    rows = 1 if options.cut == "row" else of_step
+    pieces = arrive(pieces, rows * window.capacity, request.seed, window.align)
+    arrivals = in_batches(
+        pieces, of_step, window.capacity, linear=request.linear, seed=request.seed, align=window.align
+    )
+    best, fastest = None, np.inf
+    for number, capacity in enumerate(options.capacities(window.capacity)):
+        packed = packer.pack(arrivals, options, capacity)
+        plan = _plan_of(packed, arrivals, pieces, replace(window, capacity=capacity), most, request)
+        seconds = epoch_seconds(plan, request.rates[number]) if request.rates else 0.0
+        if seconds < fastest:
+            best, fastest = plan, seconds
+    assert best is not None
+    return best
+
+
+def epoch_seconds(plan: Plan, rates: Rates) -> float:
+    """The predicted time of the first epoch: in each step, that of its slowest pipeline. O(m) and 1F1B.
+
+    Args:
+        rates: of a micro-batch on one stage.
+    """
+    (group,), schedule = plan.groups, plan.epochs[0]
+    tokens, squares = pack_tokens_and_work(plan.packs.offsets, plan.packs.pieces, plan.pieces.length)
+    quadratic, linear, constant = rates
+    seconds = np.append(quadratic * squares + linear * tokens + constant, 0.0)[schedule.slot_pack]
+    begins = np.flatnonzero(np.append(schedule.begins_replica, True))
+    number = len(begins) - 1
+    done = pipeline_seconds(
+        begins,
+        seconds,
+        np.full(len(seconds), 1 / 3),
+        np.full(number, group.pp_size),
+        np.full(number, group.vpp_size),
+    )
+    slowest = np.zeros(schedule.num_steps)
+    np.maximum.at(slowest, schedule.iteration_step[schedule.slot_iteration[begins[:-1]]], done)
+    return float(slowest.sum())
+
+
+def _plan_of(
+    packed: PackedSteps, arrivals: Arrivals, pieces: Pieces, group: Group, most: int, request: PlanRequest
+) -> Plan:
+    of_step = arrivals.num_micro_batches
     offsets, members = group_by_pack(
         packed.row_of, as_ids(np.arange(len(pieces))), int(packed.row_of.max(initial=-1)) + 1
     )
@@ -49,9 +92,10 @@ def plan_steps(pieces: Pieces, request: PlanRequest) -> Plan:
     micro_batches = MicroBatches(
         pack=np.arange(len(row)), step=row // of_step, times=work.astype(np.float64), tokens=tokens
     )
-    group = replace(group, capacity=options.capacity(group.capacity))
     epochs = [
-        schedule_steps(micro_batches, group, request.num_gpus, most, request.seed, epoch)
+        schedule_steps(
+            micro_batches, group, request.num_gpus, most, request.seed, epoch, deals=request.algorithm.deals
+        )
         for epoch in range(request.epochs)
     ]
     own = GroupPacks(offsets=offsets, pieces=members, num_whole=len(row), is_spread=False)
@@ -79,11 +123,6 @@ def rest_of_steps(plan: Plan, chosen: Int64Array, request: PlanRequest, epoch: i
     return schedule_steps(of_packs, group, request.num_gpus, most, request.seed, epoch)
 
 
-def _in_a_step(options: StepOptions, group: Group) -> int:
-    """Micro-batches of a replica in a step: by default, as many as its pipeline has stages."""
-    return options.micro_batches or group.pp_size
-
-
 @dataclass(frozen=True, kw_only=True)
 class MicroBatches:
     """p packs, each a micro-batch of its step."""
@@ -99,7 +138,14 @@ class MicroBatches:
 
 
 def schedule_steps(
-    micro_batches: MicroBatches, group: Group, num_gpus: int, most: int, seed: int, epoch: int = 0
+    micro_batches: MicroBatches,
+    group: Group,
+    num_gpus: int,
+    most: int,
+    seed: int,
+    epoch: int = 0,
+    *,
+    deals: bool = True,
 ) -> Schedule:
     """Deal the micro-batches of each step to the replicas. O(p log p), and see the module.
 
@@ -109,11 +155,15 @@ def schedule_steps(
     Args:
         group: of the packs; its degrees divide `num_gpus`.
         most: micro-batches of a replica in a step, enough for all.
+        deals: by time; or replica after replica takes the next, as many each as there are rows for.
     """
     step, num_replicas = micro_batches.step, group.num_dp_ranks(num_gpus)
     num_steps = int(step[-1]) + 1 if len(step) else 0
     offsets = np.searchsorted(step, np.arange(num_steps + 1))
-    replica = deal_steps(offsets, micro_batches.times, num_replicas, most, group.pp_size)
+    if deals:
+        replica = deal_steps(offsets, micro_batches.times, num_replicas, most, group.pp_size)
+    else:
+        replica = (np.arange(len(step)) - offsets[step]) // most
     state = rng_state(seed, Stream.RANKS, epoch)
     names = np.array([shuffled(num_replicas, state) for _ in range(num_steps)], dtype=np.int64)
     replica = names.reshape(-1, num_replicas)[step, replica]

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from packer_cli.cost.models import MemoryModel
     from packer_cli.plan.core.types import Int64Array, Pieces, Plan, Schedule
 
-_ROOM = 5 / 4
-"""Windows that a micro-batch should hold at least: with less, long samples leave no room to even out."""
+_CAPACITIES = 5
+"""How many capacities of a micro-batch to try, from one context window up."""
 
 
 class Wlb(Strategy):
@@ -35,7 +35,8 @@ class Wlb(Strategy):
         "--profile, predict."
     )
     defaults = {"groups": "auto", "packing": "delay", "cost": "1,24576", "lockstep": "1"}
-    ignores = frozenset({"fill", "balance", "global_tokens", "lockstep", "step_mix", "curriculum", "curriculum_steps"})
+    ignores = frozenset({"fill", "balance", "lockstep", "step_mix", "curriculum", "curriculum_steps"})
+    revision = 1
     lacks = frozenset({"max_samples", "mask"})
     demands = "run several micro-batches of unlike lengths on each replica in a step"
     baseline_name = "original packing"
@@ -55,41 +56,55 @@ class Wlb(Strategy):
         return (given[-1],)
 
     def idle_parts(self, options: Any) -> Mapping[str, str]:
-        """Thresholds that are given are not tuned."""
+        """Thresholds that are given are not tuned, and the tokens of a step say how many micro-batches it has."""
         names = {each.partition("=")[0] for each in options.packing.partition(":")[2].split(",")}
         if {"delay", "thresholds"} <= names:
             return {"packing": f"{options.packing}: delay has no effect beside thresholds; leave one of them out"}
+        if "micro_batches" in names and options.global_tokens is not None:
+            why = "has no effect beside micro_batches of the packing; leave one of them out"
+            return {"global_tokens": f"{options.global_tokens} {why}"}
         return {}
 
     def check(self, request: PlanRequest) -> None:
         """Raise ValueError unless micro-batches hold a document as long as the context window, that of the group."""
         (group,) = request.groups[-1:]
-        capacity = request.packing_options.capacity(group.capacity)
-        if capacity < group.capacity or capacity % group.align:
-            multiple = f", and a multiple of {group.align} tokens" if group.align > 1 else ""
+        capacities = request.packing_options.capacities(group.capacity)  # type: ignore[attr-defined]
+        for capacity in capacities:
+            if capacity < group.capacity or capacity % group.align:
+                multiple = f", and a multiple of {group.align} tokens" if group.align > 1 else ""
+                raise ValueError(
+                    f"option 's_max' of packing {request.algorithm.name!r} must be at least the context window, "
+                    f"{format_tokens(group.capacity)}{multiple}, got {format_tokens(capacity)}"
+                )
+        if len(capacities) > 1 and request.rates is None:
             raise ValueError(
-                f"option 's_max' of packing {request.algorithm.name!r} must be at least the context window, "
-                f"{format_tokens(group.capacity)}{multiple}, got {format_tokens(capacity)}"
+                f"option 's_max' of packing {request.algorithm.name!r} has several values, from which predicted time "
+                "chooses; give --model and --gpu, or --profile, or one value"
             )
 
     def predict(self, question: Question) -> Prediction:
-        """A cost of the whole replica, and the most tokens of a micro-batch, where the options do not give them."""
+        """A cost of the whole replica, and the capacities to choose from, each with its seconds."""
         from packer_cli.plan.core.cost import Cost
         from packer_cli.plan.strategies.predict import stage_rates
-        from packer_cli.plan.strategies.wlb.packers import AUTO
+        from packer_cli.plan.strategies.wlb.packers import AUTO, DelayOptions
 
         found = Prediction(groups=question.groups)
-        group = question.groups[-1]
-        has_room = getattr(question.packing_options, "s_max", None) == AUTO
-        if not (question.wants_cost or (has_room and question.has_model)):
+        window, options = question.groups[-1], question.packing_options
+        delay = options if isinstance(options, DelayOptions) and question.has_model else None
+        is_auto = delay is not None and delay.s_max == AUTO
+        if not (question.wants_cost or delay):
             return found
-        model = question.load(f"--strategy {self.name}", for_memory=has_room)
-        if has_room:
-            group = replace(group, capacity=_most_tokens(group, model.memory))
-            found = replace(found, packing={"s_max": str(group.capacity)})
+        model = question.load(f"--strategy {self.name}", for_memory=is_auto)
+        if delay is not None:
+            capacities = delay.capacities(window.capacity)
+            if is_auto:
+                capacities = _capacities(window, model.memory)
+                found = replace(found, packing={"s_max": "+".join(map(str, capacities))})
+            rates = (stage_rates(replace(window, capacity=each), model) for each in capacities)
+            found = replace(found, rates=tuple(rates))
         if not question.wants_cost:
             return found
-        quadratic, linear, _ = stage_rates(group, model)
+        quadratic, linear, _ = stage_rates(window, model)
         try:
             return replace(found, cost=Cost(quadratic=quadratic, linear=linear))
         except ValueError as error:
@@ -110,15 +125,17 @@ class Wlb(Strategy):
         return rest_of_steps(plan, chosen, request, epoch)
 
     def baseline(self, plan: Plan, request: PlanRequest) -> tuple[Pieces, PlanRequest]:
-        """The paper's original packing: the stream as it comes, cut at every window."""
+        """The paper's original packing: the same arrivals as they come."""
         from packer_cli.plan.core.types import Pieces
         from packer_cli.plan.packing.wrap import join
         from packer_cli.plan.strategies.wlb.packers import REGISTRY, StepOptions
 
         # Samples that the plan cut where two batches meet are whole again.
         samples, start, total = join(plan.pieces)
-        options = StepOptions(micro_batches=request.packing_options.micro_batches)  # type: ignore[attr-defined]
-        original = replace(request, algorithm=REGISTRY["original"], packing_options=options)
+        own = request.packing_options
+        assert isinstance(own, StepOptions)
+        options = StepOptions(micro_batches=own.micro_batches, cut=own.cut)
+        original = replace(request, algorithm=REGISTRY["original"], packing_options=options, rates=None)
         return Pieces(samples=samples, start=start, length=total), original
 
     def bytes_a_sample(self, request: PlanRequest) -> int:
@@ -131,12 +148,43 @@ class Wlb(Strategy):
         return replace(warmed, num_gpus=2 * warmed.num_gpus)
 
 
-def _most_tokens(window: Group, memory: MemoryModel) -> int:
-    """Tokens of a micro-batch that memory holds, from one context window to two.
+class Plain4d(Wlb):
+    """WLB-LLM's first baseline."""
 
-    Layers are checkpointed for `_ROOM` windows and for no more, as each costs every micro-batch time.
-    """
-    layers = window.checkpoint_layers or memory.least_checkpoint_layers(_ROOM * window.capacity, window.layout)
+    name = "plain-4d"
+    summary = "WLB-LLM's baseline Plain-4D (arXiv 2503.17924): rows as they come, CP ranks cut them per sequence"
+    short = "WLB-LLM's baseline, rows as they come"
+    details = ""
+    defaults = {**Wlb.defaults, "packing": "original", "cp_sharding": "sequence"}
+    ignores = Wlb.ignores | {"cp_sharding"}
+
+    def packings(self) -> Mapping[str, Any]:
+        """That of a stream as it comes."""
+        return {"original": super().packings()["original"]}
+
+
+class Fixed4d(Wlb):
+    """WLB-LLM's second baseline."""
+
+    name = "fixed-4d"
+    summary = (
+        "WLB-LLM's baseline Fixed-4D (arXiv 2503.17924): each step's samples in rows of at most a window, and the "
+        "faster of the two CP shardings for all"
+    )
+    short = "WLB-LLM's baseline, rows of equal length"
+    details = ""
+    defaults = {**Wlb.defaults, "packing": "greedy", "cp_sharding": "static"}
+    ignores = Wlb.ignores | {"cp_sharding"}
+
+    def packings(self) -> Mapping[str, Any]:
+        """Those of rows as long as the window."""
+        return {name: packer for name, packer in super().packings().items() if name in ("greedy", "solver")}
+
+
+def _capacities(window: Group, memory: MemoryModel) -> list[int]:
+    """Tokens of a micro-batch, from one context window to what memory holds, at most two."""
     multiple = math.lcm(window.align, window.layout.row_multiple)
-    longest = memory.longest(window.layout, layers) // multiple * multiple
-    return max(window.capacity, min(2 * window.capacity, longest))
+    longest = memory.longest(window.layout, window.checkpoint_layers or None)
+    most = max(window.capacity, min(2 * window.capacity, longest))
+    steps = [window.capacity + (most - window.capacity) * k // (_CAPACITIES - 1) for k in range(_CAPACITIES)]
+    return sorted({window.capacity, *(each // multiple * multiple for each in steps if each >= window.capacity)})
