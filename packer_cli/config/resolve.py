@@ -175,13 +175,20 @@ def _request(config: PlannedConfig, algorithm: Any, options: PackingOptions) -> 
     attention = AttentionRates.measured(pieces) if pieces else AttentionRates.assumed(rho)
     with _naming("--curriculum"):
         windows = parse_curriculum(config.curriculum, config.groups[-1].capacity, config.curriculum_steps)
+    has_pipelines = any(group.pp_size > 1 for group in config.groups)
     steps = StepRules(
         global_tokens=config.global_tokens,
         curriculum_steps=0 if windows else config.curriculum_steps,
         curriculum_share=config.planner.curriculum_share,
         mix=config.step_mix,
         windows=windows,
-        longest_first=any(group.pp_size > 1 for group in config.groups),
+        longest_first=has_pipelines,
+        evens_steps=has_pipelines
+        and config.planner.evens_steps
+        and config.global_tokens is not None
+        and balance.window is not None
+        and config.step_mix == "alternate"
+        and not config.curriculum_steps,
     )
     with _naming("--packing"):
         return PlanRequest(

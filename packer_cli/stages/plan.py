@@ -83,6 +83,7 @@ def make_plan(given: PlanConfig, checked: Resolved, source: Path, folder: Path) 
     chosen = [asdict(choice)] if choice else []
     steps = resolved.request.steps
     orders = ["longest first"] * steps.longest_first + [steps.curriculum_share] * (steps.curriculum_share < 1)
+    orders += ["even steps"] * steps.evens_steps
     orders += [f"revision {resolved.request.strategy.revision}"] * (resolved.request.strategy.revision > 0)
     # Earlier releases made these plans in other ways.
     wanted = fingerprint(config.decisions(), index.fingerprint, PLAN_VERSION, *chosen, *orders)

@@ -72,6 +72,15 @@ class StepRules:
     """What attention sees in the first steps of the first epoch; then `curriculum_steps` is 0."""
     longest_first: bool = False
     """A step runs its micro-batches by falling work, so that a pipeline has fewer bubbles."""
+    evens_steps: bool = False
+    """A strategy that packs by group takes packs of like work into a step, and evens them out together: a pipeline
+    waits for the longest of its micro-batches."""
+
+    def iterations_a_step(self, group: Group, num_gpus: int) -> int:
+        """Iterations of full packs that are nearest to the tokens of a step."""
+        if self.global_tokens is None:
+            return 1
+        return max(1, round(self.global_tokens / (group.capacity * group.num_dp_ranks(num_gpus))))
 
 
 def one_group_each(

@@ -11,3 +11,4 @@ class Balanced(GroupStrategy):
     name = "balanced"
     summary = "hbpack's own: best fit, fillers that even out work, samples exchanged"
     short = "hbpack's"
+    evens_steps = True

@@ -193,6 +193,8 @@ class Strategy(ABC):
     baseline_note: ClassVar[str] = (
         "as in HBP, isf packs the same samples to the longest group's capacity; packs in random order"
     )
+    evens_steps: ClassVar[bool] = False
+    """Whether, with pipelines, it takes packs of like work into a step, see `StepRules`."""
     predicts_cost: ClassVar[bool] = False
     """Whether it evens out what a cost model predicts wherever there is one, unless the user names a cost."""
     curriculum_share: ClassVar[float] = 1.0

@@ -23,7 +23,7 @@ from packer_cli.plan.core.csr import (
 from packer_cli.plan.core.groups import is_in_group
 from packer_cli.plan.core.schedule import GroupIterations, Iterations, deal, one_group_each
 from packer_cli.plan.core.segments import align_up, padded_lengths
-from packer_cli.plan.core.streams import Stream, rng_state
+from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import Int32Array, Int64Array, Pieces, Plan, Schedule, as_ids
 from packer_cli.plan.kernels.balance import order_packs, spread
 from packer_cli.plan.kernels.balance.refine import refine_packs
@@ -53,7 +53,7 @@ def plan_groups(pieces: Pieces, request: PlanRequest) -> Plan:
     by_group = [arrange_group(lengths, is_left, g, request) for g in reversed(range(len(request.groups)))]
     by_group.reverse()
     sizes = pack_sizes(by_group, lengths, request)
-    iterations = one_group_each(request.groups, _iterations(by_group, request), sizes.aligned)
+    iterations = _in_steps(_iterations(by_group, request), sizes.aligned, request)
     return assemble(pieces, by_group, iterations, sizes, request)
 
 
@@ -77,6 +77,20 @@ def _iterations(by_group: Sequence[GroupPacks], request: PlanRequest) -> list[Gr
         iterations.append(GroupIterations(slots=slots, num_spread=num_rest if part.is_spread else 0))
         first += num_packs
     return iterations
+
+
+def _in_steps(by_group: Sequence[GroupIterations], tokens: Int64Array, request: PlanRequest) -> Iterations:
+    """The iterations of all groups; with `StepRules.evens_steps`, consecutive ones of a group share a step."""
+    iterations = one_group_each(request.groups, by_group, tokens)
+    if not request.steps.evens_steps:
+        return iterations
+    step, first = [], 0
+    for part, group in zip(by_group, request.groups, strict=True):
+        number = np.arange(len(part.slots)) // request.steps.iterations_a_step(group, request.num_gpus)
+        step.append(first + number)
+        first += int(number[-1]) + 1 if len(number) else 0
+    place = shuffled(first, rng_state(request.seed, Stream.ORDER)).astype(np.int64)
+    return replace(iterations, step=place[np.concatenate(step)])
 
 
 def rest_of_groups(
@@ -110,7 +124,7 @@ def _deal_groups(
         is_long = (~np.append(is_short, True)[slots]).any(axis=1)  # FILLER is -1, the appended one
         num_short = len(slots) - 1 - int(np.flatnonzero(is_long)[-1]) if is_long.any() else len(slots)
         by_group.append(GroupIterations(slots=slots, num_spread=num_short))
-    return one_group_each(plan.groups, by_group, tokens)
+    return _in_steps(by_group, tokens, request)
 
 
 FREE_TO_FILL = 1 / 16
@@ -127,6 +141,9 @@ def arrange_group(lengths: Int32Array, is_left: NDArray[np.bool_], g: int, reque
     """
     group = request.groups[g]
     capacity, num_ranks = group.capacity, group.num_dp_ranks(request.num_gpus)
+    num_even = num_ranks
+    if request.steps.evens_steps:
+        num_even *= request.steps.iterations_a_step(group, request.num_gpus)
     own = is_in_group(lengths, request.groups, g)
     own &= is_left
     is_left[own] = False
@@ -145,7 +162,7 @@ def arrange_group(lengths: Int32Array, is_left: NDArray[np.bool_], g: int, reque
             if request.fill == "balanced":
                 # By attention work, even with a linear cost: filled packs have equal tokens, so equal linear terms.
                 order = order_packs(work, num_ranks, request.balance, state)
-                pack_of, chosen = balanced_fill(room, work, order, num_ranks, count, median_length(count))
+                pack_of, chosen = balanced_fill(room, work, order, num_even, count, median_length(count))
             else:
                 pack_of, chosen = longest_fill(room, count)
             added = pick_samples(chosen, lengths, is_left, len(count) - 1)
@@ -159,7 +176,7 @@ def arrange_group(lengths: Int32Array, is_left: NDArray[np.bool_], g: int, reque
         order = _order(tokens, work, num_ranks, request, state)
     packs = _complete(lengths, offsets, pieces, order, capacity, num_ranks, request)
     if request.balance.refine:
-        _refine(lengths, packs, capacity, num_ranks, request)
+        _refine(lengths, packs, capacity, num_even, request)
     return packs
 
 
@@ -279,12 +296,12 @@ def _spread(
     return select_packs(offsets, pieces[members], np.argsort(-work, kind="stable"))
 
 
-def _refine(lengths: Int32Array, packs: GroupPacks, capacity: int, num_ranks: int, request: PlanRequest) -> None:
-    """Even out the iterations in place; spread rows do not become longer."""
+def _refine(lengths: Int32Array, packs: GroupPacks, capacity: int, num_even: int, request: PlanRequest) -> None:
+    """Even out each `num_even` packs in place; spread rows do not become longer."""
     rest_tokens, _ = pack_tokens_and_work(packs.offsets[packs.num_whole :], packs.pieces, lengths)
     longest_rest = int(rest_tokens.max(initial=0))
     num_packs = len(packs.offsets) - 1
     of_packs = packs.offsets, packs.pieces, lengths
     linear, most = request.evened, request.max_samples
-    refine_packs(*of_packs, 0, packs.num_whole, num_ranks, capacity, linear=linear, most=most)
-    refine_packs(*of_packs, packs.num_whole, num_packs, num_ranks, longest_rest, linear=linear, most=most)
+    refine_packs(*of_packs, 0, packs.num_whole, num_even, capacity, linear=linear, most=most)
+    refine_packs(*of_packs, packs.num_whole, num_packs, num_even, longest_rest, linear=linear, most=most)
