@@ -30,7 +30,7 @@ class AutoGroupsOptions(GpuOptions, total=False):
 
     group_algorithm: Literal["search", "hbp"] | None
     """How to choose groups: `search` for the fewest groups whose predicted epoch of these lengths is within 1% of the
-    shortest; `hbp`: HBP's algorithm 1."""
+    shortest; `hbp` for HBP's algorithm 1. By default, `hbp` for `strategy` hbp, and `search` for others."""
     max_groups: int | None
     """Most groups the search may choose."""
     parallel: str | None

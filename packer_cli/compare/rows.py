@@ -15,9 +15,12 @@ from typing import Any
 from packer_cli.config import PlanConfig, PlannedConfig
 from packer_cli.config.defaults import refusal, unsupported
 from packer_cli.config.fields import GIVE
+from packer_cli.config.groups import parse_group
 from packer_cli.config.resolve import Resolved, resolve
 from packer_cli.engine.progress import say
 from packer_cli.errors import ConfigError
+from packer_cli.format.metrics import HBP, GroupChoice
+from packer_cli.plan.core.groups import Group
 from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY, PackingAlgorithm, find_packing
 from packer_cli.plan.strategies.protocol import PlanRequest
@@ -134,8 +137,11 @@ def parse_rows(text: str, base: Resolved) -> list[Row]:
     return _unique(rows, base)
 
 
-def strategy_rows(text: str, base: Resolved) -> list[Row]:
+def strategy_rows(text: str, base: Resolved, choice: GroupChoice | None = None) -> list[Row]:
     """A row for each of the comma-separated strategies, or for `all`; a notice says which cannot run, and why.
+
+    Args:
+        choice: how the groups were chosen, if they were: a strategy with a choice of its own, HBP's, takes that.
 
     Raises:
         ConfigError: there is no such strategy, or the plan options do not fit one that is named.
@@ -155,7 +161,9 @@ def strategy_rows(text: str, base: Resolved) -> list[Row]:
             if refused:
                 raise ConfigError(f"--strategies: {refused}")
             try:
-                own = resolve(config.with_strategy(name))
+                given = config.with_strategy(name)
+                theirs = _groups_of(name, choice) if config.group_algorithm is None else None
+                own = resolve(given if theirs is None else given.with_groups(theirs))
             except ConfigError as error:
                 if name not in may_leave_out:
                     raise
@@ -170,6 +178,14 @@ def strategy_rows(text: str, base: Resolved) -> list[Row]:
     for why, those in left_out.items():
         say(f"left out {', '.join(those)}: {why}")
     return _unique(rows, base)
+
+
+def _groups_of(name: str, choice: GroupChoice | None) -> list[Group] | None:
+    """The groups that a strategy's own algorithm chose; None if those of the options are as good."""
+    if choice is None or STRATEGIES[name].group_algorithm == choice.algorithm:
+        return None
+    found = (each.groups for each in choice.alternatives if each.name == HBP)
+    return next(([parse_group(group) for group in text.split(",")] for text in found), None)
 
 
 def _lacks(name: str, config: PlanConfig) -> str | None:

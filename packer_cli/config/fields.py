@@ -77,9 +77,9 @@ class GpuConfig(Model):
 class AutoGroupsConfig(GpuConfig):
     """How `auto` chooses groups, see `hbpack groups`."""
 
-    group_algorithm: Annotated[Literal["search", "hbp"], Panel.GROUPS] = "search"
+    group_algorithm: Annotated[Literal["search", "hbp"] | None, Panel.GROUPS] = None
     """How to choose groups: `search` for the fewest groups whose predicted epoch of these lengths is within 1% of the
-    shortest; `hbp`: HBP's algorithm 1."""
+    shortest; `hbp` for HBP's algorithm 1. By default, `hbp` for --strategy hbp, and `search` for others."""
     max_groups: Annotated[int, Panel.GROUPS] = Field(default=4, ge=1, le=8)
     """Most groups the search may choose."""
     parallel: Annotated[Parallel, Panel.GROUPS] = None

@@ -212,6 +212,10 @@ class PlanMetrics(PlanFigures):
     baseline: BaselineMetrics
 
 
+HBP = "HBP's algorithm 1"
+"""Name of an alternative."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class AlternativeGroups:
     """Groups that the choice was compared with."""

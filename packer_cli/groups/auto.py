@@ -13,39 +13,46 @@ from packer_cli.cost.models import GpuModel
 from packer_cli.cost.profile import Profile
 from packer_cli.errors import ConfigError, RunError
 from packer_cli.files import fingerprint
-from packer_cli.format.metrics import AlternativeGroups, GroupChoice
-from packer_cli.groups.choice import HBP, LONGEST, Choice, choose_groups, choose_measured_groups
+from packer_cli.format.metrics import HBP, AlternativeGroups, GroupChoice
+from packer_cli.groups.choice import LONGEST, Choice, choose_groups, choose_measured_groups
+from packer_cli.groups.planned import EpochPlanner
 from packer_cli.plan.core.groups import UNLIMITED, Group
 from packer_cli.plan.core.pieces import Overflow, describe_overflow, make_pieces
 from packer_cli.plan.core.types import Int32Array
+from packer_cli.plan.strategies.protocol import GroupAlgorithm
 from packer_cli.sizes import four_digits
 
 AUTO_NEEDS = "--groups auto"
+_SAME = 0.001
+"""A plan may differ by this share from what was estimated, and nothing is said."""
 
 
-def load_models(config: AutoGroupsConfig, num_gpus: int, what: str) -> tuple[GpuModel | None, Profile | None]:
+def load_models(config: PlanConfig, num_gpus: int, what: str) -> tuple[GpuModel | None, Profile | None]:
     """The GPU model that the options name, and the profile it was fitted to. Raises the errors of `load_gpu_model`.
 
     The model is None if the profile has too few rows to fit one but enough for HBP's algorithm 1.
     """
     config.require_gpu_model(what)
     if config.profile is None:
-        lockstep = config.lockstep if isinstance(config, PlanConfig) else "all"
-        return load_gpu_model(config, num_gpus, what, lockstep), None
+        return load_gpu_model(config, num_gpus, what, config.lockstep), None
     require_memory(config, num_gpus)
     profile = read_profile(config.profile)
     try:
         model = measured_model(profile)
-        is_free = isinstance(config, PlanConfig) and config.lockstep == "1"
-        return model.without_gathers() if is_free else model, profile
+        return model.without_gathers() if config.lockstep == "1" else model, profile
     except ConfigError:
-        if config.group_algorithm != "hbp":
+        algorithm = _algorithm(config)
+        if algorithm != "hbp":
             raise
         return None, profile
 
 
+def _algorithm(config: PlanConfig) -> GroupAlgorithm:
+    return config.group_algorithm or config.planner.group_algorithm
+
+
 def choose(
-    config: AutoGroupsConfig, lengths: Int32Array, num_gpus: int, overflow: Overflow, what: str = AUTO_NEEDS
+    config: PlanConfig, lengths: Int32Array, num_gpus: int, overflow: Overflow, what: str = AUTO_NEEDS
 ) -> tuple[Choice, GroupChoice]:
     """Choose groups for the lengths (int32[n]) of an epoch. Returns the choice and its record.
 
@@ -74,9 +81,10 @@ def choose(
             num_gpus,
             parallel=config.layout,
             profile=profile,
-            algorithm=config.group_algorithm,
+            algorithm=_algorithm(config),
             max_groups=config.max_groups,
             max_length=config.max_length,
+            planned=None if config.planner.finds_layouts else EpochPlanner(config, model, lengths).seconds,
         )
     lost = describe_overflow(num_long, config.max_length or 0, overflow)
     return choice, _record(config, model, profile, choice, [lost] if lost else [])
@@ -120,13 +128,13 @@ def with_placeholder_groups(config: PlanConfig) -> PlanConfig:
 
 
 def _record(
-    config: AutoGroupsConfig, model: GpuModel | None, profile: Profile | None, choice: Choice, notes: list[str]
+    config: PlanConfig, model: GpuModel | None, profile: Profile | None, choice: Choice, notes: list[str]
 ) -> GroupChoice:
     facts = [asdict(model.cost), asdict(model.memory), model.sp_sizes] if model else []
     rows = profile.model_dump(mode="json") if profile else None
     return GroupChoice(
         groups=",".join(map(str, choice.groups)),
-        algorithm=config.group_algorithm,
+        algorithm=_algorithm(config),
         max_groups=config.max_groups,
         max_length=config.max_length,
         gpus=choice.num_gpus,
@@ -160,6 +168,11 @@ def _notes(choice: Choice, profile: Profile | None) -> list[str]:
         )
     if choice.seconds is None:
         notes.append("the profile's rows are too few to predict an epoch; hbpack profile says what to measure")
+    elif choice.estimated is not None and abs(choice.seconds / choice.estimated - 1) > _SAME:
+        notes.append(
+            f"seconds are of plans; the estimate that found these groups was {four_digits(choice.estimated)} s, "
+            f"{choice.estimated / choice.seconds - 1:+.1%}"
+        )
     return notes
 
 

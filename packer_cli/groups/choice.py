@@ -19,6 +19,7 @@ from packer_cli.cost.models import GpuModel
 from packer_cli.cost.profile import Profile
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import ONE_GPU, Layout
+from packer_cli.format.metrics import HBP
 from packer_cli.groups.epoch import EpochModel, LengthSums
 from packer_cli.groups.settings import (
     Setting,
@@ -38,9 +39,8 @@ MOST_COMPARED = 4
 NOT_WORTH_A_GROUP = 0.01
 """A gain of at most this share of the epoch is smaller than the error of any prediction."""
 
-HBP = "HBP's algorithm 1"
 LONGEST = "the longest alone"
-"""Names of alternatives."""
+"""Name of an alternative."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,9 @@ class Choice:
     groups: tuple[Group, ...]
     """By increasing capacity."""
     seconds: float | None
-    """Predicted epoch time; None without a model."""
+    """Predicted epoch time, planned if it was; None without a model."""
+    estimated: float | None
+    """What the lengths alone say of it."""
     num_gpus: int
     alternatives: tuple[Alternative, ...]
     """HBP's, one group at the longest length, the best of 1, 2, .. groups; these include the choice."""
@@ -90,8 +92,9 @@ def choose_groups(
     algorithm: Literal["search", "hbp"] = "search",
     max_groups: int = 4,
     max_length: int | None = None,
+    planned: Callable[[Sequence[Group]], float] | None = None,
 ) -> Choice:
-    """Choose the groups for these lengths. Price: O(n log n), and a few milliseconds for the search.
+    """Choose the groups for these lengths. Price: O(n log n), a few milliseconds for the search, and some plans.
 
     Args:
         lengths: int[n], n > 0, of the samples to pack; none is over `max_length`.
@@ -100,6 +103,8 @@ def choose_groups(
         max_groups: most groups that the search may choose; of the sets within `NOT_WORTH_A_GROUP` of the shortest
             epoch, it takes the one with the fewest. Algorithm 1 chooses up to four.
         max_length: the largest allowed capacity, which is then a candidate.
+        planned: seconds of an epoch that is planned with some groups. The search finds the best sets of each number by
+            an estimate; which of them to take, these seconds decide. None: the estimate does.
 
     Raises:
         ConfigError: the longest sample fits on no SP degree.
@@ -123,17 +128,23 @@ def choose_groups(
             ways[group.capacity].append(group)
     epoch = EpochModel(model.cost, sums, num_gpus)
     found = search_groups(epoch, ways, max(max_groups, MOST_COMPARED))
+    one = (best[max(best)].group,)
+    sets = [Found(groups=groups, gpu_seconds=epoch.gpu_seconds(groups)) for groups in (hbp, one)]
+    estimated = {each.groups: each.gpu_seconds / num_gpus for each in (*sets, *found)}
+    if planned is not None:
+        sets, found = (
+            [replace(each, gpu_seconds=planned(each.groups) * num_gpus) for each in some] for some in (sets, found)
+        )
     allowed = found[:max_groups]
     shortest = min(each.gpu_seconds for each in allowed)
     fewest = next(each for each in allowed if each.gpu_seconds <= (1 + NOT_WORTH_A_GROUP) * shortest)
-    one = (best[max(best)].group,)
-    sets = [Found(groups=groups, gpu_seconds=epoch.gpu_seconds(groups)) for groups in (hbp, one)]
     chosen = sets[0] if algorithm == "hbp" else fewest
     names = [HBP, LONGEST, *(_name(each) for each in found)]
     shown = [length for length in (group.capacity for group in chosen.groups) if length not in settings]
     return Choice(
         groups=chosen.groups,
         seconds=chosen.gpu_seconds / num_gpus,
+        estimated=estimated[chosen.groups],
         num_gpus=num_gpus,
         alternatives=tuple(
             Alternative(name=name, groups=each.groups, seconds=each.gpu_seconds / num_gpus)
@@ -159,6 +170,7 @@ def choose_measured_groups(
     return Choice(
         groups=hbp_groups(best_settings(settings), lambda length: None),
         seconds=None,
+        estimated=None,
         num_gpus=num_gpus,
         alternatives=(),
         settings=settings,

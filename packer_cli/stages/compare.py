@@ -72,7 +72,7 @@ def run_compare(
     if config.is_auto:
         base, choice = resolve_for(config, samples)
         say_choice(choice)
-        rows = rows_of(base)
+        rows = rows_of(base) if strategies is None else strategy_rows(strategies, base, choice)
     baseline = None
     if rules is not None:
         rows, baseline = with_baselines(rows, base)

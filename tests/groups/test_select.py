@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer_cli.config import PlanConfig
+from packer_cli.config import PlanConfig, validate
 from packer_cli.config.gpu_model import read_profile
 from packer_cli.config.resolve import resolve
 from packer_cli.cost.models import CostModel, GpuModel, MemoryModel
 from packer_cli.cost.profile import IterationRow, Profile
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import Layout
+from packer_cli.groups.auto import choose, load_models
 from packer_cli.groups.choice import (
     NOT_WORTH_A_GROUP,
     choose_groups,
@@ -37,7 +38,9 @@ from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.pieces import make_pieces
 from packer_cli.simulate.epoch import simulate
+from tests.config.test_strategies import llama
 from tests.groups import naive_select as naive
+from tests.plan.test_build import whole
 
 GPUS = 32
 LAYERS = 32
@@ -293,6 +296,36 @@ def test_hbp_is_chosen_where_it_is_asked_for():
     best = best_settings(predicted_settings(model, candidates, layouts, GPUS, LengthSums(lengths)))
     assert choice.groups == hbp_groups(best, lambda length: settings_of(model, length, layouts)[0])
     assert choice.groups == choice.alternatives[0].groups
+
+
+def test_planned_epochs_decide_which_of_the_sets_is_taken():
+    """The estimate finds the sets; the fewest groups within 1% of the shortest planned epoch are taken."""
+    model, lengths = make_model(), make_lengths()
+    estimate = choose_groups(model, lengths, GPUS)
+    assert estimate.estimated == estimate.seconds
+    assert len(estimate.groups) > 1
+    one = choose_groups(model, lengths, GPUS, planned=lambda groups: 10.0 + len(groups))
+    assert (len(one.groups), one.seconds, one.estimated) == (1, 11.0, one.estimated)
+    assert one.estimated == next(each.seconds for each in estimate.alternatives if each.groups == one.groups)
+    assert {each.seconds for each in one.alternatives} == {10.0 + len(each.groups) for each in one.alternatives}
+    many = choose_groups(model, lengths, GPUS, planned=lambda groups: 10.0 - len(groups))
+    assert len(many.groups) == max(len(each.groups) for each in many.alternatives)
+    fewest = choose_groups(model, lengths, GPUS, planned=lambda groups: 1000.0 - len(groups))
+    assert len(fewest.groups) == 1
+
+
+def test_an_epoch_is_predicted_for_its_own_plan(tmp_path):
+    lengths = make_lengths()
+    config = validate(
+        PlanConfig, {"groups": "auto", "gpus": GPUS, "model": str(llama(tmp_path)), "gpu": "h100", "strategy": "hbp"}
+    )
+    choice, record = choose(config, lengths, GPUS, "split")
+    assert record.algorithm == "hbp"
+    assert choice.groups == choice.alternatives[0].groups
+    plan = build_plan(whole(lengths), resolve(config.with_groups(choice.groups)).request)
+    model, _ = load_models(config, GPUS, "a test")
+    assert choice.seconds == pytest.approx(simulate(plan, model).seconds)
+    assert choice.seconds != choice.estimated
 
 
 def test_no_more_groups_than_allowed():

@@ -16,4 +16,5 @@ class Hbp(GroupStrategy):
         "of its run, and would leave a small data set nothing to mix with the long ones."
     )
     curriculum_share = 0.2
+    group_algorithm = "hbp"
     defaults = {"packing": "isf", "fill": "greedy", "balance": "sort", "curriculum_steps": 500}

@@ -81,6 +81,8 @@ Rates = tuple[float, float, float]
 """Seconds of a micro-batch on one pipeline stage of a replica: per squared token, per token, and constant."""
 
 Need = Literal["a cost model", "tokens of a step"]
+GroupAlgorithm = Literal["search", "hbp"]
+"""How `--groups auto` chooses."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,6 +189,7 @@ class Strategy(ABC):
     needs: ClassVar[frozenset[Need]] = frozenset()
     mixes_layouts: ClassVar[bool] = False
     """Whether an iteration may have replicas of unlike layouts; they are balanced by predicted time, not by work."""
+    group_algorithm: ClassVar[GroupAlgorithm] = "search"
     finds_layouts: ClassVar[bool] = False
     """Whether it works out layouts of its own from the cost model, in place of the groups that were given."""
     baseline_name: ClassVar[str] = "ISF at the longest length"
