@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from packer_cli.compare.row_figures import RowFigures
 from packer_cli.format.metrics import OverallMetrics
 from packer_cli.simulate.figures import OverallFigures
-from packer_cli.sizes import amount, ratio
+from packer_cli.sizes import amount, duration, ratio
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def _three(value: float) -> str:
 
 
 PREDICTED = (
-    Column("epoch", "epoch, h", _predicted(lambda epoch: epoch.seconds), lambda value: amount(value / 3600)),
+    Column("epoch", "epoch", _predicted(lambda epoch: epoch.seconds), duration),
     Column("gpu-days", "GPU-days", _predicted(lambda epoch: epoch.gpu_days), amount, is_extra=True),
 )
 """Columns of a comparison with a time model."""
@@ -63,7 +63,8 @@ COLUMNS = (
     Column(
         "over-bound",
         "over bound",
-        _overall(lambda metrics: metrics.num_packs / metrics.packs_lower_bound - 1),
+        # Where a step has a given number of micro-batches, fewer packs are not wanted.
+        _overall(lambda each: None if each.mean_delay is not None else each.num_packs / each.packs_lower_bound - 1),
         lambda value: f"{value:.2%}" if value < 1 else f"{value:,.0%}",
         is_extra=True,
     ),

@@ -59,6 +59,8 @@ class Row:
     """A remark for the reader of the table."""
     is_own: bool = False
     """Whether it is the plan that the options themselves ask for."""
+    may_be_taken: bool = True
+    """Whether it may be recommended: it can be packed and, unless the options ask for that, cuts no other samples."""
 
     @property
     def config(self) -> PlannedConfig:
@@ -277,10 +279,17 @@ def _unique(rows: Iterable[Row], base: Resolved) -> list[Row]:
         key = _key(row.plan)
         first = kept.get(key)
         if first is None:
-            kept[key] = replace(row, is_own=key == _key(base))
+            is_own = key == _key(base)
+            kept[key] = replace(row, is_own=is_own, may_be_taken=_may_be_taken(row, base, is_own=is_own))
         elif row.note and not first.note:
             kept[key] = replace(first, note=row.note)
     return list(kept.values())
+
+
+def _may_be_taken(row: Row, base: Resolved, *, is_own: bool) -> bool:
+    algorithm = row.request.algorithm
+    cuts_others = algorithm.cut is not None or row.config.overflow != base.config.overflow
+    return row.request.strategy.is_packed and not algorithm.is_padded and (is_own or not cuts_others)
 
 
 def _key(row: Resolved) -> tuple[Any, ...]:

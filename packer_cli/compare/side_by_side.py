@@ -13,12 +13,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from packer_cli.compare.advice import advice, preferred
 from packer_cli.compare.columns import COLUMNS, COSTED, PREDICTED, Column
+from packer_cli.compare.compared import ComparedRow
 from packer_cli.compare.row_figures import RowFigures, RowTask, row_figures, save_samples
 from packer_cli.compare.rows import Row
-from packer_cli.compare.savings import Savings, advice, preferred, savings
+from packer_cli.compare.savings import savings
 from packer_cli.config import PlanConfig
-from packer_cli.config.effects import without_effect
 from packer_cli.config.fields import GIVE
 from packer_cli.engine.local import Failed, attempt, run_isolated
 from packer_cli.engine.progress import progress_bar
@@ -28,38 +29,7 @@ from packer_cli.plan.core.samples import Samples, pieces_to_plan, sample_counts
 from packer_cli.plan.figures import LengthStats, length_stats
 from packer_cli.simulate.figures import Simulator
 
-_OPTIONS = ("packing", "fill", "balance", "overflow")
 PRELOAD = "packer_cli.compare.preload"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ComparedRow:
-    """A row and what came of it."""
-
-    spec: Row
-    error: str | None
-    """Why it failed; None if it has figures."""
-    figures: RowFigures | None
-    saves: Savings | None = None
-    """What its predicted epoch saves over the baseline's."""
-
-    def values(self) -> dict[str, Any]:
-        """JSON values."""
-        config = self.spec.config
-        return {
-            "name": self.spec.name,
-            "kind": self.spec.kind,
-            "note": self.spec.note,
-            "is_own": self.spec.is_own,
-            "options": {
-                "strategy": config.strategy,
-                "groups": ",".join(map(str, config.groups)),
-                **{name: getattr(config, name) for name in _OPTIONS if name not in without_effect(config)},
-            },
-            "error": self.error,
-            **(self.figures.values() if self.figures else {}),
-            **({"saves": asdict(self.saves)} if self.saves else {}),
-        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +46,8 @@ class Comparison:
     """What became of the samples under these options; rows with another `--overflow` may hold other samples."""
     rows: tuple[ComparedRow, ...]
     """The plans, in the order of the table."""
+    attention: float | None = None
+    """Share of the computing time that attention takes; None without a model of time."""
     group_choice: GroupChoice | None = None
     """How automatic groups were chosen; None if they were named."""
 
@@ -83,35 +55,27 @@ class Comparison:
     def best(self) -> ComparedRow | None:
         """The row to pack with: the shortest predicted epoch or, without predictions, the least waiting.
 
-        Padded batches are never packed, and a packing that cuts all samples is best only where the options name it.
-        Without predictions, rows count that have the groups of the options: waiting says nothing of communication.
+        Without predictions, rows count that have the groups of the options: waiting says nothing of communication. It
+        says nothing of pipelines either, and then there is none.
         """
-        rows = {row.spec.name: row for row in self.rows if row.figures and self._may_be_packed(row.spec)}
-        figures = {name: row.figures for name, row in rows.items() if row.figures}
-        seconds = {name: each.simulation.overall.seconds for name, each in figures.items() if each.simulation}
-        if seconds:
-            return rows[preferred(seconds, {name: row.spec.config.strategy for name, row in rows.items()})]
+        found = preferred(self.rows)
+        if found is not None or any(group.pp_size > 1 for group in self.config.groups):
+            return found
         given = self.config.groups
-        waiting = {
-            name: each.metrics.overall.waiting
-            for name, each in figures.items()
-            if rows[name].spec.kind == "strategy" or rows[name].spec.config.groups == given
-        }
-        return rows[min(waiting, key=lambda name: waiting[name])] if waiting else None
-
-    def _may_be_packed(self, row: Row) -> bool:
-        algorithm = row.request.algorithm
-        cuts_others = algorithm.cut is not None or row.config.overflow != self.config.overflow
-        is_packed = row.request.strategy.is_packed and not algorithm.is_padded
-        return is_packed and (row.is_own or not cuts_others)
+        waiting = [
+            (row.figures.metrics.overall.waiting, number)
+            for number, row in enumerate(self.rows)
+            if row.figures
+            and row.spec.may_be_taken
+            and (row.spec.kind == "strategy" or row.spec.config.groups == given)
+        ]
+        return self.rows[min(waiting)[1]] if waiting else None
 
     @property
     def advice(self) -> str | None:
         """Which strategy to take; None if the rows are no strategies or no epoch is predicted."""
         strategies = [row for row in self.rows if row.spec.kind == "strategy"]
-        simulations = {row.spec.name: row.figures.simulation for row in strategies if row.figures}
-        epochs = {name: each.overall for name, each in simulations.items() if each is not None}
-        return advice(epochs) if epochs else None
+        return advice(strategies, self.attention, is_auto=self.group_choice is not None)
 
     def values(self) -> dict[str, Any]:
         """JSON values."""
@@ -120,6 +84,7 @@ class Comparison:
             "config": self.config.model_dump(mode="json"),
             "lengths": self.lengths.values(),
             "counts": asdict(self.counts),
+            **({} if self.attention is None else {"attention_share": round(self.attention, 6)}),
             "rows": [row.values() for row in self.rows],
             **({} if self.advice is None else {"advice": self.advice}),
             **({"group_choice": asdict(self.group_choice)} if self.group_choice else {}),
@@ -155,6 +120,7 @@ def compare(
     capacity = config.groups[-1].capacity
     pieces = pieces_to_plan(samples, capacity, config.overflow, config.seed)
     counts = sample_counts(samples.lengths, samples.chosen(config.seed), pieces, capacity, config.overflow)
+    attention = None if simulator is None else simulator.attention_share(pieces.length)
     del pieces
     # Rows with a time limit may take longest, so they start first.
     order = sorted(range(len(rows)), key=lambda i: not rows[i].has_time_limit)
@@ -186,6 +152,7 @@ def compare(
         config=config,
         lengths=length_stats(samples.lengths),
         counts=counts,
+        attention=attention,
         rows=tuple(_compared(row, outcomes[i]) for i, row in enumerate(rows)),
     )
 

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from packer_cli.compare import Comparison
 from packer_cli.compare.row_figures import RowFigures
 from packer_cli.compare.savings import PlanSimulation
-from packer_cli.compare.savings import advice as advise_strategy
 from packer_cli.config import PlanConfig
 from packer_cli.config.fields import GIVE
 from packer_cli.format.metrics import PlanMetrics, SampleCounts
@@ -20,7 +19,6 @@ from packer_cli.plan.core.pieces import overflow_notes
 from packer_cli.plan.core.types import Int32Array, Plan
 from packer_cli.plan.figures import Baseline
 from packer_cli.plan.strategies.protocol import PlanRequest
-from packer_cli.plan.strategies.registry import STRATEGIES
 from packer_cli.simulate.figures import Simulator
 from packer_cli.sizes import counted, format_tokens
 
@@ -131,11 +129,21 @@ def _on_waiting(planned: PlanFacts) -> Iterator[str]:
         yield f"{text}. --balance refine sorts all packs by their work, and exchanges samples."
     elif bound > ratio / 2:
         yield (
-            f"{text}: a few long samples take longer than all else, however the others are dealt. Run the longest "
-            "group on more GPUs (a higher SP degree)."
+            f"{text}: a few long samples take longer than all else, however the others are dealt{_more_gpus(planned)}."
         )
     else:
         yield f"{text}. hbpack compare shows which packing comes closer to it."
+
+
+def _more_gpus(planned: PlanFacts) -> str:
+    """A higher SP degree of the longest group, if the model of the GPUs has one that can run."""
+    longest, num_gpus = planned.plan.groups[-1], planned.plan.num_gpus
+    if planned.prediction is None or longest.cp_size > 1:
+        return ""
+    degrees = planned.prediction.simulator.model.sp_sizes
+    of_replica = longest.num_gpus // longest.sp_size
+    able = [each for each in degrees if each > longest.sp_size and num_gpus % (each * of_replica) == 0]
+    return f"; SP degree {min(able)} for the longest group runs them on more GPUs" if able else ""
 
 
 def _on_padding(planned: PlanFacts) -> Iterator[str]:
@@ -174,12 +182,7 @@ def _on_communication(planned: PlanFacts) -> Iterator[str]:
 def _on_strategies(planned: PlanFacts) -> Iterator[str]:
     if planned.comparison is None or planned.prediction is None:
         return
-    epochs = {
-        str(row.spec.config.strategy): row.figures.simulation.overall
-        for row in planned.comparison.rows
-        if row.spec.kind == "strategy" and row.spec.name in STRATEGIES and row.figures and row.figures.simulation
-    }
-    text = advise_strategy(epochs) if len(epochs) > 1 else None
+    text = planned.comparison.advice
     if text is not None:
         yield text
 

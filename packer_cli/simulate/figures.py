@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from packer_cli.cost.models import GpuModel
 from packer_cli.cost.stages import stage_layers
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.core.types import Plan
+from packer_cli.plan.core.types import Int32Array, Plan
 from packer_cli.simulate.epoch import PARTS, Simulation, simulate
 from packer_cli.simulate.slots import PadTo
 from packer_cli.sizes import format_tokens, large
@@ -86,6 +88,12 @@ class Simulator:
 
     model: GpuModel
     rules: SimulateRules
+
+    def attention_share(self, lengths: Int32Array) -> float:
+        """Share of the computing time of samples (int32[n]) that attention takes. O(n)."""
+        cost, length = self.model.cost, lengths.astype(np.float64)
+        squares, tokens = cost.quadratic * float(length @ length), cost.linear * float(length.sum())
+        return squares / (squares + tokens) if squares + tokens else 0.0
 
     def figures(self, plan: Plan) -> EpochFigures:
         """`simulation_figures` of the plan's first epoch.

@@ -26,7 +26,7 @@ OWN = "(yours)"
 
 def print_comparison(comparison: Comparison, chosen: Sequence[Column]) -> None:
     """Print the table on stdout with the chosen columns that some row has, and notes on single rows below it."""
-    rows, lengths, config = comparison.rows, comparison.lengths, comparison.config
+    rows, counts, config = comparison.rows, comparison.counts, comparison.config
     done = [row.figures for row in rows if row.figures]
     columns = [
         column
@@ -37,7 +37,7 @@ def print_comparison(comparison: Comparison, chosen: Sequence[Column]) -> None:
     linear = rows[0].spec.request.linear
     cost = f", cost 1,{linear}" if linear else ""
     title = (
-        f"{counted(lengths.num_samples, 'sample')}, {counted(lengths.num_tokens, 'token')}; groups "
+        f"{counted(counts.samples, 'sample')}, {counted(counts.tokens, 'token')}; groups "
         f"{','.join(map(str, config.groups))} on {counted(config.gpus, 'GPU')}{cost}"
     )
     if any(row.spec.kind != "strategy" for row in rows):
@@ -83,6 +83,8 @@ def say_best(comparison: Comparison) -> None:
     """Print the last line: the row to pack with, and how."""
     best = comparison.best
     if best is None or best.figures is None:
+        if any(group.pp_size > 1 for group in comparison.config.groups):
+            say_next("What pipelines wait for is known with a model", "hbpack compare with --model and --gpu")
         return
     pack = f"hbpack pack with the same options{_changes(comparison, best.spec.config)}"
     simulation, name = best.figures.simulation, best.spec.name
@@ -179,13 +181,12 @@ def print_prediction(result: PlanSimulation) -> None:
 
 def print_strategies(comparison: Comparison) -> None:
     """Print one row per strategy, and notes on single rows below."""
-    rows, lengths, config = comparison.rows, comparison.lengths, comparison.config
+    rows, counts, config = comparison.rows, comparison.counts, comparison.config
     done = [row.figures.simulation for row in rows if row.figures and row.figures.simulation]
     parts = shown_parts([epoch.overall.split for epoch in done])
-    header = ["", "epoch, h", "GPU-days saved", "speed-up", *headers(parts)]
+    header = ["", "epoch", "GPU-days saved", "speed-up", *headers(parts)]
     title = (
-        f"Predicted epochs of {counted(lengths.num_samples, 'sample')}, "
-        f"{counted(lengths.num_tokens, 'token')}; groups "
+        f"Predicted epochs of {counted(counts.samples, 'sample')}, {counted(counts.tokens, 'token')}; groups "
         f"{','.join(map(str, config.groups))} on {counted(config.gpus, 'GPU')}; packing {config.packing} and balance "
         f"{config.balance} where a row names none"
     )
@@ -200,7 +201,7 @@ def _strategy(row: ComparedRow, parts: Sequence[str], num_cells: int) -> list[st
     epoch, saves = row.figures.simulation.overall, row.saves
     return [
         row_name(row),
-        amount(epoch.seconds / 3600),
+        duration(epoch.seconds),
         amount(saves.gpu_days) if saves else "",
         f"{saves.speedup:.2f}" if saves else "",
         *shares(epoch.split, parts),

@@ -62,12 +62,21 @@ def imbalance(values: NDArray[np.float64], of: Int64Array) -> float:
 def _imbalance(plan: Plan, epoch: int, values: NDArray[np.float64], iteration: Int64Array) -> float | None:
     """Of the micro-batches that wait for each other: those of an iteration, or in pipelines of a step, as in WLB-LLM.
 
-    None where pipelines are unlike, since their micro-batches have other sizes on purpose.
+    None where pipelines, or replicas that run freely, are unlike: their micro-batches have other sizes on purpose.
     """
     layouts = {group.layout for group in plan.groups}
-    if all(layout.pp == 1 for layout in layouts):
-        return imbalance(values, iteration)
-    return imbalance(values, plan.epochs[epoch].iteration_step[iteration]) if len(layouts) == 1 else None
+    if any(layout.pp > 1 for layout in layouts):
+        return imbalance(values, plan.epochs[epoch].iteration_step[iteration]) if len(layouts) == 1 else None
+    return None if plan.lockstep == 1 and _mixes_layouts(plan, epoch) else imbalance(values, iteration)
+
+
+def _mixes_layouts(plan: Plan, epoch: int) -> bool:
+    """Whether an iteration has replicas of unlike layouts."""
+    schedule = plan.epochs[epoch]
+    layouts = sorted({group.layout for group in plan.groups})
+    layout = np.array([layouts.index(group.layout) for group in plan.groups])[schedule.slot_group]
+    is_same_iteration = schedule.slot_iteration[1:] == schedule.slot_iteration[:-1]
+    return bool((is_same_iteration & (layout[1:] != layout[:-1])).any())
 
 
 def least_works(plan: Plan, epoch: int = 0, linear: int = 0) -> NDArray[np.float64]:

@@ -1,0 +1,138 @@
+"""Which of several predicted plans to take, and why: in sentences, each of which rests on a figure of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from packer_cli.compare.compared import ComparedRow
+from packer_cli.plan.strategies.registry import BASELINE
+from packer_cli.simulate.figures import OverallFigures
+from packer_cli.sizes import duration, ratio
+
+ALIKE = 0.01
+"""Predicted epochs within this share of each other count as equally long."""
+_MIXED = 1.25
+"""Spreads of lengths within this factor of each other count as alike."""
+_MUCH_RECOMPUTE = 0.1
+"""Of the GPUs' time."""
+
+_PARTS = {
+    "waiting": "wait for slower ones",
+    "padding": "compute padding",
+    "communication": "communicate",
+    "recompute": "repeat forward passes",
+    "bubbles": "idle in pipeline bubbles",
+    "sync": "reduce gradients and gather weights once a step",
+    "constant": "pay the fixed price of a micro-batch",
+}
+"""What GPUs do in each part of their time that strategies differ in."""
+
+
+def preferred(rows: Sequence[ComparedRow]) -> ComparedRow | None:
+    """The row to take, of those with a predicted epoch and plans that may be written; None if there is none.
+
+    Of epochs within `ALIKE` of the shortest: the plan of the options, else the simplest, which asks nothing of a
+    trainer and has the fewest groups, in random order if it can.
+    """
+    rows = [row for row in rows if row.figures and row.figures.simulation and row.spec.may_be_taken]
+    if not rows:
+        return None
+    least = min(map(_seconds, rows))
+    alike = [row for row in rows if _seconds(row) <= least * (1 + ALIKE)]
+    return min(alike, key=lambda row: (not row.spec.is_own, _effort(row), _seconds(row)))
+
+
+def advice(rows: Sequence[ComparedRow], attention: float | None, *, is_auto: bool) -> str | None:
+    """What to take, against the slowest that may be; others that are as fast; what it costs, what else would help.
+
+    Args:
+        rows: with predicted epochs; others are left out.
+        attention: share of the computing time that attention takes; None if it is not known.
+        is_auto: whether the groups were chosen.
+    """
+    rows = [row for row in rows if row.figures and row.figures.simulation]
+    chosen = preferred(rows)
+    if chosen is None:
+        return None
+    return " ".join(_sentences(chosen, rows, attention, is_auto))
+
+
+def _sentences(
+    chosen: ComparedRow, rows: Sequence[ComparedRow], attention: float | None, is_auto: bool
+) -> Iterator[str]:
+    by_name = {row.spec.name: row for row in rows}
+    name, epoch = chosen.spec.name, _epoch(chosen)
+    slowest = max((row for row in rows if row.spec.may_be_taken), key=_seconds)
+    text = f"Take {name}{', your own plan' if chosen.spec.is_own and len(rows) > 1 else ''}: an epoch of "
+    text += duration(epoch.seconds)
+    yield f"{text}{_against(chosen, slowest)}." if slowest is not chosen else f"{text}."
+    limit = min(_seconds(row) for row in rows if row.spec.may_be_taken) * (1 + ALIKE)
+    alike = [each for each, row in by_name.items() if row is not chosen and _seconds(row) <= limit]
+    alike = [each for each in alike if by_name[each].spec.may_be_taken]
+    if alike:
+        yield f"Within {ALIKE:.0%} of it: {', '.join(sorted(alike, key=lambda each: _seconds(by_name[each])))}."
+    naive = by_name.get(BASELINE)
+    if naive is not None and len(rows) > 1 and _seconds(naive) <= limit:
+        yield "Packing alone gives the gain: evening out work and groups of lengths add nothing here."
+    if attention is not None:
+        yield f"Attention takes {attention:.0%} of the computing time, and only that part depends on ABR."
+    yield from _on_order(chosen, rows)
+    needs = chosen.spec.request.strategy.demands
+    without = preferred([row for row in rows if not row.spec.request.strategy.demands])
+    if needs:
+        instead = f"; without that, take {without.spec.name} ({duration(_seconds(without))})" if without else ""
+        yield f"Your trainer must {needs}{instead}."
+    plain = without or chosen
+    recompute = _epoch(plain).split["recompute"] / max(_epoch(plain).gpu_hours, 1e-12)
+    if recompute > _MUCH_RECOMPUTE and not is_auto:
+        yield (
+            f"The GPUs of {plain.spec.name} repeat forward passes for {recompute:.0%} of their time in these groups; "
+            "--groups auto weighs that."
+        )
+
+
+def _on_order(chosen: ComparedRow, rows: Sequence[ComparedRow]) -> Iterator[str]:
+    """What the time costs in randomness."""
+    spreads = {
+        row.spec.name: row.figures.metrics.overall.length_mix_spread
+        for row in rows
+        if row.figures and row.spec.may_be_taken
+    }
+    own = spreads[chosen.spec.name]
+    best = min(spreads, key=lambda name: spreads[name])
+    words = []
+    if own > _MIXED * spreads[best]:
+        words.append(f"its steps mix lengths less than those of {best} (spread {ratio(own)}, {ratio(spreads[best])})")
+    assert chosen.figures is not None
+    delay = chosen.figures.metrics.overall.mean_delay
+    if delay:
+        words.append(f"a token trains {delay:.2f} steps after it arrives")
+    if words:
+        text = ", and ".join(words)
+        yield f"The price is in the order: {text}."
+
+
+def _against(chosen: ComparedRow, slowest: ComparedRow) -> str:
+    best, worst = _epoch(chosen), _epoch(slowest)
+    text = f", {worst.seconds / best.seconds:.2f} times as fast as {slowest.spec.name}"
+    more = {part: worst.split[part] - best.split[part] for part in _PARTS}
+    part = max(_PARTS, key=lambda part: more[part])
+    if more[part] > 0.2 * (worst.gpu_hours - best.gpu_hours):
+        shares = [epoch.split[part] / epoch.gpu_hours for epoch in (worst, best)]
+        text += f", whose GPUs {_PARTS[part]} for {shares[0]:.0%} of their time ({chosen.spec.name}: {shares[1]:.1%})"
+    return text
+
+
+def _epoch(row: ComparedRow) -> OverallFigures:
+    assert row.figures is not None
+    assert row.figures.simulation is not None
+    return row.figures.simulation.overall
+
+
+def _seconds(row: ComparedRow) -> float:
+    return _epoch(row).seconds
+
+
+def _effort(row: ComparedRow) -> tuple[bool, int, bool]:
+    request = row.spec.request
+    return bool(request.strategy.demands), len(request.groups), request.balance.window is not None
