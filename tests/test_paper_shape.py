@@ -37,7 +37,7 @@ def test_random_batches_are_those_of_table_3(lengths):
     one = plan_metrics(lengths, {**NAIVE, "packing": "padded:batch=1"})
     assert one.pr == 0
     assert one.ave_t == pytest.approx(900, abs=50)
-    of_like_length = {"strategy": "longalign", "packing": "padded:order=sorted,batch=3"}
+    of_like_length = {"balance": "sort", "packing": "padded:order=sorted,batch=3"}
     metrics = plan_metrics(short, {**of_like_length, "groups": "12k:1"})
     assert max(metrics.pr, metrics.dbr) < 0.005
 

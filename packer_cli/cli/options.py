@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Collection
-from typing import Any, Literal
+from types import NoneType
+from typing import Annotated, Any, Literal
 
 import click
 from click.core import ParameterSource
@@ -40,11 +41,12 @@ _METAVARS = {
     "tokenizer": "PATH",
     "groups": "GROUPS",
     "align": "N|N*cp",
+    "strategy": "NAME",
     "packing": "NAME[:OPTION=VALUE,...]",
     "balance": "RULE",
     "curriculum": "NAME[:START]",
     "cost": "quadratic|profile|A,B",
-    "cp_sharding": "sequence|document|auto[:rho=R]",
+    "cp_sharding": "sequence|document|static|auto[:rho=R]",
     "chat_template": "FILE|NAME",
     "eos_token": "TOKEN",
     "loss_on": "PART[+PART]",
@@ -222,7 +224,7 @@ def _option(name: str, field: FieldInfo, is_optional: bool) -> Decorator:
         )
     choices, names = _choices(field.annotation), _own_names(field)
     kind: click.ParamType[Any] = Choice(choices) if choices else _kind(name)
-    metavar = f"[{'|'.join(names)}]" if names else _METAVARS.get(name, "N")
+    metavar = _METAVARS.get(name) or (f"[{'|'.join(names)}]" if names else "N")
     if _METAVARS.get(name) == "BYTES":
         default = f"{default >> 20}MiB"
     return click.option(
@@ -253,7 +255,11 @@ def _own_names(field: FieldInfo) -> list[str]:
 
 
 def _choices(annotation: Any) -> list[str]:
-    return list(typing.get_args(annotation)) if typing.get_origin(annotation) is Literal else []
+    if typing.get_origin(annotation) is Literal:
+        return list(typing.get_args(annotation))
+    given = [each for each in typing.get_args(annotation) if each is not NoneType]
+    is_optional = len(given) == 1 and typing.get_origin(annotation) is not Annotated
+    return _choices(given[0]) if is_optional else []
 
 
 def _load_config(ctx: click.Context, param: click.Parameter, value: str | None) -> None:

@@ -167,7 +167,7 @@ def make_plan(lengths: Int32Array, options: Options) -> Plan:
     """The plan that `hbpack stats` makes; samples over the capacity are dropped."""
     options = {**_DEFAULTS, **options}
     with TemporaryDirectory() as folder:
-        if options["strategy"] == "flexsp:all":
+        if options.get("strategy") == "flexsp:all":
             model = Path(folder, "config.json")
             model.write_text(json.dumps(LLAMA_8B))
             options = {**options, "model": str(model), "gpu": "h100"}

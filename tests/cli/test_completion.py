@@ -14,7 +14,7 @@ from packer_cli.compare.columns import COLUMNS
 from packer_cli.cost.analytic import PRESETS
 from packer_cli.export.formats import FORMATS
 from packer_cli.plan.packing import REGISTRY
-from packer_cli.plan.strategies.registry import STRATEGIES
+from packer_cli.plan.strategies.registry import PACKED
 from tests.cli_runner import HBPACK
 
 
@@ -33,7 +33,7 @@ def values(*words):
         (("",), list(COMMANDS)),
         (("pack", "--packing", ""), list(REGISTRY)),
         (("pack", "--gpu", ""), list(PRESETS)),
-        (("pack", "--strategy", ""), list(STRATEGIES)),
+        (("pack", "--strategy", ""), list(PACKED)),
         (("pack", "--groups", ""), ["auto"]),
         (("pack", "--cost", ""), ["quadratic", "profile"]),
         (("pack", "--curriculum", "s"), ["short", "skyladder"]),

@@ -111,7 +111,7 @@ def test_without_context_parallelism_no_pack_has_one(pack, corpus, tmp_path, hbp
 
 def test_an_unknown_sharding_is_refused(pack, corpus) -> None:
     done = pack(corpus, *GROUPS, "--cp-sharding", "zigzag")
-    rule = "unknown sharding 'zigzag'; known: sequence, document, auto, and auto:rho=R such as auto:rho=0.7"
+    rule = "unknown sharding 'zigzag'; known: sequence, document, static, auto, and auto:rho=R such as auto:rho=0.7"
     assert (done.code, done.stdout, done.stderr) == (2, "", f"error: --cp-sharding: {rule}\n")
 
 

@@ -87,7 +87,7 @@ def test_compare_needs_the_tokens_of_a_step(hbpack, lengths, planned):
     done = hbpack("compare", lengths, *planned[2:], "--groups", "8k", "--strategies", "balanced,hydraulis")
     assert done.code == 2
     assert done.stderr == (
-        "error: --strategy hydraulis needs --global-tokens: it divides each step's samples among pipelines\n"
+        "error: --strategy hydraulis needs --global-tokens: it plans the samples of each step\n"
     )
 
 

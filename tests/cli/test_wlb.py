@@ -89,5 +89,6 @@ def test_a_set_is_sound_and_keeps_its_steps_on_other_gpus(hbpack, packed):
     done = hbpack("rebalance", folder, "--gpus", 8, "--global-tokens", "64k")
     assert done.code == 2
     assert done.stderr == (
-        "error: --global-tokens has no effect on --strategy wlb, which packs in its own way; leave it out\n"
+        "error: --global-tokens has no effect on a set of --strategy wlb, whose steps stay as they were planned; "
+        "leave it out\n"
     )

@@ -80,6 +80,8 @@ def test_a_row_for_each_strategy():
         "longalign-packing": ("random", "none", 1),
         "longalign-sorted": ("padded:order=sorted,batch=1", "sort", 1),
         "wlb": ("delay", "refine", 1),
+        "fixed-4d": ("greedy", "refine", 1),
+        "plain-4d": ("original", "refine", 1),
         "trl-bfd": ("bfd:chunk=1000", "none", 1),
         "axolotl": ("ffs:chunk=100000", "none", 1),
         "padded": ("padded", "none", 1),
@@ -89,7 +91,7 @@ def test_a_row_for_each_strategy():
     assert names(strategy_rows("padded,hbp", config())) == ["padded", "hbp"]
     with pytest.raises(ConfigError) as error:
         strategy_rows("hbp,best", config())
-    known = ", ".join(STRATEGIES)
+    known = ", ".join(("all", *STRATEGIES))
     assert str(error.value) == f"--strategies: unknown strategy 'best'; known: {known}"
 
 

@@ -34,7 +34,7 @@ STRATEGIES: dict[str, list[Any]] = {
     "context-parallel": ["--groups", "48,288", "--parallel", "cp=3", "--cp-sharding", "document", *_STEPS],
     "hydraulis": ["--strategy", "hydraulis", *_LONGEST, "--parallel", "tp=2,cp=2,pp=2", *_STEPS],
     "windows": ["--curriculum", "skyladder:24", "--curriculum-steps", "2", *_STEPS],
-    "wlb": ["--strategy", "wlb", "--groups", "288:2", "--packing", "delay:micro_batches=2,queues=1"],
+    "wlb": ["--strategy", "wlb", "--groups", "288:2", "--packing", "delay:micro_batches=2,queues=1,s_max=576"],
 }
 SHAPE = {
     "model_type": "llama", "hidden_size": 3072, "intermediate_size": 14336, "num_attention_heads": 24,

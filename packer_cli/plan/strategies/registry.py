@@ -14,7 +14,7 @@ from packer_cli.plan.strategies.naive import Naive
 from packer_cli.plan.strategies.protocol import Strategy, take_strategy
 from packer_cli.plan.strategies.run_time import Axolotl, Padded, TrlBfd
 from packer_cli.plan.strategies.wlb.strategy import Fixed4d, Plain4d, Wlb
-from packer_cli.plugins import Registry
+from packer_cli.plugins import Registry, unknown
 
 _OWN = {
     strategy.name: strategy
@@ -76,8 +76,8 @@ def name_in_record(strategy: str, options: Container[str]) -> str:
     return FlexSpAll.name if strategy == FlexSp.name and "packing" not in options else strategy
 
 
-def unknown_strategy(name: str) -> str:
-    """What to say of a name that no strategy has."""
+def unknown_strategy(name: str, *others: str) -> str:
+    """What to say of a name that no strategy has, and neither is one of the others."""
     if name in _HEIRS:
         return f"strategy {name!r} was neither of LongAlign's ways to batch; give {_HEIRS[name]}"
-    return STRATEGIES.unknown(name)
+    return unknown("strategy", name, (*others, *STRATEGIES.names()))
