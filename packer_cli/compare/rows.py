@@ -78,6 +78,12 @@ class Row:
         return OBJECT in (self.config.packages or {}).values()
 
     @property
+    def plans_steps(self) -> bool:
+        """Whether the strategy plans each step for itself."""
+        strategy = self.request.strategy
+        return strategy.keeps_steps or strategy.finds_layouts
+
+    @property
     def has_time_limit(self) -> bool:
         """Whether the packing may stop at a time limit."""
         return hasattr(self.request.packing_options, "time_limit")

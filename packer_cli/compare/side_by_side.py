@@ -122,8 +122,8 @@ def compare(
     counts = sample_counts(samples.lengths, samples.chosen(config.seed), pieces, capacity, config.overflow)
     attention = None if simulator is None else simulator.attention_share(pieces.length)
     del pieces
-    # Rows with a time limit may take longest, so they start first.
-    order = sorted(range(len(rows)), key=lambda i: not rows[i].has_time_limit)
+    # Rows with a time limit, and strategies that plan step by step, may take longest, so they start first.
+    order = sorted(range(len(rows)), key=lambda i: not (rows[i].has_time_limit or rows[i].plans_steps))
     outcomes: dict[int, RowFigures | Failed] = {}
     with tempfile.TemporaryDirectory(prefix="hbpack-compare-") as name, progress_bar("Planning", unit="rows") as bar:
         folder = Path(name)

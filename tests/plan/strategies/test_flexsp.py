@@ -167,7 +167,7 @@ def test_batches_by_the_integer_program():
     lengths, costs, num_gpus = random_batch(4)
     with_search, _ = plan_batches(lengths, costs, num_gpus, 2**31)
 
-    def solve(lengths, costs, num_gpus):
+    def solve(lengths, costs, num_gpus, limit):
         return solve_exactly(lengths, costs, num_gpus, time_limit=2).micro_batch
 
     found, _ = plan_batches(lengths, costs, num_gpus, 2**31, solve=solve)

@@ -23,10 +23,10 @@ from packer_cli.plan.core.types import Int32Array, Int64Array, as_ids
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
 from packer_cli.plan.strategies.flexsp.iterations import MixedIterations, joined, one_iteration
-from packer_cli.plan.strategies.flexsp.micro_batch import MicroBatch, solve_micro_batch
+from packer_cli.plan.strategies.flexsp.micro_batch import MicroBatch, least_seconds, solve_micro_batch
 
-Solve = Callable[[Int32Array, DegreeCosts, int], MicroBatch]
-"""(lengths, costs, GPUs) -> the groups of one micro-batch"""
+Solve = Callable[[Int32Array, DegreeCosts, int, float], MicroBatch]
+"""(lengths, costs, GPUs, seconds beyond which it is not wanted) -> the groups of one micro-batch"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,15 +65,17 @@ class ProgramOptions(BatchOptions):
 class BatchPacker(PackingAlgorithm):
     """One way to solve a micro-batch."""
 
-    pack: Callable[[Int32Array, DegreeCosts, int, Any], MicroBatch]  # type: ignore[assignment]
+    pack: Callable[[Int32Array, DegreeCosts, int, float, Any], MicroBatch]  # type: ignore[assignment]
     options: type[PackingOptions] = BatchOptions
 
 
-def _search(lengths: Int32Array, costs: DegreeCosts, num_gpus: int, options: BatchOptions) -> MicroBatch:
-    return solve_micro_batch(lengths, costs, num_gpus)
+def _search(lengths: Int32Array, costs: DegreeCosts, num_gpus: int, limit: float, options: BatchOptions) -> MicroBatch:
+    return solve_micro_batch(lengths, costs, num_gpus, limit)
 
 
-def _program(lengths: Int32Array, costs: DegreeCosts, num_gpus: int, options: ProgramOptions) -> MicroBatch:
+def _program(
+    lengths: Int32Array, costs: DegreeCosts, num_gpus: int, limit: float, options: ProgramOptions
+) -> MicroBatch:
     from packer_cli.plan.strategies.flexsp.milp import solve_exactly
 
     limits = {"num_buckets": options.buckets, "time_limit": options.time_limit}
@@ -153,29 +155,33 @@ def _solve_batch(
     num_gpus: int,
     trials: int,
     solve: Solve,
-    limit: float,
+    at_most: float,
 ) -> tuple[list[tuple[Int32Array, MicroBatch]], float]:
     """The micro-batches of one batch (int32[n], samples by falling length), and their seconds.
 
     Args:
-        limit: seconds; what takes as long is not looked for, and then they are infinite.
+        at_most: seconds; what takes as long is not looked for, and then they are infinite.
     """
     tokens = lengths[falling].astype(np.int64)
     fits = int((costs.capacity * (num_gpus // costs.degrees)).max())
     least = max(1, -(-int(tokens.sum()) // fits))
     best: list[tuple[Int32Array, MicroBatch]] = []
-    fastest, has_fitted = limit, False
+    fastest, has_fitted = at_most, False
     for num_parts in range(least, len(falling) + 1):
         if num_parts >= least + trials and has_fitted:
             break
         parts = np.split(falling, cut_evenly(tokens, num_parts))
-        solved = []
-        seconds = 0.0
-        for part in parts:
-            solved.append((part, solve(lengths[part], costs, num_gpus)))
-            seconds += solved[-1][1].seconds
-            if seconds >= fastest:
+        bounds = [least_seconds(lengths[part].astype(np.int64), *costs.arrays, num_gpus) for part in parts]
+        solved: list[tuple[Int32Array, MicroBatch]] = []
+        seconds, ahead = 0.0, sum(bounds)
+        for part, bound in zip(parts, bounds, strict=True):
+            if seconds + ahead >= fastest and has_fitted:
+                seconds = np.inf
                 break
+            ahead -= bound
+            limit = fastest - seconds - ahead if has_fitted else np.inf
+            solved.append((part, solve(lengths[part], costs, num_gpus, limit)))
+            seconds += solved[-1][1].seconds
         has_fitted |= seconds < np.inf
         if seconds < fastest:
             best, fastest = solved, seconds

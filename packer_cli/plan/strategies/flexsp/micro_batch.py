@@ -14,7 +14,7 @@ on 64 GPUs. On small batches the result is within a thousandth of the optimum in
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -28,10 +28,15 @@ _POOL = 12
 """Sets of degrees to even out in the end, for small batches; fewer for large ones."""
 _SEEN = 4096
 """Places of the table of sets already tried; a power of two."""
-_STEPS = 4_000_000
+_STEPS = 1_000_000
 """Pairs of sample and group that hill climbing may look at, and degrees of neighbors."""
-_EXCHANGES = cast("int", np.int64(300))
-"""With which a set of degrees is evened out."""
+_CLIMBS, _EVENS = 0.1, 0.02
+"""Shares by which climbing, and then exchanges, rarely make groups faster."""
+_EXCHANGES = 300
+"""With which a set of degrees is evened out, for small batches."""
+_LOOKED_AT = 30_000
+"""Samples that all exchanges together look at, in at least `_FEWEST` of them."""
+_FEWEST = 10
 
 
 class MicroBatch(NamedTuple):
@@ -45,17 +50,22 @@ class MicroBatch(NamedTuple):
     """Of the slowest group; infinite if no way was found to fit the samples, and then there are no groups."""
 
 
-def solve_micro_batch(lengths: NDArray[np.integer], costs: DegreeCosts, num_gpus: int) -> MicroBatch:
+def solve_micro_batch(
+    lengths: NDArray[np.integer], costs: DegreeCosts, num_gpus: int, limit: float = np.inf
+) -> MicroBatch:
     """Search for the fastest groups for the samples (int[n], tokens).
 
     Where all degrees are powers of two, giving GPUs to the groups in turn keeps every group aligned.
+
+    Args:
+        limit: seconds; the search ends early where groups are unlikely to be as fast.
     """
     costs = costs.up_to(num_gpus)
     order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
     falling = np.asarray(lengths, dtype=np.int64)[order]
     if not len(falling):
         return MicroBatch(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), 0.0)
-    dealt, kinds, seconds = search(falling, *costs.arrays, num_gpus)
+    dealt, kinds, seconds = search(falling, *costs.arrays, num_gpus, limit)
     if not np.isfinite(seconds):
         return MicroBatch(np.empty(0, dtype=np.int64), np.full(len(order), -1, dtype=np.int64), np.inf)
     used, compact = np.unique(dealt, return_inverse=True)
@@ -71,6 +81,7 @@ def search(
     rates: NDArray[np.float64],
     capacity: NDArray[np.int64],
     num_gpus: int,
+    limit: float,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], float]:
     """The kernel: `(group_of int64[n], kinds int64[p], seconds)` for falling lengths; groups may be empty."""
     num = len(lengths)
@@ -98,7 +109,7 @@ def search(
             _try(lengths, degrees, rates, capacity, counts, group_of, tokens, work, seen, pool, pool_seconds)
 
     # Hill climbing, from the best set and then from others of the pool that it did not reach.
-    left = _STEPS
+    left = _STEPS if pool_seconds[0] <= limit * (1 + _CLIMBS) else 0
     around = np.empty(len(degrees), dtype=np.int64)
     climbed = np.zeros(_SEEN, dtype=np.uint64)
     while left > 0:
@@ -121,6 +132,9 @@ def search(
                         )
 
     # Even out.
+    exchanges = np.int64(max(_FEWEST, min(_EXCHANGES, _LOOKED_AT // num)))
+    if pool_seconds[0] > limit * (1 + _EVENS):
+        exchanges, pool_size = np.int64(0), 1
     best, best_kinds = np.inf, np.zeros(0, dtype=np.int64)
     for entry in range(pool_size):
         if pool_seconds[entry] == np.inf:
@@ -129,9 +143,7 @@ def search(
         groups = len(kinds)
         if deal(lengths, kinds, rates, capacity, np.inf, group_of, tokens[:groups], work[:groups]) == np.inf:
             deal_by_room(lengths, kinds, rates, capacity, group_of, tokens[:groups], work[:groups])
-        seconds = even_out(
-            lengths, kinds, rates, capacity, _EXCHANGES, bound, group_of, tokens[:groups], work[:groups]
-        )
+        seconds = even_out(lengths, kinds, rates, capacity, exchanges, bound, group_of, tokens[:groups], work[:groups])
         if seconds < best:
             best, best_kinds = seconds, kinds
             copy_to(group_of, best_of)

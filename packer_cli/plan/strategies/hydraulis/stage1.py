@@ -35,7 +35,7 @@ _ZERO = cast("int", np.int64(0))
 _PAIRS = 4000
 """Samples, and pairs of them, that an exchange is chosen from; some of them, if there are more."""
 _HALVINGS = 12
-_DEALT = 400_000
+_DEALT = 100_000
 """Samples times pipelines that first-fit looks at, in as many halvings as this allows."""
 _GAIN = 5e-4
 """Share by which a change must make the slowest pipeline faster."""
