@@ -24,7 +24,7 @@ from packer_cli.plan.strategies.flexsp.arrange import arrange
 from packer_cli.plan.strategies.flexsp.batches import plan_batches
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
 from packer_cli.simulate.epoch import PARTS, Simulation, simulate
-from tests.benchmark.paper import HBP, HIERARCHICAL, NAIVE, NUM_GPUS, OURS, Mix, Options, make_plan
+from tests.benchmark.paper import HBP, HIERARCHICAL, LONGEST, NAIVE, NUM_GPUS, OURS, Mix, Options, make_plan
 from tests.benchmark.report import table
 from tests.requests import request
 
@@ -50,6 +50,8 @@ _ITERATION = NUM_GPUS * GPU_TOKENS
 
 BY_HAND: Options = {**HBP, "groups": "32k:2,128k:8"}
 ROWS: dict[str, tuple[Options | None, float | None]] = {
+    "LongAlign, sorted": ({"strategy": "longalign-sorted", "groups": LONGEST}, 33.3),
+    "LongAlign, packing": ({"strategy": "longalign-packing", "groups": LONGEST}, 5.4),
     "ISF": (NAIVE, 5.22),
     "+ hierarchical packing": (HIERARCHICAL, 4.51),
     "FlexSP, batch by batch": (None, 4.35),

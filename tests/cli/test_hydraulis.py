@@ -86,9 +86,7 @@ def test_a_number_of_gpus_that_no_layout_divides(hbpack, lengths, planned):
 def test_compare_needs_the_tokens_of_a_step(hbpack, lengths, planned):
     done = hbpack("compare", lengths, *planned[2:], "--groups", "8k", "--strategies", "balanced,hydraulis")
     assert done.code == 2
-    assert done.stderr == (
-        "error: --strategy hydraulis needs --global-tokens: it plans the samples of each step\n"
-    )
+    assert done.stderr == ("error: --strategy hydraulis needs --global-tokens: it plans the samples of each step\n")
 
 
 def test_layouts_of_no_sample(hbpack, lengths, planned):

@@ -130,7 +130,7 @@ def test_compare_leaves_out_what_cannot_be_compared(caplog, tmp_path):
     assert [row.name for row in strategy_rows("all", resolve(config))] == kept
     assert caplog.messages == [
         f"left out {', '.join(_WITHOUT_LIMIT)}: does not support --max-samples 8",
-        "left out flexsp, batchada, hydraulis: needs --global-tokens",
+        "left out flexsp, batchada, hydraulis, batch-rebalance: needs --global-tokens",
     ]
     with pytest.raises(ConfigError) as error:
         strategy_rows("hbp,flexsp:all", resolve(config))

@@ -48,7 +48,7 @@ def plan_groups(pieces: Pieces, request: PlanRequest) -> Plan:
         padded = padded_lengths(by_group[0].offsets, by_group[0].pieces, lengths)
         sizes = pack_sizes(by_group, padded, request)._replace(tokens=pack_sizes(by_group, lengths, request).tokens)
         iterations = one_group_each(request.groups, _iterations(by_group, request), sizes.aligned)
-        return _padded(assemble(pieces, by_group, iterations, sizes, request))
+        return padded_plan(assemble(pieces, by_group, iterations, sizes, request))
     is_left = np.ones(len(pieces), dtype=np.bool_)
     by_group = [arrange_group(lengths, is_left, g, request) for g in reversed(range(len(request.groups)))]
     by_group.reverse()
@@ -57,7 +57,7 @@ def plan_groups(pieces: Pieces, request: PlanRequest) -> Plan:
     return assemble(pieces, by_group, iterations, sizes, request)
 
 
-def _padded(plan: Plan) -> Plan:
+def padded_plan(plan: Plan) -> Plan:
     """The plan of padded batches: each has rows of its own length."""
     plan = replace(plan, is_padded=True)
     tokens, _ = plan_tokens_and_work(plan)

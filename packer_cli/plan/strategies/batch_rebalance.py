@@ -1,0 +1,54 @@
+"""transformers' `train_sampling_strategy="batch_rebalance"` (`BatchRebalanceSampler`, 5.23), as a row of a comparison.
+
+A step has as many random samples as its tokens over their mean length. Sorted by length, they are cut into batches,
+one for each rank and micro-batch, each padded to its longest sample. The cuts move one sample at a time, from the
+batch of the greatest cost to that of the least, `B L + 0.001 B L^2` for B samples of at most L tokens, and the best
+ones seen stay. Batches of like cost share an iteration. A user chooses the number of micro-batches; here it is the
+least in which every batch fits its row. Price: O(n K) for n samples and K batches a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.strategies.by_group.strategy import GroupStrategy
+
+if TYPE_CHECKING:
+    from packer_cli.plan.core.types import Pieces, Plan
+    from packer_cli.plan.strategies.protocol import PlanRequest
+
+
+class BatchRebalance(GroupStrategy):
+    """Padded batches of like cost, formed step by step."""
+
+    name = "batch-rebalance"
+    summary = "transformers' batch_rebalance (5.23): each step's samples in padded batches of like cost"
+    short = "transformers' rebalanced batches, padded"
+    defaults = {"packing": "padded", "balance": "none"}
+    ignores = frozenset({"packing", "fill", "balance", "step_mix", "curriculum", "curriculum_steps"})
+    lacks = frozenset({"align", "max_samples", "mask"})
+    needs = frozenset({"tokens of a step"})
+    keeps_steps = True
+    is_packed = False
+
+    def groups(self, given: Sequence[Group]) -> tuple[Group, ...]:
+        """The longest alone."""
+        return (given[-1],)
+
+    def plan(self, pieces: Pieces, request: PlanRequest) -> Plan:
+        """Step by step, in random order."""
+        from packer_cli.plan.core.schedule import one_group_each
+        from packer_cli.plan.core.segments import padded_lengths
+        from packer_cli.plan.strategies.assemble import assemble, pack_sizes
+        from packer_cli.plan.strategies.by_group.arrange import padded_plan
+        from packer_cli.plan.strategies.rebalanced_steps import rebalanced_steps
+
+        batches, iterations, step = rebalanced_steps(pieces.length, request)
+        padded = padded_lengths(batches.offsets, batches.pieces, pieces.length)
+        sizes = pack_sizes([batches], padded, request)
+        sizes = sizes._replace(tokens=pack_sizes([batches], pieces.length, request).tokens)
+        of_group = one_group_each(request.groups, [iterations], sizes.aligned)
+        return padded_plan(assemble(pieces, [batches], replace(of_group, step=step), sizes, request))

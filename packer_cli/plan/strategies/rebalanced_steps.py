@@ -1,0 +1,162 @@
+"""The batches of `batch_rebalance`: kernels; see there."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from packer_cli.plan.core.schedule import GroupIterations
+from packer_cli.plan.core.streams import Stream, rng_state, shuffled
+from packer_cli.plan.core.types import FILLER, Int32Array, Int64Array, as_ids
+from packer_cli.plan.strategies.assemble import GroupPacks
+from packer_cli.plan.strategies.protocol import PlanRequest
+
+_SQUARE = 0.001
+"""What a squared token costs beside a token; the sampler's."""
+
+
+def rebalanced_steps(lengths: Int32Array, request: PlanRequest) -> tuple[GroupPacks, GroupIterations, Int64Array]:
+    """(the batches of all steps, one after another; their iterations; the step of each iteration).
+
+    Args:
+        lengths: int32[m], of the pieces.
+    """
+    (group,), tokens = request.groups, request.steps.global_tokens
+    assert tokens is not None
+    num_ranks = group.num_dp_ranks(request.num_gpus)
+    order = shuffled(len(lengths), rng_state(request.seed, Stream.ARRIVAL))
+    of_step = max(num_ranks, round(tokens * len(lengths) / max(1, int(lengths.sum(dtype=np.int64)))))
+    sizes, members, slots, steps, first = [], [], [], [], 0
+    for number, begin in enumerate(range(0, len(order), of_step)):
+        own = order[begin : begin + of_step]
+        own = own[np.argsort(-lengths[own], kind="stable")]
+        falling = lengths[own].astype(np.int64)
+        counts = _counts_that_fit(falling, num_ranks, group.capacity)
+        by_cost = np.argsort(-costs_of(falling, counts), kind="stable")
+        members.append(own)
+        sizes.append(counts)
+        dealt = np.full(-(-len(counts) // num_ranks) * num_ranks, FILLER, dtype=np.int64)
+        dealt[: len(counts)] = first + by_cost
+        slots.append(dealt.reshape(-1, num_ranks))
+        steps.append(np.full(len(slots[-1]), number))
+        first += len(counts)
+    none = np.empty(0, dtype=np.int64)
+    offsets = np.concatenate([[0], np.cumsum(np.concatenate([none, *sizes]))]).astype(np.int64)
+    pieces = np.concatenate([as_ids(none), *members])
+    packs = GroupPacks(offsets=offsets, pieces=pieces, num_whole=len(offsets) - 1, is_spread=False)
+    all_slots = np.concatenate([np.empty((0, num_ranks), dtype=np.int64), *slots])
+    return packs, GroupIterations(slots=as_ids(all_slots)), np.concatenate([none, *steps])
+
+
+def _counts_that_fit(falling: Int64Array, num_ranks: int, capacity: int) -> Int64Array:
+    """Samples of each batch (int64[K]), in the fewest micro-batches whose batches all fit; at worst one each."""
+    num_batches = num_ranks
+    while num_batches < len(falling):
+        counts = balanced_counts(falling, num_batches, num_ranks)
+        begins = np.cumsum(counts) - counts
+        if (counts * falling[begins] <= capacity).all():
+            return counts
+        num_batches += num_ranks
+    return np.ones(len(falling), dtype=np.int64)
+
+
+@njit(cache=True)
+def costs_of(falling: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The cost (float64[K]) of consecutive batches of these numbers of samples, at least 1 each."""
+    costs = np.empty(len(counts))
+    begin = 0
+    for k in range(len(counts)):
+        longest = float(falling[begin])
+        costs[k] = counts[k] * longest + _SQUARE * counts[k] * longest * longest
+        begin += counts[k]
+    return costs
+
+
+@njit(cache=True)
+def balanced_counts(falling: NDArray[np.int64], num_batches: int, num_ranks: int) -> NDArray[np.int64]:
+    """Samples of each batch (int64[K]), for lengths (int64[n], falling, n >= K), as the sampler finds them.
+
+    Where the costliest batch is down to one sample, it and those that share its iteration are filled up and then left
+    alone.
+    """
+    num = len(falling)
+    counts = np.full(num_batches, num // num_batches)
+    counts[: num % num_batches] += 1
+    best, least = counts.copy(), np.inf
+    is_frozen = np.zeros(num_batches, dtype=np.bool_)
+    seen = {_key(counts)}
+    for turn in range(max(30 * num_batches, num)):
+        if turn:
+            key = _key(counts)
+            if key in seen:
+                break
+            seen.add(key)
+        costs = costs_of(falling, counts)
+        high, low, num_active = -1, -1, 0
+        for k in range(num_batches):
+            if not is_frozen[k]:
+                num_active += 1
+                if high < 0 or costs[k] > costs[high]:
+                    high = k
+                if low < 0 or costs[k] < costs[low]:
+                    low = k
+        if num_active <= 1:
+            break
+        if costs[high] - costs[low] < least:
+            least = costs[high] - costs[low]
+            best[:] = counts
+        if costs[high] == costs[low]:
+            break
+        if counts[high] > 1:
+            counts[high] -= 1
+            counts[low] += 1
+        else:
+            _freeze(falling, counts, costs, high, num_ranks, is_frozen)
+    return best
+
+
+@njit(cache=True)
+def _key(counts: NDArray[np.int64]) -> np.uint64:
+    """A hash of the counts (FNV-1a)."""
+    key = np.uint64(14695981039346656037)
+    for count in counts:
+        key = (key ^ np.uint64(count)) * np.uint64(1099511628211)
+    return key
+
+
+@njit(cache=True)
+def _freeze(
+    falling: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    costs: NDArray[np.float64],
+    high: int,
+    num_ranks: int,
+    is_frozen: NDArray[np.bool_],
+) -> None:
+    """Fill up the batches of the costliest one's iteration from the cheapest others, and freeze them."""
+    ranking = np.argsort(-costs, kind="mergesort")
+    place = 0
+    while ranking[place] != high:
+        place += 1
+    first = place // num_ranks * num_ranks
+    in_slot = np.zeros(len(counts), dtype=np.bool_)
+    in_slot[ranking[first : first + num_ranks]] = True
+    for k in range(len(counts)):
+        if not in_slot[k] or is_frozen[k] or k == high:
+            continue
+        while True:
+            now = costs_of(falling, counts)
+            longest = float(falling[counts[:k].sum()])
+            more = counts[k] + 1
+            if more * longest + _SQUARE * more * longest * longest > costs[high]:
+                break
+            donor = -1
+            for i in range(len(counts)):
+                if not is_frozen[i] and not in_slot[i] and counts[i] > 1 and (donor < 0 or now[i] < now[donor]):
+                    donor = i
+            if donor < 0:
+                break
+            counts[k] += 1
+            counts[donor] -= 1
+    is_frozen |= in_slot
