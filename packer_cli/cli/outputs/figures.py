@@ -104,6 +104,8 @@ class CompareOutput(Output):
     lengths: dict[str, float]
     counts: SampleCounts
     rows: tuple[RowOutput, ...]
+    attention_share: float | None = None
+    """Share of the computing time that attention takes; with a model of time."""
     advice: str | None = None
     """Which strategy to take, of those with predicted epochs."""
     group_choice: GroupChoice | None = None
