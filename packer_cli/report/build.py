@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from packer_cli.compare.advice import ALIKE
 from packer_cli.config.fields import GIVE
 from packer_cli.plan.core.types import Plan
 from packer_cli.plan.figures import BASELINE_NAME, length_stats
@@ -109,11 +110,15 @@ def _tiles_of_plan(planned: PlanFacts) -> tuple[Tile, ...]:
     ]
     if planned.prediction is not None:
         epoch, saves = planned.prediction.result.figures.overall, planned.prediction.result.saves
+        gain = f"{saves.speedup:.2f} times as fast as naive packing"
+        if abs(saves.speedup - 1) <= ALIKE:
+            gain = "as fast as naive packing, so packing alone gives the gain"
+        attention = planned.prediction.simulator.attention_share(planned.plan.pieces.length)
         tiles.append(
             Tile(
                 label="Predicted epoch",
                 value=duration(epoch.seconds),
-                text=f"{gpu_time(epoch.gpu_days)}; {saves.speedup:.2f} times as fast as naive packing",
+                text=f"{gpu_time(epoch.gpu_days)}; {gain}; attention takes {attention:.0%} of the computing time",
             )
         )
     return tuple(tiles)

@@ -13,13 +13,13 @@ from packer_cli.config.defaults import default_of
 from packer_cli.config.effects import refuse_without_effect
 from packer_cli.config.fields import GIVE
 from packer_cli.config.groups import parse_group
-from packer_cli.config.resolve import resolve
+from packer_cli.config.resolve import refuse_rows_alone, resolve
 from packer_cli.errors import ConfigError
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.strategies.flexsp.costs import degree_costs
 from packer_cli.plan.strategies.hydraulis import costs
 from packer_cli.plan.strategies.hydraulis.costs import scheme_costs
-from packer_cli.plan.strategies.registry import STRATEGIES
+from packer_cli.plan.strategies.registry import PACKED, STRATEGIES
 
 UNKNOWN_DEGREE = (
     "SP degree 64 is none of those that the model of the GPUs knows: 1, 2, 4, 8, 16, 32; plan "
@@ -66,6 +66,34 @@ def test_other_strategies_keep_what_was_given():
 def test_what_a_plan_records_gives_the_same_options():
     config = resolve(PlanConfig(groups="128k:8", gpus=8, strategy="naive")).config
     assert PlannedConfig(**config.decisions()).decisions() == config.decisions()
+
+
+def test_a_record_means_what_its_strategy_was_called_then():
+    """`flexsp` planned the whole data set and recorded no packing; `longalign` was its packing and balance."""
+    rates = ((1e-9, 1e-6, 1e-3),) * 4
+    whole = {"groups": "16k:1,32k:2,64k:4,128k:8", "gpus": 8, "strategy": "flexsp", "group_costs": rates}
+    assert PlannedConfig(**whole).strategy == "flexsp:all"
+    now = PlannedConfig(**whole, packing="search", global_tokens=2**20)
+    assert PlannedConfig(**now.decisions()).strategy == now.strategy == "flexsp"
+    sorted_packs = PlannedConfig(
+        **GIVEN | {"groups": "128k:8"}, strategy="longalign", packing="sorted", balance="sort"
+    )
+    assert (sorted_packs.strategy, sorted_packs.packing, sorted_packs.balance) == ("balanced", "sorted", "sort")
+    with pytest.raises(ConfigError) as error:
+        validate(PlanConfig, {**GIVEN, "strategy": "longalign"})
+    assert str(error.value) == (
+        "--strategy: strategy 'longalign' was neither of LongAlign's ways to batch; give longalign-packing or "
+        "longalign-sorted"
+    )
+
+
+@pytest.mark.parametrize("name", sorted(STRATEGIES.keys() - set(PACKED)))
+def test_what_is_only_compared_is_not_planned_for_a_set(name):
+    given = {"groups": "128k:8", "gpus": 8, "global_tokens": 2**20, "strategy": name}
+    with pytest.raises(ConfigError) as error:
+        refuse_rows_alone(PlanConfig(**given))
+    assert str(error.value).startswith(f"--strategy {name} shows what other code does (")
+    assert str(error.value).endswith(f"run hbpack compare --strategies {name}, or give another strategy")
 
 
 def test_groups_chosen_later_follow_the_strategy():

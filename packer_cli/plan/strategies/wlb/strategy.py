@@ -40,7 +40,7 @@ class Wlb(Strategy):
     lacks = frozenset({"max_samples", "mask"})
     demands = "run several micro-batches of unlike lengths on each replica in a step"
     baseline_name = "original packing"
-    baseline_note = "the same stream of samples, cut into micro-batches of one context window as it comes"
+    baseline_note = "the same stream of samples as it comes, in rows of at most one context window"
     predicts_cost = True
     plans_streams = True
     keeps_steps = True
