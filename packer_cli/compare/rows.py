@@ -145,11 +145,14 @@ def parse_rows(text: str, base: Resolved) -> list[Row]:
     return _unique(rows, base)
 
 
-def strategy_rows(text: str, base: Resolved, choice: GroupChoice | None = None) -> list[Row]:
+def strategy_rows(
+    text: str, base: Resolved, choice: GroupChoice | None = None, *, is_quiet: bool = False
+) -> list[Row]:
     """A row for each of the comma-separated strategies, or for `all`; a notice says which cannot run, and why.
 
     Args:
         choice: how the groups were chosen, if they were: a strategy with a choice of its own, HBP's, takes that.
+        is_quiet: without the notice.
 
     Raises:
         ConfigError: there is no such strategy, or the plan options do not fit one that is named.
@@ -183,7 +186,7 @@ def strategy_rows(text: str, base: Resolved, choice: GroupChoice | None = None) 
         if own.config.cost != base.config.cost:
             note += f"; its imbalance is of --cost {own.config.cost}"
         rows.append(Row(name=name, kind="strategy", plan=own, note=note))
-    for why, those in left_out.items():
+    for why, those in () if is_quiet else left_out.items():
         say(f"left out {', '.join(those)}: {why}")
     return _unique(rows, base)
 

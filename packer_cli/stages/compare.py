@@ -61,7 +61,7 @@ def run_compare(
         if algorithms is not None or config.strategy != DEFAULT:
             other = "--strategy" if algorithms is None else "--algorithms"
             raise ConfigError(f"--strategies and {other} do not go together; give one of them")
-        rows_of = partial(strategy_rows, strategies)
+        rows_of = partial(strategy_rows, strategies, is_quiet=config.is_auto)
     base = resolve(with_placeholder_groups(config))
     rows = rows_of(base)  # Report wrong options before the long work.
     require_use(config, [row.config for row in rows])
