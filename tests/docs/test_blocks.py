@@ -43,6 +43,7 @@ WITHOUT_COMMANDS = {
     "docs/faq.md": "answers",
     "docs/hbp.md": "an explanation",
     "docs/metrics.md": "what figures mean",
+    "docs/strategies.md": "what rows of a comparison are",
 }
 """Pages with nothing to run, and what they are."""
 TUTORIAL = "docs/tutorial.md"
