@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from packer_cli.config import PlanConfig
+from packer_cli.config.defaults import default_of
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.bounds import packs_lower_bound
 from packer_cli.plan.core.check import check_plan
@@ -42,7 +43,7 @@ _FASTER = 5.0
 _PACK_SECONDS = 0.15
 _PLAN_SECONDS = 1.0
 _NEAR = 0.001
-_DEFAULT = OURS + PlanConfig.model_fields["packing"].default
+_DEFAULT = f"{OURS}{default_of(PlanConfig.model_fields['packing'])}"
 
 Case = tuple[str, int]
 """(mix, samples)"""
