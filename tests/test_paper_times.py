@@ -8,6 +8,8 @@ from packer_cli.simulate.epoch import PARTS, simulate
 from tests.benchmark.paper import Mix
 from tests.benchmark.paper_times import FULL, LLAMA_8B, ROWS, from_the_papers_profile, make_plans, model_of, ratios
 
+SORTED = "LongAlign, sorted"
+
 
 @pytest.fixture(scope="module")
 def plans():
@@ -21,7 +23,8 @@ def test_the_rows_are_in_the_papers_order_and_near_its_ratios(plans):
     for values in ([ratio.paper for ratio in of_hbp.values()], [ratio.ours for ratio in of_hbp.values()]):
         assert values == sorted(values, reverse=True)
         assert values[-1] > 1
-    assert all(abs(ratio.error) < 0.15 for ratio in of_hbp.values())
+    # How many samples a GPU got in the paper's sorted batches, and so what they took, is not printed.
+    assert all(abs(ratio.error) < 0.15 for title, ratio in of_hbp.items() if title != SORTED)
     ours = simulations["hbpack's default"]
     assert ours.seconds <= 1.001 * simulations[FULL].seconds
     # Table 14: 2.75 s for 524,288 tokens.
@@ -43,4 +46,6 @@ def test_what_hbp_saves_is_waiting_and_communication(plans):
 def test_constants_from_the_papers_own_profile_give_the_same_order(plans):
     of_hbp = ratios({title: simulate(plan, from_the_papers_profile()) for title, plan in plans.items()}, FULL)
     assert all(ratio.ours > 1.02 for ratio in of_hbp.values())
-    assert of_hbp["ISF"].ours == max(ratio.ours for ratio in of_hbp.values())
+    assert list(of_hbp)[:3] == [SORTED, "LongAlign, packing", "ISF"]
+    slowest = sorted(of_hbp, key=lambda title: -of_hbp[title].ours)[:3]
+    assert slowest == list(of_hbp)[:3]
