@@ -9,19 +9,17 @@ least in which every batch fits its row. Price: O(n K) for n samples and K batch
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from packer_cli.plan.core.groups import Group
-from packer_cli.plan.strategies.by_group.strategy import GroupStrategy
+from packer_cli.plan.strategies.by_group.strategy import LongestAlone
 
 if TYPE_CHECKING:
     from packer_cli.plan.core.types import Pieces, Plan
     from packer_cli.plan.strategies.protocol import PlanRequest
 
 
-class BatchRebalance(GroupStrategy):
+class BatchRebalance(LongestAlone):
     """Padded batches of like cost, formed step by step."""
 
     name = "batch-rebalance"
@@ -33,10 +31,6 @@ class BatchRebalance(GroupStrategy):
     needs = frozenset({"tokens of a step"})
     keeps_steps = True
     is_packed = False
-
-    def groups(self, given: Sequence[Group]) -> tuple[Group, ...]:
-        """The longest alone."""
-        return (given[-1],)
 
     def plan(self, pieces: Pieces, request: PlanRequest) -> Plan:
         """Step by step, in random order."""

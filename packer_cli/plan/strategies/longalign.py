@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from packer_cli.plan.core.groups import Group
-from packer_cli.plan.strategies.by_group.strategy import GroupStrategy
+from packer_cli.plan.strategies.by_group.strategy import LongestAlone
 
 
-class LongAlignPacking(GroupStrategy):
+class LongAlignPacking(LongestAlone):
     """Packing with loss weights."""
 
     name = "longalign-packing"
@@ -17,12 +14,8 @@ class LongAlignPacking(GroupStrategy):
     defaults = {"packing": "random", "balance": "none"}
     ignores = frozenset({"packing", "fill", "balance"})
 
-    def groups(self, given: Sequence[Group]) -> tuple[Group, ...]:
-        """The longest alone."""
-        return (given[-1],)
 
-
-class LongAlignSorted(GroupStrategy):
+class LongAlignSorted(LongestAlone):
     """Sorted batches, without packing."""
 
     name = "longalign-sorted"
@@ -32,7 +25,3 @@ class LongAlignSorted(GroupStrategy):
     ignores = frozenset({"packing", "fill", "balance"})
     lacks = frozenset({"align", "max_samples", "mask"})
     is_packed = False
-
-    def groups(self, given: Sequence[Group]) -> tuple[Group, ...]:
-        """The longest alone."""
-        return (given[-1],)

@@ -7,22 +7,15 @@ Axolotl leaves them out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from packer_cli.plan.core.groups import Group
-from packer_cli.plan.strategies.by_group.strategy import GroupStrategy
+from packer_cli.plan.strategies.by_group.strategy import LongestAlone
 
 
-class _RunTime(GroupStrategy):
+class _RunTime(LongestAlone):
     """A row alone."""
 
     is_packed = False
     ignores = frozenset({"packing", "fill", "balance", "step_mix", "curriculum", "curriculum_steps"})
     lacks = frozenset({"align", "max_samples", "mask"})
-
-    def groups(self, given: Sequence[Group]) -> tuple[Group, ...]:
-        """The longest alone."""
-        return (given[-1],)
 
 
 class Padded(_RunTime):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from packer_cli.plan.core.groups import Group
 from packer_cli.plan.strategies.protocol import PlanRequest, Strategy
 
 if TYPE_CHECKING:
@@ -55,3 +57,11 @@ class GroupStrategy(Strategy):
         from packer_cli.plan.strategies.by_group.arrange import rest_of_groups
 
         return rest_of_groups(plan, chosen, is_short, request, epoch)
+
+
+class LongestAlone(GroupStrategy):
+    """Uses the longest of the groups, which every sample fits."""
+
+    def groups(self, given: Sequence[Group]) -> tuple[Group, ...]:
+        """The longest alone."""
+        return (given[-1],)
