@@ -40,7 +40,7 @@ ALL = "all"
 _LONGEST = "longest"
 _PADDED = (
     ("padded", "none", "random batches, as large as fit, padded to their longest sample"),
-    ("padded:order=sorted", "sort", "LongAlign's sorted batches, padded to their longest sample"),
+    ("padded:order=sorted", "sort", "batches of samples of like length, padded to their longest"),
     ("padded:batch=1", "none", "one sample a row without padding, shuffled"),
 )
 """Packing, balance and note of the baselines that do not pack."""
@@ -111,7 +111,7 @@ def default_rows(base: Resolved) -> list[Row]:
     ]
     rows += [
         _baseline_row(base),
-        _make_row(base, "baseline", "sorted", "sort", is_longest=True, note="LongAlign's sorted batches, packed"),
+        _make_row(base, "baseline", "sorted", "sort", is_longest=True, note="samples of like length share a pack"),
         *_padded_rows(base),
     ]
     return _unique(rows, base)
@@ -305,7 +305,7 @@ def _key(row: Resolved) -> tuple[Any, ...]:
     request = row.request
     return (
         request.algorithm.name, request.packing_options, request.fill, request.balance, request.groups, request.steps,
-        row.config.overflow, row.request.sharding.choice, _planner(row),
+        row.config.overflow, request.sharding.choice, request.max_samples, _planner(row),
     )  # fmt: skip
 
 

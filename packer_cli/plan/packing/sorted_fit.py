@@ -1,9 +1,9 @@
 """Sorted batches, a baseline: consecutive samples, by decreasing length, share a pack.
 
-Source: LongAlign, arXiv 2401.18058, sorted batching; next-fit decreasing needs at most 1.7 times the optimum (Baker
-and Coffman 1981). Price: O(n), a counting sort and one pass. Use it if the samples of a pack should be alike. Do not
-use it if training needs randomness: the samples of a pack have nearly one length, and one over half the capacity is
-alone in its pack.
+LongAlign (arXiv 2401.18058) sorts, too, but does not pack what it sorted. Next-fit decreasing needs at most 1.7 times
+the optimum (Baker and Coffman 1981). Price: O(n), a counting sort and one pass. Use it if the samples of a pack should
+be alike. Do not use it if training needs randomness: the samples of a pack have nearly one length, and one over half
+the capacity is alone in its pack.
 """
 
 from __future__ import annotations
@@ -20,4 +20,4 @@ def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions)
     return next_fit(lengths[order], capacity), order
 
 
-ALGORITHM = PackingAlgorithm(name="sorted", summary="baseline: next-fit by decreasing length (LongAlign)", pack=pack)
+ALGORITHM = PackingAlgorithm(name="sorted", summary="baseline: next-fit by decreasing length", pack=pack)

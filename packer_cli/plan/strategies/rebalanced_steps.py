@@ -51,7 +51,8 @@ def rebalanced_steps(lengths: Int32Array, request: PlanRequest) -> tuple[GroupPa
 
 def _counts_that_fit(falling: Int64Array, num_ranks: int, capacity: int) -> Int64Array:
     """Samples of each batch (int64[K]), in the fewest micro-batches whose batches all fit; at worst one each."""
-    num_batches = num_ranks
+    rows = -(-int(falling.sum()) // capacity)
+    num_batches = max(1, -(-rows // num_ranks)) * num_ranks
     while num_batches < len(falling):
         counts = balanced_counts(falling, num_batches, num_ranks)
         begins = np.cumsum(counts) - counts

@@ -81,9 +81,9 @@ def test_every_plan_passes_the_checker(lengths, num_replicas, micro_batches, pac
     assert packing == "greedy:batches=3" or (steps >= arrival).all()
     if packing == "original":
         assert (steps == arrival).all()
-        return
-    batch = (np.cumsum(row_lengths(plan), dtype=np.int64) - 1) // (num_replicas * micro_batches * 64)
-    assert (np.diff(batch) >= np.diff(arrival)).all()
+    else:
+        batch = (np.cumsum(row_lengths(plan), dtype=np.int64) - 1) // (num_replicas * micro_batches * 64)
+        assert (np.diff(batch) >= np.diff(arrival)).all()
     again = build_plan(whole(lengths), rules)
     assert all(
         np.array_equal(getattr(a, name), getattr(b, name))
