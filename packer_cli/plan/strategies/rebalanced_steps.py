@@ -50,16 +50,20 @@ def rebalanced_steps(lengths: Int32Array, request: PlanRequest) -> tuple[GroupPa
 
 
 def _counts_that_fit(falling: Int64Array, num_ranks: int, capacity: int) -> Int64Array:
-    """Samples of each batch (int64[K]), in the fewest micro-batches whose batches all fit; at worst one each."""
-    rows = -(-int(falling.sum()) // capacity)
-    num_batches = max(1, -(-rows // num_ranks)) * num_ranks
-    while num_batches < len(falling):
-        counts = balanced_counts(falling, num_batches, num_ranks)
-        begins = np.cumsum(counts) - counts
-        if (counts * falling[begins] <= capacity).all():
-            return counts
-        num_batches += num_ranks
-    return np.ones(len(falling), dtype=np.int64)
+    """Samples of each batch (int64[K]), in the fewest micro-batches whose batches all fit; at worst one each.
+
+    By bisection, as if more micro-batches always fitted better.
+    """
+    counts = np.ones(len(falling), dtype=np.int64)
+    low, high = -(-int(falling.sum()) // (capacity * num_ranks)), len(falling) // num_ranks
+    while low <= high:
+        middle = (low + high) // 2
+        tried = balanced_counts(falling, middle * num_ranks, num_ranks)
+        if (tried * falling[np.cumsum(tried) - tried] <= capacity).all():
+            counts, high = tried, middle - 1
+        else:
+            low = middle + 1
+    return counts
 
 
 @njit(cache=True)
