@@ -12,25 +12,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from packer_cli.plan.strategies.by_group.strategy import LongestAlone
+from packer_cli.plan.strategies.by_group.strategy import OnlyCompared
 
 if TYPE_CHECKING:
     from packer_cli.plan.core.types import Pieces, Plan
     from packer_cli.plan.strategies.protocol import PlanRequest
 
 
-class BatchRebalance(LongestAlone):
+class BatchRebalance(OnlyCompared):
     """Padded batches of like cost, formed step by step."""
 
     name = "batch-rebalance"
     summary = "transformers' batch_rebalance (5.23): each step's samples in padded batches of like cost"
     short = "transformers' rebalanced batches, padded"
     defaults = {"packing": "padded", "balance": "none"}
-    ignores = frozenset({"packing", "fill", "balance", "step_mix", "curriculum", "curriculum_steps"})
-    lacks = frozenset({"align", "max_samples", "mask"})
     needs = frozenset({"tokens of a step"})
     keeps_steps = True
-    is_packed = False
 
     def bytes_a_sample(self, request: PlanRequest) -> int:
         """Measured on samples of 550 tokens, in steps of 2M of them."""

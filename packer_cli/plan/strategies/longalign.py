@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from packer_cli.plan.strategies.by_group.strategy import LongestAlone
+from packer_cli.plan.strategies.by_group.strategy import LongestAlone, OnlyCompared
 
 
 class LongAlignPacking(LongestAlone):
@@ -15,13 +15,10 @@ class LongAlignPacking(LongestAlone):
     ignores = frozenset({"packing", "fill", "balance"})
 
 
-class LongAlignSorted(LongestAlone):
+class LongAlignSorted(OnlyCompared):
     """Sorted batches, without packing."""
 
     name = "longalign-sorted"
     summary = "LongAlign's sorted batches (arXiv 2401.18058): a sample a row, those of like length side by side"
     short = "LongAlign's sorted batches, which are not packed"
     defaults = {"packing": "padded:order=sorted,batch=1", "balance": "sort"}
-    ignores = frozenset({"packing", "fill", "balance"})
-    lacks = frozenset({"align", "max_samples", "mask"})
-    is_packed = False

@@ -7,18 +7,10 @@ Axolotl leaves them out.
 
 from __future__ import annotations
 
-from packer_cli.plan.strategies.by_group.strategy import LongestAlone
+from packer_cli.plan.strategies.by_group.strategy import OnlyCompared
 
 
-class _RunTime(LongestAlone):
-    """A row alone."""
-
-    is_packed = False
-    ignores = frozenset({"packing", "fill", "balance", "step_mix", "curriculum", "curriculum_steps"})
-    lacks = frozenset({"align", "max_samples", "mask"})
-
-
-class Padded(_RunTime):
+class Padded(OnlyCompared):
     """A trainer that does not pack."""
 
     name = "padded"
@@ -27,7 +19,7 @@ class Padded(_RunTime):
     defaults = {"packing": "padded", "balance": "none"}
 
 
-class TrlBfd(_RunTime):
+class TrlBfd(OnlyCompared):
     """TRL's `packing=True` (`pack_dataset` through `datasets.map`, whose batches have 1,000 samples)."""
 
     name = "trl-bfd"
@@ -36,7 +28,7 @@ class TrlBfd(_RunTime):
     defaults = {"packing": "bfd:chunk=1000", "balance": "none"}
 
 
-class Axolotl(_RunTime):
+class Axolotl(OnlyCompared):
     """Axolotl's `sample_packing: true`, with its default `sample_packing_group_size` and `sample_packing_bin_size`."""
 
     name = "axolotl"

@@ -65,3 +65,11 @@ class LongestAlone(GroupStrategy):
     def groups(self, given: Sequence[Group]) -> tuple[Group, ...]:
         """The longest alone."""
         return (given[-1],)
+
+
+class OnlyCompared(LongestAlone):
+    """Shows what other code does, with packings of its own; its plans are never written."""
+
+    is_packed = False
+    ignores = frozenset({"packing", "fill", "balance", "step_mix", "curriculum", "curriculum_steps"})
+    lacks = frozenset({"align", "max_samples", "mask"})
