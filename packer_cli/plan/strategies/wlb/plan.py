@@ -25,6 +25,9 @@ from packer_cli.plan.strategies.protocol import PlanRequest, Rates
 from packer_cli.plan.strategies.wlb.arrival import Arrivals, PackedSteps, arrive, in_batches
 from packer_cli.plan.strategies.wlb.packers import StepOptions
 
+_FORWARD = 1 / 3
+"""Share of a micro-batch's time in its forward pass, without recompute."""
+
 
 def plan_steps(pieces: Pieces, request: PlanRequest) -> Plan:
     """Plan the pieces in the order in which a seeded stream brings them. Price: that of the packer, and O(m).
@@ -70,7 +73,7 @@ def epoch_seconds(plan: Plan, rates: Rates) -> float:
     done = pipeline_seconds(
         begins,
         seconds,
-        np.full(len(seconds), 1 / 3),
+        np.full(len(seconds), _FORWARD),
         np.full(number, group.pp_size),
         np.full(number, group.vpp_size),
     )
