@@ -81,12 +81,8 @@ def make_plan(given: PlanConfig, checked: Resolved, source: Path, folder: Path) 
         say_choice(choice)
     config = resolved.config
     chosen = [asdict(choice)] if choice else []
-    steps = resolved.request.steps
-    orders = ["longest first"] * steps.longest_first + [steps.curriculum_share] * (steps.curriculum_share < 1)
-    orders += ["even steps"] * steps.evens_steps
-    orders += [f"revision {resolved.request.strategy.revision}"] * (resolved.request.strategy.revision > 0)
-    # Earlier releases made these plans in other ways.
-    wanted = fingerprint(config.decisions(), index.fingerprint, PLAN_VERSION, *chosen, *orders)
+    revisions = resolved.request.revisions
+    wanted = fingerprint(config.decisions(), index.fingerprint, PLAN_VERSION, *chosen, *revisions)
     header = current_plan(folder, store)
     if header and header.fingerprint == wanted:
         say("the plan is up to date")

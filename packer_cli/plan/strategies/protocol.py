@@ -128,6 +128,15 @@ class PlanRequest:
         return self.linear if self.mask == "document" else linear_of_tokens(self.groups, self.num_gpus)
 
     @property
+    def revisions(self) -> list[str | float]:
+        """What earlier releases planned otherwise from the same options; a plan's fingerprint covers it."""
+        steps = self.steps
+        found: list[str | float] = ["longest first"] if steps.longest_first else []
+        found += [steps.curriculum_share] if steps.curriculum_share < 1 else []
+        found += ["even steps"] if steps.evens_steps else []
+        return [*found, f"revision {self.strategy.revision}"] if self.strategy.revision else found
+
+    @property
     def shapes_rows(self) -> bool:
         """Whether rows are more than samples one after another: aligned, limited in number, or without borders."""
         is_aligned = any(group.align > 1 for group in self.groups)

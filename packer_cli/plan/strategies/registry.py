@@ -6,7 +6,7 @@ from collections.abc import Container
 
 from packer_cli.errors import ConfigError
 from packer_cli.plan.strategies.balanced import Balanced
-from packer_cli.plan.strategies.batch_rebalance import BatchRebalance
+from packer_cli.plan.strategies.batch_rebalance.strategy import BatchRebalance
 from packer_cli.plan.strategies.flexsp.strategy import BatchAda, FlexSp, FlexSpAll
 from packer_cli.plan.strategies.hbp import Hbp
 from packer_cli.plan.strategies.hydraulis.strategy import Hydraulis

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -105,6 +106,18 @@ def test_original_packing_takes_rows_as_they_come(lengths, num_micro_batches):
     rows = [sum(own) for step in micro_batches(packed, num_micro_batches, arrivals.lengths.tolist()) for own in step]
     full, rest = divmod(sum(lengths), WINDOW)
     assert rows[: full + bool(rest)] == [WINDOW] * full + [rest] * bool(rest)
+    assert mean_delay(arrivals, packed) == 0
+
+
+@given(lengths=LENGTHS, num_micro_batches=st.integers(1, 3))
+def test_original_packing_keeps_whole_documents_whole(lengths, num_micro_batches):
+    """Rows of consecutive documents; one begins a row only if it would reach over the end of the row before."""
+    arrivals = arrivals_of(lengths, num_micro_batches)
+    packed = as_it_comes(arrivals)
+    assert set(np.diff(packed.row_of, prepend=0)) <= {0, 1}
+    own = [arrivals.lengths[packed.row_of == row].tolist() for row in range(packed.row_of[-1] + 1)]
+    assert all(sum(row) <= WINDOW for row in own)
+    assert all(sum(row) + following[0] > WINDOW for row, following in pairwise(own))
     assert mean_delay(arrivals, packed) == 0
 
 

@@ -35,6 +35,7 @@ class Hydraulis(Strategy):
     needs = frozenset({"a cost model", "tokens of a step"})
     mixes_layouts = True
     finds_layouts = True
+    revision = 1
 
     def packings(self) -> Mapping[str, Any]:
         """None: it packs each pipeline's samples of a step."""

@@ -1,11 +1,4 @@
-"""transformers' `train_sampling_strategy="batch_rebalance"` (`BatchRebalanceSampler`, 5.23), as a row of a comparison.
-
-A step has as many random samples as its tokens over their mean length. Sorted by length, they are cut into batches,
-one for each rank and micro-batch, each padded to its longest sample. The cuts move one sample at a time, from the
-batch of the greatest cost to that of the least, `B L + 0.001 B L^2` for B samples of at most L tokens, and the best
-ones seen stay. Batches of like cost share an iteration. A user chooses the number of micro-batches; here it is the
-least in which every batch fits its row. Price: O(n K) for n samples and K batches a step.
-"""
+"""transformers' `batch_rebalance` as a strategy."""
 
 from __future__ import annotations
 
@@ -38,8 +31,8 @@ class BatchRebalance(OnlyCompared):
         from packer_cli.plan.core.schedule import one_group_each
         from packer_cli.plan.core.segments import padded_lengths
         from packer_cli.plan.strategies.assemble import assemble, pack_sizes
+        from packer_cli.plan.strategies.batch_rebalance.steps import rebalanced_steps
         from packer_cli.plan.strategies.by_group.arrange import padded_plan
-        from packer_cli.plan.strategies.rebalanced_steps import rebalanced_steps
 
         batches, iterations, step = rebalanced_steps(pieces.length, request)
         padded = padded_lengths(batches.offsets, batches.pieces, pieces.length)

@@ -1,4 +1,4 @@
-"""The batches of `batch_rebalance`: kernels; see there."""
+"""The batches of each step, and their iterations."""
 
 from __future__ import annotations
 
