@@ -121,9 +121,9 @@ def packings() -> Iterable[str]:
 
 def strategies() -> Iterable[str]:
     """Values of `--strategy`."""
-    from packer_cli.plan.strategies.registry import PACKED, STRATEGIES
+    from packer_cli.plan.strategies.registry import packed_names
 
-    return (*PACKED, *STRATEGIES.names()[len(STRATEGIES) :])
+    return packed_names()
 
 
 def shapes() -> Iterable[str]:

@@ -165,7 +165,7 @@ def strategy_rows(
     rows, left_out = [], dict[str, list[str]]()
     for name in dict.fromkeys(names):
         if name not in STRATEGIES:
-            raise ConfigError(f"--strategies: {unknown_strategy(name, ALL)}")
+            raise ConfigError(f"--strategies: {unknown_strategy(name, (ALL, *STRATEGIES.names()))}")
         why = _lacks(name, config) if name in may_leave_out else None
         if why is None:
             refused = refusal(name, config)

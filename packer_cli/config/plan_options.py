@@ -31,6 +31,7 @@ from packer_cli.plan.strategies.registry import (
     STRATEGIES,
     find_strategy,
     name_in_record,
+    packed_names,
     unknown_strategy,
 )
 from packer_cli.plugins import Registry
@@ -50,7 +51,7 @@ def _describe() -> str:
 
 def _known(name: str) -> str:
     if name not in STRATEGIES:
-        raise ValueError(unknown_strategy(name))
+        raise ValueError(unknown_strategy(name, packed_names()))
     if STRATEGIES.package(name) is not None:
         require_declared(name, PlanConfig.model_fields)
     return name

@@ -260,7 +260,7 @@ def llama(folder):
     [
         (
             {"strategy": "best"},
-            f"--strategy: unknown strategy 'best'; known: {', '.join(STRATEGIES)}",
+            f"--strategy: unknown strategy 'best'; known: {', '.join(PACKED)}",
         ),
         (
             {"strategy": "naive", "groups": "128k:8,16k:1"},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 
 from packer_cli.errors import ConfigError
 from packer_cli.plan.strategies.balanced import Balanced
@@ -56,7 +56,7 @@ def find_strategy(name: str) -> Strategy:
         ConfigError: there is none.
     """
     if name not in STRATEGIES:
-        raise ConfigError(unknown_strategy(name))
+        raise ConfigError(unknown_strategy(name, packed_names()))
     return STRATEGIES[name]
 
 
@@ -78,8 +78,13 @@ def name_in_record(strategy: str, options: Container[str]) -> str:
     return FlexSpAll.name if strategy == FlexSp.name and "packing" not in options else strategy
 
 
-def unknown_strategy(name: str, *others: str) -> str:
-    """What to say of a name that no strategy has, and neither is one of the others."""
+def packed_names() -> tuple[str, ...]:
+    """What `--strategy` takes: hbpack's own that may be written, and those of other packages."""
+    return (*PACKED, *STRATEGIES.names()[len(STRATEGIES) :])
+
+
+def unknown_strategy(name: str, known: Iterable[str]) -> str:
+    """What to say of a name that no strategy has, where these are known."""
     if name in _HEIRS:
         return f"strategy {name!r} was neither of LongAlign's ways to batch; give {_HEIRS[name]}"
-    return unknown("strategy", name, (*others, *STRATEGIES.names()))
+    return unknown("strategy", name, known)
