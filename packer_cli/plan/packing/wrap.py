@@ -30,13 +30,19 @@ def cut(pieces: Pieces, capacity: int, seed: int, align: int = 1) -> Pieces:
     return cut_in_rows(sample[order], start[order], total[order], capacity, align)
 
 
-def join(pieces: Pieces) -> tuple[Int32Array, Int32Array, Int32Array]:
-    """The stretches that pieces of a sample, one after another, form: (sample, start, tokens), int32[k] each."""
+def join(pieces: Pieces, longest: int | None = None) -> tuple[Int32Array, Int32Array, Int32Array]:
+    """The stretches that pieces of a sample, one after another, form: (sample, start, tokens), int32[k] each.
+
+    Args:
+        longest: none is joined to what stands before a multiple of it, where `--overflow split` cuts samples.
+    """
     if pieces.samples is None:
         return pieces.sample, pieces.start, pieces.length
     end = pieces.start + pieces.length  # Within a sample, so it fits.
     is_first = np.ones(len(pieces), dtype=np.bool_)
     is_first[1:] = (pieces.samples[1:] != pieces.samples[:-1]) | (pieces.start[1:] != end[:-1])
+    if longest is not None:
+        is_first |= pieces.start % longest == 0
     sample, start = pieces.samples[is_first], pieces.start[is_first]
     # A stretch ends with the last piece before the next stretch.
     is_last = np.append(is_first[1:], len(pieces) > 0)

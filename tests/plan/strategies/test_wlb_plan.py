@@ -15,6 +15,7 @@ from packer_cli.config.resolve import resolve
 from packer_cli.errors import ConfigError
 from packer_cli.plan.build import build_plan, check_rest, rest_of_epoch, short_packs
 from packer_cli.plan.core.check import check_pieces, check_plan
+from packer_cli.plan.core.pieces import make_pieces
 from packer_cli.plan.core.segments import row_lengths
 from packer_cli.plan.core.types import FILLER
 from packer_cli.plan.figures import plan_stats
@@ -92,6 +93,20 @@ def test_every_plan_passes_the_checker(lengths, num_replicas, micro_batches, pac
     )
 
 
+@given(
+    lengths=st.lists(st.integers(1, 200), min_size=1, max_size=80),
+    packing=st.sampled_from(PACKERS),
+    align=st.sampled_from([1, 2]),
+    seed=st.integers(0, 2**40),
+)
+def test_the_baseline_packs_what_the_plan_was_given(lengths, packing, align, seed):
+    rules = rules_for(packing=packing, align=align, seed=seed)
+    given = make_pieces(np.array(lengths, dtype=np.int32), None, 64, "split")
+    pieces, _ = rules.strategy.baseline(build_plan(given, rules), rules)
+    for name in ("sample", "start", "length"):
+        assert getattr(pieces, name).tolist() == getattr(given, name).tolist()
+
+
 def pieces_of(plan, pack):
     return plan.packs.pieces[plan.packs.offsets[pack] : plan.packs.offsets[pack + 1]]
 
@@ -132,6 +147,8 @@ def test_work_is_even_and_the_price_of_it_is_reported():
         plan = build_plan(whole(lengths), rules)
         figures[packing] = plan_stats(plan, rules)
     overall = {name: each.overall for name, each in figures.items()}
+    # The same arrivals, so that of the baseline's own packing compares it with itself.
+    assert figures["original"].baseline.imbalance == overall["original"].imbalance
     assert overall["original"].mean_delay == overall["delay:queues=0"].mean_delay == 0
     assert overall["original"].queues == ()
     assert overall["delay"].imbalance < 1.1 < overall["delay:queues=0"].imbalance < overall["original"].imbalance

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from packer_cli.plan.core.segments import align_up, cut_in_rows
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import Int32Array, Int64Array, Pieces
+from packer_cli.plan.packing.wrap import join
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +59,17 @@ def arrive(pieces: Pieces, tokens: int, seed: int, align: int = 1) -> Pieces:
     """
     order = shuffled(len(pieces), rng_state(seed, Stream.ARRIVAL))
     return cut_in_rows(pieces.sample[order], pieces.start[order], pieces.length[order], tokens, align)
+
+
+def before_arrival(pieces: Pieces, window: int) -> Pieces:
+    """The pieces that `arrive` was given, sample by sample. O(m log m).
+
+    Args:
+        window: where samples were cut that are longer.
+    """
+    samples, start, length = join(pieces, window)
+    order = np.lexsort((start, samples))
+    return Pieces(samples=samples[order], start=start[order], length=length[order])
 
 
 def in_batches(

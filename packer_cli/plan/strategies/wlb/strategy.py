@@ -126,17 +126,14 @@ class Wlb(Strategy):
 
     def baseline(self, plan: Plan, request: PlanRequest) -> tuple[Pieces, PlanRequest]:
         """The paper's original packing: the same arrivals as they come."""
-        from packer_cli.plan.core.types import Pieces
-        from packer_cli.plan.packing.wrap import join
+        from packer_cli.plan.strategies.wlb.arrival import before_arrival
         from packer_cli.plan.strategies.wlb.packers import REGISTRY, StepOptions
 
-        # Samples that the plan cut where two batches meet are whole again.
-        samples, start, total = join(plan.pieces)
         own = request.packing_options
         assert isinstance(own, StepOptions)
         options = StepOptions(micro_batches=own.micro_batches, cut=own.cut)
         original = replace(request, algorithm=REGISTRY["original"], packing_options=options, rates=None)
-        return Pieces(samples=samples, start=start, length=total), original
+        return before_arrival(plan.pieces, request.groups[-1].capacity), original
 
     def bytes_a_sample(self, request: PlanRequest) -> int:
         """Measured on samples of 550 tokens."""
