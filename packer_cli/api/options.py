@@ -54,6 +54,10 @@ class PlanOptions(AutoGroupsOptions, total=False):
             "flexsp:all",
             "flexsp",
             "batchada",
+            "fcp",
+            "bytescale",
+            "megatron",
+            "dp-balanced",
             "wlb",
             "fixed-4d",
             "plain-4d",
@@ -64,17 +68,20 @@ class PlanOptions(AutoGroupsOptions, total=False):
     """Whose plan: `balanced`: hbpack's; `hbp`: HBP's, to the letter; `naive`: HBP's baseline, with the longest group
     alone; `longalign-packing`: LongAlign's packing, with the longest group alone; `flexsp:all`: FlexSP's mixed SP
     degrees over the whole data set; `flexsp`: FlexSP's mixed SP degrees, step by step; `batchada`: FlexSP's baseline,
-    one SP degree a step; `wlb`: WLB-LLM's steps of even micro-batches; `fixed-4d`: WLB-LLM's baseline, rows of equal
-    length; `plain-4d`: WLB-LLM's baseline, rows as they come; `hydraulis`: Hydraulis's pipelines of unlike tp, cp, pp.
-    It sets the defaults of other options, such as `packing` and `balance`. The curriculum of `hbp` takes a fifth of
-    the short iterations at most: the paper's 500 steps are a seventh of its run, and would leave a small data set
-    nothing to mix with the long ones. `flexsp`, `batchada` and `flexsp:all` plan at every degree that divides the
-    longest group's, and need `model` and `gpu`, or `profile`; `flexsp` solves its micro-batches by `packing` search,
-    or by milp, the paper's program. `wlb` takes the capacity of the longest group for the context window (by default,
-    the longest sample), packs by `packing` delay, original, greedy or solver, and evens out `cost` 1,24576, or what
-    `model` and `gpu`, or `profile`, predict. `hydraulis` needs `model` and `gpu`, or `profile`, and `global_tokens`;
-    samples are as long as the longest group's capacity at most, and degrees as high as `parallel` and that group's SP
-    degree."""
+    one SP degree a step; `fcp`: FCP's CP degrees, any number, step by step; `bytescale`: ByteScale's hybrid data
+    parallelism; `megatron`: Megatron-LM's dynamic context parallelism; `dp-balanced`: Megatron-LM's packing at one CP
+    degree; `wlb`: WLB-LLM's steps of even micro-batches; `fixed-4d`: WLB-LLM's baseline, rows of equal length;
+    `plain-4d`: WLB-LLM's baseline, rows as they come; `hydraulis`: Hydraulis's pipelines of unlike tp, cp, pp. It sets
+    the defaults of other options, such as `packing` and `balance`. The curriculum of `hbp` takes a fifth of the short
+    iterations at most: the paper's 500 steps are a seventh of its run, and would leave a small data set nothing to mix
+    with the long ones. `flexsp`, `batchada` and `flexsp:all` plan at every degree that divides the longest group's,
+    and need `model` and `gpu`, or `profile`; `flexsp` solves its micro-batches by `packing` search, or by milp, the
+    paper's program. `fcp`, `bytescale` and `megatron` use CP degrees up to that of the longest group; the first two
+    need `model` and `gpu`, or `profile`. `wlb` takes the capacity of the longest group for the context window (by
+    default, the longest sample), packs by `packing` delay, original, greedy or solver, and evens out `cost` 1,24576,
+    or what `model` and `gpu`, or `profile`, predict. `hydraulis` needs `model` and `gpu`, or `profile`, and
+    `global_tokens`; samples are as long as the longest group's capacity at most, and degrees as high as `parallel` and
+    that group's SP degree."""
     align: str | int | None
     """Count each sample at its length rounded up to a multiple of this, for trainers that pad each sample: tokens, or
     N*cp for N times the SP or CP degree of each group above degree 1. TransformerEngine (Megatron, NeMo) needs 2*cp

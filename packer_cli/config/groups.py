@@ -157,12 +157,22 @@ def used_groups(given: Sequence[Group], strategy: Strategy) -> tuple[Group, ...]
     """Those of the given groups that decide what a strategy plans with, as it takes them."""
     with strategy.blamed():
         used = strategy.groups(given)
-        kept = [*given[:-1], next((group for group in used if group.capacity == given[-1].capacity), given[-1])]
+        longest = next((group for group in used if group.capacity == given[-1].capacity), given[-1])
+        kept = [*given[:-1], given[-1] if _is_used(given[-1], [longest]) else longest]
         for group in given[:-1]:
             others = [each for each in kept if each != group]
-            if group not in used and strategy.groups(others) == used:
+            if not _is_used(group, used) and strategy.groups(others) == used:
                 kept = others
     return tuple(kept)
+
+
+def _is_used(group: Group, used: Sequence[Group]) -> bool:
+    """Whether a group is among these, in whatever way its ranks share a row."""
+    return any(
+        replace(group, sp_size=each.sp_size, cp_size=each.cp_size) == each
+        and group.layout.row_ranks == each.layout.row_ranks
+        for each in used
+    )
 
 
 def require_all_used(given: Sequence[Group], strategy: Strategy) -> None:
@@ -177,7 +187,8 @@ def require_all_used(given: Sequence[Group], strategy: Strategy) -> None:
         used = strategy.groups(given)
         has, them = ("has", "it") if len(unused) == 1 else ("have", "them")
         alone = " alone" if len(used) == 1 else ""
+        as_given = {group.capacity: group for group in given}
         raise ValueError(
             f"{', '.join(unused)} {has} no effect on --strategy {strategy.name}, which uses "
-            f"{','.join(map(str, used))}{alone}; leave {them} out"
+            f"{','.join(str(as_given.get(group.capacity, group)) for group in used)}{alone}; leave {them} out"
         )

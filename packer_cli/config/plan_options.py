@@ -140,15 +140,19 @@ class PlanConfig(AutoGroupsConfig):
         return {*other.ignores, *(["packing"] if other.packings() != self.planner.packings() else [])}
 
     def with_strategy(self, name: str) -> PlanConfig:
-        """The options that were given, for another strategy.
+        """The options that were given, for another strategy; without groups whose replicas it cannot run side by side.
 
         Raises:
             ConfigError: they do not fit it.
         """
+        other = find_strategy(name)
         given = {field: getattr(self, field) for field in self.model_fields_set - self.not_for(name)}
-        groups = used_groups(self.groups, find_strategy(name)) if self.groups else AUTO
+        able = self.groups
+        if self.planner.mixes_layouts and not other.mixes_layouts:
+            able = tuple(group for group in able if self.gpus % group.num_gpus == 0) or able
+        groups = used_groups(able, other) if able else AUTO
         config = validate(PlanConfig, {**given, "strategy": name, "groups": groups})
-        return config if self.is_auto else config.with_groups(self.groups)
+        return config if self.is_auto else config.with_groups(able)
 
     @field_validator("groups", mode="before", json_schema_input_type=str | list[str | Group])
     @classmethod

@@ -53,6 +53,9 @@ OWN_VALUES = {
     ("cost", "fixed-4d"): "quadratic",
     ("cost", "plain-4d"): "quadratic",
     ("parallel", "hydraulis"): "tp=1,cp=1,pp=2",
+    ("lockstep", "bytescale"): "all",
+    ("lockstep", "megatron"): "all",
+    ("lockstep", "dp-balanced"): "all",
 }
 SETTINGS = GpuConfig.model_fields.keys() | {"strategy", "groups", "gpus"}
 """What is not tried: what every plan is given."""

@@ -122,6 +122,10 @@ _WITHOUT_LIMIT = (
     "longalign-sorted", "flexsp:all", "wlb", "fixed-4d", "plain-4d", "trl-bfd", "axolotl", "padded",
 )  # fmt: skip
 
+_WITHOUT_STEPS = (
+    "flexsp", "batchada", "fcp", "bytescale", "megatron", "dp-balanced", "hydraulis", "batch-rebalance",
+)  # fmt: skip
+
 
 def test_compare_leaves_out_what_cannot_be_compared(caplog, tmp_path):
     caplog.set_level("INFO", LOGGER.name)
@@ -130,7 +134,7 @@ def test_compare_leaves_out_what_cannot_be_compared(caplog, tmp_path):
     assert [row.name for row in strategy_rows("all", resolve(config))] == kept
     assert caplog.messages == [
         f"left out {', '.join(_WITHOUT_LIMIT)}: does not support --max-samples 8",
-        "left out flexsp, batchada, hydraulis, batch-rebalance: needs --global-tokens",
+        f"left out {', '.join(_WITHOUT_STEPS)}: needs --global-tokens",
     ]
     with pytest.raises(ConfigError) as error:
         strategy_rows("hbp,flexsp:all", resolve(config))
@@ -148,6 +152,11 @@ def test_stats_tell_what_alignment_costs(tmp_path):
     assert "of it to align samples" in aligned
     assert "Document masks" in plain
     assert "Causal masks over whole rows" in causal
+
+
+_WITHOUT_STEPS = (
+    "flexsp", "batchada", "fcp", "bytescale", "megatron", "dp-balanced", "hydraulis", "batch-rebalance",
+)  # fmt: skip
 
 
 def test_compare_leaves_out_a_strategy_that_has_no_plan(tmp_path, caplog):

@@ -20,14 +20,21 @@ from packer_cli.plan.strategies.flexsp.costs import degree_costs
 from packer_cli.plan.strategies.hydraulis import costs
 from packer_cli.plan.strategies.hydraulis.costs import scheme_costs
 from packer_cli.plan.strategies.registry import PACKED, STRATEGIES
+from packer_cli.sizes import format_tokens
 
 UNKNOWN_DEGREE = (
     "SP degree 64 is none of those that the model of the GPUs knows: 1, 2, 4, 8, 16, 32; plan "
     "with one of these, or give a --profile that holds it"
 )
 GIVEN = {"groups": "16k:1,128k:8", "gpus": 8}
-GROUPS = dict.fromkeys(("balanced", "hbp", "flexsp:all", "flexsp", "batchada"), "16k:1,128k:8")
+GROUPS = dict.fromkeys(
+    ("balanced", "hbp", "flexsp:all", "flexsp", "batchada", "fcp", "bytescale", "megatron"), "16k:1,128k:8"
+)
 """Of the strategies that use more than the longest."""
+
+OWN_GROUPS = dict.fromkeys(("flexsp:all", "flexsp", "batchada", "megatron"), "16k:1,32k:2,64k:4,128k:8")
+OWN_GROUPS |= dict.fromkeys(("fcp", "bytescale"), "16k:1,32k:2,48k:3,64k:4,80k:5,96k:6,112k:7,128k:8")
+"""Of those that make more of them."""
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -38,10 +45,8 @@ def test_what_is_not_given_is_the_strategys(name):
     defaults = {key: default_of(field) for key, field in PlanConfig.model_fields.items()} | STRATEGIES[name].defaults
     for key in ("packing", "fill", "balance", "curriculum_steps", "cost", "seed"):
         assert getattr(config, key) == defaults[key]
-    of_flexsp = "16k:1,32k:2,64k:4,128k:8"
-    assert ",".join(map(str, config.groups)) == (
-        of_flexsp if "flexsp" in name or name == "batchada" else given["groups"]
-    )
+    found = ",".join(f"{format_tokens(group.capacity)}:{group.layout.row_ranks}" for group in config.groups)
+    assert found == OWN_GROUPS.get(name, given["groups"])
     assert config.model_fields_set == {"groups", "gpus", "strategy", *needed}
 
 
@@ -193,7 +198,8 @@ def test_hydraulis_records_its_schemes_and_what_was_predicted(tmp_path):
             {"align": 16},
             (
                 "--strategy: strategy hydraulis does not support --align 16; leave that out, or choose one of "
-                "balanced, hbp, naive, longalign-packing, flexsp:all, flexsp, batchada, wlb, "
+                "balanced, hbp, naive, longalign-packing, flexsp:all, flexsp, batchada, fcp, "
+                "bytescale, megatron, dp-balanced, wlb, "
                 "fixed-4d, plain-4d"
             ),
         ),

@@ -43,6 +43,8 @@ class Iterations:
     """int32[k]"""
     step: Int64Array | None = None
     """int64[i], 0 .. s-1, none left out, where the strategy decides the steps; else `StepRules` do."""
+    is_dealt: bool = False
+    """Whether packs stay on their replicas, each of which may have several slots."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +148,8 @@ def schedule_epoch(
 
     new_offsets, slots = select_packs(offsets, as_ids(np.arange(len(iterations.slot_pack))), order)
     slot_pack, slot_group = iterations.slot_pack[slots], iterations.slot_group[slots]
-    _deal_to_ranks(slot_pack, slot_group, new_offsets, num_groups, rng_state(seed, Stream.RANKS, epoch))
+    if not iterations.is_dealt:
+        _deal_to_ranks(slot_pack, slot_group, new_offsets, num_groups, rng_state(seed, Stream.RANKS, epoch))
     return Schedule(
         slot_iteration=np.repeat(np.arange(len(order)), np.diff(new_offsets)),
         slot_pack=slot_pack,

@@ -1,6 +1,6 @@
 """Padded batches, a baseline: a batch takes B rows of its longest sample's length, as in a trainer that does not pack.
 
-Sources: the random batches of HBP (arXiv 2503.07680, table 3), and LongAlign's sorted batches (arXiv 2401.18058).
+Source: the random and sorted batches of HBP (arXiv 2503.07680, table 3).
 Price: O(n), a shuffle or a counting sort, and one pass. Use it to see what packing gains, with `hbpack compare`. Such
 batches are never written: hbpack writes packs, whose samples follow each other without padding.
 """

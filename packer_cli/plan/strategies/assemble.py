@@ -98,7 +98,7 @@ def scheduled(
     """
     num_groups = len(request.groups)
     schedule = schedule_epoch(iterations, sizes.tokens, sizes.work, num_groups, request.steps, request.seed, epoch)
-    if request.lockstep != 1:
+    if request.lockstep != 1 or iterations.is_dealt:
         return schedule
     times = pack_times(group, sizes.aligned, sizes.work, request.evened, costs)
     falling = sizes.work if request.steps.longest_first else None

@@ -7,6 +7,7 @@ from collections.abc import Container, Iterable
 from packer_cli.errors import ConfigError
 from packer_cli.plan.strategies.balanced import Balanced
 from packer_cli.plan.strategies.batch_rebalance.strategy import BatchRebalance
+from packer_cli.plan.strategies.dynamic_cp.strategy import ByteScale, DpBalanced, Fcp, Megatron
 from packer_cli.plan.strategies.flexsp.strategy import BatchAda, FlexSp, FlexSpAll
 from packer_cli.plan.strategies.hbp import Hbp
 from packer_cli.plan.strategies.hydraulis.strategy import Hydraulis
@@ -28,6 +29,10 @@ _OWN = {
         FlexSpAll(),
         FlexSp(),
         BatchAda(),
+        Fcp(),
+        ByteScale(),
+        Megatron(),
+        DpBalanced(),
         Wlb(),
         Fixed4d(),
         Plain4d(),

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from packer_cli.errors import ConfigError
 from packer_cli.plan.core.groups import Group, divisors
-from packer_cli.plan.strategies.protocol import PlanRequest, Prediction, Question, Strategy
+from packer_cli.plan.strategies.protocol import PlanRequest, Prediction, Question
+from packer_cli.plan.strategies.unlike import UnlikeDegrees
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,13 +17,10 @@ if TYPE_CHECKING:
     from packer_cli.plan.core.types import Int64Array, Pieces, Plan, Schedule
 
 
-class MixedDegrees(Strategy):
-    """What the plans of this package have in common: iterations whose replicas have unlike SP degrees."""
+class MixedDegrees(UnlikeDegrees):
+    """What the plans of this package have in common."""
 
-    lacks = frozenset({"max_samples", "mask"})
-    demands = "run replicas of unlike SP degrees side by side in one iteration"
     needs = frozenset({"a cost model"})
-    mixes_layouts = True
 
     def groups(self, given: Sequence[Group]) -> tuple[Group, ...]:
         """Those given, and one for each other SP degree that divides the longest's.
@@ -39,10 +36,6 @@ class MixedDegrees(Strategy):
         groups += [group for group in given if longest.sp_size % group.sp_size and _fits(group, on_a_gpu, longest)]
         return (*sorted(groups, key=lambda group: group.sp_size), longest)
 
-    def check(self, request: PlanRequest) -> None:
-        """Samples move between the groups, so that all have one `align`."""
-        assert len({group.align for group in request.groups}) == 1
-
     def predict(self, question: Question) -> Prediction:
         """The seconds of each group.
 
@@ -56,21 +49,6 @@ class MixedDegrees(Strategy):
         known = (1, longest, *model.cost.send)
         groups = tuple(group for group in question.groups if group.sp_size in known or longest % group.sp_size)
         return replace(found, groups=groups, rates=tuple(stage_rates(group, model) for group in groups))
-
-    def require_gpus(self, groups: Sequence[Group], num_gpus: int) -> None:
-        """The largest replicas fit, and the smallest fill the rest."""
-        largest = max(group.num_gpus for group in groups)
-        if num_gpus < largest:
-            raise ConfigError(
-                f"--gpus {num_gpus}: the largest replicas have {largest} GPUs, and the shards stay as they are; "
-                f"choose {largest} or more, or pack again with other --groups"
-            )
-        lowest = min(group.num_gpus for group in groups)
-        if num_gpus % lowest:
-            raise ConfigError(
-                f"--gpus {num_gpus}: the smallest replicas have {lowest} GPUs, which must divide it, since the shards "
-                f"stay as they are; choose {num_gpus // lowest * lowest}, or pack again with other --groups"
-            )
 
 
 class FlexSp(MixedDegrees):

@@ -1,0 +1,176 @@
+"""Which packs run side by side: rounds, in which replicas of unlike degrees divide the ranks.
+
+ByteScale (arXiv 2502.21231, section 6) sorts the sequences of a step by falling length, and gives the next ones to the
+ranks that are more than delta behind the slowest, so that ranks run different numbers of them. Its ranks change their
+groups one by one. Here, all ranks meet where the groups change: a round ends when no replica that lags can take more.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from packer_cli.plan.core.types import Int64Array
+from packer_cli.plan.strategies.dynamic_cp.degrees import BLOCK
+
+_DELTAS = (0.05, 0.1, 0.2, 0.4, 0.8)
+"""Shares of the slowest replica's seconds by which another one lags; that stays by which a step is fastest. ByteScale
+prints none."""
+_OVER = 1.05
+"""To these seconds, how many a replica may have that takes more."""
+
+
+class Rounds(NamedTuple):
+    """The rounds of p packs; those of a replica are in the order of the packs."""
+
+    round: Int64Array
+    """int64[p], from 0 on, none empty."""
+    first_rank: Int64Array
+    """int64[p]: first rank of the replica, of which all packs in a round have one degree."""
+
+
+def form_rounds(
+    degrees: Int64Array, kinds: Int64Array, seconds: NDArray[np.float64], num_ranks: int, *, is_one: bool
+) -> Rounds:
+    """Rounds of packs, the slowest first. O(p (p + k + ranks)).
+
+    A round begins with the slowest pack that is left, then the slowest one whose degree still fits a block, until the
+    ranks are divided. Of the blocks, the emptiest one takes a replica. Then the replica that is farthest behind gets
+    the slowest pack of its degree that does not take it far beyond the others.
+
+    Args:
+        degrees: int64[k], rising, each at most `num_ranks`.
+        kinds: int64[p], degree of each pack, as an index.
+        seconds: float64[p], of each pack at its degree.
+        is_one: whether a replica runs one pack in a round, as where all GPUs run in lockstep.
+    """
+    order = np.lexsort((-seconds, kinds))
+    begins = np.searchsorted(kinds[order], np.arange(len(degrees) + 1))
+    best, least = None, np.inf
+    for delta in (1.0,) if is_one else _DELTAS:
+        found = Rounds(*np.empty((2, len(kinds)), dtype=np.int64))
+        total = _form(degrees, order, begins, seconds, num_ranks, delta, *found)
+        if total < least:
+            best, least = found, total
+    assert best is not None
+    return best
+
+
+@njit(cache=True)
+def _form(
+    degrees: NDArray[np.int64],
+    order: NDArray[np.int64],
+    begins: NDArray[np.int64],
+    seconds: NDArray[np.float64],
+    num_ranks: int,
+    delta: float,
+    round_of: NDArray[np.int64],
+    first_rank: NDArray[np.int64],
+) -> float:
+    """Write to the last two; returns the seconds of all rounds.
+
+    Args:
+        order: int64[p], packs by degree, then falling seconds.
+        begins: int64[k+1], where each degree begins.
+        delta: 1 where a replica takes no second pack.
+    """
+    at = begins[:-1].copy()
+    is_taken = np.zeros(len(order), dtype=np.bool_)
+    replica_kind, replica_first = np.empty((2, num_ranks), dtype=np.int64)
+    load = np.empty(num_ranks)
+    done = number = 0
+    total = 0.0
+    while done < len(order):
+        free = empty_blocks(num_ranks)
+        num = 0
+        slowest = 0.0
+        while True:
+            kind, first = -1, -1
+            for k in range(len(degrees)):
+                while at[k] < begins[k + 1] and is_taken[at[k]]:
+                    at[k] += 1
+                if at[k] < begins[k + 1] and (kind < 0 or seconds[order[at[k]]] > seconds[order[at[kind]]]):
+                    place = place_in_blocks(free, degrees[k], num_ranks)
+                    if place >= 0:
+                        kind, first = k, place
+            if kind < 0:
+                break
+            occupy(free, first, degrees[kind])
+            pack = order[at[kind]]
+            is_taken[at[kind]] = True
+            round_of[pack], first_rank[pack] = number, first
+            replica_kind[num], replica_first[num], load[num] = kind, first, seconds[pack]
+            slowest = max(slowest, seconds[pack])
+            num += 1
+            done += 1
+        # The last packs of a step, all of one degree, need not wait for another round.
+        last = replica_kind[0]
+        takes_all = delta < 1 and (replica_kind[:num] == last).all()
+        takes_all &= done + (~is_taken[at[last] : begins[last + 1]]).sum() == len(order)
+        while True:
+            lagging, next_one = -1, -1
+            for r in range(num):
+                if lagging >= 0 and load[r] >= load[lagging]:
+                    continue
+                k = replica_kind[r]
+                if not takes_all and load[r] >= slowest * (1 - delta):
+                    continue
+                for each in range(at[k], begins[k + 1]):
+                    if not is_taken[each] and (takes_all or load[r] + seconds[order[each]] <= slowest * _OVER):
+                        lagging, next_one = r, each
+                        break
+            if lagging < 0:
+                break
+            pack = order[next_one]
+            is_taken[next_one] = True
+            round_of[pack], first_rank[pack] = number, replica_first[lagging]
+            load[lagging] += seconds[pack]
+            slowest = max(slowest, load[lagging])
+            done += 1
+        total += slowest
+        number += 1
+    return total
+
+
+@njit(cache=True, no_cpython_wrapper=True)
+def empty_blocks(num_ranks: int) -> NDArray[np.int64]:
+    """Free ranks of each block."""
+    free = np.full(-(-num_ranks // BLOCK), BLOCK)
+    free[-1] -= len(free) * BLOCK - num_ranks
+    return free
+
+
+@njit(cache=True, no_cpython_wrapper=True)
+def place_in_blocks(free: NDArray[np.int64], degree: int, num_ranks: int) -> int:
+    """First rank of a replica: behind others in the emptiest block, or in blocks of its own; -1 without room."""
+    best = -1
+    if degree <= BLOCK:
+        for b in range(len(free)):
+            if free[b] >= degree and (best < 0 or free[b] > free[best]):
+                best = b
+        return -1 if best < 0 else min(best * BLOCK + BLOCK, num_ranks) - free[best]
+    num_blocks, stride = -(-degree // BLOCK), 1
+    while stride < num_blocks:
+        stride *= 2
+    for b in range(0, len(free) - num_blocks + 1, stride):
+        taken = 0
+        for each in range(b, b + num_blocks):
+            taken += min(BLOCK, num_ranks - each * BLOCK) - free[each]
+        if taken == 0 and b * BLOCK + degree <= num_ranks:
+            return b * BLOCK
+    return -1
+
+
+@njit(cache=True, no_cpython_wrapper=True)
+def occupy(free: NDArray[np.int64], first: int, degree: int) -> None:
+    """Take a replica's ranks."""
+    left = degree
+    for b in range(first // BLOCK, len(free)):
+        taken = min(left, free[b])
+        free[b] -= taken
+        left -= taken
+        if left == 0:
+            break

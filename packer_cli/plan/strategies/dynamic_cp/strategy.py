@@ -1,0 +1,155 @@
+"""FCP, ByteScale and Megatron-LM as strategies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from packer_cli.errors import ConfigError
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.strategies.protocol import PlanRequest, Prediction, Question, Strategy
+from packer_cli.plan.strategies.unlike import UnlikeDegrees
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from packer_cli.plan.core.types import Int64Array, Pieces, Plan, Schedule
+
+
+class _BySteps(Strategy):
+    """A step's samples are planned for themselves, with context parallelism."""
+
+    any_degree: ClassVar[bool] = True
+    """Whether degrees may be other than powers of two."""
+    ignores = frozenset({"packing", "fill", "balance", "cost", "step_mix", "curriculum", "curriculum_steps"})
+    lacks = frozenset({"max_samples", "mask"})
+    needs = frozenset({"tokens of a step"})
+    keeps_steps = True
+
+    def packings(self) -> Mapping[str, Any]:
+        """None: it packs each step's samples."""
+        return {}
+
+    def groups(self, given: Sequence[Group]) -> tuple[Group, ...]:
+        """Those of all degrees up to the longest's.
+
+        >>> [f"{group.capacity}:{group.cp_size}" for group in Megatron().groups([Group(capacity=4096, sp_size=4)])]
+        ['1024:1', '2048:2', '4096:4']
+        """
+        from packer_cli.plan.strategies.dynamic_cp.degrees import any_degree, groups_of_degrees, powers_of_two
+
+        highest = given[-1].layout.row_ranks
+        return groups_of_degrees(given, any_degree(highest) if self.any_degree else powers_of_two(highest))
+
+    def predict(self, question: Question) -> Prediction:
+        """The seconds of each group, if they are needed."""
+        from packer_cli.plan.strategies.predict import stage_rates
+
+        found = super().predict(question)
+        if "a cost model" not in self.needs:
+            return found
+        model = question.load(f"--strategy {self.name}")
+        return replace(found, rates=tuple(stage_rates(group, model) for group in question.groups))
+
+    def rest(
+        self, plan: Plan, chosen: Int64Array, is_short: NDArray[np.bool_], request: PlanRequest, epoch: int
+    ) -> Schedule:
+        """The same steps, in rounds formed anew."""
+        from packer_cli.plan.strategies.dynamic_cp.plan import rest_of_steps
+
+        return rest_of_steps(plan, chosen, request, epoch)
+
+    def bytes_a_sample(self, request: PlanRequest) -> int:
+        """Measured on samples of 550 tokens, in steps of 2M of them."""
+        return 130
+
+
+class _DynamicCp(_BySteps, UnlikeDegrees):
+    """Degrees that a step's samples decide."""
+
+    demands = "run replicas of unlike CP degrees side by side, and change them between micro-batches"
+
+    def predict(self, question: Question) -> Prediction:
+        """The seconds of each group, if they are needed.
+
+        Raises:
+            ConfigError: there are pipelines, which would drain between the rounds.
+        """
+        if question.groups[-1].pp_size > 1:
+            raise ConfigError(
+                f"--strategy {self.name} changes CP degrees between micro-batches, and plans no pipelines; leave pp "
+                "out of --parallel"
+            )
+        return super().predict(question)
+
+
+class Fcp(_DynamicCp):
+    """FCP, first called DHP."""
+
+    name = "fcp"
+    summary = "FCP (arXiv 2602.21788): each step's packs at any CP degree, which ranks that are left raise"
+    short = "FCP's CP degrees, any number, step by step"
+    details = (
+        "`fcp`, `bytescale` and `megatron` use CP degrees up to that of the longest group; the first two need --model "
+        "and --gpu, or --profile."
+    )
+    needs = frozenset({"a cost model", "tokens of a step"})
+
+    def plan(self, pieces: Pieces, request: PlanRequest) -> Plan:
+        """See `dynamic_cp.plan`."""
+        from packer_cli.plan.strategies.dynamic_cp.plan import fcp_step, plan_by_steps
+
+        return plan_by_steps(pieces, request, fcp_step)
+
+
+class ByteScale(_DynamicCp):
+    """ByteScale's hybrid data parallelism."""
+
+    name = "bytescale"
+    summary = "ByteScale (arXiv 2502.21231): as many ranks as a sample needs, and more samples for ranks that lag"
+    short = "ByteScale's hybrid data parallelism"
+    defaults = {"lockstep": "1"}
+    needs = frozenset({"a cost model", "tokens of a step"})
+
+    def plan(self, pieces: Pieces, request: PlanRequest) -> Plan:
+        """See `dynamic_cp.plan`."""
+        from packer_cli.plan.strategies.dynamic_cp.plan import bytescale_step, plan_by_steps
+
+        return plan_by_steps(pieces, request, bytescale_step)
+
+
+class Megatron(_DynamicCp):
+    """Megatron-LM's dynamic context parallelism."""
+
+    name = "megatron"
+    summary = "Megatron-LM's dynamic context parallelism (default_dynamic_cp): CP degrees that lower the busiest rank"
+    short = "Megatron-LM's dynamic context parallelism"
+    defaults = {"lockstep": "1"}
+    any_degree = False
+
+    def plan(self, pieces: Pieces, request: PlanRequest) -> Plan:
+        """See `dynamic_cp.plan`."""
+        from packer_cli.plan.strategies.dynamic_cp.plan import megatron_step, plan_by_steps
+
+        return plan_by_steps(pieces, request, megatron_step)
+
+
+class DpBalanced(_BySteps):
+    """Megatron-LM's older scheduler."""
+
+    name = "dp-balanced"
+    summary = "Megatron-LM's dp_balanced: rows at one CP degree, packed in order of arrival"
+    short = "Megatron-LM's packing at one CP degree"
+    defaults = {"lockstep": "1"}
+
+    def groups(self, given: Sequence[Group]) -> tuple[Group, ...]:
+        """The longest alone."""
+        return super().groups(given[-1:])[-1:]
+
+    def plan(self, pieces: Pieces, request: PlanRequest) -> Plan:
+        """See `dynamic_cp.plan`."""
+        from packer_cli.plan.strategies.dynamic_cp.plan import dp_balanced_step, plan_by_steps
+
+        return plan_by_steps(pieces, request, dp_balanced_step)
