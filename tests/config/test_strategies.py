@@ -291,3 +291,12 @@ def test_the_schemes_of_hydraulis_decide_whether_attention_times_are_needed(monk
     options = {"groups": "64k", "gpus": 8, "global_tokens": 2**20, "profile": str(tmp_path / "profile.json")}
     config = resolve(validate(PlanConfig, {**options, "strategy": "hydraulis"})).config
     assert config.attention_pieces == ((1, 256, 1.0),)
+
+
+def test_groups_that_a_strategy_cannot_run_do_not_go_over_to_it():
+    """Three GPUs a replica do not divide eight; nor are they left out where degrees mix."""
+    config = PlanConfig(groups="16k:1,128k:8", gpus=8, strategy="fcp", global_tokens=2**20)
+    assert [group.cp_size for group in config.groups] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert [group.cp_size for group in config.with_strategy("balanced").groups] == [1, 2, 4, 8]
+    assert [group.cp_size for group in config.with_strategy("bytescale").groups] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert [group.cp_size for group in config.with_strategy("dp-balanced").groups] == [8]
