@@ -16,12 +16,12 @@ HIDDEN, HEADS, LAYERS = 32, 4, 4
 class Layer(nn.Module):
     """Attention within the samples of a row, and an FFN."""
 
-    def __init__(self) -> None:
+    def __init__(self, hidden: int) -> None:
         super().__init__()
-        self.norms = nn.ModuleList(nn.RMSNorm(HIDDEN) for _ in range(2))
-        self.qkv = nn.Linear(HIDDEN, 3 * HIDDEN, bias=False)
-        self.output = nn.Linear(HIDDEN, HIDDEN, bias=False)
-        self.ffn = nn.Sequential(nn.Linear(HIDDEN, 4 * HIDDEN), nn.GELU(), nn.Linear(4 * HIDDEN, HIDDEN))
+        self.norms = nn.ModuleList(nn.RMSNorm(hidden) for _ in range(2))
+        self.qkv = nn.Linear(hidden, 3 * hidden, bias=False)
+        self.output = nn.Linear(hidden, hidden, bias=False)
+        self.ffn = nn.Sequential(nn.Linear(hidden, 4 * hidden), nn.GELU(), nn.Linear(4 * hidden, hidden))
 
     def forward(self, x: torch.Tensor, borders: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:
         """[t, hidden] -> [t, hidden]; `group` shares the row, which `borders` divides into samples."""
@@ -33,13 +33,14 @@ class Layer(nn.Module):
 class Decoder(nn.Module):
     """A decoder that runs whole, or one stage of a pipeline at a time."""
 
-    def __init__(self, vocab_size: int, longest: int) -> None:
+    def __init__(self, vocab_size: int, longest: int, hidden: int = HIDDEN) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(vocab_size, HIDDEN)
-        self.positions = nn.Embedding(longest, HIDDEN)
-        self.layers = nn.ModuleDict({str(i): Layer() for i in range(LAYERS)})
-        self.norm = nn.RMSNorm(HIDDEN)
-        self.head = nn.Linear(HIDDEN, vocab_size, bias=False)
+        self.hidden = hidden
+        self.tokens = nn.Embedding(vocab_size, hidden)
+        self.positions = nn.Embedding(longest, hidden)
+        self.layers = nn.ModuleDict({str(i): Layer(hidden) for i in range(LAYERS)})
+        self.norm = nn.RMSNorm(hidden)
+        self.head = nn.Linear(hidden, vocab_size, bias=False)
 
     def keep_stage(self, stage: int, num_stages: int) -> None:
         """Drop the weights of all other stages."""
@@ -91,7 +92,7 @@ def run_pipeline(
         nonlocal total
         x = None
         if stage > 0:
-            x = weight.new_empty(batch["input_ids"].shape[1], HIDDEN)
+            x = weight.new_empty(batch["input_ids"].shape[1], model.hidden)
             dist.recv(x, previous)
             x.requires_grad_()
         out = model(x, batch, stage, num_stages, group)

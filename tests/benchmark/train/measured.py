@@ -23,7 +23,8 @@ from packer_cli.measure.run import with_fits
 
 Floats = NDArray[np.float64]
 
-
+TARGET = 0.05
+"""Greatest error of a prediction."""
 NEAR_SLOWEST = 0.75
 """A rank whose median is below this part of the greatest one of its iteration does not run again."""
 MOST_RUNS = 6
@@ -111,3 +112,14 @@ def timed_again(profile: Profile, processes: Sequence[Floats]) -> Profile:
         row if row.seconds is None else row.model_copy(update={"seconds": next(seconds)}) for row in profile.iterations
     ]
     return with_fits(profile.model_copy(update={"iterations": tuple(rows)}), lambda note: None)
+
+
+def with_bandwidth(profile: Profile, moved: float, processes: Sequence[Floats]) -> Profile:
+    """The profile with the bandwidth at which CP ranks exchange keys and values, as a user would measure it.
+
+    Args:
+        moved: bytes that a rank sends in an exchange.
+        processes: of each process the seconds of exchanges, float64 [r, 1]. One takes the mean of their medians.
+    """
+    seconds = float(np.mean([np.median(runs) for runs in processes]))
+    return profile.model_copy(update={"assumed": {**profile.assumed, "bandwidth": moved / seconds}})

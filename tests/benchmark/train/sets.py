@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -31,15 +31,24 @@ PADDED = "padded"
 
 OPTIONS: dict[str, Sequence[str]] = {
     "naive": (),
-    PADDED: ("--packing", "padded", "--balance", "none"),
+    PADDED: (),
+    "longalign-packing": (),
+    "longalign-sorted": (),
     "hbp": (),
     "balanced": ("--cost", "profile"),
+    "flexsp": (),
+    "batchada": (),
     "flexsp:all": (),
+    "plain-4d": (),
+    "fixed-4d": (),
     "wlb": (),
+    "wlb cp=2": (),
     "hydraulis": ("--parallel", "tp=1,cp=1,pp=1"),
 }
-"""The plans to compare, with their options beside `--strategy`."""
-NEED_PROFILE = {"balanced", "flexsp:all", "wlb", "hydraulis"}
+"""The plans to compare, with their options beside `--strategy`: a strategy's, or its with `--parallel`."""
+NEED_PROFILE = {"balanced", "flexsp", "batchada", "flexsp:all", "wlb", "hydraulis"}
+NEED_TOKENS = {"flexsp", "batchada", "hydraulis"}
+"""Those that plan batches of a number of tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,26 +78,34 @@ def write_samples(lengths: Int32Array, path: Path, seed: int) -> None:
 
 def make_set(name: str, samples: Path, lengths: Int32Array, groups: str, num_gpus: int, profile: Path) -> PlannedSet:
     """Plan the samples, and pack them beside their file."""
-    if name == PADDED:
-        config = PlanConfig(groups=groups, gpus=num_gpus, packing="padded", balance="none")
+    strategy, _, parallel = name.partition(" ")
+    given = [parse_group(group) for group in groups.split(",")]
+    if not STRATEGIES[strategy].is_packed:
+        config = PlanConfig(groups=groups, gpus=num_gpus, **STRATEGIES[strategy].defaults)
         config = config.model_copy(update={"groups": config.groups[-1:]})
         return PlannedSet(name=name, plan=plan_samples(Samples(lengths=lengths), resolve(config)), folder=None)
-    folder = samples.parent / name
-    options = ["--strategy", name, *OPTIONS[name]]
-    if name in NEED_PROFILE:
-        options += ["--profile", str(profile)]
-    if name == "hydraulis":  # Two full rows of the longest group on each of its replicas.
-        longest = parse_group(groups.split(",")[-1])
-        options += ["--global-tokens", str(2 * longest.capacity * longest.num_dp_ranks(num_gpus))]
-    used = STRATEGIES[name].groups([parse_group(group) for group in groups.split(",")])
-    groups = ",".join(map(str, used))
+    folder = samples.parent / name.replace(" ", "-")
+    options: list[object] = ["--strategy", strategy, *OPTIONS[name]]
+    if parallel:  # In place of SP.
+        given = [replace(group, sp_size=1) for group in given]
+        options += ["--parallel", parallel]
+    if strategy in NEED_PROFILE:
+        options += ["--profile", profile]
+    if strategy in NEED_TOKENS:  # A full row of the longest group on each of its replicas.
+        options += ["--global-tokens", given[-1].full_row * given[-1].num_dp_ranks(num_gpus)]
+    used = ",".join(map(str, STRATEGIES[strategy].groups(given)))
+    pack(samples, folder, used, num_gpus, options)
+    return PlannedSet(name=name, plan=read_plan(folder / PLAN_NAME)[0], folder=folder)
+
+
+def pack(samples: Path, folder: Path, groups: str, num_gpus: int, options: Sequence[object]) -> None:
+    """Pack the samples, as a user would."""
     done = run(hbpack, "pack", samples, "--tokenizer", TOKENIZER, "--groups", groups, "--gpus", num_gpus, *options,
                "--output", folder)  # fmt: skip
     if done.code:
         raise BenchmarkError(done.stderr)
-    return PlannedSet(name=name, plan=read_plan(folder / PLAN_NAME)[0], folder=folder)
 
 
 def known_strategies() -> list[str]:
-    """Those that this version of hbpack has, and the padded batches."""
-    return [name for name in OPTIONS if name == PADDED or name in STRATEGIES]
+    """The plans of strategies that this version of hbpack has."""
+    return [name for name in OPTIONS if name.partition(" ")[0] in STRATEGIES]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812
 
@@ -24,49 +25,62 @@ from packer_cli.loader.formats.base import is_list_of_batches
 from packer_cli.loader.parallel import SPGroups, init_sp_groups
 from packer_cli.loader.passes import IGNORE_INDEX
 from packer_cli.measure.device import Device
-from packer_cli.measure.kernels import RowAttention, choose_kernel
+from packer_cli.measure.kernels import choose_kernel
 from packer_cli.measure.subject import Subject
+from tests.benchmark.train.attention import TrainedAttention, exchange
 from tests.benchmark.train.padded import PaddedDataset
 
 WARM_UP = 2
 """Iterations of each set's first replica that are run before, and not timed."""
 PROFILE = "profile"
 """The name of the profile's rows among the sets."""
+LINKS = "links"
+"""The name of what CP ranks exchange."""
 
 
 def main(path: Path) -> None:
-    """Run the job, and write seconds of each set and of the profile's rows, NaN where nothing ran here.
+    """Run the job, and write seconds of sets, of the profile's rows and of exchanges, NaN where nothing ran here.
 
-    Those of a set are float64 [runs, iterations, ranks], those of the rows float64 [runs, rows].
+    Those of a set are float64 [runs, iterations, ranks], those of the rows float64 [runs, rows], those of exchanges
+    of keys and values float64 [runs, 1].
     """
     job = json.loads(path.read_bytes())
     device = Device(job["device"])
     dist.init_process_group("nccl" if device.is_gpu else "gloo")
     process, num_processes = dist.get_rank(), dist.get_world_size()
-    groups = init_sp_groups({Layout(sp=degree): range(0, num_processes, degree) for degree in job["degrees"]})
+    groups = init_sp_groups({layout: [0] for layout in (Layout(sp=num_processes), Layout(cp=num_processes))})
     config = Path(job["model"])
     _, kernel = choose_kernel("auto", device.device)
-    subject = Subject(config, read_shape(config), "plain", RowAttention(kernel), device.device, chunked_logits=True,
+    attention = TrainedAttention(kernel)
+    subject = Subject(config, read_shape(config), "plain", attention, device.device, chunked_logits=True,
                       shard=False)  # fmt: skip
+    pair = torch.zeros(job["exchanged_bytes"] // num_processes, dtype=torch.uint8, device=device.device).view(
+        torch.float32
+    )
     ranks = range(process, job["num_gpus"], num_processes)
     sets = {name: {rank: _open(entry, rank, job) for rank in ranks} for name, entry in job["sets"].items()}
     turns, rows = job["turns"], job["rows"]
-    runs = {name: _runs(turns[name]) for name in sets} | {PROFILE: [job["runs_of_rows"]] * len(rows)}
+    runs = {name: _runs(turns[name]) for name in sets}
+    runs |= {PROFILE: [job["runs_of_rows"]] * len(rows), LINKS: [job["runs_of_links"]]}
     seconds = {name: np.full((max(runs[name]), len(runs[name]), job["num_gpus"]), np.nan) for name in sets}
-    seconds[PROFILE] = np.full((job["runs_of_rows"], len(rows)), np.nan)
+    seconds |= {name: np.full((max(runs[name]), len(runs[name])), np.nan) for name in (PROFILE, LINKS)}
 
     with device.one_thread():
         for of_ranks in sets.values():
             first = of_ranks[process]
             for i in range(min(WARM_UP, len(first))):
-                _run(first[i], subject, groups, device)
+                _run(first[i], subject, attention, groups, device)
         for name, i, run in _in_turn(runs):
+            if name == LINKS:
+                seconds[name][run, i] = device.seconds_together(lambda: exchange(pair))
+                continue
             if name == PROFILE:
+                attention.sharding = None
                 seconds[name][run, i] = _run_row(rows[i], subject, groups, device)
                 continue
             for rank in turns[name][i]["ranks"]:
                 if rank in ranks:
-                    seconds[name][run, i, rank] = _run(sets[name][rank][i], subject, groups, device)
+                    seconds[name][run, i, rank] = _run(sets[name][rank][i], subject, attention, groups, device)
             subject.model.zero_grad(set_to_none=False)
     np.savez(f"{job['output']}-{process}.npz", **seconds)
     dist.destroy_process_group()
@@ -75,7 +89,7 @@ def main(path: Path) -> None:
 def _open(entry: Mapping[str, Any], rank: int, job: Mapping[str, Any]) -> Any:
     if "rows" in entry:
         return PaddedDataset(entry["rows"][rank], job["vocabulary_size"])
-    return PackedDataset(entry["folder"], rank, job["num_gpus"], lockstep=entry["lockstep"], sp_sharding="contiguous")
+    return PackedDataset(entry["folder"], rank, job["num_gpus"], lockstep=entry["lockstep"])
 
 
 def _runs(turns: Sequence[Mapping[str, Any]]) -> list[int]:
@@ -100,7 +114,7 @@ def _run_row(row: Mapping[str, int], subject: Subject, groups: SPGroups, device:
     return device.seconds_together(lambda: subject.run(*arguments))
 
 
-def _run(item: Any, subject: Subject, groups: SPGroups, device: Device) -> float:
+def _run(item: Any, subject: Subject, attention: TrainedAttention, groups: SPGroups, device: Device) -> float:
     """Seconds of a rank's micro-batches of one iteration."""
     batches: Sequence[Any] = item if is_list_of_batches(item) else [item]
     total = 0.0
@@ -114,6 +128,7 @@ def _run(item: Any, subject: Subject, groups: SPGroups, device: Device) -> float
         row = [x[0].to(device.device) for x in (batch["input_ids"], batch["position_ids"], labels)]
         samples = tuple(stop - start for start, stop in itertools.pairwise(borders))
         layers = batch["checkpoint_layers"]
+        attention.sharding = batch["sp_sharding"] if batch["cp_size"] > 1 else None
         if group is not None:
             dist.barrier(group)
         total += device.seconds(lambda a=(*row, samples, layers, group): subject.run_row(*a))
