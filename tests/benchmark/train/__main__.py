@@ -147,8 +147,8 @@ def measure_pipelines(given: argparse.Namespace, work: Path, *, is_gpu: bool) ->
     torchrun(STAGES, "tests.benchmark.train.pipeline_worker", path)
     results = pipeline_results(jobs, output)
     return (
-        f"Pipelines of {STAGES} stages, by wall clock: a decoder of 4 layers of {SIZE['hidden']}, rows of up to {ROW} "
-        f"tokens; {given.pipeline_rounds} rounds.\n\n{pipelines_table(results)}\n\n{pipelines_verdict(results)}"
+        f"\nPipelines of {STAGES} stages, by wall clock: a decoder of 4 layers of {SIZE['hidden']}, rows of up to "
+        f"{ROW} tokens; {given.pipeline_rounds} rounds.\n\n{pipelines_table(results)}\n\n{pipelines_verdict(results)}\n"
     )
 
 
@@ -167,7 +167,7 @@ def compare(given: argparse.Namespace, work: Path) -> str:
         "model": str(config), "device": device.device.type, "num_gpus": given.gpus,
         "vocabulary_size": SMALL["vocab_size"],
     }  # fmt: skip
-    pipelines = measure_pipelines(given, work, is_gpu=device.is_gpu)
+    pipelines = "" if given.processes < STAGES else measure_pipelines(given, work, is_gpu=device.is_gpu)
     profile = measure_profile(given, config, work)
     file = work / "profile.json"
     sets = {name: make_set(name, samples, lengths, groups, given.gpus, file) for name in given.strategies.split(",")}
@@ -191,9 +191,9 @@ def compare(given: argparse.Namespace, work: Path) -> str:
         seconds = time.monotonic() - start
         print(f"round {len(rounds)} is done after {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     profile = timed_again(profile, _of_processes(profiled, PROFILE))
-    # An all-gather, and an all-reduce of twice as much.
-    moved = 3 * exchanged * (given.processes - 1) / given.processes
-    profile = with_bandwidth(profile, moved, _of_processes(profiled, LINKS))
+    if given.processes > 1:  # An all-gather, and an all-reduce of twice as much.
+        moved = 3 * exchanged * (given.processes - 1) / given.processes
+        profile = with_bandwidth(profile, moved, _of_processes(profiled, LINKS))
     (given.output / "profile.json").write_text(profile.model_dump_json(indent=2) + "\n")
     model = measured_model(profile)
     assert profile.cost is not None
@@ -204,7 +204,7 @@ def compare(given: argparse.Namespace, work: Path) -> str:
         f"{llama} on {given.processes} x {device.name}, {machine()}: {len(lengths):,} samples of up to {longest:,} "
         f"tokens, {lengths.sum():,} in all, planned for {given.gpus} GPUs in the groups {groups}; {len(rounds)} "
         f"rounds, {time.monotonic() - began:.0f} s.\n\n"
-        f"{results_table(results)}\n\n{verdict(results, profile.cost.mean_error)}\n\n{pipelines}\n"
+        f"{results_table(results)}\n\n{verdict(results, profile.cost.mean_error)}\n{pipelines}"
     )
 
 
