@@ -81,7 +81,7 @@ class PlanOptions(AutoGroupsOptions, total=False):
     default, the longest sample), packs by `packing` delay, original, greedy or solver, and evens out `cost` 1,24576,
     or what `model` and `gpu`, or `profile`, predict. `hydraulis` needs `model` and `gpu`, or `profile`, and
     `global_tokens`; samples are as long as the longest group's capacity at most, and degrees as high as `parallel` and
-    that group's SP degree."""
+    that group's SP degree. It plans by `packing` search, or by published, the paper's layouts and stage 1."""
     align: str | int | None
     """Count each sample at its length rounded up to a multiple of this, for trainers that pad each sample: tokens, or
     N*cp for N times the SP or CP degree of each group above degree 1. TransformerEngine (Megatron, NeMo) needs 2*cp

@@ -290,6 +290,11 @@ class PlannedConfig(PlanConfig):
         """JSON values of all that decides a plan; what groups were chosen with does not."""
         left_out = {*AutoGroupsConfig.model_fields, *self.planner.ignores, "align"}
         left_out |= set() if self.packages else {"packages"}
+        left_out |= {
+            name
+            for name in self.planner.unrecorded
+            if getattr(self, name) == default_of(PlanConfig.model_fields[name], self.strategy)
+        }
         return {**self.model_dump(mode="json", exclude=left_out), "groups": [group.values for group in self.groups]}
 
     def as_given(self, **others: Any) -> PlanConfig:

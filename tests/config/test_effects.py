@@ -47,6 +47,7 @@ OPTIONS = {
 OWN_VALUES = {
     ("packing", "wlb"): "greedy",
     ("packing", "flexsp"): "search:trials=1",
+    ("packing", "hydraulis"): "published",
     ("packing", "fixed-4d"): "greedy:batches=2",
     ("packing", "plain-4d"): "original:cut=row",
     ("cost", "wlb"): "quadratic",

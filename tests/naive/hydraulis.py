@@ -6,6 +6,8 @@ from __future__ import annotations
 import itertools
 import math
 
+from tests.naive.random import SplitMix64
+
 
 class Costs:
     """Twin of `SchemeCosts`."""
@@ -71,7 +73,19 @@ def range_seconds(kind, costs, number, tokens, work, longest):
     )
 
 
-def fastest_layout(sums, longest, costs, num_gpus):
+def our_cost(kind, costs, r, number, tokens, work, longest):
+    """Of r pipelines, `range_seconds` of a share."""
+    return range_seconds(kind, costs, number / r, tokens / r, work / r, longest)
+
+
+def printed_cost(kind, costs, r, number, tokens, work, longest):
+    """Of r pipelines, a share of the time of one that runs each sample alone (Hydraulis's paper)."""
+    quadratic, linear, constant = costs.rates[kind]
+    whole = quadratic * work + linear * tokens + constant * number
+    return (whole + (costs.pp[kind] - 1) * costs.seconds(kind, [longest])) / r
+
+
+def fastest_layout(sums, longest, costs, num_gpus, cost):
     """The least time of the slowest range, over all ranges of lengths and pipelines for each."""
     cells = len(longest) - 1
     best = math.inf
@@ -84,7 +98,7 @@ def fastest_layout(sums, longest, costs, num_gpus):
             [
                 (
                     r * costs.gpus[kind],
-                    range_seconds(kind, costs, *((row[b] - row[a]) / r for row in sums), longest[b]),
+                    cost(kind, costs, r, *(row[b] - row[a] for row in sums), longest[b]),
                 )
                 for kind in range(len(costs.gpus))
                 if longest[b] <= costs.capacity[kind]
@@ -96,3 +110,39 @@ def fastest_layout(sums, longest, costs, num_gpus):
             if sum(gpus for gpus, _ in chosen) <= num_gpus:
                 best = min(best, max((seconds for _, seconds in chosen), default=0.0))
     return best
+
+
+def printed_stage_1(falling, kinds, costs, restarts, state):
+    """Twin of `published.deal_as_printed`: (pipeline of each sample, greatest load).
+
+    Args:
+        kinds: by falling capacity.
+    """
+
+    def load(kind, own):
+        quadratic, linear, _ = costs.rates[kind]
+        total = quadratic * sum(s * s for s in own) + linear * sum(own)
+        longest = max(own, default=0)
+        return total + (costs.pp[kind] - 1) * (quadratic * longest + linear) * longest
+
+    holders = [[p for p, kind in enumerate(kinds) if costs.capacity[kind] >= s] for s in falling]
+    if not all(holders):
+        return None, math.inf
+    alone = [i for i, own in enumerate(holders) if own == [0]]
+    others = [i for i, own in enumerate(holders) if own != [0]]
+    random, best, least = SplitMix64(state), None, math.inf
+    for _ in range(restarts):
+        random.shuffle(others)
+        dealt = dict.fromkeys(alone, 0)
+        pipelines = [[falling[i] for i in alone], *([] for _ in kinds[1:])]
+        for i in others:
+            slowest = max(map(load, kinds, pipelines))
+            after = {p: max(slowest, load(kinds[p], [*pipelines[p], falling[i]])) for p in holders[i]}
+            equal = [p for p in holders[i] if after[p] == min(after.values())]
+            empty = [p for p in equal if not pipelines[p]]
+            dealt[i] = empty[-1] if empty else equal[0]
+            pipelines[dealt[i]].append(falling[i])
+        slowest = max(map(load, kinds, pipelines))
+        if slowest < least:
+            best, least = [dealt[i] for i in range(len(falling))], slowest
+    return best, least

@@ -191,6 +191,9 @@ class Strategy(ABC):
     """Plan options whose default is another here."""
     ignores: ClassVar[frozenset[str]] = frozenset()
     """Plan options without effect on it, which it refuses."""
+    unrecorded: ClassVar[frozenset[str]] = frozenset()
+    """Plan options that are recorded only where they are not at their default: sets that were packed before the
+    strategy had them are then the same as new ones."""
     lacks: ClassVar[frozenset[str]] = frozenset()
     """Plan options that others support and it does not, so that it refuses values other than the default."""
     demands: ClassVar[str] = ""

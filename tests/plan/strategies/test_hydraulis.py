@@ -10,14 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer_cli.errors import ConfigError
+from packer_cli.plan.strategies.hydraulis.candidates import LengthTable, find_layouts, length_table
 from packer_cli.plan.strategies.hydraulis.data_set import make_batches, plan_data_set
-from packer_cli.plan.strategies.hydraulis.layouts import (
-    LengthTable,
-    choose_layouts,
-    find_layouts,
-    kinds_of,
-    length_table,
-)
+from packer_cli.plan.strategies.hydraulis.layouts import choose_layouts, kinds_of
+from packer_cli.plan.strategies.hydraulis.packers import PACKERS
 from packer_cli.plan.strategies.hydraulis.programs import solve_pipeline, solve_step
 from packer_cli.plan.strategies.hydraulis.step import StepPlan, plan_pipeline, plan_step
 from tests.naive import hydraulis as naive
@@ -151,26 +147,27 @@ def test_a_node_limit_is_no_matter_of_the_clock():
     assert first.step.seconds <= plan_pipeline(lengths, costs, 12).seconds * (1 + 1e-9)
 
 
+@pytest.mark.parametrize(("as_printed", "cost"), [(False, naive.our_cost), (True, naive.printed_cost)])
 @given(costs=any_costs(), data=st.data(), num_gpus=st.integers(1, 8))
 @settings(max_examples=60)
-def test_the_dynamic_program_equals_brute_force(costs, data, num_gpus):
+def test_the_dynamic_program_equals_brute_force(as_printed, cost, costs, data, num_gpus):
     lengths = np.array(data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=8)))
     table = length_table(lengths, data.draw(st.integers(1, 400)), unit_tokens=10)
     _, twin = both(costs)
     of_rows = [[round(x, 12) for x in row] for row in table.sums.tolist()]
-    best = naive.fastest_layout(of_rows, table.longest.tolist(), twin, num_gpus)
+    best = naive.fastest_layout(of_rows, table.longest.tolist(), twin, num_gpus, cost)
     if best == np.inf:
         with pytest.raises(ValueError, match="holds the longest sample"):
-            find_layouts(table, costs, num_gpus)
+            find_layouts(table, costs, num_gpus, as_printed=as_printed)
         return
-    found = find_layouts(table, costs, num_gpus)
+    found = find_layouts(table, costs, num_gpus, as_printed=as_printed)
     assert found.seconds[0] == pytest.approx(best)
     assert (found.counts @ costs.gpus <= num_gpus).all()
     # Each candidate is the best for the samples up to its own longest.
     for longest, seconds in zip(found.longest.tolist(), found.seconds.tolist(), strict=True):
         cells = table.longest.tolist().index(longest)
         part = [row[: cells + 1] for row in of_rows], table.longest[: cells + 1].tolist()
-        assert seconds == pytest.approx(naive.fastest_layout(*part, twin, num_gpus))
+        assert seconds == pytest.approx(naive.fastest_layout(*part, twin, num_gpus, cost))
 
 
 def test_coarse_steps_of_gpus_and_lengths_give_layouts_that_fit():
@@ -250,13 +247,15 @@ def test_a_data_set_is_planned_whole_and_faster_than_on_any_one_layout():
     assert np.array_equal(found.layouts.counts, again.layouts.counts)
 
 
+@pytest.mark.parametrize("packer", PACKERS.values(), ids=list(PACKERS))
 @given(data=st.data(), costs=any_costs(), seed=st.integers(0, 2))
 @settings(max_examples=30)
-def test_any_data_set_is_planned_whole(data, costs, seed):
+def test_any_data_set_is_planned_whole(packer, data, costs, seed):
     num_gpus = int(np.lcm.reduce(costs.gpus)) * data.draw(st.integers(1, 2))
     longest = int(costs.capacity.max())
     lengths = np.array(data.draw(st.lists(st.integers(1, longest), min_size=1, max_size=25)), dtype=np.int32)
-    found = plan_data_set(lengths, costs, num_gpus, data.draw(st.integers(1, 200)), seed=seed, restarts=3)
+    tokens = data.draw(st.integers(1, 200))
+    found = plan_data_set(lengths, costs, num_gpus, tokens, seed=seed, packer=packer, restarts=3)
     assert sorted(found.order.tolist()) == list(range(len(lengths)))
     assert (found.layouts.counts @ costs.gpus == num_gpus).all()
     for j, (begin, end) in enumerate(itertools.pairwise(found.offsets)):

@@ -21,16 +21,10 @@ from packer_cli.plan.core.schedule import round_up_rows
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import FILLER, Int32Array, Int64Array, Packs, Pieces, Plan, Schedule, as_ids
 from packer_cli.plan.strategies.hydraulis.costs import Float64Array, SchemeCosts, scheme_costs
-from packer_cli.plan.strategies.hydraulis.layouts import (
-    MOST_LAYOUTS,
-    ChosenLayouts,
-    choose_layouts,
-    kinds_of,
-    length_table,
-    sampled_steps,
-)
+from packer_cli.plan.strategies.hydraulis.layouts import ChosenLayouts, kinds_of, sampled_steps
+from packer_cli.plan.strategies.hydraulis.packers import SEARCH, StepPacker
 from packer_cli.plan.strategies.hydraulis.stage1 import RESTARTS
-from packer_cli.plan.strategies.hydraulis.step import StepPlan, least_step_seconds, plan_pipeline, plan_sorted
+from packer_cli.plan.strategies.hydraulis.step import StepPlan, least_step_seconds, plan_pipeline
 from packer_cli.plan.strategies.protocol import PlanRequest
 
 _ENOUGH = 1.001
@@ -67,7 +61,7 @@ def plan_data_set(
     batch_tokens: int,
     *,
     seed: int = 0,
-    most_layouts: int = MOST_LAYOUTS,
+    packer: StepPacker = SEARCH,
     restarts: int = RESTARTS,
 ) -> PlannedSteps:
     """Plan all samples (int32[n], tokens).
@@ -80,14 +74,14 @@ def plan_data_set(
     """
     order, offsets = make_batches(lengths, batch_tokens, seed)
     falling = lengths[order].astype(np.int64)
-    layouts = layouts_of(falling, offsets, costs, num_gpus, batch_tokens, most_layouts)
+    layouts = layouts_of(falling, offsets, costs, num_gpus, batch_tokens, packer)
     kinds = [kinds_of(counts, costs) for counts in layouts.counts]
     pipeline_of, slot_of = np.empty((2, len(order)), dtype=np.int64)
     layout_of, seconds = np.empty(len(offsets) - 1, dtype=np.int64), np.empty(len(offsets) - 1)
     for j in range(len(offsets) - 1):
         part = slice(int(offsets[j]), int(offsets[j + 1]))
         state = rng_state(seed, Stream.BALANCE, j)
-        layout_of[j], planned = _plan_step(falling[part], kinds, costs, restarts, state)
+        layout_of[j], planned = _plan_step(falling[part], kinds, costs, packer, restarts, state)
         pipeline_of[part], slot_of[part], seconds[j] = planned.pipeline_of, planned.slot_of, planned.seconds
     return PlannedSteps(layouts, order, offsets, layout_of, pipeline_of, slot_of, seconds)
 
@@ -98,7 +92,7 @@ def layouts_of(
     costs: SchemeCosts,
     num_gpus: int,
     batch_tokens: int,
-    most: int = MOST_LAYOUTS,
+    packer: StepPacker = SEARCH,
 ) -> ChosenLayouts:
     """The layouts that steps with these samples choose from (int64[n], falling within each step).
 
@@ -106,28 +100,34 @@ def layouts_of(
         ConfigError: no layout uses all GPUs and holds the longest sample.
     """
     steps = [falling[offsets[j] : offsets[j + 1]] for j in sampled_steps(offsets).tolist()]
-    return choose_layouts(steps, length_table(falling, batch_tokens), costs, num_gpus, most=most)
+    return packer.find(steps, falling, batch_tokens, costs, num_gpus)
 
 
 def _plan_step(
-    lengths: Int64Array, layouts: Sequence[Int64Array], costs: SchemeCosts, restarts: int, state: NDArray[np.uint64]
+    lengths: Int64Array,
+    layouts: Sequence[Int64Array],
+    costs: SchemeCosts,
+    packer: StepPacker,
+    restarts: int,
+    state: NDArray[np.uint64],
 ) -> tuple[int, StepPlan]:
     """The fastest of the layouts for the samples (int64[n], falling), and the plan of the step on it.
 
     Args:
         layouts: the schemes of each layout's pipelines, by falling capacity.
+        state: of the shuffles, the same for every layout.
     """
     bounds = [float(_least_seconds(lengths, kinds, costs.gpus, *costs.arrays)) for kinds in layouts]
-    chosen, best = -1, None
+    chosen, best, few = -1, None, min(restarts, packer.restarts)
     for c in sorted(range(len(layouts)), key=lambda c: bounds[c]):
         if best is not None and bounds[c] >= best.seconds:
             break
-        found = plan_sorted(lengths, layouts[c], costs, 0, state, bounds[c])
+        found = packer.pack(lengths, layouts[c], costs, few, state.copy(), bounds[c])
         if best is None or found.seconds < best.seconds:
             chosen, best = c, found
     assert best is not None
-    if restarts and best.seconds > best.bound * _ENOUGH:
-        found = plan_sorted(lengths, layouts[chosen], costs, restarts, state, bounds[chosen])
+    if restarts > few and best.seconds > best.bound * _ENOUGH:
+        found = packer.pack(lengths, layouts[chosen], costs, restarts, state, bounds[chosen])
         if found.seconds < best.seconds:
             best = found
     return chosen, _solve_slowest(lengths, layouts[chosen], costs, best)
@@ -207,7 +207,14 @@ def plan_pipelines(pieces: Pieces, request: PlanRequest) -> Plan:
     """
     costs = scheme_costs(request)
     assert request.steps.global_tokens is not None
-    found = plan_data_set(pieces.length, costs, request.num_gpus, request.steps.global_tokens, seed=request.seed)
+    found = plan_data_set(
+        pieces.length,
+        costs,
+        request.num_gpus,
+        request.steps.global_tokens,
+        seed=request.seed,
+        packer=request.algorithm,
+    )
     layouts = [_on_gpus(kinds_of(counts, costs), request.groups) for counts in found.layouts.counts]
     used = sorted({kind for c in set(found.layout_of.tolist()) for kind in kinds_of(found.layouts.counts[c], costs)})
     plan = _assembled(pieces, found, layouts, np.array(used), costs, request)

@@ -27,7 +27,7 @@ class Imbalances(NamedTuple):
     of the plan's that holds their sample."""
     sampling_between: float | None
     """Between iterations: time if all steps used the one best layout over the time if each has its best; measured on a
-    few steps. None if no layout holds every sample."""
+    few steps, with the stages of `--packing search`. None if no layout holds every sample."""
     packing_within: float
     """Within a pipeline: v max_j t_j / sum_j t_j over its v micro-batches, mean over pipelines."""
     packing_between: float
@@ -100,9 +100,17 @@ def choose_step_layouts(lengths: Int32Array, request: PlanRequest) -> LayoutChoi
     costs, global_tokens = scheme_costs(request), request.steps.global_tokens
     assert global_tokens is not None
     order, offsets = make_batches(lengths, global_tokens, request.seed)
-    found = layouts_of(lengths[order].astype(np.int64), offsets, costs, request.num_gpus, global_tokens)
+    falling, packer = lengths[order].astype(np.int64), request.algorithm
+    found = layouts_of(falling, offsets, costs, request.num_gpus, global_tokens, packer)
+    steps = [falling[offsets[j] : offsets[j + 1]] for j in sampled_steps(offsets).tolist()]
+    tried = np.array(
+        [
+            [layout_seconds(step, counts, costs, packer.restarts, packer.pack) for step in steps]
+            for counts in found.counts
+        ]
+    )
     used = np.flatnonzero(found.counts.sum(axis=0)).tolist()
-    fastest = np.bincount(found.seconds.argmin(axis=0), minlength=len(found.counts)) / found.seconds.shape[1]
+    fastest = np.bincount(tried.argmin(axis=0), minlength=len(found.counts)) / len(steps)
     names = {kind: pipeline_name(request.groups[kind]) for kind in used}
     return LayoutChoice(
         schemes=tuple(
@@ -124,13 +132,11 @@ def choose_step_layouts(lengths: Int32Array, request: PlanRequest) -> LayoutChoi
                 fastest=float(share),
                 step_seconds=_digits(float(seconds.mean())) if np.isfinite(seconds).all() else None,
             )
-            for counts, longest, share, seconds in zip(
-                found.counts, found.longest, fastest, found.seconds, strict=True
-            )
+            for counts, longest, share, seconds in zip(found.counts, found.longest, fastest, tried, strict=True)
         ),
-        step_seconds=_digits(float(found.seconds.min(axis=0).mean())),
+        step_seconds=_digits(float(tried.min(axis=0).mean())),
         num_steps=len(offsets) - 1,
-        num_tried=found.seconds.shape[1],
+        num_tried=len(steps),
         num_gpus=request.num_gpus,
         global_tokens=global_tokens,
     )

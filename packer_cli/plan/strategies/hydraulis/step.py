@@ -10,6 +10,7 @@ Price: 0.05 to 2 ms a pipeline, bounded by counts and not by a clock, so that eq
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -92,6 +93,10 @@ def plan_sorted(
     return StepPlan(pipeline_of, slot_of, times, float(seconds), bound)
 
 
+PlanStep = Callable[[Int64Array, Int64Array, SchemeCosts, int, NDArray[np.uint64], float], StepPlan]
+"""Both stages for falling lengths, as `plan_sorted`."""
+
+
 def _bound(lengths: Int64Array, kinds: Int64Array, costs: SchemeCosts) -> float:
     return float(least_step_seconds(np.asarray(lengths, dtype=np.int64), np.asarray(kinds), *costs.arrays))
 
@@ -127,6 +132,20 @@ def plan_falling(
     """The kernel, for falling lengths, and pipelines by falling capacity: fills the last three, returns seconds."""
     if deal_to_pipelines(lengths, kinds, rates, capacity, restarts, state, pipeline_of) == np.inf:
         return np.inf
+    return divide_all(lengths, kinds, rates, capacity, pipeline_of, slot_of, pipeline_seconds)
+
+
+@njit(cache=True)
+def divide_all(
+    lengths: NDArray[np.int64],
+    kinds: NDArray[np.int64],
+    rates: NDArray[np.float64],
+    capacity: NDArray[np.int64],
+    pipeline_of: NDArray[np.int64],
+    slot_of: NDArray[np.int64],
+    pipeline_seconds: NDArray[np.float64],
+) -> float:
+    """Stage 2 of each pipeline of `pipeline_of`, for falling lengths: fills the last two, returns seconds."""
     num = len(lengths)
     members = np.empty(num, dtype=np.int64)
     own, slots = np.empty(num, dtype=np.int64), np.empty(num, dtype=np.int64)

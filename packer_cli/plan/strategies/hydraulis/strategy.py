@@ -26,20 +26,24 @@ class Hydraulis(Strategy):
     short = "Hydraulis's pipelines of unlike tp, cp, pp"
     details = (
         "`hydraulis` needs --model and --gpu, or --profile, and --global-tokens; samples are as long as the longest "
-        "group's capacity at most, and degrees as high as --parallel and that group's SP degree."
+        "group's capacity at most, and degrees as high as --parallel and that group's SP degree. It plans by "
+        "--packing search, or by published, the paper's layouts and stage 1."
     )
-    defaults = {"lockstep": "1"}
-    ignores = frozenset({"packing", "fill", "balance", "lockstep", "step_mix", "curriculum", "curriculum_steps"})
+    defaults = {"packing": "search", "lockstep": "1"}
+    ignores = frozenset({"fill", "balance", "lockstep", "step_mix", "curriculum", "curriculum_steps"})
     lacks = frozenset({"max_samples", "mask", "align"})
     demands = "run pipelines of unlike tp, cp and pp side by side, and change them between steps"
     needs = frozenset({"a cost model", "tokens of a step"})
+    unrecorded = frozenset({"packing"})
     mixes_layouts = True
     finds_layouts = True
     revision = 1
 
     def packings(self) -> Mapping[str, Any]:
-        """None: it packs each pipeline's samples of a step."""
-        return {}
+        """Planners of a step of its own."""
+        from packer_cli.plan.strategies.hydraulis.packers import PACKERS
+
+        return PACKERS
 
     def groups(self, given: Sequence[Group]) -> tuple[Group, ...]:
         """The longest alone, whose capacity and SP degree limit the layouts."""
