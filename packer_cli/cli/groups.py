@@ -20,8 +20,8 @@ from packer_cli.panels import Panel
 from packer_cli.plan.strategies.registry import DEFAULT
 from packer_cli.sizes import counted
 
-_OF_PLAN = {"strategy", "gpus", "overflow", "global_tokens", "seed"}
-_OF_LAYOUTS = ("strategy", "global_tokens")
+_OF_PLAN = {"strategy", "gpus", "packing", "overflow", "global_tokens", "seed"}
+_OF_LAYOUTS = ("strategy", "packing", "global_tokens")
 """Options of which only layouts make use."""
 _OF_CHOICE = set(AutoGroupsConfig.model_fields) - {"group_algorithm"}
 
@@ -60,8 +60,8 @@ def command(as_json: bool, workers: int | None, **values: Any) -> None:
     Times and memory are predicted from the model's shape and the GPU's data sheet (--model, --gpu), or from what
     `hbpack profile` measured (--profile). `hbpack pack --groups auto` with the same options packs with these groups.
 
-    With --strategy hydraulis and --global-tokens, find the layouts of pipelines that its steps choose from. For other
-    strategies, leave out --strategy.
+    With --strategy hydraulis and --global-tokens, find the layouts of pipelines that its steps choose from, by search
+    or, with --packing published, as the paper does. For other strategies, leave out both.
     """
     config = validate(PlanConfig, {**values, "groups": AUTO})
     corpus = corpus_of(values["inputs"], values)
@@ -82,9 +82,10 @@ def command(as_json: bool, workers: int | None, **values: Any) -> None:
         print_layouts(layouts)
         longest = max(layout.longest for layout in layouts.layouts)
         gpu = GpuConfig(**{name: getattr(config, name) for name in GpuConfig.model_fields})
+        is_usual = config.packing == default_of(PlanConfig.model_fields["packing"], config.strategy)
         options = (
-            f"--strategy {config.strategy} --groups {longest} --global-tokens {config.global_tokens} "
-            f"{shown_command(*shown_options(gpu))}"
+            f"--strategy {config.strategy} {'' if is_usual else f'--packing {config.packing} '}--groups {longest} "
+            f"--global-tokens {config.global_tokens} {shown_command(*shown_options(gpu))}"
         )
         say_next(
             f"Steps choose from {counted(len(layouts.layouts), 'layout')}", _plan_command(values, options, config.gpus)
@@ -95,8 +96,12 @@ def command(as_json: bool, workers: int | None, **values: Any) -> None:
             f"--strategy {config.strategy} has no effect on hbpack groups, which finds the same groups for all "
             "strategies but hydraulis; leave it out"
         )
-    if config.global_tokens is not None and is_typed("global_tokens"):
-        raise ConfigError("--global-tokens has no effect on hbpack groups without --strategy hydraulis; leave it out")
+    for option in _OF_LAYOUTS[1:]:
+        if is_typed(option):
+            raise ConfigError(
+                f"--{option.replace('_', '-')} has no effect on hbpack groups without --strategy hydraulis; leave it "
+                "out"
+            )
     config = config.model_copy(update={name: default_of(PlanConfig.model_fields[name]) for name in _OF_LAYOUTS})
     from packer_cli.cli.tables.groups import candidates, print_choice
     from packer_cli.stages.groups import run_groups
