@@ -148,7 +148,8 @@ def measure_pipelines(given: argparse.Namespace, work: Path, *, is_gpu: bool) ->
     results = pipeline_results(jobs, output)
     return (
         f"\nPipelines of {STAGES} stages, by wall clock: a decoder of 4 layers of {SIZE['hidden']}, rows of up to "
-        f"{ROW} tokens; {given.pipeline_rounds} rounds.\n\n{pipelines_table(results)}\n\n{pipelines_verdict(results)}\n"
+        f"{ROW} tokens; {given.pipeline_rounds} rounds.\n\n"
+        f"{pipelines_table(results)}\n\n{pipelines_verdict(results)}\n"
     )
 
 
