@@ -50,6 +50,22 @@ def test_a_set_is_packed_checked_and_predicted(hbpack, pack, chats, planned, tmp
     )
 
 
+def test_a_set_is_packed_as_published(hbpack, pack, chats, planned, tmp_path):
+    done, out = pack(chats, "--groups", "2k", *planned, *STEPS, "--packing", "published"), tmp_path / "out"
+    assert done.code == 0, done.stderr
+    assert hbpack("verify", out).code == 0
+    assert hbpack("stats", out).code == 0
+    model = ("--model", planned[3], "--gpu", "h100")
+    assert hbpack("report", out, *model, "--output", tmp_path / "report.html").code == 0
+    assert "packing published" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    again = hbpack("rebalance", out, "--gpus", 16)
+    assert again.code == 2
+    assert "which rebalance cannot change; pack again with --gpus 16" in again.stderr
+    other = pack(chats, "--groups", "2k", *planned, *STEPS, "--packing", "bfd", output=tmp_path / "other")
+    assert other.code == 2
+    assert other.stderr == "error: --packing: unknown packing algorithm 'bfd'; known: search, published\n"
+
+
 def test_equal_options_give_equal_bytes(pack, chats, planned, tmp_path):
     plans = []
     for name in ("one", "other"):
@@ -72,6 +88,22 @@ def test_groups_shows_the_pipelines_and_the_layouts(hbpack, lengths, planned):
     assert sum(layout["fastest"] for layout in found["layouts"]) == pytest.approx(1)
     assert found["layouts"][0]["longest"] >= np.load(lengths).max()
     assert found["layouts"][0]["step_seconds"] >= found["step_seconds"]
+
+
+def test_groups_shows_the_published_layouts(hbpack, lengths, planned):
+    done = hbpack("groups", lengths, *planned, *STEPS, "--packing", "published")
+    assert done.code == 0, done.stderr
+    assert " --strategy hydraulis --packing published --groups " in done.stderr + done.stdout
+    asked = (*planned, *STEPS, "--json")
+    ours, theirs = (
+        json.loads(hbpack("groups", lengths, *asked, "--packing", packing).stdout)
+        for packing in ("search", "published")
+    )
+    assert theirs["step_seconds"] >= ours["step_seconds"]
+    assert theirs["layouts"][0]["longest"] >= np.load(lengths).max()
+    # The steps of the plan are these.
+    options = (*planned, *STEPS, "--groups", theirs["layouts"][0]["longest"], "--packing", "published")
+    assert hbpack("stats", lengths, *options).code == 0
 
 
 def test_a_number_of_gpus_that_no_layout_divides(hbpack, lengths, planned):
@@ -108,6 +140,11 @@ def test_groups_takes_no_other_strategy(hbpack, lengths, planned):
     assert done.code == 2
     assert done.stderr == (
         "error: --global-tokens has no effect on hbpack groups without --strategy hydraulis; leave it out\n"
+    )
+    done = hbpack("groups", lengths, *planned[2:], "--packing", "published")
+    assert done.code == 2
+    assert done.stderr == (
+        "error: --packing has no effect on hbpack groups without --strategy hydraulis; leave it out\n"
     )
 
 

@@ -175,6 +175,11 @@ def test_hydraulis_records_its_schemes_and_what_was_predicted(tmp_path):
     assert len(known.groups) == len(known.group_costs) > 1
     again = PlannedConfig(**known.decisions())
     assert again.lockstep == "1"
+    # Sets that were packed before hydraulis had packings have the same record.
+    assert "packing" not in known.decisions()
+    assert again.packing == "search"
+    published = PlannedConfig(**known.model_copy(update={"packing": "published"}).decisions())
+    assert resolve(published).request.algorithm.name == "published"
     rules = resolve(again).request
     assert rules.lockstep == 1
     costs = scheme_costs(rules)

@@ -59,10 +59,11 @@ def pipelines_of(plan, schedule, iteration):
     epochs=st.integers(1, 3),
     tokens=st.sampled_from([1, 300, 2000]),
     seed=st.integers(0, 2**40),
+    packing=st.sampled_from(["search", "published"]),
 )
-@settings(max_examples=40)
-def test_every_plan_passes_the_checker(lengths, num_gpus, epochs, tokens, seed):
-    rules = rules_for(num_gpus, epochs=epochs, global_tokens=tokens, seed=seed)
+@settings(max_examples=60)
+def test_every_plan_passes_the_checker(lengths, num_gpus, epochs, tokens, seed, packing):
+    rules = rules_for(num_gpus, epochs=epochs, global_tokens=tokens, seed=seed, packing=packing)
     plan = build_plan(whole(lengths), rules)
     check_plan(plan)
     assert sorted(plan.packs.pieces.tolist()) == list(range(len(lengths)))

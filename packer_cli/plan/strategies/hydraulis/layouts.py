@@ -1,8 +1,8 @@
 """Which layouts the steps may use: the dynamic program's candidates, tried on a sample of the real steps.
 
 Each layout costs a trainer process groups and a switch of its parameters, so only those stay that pay. The paper's
-candidates are made for mean steps. Here the data set is known, so layouts are timed on real steps, and neighbors of
-the best ones (some pipelines exchanged for others on as many GPUs) may join them. Price: 1 to 10 s, bounded by counts.
+candidates follow from the lengths alone. Here the steps are known, so layouts are timed on some of them, and neighbors
+of the best ones (some pipelines exchanged for others on as many GPUs) may join. Price: 1 to 10 s, bounded by counts.
 """
 
 from __future__ import annotations

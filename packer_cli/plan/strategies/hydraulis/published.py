@@ -6,23 +6,23 @@ What is the paper's:
   (`candidates.printed_seconds`), for every greatest length, after one layout of a single scheme. None is timed, and no
   neighbor is added.
 - Stage 1 weighs a pipeline by `sum of costs + (pp - 1) largest cost`, without the constants of its micro-batches. In
-  each of 50 shuffled orders it deals first the samples that only the largest pipeline holds, then each other one to
-  the pipeline after which the slowest of all so far is fastest; of equal ones to the last empty pipeline, else to the
-  first, which holds most. The order whose slowest pipeline is fastest stays.
+  each of 50 shuffled orders it first deals the samples that only the largest pipeline holds. Each other sample goes to
+  the pipeline after which the slowest of all is fastest; of equal ones to the last empty pipeline, else to the first,
+  which holds most. The order whose slowest pipeline is fastest stays.
 - A step takes the candidate on which stage 2 leaves its slowest pipeline fastest.
 
 What is ours, since the printed rules do not say or would stop:
 
-- An earlier version of the code crashes on a single pipeline. Here, that takes all samples.
-- The code gives a layout up, as infeasible, once its best order leaves a pipeline empty. Here, that is a load of 0.
+- An earlier version of the code crashes on a single pipeline. Here, that pipeline takes all samples.
+- The code rejects a layout once its best order leaves a pipeline empty. Here, that is a load of 0.
 - GPUs that a traced layout leaves idle get more pipelines, and a layout on which some stay idle is left out.
-- The single scheme is that of the optimizer's states in the paper. Here it is the one that is fastest by the printed
-  cost, of those that hold the longest sample.
-- Candidates are at most `MOST_PROCESS_GROUPS`, evenly among the greatest lengths: each may add a process group to
-  every GPU, and the checker allows so many.
-- Stage 2 is `step.divide`, for the reasons given there.
+- The single scheme is that of the optimizer's states in the paper, which the user chooses. Here it is the one that is
+  fastest by the printed cost, of those that hold the longest sample.
+- At most `MOST_PROCESS_GROUPS` candidates stay, spread evenly over the greatest lengths: each may add a process group
+  to every GPU, and the checker allows no more.
+- Stage 2 is `step.divide`, which says what differs.
 
-Price: a step costs O(orders n p) for each candidate that its bound does not rule out; 0.5 ms for 200 samples on 16
+Price: a step costs O(orders n p) for each candidate that its bound does not rule out; 0.7 ms for 200 samples on 16
 pipelines. The paper tries all candidates, with the same answer.
 """
 

@@ -1,8 +1,8 @@
 """Stage 1 of Hydraulis (arXiv 2412.07894): which samples of a step run on which pipeline.
 
-The published rule deals samples in 50 shuffled orders, each to the pipeline after which the slowest of all is fastest.
-It weighs a pipeline by `sum of costs + (pp - 1) largest cost`, breaks ties towards the largest pipelines, where it
-heaps short samples, and has no answer for a single pipeline or where one stays empty. Here:
+The published rule (see `published`) deals samples in 50 shuffled orders, each to the pipeline after which the slowest
+of all is fastest. It weighs a pipeline by `sum of costs + (pp - 1) largest cost`, breaks ties towards the largest
+pipelines, where it heaps short samples, and has no answer where a pipeline stays empty. Here:
 
 1. Loads are `least_pipeline_seconds`, which knows the constants and what stage 2 can reach.
 2. Starts: longest first to the pipeline that finishes first; first-fit at the least target time, large pipelines first

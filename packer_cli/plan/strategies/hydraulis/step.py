@@ -1,8 +1,9 @@
 """One optimizer step on given pipelines: stage 1, then stage 2 of Hydraulis (arXiv 2412.07894).
 
 For stage 2, the micro-batches of one pipeline, the paper solves an integer program for each of up to 20 numbers of
-micro-batches. Here numbers are tried from the most promising on, by longest-first dealing and exchanges, and a bound
-says how far the answer can be from the best one: usually a few tenths of a percent, so that the program
+micro-batches v, and takes the one with the least `(pp - 1 + v) max t_j`. Here it is the least
+`sum t_j + (pp - 1) max t_j`. Numbers are tried from the most promising on, by longest-first dealing and exchanges, and
+a bound says how far the answer can be from the best one: usually a few tenths of a percent, so that the program
 (`programs.solve_pipeline`) is left to tests and to pipelines of few samples.
 
 Price: 0.05 to 2 ms a pipeline, bounded by counts and not by a clock, so that equal inputs give equal plans.
