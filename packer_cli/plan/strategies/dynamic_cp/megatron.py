@@ -174,20 +174,25 @@ def packs_of_one_degree(lengths: Int64Array, capacity: int, num_replicas: int) -
     [0, 0, 1, 3, 2]
     """
     pack_of = np.empty(len(lengths), dtype=np.int64)
+    _next_fit(lengths, capacity, num_replicas, pack_of)
+    return pack_of
+
+
+@njit(cache=True)
+def _next_fit(lengths: NDArray[np.int64], capacity: int, num_replicas: int, pack_of: NDArray[np.int64]) -> None:
+    first = np.empty(len(lengths) + 1, dtype=np.int64)
     num, left = 0, 0
-    for i, length in enumerate(lengths.tolist()):
-        if length > left:
+    for i in range(len(lengths)):
+        if lengths[i] > left:
+            first[num] = i
             num, left = num + 1, capacity
         pack_of[i] = num - 1
-        left -= length
-    first = np.searchsorted(pack_of, np.arange(num))
-    stop = np.append(first[1:], len(lengths))
-    pack = num - 1
+        left -= lengths[i]
+    first[num] = len(lengths)
+    pack, last = num - 1, len(lengths) - 1
     while num % num_replicas and pack >= 0:
-        if stop[pack] - first[pack] > 1:
-            stop[pack] -= 1
-            pack_of[stop[pack]] = num
-            num += 1
+        if last > first[pack]:
+            pack_of[last] = num
+            num, last = num + 1, last - 1
         else:
-            pack -= 1
-    return pack_of
+            pack, last = pack - 1, first[pack] - 1
