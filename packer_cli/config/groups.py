@@ -175,6 +175,11 @@ def _is_used(group: Group, used: Sequence[Group]) -> bool:
     )
 
 
+def _with_degree(group: Group) -> str:
+    """As --groups names it, whatever shares its rows."""
+    return str(replace(group, sp_size=group.layout.row_ranks, cp_size=1))
+
+
 def require_all_used(given: Sequence[Group], strategy: Strategy) -> None:
     """Raise ValueError for groups that the strategy does not use, or uses otherwise than they say."""
     kept = used_groups(given, strategy)
@@ -187,8 +192,7 @@ def require_all_used(given: Sequence[Group], strategy: Strategy) -> None:
         used = strategy.groups(given)
         has, them = ("has", "it") if len(unused) == 1 else ("have", "them")
         alone = " alone" if len(used) == 1 else ""
-        as_given = {group.capacity: group for group in given}
         raise ValueError(
             f"{', '.join(unused)} {has} no effect on --strategy {strategy.name}, which uses "
-            f"{','.join(str(as_given.get(group.capacity, group)) for group in used)}{alone}; leave {them} out"
+            f"{','.join(_with_degree(group) for group in used)}{alone}; leave {them} out"
         )

@@ -139,6 +139,17 @@ def test_a_rank_is_in_few_replicas(num_ranks):
         kinds = random.integers(0, len(degrees), random.integers(1, 40))
         found = form_rounds(degrees, kinds, random.random(len(kinds)), num_ranks, is_one=True)
         replicas |= set(zip(degrees[kinds].tolist(), found.first_rank.tolist(), strict=True))
+    counted(replicas, num_ranks)
+    degrees, capacity = degrees_of(min(num_ranks, 200), any_number=False)
+    replicas = set()
+    for _ in range(200):
+        lengths = falling(random.integers(1, 1 + capacity[random.integers(len(capacity))], 40), capacity[-1])
+        _, kinds, found = dynamic_rounds(lengths, degrees, capacity, num_ranks)
+        replicas |= set(zip(degrees[kinds].tolist(), found.first_rank.tolist(), strict=True))
+    counted(replicas, num_ranks)
+
+
+def counted(replicas, num_ranks):
     held = np.zeros(num_ranks, dtype=np.int64)
     for degree, first in replicas:
         held[first : first + degree] += 1

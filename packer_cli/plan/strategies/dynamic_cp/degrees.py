@@ -2,7 +2,8 @@
 
 Every GPU may belong to a limited number of process groups. So degrees up to `BLOCK` are any integers, and their
 replicas stay inside blocks of as many ranks: a rank is then in at most 19 of them. Higher degrees are powers of two,
-and the highest one. Where tensor parallelism divides the model, a *rank* is the GPUs that hold it once.
+and the highest one; Megatron-LM's are all so. Where tensor parallelism divides the model, a *rank* is the GPUs that
+hold it once.
 """
 
 from __future__ import annotations

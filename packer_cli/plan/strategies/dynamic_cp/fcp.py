@@ -19,8 +19,10 @@ from packer_cli.plan.core.types import Int64Array
 from packer_cli.plan.strategies.dynamic_cp.degrees import BLOCK
 from packer_cli.plan.strategies.dynamic_cp.rounds import Rounds, empty_blocks, occupy, place_in_blocks
 
-_EIGHTHS = 8
-"""Of the ranks: how many of them the packs of a round may need, as numbers to try. The others raise degrees."""
+_CUTS = 8
+"""Numbers of packs to try for a round: those that need all ranks, 7/8 of them, ...; the other ranks raise degrees."""
+_TRIED = 2**20
+"""Packs of a step times ranks times cuts, at most: else fewer cuts are tried."""
 
 
 def cut_rounds(
@@ -53,31 +55,36 @@ def _cut(
 ) -> None:
     """Write to the last three: the consecutive parts of `order` (int64[p]) whose slowest packs take least together."""
     num = len(order)
+    cuts = min(_CUTS, max(1, _TRIED // max(1, num * num_ranks)))
     least = np.full(num + 1, np.inf)
-    least[num] = 0.0
-    end_of = np.zeros(num, dtype=np.int64)
-    for begin in range(num - 1, -1, -1):
-        last = -1
-        for eighths in range(_EIGHTHS, 0, -1):
+    least[0] = 0.0
+    begin_of = np.zeros(num + 1, dtype=np.int64)
+    for begin in range(num):
+        last = num + 1
+        for cut in range(cuts, 0, -1):
+            if (
+                least[begin] == np.inf or last <= begin + 1
+            ):  # No round begins here, or there are no fewer packs to try.
+                break
             end, needed = begin, 0
-            while end < num and (
-                end == begin or (needed + degrees[kinds[order[end]]]) * _EIGHTHS <= num_ranks * eighths
-            ):
+            while end < num and (end == begin or (needed + degrees[kinds[order[end]]]) * cuts <= num_ranks * cut):
                 needed += degrees[kinds[order[end]]]
                 end += 1
             if end == last:
                 continue
-            last = end
-            own = order[begin:end]
-            slowest, num_placed = _run(own, kinds, seconds, degrees, num_ranks, grown, first_rank)
-            if slowest + least[begin + num_placed] < least[begin]:
-                least[begin], end_of[begin] = slowest + least[begin + num_placed], begin + num_placed
-    begin = number = 0
-    while begin < num:
-        own = order[begin : end_of[begin]]
+            slowest, num_placed = _run(order[begin:end], kinds, seconds, degrees, num_ranks, grown, first_rank)
+            last, end = end, begin + num_placed
+            if least[begin] + slowest < least[end]:
+                least[end], begin_of[end] = least[begin] + slowest, begin
+    end, number = num, 0
+    while end > 0:
+        begin = begin_of[end]
+        own = order[begin:end]
         _run(own, kinds, seconds, degrees, num_ranks, grown, first_rank)
         round_of[own] = number
-        begin, number = end_of[begin], number + 1
+        end, number = begin, number + 1
+    for pack in order:  # The slowest round comes first.
+        round_of[pack] = number - 1 - round_of[pack]
 
 
 @njit(cache=True, no_cpython_wrapper=True)
@@ -101,17 +108,18 @@ def _run(
         occupy(free, place, degrees[kinds[pack]])
         first_rank[pack], grown[pack] = place, kinds[pack]
         num += 1
-    members = np.empty(num, dtype=np.int64)
+    in_block, count = np.empty((len(free), BLOCK), dtype=np.int64), np.zeros(len(free), dtype=np.int64)
+    for pack in packs[:num]:
+        if degrees[kinds[pack]] <= BLOCK:
+            block = first_rank[pack] // BLOCK
+            in_block[block, count[block]] = pack
+            count[block] += 1
     for block in range(len(free)):
-        count = 0
-        for pack in packs[:num]:
-            if first_rank[pack] // BLOCK == block and degrees[kinds[pack]] <= BLOCK:
-                members[count] = pack
-                count += 1
-        if count:
+        if count[block]:
+            members = in_block[block, : count[block]]
             start = first_rank[members[0]]  # Behind the ranks of a larger replica, if there is one.
-            _allot(members[:count], kinds, seconds, degrees, min((block + 1) * BLOCK, num_ranks) - start, grown)
-            for pack in members[:count]:
+            _allot(members, kinds, seconds, degrees, min((block + 1) * BLOCK, num_ranks) - start, grown)
+            for pack in members:
                 first_rank[pack] = start
                 start += degrees[grown[pack]]
     for pack in packs[:num]:
