@@ -1,6 +1,6 @@
-"""transformers' Trainer, with hbpack's steps in place of its own batches and gradient accumulation. ::
+"""transformers' Trainer on a packed set. ::
 
-    hbpack pack chats.jsonl --tokenizer TOKENIZER --groups 16k:1 --gpus 2 --output OUT
+    hbpack pack chats.jsonl --tokenizer TOKENIZER --groups 16k:1,128k:2 --gpus 2 --output OUT
     torchrun --nproc-per-node 2 transformers_trainer.py OUT --model MODEL --max-steps 1000 --output runs/hf
 
 Add `--resume` to continue from the newest checkpoint. Without `--model` it trains a tiny Llama, on CPU as well.
@@ -8,29 +8,14 @@ Add `--resume` to continue from the newest checkpoint. Without `--model` it trai
 
 import argparse
 import json
-import time
-from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
 from transformers import AutoModelForCausalLM, LlamaConfig, Trainer, TrainerCallback, TrainingArguments
 from transformers.utils import is_flash_attn_2_available
 
-from packer_cli.loader import PackedDataset
-from packer_cli.loader.checkpointing import LayerCheckpointing
-from packer_cli.loader.losses import batch_losses, stable_loss
-from packer_cli.loader.separation import check_separation
-
-# Models tell the samples of a row apart by these keys; seq_idx is for linear-attention and Mamba layers.
-MODEL_KEYS = (
-    *("input_ids", "position_ids", "seq_idx"),
-    *("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"),
-)
-
-STATE_FILE = "hbpack_state.json"
+from packer_cli.loader.adapters.transformers import packed
 
 
 def make_model(path: str | None, vocab_size: int) -> Any:
@@ -38,106 +23,24 @@ def make_model(path: str | None, vocab_size: int) -> Any:
     attention = "flash_attention_2" if torch.cuda.is_available() and is_flash_attn_2_available() else "sdpa"
     if path is not None:
         return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation=attention)
+    torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=vocab_size, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4
     )
     return AutoModelForCausalLM.from_config(config, attn_implementation=attention)
 
 
-class Steps(IterableDataset):
-    """One item is one optimizer step: the batches of its iterations, and the state of the data after it.
+class Print(TrainerCallback):
+    """Prints each step."""
 
-    The Trainer accumulates a fixed number of batches, but steps have different numbers. So its batches are whole
-    steps, with an accumulation of 1, and everything that it counts in steps (max_steps, logging, saving) is right.
-    """
-
-    def __init__(self, dataset: PackedDataset) -> None:
-        self.dataset = dataset
-        self.state = dataset.state_dict()  # the next pass begins here, after the last trained step
-
-    def __iter__(self) -> Iterator[tuple[list[Any], dict[str, Any]]]:
-        self.dataset.load_state_dict(self.state)
-        while True:
-            batches = []
-            for batch in self.dataset:
-                batches.append(batch)
-                if self.dataset.step_of(batch["iteration"] + 1) != batch["step"]:
-                    yield batches, self.dataset.state_dict(batch["iteration"] + 1)
-                    batches = []
-            self.dataset.set_epoch(self.dataset.epoch + 1)
-
-
-class PackedTrainer(Trainer):
-    """A Trainer whose train_dataset is `Steps`."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.checkpointing = LayerCheckpointing(self.model)
-        self.num_tokens, self.start = 0, time.perf_counter()
-
-    def get_train_dataloader(self) -> DataLoader:
-        """The plain loader: the Trainer's own would shuffle, collate, drop keys and shard the data again."""
-        return DataLoader(self.train_dataset, batch_size=None)
-
-    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
-        """Forward and backward of each iteration of the step; the Trainer clips and steps afterwards."""
-        batches, state = inputs
-        total = torch.zeros((), device=self.args.device)
-        for batch in batches:
-            self.checkpointing.set(batch["checkpoint_layers"])
-            with nullcontext() if batch is batches[-1] else self.accelerator.no_sync(model):
-                total += super().training_step(model, batch)
-            self.num_tokens += batch["input_ids"].numel() * self.args.world_size
-        self.train_dataset.state = state
-        return total
-
-    def compute_loss(
-        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> Any:
-        """stable_loss: the token mean of the whole step, although the Trainer averages over ranks."""
-        # use_cache=False: with a cache, SDPA ignores position_ids and merges the samples.
-        outputs = model(**{key: inputs[key] for key in MODEL_KEYS}, use_cache=False)
-        losses = batch_losses(outputs.logits, inputs)
-        loss = stable_loss(losses.sum(), inputs, world_size=self.args.world_size)
-        return (loss, outputs) if return_outputs else loss
-
-    def floating_point_ops(self, inputs: Any) -> int:
-        """The Trainer's count, which expects one batch."""
-        return sum(super(PackedTrainer, self).floating_point_ops(batch) for batch in inputs[0])
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Adds tokens per second, about (this rank's times the number of ranks)."""
-        if "loss" in logs:
-            logs["tokens_per_second"] = self.num_tokens / (time.perf_counter() - self.start)
-            self.num_tokens, self.start = 0, time.perf_counter()
-            if self.is_world_process_zero():
-                print(
-                    f"step {self.state.global_step} loss {logs['loss']:.6f} grad_norm {logs['grad_norm']:.6f} "
-                    f"tokens/s {logs['tokens_per_second']:.0f}",
-                    flush=True,
-                )
-        super().log(logs, start_time)
-
-
-class SaveData(TrainerCallback):
-    """Adds the state of the data to each checkpoint."""
-
-    def __init__(self, steps: Steps) -> None:
-        self.steps = steps
-
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Called after the rest of the checkpoint was written."""
-        if state.is_world_process_zero:
-            folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-            (folder / STATE_FILE).write_text(json.dumps(self.steps.state))
-
-
-def newest_checkpoint(folder: Path) -> Path:
-    """The last complete one: the state of the data is written after everything else."""
-    found = [file.parent for file in folder.glob(f"checkpoint-*/{STATE_FILE}")]
-    if not found:
-        raise SystemExit(f"no checkpoint in {folder}: start without --resume")
-    return max(found, key=lambda path: int(path.name.removeprefix("checkpoint-")))
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **others: Any) -> None:
+        """Called on each rank."""
+        if "loss" in logs and state.is_world_process_zero:
+            print(
+                f"step {state.global_step} loss {logs['loss']:.6f} grad_norm {logs['grad_norm']:.6f} "
+                f"tokens/s {logs['tokens_per_second']:.0f}",
+                flush=True,
+            )
 
 
 def main() -> None:
@@ -155,37 +58,19 @@ def main() -> None:
     training = TrainingArguments(
         output_dir=str(args.output),
         max_steps=args.max_steps,
-        gradient_accumulation_steps=1,  # of whole steps
-        ignore_data_skip=True,  # the data set resumes by itself; skipping would skip twice
         learning_rate=args.lr,
         lr_scheduler_type="constant",
-        max_grad_norm=1.0,
         bf16=torch.cuda.is_available(),
         use_cpu=not torch.cuda.is_available(),
-        ddp_find_unused_parameters=False,
         logging_steps=1,
-        logging_nan_inf_filter=False,  # would hide errors
         save_steps=args.save_every,
         report_to="none",
         disable_tqdm=True,
     )
-    if training.n_gpu > 1:
-        raise SystemExit("several GPUs in one process: start with torchrun, or the Trainer splits each row")
-
-    dataset = PackedDataset(args.packed, training.process_index, training.world_size)
-    if any(group["sp_size"] > 1 for group in dataset.manifest["groups"]):
-        raise SystemExit("this trainer attends within one GPU; for groups that share rows see sequence_parallel.py")
-    steps = Steps(dataset)
-    checkpoint = None
-    if args.resume:
-        checkpoint = newest_checkpoint(args.output)
-        steps.state = json.loads((checkpoint / STATE_FILE).read_text())
-
-    torch.manual_seed(0)
-    model = make_model(args.model, dataset.manifest["tokenizer"]["vocab_size"])
-    trainer = PackedTrainer(model, training, train_dataset=steps, callbacks=[SaveData(steps)])
-    check_separation(trainer.model, MODEL_KEYS, use_cache=False)
-    trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
+    manifest = json.loads(Path(args.packed, "hbpack.json").read_text())
+    model = make_model(args.model, manifest["tokenizer"]["vocab_size"])
+    trainer = packed(Trainer)(model, training, train_dataset=args.packed, callbacks=[Print()])
+    trainer.train(resume_from_checkpoint=args.resume)
     trainer.save_model(str(args.output / "final"))
 
 

@@ -116,7 +116,9 @@ def test_merged_samples_would_train_otherwise(
         ("pytorch_fsdp", FREE, ["--parallel", "ddp"]),
         ("sequence_parallel", SHARED, []),
         ("transformers_trainer", OWN_GPU, []),
+        ("transformers_trainer", SHARED, []),
         ("trl_sft", OWN_GPU, []),
+        ("trl_sft", SHARED, []),
         ("accelerate_loop", OWN_GPU, []),
         ("lightning_module", OWN_GPU, []),
         ("torchtitan_style", OWN_GPU, []),
@@ -165,7 +167,7 @@ def test_a_single_process_needs_no_torchrun(
     assert distance(tmp_path / "run" / "final", wanted(packed), 2) < 1e-3
 
 
-@pytest.mark.parametrize("name", sorted(set(TRAINERS) - {"sequence_parallel"}))
+@pytest.mark.parametrize("name", sorted(set(TRAINERS) - {"sequence_parallel", "transformers_trainer", "trl_sft"}))
 def test_shared_rows_are_refused_where_they_would_train_wrong(
     run: Callable[..., str], pack: Callable[..., Path], tmp_path: Path, name: str
 ) -> None:
