@@ -69,7 +69,8 @@ def main(rank: int, folder: str, expected_file: str) -> None:
         groups = init_sp_groups({Layout(sp=4): (0,), Layout(): (0, 1, 2, 3), Layout(sp=2): (0, 1, 2)})
         check_groups(rank, groups)
         check_meshes(rank)
-        check_attention(groups)
+        check_attention(groups, 4, 2)
+        check_attention(groups, 12, 3)
         check_training(rank, groups, Path(folder), torch.load(expected_file))
         dist.barrier()
     finally:
@@ -133,12 +134,14 @@ def check_meshes(rank: int) -> None:
     assert data_rank([3, 2, 1, 0]) == (3 - rank, 4)
 
 
-def check_attention(groups: SPGroups) -> None:
-    """Against one process, with copied key-value heads (2 for a degree of 4) and rows that do not divide."""
+def check_attention(groups: SPGroups, num_heads: int, kv_heads: int) -> None:
+    """Against one process, with copied key-value heads (2 or 3 for a degree of 4) and rows that do not divide."""
     borders = torch.tensor([0, 5, 6, 30, 40], dtype=torch.int32)
     torch.manual_seed(1)
-    whole = [torch.randn(40, heads, 8, dtype=torch.float64, requires_grad=True) for heads in (4, 2, 2)]
-    target = torch.randn(40, 4, 8, dtype=torch.float64)
+    whole = [
+        torch.randn(40, heads, 8, dtype=torch.float64, requires_grad=True) for heads in (num_heads, kv_heads, kv_heads)
+    ]
+    target = torch.randn(40, num_heads, 8, dtype=torch.float64)
     wanted = packed_attention(*whole, borders)
     wanted_grads = torch.autograd.grad((wanted * target).sum(), whole)
     for degree in (1, 2, 4):
@@ -161,8 +164,7 @@ def check_attention(groups: SPGroups) -> None:
         with pytest.raises(ValueError) as error:
             ulysses_attention(*torch.zeros(3, 10, 3, 8), borders, groups.groups[Layout(sp=4), 0])
         assert str(error.value) == (
-            "3 attention heads and 3 key-value heads cannot be split over 4 ranks: Ulysses needs an SP degree that "
-            "divides the heads, and divides or is a multiple of the key-value heads"
+            "3 attention heads cannot be split over 4 ranks: Ulysses needs an SP degree that divides the heads"
         )
 
 

@@ -1,6 +1,6 @@
 """A causal language model of transformers that runs packed rows: attention that ranks share, and the loss.
 
-`run_packed_rows(model)` patches a model, before PEFT, DDP, FSDP or DeepSpeed wrap it. Then `model(packed_row=row, ...)`
+`run_packed_rows(model)` patches a model, before DDP, FSDP or DeepSpeed wrap it. Then `model(packed_row=row, ...)`
 returns a loss, and `model(...)` does what it did before.
 
 What a row needs travels as one object in the keyword arguments of the forward pass, which transformers hands on to
@@ -87,7 +87,7 @@ def run_packed_rows(model: nn.Module) -> nn.Module:
         raise ConfigError(f"{name} is no causal language model of transformers with an output layer")
     former = inner.config._attn_implementation
     if former.startswith(_PREFIX):
-        return inner  # type: ignore[no-any-return]
+        return inner
     if former not in _KERNELS:
         raise ConfigError(
             f"{name} has attention {former!r}, and packed rows run on {', '.join(_KERNELS)}; load it with "
@@ -118,7 +118,7 @@ def run_packed_rows(model: nn.Module) -> nn.Module:
     # Not functools.wraps: accelerate walks __wrapped__, and would call the original.
     forward.__signature__ = inspect.signature(type(inner).forward)  # type: ignore[attr-defined]
     inner.forward = MethodType(forward, inner)
-    return inner  # type: ignore[no-any-return]
+    return inner
 
 
 def row_loss(model: Any, hidden: torch.Tensor, row: PackedRow) -> torch.Tensor:
@@ -188,8 +188,8 @@ def _attention(
         raise ConfigError(f"{type(module).__name__} makes a mask of its own, and packed rows have none; do not pack")
     row = packed_row
     attend = partial(_flash, before, row, options) if _KERNELS[former] == "flash" else partial(_sdpa, row, options)
-    parts = (x[0].transpose(0, 1) for x in (query, key, value))
-    return ulysses_attention(*parts, row.borders, row.group, attention=attend)[None], None
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    return ulysses_attention(q, k, v, row.borders, row.group, attend)[None], None
 
 
 def _sdpa(
@@ -219,7 +219,7 @@ def _flash(
     heads = (x.transpose(0, 1)[None] for x in (query, key, value))
     borders = {"cu_seq_lens_q": row.device_borders, "cu_seq_lens_k": row.device_borders}
     borders |= {"max_length_q": row.longest, "max_length_k": row.longest}
-    return before(*heads, None, **kept, **borders)[0][0]  # type: ignore[no-any-return]
+    return before(*heads, None, **kept, **borders)[0][0]
 
 
 def _as_before(former: str, module: Any, *arguments: Any, **options: Any) -> Any:

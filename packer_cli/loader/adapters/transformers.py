@@ -37,8 +37,8 @@ def packed(trainer_class: type) -> type:
 
     Its `train_dataset` and `eval_dataset` are paths or URLs of packed sets. Each optimizer step is a step of the plan,
     and the loss is the mean over the loss tokens of a whole step, or what their weights say. GPUs share rows as the
-    plan says (groups with an SP degree), under DDP, FSDP2 and LoRA alike. `max_steps`, epochs and the learning rate's
-    schedule count steps of the plan. A checkpoint has the place in the data, so `resume_from_checkpoint` goes on there.
+    plan says (groups with an SP degree). `max_steps`, epochs and the learning rate's schedule count steps of the plan.
+    A checkpoint has the place in the data, so `resume_from_checkpoint` goes on there.
 
     Raises:
         ConfigError: when the trainer is made, for a set that it cannot train, or arguments that do not fit one.
@@ -90,7 +90,11 @@ class _StepLoader:
         yield from packed_steps(dataset)
 
 
-class _PackedTrainer:
+_AnyTrainer: Any = object
+"""What the class of the user stands for."""
+
+
+class _PackedTrainer(_AnyTrainer):
     """What a trainer class does otherwise; it stands before that class."""
 
     def __init__(
@@ -111,9 +115,7 @@ class _PackedTrainer:
         self.packed_set = _open(train_dataset, args)
         self.packed_eval_set = None if eval_dataset is None else _open(eval_dataset, args)
         callbacks = [*(others.pop("callbacks", None) or []), PackedDataState()]
-        super().__init__(  # type: ignore[call-arg]
-            model, args, train_dataset=_nothing(), callbacks=callbacks, **others
-        )
+        super().__init__(model, args, train_dataset=_nothing(), callbacks=callbacks, **others)
         run_packed_rows(self.model)
         self._checkpointing = LayerCheckpointing(self.model)
         self._sp_groups = _groups_of(self.packed_set, self.packed_eval_set)
@@ -197,13 +199,13 @@ class _PackedTrainer:
             f"{metric_key_prefix}_runtime": time.perf_counter() - start,
         }
         self.log(metrics)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        self.control: Any = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
     def floating_point_ops(self, inputs: Any) -> int:
         """The Trainer's count, which expects one batch."""
         batches = inputs.batches if isinstance(inputs, Step) else [inputs]
-        return sum(int(super(_PackedTrainer, self).floating_point_ops(batch)) for batch in batches)  # type: ignore[misc]
+        return sum(int(super(_PackedTrainer, self).floating_point_ops(batch)) for batch in batches)
 
     def _track_num_input_tokens(self, inputs: Any) -> None:
         """The Trainer's count, likewise."""
@@ -214,7 +216,7 @@ class _PackedTrainer:
             now = time.perf_counter()
             logs["tokens_per_second"] = self._num_tokens / (now - self._started)
             self._num_tokens, self._started = 0, now
-        super().log(logs, start_time)  # type: ignore[misc]
+        super().log(logs, start_time)
 
 
 def _require_fitting(args: Any, others: Any) -> None:

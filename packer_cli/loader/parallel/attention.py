@@ -7,6 +7,7 @@ as `attention`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
@@ -72,7 +73,8 @@ def ulysses_attention(
 
     Args:
         query: [t, heads, dim], this rank's part under the sharding `contiguous`; the degree divides heads.
-        key, value: [t, kv_heads, dim]; the degree divides kv_heads, or kv_heads the degree (heads are then copied).
+        key, value: [t, kv_heads, dim]; kv_heads divides heads. They are copied to the least number that the degree
+            divides.
         cu_seqlens: the borders of the whole row.
         group: the SP group; None for degree 1.
         attention: takes query, key, value [T, local heads, dim] and `cu_seqlens`.
@@ -81,7 +83,7 @@ def ulysses_attention(
         [t, heads, dim].
 
     Raises:
-        ValueError: the degree does not divide the numbers of heads.
+        ValueError: the degree does not divide the attention heads.
 
     Price: four all-to-alls forward, four backward. Source: DeepSpeed Ulysses (Jacobs et al. 2023), section 3.
     """
@@ -89,13 +91,14 @@ def ulysses_attention(
     if sp_size == 1:
         return attention(query, key, value, cu_seqlens)
     heads, kv_heads = query.shape[1], key.shape[1]
-    if heads % sp_size or (kv_heads % sp_size and sp_size % kv_heads):
+    if heads % sp_size:
         raise ValueError(
-            f"{heads} attention heads and {kv_heads} key-value heads cannot be split over {sp_size} ranks: "
-            "Ulysses needs an SP degree that divides the heads, and divides or is a multiple of the key-value heads"
+            f"{heads} attention heads cannot be split over {sp_size} ranks: Ulysses needs an SP degree that divides "
+            "the heads"
         )
-    if kv_heads < sp_size:
-        key, value = (x.repeat_interleave(sp_size // kv_heads, dim=1) for x in (key, value))
+    copies = math.lcm(kv_heads, sp_size) // kv_heads
+    if copies > 1:
+        key, value = (x.repeat_interleave(copies, dim=1) for x in (key, value))
     query, key, value = (_to_heads(x, sp_size, group) for x in (query, key, value))
     return _to_tokens(attention(query, key, value, cu_seqlens), sp_size, group)
 
