@@ -101,7 +101,13 @@ def run_packed_rows(model: nn.Module) -> nn.Module:
         config = getattr(module, "config", None)
         if config is not None and getattr(config, "_attn_implementation", None) == former:
             config._attn_implementation = _PREFIX + former
-    original = inner.forward
+    _patch_head(inner)
+    _patch_forward(inner)
+    return inner
+
+
+def _patch_forward(model: Any) -> None:
+    original = model.forward
 
     def forward(self: Any, *arguments: Any, packed_row: PackedRow | None = None, **others: Any) -> Any:
         if packed_row is None:
@@ -111,27 +117,37 @@ def run_packed_rows(model: nn.Module) -> nn.Module:
             decoded = self.get_decoder()(*arguments, packed_row=packed_row, use_cache=False, **others)
         finally:
             _IS_PACKED.reset(token)
-        loss = row_loss(self, decoded.last_hidden_state, packed_row)
-        packed_row.loss = loss.detach()
-        return CausalLMOutput(loss=loss)
+        return CausalLMOutput(loss=self.get_output_embeddings()(decoded.last_hidden_state, packed_row=packed_row))
 
     # Not functools.wraps: accelerate walks __wrapped__, and would call the original.
-    forward.__signature__ = inspect.signature(type(inner).forward)  # type: ignore[attr-defined]
-    inner.forward = MethodType(forward, inner)
-    return inner
+    forward.__signature__ = inspect.signature(type(model).forward)  # type: ignore[attr-defined]
+    model.forward = MethodType(forward, model)
 
 
-def row_loss(model: Any, hidden: torch.Tensor, row: PackedRow) -> torch.Tensor:
+def _patch_head(model: Any) -> None:
+    """The loss is made inside the output layer's forward pass, whose weights FSDP gathers once for it.
+
+    FSDP also casts what the forward pass returns, so nothing but the loss of the whole row may pass there.
+    """
+    head, config = model.get_output_embeddings(), model.config.get_text_config()
+    original = head.forward
+
+    def forward(self: Any, hidden: torch.Tensor, packed_row: PackedRow | None = None) -> torch.Tensor:
+        return original(hidden) if packed_row is None else row_loss(original, config, hidden, packed_row)
+
+    head.forward = MethodType(forward, head)
+
+
+def row_loss(head: Callable[..., torch.Tensor], config: Any, hidden: torch.Tensor, row: PackedRow) -> torch.Tensor:
     """The sum of the losses of this rank's tokens, times the row's factor: a scalar of float32, or of float64.
 
     The output layer runs over the tokens with a loss alone, `CHUNK` logits at a time, and again in the backward pass.
 
     Args:
-        model: the causal language model.
+        head: the output layer.
+        config: of the model.
         hidden: [1, t, hidden], what the decoder returns.
     """
-    head = model.get_output_embeddings()
-    config = model.config.get_text_config()
     kept, targets, weights = row.kept, row.targets, row.weights
     if not len(kept):  # The output layer must have a gradient on every rank.
         kept, targets = kept.new_zeros(1), targets.new_zeros(1)
@@ -139,17 +155,22 @@ def row_loss(model: Any, hidden: torch.Tensor, row: PackedRow) -> torch.Tensor:
     size = max(1, CHUNK // config.vocab_size)
     tokens = hidden[0].index_select(0, kept)
     total = tokens.new_zeros((), dtype=torch.promote_types(tokens.dtype, torch.float32))
+    losses = partial(_losses, head, config)
     for begin in range(0, len(kept), size):
         part = slice(begin, begin + size)
         weight = None if weights is None else weights[part]
-        total = total + checkpoint(
-            partial(_losses, head, config), tokens[part], targets[part], weight, use_reentrant=False
-        )
-    return total * row.factor
+        total = total + checkpoint(losses, tokens[part], targets[part], weight, use_reentrant=False)
+    total = total * row.factor
+    row.loss = total.detach()
+    return total
 
 
 def _losses(
-    head: nn.Module, config: Any, hidden: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor | None
+    head: Callable[..., torch.Tensor],
+    config: Any,
+    hidden: torch.Tensor,
+    targets: torch.Tensor,
+    weights: torch.Tensor | None,
 ) -> torch.Tensor:
     logits = finished_logits(head(hidden), config)
     logits = logits if logits.dtype == torch.float64 else logits.float()
