@@ -115,7 +115,10 @@ class _PackedTrainer(_AnyTrainer):
         self.packed_set = _open(train_dataset, args)
         self.packed_eval_set = None if eval_dataset is None else _open(eval_dataset, args)
         callbacks = [*(others.pop("callbacks", None) or []), PackedDataState()]
-        super().__init__(model, args, train_dataset=_nothing(), callbacks=callbacks, **others)
+        eval_of_class = None if eval_dataset is None else _nothing()
+        super().__init__(
+            model, args, train_dataset=_nothing(), eval_dataset=eval_of_class, callbacks=callbacks, **others
+        )
         run_packed_rows(self.model)
         self._checkpointing = LayerCheckpointing(self.model)
         self._sp_groups = _groups_of(self.packed_set, self.packed_eval_set)
@@ -198,6 +201,7 @@ class _PackedTrainer(_AnyTrainer):
             f"{metric_key_prefix}_loss": float(sums[0] / sums[1]),
             f"{metric_key_prefix}_runtime": time.perf_counter() - start,
         }
+        self._started += metrics[f"{metric_key_prefix}_runtime"]  # Of training.
         self.log(metrics)
         self.control: Any = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
