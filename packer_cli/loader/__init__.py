@@ -15,9 +15,9 @@
                     dataset.py    PackedDataset: map-style torch data set, resume state;
                                   sampler.py: for a StatefulDataLoader that resumes by its own state
 
-Trainers may also use `parallel` (process groups of all SP degrees, slicing and merging, reference attention), `losses`
-(normalizers), `checkpointing` (a number of checkpointed layers for each batch) and `separation` (whether a model keeps
-samples apart). `adapters/` holds loaders that a trainer's own configuration builds.
+Trainers may also use `steps` (optimizer steps of the plan), `parallel` (process groups of all SP degrees, slicing and
+merging, reference attention), `losses` (normalizers), `checkpointing` (a number of checkpointed layers for each batch)
+and `separation` (whether a model keeps samples apart). `adapters/` holds what single trainers need, which imports them.
 """
 
 try:

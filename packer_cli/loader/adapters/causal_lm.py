@@ -31,6 +31,8 @@ from packer_cli.errors import ConfigError
 from packer_cli.loader.parallel.attention import packed_attention, ulysses_attention
 from packer_cli.loader.passes import IGNORE_INDEX
 
+__all__ = ["PackedRow", "check_packed_rows", "run_packed_rows"]
+
 _PREFIX = "hbpack_"
 """Before the name of the attention that a model had, of the one that takes its place: so each model keeps its own."""
 CHUNK = 2**25

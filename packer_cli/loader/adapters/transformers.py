@@ -29,6 +29,8 @@ from packer_cli.loader.formats import metadata_of
 from packer_cli.loader.parallel import SPGroups, init_sp_groups
 from packer_cli.loader.steps import Step, packed_steps
 
+__all__ = ["packed"]
+
 _LOGGER = logging.getLogger(__name__)
 
 
