@@ -1,6 +1,6 @@
 """Hugging Face Accelerate: its usual loop, without its handling of data loaders. ::
 
-    hbpack pack chats.jsonl --tokenizer TOKENIZER --groups 16k:1 --gpus 2 --output OUT
+    hbpack pack chats.jsonl --tokenizer TOKENIZER --groups 16k:1,128k:2 --gpus 2 --output OUT
     accelerate launch --num_processes 2 accelerate_loop.py OUT --model MODEL --max-steps 1000 --output runs/a
 
 Add `--resume` to continue from the newest checkpoint. Without `--model` it trains a tiny Llama, on CPU as well.
@@ -14,20 +14,14 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from torch.utils.data import DataLoader
 from transformers import AutoModelForCausalLM, LlamaConfig
 from transformers.utils import is_flash_attn_2_available
 
 from packer_cli.loader import PackedDataset
+from packer_cli.loader.adapters.causal_lm import check_packed_rows, run_packed_rows, run_row
 from packer_cli.loader.checkpointing import LayerCheckpointing
-from packer_cli.loader.losses import batch_losses, stable_loss
-from packer_cli.loader.separation import check_separation
-
-# Models tell the samples of a row apart by these keys; seq_idx is for linear-attention and Mamba layers.
-MODEL_KEYS = (
-    *("input_ids", "position_ids", "seq_idx"),
-    *("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"),
-)
+from packer_cli.loader.parallel import init_sp_groups
+from packer_cli.loader.steps import packed_steps
 
 
 def make_model(path: str | None, vocab_size: int) -> Any:
@@ -89,11 +83,11 @@ def main() -> None:
     device, world_size = accelerator.device, accelerator.num_processes
 
     dataset = PackedDataset(args.packed, accelerator.process_index, world_size)
-    if any(group["sp_size"] > 1 for group in dataset.manifest["groups"]):
-        raise SystemExit("this loop attends within one GPU; for groups that share rows see sequence_parallel.py")
+    groups = init_sp_groups(dataset.replicas) if world_size > 1 else None
 
     torch.manual_seed(0)
     model = make_model(args.model, dataset.manifest["tokenizer"]["vocab_size"])
+    run_packed_rows(model)  # before anything wraps it
     checkpointing = LayerCheckpointing(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.0)
     # Not the loader: `prepare` would shard its batches again, and each rank would train on a part of its own.
@@ -104,34 +98,27 @@ def main() -> None:
     if args.resume:
         accelerator.load_state(str(newest_checkpoint(args.output)))
 
-    check_separation(model, MODEL_KEYS, use_cache=False)
+    check_packed_rows(model, device)
     totals, start = torch.zeros(2, device=device), time.perf_counter()
     while progress.num_steps < args.max_steps:
-        # batch_size=None: a batch is already a pack. remaining() is the rest of this epoch after a resume.
-        for batch in DataLoader(dataset, batch_size=None, sampler=dataset.remaining()):
-            # Instead of `accelerator.accumulate`, which counts to a fixed number: steps have different numbers.
-            ends_step = dataset.step_of(batch["iteration"] + 1) != batch["step"]
-            checkpointing.set(batch["checkpoint_layers"])
-            inputs = {k: v.to(device) if torch.is_tensor(v) else v for k, v in batch.items() if k in MODEL_KEYS}
-            # Without labels, the model does not compute its own mean.
-            with nullcontext() if ends_step else accelerator.no_sync(model):
-                # use_cache=False: with a cache, SDPA ignores position_ids and merges the samples.
-                logits = model(**inputs, use_cache=False).logits
-                # Gradients are averaged over ranks, which stable_loss undoes: it divides by the loss tokens of the
-                # whole step, on all ranks and in all iterations.
-                loss = stable_loss(batch_losses(logits, batch).sum(), batch, world_size=world_size)
-                accelerator.backward(loss)
-            totals += torch.stack(
-                [loss.detach() / world_size, torch.tensor(batch["input_ids"].numel(), device=device)]
-            )
-            if not ends_step:
-                continue
+        # Instead of `accelerator.accumulate`, which counts to a fixed number: steps have different numbers.
+        for planned in packed_steps(dataset):
+            for batch in planned.batches:
+                checkpointing.set(batch["checkpoint_layers"])
+                group = None if groups is None else groups.for_batch(batch)
+                with nullcontext() if batch is planned.batches[-1] else accelerator.no_sync(model):
+                    # The token mean over the whole step, times the ranks, over which gradients are averaged.
+                    loss = run_row(model, batch, group, device=device, world_size=world_size)
+                    accelerator.backward(loss)
+                totals += torch.stack(
+                    [loss.detach() / world_size, torch.tensor(batch["input_ids"].numel(), device=device)]
+                )
 
             norm = accelerator.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
             progress.num_steps += 1
-            progress.data = dataset.state_dict(batch["iteration"] + 1)  # workers may have read ahead
+            progress.data = planned.state
 
             step, sums = progress.num_steps, accelerator.reduce(totals)
             rate = sums[1] / (time.perf_counter() - start)

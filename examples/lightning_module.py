@@ -1,6 +1,6 @@
 """Lightning: a module with manual optimization, and a loader that Lightning does not touch. ::
 
-    hbpack pack chats.jsonl --tokenizer TOKENIZER --groups 16k:1 --gpus 2 --output OUT
+    hbpack pack chats.jsonl --tokenizer TOKENIZER --groups 16k:1,128k:2 --gpus 2 --output OUT
     torchrun --nproc-per-node 2 lightning_module.py OUT --model MODEL --max-steps 1000 --output runs/pl
 
 Add `--resume` to continue from the newest checkpoint. Without `--model` it trains a tiny Llama, on CPU as well.
@@ -22,15 +22,10 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from transformers.utils import is_flash_attn_2_available
 
 from packer_cli.loader import PackedDataset
+from packer_cli.loader.adapters.causal_lm import check_packed_rows, run_packed_rows, run_row
 from packer_cli.loader.checkpointing import LayerCheckpointing
-from packer_cli.loader.losses import batch_losses, stable_loss
-from packer_cli.loader.separation import check_separation
-
-# Models tell the samples of a row apart by these keys; seq_idx is for linear-attention and Mamba layers.
-MODEL_KEYS = (
-    *("input_ids", "position_ids", "seq_idx"),
-    *("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"),
-)
+from packer_cli.loader.parallel import init_sp_groups
+from packer_cli.loader.steps import Step, packed_steps
 
 
 def make_model(path: str | None, vocab_size: int) -> Any:
@@ -47,7 +42,7 @@ def make_model(path: str | None, vocab_size: int) -> Any:
 
 
 class Steps(IterableDataset):
-    """One item is one optimizer step: the batches of its iterations, and the state of the data after it.
+    """One item is one optimizer step.
 
     Steps differ in their number of iterations, so `accumulate_grad_batches` does not fit. With whole steps as its
     batches, everything that Lightning counts (global_step, max_steps, every_n_train_steps) is right.
@@ -57,16 +52,11 @@ class Steps(IterableDataset):
         self.dataset = dataset
         self.state = dataset.state_dict()  # a pass begins here, after the last trained step
 
-    def __iter__(self) -> Iterator[tuple[list[Any], dict[str, Any]]]:
+    def __iter__(self) -> Iterator[Step]:
         # Lightning fetches one item ahead, so the reading position is not the training position.
         self.dataset.load_state_dict(self.state)
         while True:
-            batches = []
-            for batch in self.dataset:
-                batches.append(batch)
-                if self.dataset.step_of(batch["iteration"] + 1) != batch["step"]:
-                    yield batches, self.dataset.state_dict(batch["iteration"] + 1)
-                    batches = []
+            yield from packed_steps(self.dataset)
             self.dataset.set_epoch(self.dataset.epoch + 1)
 
 
@@ -77,6 +67,8 @@ class PackedModule(lightning.LightningModule):
         super().__init__()
         self.automatic_optimization = False  # automatic optimization runs one backward per item
         self.model, self.steps, self.lr = model, Steps(dataset), lr
+        self.groups: Any = None  # of the ranks that share rows
+        run_packed_rows(model)
         self.checkpointing = LayerCheckpointing(model)
         self.start = time.perf_counter()
 
@@ -89,39 +81,41 @@ class PackedModule(lightning.LightningModule):
         return DataLoader(self.steps, batch_size=None)
 
     def on_train_start(self) -> None:
-        """Refuse a model that would mix the samples of a row."""
-        check_separation(self.model, MODEL_KEYS, use_cache=False)
+        """Make the process groups, and refuse a model that would mix the samples of a row."""
+        if self.trainer.world_size > 1:
+            self.groups = init_sp_groups(self.steps.dataset.replicas)
+        check_packed_rows(self.model, self.device)
 
-    def training_step(self, item: Any, index: int) -> None:
+    def transfer_batch_to_device(self, batch: Any, device: Any, index: int) -> Any:
+        """Rows move when they run."""
+        return batch
+
+    def training_step(self, step: Step, index: int) -> None:
         """One optimizer step."""
-        batches, state = item
-        totals = torch.zeros(2, device=self.device)
-        for batch in batches:
+        world_size, totals = self.trainer.world_size, torch.zeros(2, device=self.device)
+        for batch in step.batches:
             self.checkpointing.set(batch["checkpoint_layers"])
+            group = None if self.groups is None else self.groups.for_batch(batch)
             # Only the last backward of the step exchanges gradients.
-            ends_step = batch is batches[-1]
-            with nullcontext() if ends_step or self.trainer.world_size == 1 else self.trainer.model.no_sync():
-                # use_cache=False: with a cache, SDPA ignores position_ids and merges the samples.
-                logits = self.model(**{key: batch[key] for key in MODEL_KEYS}, use_cache=False).logits
-                # DDP averages over ranks, which stable_loss undoes: it divides by the loss tokens of the whole step,
-                # on all ranks and in all iterations.
-                losses = batch_losses(logits, batch)
-                loss = stable_loss(losses.sum(), batch, world_size=self.trainer.world_size)
+            is_last = batch is step.batches[-1]
+            with nullcontext() if is_last or world_size == 1 else self.trainer.model.no_sync():
+                # The token mean over the whole step, times the ranks, over which DDP averages.
+                loss = run_row(self.model, batch, group, device=self.device, world_size=world_size)
                 self.manual_backward(loss)
             num_tokens = torch.tensor(batch["input_ids"].numel(), device=self.device)
-            totals += torch.stack([loss.detach() / self.trainer.world_size, num_tokens])
+            totals += torch.stack([loss.detach() / world_size, num_tokens])
 
         optimizer = self.optimizers()
         norm = torch.nn.utils.clip_grad_norm_(self.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        self.steps.state = state
+        self.steps.state = step.state
 
         loss, num_tokens = self.trainer.strategy.reduce(totals, reduce_op="sum")
         rate, self.start = num_tokens / (time.perf_counter() - self.start), time.perf_counter()
         if self.trainer.is_global_zero:
-            step = self.trainer.global_step
-            print(f"step {step} loss {loss:.6f} grad_norm {norm:.6f} tokens/s {rate:.0f}", flush=True)
+            number = self.trainer.global_step
+            print(f"step {number} loss {loss:.6f} grad_norm {norm:.6f} tokens/s {rate:.0f}", flush=True)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Lightning saves weights, optimizer and counters; add the place in the data."""
@@ -156,8 +150,6 @@ def main() -> None:
     rank = int(os.environ.get("RANK", 0))
     world_size, local = (int(os.environ.get(key, 1)) for key in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
     dataset = PackedDataset(args.packed, rank, world_size)
-    if any(group["sp_size"] > 1 for group in dataset.manifest["groups"]):
-        raise SystemExit("this module attends within one GPU; for groups that share rows see sequence_parallel.py")
 
     torch.manual_seed(0)
     module = PackedModule(make_model(args.model, dataset.manifest["tokenizer"]["vocab_size"]), dataset, args.lr)

@@ -1,7 +1,9 @@
 """Plain PyTorch with FSDP2 or DDP: the whole training loop, with checkpoints. ::
 
-    hbpack pack chats.jsonl --tokenizer TOKENIZER --groups 16k:1 --gpus 2 --output OUT
+    hbpack pack chats.jsonl books.parquet --tokenizer TOKENIZER --groups 16k:1,128k:2 --gpus 2 --output OUT
     torchrun --nproc-per-node 2 pytorch_fsdp.py OUT --model MODEL --max-steps 1000 --output runs/fsdp
+
+Rows of the first group run on one GPU each, and two GPUs share each row of the second (Ulysses).
 
 Add `--resume` to continue from the newest checkpoint. Without `--model` it trains a tiny Llama, on CPU as well.
 """
@@ -9,7 +11,6 @@ Add `--resume` to continue from the newest checkpoint. Without `--model` it trai
 import argparse
 import os
 import time
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -26,20 +27,14 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader
 from transformers import AutoModelForCausalLM, LlamaConfig
 from transformers.utils import is_flash_attn_2_available
 
 from packer_cli.loader import PackedDataset
+from packer_cli.loader.adapters.causal_lm import check_packed_rows, run_packed_rows, run_row
 from packer_cli.loader.checkpointing import LayerCheckpointing
-from packer_cli.loader.losses import batch_losses, stable_loss
-from packer_cli.loader.separation import check_separation
-
-# Models tell the samples of a row apart by these keys; seq_idx is for linear-attention and Mamba layers.
-MODEL_KEYS = (
-    *("input_ids", "position_ids", "seq_idx"),
-    *("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"),
-)
+from packer_cli.loader.parallel import init_sp_groups
+from packer_cli.loader.steps import packed_steps
 
 
 def make_model(path: str | None, vocab_size: int, device: torch.device) -> Any:
@@ -86,14 +81,6 @@ def newest_checkpoint(folder: Path) -> Path:
     return max(found, key=lambda path: int(path.name.removeprefix("step-")))
 
 
-def micro_batches(loader: DataLoader) -> Iterator[tuple[Any, bool]]:
-    """Each batch, and whether its iteration ends with it; without lockstep, an item is a list."""
-    for item in loader:
-        batches = item if isinstance(item, list) else [item]
-        for number, batch in enumerate(batches, start=1):
-            yield batch, number == len(batches)
-
-
 def main() -> None:
     """Train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -117,10 +104,11 @@ def main() -> None:
     # The data set gets rank and world size, and shards itself: use no DistributedSampler.
     # FSDP's ranks meet in every micro-batch, DDP's only at the end of a step: then each item is a list of batches.
     dataset = PackedDataset(args.packed, rank, world_size, lockstep=args.parallel == "fsdp")
-    if any(group["sp_size"] > 1 for group in dataset.manifest["groups"]):
-        raise SystemExit("this loop attends within one GPU; for groups that share rows see sequence_parallel.py")
+    # The process groups of all replicas are made at the start, so that a row only chooses one.
+    groups = init_sp_groups(dataset.replicas)
 
     model = make_model(args.model, dataset.manifest["tokenizer"]["vocab_size"], device)
+    run_packed_rows(model)  # before anything wraps it
     checkpointing = LayerCheckpointing(model)
     if args.parallel == "ddp":
         model = DistributedDataParallel(model.to(device))
@@ -136,37 +124,29 @@ def main() -> None:
     if args.resume:
         dcp.load({"run": run}, checkpoint_id=newest_checkpoint(args.output))
 
-    check_separation(model, MODEL_KEYS, use_cache=False)
+    check_packed_rows(model, device)
+    is_ddp = isinstance(model, DistributedDataParallel)
     totals, start = torch.zeros(2, device=device), time.perf_counter()
     while run.num_steps < args.max_steps:
-        # batch_size=None: a batch is already a pack. remaining() is the rest of this epoch after a resume.
-        for batch, ends_iteration in micro_batches(DataLoader(dataset, batch_size=None, sampler=dataset.remaining())):
-            # Steps differ in their number of iterations, so the plan, not a fixed count, says where one ends.
-            ends_step = ends_iteration and dataset.step_of(batch["iteration"] + 1) != batch["step"]
-            checkpointing.set(batch["checkpoint_layers"])
-            inputs = {k: v.to(device) if torch.is_tensor(v) else v for k, v in batch.items() if k in MODEL_KEYS}
-            # Without labels, the model does not compute its own mean.
-            # DDP accumulates gradients locally until the step ends. FSDP could, too, but would keep them unsharded.
-            waits = isinstance(model, DistributedDataParallel) and not ends_step
-            with model.no_sync() if waits else nullcontext():
-                with torch.autocast(device.type, torch.bfloat16, enabled=cuda):
-                    # use_cache=False: with a cache, SDPA ignores position_ids and merges the samples.
-                    logits = model(**inputs, use_cache=False).logits
-                # DDP and FSDP average over ranks, which stable_loss undoes: it divides by the loss tokens of the
-                # whole step, on all ranks and in all iterations.
-                loss = stable_loss(batch_losses(logits, batch).sum(), batch, world_size=world_size)
-                loss.backward()
-            totals += torch.stack(
-                [loss.detach() / world_size, torch.tensor(batch["input_ids"].numel(), device=device)]
-            )
-            if not ends_step:
-                continue
+        for step in packed_steps(dataset):
+            for batch in step.batches:
+                checkpointing.set(batch["checkpoint_layers"])
+                # DDP accumulates gradients until the step ends. FSDP could, too, but would keep them unsharded.
+                waits = is_ddp and batch is not step.batches[-1]
+                with model.no_sync() if waits else nullcontext():
+                    with torch.autocast(device.type, torch.bfloat16, enabled=cuda):
+                        # The token mean over the whole step, times the ranks, over which DDP and FSDP average.
+                        loss = run_row(model, batch, groups.for_batch(batch), device=device, world_size=world_size)
+                    loss.backward()
+                totals += torch.stack(
+                    [loss.detach() / world_size, torch.tensor(batch["input_ids"].numel(), device=device)]
+                )
 
             norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
             run.num_steps += 1
-            run.data = dataset.state_dict(batch["iteration"] + 1)  # workers may have read ahead
+            run.data = step.state
 
             dist.all_reduce(totals)
             norm = norm.full_tensor() if args.parallel == "fsdp" else norm

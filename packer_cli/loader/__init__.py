@@ -17,7 +17,7 @@
 
 Trainers may also use `steps` (optimizer steps of the plan), `parallel` (process groups of all SP degrees, slicing and
 merging, reference attention), `losses` (normalizers), `checkpointing` (a number of checkpointed layers for each batch)
-and `separation` (whether a model keeps samples apart). `adapters/` holds what single trainers need, which imports them.
+and `separation` (whether a model keeps samples apart). `adapters/` holds what single trainers need.
 """
 
 try:

@@ -19,6 +19,7 @@ class Step:
     state: dict[str, Any]
     """The data set's state when the step is done; save it with the weights."""
     epoch: int
+    """From 0 on."""
     number: int
     """In the epoch, from 0 on."""
 

@@ -25,8 +25,8 @@ from packer_cli.loader.adapters.causal_lm import (  # noqa: E402
     PackedRow,
     check_packed_rows,
     finished_logits,
+    inputs_of,
     run_packed_rows,
-    segments_of,
 )
 from packer_cli.loader.checkpointing import LayerCheckpointing  # noqa: E402
 from packer_cli.loader.losses import token_losses  # noqa: E402
@@ -64,8 +64,7 @@ def make_batch(sizes=SIZES, *, weighted=False):
 
 def run(model, batch, factor=0.25):
     row = PackedRow(batch, None, factor=factor, device=CPU)
-    tokens = {name: batch[name] for name in ("input_ids", "position_ids")}
-    loss = model(**tokens, **segments_of(batch, CPU), packed_row=row).loss
+    loss = model(**inputs_of(batch, CPU), packed_row=row).loss
     assert torch.equal(loss.detach(), row.loss)
     return loss
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +11,7 @@ import transformers
 from transformers import DataCollatorWithFlattening
 
 from packer_cli.loader import PackedDataset
+from packer_cli.loader.adapters.causal_lm import inputs_of
 from packer_cli.loader.losses import token_losses
 from packer_cli.loader.parallel import SHARDINGS, take_slice
 from tests.loader.kernels import modeling
@@ -77,16 +76,8 @@ def row_losses(model: Any, batch: Any, keys: Any) -> torch.Tensor:
     return losses.detach()
 
 
-def model_keys(example: Path) -> tuple[str, ...]:
-    """`MODEL_KEYS` of an example: what it hands to its model."""
-    for statement in ast.parse(example.read_text(encoding="utf-8")).body:
-        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "MODEL_KEYS":
-            return eval(ast.unparse(statement.value))
-    raise AssertionError(f"{example} has no MODEL_KEYS")
-
-
 @pytest.mark.parametrize("name", sorted(HYBRIDS))
-def test_a_row_trains_as_its_samples_one_by_one(packed: Any, repo: Path, make: Make, name: str) -> None:
+def test_a_row_trains_as_its_samples_one_by_one(packed: Any, make: Make, name: str) -> None:
     """transformers' own code down to the kernels, whose plain twins stand in."""
     model = make(name, True)
     batch = short_row(packed)
@@ -95,7 +86,7 @@ def test_a_row_trains_as_its_samples_one_by_one(packed: Any, repo: Path, make: M
     wanted = torch.cat([wanted, wanted.new_zeros(batch["input_ids"].numel() - len(wanted))])
     wanted_gradients = gradients(model)
 
-    keys = model_keys(repo / "examples" / "pytorch_fsdp.py")
+    keys = set(inputs_of(batch, torch.device("cpu")))
     found = row_losses(model, batch, keys)
     torch.testing.assert_close(found, wanted, rtol=SAME, atol=SAME)
     assert closeness(wanted_gradients, gradients(model)) < SAME
@@ -116,17 +107,6 @@ def test_without_the_kernels_transformers_refuses_and_does_not_mix(packed: Any, 
     sample = packed.samples[int(batch["sample_ids"][0])]
     ids = torch.tensor([sample.tokens])
     torch.testing.assert_close(model(input_ids=ids).logits, twin(input_ids=ids).logits, rtol=1e-3, atol=1e-3)
-
-
-def test_every_example_hands_on_the_numbers(repo: Path) -> None:
-    """But for those whose model is no such hybrid (torchtitan's, OLMo-core's, one with Ulysses as its attention, the
-    decoder of the pipelines), and VeOmni's, whose own layers take the borders from `position_ids`."""
-    others = {"torchtitan_style", "olmo_core_trainer", "sequence_parallel", "veomni_trainer"}
-    others |= {"pipeline_parallel", "pipeline_stages", "unlike_pipelines"}
-    names = {path.stem for path in (repo / "examples").glob("*.py")} - others
-    assert len(names) == 6
-    for name in names:
-        assert "seq_idx" in model_keys(repo / "examples" / f"{name}.py"), name
 
 
 def test_the_numbers_are_those_of_the_collator(packed: Any) -> None:

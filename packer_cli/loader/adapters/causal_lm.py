@@ -28,10 +28,11 @@ from transformers.masking_utils import AttentionMaskInterface
 from transformers.modeling_outputs import CausalLMOutput
 
 from packer_cli.errors import ConfigError
+from packer_cli.loader.formats import metadata_of
 from packer_cli.loader.parallel.attention import packed_attention, ulysses_attention
 from packer_cli.loader.passes import IGNORE_INDEX
 
-__all__ = ["PackedRow", "check_packed_rows", "run_packed_rows"]
+__all__ = ["PackedRow", "check_packed_rows", "run_packed_rows", "run_row"]
 
 _PREFIX = "hbpack_"
 """Before the name of the attention that a model had, of the one that takes its place: so each model keeps its own."""
@@ -108,12 +109,53 @@ def run_packed_rows(model: nn.Module) -> nn.Module:
     return inner
 
 
+def run_row(
+    model: nn.Module,
+    batch: Mapping[str, Any],
+    group: dist.ProcessGroup | None = None,
+    *,
+    device: torch.device,
+    world_size: int,
+) -> torch.Tensor:
+    """The loss of a batch's row: this rank's part of the mean over the loss tokens of the step (`losses.stable_loss`).
+
+    Args:
+        model: which `run_packed_rows` has patched, wrapped or not.
+        batch: of format "transformers".
+        group: the ranks that share the row, see `parallel.SPGroups.for_batch`; None where this one has it alone.
+        device: of the model.
+        world_size: over how many ranks gradients are averaged; 1 where they are summed.
+
+    Returns:
+        A scalar with its graph.
+    """
+    known = metadata_of(batch)
+    weight = known.get("global_loss_weight", known["global_num_loss_tokens"])
+    row = PackedRow(batch, group, factor=world_size / weight if weight else 0.0, device=device)
+    return model(**inputs_of(batch, device), packed_row=row).loss
+
+
+def inputs_of(batch: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
+    """What a model takes of a batch besides its row.
+
+    Layers without attention, such as recurrent ones and convolutions, tell samples apart by it (docs/loader.md).
+    """
+    names = [name for name in ("input_ids", "position_ids", "seq_idx", "cu_seq_lens_q") if name in batch]
+    found: dict[str, Any] = {name: batch[name].to(device) for name in names}
+    found["cu_seq_lens_k"] = found["cu_seq_lens_q"]
+    return found | {"max_length_q": batch["max_length_q"], "max_length_k": batch["max_length_q"]}
+
+
 def _patch_forward(model: Any) -> None:
     original = model.forward
+
+    unlike = _why_not_shared(model.config.get_text_config())
 
     def forward(self: Any, *arguments: Any, packed_row: PackedRow | None = None, **others: Any) -> Any:
         if packed_row is None:
             return original(*arguments, **others)
+        if packed_row.group is not None and unlike:
+            raise ConfigError(f"{type(self).__name__} {unlike}; plan groups of SP degree 1 for it")
         token = _IS_PACKED.set(True)
         try:
             decoded = self.get_decoder()(*arguments, packed_row=packed_row, use_cache=False, **others)
@@ -124,6 +166,19 @@ def _patch_forward(model: Any) -> None:
     # Not functools.wraps: accelerate walks __wrapped__, and would call the original.
     forward.__signature__ = inspect.signature(type(model).forward)  # type: ignore[attr-defined]
     model.forward = MethodType(forward, model)
+
+
+def _why_not_shared(config: Any) -> str:
+    """Why GPUs cannot share a row of such a model; empty if they can."""
+    kinds = {*(getattr(config, "layer_types", None) or ()), *(getattr(config, "layers_block_type", None) or ())}
+    others = sorted(kinds - {"full_attention", "sliding_attention", "attention"})
+    if others:
+        return f"has {', '.join(others)} layers, whose states would begin anew in each GPU's part of a row"
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    kind = rope.get("rope_type") if isinstance(rope, Mapping) else None
+    if kind in ("dynamic", "longrope"):
+        return f"has positions of type {kind}, which depend on the length that a GPU sees"
+    return ""
 
 
 def _patch_head(model: Any) -> None:
@@ -283,13 +338,13 @@ def check_packed_rows(model: nn.Module, device: torch.device) -> None:
     borders = torch.tensor([0, _LENGTH, 2 * _LENGTH], dtype=torch.int32)
     labels = torch.where(positions > 0, ids, int(IGNORE_INDEX))
     batch = {"labels": labels[None], "cu_seq_lens_q": borders, "max_length_q": _LENGTH}
+    batch |= {"input_ids": ids[None], "position_ids": positions[None]}
     was_training = model.training
     model.eval()
     try:
         with torch.no_grad():
             row = PackedRow(batch, None, factor=1.0, device=device)
-            row_keys = {"input_ids": ids[None].to(device), "position_ids": positions[None].to(device)}
-            model(**row_keys, **segments_of(batch, device), packed_row=row)
+            model(**inputs_of(batch, device), packed_row=row)
             alone = torch.zeros((), dtype=torch.float64, device=device)
             for sample in ids.split(_LENGTH):
                 logits = model(input_ids=sample[None].to(device), use_cache=False).logits[0, :-1].double()
@@ -303,11 +358,3 @@ def check_packed_rows(model: nn.Module, device: torch.device) -> None:
             "from theirs one by one, since its layers mix samples, or it finishes its logits in a way that is not "
             "known; train it without packing"
         )
-
-
-def segments_of(batch: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
-    """What layers without attention tell samples apart by: recurrent ones and convolutions (docs/loader.md)."""
-    found = {"cu_seq_lens_q": batch["cu_seq_lens_q"].to(device)}
-    found["cu_seq_lens_k"] = found["cu_seq_lens_q"]
-    found |= {"max_length_q": batch["max_length_q"], "max_length_k": batch["max_length_q"]}
-    return found | ({"seq_idx": batch["seq_idx"].to(device)} if "seq_idx" in batch else {})

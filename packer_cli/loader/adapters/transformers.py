@@ -22,7 +22,7 @@ from transformers.trainer_callback import ExportableState
 
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import Layout
-from packer_cli.loader.adapters.causal_lm import PackedRow, check_packed_rows, run_packed_rows, segments_of
+from packer_cli.loader.adapters.causal_lm import PackedRow, check_packed_rows, inputs_of, run_packed_rows
 from packer_cli.loader.checkpointing import LayerCheckpointing
 from packer_cli.loader.dataset import PackedDataset
 from packer_cli.loader.formats import metadata_of
@@ -177,9 +177,8 @@ class _PackedTrainer(_AnyTrainer):
         self._checkpointing.set(batch["checkpoint_layers"])
         group = None if self._sp_groups is None else self._sp_groups.for_batch(batch)
         row = PackedRow(batch, group, factor=factor, device=device)
-        tokens = {name: batch[name].to(device) for name in ("input_ids", "position_ids")}
         with self.compute_loss_context_manager():
-            return model(**tokens, **segments_of(batch, device), packed_row=row).loss, row
+            return model(**inputs_of(batch, device), packed_row=row).loss, row
 
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
