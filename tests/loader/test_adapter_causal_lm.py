@@ -15,6 +15,7 @@ from transformers import (  # noqa: E402
     CohereConfig,
     Gemma2Config,
     GraniteConfig,
+    Lfm2Config,
     LlamaConfig,
     MistralConfig,
     Qwen3Config,
@@ -202,6 +203,25 @@ def test_what_would_train_otherwise_is_refused(config, options, message):
     model = make(config, **options)
     with pytest.raises(ConfigError, match=message):
         run(run_packed_rows(model), make_batch())
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "message"),
+    [
+        (Lfm2Config, {"layer_types": ["conv", "full_attention"]}, "has conv layers, whose states would begin anew"),
+        (
+            LlamaConfig,
+            {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
+            "has positions of type dynamic, which depend on the length that a GPU sees",
+        ),
+    ],
+)
+def test_what_cannot_share_rows_is_refused_there(config, options, message):
+    model, batch = make(config, **options), make_batch()
+    run_packed_rows(model)
+    row = PackedRow(batch, object(), factor=1.0, device=CPU)  # A group of several ranks.
+    with pytest.raises(ConfigError, match=message):
+        model(**inputs_of(batch, CPU), packed_row=row)
 
 
 def test_a_model_that_mixes_samples_is_found_out():
