@@ -27,8 +27,8 @@ from packer_cli.sizes import parse_tokens
 @option(
     "--state",
     metavar="FILE",
-    help="The loader's state as JSON, saved at the end of the last step of training; it may be older than the "
-    "last rebalance.",
+    help="The loader's state as JSON, saved at the end of the last step of training, or trainer_state.json of a "
+    "checkpoint of transformers' Trainer; it may be older than the last rebalance.",
 )
 @option(
     "--from-step",

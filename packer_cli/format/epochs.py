@@ -110,6 +110,19 @@ class LoaderState:
         return {"version": STATE_VERSION, **asdict(self)}
 
 
+TRAINER_CALLBACK = "PackedDataState"
+"""Under which name transformers' Trainer keeps the state among its callbacks, in `trainer_state.json`."""
+
+
+def state_of_trainer(value: Any) -> Any:
+    """The loader's state in JSON values of the Trainer's; other values as they are."""
+    if not isinstance(value, dict) or "stateful_callbacks" not in value:
+        return value
+    saved = value["stateful_callbacks"].get(TRAINER_CALLBACK)
+    saved = saved[0] if isinstance(saved, list) else saved
+    return saved and saved["attributes"]["data"]
+
+
 def parse_state(value: Any, name: str) -> LoaderState:
     """The state of JSON values.
 

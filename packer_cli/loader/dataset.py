@@ -28,7 +28,7 @@ from packer_cli.loader.options import (
 )
 from packer_cli.loader.place import Place, RankRows
 from packer_cli.loader.reader import MicroBatchReader
-from packer_cli.loader.sampler import PackedSampler, is_left_to_sampler, read_state
+from packer_cli.loader.sampler import PackedSampler, begins_at, is_left_to_sampler, read_state
 from packer_cli.loader.storage import Verify, choose_pad_token, open_storage, read_manifest
 from packer_cli.remote.local import CACHE_BYTES
 from packer_cli.remote.system import is_url
@@ -331,6 +331,14 @@ class PackedDataset(Dataset):
         i = self._place.next if iteration is None else as_integer("iteration", iteration)
         fingerprint = self._manifest.fingerprint
         return LoaderState(fingerprint=fingerprint, epoch=rows.epoch, iteration=i, step=self.step_of(i)).value()
+
+    def begins_at(self, state: dict[str, Any]) -> bool:
+        """Whether this set was rebalanced where the run of `state` stopped: then it begins there, and loads no state.
+
+        Raises:
+            ValueError: it is no state.
+        """
+        return begins_at(state, self._manifest)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go to the place of `state`; if its epoch was over, to the start of the next.

@@ -166,6 +166,16 @@ def read_state(state: Any, manifest: Manifest, name: str) -> tuple[int, int, boo
     return epoch, iteration, iteration == num_iterations
 
 
+def begins_at(state: Any, manifest: Manifest) -> bool:
+    """Whether the set was rebalanced from the one of this state, at exactly its place."""
+    found = parse_state(state, "the loader state")
+    before = {entry.fingerprint: entry for entry in manifest.history}.get(found.fingerprint)
+    origin = manifest.origin
+    if before is None or origin is None or found.fingerprint != origin.fingerprint:
+        return False
+    return _is_at(found, origin, before)
+
+
 def _of_another_set(state: LoaderState, manifest: Manifest, name: str) -> FormatError:
     begin = f"the loader state is of the packed set {state.fingerprint}, but {name} is {manifest.fingerprint}"
     origin = manifest.origin
@@ -174,7 +184,7 @@ def _of_another_set(state: LoaderState, manifest: Manifest, name: str) -> Format
         return FormatError(f"{begin}: resume with the set with which the run began, or start over")
     begin += f", rebalanced from {before.num_gpus} to {manifest.num_gpus} GPUs"
     # Do not convert the state silently: a StatefulDataLoader would keep the old position with a new epoch.
-    if state.fingerprint == origin.fingerprint and _is_at(state, origin, before):
+    if begins_at(state.value(), manifest):
         return FormatError(
             f"{begin} at exactly the place of this state: do not load it, since a new PackedDataset begins there "
             f"(epoch {origin.epoch}, step {origin.step})"

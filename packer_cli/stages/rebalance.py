@@ -24,7 +24,7 @@ from packer_cli.errors import ConfigError, FormatError, InputError
 from packer_cli.files import fingerprint, remove_folder
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.format.entries import Generation, Origin
-from packer_cli.format.epochs import MAX_EPOCH, find_epoch, parse_state, repeat_order
+from packer_cli.format.epochs import MAX_EPOCH, find_epoch, parse_state, repeat_order, state_of_trainer
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.schema import generation_path
 from packer_cli.plan.build import check_rest, rest_of_epoch, short_packs
@@ -290,7 +290,7 @@ def read_state(path: Path) -> Stop:
     except ValueError as error:
         raise InputError(f"{name} is not JSON ({error}); save ds.state_dict() with json.dump") from None
     try:
-        state = parse_state(value, name)
+        state = parse_state(state_of_trainer(value), name)
     except ValueError as error:
         raise InputError(str(error)) from None
     return Stop(name=name, **asdict(state))

@@ -45,14 +45,17 @@ def main(path: str, model_folder: str, output: str, way: str) -> None:
     if way == "fsdp":
         allow_fsdp_on_cpus()
         options = {"fsdp": True, "fsdp_config": {"transformer_layer_cls_to_wrap": "LlamaDecoderLayer"}}
+    elif way != "ddp":  # It stops in the first of two epochs, and goes on.
+        options = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 2}
+        options |= {"max_steps": 2} if way == "stops" else {}
     training = TrainingArguments(
-        output_dir=output, num_train_epochs=1.5, learning_rate=LEARNING_RATE, lr_scheduler_type="constant",
-        use_cpu=True, logging_steps=1, eval_strategy="epoch", save_strategy="no", report_to="none", disable_tqdm=True,
-        **options,
+        **{"num_train_epochs": 1.5, "save_strategy": "no", **options},
+        output_dir=output, learning_rate=LEARNING_RATE, lr_scheduler_type="constant", use_cpu=True, logging_steps=1,
+        eval_strategy="epoch", report_to="none", disable_tqdm=True,
     )  # fmt: skip
     model = AutoModelForCausalLM.from_pretrained(model_folder, attn_implementation="sdpa")
     trainer = packed(Trainer)(model, training, train_dataset=path, eval_dataset=path, callbacks=[Print()])
-    trainer.train()
+    trainer.train(resume_from_checkpoint=way == "resumes")
 
 
 if __name__ == "__main__":

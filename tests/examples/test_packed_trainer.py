@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 
+from packer_cli.cli.main import main
 from packer_cli.errors import ConfigError
+from packer_cli.loader import PackedDataset
 from packer_cli.loader.adapters.transformers import packed
+from tests.cli_runner import run
 from tests.examples.launcher import Launcher
 from tests.examples.reference import samples_of, steps_of, train
 from tests.examples.test_examples import EPOCH, OWN_GPU, SHARED, assert_same, lines_of
@@ -55,6 +59,33 @@ def test_epochs_and_evaluation_are_those_of_one_process(
     for found, step in evaluated:
         model.load_state_dict(wanted.weights[int(step)], strict=False)
         assert float(found) == pytest.approx(mean_loss(packed_set, model), rel=1e-5)
+
+
+def test_it_goes_on_with_another_number_of_processes(
+    launcher: Launcher, pack: Callable[..., Path], model_folder: Path, tmp_path: Path
+) -> None:
+    """After a rebalance by the state in its checkpoint, for the steps that are left, which train what is left."""
+    packed_set = shutil.copytree(pack(OWN_GPU, 2), tmp_path / "OUT")
+    run_folder = tmp_path / "run"
+    codes, text = launcher.run(
+        SCRIPT, packed_set, model_folder, run_folder, "stops", num_ranks=2, logs=tmp_path / "first"
+    )
+    assert codes == [0, 0], text
+    state = run_folder / "checkpoint-2" / "trainer_state.json"
+    done = run(main, "rebalance", packed_set, "--gpus", 1, "--state", state)
+    assert done.code == 0, done.stderr
+    left = PackedDataset(packed_set, 0, 1)
+    num_left = left.num_steps - left.step_of(0)
+    left.set_epoch(left.epoch + 1)
+    num_steps = 2 + num_left + left.num_steps
+    codes, text = launcher.run(
+        SCRIPT, packed_set, model_folder, run_folder, "resumes", num_ranks=1, logs=tmp_path / "second"
+    )
+    assert codes == [0], text
+    assert f"rebalanced set: 2 steps are trained, and {num_steps - 2} are left" in text
+    assert [step for step, _, _ in lines_of(text)] == list(range(3, num_steps + 1))
+    evaluated = re.findall(r"^evaluated \S+ after step (\d+)$", text, re.MULTILINE)
+    assert [int(step) for step in evaluated] == [2 + num_left, num_steps]
 
 
 def arguments_for(folder: Path, **options: Any) -> TrainingArguments:

@@ -10,17 +10,22 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from transformers import TrainerCallback
-from transformers.trainer_callback import ExportableState
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_callback import ExportableState, TrainerState
+from transformers.trainer_utils import get_last_checkpoint
 
 from packer_cli.errors import ConfigError
+from packer_cli.format.epochs import state_of_trainer
 from packer_cli.format.layout import Layout
 from packer_cli.loader.adapters.causal_lm import PackedRow, check_packed_rows, inputs_of, run_packed_rows
 from packer_cli.loader.checkpointing import LayerCheckpointing
@@ -63,13 +68,12 @@ class PackedDataState(TrainerCallback, ExportableState):
         """Take it from a checkpoint; the Trainer itself would restore all callbacks, or none."""
         if not state.global_step:
             return
-        saved = state.stateful_callbacks.get(type(self).__name__)
-        if saved is None:
+        self.data = state_of_trainer({"stateful_callbacks": state.stateful_callbacks})
+        if self.data is None:
             raise ConfigError(
                 "the checkpoint has no place in a packed set: it is of a run with other data; start from its weights "
                 "instead, without resume_from_checkpoint"
             )
-        self.data = (saved[0] if isinstance(saved, list) else saved)["attributes"]["data"]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """The plan's epochs count, also after a resume within one."""
@@ -87,7 +91,7 @@ class _StepLoader:
 
     def __iter__(self) -> Iterator[Step]:
         dataset, state = self._trainer.packed_set, self._trainer.data_state.data
-        if state is not None:
+        if state is not None and not dataset.begins_at(state):
             dataset.load_state_dict(state)
         yield from packed_steps(dataset)
 
@@ -126,6 +130,30 @@ class _PackedTrainer(_AnyTrainer):
         self._sp_groups = _groups_of(self.packed_set, self.packed_eval_set)
         self._is_checked = False
         self._num_tokens, self._started = 0, time.perf_counter()
+
+    def train(self, resume_from_checkpoint: Any = None, *arguments: Any, **others: Any) -> Any:
+        """As the Trainer's; on a set that was rebalanced where the checkpoint stopped, for the steps that are left."""
+        if resume_from_checkpoint:
+            is_newest = resume_from_checkpoint is True
+            folder = get_last_checkpoint(self.args.output_dir) if is_newest else resume_from_checkpoint
+            if folder is not None:
+                self._count_steps_left(TrainerState.load_from_json(str(Path(folder, TRAINER_STATE_NAME))))
+        return super().train(resume_from_checkpoint, *arguments, **others)
+
+    def _count_steps_left(self, state: Any) -> None:
+        """Set `max_steps`, from which the Trainer makes the learning rate's schedule."""
+        data = state_of_trainer({"stateful_callbacks": state.stateful_callbacks})
+        if data is None or not self.packed_set.begins_at(data):
+            return
+        if self.args.max_steps <= 0:
+            dataset, epochs = self.packed_set, math.ceil(self.args.num_train_epochs)
+            first, left = dataset.epoch, dataset.num_steps - dataset.step_of(0)
+            dataset.set_epoch(first + 1)
+            left += max(0, epochs - first - 1) * dataset.num_steps
+            dataset.set_epoch(first)
+            self.args.max_steps = state.global_step + left
+        left = self.args.max_steps - state.global_step
+        _LOGGER.warning("rebalanced set: %d steps are trained, and %d are left", state.global_step, left)
 
     @property
     def data_state(self) -> PackedDataState:
