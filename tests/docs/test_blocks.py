@@ -23,9 +23,15 @@ from tests.docs.shell import commands, run_block, run_command
 
 NOT_RUN: dict[str, dict[str, int]] = {
     "README.md": {"CI calls both": 1, "CI has installed it": 1},
-    "docs/cookbook.md": {"needs MosaicML Composer": 1, "needs OLMo-core": 1, "needs VeOmni": 1},
+    "docs/cookbook.md": {
+        "a part of examples/transformers_trainer.py": 1,
+        "needs MosaicML Composer": 1,
+        "needs OLMo-core": 1,
+        "needs VeOmni": 1,
+    },
     "docs/export.md": {"needs XTuner": 1, "needs mosaicml-streaming": 1},
     "docs/from/megatron.md": {"needs Megatron's process groups": 1},
+    "docs/from/trl.md": {"a part of examples/trl_sft.py": 1},
     "docs/from/streaming.md": {"needs MosaicML Composer": 1},
     "docs/loader.md": {"needs torchtitan": 1},
     "docs/profile.md": {"needs a GPU": 1},
