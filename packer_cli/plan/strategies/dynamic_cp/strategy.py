@@ -63,7 +63,7 @@ class _BySteps(Strategy):
 
     def bytes_a_sample(self, request: PlanRequest) -> int:
         """Measured on samples of 550 tokens, in steps of 2M of them."""
-        return 130
+        return 80
 
 
 class _DynamicCp(_BySteps, UnlikeDegrees):
