@@ -114,13 +114,21 @@ TRAINER_CALLBACK = "PackedDataState"
 """Under which name transformers' Trainer keeps the state among its callbacks, in `trainer_state.json`."""
 
 
+def attributes_of_trainer(value: Any) -> dict[str, Any] | None:
+    """What the callback saved in JSON values of the Trainer's state, the loader's as "data"; None if there is none."""
+    try:
+        saved = value["stateful_callbacks"][TRAINER_CALLBACK]
+        attributes = (saved[0] if isinstance(saved, list) else saved)["attributes"]
+    except (KeyError, IndexError, TypeError):
+        return None
+    return attributes if isinstance(attributes, dict) else None
+
+
 def state_of_trainer(value: Any) -> Any:
-    """The loader's state in JSON values of the Trainer's; other values as they are."""
+    """The loader's state in JSON values of the Trainer's, None if it has none; other values as they are."""
     if not isinstance(value, dict) or "stateful_callbacks" not in value:
         return value
-    saved = value["stateful_callbacks"].get(TRAINER_CALLBACK)
-    saved = saved[0] if isinstance(saved, list) else saved
-    return saved and saved["attributes"]["data"]
+    return (attributes_of_trainer(value) or {}).get("data")
 
 
 def parse_state(value: Any, name: str) -> LoaderState:

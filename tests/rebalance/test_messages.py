@@ -52,6 +52,8 @@ def test_messages(out, tmp_path):
     )
     shape = f"--state {str(file)!r} is not what state_dict() of a PackedDataset gives; save that, in a file as JSON"
     assert of_state([]) == of_state({"epoch": 1}) == shape
+    for saved in ({}, {"PackedDataState": 1}, {"PackedDataState": []}, {"PackedDataState": {"attributes": None}}):
+        assert of_state({"stateful_callbacks": saved}) == shape  # A Trainer's, of other data.
     assert of_state(good.state_dict(1) | {"step": -1}) == (
         f"--state {str(file)!r} has no valid step; it was changed, use another one"
     )
