@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+from functools import partial
 from itertools import pairwise
+from types import MethodType
 
 import pytest
 
@@ -14,21 +17,21 @@ from transformers import (  # noqa: E402
     Cohere2Config,
     CohereConfig,
     Gemma2Config,
+    GPT2Config,
     GraniteConfig,
     Lfm2Config,
     LlamaConfig,
     MistralConfig,
+    MixtralConfig,
     Qwen3Config,
 )
+from transformers.integrations import flex_attention  # noqa: E402
 
 from packer_cli.errors import ConfigError  # noqa: E402
-from packer_cli.loader.adapters.causal_lm import (  # noqa: E402
-    PackedRow,
-    check_packed_rows,
-    finished_logits,
-    inputs_of,
-    run_packed_rows,
-)
+from packer_cli.loader.adapters.causal_lm import check_packed_rows, run_packed_rows  # noqa: E402
+from packer_cli.loader.adapters.packed_row import PackedRow  # noqa: E402
+from packer_cli.loader.adapters.row_attention import block_mask  # noqa: E402
+from packer_cli.loader.adapters.row_loss import finished_logits  # noqa: E402
 from packer_cli.loader.checkpointing import LayerCheckpointing  # noqa: E402
 from packer_cli.loader.losses import token_losses  # noqa: E402
 
@@ -65,7 +68,7 @@ def make_batch(sizes=SIZES, *, weighted=False):
 
 def run(model, batch, factor=0.25):
     row = PackedRow(batch, None, factor=factor, device=CPU)
-    loss = model(**inputs_of(batch, CPU), packed_row=row).loss
+    loss = row.run(model)
     assert torch.equal(loss.detach(), row.loss)
     return loss
 
@@ -189,13 +192,16 @@ def test_capped_logits_are_those_of_the_model():
     run_packed_rows(model)
     with pytest.raises(ConfigError) as error:
         run(model, make_batch())
-    assert str(error.value) == 'the model has a soft cap; load it with attn_implementation="flash_attention_2"'
+    assert (
+        str(error.value)
+        == 'the model has a soft cap; load it with attn_implementation="flash_attention_2", or "flex_attention"'
+    )
 
 
 @pytest.mark.parametrize(
     ("config", "options", "message"),
     [
-        (LlamaConfig, {"attention_dropout": 0.1}, "LlamaForCausalLM has attention dropout, which packed rows do not"),
+        (LlamaConfig, {"attention_dropout": 0.1}, "LlamaAttention has dropout of attention, which packed rows"),
         (Cohere2Config, {"sliding_window": 6}, "the model has a sliding window of 6 tokens, and a sample has 12"),
     ],
 )
@@ -221,7 +227,130 @@ def test_what_cannot_share_rows_is_refused_there(config, options, message):
     run_packed_rows(model)
     row = PackedRow(batch, object(), factor=1.0, device=CPU)  # A group of several ranks.
     with pytest.raises(ConfigError, match=message):
-        model(**inputs_of(batch, CPU), packed_row=row)
+        row.run(model)
+
+
+def test_what_a_row_would_leave_out_is_refused_in_training():
+    """Dropout of attention under any name, the auxiliary loss of a router."""
+    config = GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=1, n_head=4, resid_pdrop=0.0, embd_pdrop=0.0)
+    model = run_packed_rows(AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").train())
+    with pytest.raises(ConfigError, match="GPT2Attention has dropout of attention, which packed rows do not have"):
+        run(model, make_batch())
+    run(model.eval(), make_batch())
+    model = run_packed_rows(make(MixtralConfig, num_local_experts=2, output_router_logits=True).float())
+    with pytest.raises(ConfigError, match="MixtralForCausalLM has an auxiliary loss of its router"):
+        run(model, make_batch())
+    model.config.router_aux_loss_coef = 0.0
+    check_packed_rows(model, CPU)
+    run(model, make_batch())
+
+
+def test_a_copy_of_a_model_trains_itself():
+    model, batch = make(LlamaConfig), make_batch()
+    run_packed_rows(model)
+    run(model, batch)
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    assert run(twin, batch).item() == pytest.approx(one_by_one(twin, batch).item(), rel=1e-6)
+    assert run(model, batch).item() != pytest.approx(run(twin, batch).item(), rel=1e-3)
+    run(twin, batch).backward()
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_what_is_put_into_a_patched_model_is_used_or_found():
+    """A new output layer; another library's forward pass, until packed rows are patched on top of it."""
+    model, batch = run_packed_rows(make(LlamaConfig)), make_batch()
+    before = run(model, batch).item()
+    torch.manual_seed(3)
+    model.set_output_embeddings(torch.nn.Linear(32, VOCABULARY, dtype=torch.float64))
+    assert run(model, batch).item() == pytest.approx(one_by_one(model, batch).item(), rel=1e-6)
+    assert run(model, batch).item() != pytest.approx(before, rel=1e-3)
+    model.forward = MethodType(type(model).forward, model)
+    with pytest.raises(ConfigError, match="something replaced its forward pass after run_packed_rows, such as Liger"):
+        run(model, batch)
+    run_packed_rows(model)
+    assert run(model, batch).item() == pytest.approx(one_by_one(model, batch).item(), rel=1e-6)
+
+
+def test_models_that_drop_the_row_are_refused():
+    model = run_packed_rows(make(LlamaConfig))
+    for layer in model.model.layers:
+        layer.self_attn.forward = partial(_without_row, layer.self_attn.forward)
+    with pytest.raises(ConfigError, match="the layers around LlamaAttention hand no packed row on to it"):
+        check_packed_rows(model, CPU)
+    model = make(LlamaConfig)
+    model.get_decoder = lambda: torch.nn.Linear(1, 1)
+    with pytest.raises(ConfigError, match="LlamaForCausalLM takes no keyword arguments for its attention"):
+        run_packed_rows(model)
+
+
+def _without_row(forward, *args, packed_row=None, **kwargs):
+    return forward(*args, **kwargs)
+
+
+@pytest.mark.parametrize("is_patched_first", [False, True])
+@pytest.mark.parametrize("targets", [["q_proj", "down_proj"], ["q_proj", "lm_head"]])
+def test_lora_trains_as_sample_by_sample(targets, is_patched_first):
+    peft = pytest.importorskip("peft")
+    model, batch = make(LlamaConfig), make_batch(weighted=True)
+    if is_patched_first:
+        run_packed_rows(model)
+    torch.manual_seed(5)
+    model = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=targets, init_lora_weights=False))
+    model.double()
+    one_by_one(model, batch).backward()
+    wanted = {name: p.grad.clone() for name, p in model.named_parameters() if p.requires_grad}
+    model.zero_grad()
+    run_packed_rows(model)
+    check_packed_rows(model, CPU)
+    run(model, batch).backward()
+    for name, parameter in model.named_parameters():
+        assert (parameter.grad is not None) == (name in wanted)
+        if name in wanted:
+            assert float(wanted[name].abs().max()) > 0
+            torch.testing.assert_close(parameter.grad, wanted[name], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("window", [None, 1, 100, 300])
+@pytest.mark.parametrize("sizes", [(5,), (128, 128), (300, 1, 127, 40, 400), (1000,)])
+def test_the_mask_of_flex_attention_is_that_of_every_pair(sizes, window):
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    borders = [0, *torch.tensor(sizes).cumsum(0).tolist()]
+    segment = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+
+    def sees(batch, head, query, key):
+        is_near = query - key < (window or 10_000)
+        return (key <= query) & (segment[query] == segment[key]) & is_near
+
+    found = block_mask(borders, window, CPU)
+    wanted = create_block_mask(sees, None, None, borders[-1], borders[-1], device="cpu")
+    assert torch.equal(found.to_dense(), wanted.to_dense())
+    for name in ("kv_num_blocks", "full_kv_num_blocks", "q_num_blocks", "full_q_num_blocks"):
+        assert torch.equal(getattr(found, name), getattr(wanted, name)), name
+    place = torch.arange(borders[-1])
+    assert torch.equal(found.mask_mod(0, 0, place[:, None], place[None]), sees(0, 0, place[:, None], place[None]))
+
+
+@pytest.mark.parametrize(
+    ("config", "options"),
+    [
+        (LlamaConfig, {}),
+        (MistralConfig, {"sliding_window": 6}),
+        (Gemma2Config, {"attn_logit_softcapping": 5.0, "sliding_window": 6, "final_logit_softcapping": 3.0}),
+    ],
+)
+def test_flex_attention_has_the_loss_of_samples_one_by_one(monkeypatch, config, options):
+    """Forward and not compiled, which is all of it that torch has on CPUs."""
+    plain = lambda q, k, v, training=False, **others: flex_attention.flex_attention(q, k, v, **others)  # noqa: E731
+    monkeypatch.setattr(flex_attention, "compile_friendly_flex_attention", plain)
+    model, batch = make(config, "flex_attention", **options).float(), make_batch()
+    with torch.no_grad():
+        wanted = one_by_one(model, batch)
+        run_packed_rows(model)
+        assert run(model, batch).item() == pytest.approx(wanted.item(), rel=1e-5)
 
 
 def test_a_model_that_mixes_samples_is_found_out():

@@ -11,7 +11,7 @@ import transformers
 from transformers import DataCollatorWithFlattening
 
 from packer_cli.loader import PackedDataset
-from packer_cli.loader.adapters.causal_lm import inputs_of
+from packer_cli.loader.adapters.packed_row import PackedRow
 from packer_cli.loader.losses import token_losses
 from packer_cli.loader.parallel import SHARDINGS, take_slice
 from tests.loader.kernels import modeling
@@ -86,7 +86,7 @@ def test_a_row_trains_as_its_samples_one_by_one(packed: Any, make: Make, name: s
     wanted = torch.cat([wanted, wanted.new_zeros(batch["input_ids"].numel() - len(wanted))])
     wanted_gradients = gradients(model)
 
-    keys = set(inputs_of(batch, torch.device("cpu")))
+    keys = set(PackedRow(batch, None, factor=1.0, device=torch.device("cpu")).inputs)
     found = row_losses(model, batch, keys)
     torch.testing.assert_close(found, wanted, rtol=SAME, atol=SAME)
     assert closeness(wanted_gradients, gradients(model)) < SAME

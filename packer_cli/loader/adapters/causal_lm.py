@@ -2,19 +2,12 @@
 
 `run_packed_rows(model)` patches a model, before DDP, FSDP or DeepSpeed wrap it. Then `model(packed_row=row, ...)`
 returns a loss, and `model(...)` does what it did before.
-
-What a row needs travels as one object in the keyword arguments of the forward pass, which transformers hands on to
-each layer. Wrappers copy, cast and move tensors and dictionaries of tensors, but not an object. A layer that is
-recomputed in the backward pass gets the row with which it ran.
 """
 
 from __future__ import annotations
 
 import inspect
-import sys
-from collections.abc import Callable, Mapping
-from contextvars import ContextVar
-from functools import partial
+from collections.abc import Mapping
 from types import MethodType
 from typing import Any
 
@@ -22,90 +15,34 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
-from torch.utils.checkpoint import checkpoint
-from transformers import AttentionInterface
-from transformers.masking_utils import AttentionMaskInterface
 from transformers.modeling_outputs import CausalLMOutput
 
 from packer_cli.errors import ConfigError
+from packer_cli.loader.adapters.packed_row import PackedRow
+from packer_cli.loader.adapters.row_attention import packed_rows_run, set_row_attention
+from packer_cli.loader.adapters.row_loss import row_loss
 from packer_cli.loader.formats import metadata_of
-from packer_cli.loader.parallel.attention import packed_attention, ulysses_attention
 from packer_cli.loader.passes import IGNORE_INDEX
 
-__all__ = ["PackedRow", "check_packed_rows", "run_packed_rows", "run_row"]
-
-_PREFIX = "hbpack_"
-"""Before the name of the attention that a model had, of the one that takes its place: so each model keeps its own."""
-CHUNK = 2**25
-"""Logits that are in memory at once."""
-_KERNELS = {"sdpa": "sdpa", "eager": "sdpa", "flash_attention_2": "flash", "flash_attention_3": "flash"}
-_IS_PACKED: ContextVar[bool] = ContextVar("is_packed", default=False)
-"""Whether a packed row runs: then no mask is made, since the attention knows the borders."""
-
-
-class PackedRow:
-    """What a forward pass needs besides `input_ids` and `position_ids` of a batch of format "transformers".
-
-    Args:
-        batch: with its metadata.
-        group: the ranks that share the row; None where this one has it alone.
-        factor: by which the sum of the losses is multiplied, see `loader.losses`.
-        device: of the model.
-    """
-
-    def __init__(
-        self, batch: Mapping[str, Any], group: dist.ProcessGroup | None, *, factor: float, device: torch.device
-    ) -> None:
-        self.group = group
-        self.longest: int = batch["max_length_q"]
-        self.borders: list[int] = batch["cu_seq_lens_q"].tolist()
-        self.device_borders: torch.Tensor = batch["cu_seq_lens_q"].to(device)
-        labels, weights = batch.get("shift_labels"), batch.get("shift_loss_weights")
-        if labels is None:  # Those of a whole row are shifted here.
-            labels = F.pad(batch["labels"], (0, 1), value=int(IGNORE_INDEX))[..., 1:]
-            weights = batch.get("loss_weights")
-            weights = weights if weights is None else F.pad(weights, (0, 1))[..., 1:]
-        kept = (labels[0] != IGNORE_INDEX).nonzero()[:, 0]
-        self.kept = kept.to(device)
-        """int64 [k], places of the tokens with a loss."""
-        self.targets = labels[0, kept].to(device)
-        """int64 [k]"""
-        self.weights = None if weights is None else weights[0, kept].to(device)
-        """float32 [k]"""
-        self.factor = factor
-        self.loss = torch.zeros((), device=device)
-        """Of this rank, times the factor, once it ran; without a graph. Wrappers may round what the forward pass
-        returns."""
+__all__ = ["check_packed_rows", "run_packed_rows", "run_row"]
 
 
 def run_packed_rows(model: nn.Module) -> nn.Module:
-    """Patch a model, and return its innermost causal language model. A model that is patched stays as it is.
+    """Patch a model, and return its innermost causal language model. To do so again does no harm.
 
     Raises:
-        ConfigError: it is none, or its attention cannot run packed rows.
+        ConfigError: it is none, or it cannot run packed rows.
     """
     inner: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
     name = type(inner).__name__
     if not hasattr(inner, "get_decoder") or inner.get_output_embeddings() is None:
         raise ConfigError(f"{name} is no causal language model of transformers with an output layer")
-    former = inner.config._attn_implementation
-    if former.startswith(_PREFIX):
-        return inner
-    if former not in _KERNELS:
-        raise ConfigError(
-            f"{name} has attention {former!r}, and packed rows run on {', '.join(_KERNELS)}; load it with "
-            'attn_implementation="sdpa", or "flash_attention_2"'
-        )
-    if getattr(inner.config.get_text_config(), "attention_dropout", 0.0):
-        raise ConfigError(f"{name} has attention dropout, which packed rows do not have; set attention_dropout to 0")
-    AttentionInterface.register(_PREFIX + former, partial(_attention, former))
-    AttentionMaskInterface.register(_PREFIX + former, partial(_mask, former))
-    for module in inner.modules():
-        config = getattr(module, "config", None)
-        if config is not None and getattr(config, "_attn_implementation", None) == former:
-            config._attn_implementation = _PREFIX + former
-    _patch_head(inner)
-    _patch_forward(inner)
+    taken = inspect.signature(type(inner.get_decoder()).forward).parameters.values()
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken):
+        raise ConfigError(f"{name} takes no keyword arguments for its attention, which a packed row is; do not pack")
+    set_row_attention(inner)
+    if not hasattr(inner.forward, "runs_packed_rows"):  # Or no longer: another library's forward pass is in its place.
+        _patch_forward(inner)
     return inner
 
 
@@ -131,41 +68,39 @@ def run_row(
     """
     known = metadata_of(batch)
     weight = known.get("global_loss_weight", known["global_num_loss_tokens"])
-    row = PackedRow(batch, group, factor=world_size / weight if weight else 0.0, device=device)
-    return model(**inputs_of(batch, device), packed_row=row).loss
-
-
-def inputs_of(batch: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
-    """What a model takes of a batch besides its row.
-
-    Layers without attention, such as recurrent ones and convolutions, tell samples apart by it (docs/loader.md).
-    """
-    names = [name for name in ("input_ids", "position_ids", "seq_idx", "cu_seq_lens_q") if name in batch]
-    found: dict[str, Any] = {name: batch[name].to(device) for name in names}
-    found["cu_seq_lens_k"] = found["cu_seq_lens_q"]
-    return found | {"max_length_q": batch["max_length_q"], "max_length_k": batch["max_length_q"]}
+    return PackedRow(batch, group, factor=world_size / weight if weight else 0.0, device=device).run(model)
 
 
 def _patch_forward(model: Any) -> None:
-    original = model.forward
-
     unlike = _why_not_shared(model.config.get_text_config())
 
     def forward(self: Any, *arguments: Any, packed_row: PackedRow | None = None, **others: Any) -> Any:
         if packed_row is None:
-            return original(*arguments, **others)
-        if packed_row.group is not None and unlike:
-            raise ConfigError(f"{type(self).__name__} {unlike}; plan groups of SP degree 1 for it")
-        token = _IS_PACKED.set(True)
-        try:
+            return self._forward_of_batches(*arguments, **others)
+        _require_runnable(self, packed_row, unlike)
+        # Now, as PEFT or resize_token_embeddings may have put another in its place.
+        head = _patched_head(self)
+        with packed_rows_run():
             decoded = self.get_decoder()(*arguments, packed_row=packed_row, use_cache=False, **others)
-        finally:
-            _IS_PACKED.reset(token)
-        return CausalLMOutput(loss=self.get_output_embeddings()(decoded.last_hidden_state, packed_row=packed_row))
+        return CausalLMOutput(loss=head(decoded.last_hidden_state, packed_row=packed_row))
 
     # Not functools.wraps: accelerate walks __wrapped__, and would call the original.
     forward.__signature__ = inspect.signature(type(model).forward)  # type: ignore[attr-defined]
+    forward.runs_packed_rows = True  # type: ignore[attr-defined]
+    if not hasattr(model, "_forward_of_batches"):
+        model._forward_of_batches = model.forward  # In the model, so that a copy calls its own.
     model.forward = MethodType(forward, model)
+
+
+def _require_runnable(model: Any, row: PackedRow, unlike: str) -> None:
+    name, config = type(model).__name__, model.config.get_text_config()
+    if row.group is not None and unlike:
+        raise ConfigError(f"{name} {unlike}; plan groups of SP degree 1 for it")
+    if model.training and getattr(config, "output_router_logits", False) and config.router_aux_loss_coef:
+        raise ConfigError(
+            f"{name} has an auxiliary loss of its router, which packed rows do not have; set output_router_logits to "
+            "False in its config, and router_aux_loss_coef to 0 in SFTConfig"
+        )
 
 
 def _why_not_shared(config: Any) -> str:
@@ -181,140 +116,22 @@ def _why_not_shared(config: Any) -> str:
     return ""
 
 
-def _patch_head(model: Any) -> None:
-    """The loss is made inside the output layer's forward pass, whose weights FSDP gathers once for it.
+def _patched_head(model: Any) -> Any:
+    """The output layer, in whose forward pass the loss is made: FSDP gathers its weights once for that.
 
     FSDP also casts what the forward pass returns, so nothing but the loss of the whole row may pass there.
     """
     head, config = model.get_output_embeddings(), model.config.get_text_config()
-    original = head.forward
 
     def forward(self: Any, hidden: torch.Tensor, packed_row: PackedRow | None = None) -> torch.Tensor:
-        return original(hidden) if packed_row is None else row_loss(original, config, hidden, packed_row)
+        if packed_row is None:
+            return self._logits(hidden)
+        return row_loss(self._logits, config, hidden, packed_row)
 
-    head.forward = MethodType(forward, head)
-
-
-def row_loss(head: Callable[..., torch.Tensor], config: Any, hidden: torch.Tensor, row: PackedRow) -> torch.Tensor:
-    """The sum of the losses of this rank's tokens, times the row's factor: a scalar of float32, or of float64.
-
-    The output layer runs over the tokens with a loss alone, `CHUNK` logits at a time, and again in the backward pass.
-
-    Args:
-        head: the output layer.
-        config: of the model.
-        hidden: [1, t, hidden], what the decoder returns.
-    """
-    kept, targets, weights = row.kept, row.targets, row.weights
-    if not len(kept):  # The output layer must have a gradient on every rank.
-        kept, targets = kept.new_zeros(1), targets.new_zeros(1)
-        weights = hidden.new_zeros(1, dtype=torch.float32)
-    size = max(1, CHUNK // config.vocab_size)
-    tokens = hidden[0].index_select(0, kept)
-    total = tokens.new_zeros((), dtype=torch.promote_types(tokens.dtype, torch.float32))
-    losses = partial(_losses, head, config)
-    for begin in range(0, len(kept), size):
-        part = slice(begin, begin + size)
-        weight = None if weights is None else weights[part]
-        total = total + checkpoint(losses, tokens[part], targets[part], weight, use_reentrant=False)
-    total = total * row.factor
-    row.loss = total.detach()
-    return total
-
-
-def _losses(
-    head: Callable[..., torch.Tensor],
-    config: Any,
-    hidden: torch.Tensor,
-    targets: torch.Tensor,
-    weights: torch.Tensor | None,
-) -> torch.Tensor:
-    logits = finished_logits(head(hidden), config)
-    logits = logits if logits.dtype == torch.float64 else logits.float()
-    if weights is None:
-        return F.cross_entropy(logits, targets, reduction="sum")
-    return F.cross_entropy(logits, targets, reduction="none") @ weights.to(logits)
-
-
-def finished_logits(logits: torch.Tensor, config: Any) -> torch.Tensor:
-    """What a model does to the output layer's logits: it scales them (Cohere, Granite), or caps them (Gemma 2)."""
-    scale = getattr(config, "logit_scale", None)
-    divisor = getattr(config, "logits_scaling", None)
-    cap = getattr(config, "final_logit_softcapping", None)
-    if scale is not None:
-        logits = logits * scale
-    if divisor is not None:
-        logits = logits / divisor
-    return logits if cap is None else torch.tanh(logits / cap) * cap
-
-
-def _attention(
-    former: str,
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    packed_row: PackedRow | None = None,
-    **options: Any,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """[1, heads, t, dim] -> [1, t, heads, dim]; t is the length of this rank's part of the row."""
-    before = partial(_as_before, former, module)
-    if packed_row is None:
-        return before(query, key, value, attention_mask, **options)
-    if attention_mask is not None:
-        raise ConfigError(f"{type(module).__name__} makes a mask of its own, and packed rows have none; do not pack")
-    row = packed_row
-    attend = partial(_flash, before, row, options) if _KERNELS[former] == "flash" else partial(_sdpa, row, options)
-    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
-    return ulysses_attention(q, k, v, row.borders, row.group, attend)[None], None
-
-
-def _sdpa(
-    row: PackedRow, options: Mapping[str, Any], query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, _: Any
-) -> torch.Tensor:
-    window = options.get("sliding_window")
-    unlike = "a soft cap" if options.get("softcap") else "attention sinks" if options.get("s_aux") is not None else ""
-    if window is not None and window < row.longest:
-        unlike = f"a sliding window of {window} tokens, and a sample has {row.longest}"
-    if unlike:
-        raise ConfigError(f'the model has {unlike}; load it with attn_implementation="flash_attention_2"')
-    return packed_attention(query, key, value, row.borders, scale=options.get("scaling"))
-
-
-def _flash(
-    before: Callable[..., Any],
-    row: PackedRow,
-    options: Mapping[str, Any],
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    _: Any,
-) -> torch.Tensor:
-    if options.get("s_aux") is not None and row.group is not None:
-        raise ConfigError("the model has attention sinks, one a head, which shared rows would need divided")
-    kept = {name: options[name] for name in ("scaling", "sliding_window", "softcap", "s_aux") if name in options}
-    heads = (x.transpose(0, 1)[None] for x in (query, key, value))
-    borders = {"cu_seq_lens_q": row.device_borders, "cu_seq_lens_k": row.device_borders}
-    borders |= {"max_length_q": row.longest, "max_length_k": row.longest}
-    return before(*heads, None, **kept, **borders)[0][0]
-
-
-def _as_before(former: str, module: Any, *arguments: Any, **options: Any) -> Any:
-    """The attention that the model had."""
-    if former == "eager":  # Each model has its own.
-        return sys.modules[type(module).__module__].eager_attention_forward(module, *arguments, **options)
-    config = module.config
-    config._attn_implementation = former  # flash attention reads it to choose its kernel.
-    try:
-        return AttentionInterface()[former](module, *arguments, **options)
-    finally:
-        config._attn_implementation = _PREFIX + former
-
-
-def _mask(former: str, *arguments: Any, **options: Any) -> Any:
-    """None for a packed row; else that of the attention that the model had."""
-    return None if _IS_PACKED.get() else AttentionMaskInterface()[former](*arguments, **options)
+    if not hasattr(head, "_logits"):
+        head._logits = head.forward
+        head.forward = MethodType(forward, head)
+    return head
 
 
 _LENGTH = 12
@@ -344,7 +161,7 @@ def check_packed_rows(model: nn.Module, device: torch.device) -> None:
     try:
         with torch.no_grad():
             row = PackedRow(batch, None, factor=1.0, device=device)
-            model(**inputs_of(batch, device), packed_row=row)
+            row.run(model)
             alone = torch.zeros((), dtype=torch.float64, device=device)
             for sample in ids.split(_LENGTH):
                 logits = model(input_ids=sample[None].to(device), use_cache=False).logits[0, :-1].double()

@@ -1,0 +1,211 @@
+"""The attention of packed rows, which ranks can share, over the kernel that a transformers model had."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.attention.flex_attention import _DEFAULT_SPARSE_BLOCK_SIZE as _BLOCK
+from torch.nn.attention.flex_attention import BlockMask
+from transformers import AttentionInterface
+from transformers.masking_utils import AttentionMaskInterface
+
+from packer_cli.errors import ConfigError
+from packer_cli.loader.adapters.packed_row import PackedRow
+from packer_cli.loader.parallel.attention import packed_attention, ulysses_attention
+
+_PREFIX = "hbpack_"
+"""Before the name of the attention that a model had, of the one that takes its place: so each model keeps its own."""
+_IS_PACKED: ContextVar[bool] = ContextVar("is_packed", default=False)
+
+
+def set_row_attention(model: Any) -> None:
+    """Put the attention of packed rows over the kernel that a model has; a model that has it stays as it is.
+
+    Raises:
+        ConfigError: packed rows do not run on that kernel.
+    """
+    former = model.config._attn_implementation
+    if former.startswith(_PREFIX):
+        return
+    if former not in _KERNELS:
+        raise ConfigError(
+            f"{type(model).__name__} has attention {former!r}, and packed rows run on {', '.join(_KERNELS)}; load it "
+            'with attn_implementation="sdpa", or "flash_attention_2"'
+        )
+    AttentionInterface.register(_PREFIX + former, partial(_attention, former))
+    AttentionMaskInterface.register(_PREFIX + former, partial(_mask, former))
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        if config is not None and getattr(config, "_attn_implementation", None) == former:
+            config._attn_implementation = _PREFIX + former
+
+
+@contextmanager
+def packed_rows_run() -> Iterator[None]:
+    """While a packed row runs, models make no mask, since the attention knows the borders."""
+    token = _IS_PACKED.set(True)
+    try:
+        yield
+    finally:
+        _IS_PACKED.reset(token)
+
+
+def _attention(
+    former: str,
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    packed_row: PackedRow | None = None,
+    **options: Any,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """[1, heads, t, dim] -> [1, t, heads, dim]; t is the length of this rank's part of the row."""
+    before = partial(_as_before, former, module)
+    if packed_row is None:
+        if _IS_PACKED.get():
+            raise ConfigError(f"the layers around {type(module).__name__} hand no packed row on to it; do not pack")
+        return before(query, key, value, attention_mask, **options)
+    if options.get("dropout"):
+        raise ConfigError(
+            f"{type(module).__name__} has dropout of attention, which packed rows do not have; set it to 0 in the "
+            "model's config: attention_dropout, or attn_pdrop"
+        )
+    if attention_mask is not None:
+        raise ConfigError(f"{type(module).__name__} makes a mask of its own, and packed rows have none; do not pack")
+    row = packed_row
+    attend = partial(_KERNELS[former], before, row, options)
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    return ulysses_attention(q, k, v, row.borders, row.group, attend)[None], None
+
+
+def _sdpa(
+    before: Callable[..., Any],
+    row: PackedRow,
+    options: Mapping[str, Any],
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    _: Any,
+) -> torch.Tensor:
+    window = options.get("sliding_window")
+    unlike = "a soft cap" if options.get("softcap") else "attention sinks" if options.get("s_aux") is not None else ""
+    if window is not None and window < row.longest:
+        unlike = f"a sliding window of {window} tokens, and a sample has {row.longest}"
+    if unlike:
+        raise ConfigError(
+            f'the model has {unlike}; load it with attn_implementation="flash_attention_2", or "flex_attention"'
+        )
+    return packed_attention(query, key, value, row.borders, scale=options.get("scaling"))
+
+
+def _flash(
+    before: Callable[..., Any],
+    row: PackedRow,
+    options: Mapping[str, Any],
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    _: Any,
+) -> torch.Tensor:
+    borders = {"cu_seq_lens_q": row.device_borders, "cu_seq_lens_k": row.device_borders}
+    borders |= {"max_length_q": row.longest, "max_length_k": row.longest}
+    heads = (x.transpose(0, 1)[None] for x in (query, key, value))
+    return before(*heads, None, **_kept(row, options), **borders)[0][0]
+
+
+def _flex(
+    before: Callable[..., Any],
+    row: PackedRow,
+    options: Mapping[str, Any],
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    _: Any,
+) -> torch.Tensor:
+    window = options.get("sliding_window")
+    if window not in row.masks:
+        row.masks[window] = block_mask(row.borders, window, query.device)
+    heads = (x.transpose(0, 1)[None] for x in (query, key, value))
+    return before(*heads, row.masks[window], **_kept(row, options))[0][0]
+
+
+def _kept(row: PackedRow, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What a kernel needs besides the borders."""
+    if options.get("s_aux") is not None and row.group is not None:
+        raise ConfigError("the model has attention sinks, one a head, which shared rows would need divided")
+    return {name: options[name] for name in ("scaling", "sliding_window", "softcap", "s_aux") if name in options}
+
+
+_KERNELS = {
+    "sdpa": _sdpa,
+    "eager": _sdpa,
+    "flash_attention_2": _flash,
+    "flash_attention_3": _flash,
+    "flex_attention": _flex,
+}
+
+
+def block_mask(borders: list[int], window: int | None, device: torch.device) -> BlockMask:
+    """FlexAttention's mask of a row: causal within each segment, and within a sliding window.
+
+    Args:
+        borders: of the segments, from 0 to T.
+        window: tokens that a token sees at most, itself among them.
+
+    Price: (T / 128)^2 booleans, never T^2.
+    """
+    num_tokens = borders[-1]
+    sizes = torch.tensor(borders, device=device).diff()
+    places = torch.arange(num_tokens, device=device)
+    first_seen = torch.repeat_interleave(torch.tensor(borders[:-1], device=device), sizes)
+    if window is not None:
+        first_seen = torch.maximum(first_seen, places - window + 1)
+
+    def sees(batch: Any, head: Any, query: Any, key: Any) -> Any:
+        return (key <= query) & (key >= first_seen[query])
+
+    blocks = torch.arange(-(-num_tokens // _BLOCK), device=device)
+    first = first_seen[blocks * _BLOCK] // _BLOCK
+    first_whole = -(-first_seen[((blocks + 1) * _BLOCK).clamp(max=num_tokens) - 1] // _BLOCK)
+    keys, queries = blocks, blocks[:, None]
+    # As torch has it: no block of a query block that the row does not fill is whole.
+    is_whole = (keys >= first_whole[:, None]) & (keys < queries) & ((queries + 1) * _BLOCK <= num_tokens)
+    is_part = (keys >= first[:, None]) & (keys <= queries) & ~is_whole
+    return BlockMask.from_kv_blocks(
+        *_listed(is_part),
+        *_listed(is_whole),
+        BLOCK_SIZE=_BLOCK,
+        mask_mod=sees,
+        seq_lengths=(num_tokens, num_tokens),
+    )
+
+
+def _listed(is_seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """bool [n, n] -> how many blocks each has int32 [1, 1, n], and which, those first, int32 [1, 1, n, n]."""
+    order = torch.argsort(is_seen.to(torch.int8), dim=-1, descending=True, stable=True)
+    return is_seen.sum(-1, dtype=torch.int32)[None, None], order.to(torch.int32)[None, None]
+
+
+def _as_before(former: str, module: Any, *arguments: Any, **options: Any) -> Any:
+    """The attention that the model had."""
+    if former == "eager":  # Each model has its own.
+        return sys.modules[type(module).__module__].eager_attention_forward(module, *arguments, **options)
+    config = module.config
+    config._attn_implementation = former  # flash attention reads it to choose its kernel.
+    try:
+        return AttentionInterface()[former](module, *arguments, **options)
+    finally:
+        config._attn_implementation = _PREFIX + former
+
+
+def _mask(former: str, *arguments: Any, **options: Any) -> Any:
+    """None for a packed row; else that of the attention that the model had."""
+    return None if _IS_PACKED.get() else AttentionMaskInterface()[former](*arguments, **options)
