@@ -244,6 +244,11 @@ class PackedDataset(Dataset):
         """Optimizer steps of the epoch, the same on every rank."""
         return self._rows.num_steps
 
+    def steps_of(self, epoch: int) -> int:
+        """Optimizer steps of any epoch, without going there. Raises ConfigError if the set does not hold it."""
+        entry, _ = self._manifest.generation.find_epoch(epoch)
+        return entry.first_step + entry.num_steps
+
     @property
     def position(self) -> int:
         """The iteration at which `__iter__` and `remaining` begin."""

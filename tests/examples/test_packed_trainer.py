@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -14,7 +15,7 @@ pytest.importorskip("accelerate")
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+from transformers import AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 from packer_cli.cli.main import main
 from packer_cli.errors import ConfigError
@@ -22,7 +23,7 @@ from packer_cli.loader import PackedDataset
 from packer_cli.loader.adapters.transformers import packed
 from tests.cli_runner import run
 from tests.examples.launcher import Launcher
-from tests.examples.reference import samples_of, steps_of, train
+from tests.examples.reference import LEARNING_RATE, samples_of, steps_of, train
 from tests.examples.test_examples import EPOCH, OWN_GPU, SHARED, assert_same, lines_of
 
 SCRIPT = Path(__file__).with_name("packed_trainer.py")
@@ -100,8 +101,12 @@ def arguments_for(folder: Path, **options: Any) -> TrainingArguments:
             {},
             "gradient_accumulation_steps is 4, and the plan says how many micro-",
         ),
-        ({"label_smoothing_factor": 0.1}, {}, "label_smoothing_factor is not supported on packed rows; set it to 0"),
+        ({"label_smoothing_factor": 0.1}, {}, "label_smoothing_factor=0.1 is not supported on packed rows; set it to"),
+        ({"neftune_noise_alpha": 5}, {}, "neftune_noise_alpha=5 makes noise by the length of a sample, and would see"),
         ({}, {"compute_loss_func": print}, "compute_loss_func would not be called on packed rows; leave it out"),
+        ({}, {"compute_metrics": print}, "compute_metrics would not be called on packed rows; leave it out"),
+        ({}, {"model_init": print}, "model_init would make a model that does not run packed rows; give the model"),
+        ({}, {"train_dataset": {"a": "OUT"}}, "train_dataset is a dict: give the folder or URL of a packed set"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(
@@ -109,7 +114,17 @@ def test_arguments_that_do_not_fit_are_refused(
 ) -> None:
     model = AutoModelForCausalLM.from_pretrained(model_folder)
     with pytest.raises(ConfigError, match=re.escape(message)):
-        packed(Trainer)(model, arguments_for(tmp_path, **options), train_dataset=pack(OWN_GPU, 1), **others)
+        packed(Trainer)(model, arguments_for(tmp_path, **options), **{"train_dataset": pack(OWN_GPU, 1), **others})
+
+
+def test_sets_that_were_opened_for_others_are_refused(
+    pack: Callable[..., Path], model_folder: Path, tmp_path: Path
+) -> None:
+    model, arguments = AutoModelForCausalLM.from_pretrained(model_folder), arguments_for(tmp_path)
+    with pytest.raises(ConfigError, match="has format 'torchtitan', and this trainer needs format='transformers'"):
+        packed(Trainer)(model, arguments, train_dataset=PackedDataset(pack(OWN_GPU, 1), 0, 1, format="torchtitan"))
+    with pytest.raises(ConfigError, match="was opened for rank 1 of 2, and this is process 0 of 1; give its folder"):
+        packed(Trainer)(model, arguments, train_dataset=PackedDataset(pack(OWN_GPU, 2), 1, 2))
 
 
 @pytest.mark.parametrize(
@@ -139,7 +154,124 @@ def test_sets_that_it_cannot_train_are_refused(
 
 def test_what_is_missing_is_asked_for(model_folder: Path, tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(model_folder)
-    with pytest.raises(ConfigError, match="give args: they say how many processes train"):
+    with pytest.raises(ConfigError, match="give args, a TrainingArguments or SFTConfig"):
         packed(Trainer)(model, train_dataset="OUT")
-    with pytest.raises(ConfigError, match="give train_dataset, the folder or URL of a packed set"):
+    with pytest.raises(ConfigError, match="train_dataset is not given: give the folder or URL of a packed set"):
         packed(Trainer)(model, arguments_for(tmp_path))
+
+
+class Record(TrainerCallback):
+    """What is logged."""
+
+    def __init__(self) -> None:
+        self.logs: list[dict[str, Any]] = []
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **others: Any) -> None:
+        self.logs.append({"step": state.global_step, "epoch": state.epoch, **logs})
+
+    def losses(self) -> list[float]:
+        return [logs["loss"] for logs in self.logs if "loss" in logs]
+
+
+@pytest.fixture
+def make(pack: Callable[..., Path], model_folder: Path, tmp_path: Path) -> Callable[..., tuple[Any, Record]]:
+    """A trainer of one process, and what it logs."""
+
+    def make(packed_set: Path, **options: Any) -> tuple[Any, Record]:
+        record = Record()
+        options = {"lr_scheduler_type": "constant", "learning_rate": LEARNING_RATE, "logging_steps": 1, **options}
+        datasets = {"eval_dataset": options.pop("eval_dataset", None), "train_dataset": packed_set}
+        model = AutoModelForCausalLM.from_pretrained(model_folder)
+        trainer = packed(Trainer)(model, arguments_for(tmp_path / "run", **options), callbacks=[record], **datasets)
+        return trainer, record
+
+    return make
+
+
+Make = Callable[..., tuple[Any, Record]]
+
+
+def test_training_twice_runs_the_data_twice(pack: Callable[..., Path], make: Make) -> None:
+    """As with any Trainer, whose second train() begins its epochs anew."""
+    packed_set = pack(OWN_GPU, 1)
+    trainer, record = make(packed_set, num_train_epochs=1, learning_rate=0.0, include_num_input_tokens_seen="all")
+    num_steps = PackedDataset(packed_set, 0, 1).num_steps
+    for _ in range(2):
+        trainer.train()
+        assert trainer.state.global_step == num_steps
+    losses = record.losses()
+    assert len(losses) == 2 * num_steps
+    assert losses[:num_steps] == losses[num_steps:]
+    tokens = sum(batch["input_ids"].numel() for batch in PackedDataset(packed_set, 0, 1))
+    assert trainer.state.num_input_tokens_seen == tokens
+
+
+def test_epochs_of_unlike_lengths_and_every_resume_count_the_steps_of_the_plan(
+    pack: Callable[..., Path], make: Make, tmp_path: Path
+) -> None:
+    """A rebalanced set: what is left of its first epoch, a whole one, and a half that repeats it; resumed twice."""
+    packed_set = shutil.copytree(pack(OWN_GPU, 2), tmp_path / "OUT")
+    first = PackedDataset(packed_set, 0, 2)
+    state = tmp_path / "state.json"
+    end = next(i for i in range(len(first)) if first.step_of(i) == 2)
+    state.write_text(json.dumps(first.state_dict(end)))
+    done = run(main, "rebalance", packed_set, "--gpus", 1, "--state", state)
+    assert done.code == 0, done.stderr
+    left = PackedDataset(packed_set, 0, 1)
+    lengths = [left.num_steps - left.step_of(0), left.steps_of(1), -(-left.steps_of(2) // 2)]
+    assert lengths[0] < lengths[1]
+    options = {"num_train_epochs": 2.5, "save_steps": 1, "save_strategy": "steps"}
+    trainer, record = make(packed_set, **options)
+    trainer.train()
+    assert trainer.state.global_step == trainer.state.max_steps == sum(lengths)
+    wanted, epochs = record.losses(), [logs["epoch"] for logs in record.logs if "loss" in logs]
+    assert epochs[lengths[0] - 1] == 1
+    assert epochs[-1] == pytest.approx(2.5, abs=0.2)
+    for step in (1, lengths[0], lengths[0] + 1, sum(lengths) - 1):
+        trainer, record = make(packed_set, **options)
+        trainer.train(resume_from_checkpoint=str(tmp_path / f"run/checkpoint-{step}"))
+        assert trainer.state.global_step == trainer.state.max_steps == sum(lengths)
+        assert record.losses() == pytest.approx(wanted[step:], rel=1e-6)
+
+
+def test_checkpoints_that_it_cannot_use_are_named(pack: Callable[..., Path], make: Make, tmp_path: Path) -> None:
+    trainer, _ = make(pack(OWN_GPU, 1), max_steps=1)
+    with pytest.raises(ConfigError, match=r"there is no checkpoint in '.*run'; give the folder of one"):
+        trainer.train(resume_from_checkpoint=True)
+    other = tmp_path / "checkpoint-7"
+    other.mkdir()
+    (other / "trainer_state.json").write_text(json.dumps({"global_step": 7, "stateful_callbacks": {}}))
+    with pytest.raises(ConfigError, match="the checkpoint has no place in a packed set: it is of a run with other"):
+        trainer.train(resume_from_checkpoint=other)
+
+
+def test_sets_for_evaluation_have_names(pack: Callable[..., Path], make: Make, model_folder: Path) -> None:
+    first, second = pack(OWN_GPU, 1), pack("384", 1)
+    trainer, record = make(first, eval_dataset={"first": first, "second": second}, max_steps=1)
+    metrics = trainer.evaluate()
+    model = AutoModelForCausalLM.from_pretrained(model_folder, attn_implementation="eager")
+    assert metrics["eval_first_loss"] == pytest.approx(mean_loss(first, model), rel=1e-5)
+    assert metrics["eval_second_loss"] == pytest.approx(mean_loss(second, model), rel=1e-5)
+    assert trainer.evaluate(second, metric_key_prefix="test")["test_loss"] == metrics["eval_second_loss"]
+    assert {"eval_first_loss", "eval_second_loss", "test_loss"} <= {name for logs in record.logs for name in logs}
+    with pytest.raises(ConfigError, match="predict is not supported on packed sets; use evaluate"):
+        trainer.predict(first)
+
+
+def test_checkpointing_of_all_layers_is_the_plans_alone(
+    pack: Callable[..., Path], make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer, _ = make(pack(OWN_GPU, 1), max_steps=1, activation_checkpointing=True)
+    assert "gradient_checkpointing is off: the plan's checkpoint_layers say how many layers" in caplog.text
+    assert not trainer.args.activation_checkpointing
+    ran: list[int] = []
+    layers = trainer.model.model.layers
+    for layer in layers:
+        layer.mlp.register_forward_pre_hook(lambda *_: ran.append(1))
+    trainer.train()
+    dataset = PackedDataset(pack(OWN_GPU, 1), 0, 1)
+    batches = [batch for batch in dataset if batch["step"] == 0]
+    again = sum(batch["checkpoint_layers"] for batch in batches)
+    checks = 3 * len(layers)
+    assert again
+    assert len(ran) == checks + len(layers) * len(batches) + again

@@ -8,11 +8,11 @@ trainer.train()
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,11 @@ from transformers.trainer_callback import ExportableState, TrainerState
 from transformers.trainer_utils import get_last_checkpoint
 
 from packer_cli.errors import ConfigError
-from packer_cli.format.epochs import state_of_trainer
+from packer_cli.format.epochs import attributes_of_trainer
 from packer_cli.format.layout import Layout
-from packer_cli.loader.adapters.causal_lm import PackedRow, check_packed_rows, inputs_of, run_packed_rows
+from packer_cli.loader.adapters.causal_lm import check_packed_rows, run_packed_rows
+from packer_cli.loader.adapters.packed_row import PackedRow
+from packer_cli.loader.adapters.trainer_arguments import adapted, require_fitting
 from packer_cli.loader.checkpointing import LayerCheckpointing
 from packer_cli.loader.dataset import PackedDataset
 from packer_cli.loader.formats import metadata_of
@@ -58,22 +60,12 @@ class PackedDataState(TrainerCallback, ExportableState):
 
     def __init__(self) -> None:
         self.data: dict[str, Any] | None = None
+        self.first_epoch = 0
         self.epoch = 0.0
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds."""
-        return {"args": {}, "attributes": {"data": self.data}}
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Take it from a checkpoint; the Trainer itself would restore all callbacks, or none."""
-        if not state.global_step:
-            return
-        self.data = state_of_trainer({"stateful_callbacks": state.stateful_callbacks})
-        if self.data is None:
-            raise ConfigError(
-                "the checkpoint has no place in a packed set: it is of a run with other data; start from its weights "
-                "instead, without resume_from_checkpoint"
-            )
+        return {"args": {}, "attributes": {"data": self.data, "first_epoch": self.first_epoch}}
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """The plan's epochs count, also after a resume within one."""
@@ -81,19 +73,14 @@ class PackedDataState(TrainerCallback, ExportableState):
 
 
 class _StepLoader:
-    """The rest of the current epoch, step by step."""
+    """The rest of the current epoch, or the next one, step by step."""
 
     def __init__(self, trainer: _PackedTrainer) -> None:
         self._trainer = trainer
 
-    def __len__(self) -> int:
-        return self._trainer.packed_set.num_steps
-
     def __iter__(self) -> Iterator[Step]:
-        dataset, state = self._trainer.packed_set, self._trainer.data_state.data
-        if state is not None and not dataset.begins_at(state):
-            dataset.load_state_dict(state)
-        yield from packed_steps(dataset)
+        self._trainer.packed_set.load_state_dict(self._trainer.place)
+        yield from packed_steps(self._trainer.packed_set)
 
 
 _AnyTrainer: Any = object
@@ -112,14 +99,10 @@ class _PackedTrainer(_AnyTrainer):
         eval_dataset: Any = None,
         **others: Any,
     ) -> None:
-        if args is None:
-            raise ConfigError("give args: they say how many processes train")
-        _require_fitting(args, others)
-        args = _adapted(args)
-        if train_dataset is None:
-            raise ConfigError('give train_dataset, the folder or URL of a packed set, such as train_dataset="OUT"')
-        self.packed_set = _open(train_dataset, args)
-        self.packed_eval_set = None if eval_dataset is None else _open(eval_dataset, args)
+        require_fitting(args, others)
+        args = adapted(args)
+        self.packed_set = _open("train_dataset", train_dataset, args)
+        self._eval_sets = _open_all(eval_dataset, args)
         callbacks = [*(others.pop("callbacks", None) or []), PackedDataState()]
         eval_of_class = None if eval_dataset is None else _nothing()
         super().__init__(
@@ -127,33 +110,72 @@ class _PackedTrainer(_AnyTrainer):
         )
         run_packed_rows(self.model)
         self._checkpointing = LayerCheckpointing(self.model)
-        self._sp_groups = _groups_of(self.packed_set, self.packed_eval_set)
+        self._sp_groups = _groups_of(self.packed_set, *self._eval_sets.values())
         self._is_checked = False
-        self._num_tokens, self._started = 0, time.perf_counter()
+        self._start = self.place = self.packed_set.state_dict()
+        self._num_trained, self._num_tokens, self._started = 0, 0, time.perf_counter()
 
     def train(self, resume_from_checkpoint: Any = None, *arguments: Any, **others: Any) -> Any:
         """As the Trainer's; on a set that was rebalanced where the checkpoint stopped, for the steps that are left."""
+        self.place, self._num_trained = self._start, 0
+        self.data_state.first_epoch = self._start["epoch"]
         if resume_from_checkpoint:
-            is_newest = resume_from_checkpoint is True
-            folder = get_last_checkpoint(self.args.output_dir) if is_newest else resume_from_checkpoint
-            if folder is not None:
-                self._count_steps_left(TrainerState.load_from_json(str(Path(folder, TRAINER_STATE_NAME))))
+            resume_from_checkpoint = self._go_to(resume_from_checkpoint)
+        self.data_state.data = self.place
+        self._num_tokens, self._started = 0, time.perf_counter()
         return super().train(resume_from_checkpoint, *arguments, **others)
 
-    def _count_steps_left(self, state: Any) -> None:
-        """Set `max_steps`, from which the Trainer makes the learning rate's schedule."""
-        data = state_of_trainer({"stateful_callbacks": state.stateful_callbacks})
-        if data is None or not self.packed_set.begins_at(data):
-            return
-        if self.args.max_steps <= 0:
-            dataset, epochs = self.packed_set, math.ceil(self.args.num_train_epochs)
-            first, left = dataset.epoch, dataset.num_steps - dataset.step_of(0)
-            dataset.set_epoch(first + 1)
-            left += max(0, epochs - first - 1) * dataset.num_steps
-            dataset.set_epoch(first)
-            self.args.max_steps = state.global_step + left
-        left = self.args.max_steps - state.global_step
-        _LOGGER.warning("rebalanced set: %d steps are trained, and %d are left", state.global_step, left)
+    def _go_to(self, checkpoint: Any) -> str:
+        """Take the place in the data from a checkpoint, True for the newest one; returns its folder."""
+        folder = get_last_checkpoint(self.args.output_dir) if checkpoint is True else checkpoint
+        if folder is None or not Path(folder, TRAINER_STATE_NAME).is_file():
+            raise ConfigError(
+                f"there is no checkpoint in {str(self.args.output_dir if folder is None else folder)!r}; give the "
+                "folder of one, such as checkpoint-100, or start without resume_from_checkpoint"
+            )
+        state = TrainerState.load_from_json(str(Path(folder, TRAINER_STATE_NAME)))
+        saved = attributes_of_trainer({"stateful_callbacks": state.stateful_callbacks})
+        if not saved or not saved.get("data"):
+            raise ConfigError(
+                "the checkpoint has no place in a packed set: it is of a run with other data; start from its weights "
+                "instead, without resume_from_checkpoint"
+            )
+        self._num_trained, self.data_state.first_epoch = state.global_step, saved.get("first_epoch", 0)
+        if not self.packed_set.begins_at(saved["data"]):
+            self.place = saved["data"]
+        return str(folder)
+
+    def set_initial_training_values(self, args: Any, dataloader: Any) -> Any:
+        """The Trainer's numbers, as the plan has them: epochs can have unlike numbers of steps."""
+        trained, steps = self._num_trained, self._steps_left(args)
+        max_steps = args.max_steps if args.max_steps > 0 else trained + sum(steps)
+        if self.place is self._start and trained:
+            _LOGGER.warning("rebalanced set: %d steps are trained, and %d are left", trained, max_steps - trained)
+        # The Trainer begins with epoch trained // longest, and leaves an epoch that has no step any more.
+        longest = max([1, *steps])
+        num_samples = sum(group["num_samples"] for group in self.packed_set.manifest["groups"])
+        return (
+            trained // longest + len(steps),
+            longest,
+            num_samples,
+            math.ceil(max_steps * num_samples / self.packed_set.num_steps),
+            args.world_size,
+            longest,
+            max_steps,
+        )
+
+    def _steps_left(self, args: Any) -> list[int]:
+        """Steps of each epoch to come, the rest of the current one first; with `max_steps`, at least as many."""
+        dataset, steps = self.packed_set, list[int]()
+        dataset.load_state_dict(self.place)
+        begun, epoch = dataset.step_of(dataset.position), dataset.epoch
+        end, left = args.num_train_epochs + self.data_state.first_epoch, args.max_steps - self._num_trained
+        while left > 0 if args.max_steps > 0 else epoch < end:
+            whole = dataset.steps_of(epoch)
+            wanted = whole if args.max_steps > 0 else math.ceil(min(1, end - epoch) * whole)
+            steps.append(max(0, wanted - begun))
+            begun, epoch, left = 0, epoch + 1, left - steps[-1]
+        return steps
 
     @property
     def data_state(self) -> PackedDataState:
@@ -185,12 +207,13 @@ class _PackedTrainer(_AnyTrainer):
             # FSDP reduces gradients in every micro-batch, else it would keep whole ones on each GPU.
             waits = not is_last and not self.is_fsdp_enabled and not self.is_deepspeed_enabled
             with self.accelerator.no_sync(model) if waits else nullcontext():
-                loss, row = self._run(model, batch, self._factor(batch))
+                loss, row = self._run(model, batch, self._sp_groups, self._factor(batch))
                 self.accelerator.backward(loss)
             total += row.loss
             self._num_tokens += batch["input_ids"].numel() * self.args.world_size
-        self.data_state.data = inputs.state
-        self.data_state.epoch = inputs.epoch + (inputs.number + 1) / self.packed_set.num_steps
+        self.place = self.data_state.data = inputs.state
+        first_epoch, num_steps = self.data_state.first_epoch, self.packed_set.num_steps
+        self.data_state.epoch = inputs.epoch - first_epoch + (inputs.number + 1) / num_steps
         return total
 
     def _factor(self, batch: Any) -> float:
@@ -199,49 +222,63 @@ class _PackedTrainer(_AnyTrainer):
         weight = known.get("global_loss_weight", known["global_num_loss_tokens"])
         return self.args.world_size / weight if weight else 0.0
 
-    def _run(self, model: Any, batch: Any, factor: float) -> tuple[torch.Tensor, PackedRow]:
+    def _run(self, model: Any, batch: Any, groups: SPGroups | None, factor: float) -> tuple[torch.Tensor, PackedRow]:
         """A forward pass: the loss with its graph, which wrappers may have rounded, and the row with its own."""
         device = self.args.device
         self._checkpointing.set(batch["checkpoint_layers"])
-        group = None if self._sp_groups is None else self._sp_groups.for_batch(batch)
+        group = None if groups is None else groups.for_batch(batch)
         row = PackedRow(batch, group, factor=factor, device=device)
         with self.compute_loss_context_manager():
-            return model(**inputs_of(batch, device), packed_row=row).loss, row
+            return row.run(model), row
 
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """The mean loss over the loss tokens of a packed set."""
-        dataset = self.packed_eval_set if eval_dataset is None else _open(eval_dataset, self.args)
-        if dataset is None:
+        """The mean loss over the loss tokens of a packed set, or of each in a dictionary."""
+        sets, groups = self._eval_sets, self._sp_groups
+        if eval_dataset is not None:
+            sets = _open_all(eval_dataset, self.args)
+            groups = _groups_of(*sets.values())
+        if not sets:
             raise ConfigError("give eval_dataset, the folder or URL of a packed set")
+        metrics: dict[str, float] = {}
+        for name, dataset in sets.items():
+            prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
+            found = self._evaluate_set(dataset, groups, prefix)
+            self.log(found)
+            metrics |= found
+        self.control: Any = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def _evaluate_set(self, dataset: PackedDataset, groups: SPGroups | None, prefix: str) -> dict[str, float]:
         model = self.model_wrapped
         model.eval()
         start = time.perf_counter()
         sums = torch.zeros(2, dtype=torch.float64, device=self.args.device)
         with torch.no_grad():
             for batch in dataset.iter_from(0):
-                _, row = self._run(model, batch, 1.0)
+                _, row = self._run(model, batch, groups, 1.0)
                 sums[0] += row.loss.double()
                 sums[1] += len(row.kept) if row.weights is None else row.weights.double().sum()
         if self.args.world_size > 1:
             dist.all_reduce(sums)
-        metrics = {
-            f"{metric_key_prefix}_loss": float(sums[0] / sums[1]),
-            f"{metric_key_prefix}_runtime": time.perf_counter() - start,
-        }
-        self._started += metrics[f"{metric_key_prefix}_runtime"]  # Of training.
-        self.log(metrics)
-        self.control: Any = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        return metrics
+        seconds = time.perf_counter() - start
+        self._started += seconds  # Of training.
+        return {f"{prefix}_loss": float(sums[0] / sums[1]), f"{prefix}_runtime": seconds}
+
+    def predict(self, *arguments: Any, **others: Any) -> Any:
+        """Not of packed rows."""
+        raise ConfigError("predict is not supported on packed sets; use evaluate, or the class without packed()")
 
     def floating_point_ops(self, inputs: Any) -> int:
         """The Trainer's count, which expects one batch."""
         batches = inputs.batches if isinstance(inputs, Step) else [inputs]
         return sum(int(super(_PackedTrainer, self).floating_point_ops(batch)) for batch in batches)
 
-    def _track_num_input_tokens(self, inputs: Any) -> None:
+    def _track_num_input_tokens(self, inputs: Step) -> None:
         """The Trainer's count, likewise."""
+        for batch in inputs.batches if self.args.include_num_input_tokens_seen != "no" else ():
+            super()._track_num_input_tokens(batch)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Adds tokens per second, about: this rank's times the number of ranks."""
@@ -252,54 +289,27 @@ class _PackedTrainer(_AnyTrainer):
         super().log(logs, start_time)
 
 
-def _require_fitting(args: Any, others: Any) -> None:
-    """Raise ConfigError for what a packed set decides, or what would change its loss."""
-    if args.n_gpu > 1:
-        raise ConfigError("several GPUs in one process: start with torchrun, or the Trainer would split each row")
-    if args.gradient_accumulation_steps != 1:
-        raise ConfigError(
-            f"gradient_accumulation_steps is {args.gradient_accumulation_steps}, and the plan says how many micro-"
-            "batches a step has; leave it out, and give hbpack pack --global-tokens"
-        )
-    if args.label_smoothing_factor:
-        raise ConfigError("label_smoothing_factor is not supported on packed rows; set it to 0")
-    if others.get("compute_loss_func") is not None:
-        raise ConfigError("compute_loss_func would not be called on packed rows; leave it out")
-    if getattr(args, "packing", False):
-        raise ConfigError("packing=True would pack the packs again; leave it out")
-    if getattr(args, "loss_type", None) == "dft":
-        raise ConfigError("loss_type='dft' is not supported on packed rows; leave it out")
-    parallel = getattr(args, "parallelism_config", None)
-    if parallel is not None and any(
-        getattr(parallel, f"{kind}_size", 1) not in (None, 1) for kind in ("tp", "cp", "sp")
-    ):
-        raise ConfigError(
-            "parallelism_config divides rows or layers among GPUs, and the plan says which GPUs share a row; leave "
-            "tp, cp and sp out"
-        )
+def _open_all(value: Any, args: Any) -> dict[str, PackedDataset]:
+    """Sets for evaluation by name; one without a name has an empty one."""
+    named = value if isinstance(value, Mapping) else {} if value is None else {"": value}
+    return {name: _open("eval_dataset", each, args) for name, each in named.items()}
 
 
-def _adapted(args: Any) -> Any:
-    """The arguments for packed rows."""
-    args = copy.copy(args)
-    if args.gradient_checkpointing:
-        _LOGGER.warning(
-            "gradient_checkpointing is off: the plan's checkpoint_layers say how many layers each row needs"
-        )
-    args.gradient_checkpointing = False
-    args.ignore_data_skip = True  # The data set resumes by itself; skipping would skip twice.
-    args.remove_unused_columns = False
-    if args.ddp_find_unused_parameters is None:
-        args.ddp_find_unused_parameters = False
-    if hasattr(args, "max_length"):  # TRL's
-        args.max_length = None
-        args.dataset_kwargs = {**(args.dataset_kwargs or {}), "skip_prepare_dataset": True}
-    return args
-
-
-def _open(path: Any, args: Any) -> PackedDataset:
+def _open(name: str, value: Any, args: Any) -> PackedDataset:
     """The set, which the trainer can run."""
-    dataset = path if isinstance(path, PackedDataset) else PackedDataset(path, args.process_index, args.world_size)
+    if not isinstance(value, (str, os.PathLike, PackedDataset)):
+        given = "not given" if value is None else f"a {type(value).__name__}"
+        raise ConfigError(f'{name} is {given}: give the folder or URL of a packed set, such as {name}="OUT"')
+    dataset = value
+    if not isinstance(dataset, PackedDataset):
+        dataset = PackedDataset(dataset, args.process_index, args.world_size)
+    if dataset.format != "transformers":
+        raise ConfigError(f"{name} has format {dataset.format!r}, and this trainer needs format='transformers'")
+    if (dataset.rank, dataset.world_size) != (args.process_index, args.world_size):
+        raise ConfigError(
+            f"{name} was opened for rank {dataset.rank} of {dataset.world_size}, and this is process "
+            f"{args.process_index} of {args.world_size}; give its folder or URL instead"
+        )
     layouts = {
         Layout(*(group[f"{name}_size"] for name in ("sp", "cp", "tp", "pp"))) for group in dataset.manifest["groups"]
     }
@@ -312,13 +322,13 @@ def _open(path: Any, args: Any) -> PackedDataset:
     return dataset
 
 
-def _groups_of(*sets: PackedDataset | None) -> SPGroups | None:
+def _groups_of(*sets: PackedDataset) -> SPGroups | None:
     """The process groups of the rows of all sets, which every process makes in the same order."""
     if not dist.is_initialized():
         return None
     replicas: dict[Layout, set[int]] = {}
     for dataset in sets:
-        for layout, firsts in {} if dataset is None else dataset.replicas.items():
+        for layout, firsts in dataset.replicas.items():
             replicas.setdefault(layout, set()).update(firsts)
     return init_sp_groups({layout: sorted(firsts) for layout, firsts in replicas.items()})
 

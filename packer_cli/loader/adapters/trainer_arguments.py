@@ -1,0 +1,92 @@
+"""Arguments of a Trainer that trains a packed set: which do not fit one, and which it decides by itself."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from packer_cli.errors import ConfigError
+
+__all__ = ["adapted", "require_fitting"]
+
+_LOGGER = logging.getLogger(__name__)
+
+_UNSUPPORTED = {
+    "label_smoothing_factor": "is not supported on packed rows; set it to 0",
+    "neftune_noise_alpha": "makes noise by the length of a sample, and would see that of a row; leave it out",
+    "auto_find_batch_size": "cannot change the rows of a plan; leave it out, and pack with smaller groups",
+    "packing": "would pack the packs again; leave it out",
+    "assistant_only_loss": "does not change a packed set; leave it out, and see hbpack pack --loss-on",
+    "completion_only_loss": "does not change a packed set; leave it out, and see hbpack pack --loss-on",
+    "activation_offloading": "is not supported on packed rows; leave it out, and pack with --model and --gpu, for "
+    "gradient checkpointing where a row needs it",
+}
+"""Of TrainingArguments and SFTConfig."""
+_NOT_CALLED = (
+    "compute_loss_func",
+    "compute_metrics",
+    "preprocess_logits_for_metrics",
+    "data_collator",
+    "formatting_func",
+)
+"""Of Trainer and SFTTrainer."""
+
+
+def require_fitting(args: Any, others: Mapping[str, Any]) -> None:
+    """Raise ConfigError for what a packed set decides, or what would change its loss, or would be ignored.
+
+    Args:
+        args: a TrainingArguments.
+        others: the trainer's other arguments.
+    """
+    if not hasattr(args, "world_size"):
+        raise ConfigError("give args, a TrainingArguments or SFTConfig: they say how many processes train")
+    if args.n_gpu > 1:
+        raise ConfigError("several GPUs in one process: start with torchrun, or the Trainer would split each row")
+    if args.gradient_accumulation_steps != 1:
+        raise ConfigError(
+            f"gradient_accumulation_steps is {args.gradient_accumulation_steps}, and the plan says how many micro-"
+            "batches a step has; leave it out, and give hbpack pack --global-tokens"
+        )
+    for name, reason in _UNSUPPORTED.items():
+        if value := getattr(args, name, None):
+            raise ConfigError(f"{name}={value!r} {reason}")
+    if getattr(args, "loss_type", None) == "dft":
+        raise ConfigError("loss_type='dft' is not supported on packed rows; leave it out")
+    for name in _NOT_CALLED:
+        if others.get(name) is not None:
+            raise ConfigError(f"{name} would not be called on packed rows; leave it out")
+    if others.get("model_init") is not None:
+        raise ConfigError("model_init would make a model that does not run packed rows; give the model")
+    parallel = getattr(args, "parallelism_config", None)
+    if parallel is not None and any(
+        getattr(parallel, f"{kind}_size", 1) not in (None, 1) for kind in ("tp", "cp", "sp")
+    ):
+        raise ConfigError(
+            "parallelism_config divides rows or layers among GPUs, and the plan says which GPUs share a row; leave "
+            "tp, cp and sp out"
+        )
+
+
+def adapted(args: Any) -> Any:
+    """A copy of the arguments, for packed rows."""
+    args = copy.copy(args)
+    if args.activation_checkpointing or args.gradient_checkpointing:
+        _LOGGER.warning(
+            "gradient_checkpointing is off: the plan's checkpoint_layers say how many layers each row needs"
+        )
+    args.activation_checkpointing = args.gradient_checkpointing = False
+    args.activation_checkpointing_kwargs = args.gradient_checkpointing_kwargs = None
+    args.ignore_data_skip = True  # The data set resumes by itself; skipping would skip twice.
+    args.remove_unused_columns = False
+    if args.ddp_find_unused_parameters is None:
+        args.ddp_find_unused_parameters = False
+    if args.use_liger_kernel:  # Its loss would replace the forward pass that runs packed rows.
+        replaced = {"fused_linear_cross_entropy": False, "cross_entropy": False}
+        args.liger_kernel_config = {**(args.liger_kernel_config or {}), **replaced}
+    if hasattr(args, "max_length"):  # TRL's
+        args.max_length = None
+        args.dataset_kwargs = {**(args.dataset_kwargs or {}), "skip_prepare_dataset": True}
+    return args
