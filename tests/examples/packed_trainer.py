@@ -6,10 +6,50 @@ from typing import Any
 import accelerate.state
 import torch
 from accelerate.utils import DistributedType
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
 from transformers import AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 from packer_cli.loader.adapters.transformers import packed
 from tests.examples.reference import LEARNING_RATE
+
+
+class Traffic(TrainerCallback):
+    """Bytes of gradients that a process hands to collectives, and the times that the optimizer steps."""
+
+    def __init__(self) -> None:
+        self.num_bytes = self.num_steps = 0
+
+    def count_scatters(self) -> None:
+        original = torch.distributed.reduce_scatter_single
+
+        def counted(output: Any, input: torch.Tensor, *arguments: Any, **others: Any) -> Any:
+            self.num_bytes += input.nbytes
+            return original(output, input, *arguments, **others)
+
+        torch.distributed.reduce_scatter_single = counted
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **others: Any) -> None:
+        self.num_steps += 1
+        if state.is_world_process_zero:
+            print(f"reduced {self.num_bytes} bytes before optimizer step {self.num_steps}")
+        self.num_bytes = 0
+
+
+class CountedTrainer(Trainer):
+    """Counts what DDP reduces."""
+
+    traffic = Traffic()
+
+    def training_step(self, model: Any, *arguments: Any, **others: Any) -> torch.Tensor:
+        if isinstance(model, DistributedDataParallel) and not hasattr(model, "counted"):
+            model.counted = True
+            model.register_comm_hook(None, self.reduce)
+        return super().training_step(model, *arguments, **others)
+
+    def reduce(self, state: Any, bucket: torch.distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        self.traffic.num_bytes += bucket.buffer().nbytes
+        return allreduce_hook(None, bucket)
 
 
 class Print(TrainerCallback):
@@ -34,17 +74,21 @@ def allow_fsdp_on_cpus() -> None:
 
     def init(self: Any, *arguments: Any, fsdp_plugin: Any = None, **others: Any) -> None:
         original(self, *arguments, fsdp_plugin=fsdp_plugin, **others)
-        if fsdp_plugin is not None and self.distributed_type == DistributedType.MULTI_CPU:
-            self.distributed_type, self.fsdp_plugin = DistributedType.FSDP, fsdp_plugin
+        self.fsdp_plugin = fsdp_plugin or self.__dict__.get("fsdp_plugin")
+        if self.fsdp_plugin is not None:  # Each new object takes the type of the processes.
+            self.distributed_type = DistributedType.FSDP
 
     accelerate.state.AcceleratorState.__init__ = init
 
 
 def main(path: str, model_folder: str, output: str, way: str) -> None:
     options: dict[str, Any] = {}
-    if way == "fsdp":
+    if way.startswith("fsdp"):
         allow_fsdp_on_cpus()
+        CountedTrainer.traffic.count_scatters()
         options = {"fsdp": True, "fsdp_config": {"transformer_layer_cls_to_wrap": "LlamaDecoderLayer"}}
+        if way == "fsdp-once":
+            options["accelerator_config"] = {"gradient_accumulation_kwargs": {"sync_each_batch": False}}
     elif way != "ddp":  # It stops in the first of two epochs, and goes on.
         options = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 2}
         options |= {"max_steps": 2} if way == "stops" else {}
@@ -54,7 +98,9 @@ def main(path: str, model_folder: str, output: str, way: str) -> None:
         eval_strategy="epoch", report_to="none", disable_tqdm=True,
     )  # fmt: skip
     model = AutoModelForCausalLM.from_pretrained(model_folder, attn_implementation="sdpa")
-    trainer = packed(Trainer)(model, training, train_dataset=path, eval_dataset=path, callbacks=[Print()])
+    counted = type("Counted", (CountedTrainer, packed(Trainer)), {})
+    callbacks = [Print(), CountedTrainer.traffic]
+    trainer = counted(model, training, train_dataset=path, eval_dataset=path, callbacks=callbacks)
     trainer.train(resume_from_checkpoint=way == "resumes")
 
 

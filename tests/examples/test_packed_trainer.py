@@ -41,7 +41,7 @@ def mean_loss(packed_set: Path, model: Any) -> float:
     return total / count
 
 
-@pytest.mark.parametrize("way", ["ddp", "fsdp"])
+@pytest.mark.parametrize("way", ["ddp", "fsdp", "fsdp-once"])
 def test_epochs_and_evaluation_are_those_of_one_process(
     launcher: Launcher, pack: Callable[..., Path], model_folder: Path, tmp_path: Path, way: str
 ) -> None:
@@ -54,6 +54,12 @@ def test_epochs_and_evaluation_are_those_of_one_process(
     assert_same(lines_of(text), wanted, num_steps)
     epochs = re.findall(r"^epoch (\S+) after step \d+$", text, re.MULTILINE)
     assert [float(epoch) for epoch in epochs] == pytest.approx([(step + 1) / EPOCH for step in range(num_steps)])
+    reduced = [
+        int(num_bytes) for num_bytes in re.findall(r"^reduced (\d+) bytes before optimizer", text, re.MULTILINE)
+    ]
+    times = [len(iterations) if way == "fsdp" else 1 for iterations in steps_of(packed_set)[:num_steps]]
+    num_bytes = sum(weight.nbytes for weight in wanted.weights[0].values())
+    assert reduced == [num_bytes * each for each in times]
     evaluated = re.findall(r"^evaluated (\S+) after step (\d+)$", text, re.MULTILINE)
     assert [int(step) for _, step in evaluated] == [EPOCH, num_steps]
     model = AutoModelForCausalLM.from_pretrained(model_folder, attn_implementation="eager")

@@ -199,22 +199,28 @@ class _PackedTrainer(_AnyTrainer):
         model.train()
         if callable(getattr(self.optimizer, "train", None)):  # Of schedule-free optimizers.
             self.optimizer.train()
-        total = torch.zeros((), device=self.args.device)
+        total: Any = 0.0
         for batch in inputs.batches:
             is_last = batch is inputs.batches[-1]
             # DeepSpeed's wrapper steps where gradients are synchronized.
             self.accelerator.gradient_state._set_sync_gradients(is_last)
-            # FSDP reduces gradients in every micro-batch, else it would keep whole ones on each GPU.
-            waits = not is_last and not self.is_fsdp_enabled and not self.is_deepspeed_enabled
+            waits = not is_last and not self._reduces_each_micro_batch()
             with self.accelerator.no_sync(model) if waits else nullcontext():
                 loss, row = self._run(model, batch, self._sp_groups, self._factor(batch))
                 self.accelerator.backward(loss)
-            total += row.loss
+            total = total + row.loss
             self._num_tokens += batch["input_ids"].numel() * self.args.world_size
         self.place = self.data_state.data = inputs.state
         first_epoch, num_steps = self.data_state.first_epoch, self.packed_set.num_steps
         self.data_state.epoch = inputs.epoch - first_epoch + (inputs.number + 1) / num_steps
         return total
+
+    def _reduces_each_micro_batch(self) -> bool:
+        """By default with FSDP and DeepSpeed, which would keep whole gradients on each GPU; else once a step."""
+        asked = (self.args.accelerator_config.gradient_accumulation_kwargs or {}).get("sync_each_batch")
+        if self.is_deepspeed_enabled or asked is None:
+            return bool(self.is_deepspeed_enabled or self.is_fsdp_enabled)
+        return bool(asked)
 
     def _factor(self, batch: Any) -> float:
         """By which the sum of a rank's losses is multiplied, since the ranks' gradients are averaged."""
