@@ -226,6 +226,7 @@ def test_epochs_of_unlike_lengths_and_every_resume_count_the_steps_of_the_plan(
     left = PackedDataset(packed_set, 0, 1)
     lengths = [left.num_steps - left.step_of(0), left.steps_of(1), -(-left.steps_of(2) // 2)]
     assert lengths[0] < lengths[1]
+    _refuse_deepspeed(make, packed_set, first.state_dict(end), tmp_path / "checkpoint-2")
     options = {"num_train_epochs": 2.5, "save_steps": 1, "save_strategy": "steps"}
     trainer, record = make(packed_set, **options)
     trainer.train()
@@ -238,6 +239,16 @@ def test_epochs_of_unlike_lengths_and_every_resume_count_the_steps_of_the_plan(
         trainer.train(resume_from_checkpoint=str(tmp_path / f"run/checkpoint-{step}"))
         assert trainer.state.global_step == trainer.state.max_steps == sum(lengths)
         assert record.losses() == pytest.approx(wanted[step:], rel=1e-6)
+
+
+def _refuse_deepspeed(make: Make, packed_set: Path, state: Any, checkpoint: Path) -> None:
+    checkpoint.mkdir()
+    saved = {"PackedDataState": {"args": {}, "attributes": {"data": state, "first_epoch": 0}}}
+    (checkpoint / "trainer_state.json").write_text(json.dumps({"global_step": 2, "stateful_callbacks": saved}))
+    trainer, _ = make(packed_set)
+    trainer.is_deepspeed_enabled = True
+    with pytest.raises(ConfigError, match="DeepSpeed reads a checkpoint only on the number of GPUs that wrote it"):
+        trainer.train(resume_from_checkpoint=checkpoint)
 
 
 def test_checkpoints_that_it_cannot_use_are_named(pack: Callable[..., Path], make: Make, tmp_path: Path) -> None:

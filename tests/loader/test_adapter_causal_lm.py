@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
 from functools import partial
+from importlib.util import find_spec
 from itertools import pairwise
 from types import MethodType
 
@@ -11,6 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch._dynamo.testing import CompileCounter  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from transformers import (  # noqa: E402
     AutoModelForCausalLM,
@@ -28,12 +31,14 @@ from transformers import (  # noqa: E402
 from transformers.integrations import flex_attention  # noqa: E402
 
 from packer_cli.errors import ConfigError  # noqa: E402
+from packer_cli.loader.adapters import row_attention, row_loss  # noqa: E402
 from packer_cli.loader.adapters.causal_lm import check_packed_rows, run_packed_rows  # noqa: E402
 from packer_cli.loader.adapters.packed_row import PackedRow  # noqa: E402
 from packer_cli.loader.adapters.row_attention import block_mask  # noqa: E402
 from packer_cli.loader.adapters.row_loss import finished_logits  # noqa: E402
 from packer_cli.loader.checkpointing import LayerCheckpointing  # noqa: E402
 from packer_cli.loader.losses import token_losses  # noqa: E402
+from packer_cli.loader.parallel.attention import ulysses_attention  # noqa: E402
 
 CPU = torch.device("cpu")
 VOCABULARY = 97
@@ -243,6 +248,54 @@ def test_what_a_row_would_leave_out_is_refused_in_training():
     model.config.router_aux_loss_coef = 0.0
     check_packed_rows(model, CPU)
     run(model, make_batch())
+
+
+@pytest.mark.skipif(
+    find_spec("liger_kernel") is None or not (torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET")),
+    reason="needs liger-kernel, and a GPU or TRITON_INTERPRET=1",
+)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_ligers_kernel_trains_as_samples_one_by_one(monkeypatch, family):
+    config, options = FAMILIES[family]
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = make(config, **options).float().to(device)
+    batch = {name: value.to(device) if torch.is_tensor(value) else value for name, value in make_batch().items()}
+    wanted = gradients(model, one_by_one(model, batch))
+    run_packed_rows(model)
+    monkeypatch.delattr(row_loss, "_in_chunks")
+    row = PackedRow(batch, None, factor=0.25, device=device)
+    loss = row.run(model)
+    assert loss.item() == pytest.approx(one_by_one(model, batch).item(), rel=1e-5)
+    for name, gradient in gradients(model, loss).items():
+        torch.testing.assert_close(gradient, wanted[name], rtol=1e-4, atol=1e-5)
+
+
+def test_a_compiled_model_is_compiled_twice_for_all_rows_and_degrees(monkeypatch):
+    """Once for the first length, once for all others; the exchange between ranks stays outside."""
+    exchanged = []
+
+    def alone(query, key, value, borders, group, attend):
+        assert not torch.compiler.is_compiling()
+        exchanged.append(group)
+        return ulysses_attention(query, key, value, borders, None, attend)
+
+    monkeypatch.setattr(row_attention, "ulysses_attention", alone)
+    model = run_packed_rows(make(LlamaConfig))
+    counter = CompileCounter()
+    torch.compiler.reset()
+    compiled = torch.compile(model, backend=counter)
+    groups = None, object(), object()  # Three degrees.
+    frames = []
+    for sizes in (SIZES, (8, 3), (20,), (5, 5, 5, 5), (9, 30), (2, 3, 4, 5, 6, 7)):
+        for group in groups:
+            row = PackedRow(make_batch(sizes), group, factor=1.0, device=CPU)
+            row.run(compiled).backward()
+            assert row.loss.item() == pytest.approx(run(model, make_batch(sizes), 1.0).item(), rel=1e-9)
+        frames.append(counter.frame_count)
+    assert {*exchanged} == {*groups}
+    assert frames[0] > 0
+    assert set(frames[1:]) == {frames[1]}, frames
+    assert frames[1] <= 2 * frames[0]
 
 
 def test_a_copy_of_a_model_trains_itself():

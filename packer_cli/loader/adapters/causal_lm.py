@@ -126,7 +126,7 @@ def _patched_head(model: Any) -> Any:
     def forward(self: Any, hidden: torch.Tensor, packed_row: PackedRow | None = None) -> torch.Tensor:
         if packed_row is None:
             return self._logits(hidden)
-        return row_loss(self._logits, config, hidden, packed_row)
+        return row_loss(self, config, hidden, packed_row)
 
     if not hasattr(head, "_logits"):
         head._logits = head.forward

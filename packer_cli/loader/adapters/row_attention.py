@@ -57,6 +57,7 @@ def packed_rows_run() -> Iterator[None]:
         _IS_PACKED.reset(token)
 
 
+@torch.compiler.disable  # With its exchange: a graph would be compiled anew for each row's borders and group.
 def _attention(
     former: str,
     module: nn.Module,
@@ -206,6 +207,7 @@ def _as_before(former: str, module: Any, *arguments: Any, **options: Any) -> Any
         config._attn_implementation = _PREFIX + former
 
 
+@torch.compiler.disable
 def _mask(former: str, *arguments: Any, **options: Any) -> Any:
     """None for a packed row; else that of the attention that the model had."""
     return None if _IS_PACKED.get() else AttentionMaskInterface()[former](*arguments, **options)

@@ -108,6 +108,9 @@ class _PackedTrainer(_AnyTrainer):
         super().__init__(
             model, args, train_dataset=_nothing(), eval_dataset=eval_of_class, callbacks=callbacks, **others
         )
+        fsdp = getattr(self.accelerator.state, "fsdp_plugin", None)
+        if fsdp is not None and fsdp.fsdp_version != 2:
+            raise ConfigError(f"FSDP {fsdp.fsdp_version} is not supported on packed rows; set fsdp_version to 2")
         run_packed_rows(self.model)
         self._checkpointing = LayerCheckpointing(self.model)
         self._sp_groups = _groups_of(self.packed_set, *self._eval_sets.values())
@@ -143,6 +146,11 @@ class _PackedTrainer(_AnyTrainer):
         self._num_trained, self.data_state.first_epoch = state.global_step, saved.get("first_epoch", 0)
         if not self.packed_set.begins_at(saved["data"]):
             self.place = saved["data"]
+        elif self.is_deepspeed_enabled:
+            raise ConfigError(
+                "the set was rebalanced, and DeepSpeed reads a checkpoint only on the number of GPUs that wrote it; "
+                "start from its weights instead, without resume_from_checkpoint"
+            )
         return str(folder)
 
     def set_initial_training_values(self, args: Any, dataloader: Any) -> Any:
