@@ -172,7 +172,7 @@ class Largest(TorchDispatchMode):
         return made
 
 
-def test_the_logits_of_a_row_are_never_whole():
+def test_neither_the_logits_of_a_row_nor_its_scores_are_ever_whole():
     length, vocabulary = 16_384, 32_000
     config = LlamaConfig(
         vocab_size=vocabulary, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
@@ -180,9 +180,9 @@ def test_the_logits_of_a_row_are_never_whole():
     model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
     run_packed_rows(model)
     ids = torch.arange(length)[None] % vocabulary
-    borders = torch.arange(0, length + 1, 1024, dtype=torch.int32)
-    batch = {"input_ids": ids, "position_ids": torch.arange(length)[None] % 1024, "cu_seq_lens_q": borders}
-    batch |= {"labels": torch.where(batch["position_ids"] > 0, ids, -100), "max_length_q": 1024}
+    borders = torch.arange(0, length + 1, length // 2, dtype=torch.int32)
+    batch = {"input_ids": ids, "position_ids": torch.arange(length)[None] % (length // 2), "cu_seq_lens_q": borders}
+    batch |= {"labels": torch.where(batch["position_ids"] > 0, ids, -100), "max_length_q": length // 2}
     with Largest() as largest:
         run(model, batch).backward()
     assert largest.elements < length * vocabulary / 8

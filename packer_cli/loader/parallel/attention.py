@@ -46,15 +46,19 @@ def packed_attention(
     Price: one scaled_dot_product_attention a segment.
     """
     queries, keys = (_sizes(borders) for borders in (cu_seqlens, cu_seqlens if cu_seqlens_k is None else cu_seqlens_k))
-    parts = (x.transpose(0, 1).split(sizes, 1) for x, sizes in ((query, queries), (key, keys), (value, keys)))
+    # With a batch of one: torch's fused kernels take four dimensions, and it would hold all scores without them.
+    parts = (x.transpose(0, 1)[None].split(sizes, 2) for x, sizes in ((query, queries), (key, keys), (value, keys)))
     outputs = []
     for q, k, v in zip(*parts, strict=True):
-        num, before = q.shape[1], k.shape[1] - q.shape[1]
+        num, before = q.shape[2], k.shape[2] - q.shape[2]
         mask = torch.ones(num, before + num, dtype=torch.bool, device=q.device).tril(before) if before else None
+        is_grouped = q.shape[1] != k.shape[1]
         outputs.append(
-            F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=not before, scale=scale, enable_gqa=True)
+            F.scaled_dot_product_attention(
+                q, k, v, attn_mask=mask, is_causal=not before, scale=scale, enable_gqa=is_grouped
+            )
         )
-    return torch.cat(outputs, dim=1).transpose(0, 1)
+    return torch.cat(outputs, dim=2)[0].transpose(0, 1)
 
 
 def _sizes(borders: Any) -> list[int]:
