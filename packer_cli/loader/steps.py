@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from packer_cli.loader.dataset import PackedDataset
 from packer_cli.loader.formats.base import is_list_of_batches
 
 
-@dataclass(frozen=True, kw_only=True)
 class Step:
-    """What a rank runs between two optimizer steps."""
+    """What a rank runs between two optimizer steps. `packed_steps` makes it; its arguments are attributes.
 
-    batches: list[Any]
-    """Its micro-batches, at least one. Run forward and backward of each."""
-    state: dict[str, Any]
-    """The data set's state when the step is done; save it with the weights."""
-    epoch: int
-    """From 0 on."""
-    number: int
-    """In the epoch, from 0 on."""
+    Args:
+        batches: its micro-batches, at least one. Run forward and backward of each.
+        state: the data set's state when the step is done; save it with the weights.
+        epoch: from 0 on.
+        number: in the epoch, from 0 on.
+    """
+
+    # Not a dataclass, list or mapping: trainers would copy it, and move and cast its tensors.
+
+    def __init__(self, *, batches: list[Any], state: dict[str, Any], epoch: int, number: int) -> None:
+        self.batches, self.state, self.epoch, self.number = batches, state, epoch, number
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that this rank runs, of batches in format "transformers": padding counts, other ranks' slices do not.
+
+        Summed over ranks and divided by the time, this is the throughput.
+        """
+        return sum(batch["input_ids"].numel() for batch in self.batches)
 
 
-def packed_steps(dataset: PackedDataset) -> Iterator[Step]:
-    """The steps from the data set's position to the end of its epoch. ::
+def packed_steps(dataset: PackedDataset, begin: int | None = None, *, endless: bool = False) -> Iterator[Step]:
+    """The steps from an iteration to the end of the epoch. ::
 
         for step in packed_steps(dataset):
             for batch in step.batches:
@@ -36,12 +45,20 @@ def packed_steps(dataset: PackedDataset) -> Iterator[Step]:
 
     Steps have unlike numbers of micro-batches, so a trainer that accumulates a fixed number would step elsewhere than
     the plan says. `load_state_dict(step.state)` resumes after a step.
+
+    Args:
+        dataset: in any format.
+        begin: the first iteration, 0 to `len(dataset)`; None: the data set's position.
+        endless: whether to continue with the next epoch, without end.
     """
     batches: list[Any] = []
-    for item in dataset:
+    for item in dataset if begin is None else dataset.iter_from(begin):
         batches += item if is_list_of_batches(item) else [item]
         last = batches[-1]
         if dataset.step_of(last["iteration"] + 1) != last["step"]:
             state = dataset.state_dict(last["iteration"] + 1)
             yield Step(batches=batches, state=state, epoch=last["epoch"], number=last["step"])
             batches = []
+    while endless:
+        dataset.set_epoch(dataset.epoch + 1)
+        yield from packed_steps(dataset, 0)
