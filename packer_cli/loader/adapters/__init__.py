@@ -1,1 +1,1 @@
-"""Loaders that a trainer's own configuration builds, one file per trainer; each imports its trainer."""
+"""What single trainers need, one file each, which imports its trainer; and what loops on transformers models need."""
