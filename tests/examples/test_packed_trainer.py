@@ -29,11 +29,11 @@ from tests.examples.test_examples import EPOCH, OWN_GPU, SHARED, assert_same, li
 SCRIPT = Path(__file__).with_name("packed_trainer.py")
 
 
-def mean_loss(packed_set: Path, model: Any) -> float:
-    """Of the set, token by token."""
+def mean_loss(packed_set: Path, model: Any, num_steps: int = EPOCH) -> float:
+    """Of the steps of a set's first epoch, token by token."""
     total, count = 0.0, 0
     with torch.no_grad():
-        for iterations in steps_of(packed_set)[:EPOCH]:
+        for iterations in steps_of(packed_set)[:num_steps]:
             for ids, labels in (sample for packs in iterations for pack in packs for sample in samples_of(pack)):
                 logits = model(input_ids=ids[None], use_cache=False).logits[0]
                 total += F.cross_entropy(logits, labels, ignore_index=-100, reduction="sum").item()
