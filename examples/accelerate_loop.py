@@ -7,60 +7,38 @@ Add `--resume` to continue from the newest checkpoint. Without `--model` it trai
 """
 
 import argparse
+import os
 import time
-from contextlib import nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
-from transformers import AutoModelForCausalLM, LlamaConfig
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from transformers.utils import is_flash_attn_2_available
 
 from packer_cli.loader import PackedDataset
-from packer_cli.loader.adapters.causal_lm import check_packed_rows, run_packed_rows, run_row
-from packer_cli.loader.checkpointing import LayerCheckpointing
-from packer_cli.loader.parallel import init_sp_groups
+from packer_cli.loader.adapters.causal_lm import run_packed_rows
+from packer_cli.loader.adapters.step_runner import StepRunner
 from packer_cli.loader.steps import packed_steps
 
 
 def make_model(path: str | None, vocab_size: int) -> Any:
     """The model at `path`, or a tiny one. Weights stay float32; only the computation uses bfloat16."""
-    attention = "flash_attention_2" if torch.cuda.is_available() and is_flash_attn_2_available() else "sdpa"
-    if path is not None:
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation=attention)
-    else:
-        config = LlamaConfig(
-            vocab_size=vocab_size, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4
-        )
-        model = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
-    return model.train()
+    if path is None:
+        torch.manual_seed(0)  # the same weights on every rank
+        sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+        return LlamaForCausalLM(LlamaConfig(vocab_size=vocab_size, **sizes))
+    attention = "flash_attention_2" if is_flash_attn_2_available() else "sdpa"
+    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation=attention)
 
 
-class Progress:
-    """Saved by `save_state` with the weights: the number of steps, and the place after the last trained step."""
+class Progress(dict):
+    """What `save_state` saves with the weights: the number of steps, and the place in the data."""
 
-    def __init__(self, dataset: PackedDataset) -> None:
-        self.dataset = dataset
-        self.num_steps = 0
-        self.data = dataset.state_dict()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Called by `save_state`."""
-        return {"num_steps": self.num_steps, "data": self.data}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Called by `load_state`; the data set refuses the state of another packed set."""
-        self.num_steps, self.data = state["num_steps"], state["data"]
-        self.dataset.load_state_dict(self.data)
-
-
-def newest_checkpoint(folder: Path) -> Path:
-    """The last complete one."""
-    found = [file.parent for file in folder.glob("step-*/whole")]
-    if not found:
-        raise SystemExit(f"no checkpoint in {folder}: start without --resume")
-    return max(found, key=lambda path: int(path.name.removeprefix("step-")))
+    state_dict = dict.copy
+    load_state_dict = dict.update
 
 
 def main() -> None:
@@ -75,66 +53,43 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=2e-5)
     args = parser.parse_args()
 
-    # No gradient_accumulation_steps here or in the launcher's config: `backward` would divide every loss by it.
     cuda = torch.cuda.is_available()
     accelerator = Accelerator(mixed_precision="bf16" if cuda else "no", cpu=not cuda)
     if accelerator.gradient_accumulation_steps != 1:
         raise SystemExit("gradient_accumulation_steps must be 1: the packed set determines where steps end")
-    device, world_size = accelerator.device, accelerator.num_processes
-
-    dataset = PackedDataset(args.packed, accelerator.process_index, world_size)
-    groups = init_sp_groups(dataset.replicas) if world_size > 1 else None
-
-    torch.manual_seed(0)
-    model = make_model(args.model, dataset.manifest["tokenizer"]["vocab_size"])
+    dataset = PackedDataset(args.packed, accelerator.process_index, accelerator.num_processes)
+    model = make_model(args.model, dataset.manifest["tokenizer"]["vocab_size"]).train()
     run_packed_rows(model)  # before anything wraps it
-    checkpointing = LayerCheckpointing(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.0)
     # Not the loader: `prepare` would shard its batches again, and each rank would train on a part of its own.
     model, optimizer = accelerator.prepare(model, optimizer)
-
-    progress = Progress(dataset)
+    progress = Progress(step=0, data=dataset.state_dict())
     accelerator.register_for_checkpointing(progress)
     if args.resume:
-        accelerator.load_state(str(newest_checkpoint(args.output)))
+        newest = max(args.output.glob("step-*/whole"), key=os.path.getmtime)
+        accelerator.load_state(str(newest.parent))
+        dataset.load_state_dict(progress["data"])
 
-    check_packed_rows(model, device)
-    totals, start = torch.zeros(2, device=device), time.perf_counter()
-    while progress.num_steps < args.max_steps:
-        # Instead of `accelerator.accumulate`, which counts to a fixed number: steps have different numbers.
-        for planned in packed_steps(dataset):
-            for batch in planned.batches:
-                checkpointing.set(batch["checkpoint_layers"])
-                group = None if groups is None else groups.for_batch(batch)
-                with nullcontext() if batch is planned.batches[-1] else accelerator.no_sync(model):
-                    # The token mean over the whole step, times the ranks, over which gradients are averaged.
-                    loss = run_row(model, batch, group, device=device, world_size=world_size)
-                    accelerator.backward(loss)
-                totals += torch.stack(
-                    [loss.detach() / world_size, torch.tensor(batch["input_ids"].numel(), device=device)]
-                )
+    runner, start = StepRunner(model, dataset, device=accelerator.device), time.perf_counter()
+    steps = islice(packed_steps(dataset, endless=True), args.max_steps - progress["step"])
+    for number, step in enumerate(steps, start=progress["step"] + 1):
+        totals = torch.tensor([0.0, step.num_tokens], device=accelerator.device)
+        for loss in runner.losses(step):
+            accelerator.backward(loss)
+            totals[0] += loss.detach() / accelerator.num_processes  # over which gradients are averaged
+        norm = accelerator.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        progress.update(step=number, data=step.state)
 
-            norm = accelerator.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-            progress.num_steps += 1
-            progress.data = planned.state
-
-            step, sums = progress.num_steps, accelerator.reduce(totals)
-            rate = sums[1] / (time.perf_counter() - start)
-            accelerator.print(f"step {step} loss {sums[0]:.6f} grad_norm {norm:.6f} tokens/s {rate:.0f}", flush=True)
-            totals.zero_()
-            start = time.perf_counter()
-            if step % args.save_every == 0 or step == args.max_steps:
-                folder = args.output / f"step-{step}"
-                accelerator.save_state(str(folder))
-                accelerator.wait_for_everyone()
-                if accelerator.is_main_process:
-                    (folder / "whole").touch()
-            if step == args.max_steps:
-                break
-        else:
-            dataset.set_epoch(dataset.epoch + 1)
+        totals, now = accelerator.reduce(totals), time.perf_counter()
+        rate, start = totals[1] / (now - start), now
+        accelerator.print(f"step {number} loss {totals[0]:.6f} grad_norm {norm:.6f} tokens/s {rate:.0f}", flush=True)
+        if number % args.save_every == 0 or number == args.max_steps:
+            folder = args.output / f"step-{number}"
+            accelerator.save_state(str(folder))
+            accelerator.wait_for_everyone()
+            (folder / "whole").touch()
 
     weights = accelerator.get_state_dict(model)
     if accelerator.is_main_process:

@@ -26,6 +26,7 @@ from transformers.utils import is_flash_attn_2_available
 
 from packer_cli.loader import PackedDataset
 from packer_cli.loader.checkpointing import LayerCheckpointing
+from packer_cli.loader.steps import packed_steps
 
 MODEL_KEYS = ("input_ids", "position_ids", "seq_idx", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
 OTHER_KEYS = ("labels", "checkpoint_layers", "num_loss_tokens")
@@ -39,12 +40,8 @@ class Steps(IterableDataset):
         self.dataset = dataset
 
     def __iter__(self) -> Iterator[list[Microbatch]]:
-        step = []
-        for batch in self.dataset:
-            step.append({key: batch[key] for key in (*MODEL_KEYS, *OTHER_KEYS)})
-            if self.dataset.step_of(batch["iteration"] + 1) != batch["step"]:
-                yield step
-                step = []
+        for step in packed_steps(self.dataset):
+            yield [{key: batch[key] for key in (*MODEL_KEYS, *OTHER_KEYS)} for batch in step.batches]
         self.dataset.set_epoch(self.dataset.epoch + 1)
 
     def state_dict(self, num_samples: int, from_beginning: bool) -> dict[str, Any]:

@@ -11,7 +11,7 @@ Add `--resume` to continue from the newest checkpoint. Without `--model` it trai
 import argparse
 import os
 import time
-from contextlib import nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,61 +24,25 @@ from torch.distributed.checkpoint.state_dict import (
     get_state_dict,
     set_state_dict,
 )
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
-from transformers import AutoModelForCausalLM, LlamaConfig
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from transformers.utils import is_flash_attn_2_available
 
 from packer_cli.loader import PackedDataset
-from packer_cli.loader.adapters.causal_lm import check_packed_rows, run_packed_rows, run_row
-from packer_cli.loader.checkpointing import LayerCheckpointing
-from packer_cli.loader.parallel import init_sp_groups
+from packer_cli.loader.adapters.causal_lm import run_packed_rows
+from packer_cli.loader.adapters.step_runner import StepRunner
 from packer_cli.loader.steps import packed_steps
 
 
-def make_model(path: str | None, vocab_size: int, device: torch.device) -> Any:
+def make_model(path: str | None, vocab_size: int) -> Any:
     """The model at `path`, or a tiny one. Weights stay float32; only the computation uses bfloat16."""
-    attention = "flash_attention_2" if device.type == "cuda" and is_flash_attn_2_available() else "sdpa"
-    if path is not None:
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation=attention)
-    else:
+    if path is None:
         torch.manual_seed(0)  # the same weights on every rank
-        config = LlamaConfig(
-            vocab_size=vocab_size, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4
-        )
-        model = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
-    return model.train()
-
-
-class Run:
-    """The state of a run, in the form that torch.distributed.checkpoint saves, and loads in place."""
-
-    def __init__(self, model: Any, optimizer: torch.optim.Optimizer, dataset: PackedDataset) -> None:
-        self.model, self.optimizer, self.dataset = model, optimizer, dataset
-        self.num_steps = 0
-        self.data = dataset.state_dict()  # the place after the last trained step
-
-    def state_dict(self) -> dict[str, Any]:
-        """Sharded weights and optimizer, the number of steps, the place in the data."""
-        model, optimizer = get_state_dict(self.model, self.optimizer)
-        return {"model": model, "optimizer": optimizer, "num_steps": self.num_steps, "data": self.data}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load all of it; the data set refuses the state of another packed set."""
-        set_state_dict(
-            self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
-        )
-        self.num_steps, self.data = state["num_steps"], state["data"]
-        self.dataset.load_state_dict(self.data)
-
-
-def newest_checkpoint(folder: Path) -> Path:
-    """The last complete one: its .metadata is written after everything else."""
-    found = [file.parent for file in folder.glob("step-*/.metadata")]
-    if not found:
-        raise SystemExit(f"no checkpoint in {folder}: start without --resume")
-    return max(found, key=lambda path: int(path.name.removeprefix("step-")))
+        sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+        return LlamaForCausalLM(LlamaConfig(vocab_size=vocab_size, **sizes))
+    attention = "flash_attention_2" if is_flash_attn_2_available() else "sdpa"
+    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation=attention)
 
 
 def main() -> None:
@@ -104,65 +68,48 @@ def main() -> None:
     # The data set gets rank and world size, and shards itself: use no DistributedSampler.
     # FSDP's ranks meet in every micro-batch, DDP's only at the end of a step: then each item is a list of batches.
     dataset = PackedDataset(args.packed, rank, world_size, lockstep=args.parallel == "fsdp")
-    # The process groups of all replicas are made at the start, so that a row only chooses one.
-    groups = init_sp_groups(dataset.replicas)
-
-    model = make_model(args.model, dataset.manifest["tokenizer"]["vocab_size"], device)
+    model = make_model(args.model, dataset.manifest["tokenizer"]["vocab_size"]).train()
     run_packed_rows(model)  # before anything wraps it
-    checkpointing = LayerCheckpointing(model)
+    model.forward = torch.autocast(device.type, torch.bfloat16, enabled=cuda)(model.forward)
     if args.parallel == "ddp":
         model = DistributedDataParallel(model.to(device))
     else:
-        mesh = init_device_mesh(device.type, (world_size,))
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if cuda else MixedPrecisionPolicy()
-        for layer in checkpointing.layers:
-            fully_shard(layer, mesh=mesh, mp_policy=policy)
-        fully_shard(model, mesh=mesh, mp_policy=policy)
+        for part in (*model.model.layers, model):  # which moves shards alone to the GPU
+            fully_shard(part, mp_policy=policy)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.0)
 
-    run = Run(model, optimizer, dataset)
+    done = 0
     if args.resume:
-        dcp.load({"run": run}, checkpoint_id=newest_checkpoint(args.output))
+        newest = max(args.output.glob("step-*/.metadata"), key=os.path.getmtime).parent  # it is written last
+        weights, moments = get_state_dict(model, optimizer)
+        run = {"model": weights, "optimizer": moments, "step": 0, "data": dataset.state_dict()}
+        dcp.load(run, checkpoint_id=newest)
+        set_state_dict(model, optimizer, model_state_dict=run["model"], optim_state_dict=run["optimizer"])
+        dataset.load_state_dict(run["data"])
+        done = run["step"]
 
-    check_packed_rows(model, device)
-    is_ddp = isinstance(model, DistributedDataParallel)
-    totals, start = torch.zeros(2, device=device), time.perf_counter()
-    while run.num_steps < args.max_steps:
-        for step in packed_steps(dataset):
-            for batch in step.batches:
-                checkpointing.set(batch["checkpoint_layers"])
-                # DDP accumulates gradients until the step ends. FSDP could, too, but would keep them unsharded.
-                waits = is_ddp and batch is not step.batches[-1]
-                with model.no_sync() if waits else nullcontext():
-                    with torch.autocast(device.type, torch.bfloat16, enabled=cuda):
-                        # The token mean over the whole step, times the ranks, over which DDP and FSDP average.
-                        loss = run_row(model, batch, groups.for_batch(batch), device=device, world_size=world_size)
-                    loss.backward()
-                totals += torch.stack(
-                    [loss.detach() / world_size, torch.tensor(batch["input_ids"].numel(), device=device)]
-                )
+    runner, start = StepRunner(model, dataset, device=device), time.perf_counter()
+    steps = islice(packed_steps(dataset, endless=True), args.max_steps - done)
+    for number, step in enumerate(steps, start=done + 1):
+        totals = torch.tensor([0.0, step.num_tokens], device=device)
+        for loss in runner.losses(step):
+            loss.backward()
+            totals[0] += loss.detach() / world_size  # over which gradients are averaged
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        norm = norm.full_tensor() if args.parallel == "fsdp" else norm
+        optimizer.step()
+        optimizer.zero_grad()
 
-            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-            run.num_steps += 1
-            run.data = step.state
-
-            dist.all_reduce(totals)
-            norm = norm.full_tensor() if args.parallel == "fsdp" else norm
-            if rank == 0:
-                rate = totals[1] / (time.perf_counter() - start)
-                print(
-                    f"step {run.num_steps} loss {totals[0]:.6f} grad_norm {norm:.6f} tokens/s {rate:.0f}", flush=True
-                )
-            totals.zero_()
-            start = time.perf_counter()
-            if run.num_steps % args.save_every == 0 or run.num_steps == args.max_steps:
-                dcp.save({"run": run}, checkpoint_id=args.output / f"step-{run.num_steps}")
-            if run.num_steps == args.max_steps:
-                break
-        else:
-            dataset.set_epoch(dataset.epoch + 1)
+        dist.all_reduce(totals)
+        if rank == 0:
+            rate = totals[1] / (time.perf_counter() - start)
+            print(f"step {number} loss {totals[0]:.6f} grad_norm {norm:.6f} tokens/s {rate:.0f}", flush=True)
+        start = time.perf_counter()
+        if number % args.save_every == 0 or number == args.max_steps:
+            weights, moments = get_state_dict(model, optimizer)
+            run = {"model": weights, "optimizer": moments, "step": number, "data": step.state}
+            dcp.save(run, checkpoint_id=args.output / f"step-{number}")
 
     weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
     if rank == 0:

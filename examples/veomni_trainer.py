@@ -17,6 +17,7 @@ from veomni.distributed.parallel_state import get_parallel_state
 from veomni.trainer.text_trainer import TextTrainer, VeOmniArguments
 
 from packer_cli.loader import PackedDataset
+from packer_cli.loader.steps import packed_steps
 
 Microbatch = dict[str, Any]
 
@@ -34,13 +35,9 @@ class PackedDataLoader:
 
     def __iter__(self) -> Iterator[list[Microbatch]]:
         """The rest of the epoch."""
-        step = []
-        for batch in self.dataset:
-            row = {key: batch[key][0] for key in ("input_ids", "labels", "position_ids")}
-            step.append(self.collate([row]))
-            if self.dataset.step_of(batch["iteration"] + 1) != batch["step"]:
-                yield step
-                step = []
+        for step in packed_steps(self.dataset):
+            keys = ("input_ids", "labels", "position_ids")
+            yield [self.collate([{key: batch[key][0] for key in keys}]) for batch in step.batches]
 
     def set_epoch(self, epoch: int) -> None:
         """Called before each epoch; keeps the place if a state within the epoch was loaded."""
