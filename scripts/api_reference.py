@@ -48,7 +48,7 @@ LOADER = [
     f"packer_cli.loader{name}"
     for name in (
         "", ".steps", ".losses", ".checkpointing", ".separation", ".parallel", ".adapters.transformers",
-        ".adapters.causal_lm",
+        ".adapters.lightning", ".adapters.causal_lm", ".adapters.step_runner",
     )
 ]  # fmt: skip
 LOADER_INTRO = (
@@ -209,11 +209,12 @@ def _call(function: Any) -> str:
     own = inspect.signature(inspect.unwrap(function), follow_wrapped=False).parameters.values()
     words = []
     for each in own:
-        if each.kind is each.KEYWORD_ONLY and "*" not in words:
+        if each.kind is each.KEYWORD_ONLY and not any(word.startswith("*") for word in words):
             words.append("*")
         value = getattr(each.default, "__name__", repr(each.default))
         default = "" if each.default is each.empty else f"={value}"
-        words.append(f"**{each.name}" if each.kind is each.VAR_KEYWORD else each.name + default)
+        stars = {each.VAR_POSITIONAL: "*", each.VAR_KEYWORD: "**"}.get(each.kind, "")
+        words.append(f"{stars}{each.name}{default}")
     return f"{function.__name__}({', '.join(word for word in words if word != 'self')})"
 
 
