@@ -66,8 +66,10 @@ def main() -> None:
     progress = Progress(step=0, data=dataset.state_dict())
     accelerator.register_for_checkpointing(progress)
     if args.resume:
-        newest = max(args.output.glob("step-*/whole"), key=os.path.getmtime)
-        accelerator.load_state(str(newest.parent))
+        found = sorted(args.output.glob("step-*/whole"), key=os.path.getmtime)
+        if not found:
+            parser.error(f"no checkpoint in {args.output}: start without --resume")
+        accelerator.load_state(str(found[-1].parent))
         dataset.load_state_dict(progress["data"])
 
     runner, start = StepRunner(model, dataset, device=accelerator.device), time.perf_counter()

@@ -77,8 +77,10 @@ def main() -> None:
         logger=False,
         enable_progress_bar=False,
     )
-    newest = max(args.output.glob("*.ckpt"), key=os.path.getmtime) if args.resume else None
-    trainer.fit(module, PackedDataModule(args.packed), ckpt_path=newest)
+    found = sorted(args.output.glob("*.ckpt"), key=os.path.getmtime)
+    if args.resume and not found:
+        parser.error(f"no checkpoint in {args.output}: start without --resume")
+    trainer.fit(module, PackedDataModule(args.packed), ckpt_path=found[-1] if args.resume else None)
     trainer.save_checkpoint(args.output / f"step-{trainer.global_step}.ckpt")
     if trainer.is_global_zero:
         model.save_pretrained(args.output / "final")

@@ -81,10 +81,12 @@ def main() -> None:
 
     done = 0
     if args.resume:
-        newest = max(args.output.glob("step-*/.metadata"), key=os.path.getmtime).parent  # it is written last
+        found = sorted(args.output.glob("step-*/.metadata"), key=os.path.getmtime)  # it is written last
+        if not found:
+            parser.error(f"no checkpoint in {args.output}: start without --resume")
         weights, moments = get_state_dict(model, optimizer)
         run = {"model": weights, "optimizer": moments, "step": 0, "data": dataset.state_dict()}
-        dcp.load(run, checkpoint_id=newest)
+        dcp.load(run, checkpoint_id=found[-1].parent)
         set_state_dict(model, optimizer, model_state_dict=run["model"], optim_state_dict=run["optimizer"])
         dataset.load_state_dict(run["data"])
         done = run["step"]

@@ -48,7 +48,7 @@ LOADER = [
     f"packer_cli.loader{name}"
     for name in (
         "", ".steps", ".losses", ".checkpointing", ".separation", ".parallel", ".adapters.transformers",
-        ".adapters.lightning", ".adapters.causal_lm", ".adapters.step_runner",
+        ".adapters.lightning", ".adapters.causal_lm", ".adapters.step_runner", ".adapters.packed_row",
     )
 ]  # fmt: skip
 LOADER_INTRO = (

@@ -175,6 +175,14 @@ def test_shared_rows_are_refused_where_they_would_train_wrong(
     assert not lines_of(text)
 
 
+@pytest.mark.parametrize("name", ["pytorch_fsdp", "accelerate_loop", "lightning_module", "transformers_trainer"])
+def test_a_checkpoint_that_is_not_there_is_told(
+    run: Callable[..., str], pack: Callable[..., Path], tmp_path: Path, name: str
+) -> None:
+    text = run(name, pack(OWN_GPU, 2), "--output", tmp_path / "run", "--resume", fails=True)
+    assert re.search(rf"no checkpoint in '?{tmp_path / 'run'}", text), text
+
+
 def test_a_tokenizer_that_is_not_there_is_asked_for(run: Callable[..., str], repo: Path, tmp_path: Path) -> None:
     tokenizer = shutil.copytree(repo / "examples" / "sample" / "tokenizer", tmp_path / "tokenizer")
     words = pack_words(repo, "journals.jsonl")

@@ -136,7 +136,7 @@ def test_sets_that_were_opened_for_others_are_refused(
 @pytest.mark.parametrize(
     ("groups", "num_gpus", "options", "message"),
     [
-        ("384", 2, ["--parallel", "cp=2"], "has groups of sp1-cp2, and this trainer shares rows by sequence"),
+        ("384", 2, ["--parallel", "cp=2"], "has groups of sp1-cp2, and here ranks share rows by sequence"),
         ("200:1,384:1:1", 1, ["--lockstep", "1", "--cost", "1,50"], "was planned with --lockstep 1: its ranks run"),
         (OWN_GPU, 2, [], "was planned for 2 GPUs"),
     ],

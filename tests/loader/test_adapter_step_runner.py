@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 from packer_cli.errors import ConfigError  # noqa: E402
 from packer_cli.loader.adapters.causal_lm import run_packed_rows  # noqa: E402
 from packer_cli.loader.adapters.step_runner import StepRunner  # noqa: E402
+from packer_cli.loader.steps import Step  # noqa: E402
 
 
 class WithGroups:
@@ -43,5 +44,6 @@ def test_a_model_that_mixes_samples_is_refused() -> None:
     norm = mixing.model.norm
     forward = norm.forward
     norm.forward = lambda hidden: forward(hidden + hidden.cumsum(1))
+    runner = StepRunner(mixing, WithGroups(), device=torch.device("cpu"))
     with pytest.raises(ConfigError, match="cannot run packed rows"):
-        StepRunner(mixing, WithGroups(), device=torch.device("cpu"))
+        next(runner.losses(Step(batches=[], state={}, epoch=0, number=0)))

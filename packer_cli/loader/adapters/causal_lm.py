@@ -12,7 +12,6 @@ from types import MethodType
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 from transformers.modeling_outputs import CausalLMOutput
@@ -21,10 +20,9 @@ from packer_cli.errors import ConfigError
 from packer_cli.loader.adapters.packed_row import PackedRow
 from packer_cli.loader.adapters.row_attention import packed_rows_run, set_row_attention
 from packer_cli.loader.adapters.row_loss import row_loss
-from packer_cli.loader.formats import metadata_of
 from packer_cli.loader.passes import IGNORE_INDEX
 
-__all__ = ["check_packed_rows", "run_packed_rows", "run_row"]
+__all__ = ["check_packed_rows", "run_packed_rows"]
 
 
 def run_packed_rows(model: nn.Module) -> nn.Module:
@@ -44,31 +42,6 @@ def run_packed_rows(model: nn.Module) -> nn.Module:
     if not hasattr(inner.forward, "runs_packed_rows"):  # Or no longer: another library's forward pass is in its place.
         _patch_forward(inner)
     return inner
-
-
-def run_row(
-    model: nn.Module,
-    batch: Mapping[str, Any],
-    group: dist.ProcessGroup | None = None,
-    *,
-    device: torch.device,
-    world_size: int,
-) -> torch.Tensor:
-    """The loss of a batch's row: this rank's part of the mean over the loss tokens of the step (`losses.stable_loss`).
-
-    Args:
-        model: which `run_packed_rows` has patched, wrapped or not.
-        batch: of format "transformers".
-        group: the ranks that share the row, see `parallel.SPGroups.for_batch`; None where this one has it alone.
-        device: of the model.
-        world_size: over how many ranks gradients are averaged; 1 where they are summed.
-
-    Returns:
-        A scalar with its graph.
-    """
-    known = metadata_of(batch)
-    weight = known.get("global_loss_weight", known["global_num_loss_tokens"])
-    return PackedRow(batch, group, factor=world_size / weight if weight else 0.0, device=device).run(model)
 
 
 def _patch_forward(model: Any) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import nn
@@ -11,13 +12,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import Layout
-from packer_cli.loader.adapters.causal_lm import check_packed_rows, run_row
+from packer_cli.loader.adapters.causal_lm import check_packed_rows
+from packer_cli.loader.adapters.packed_row import PackedRow
 from packer_cli.loader.checkpointing import LayerCheckpointing
 from packer_cli.loader.dataset import PackedDataset
+from packer_cli.loader.formats import metadata_of
 from packer_cli.loader.parallel import SPGroups, init_sp_groups
 from packer_cli.loader.steps import Step
 
-__all__ = ["StepRunner"]
+__all__ = ["StepRunner", "require_sp_alone"]
 
 
 class StepRunner:
@@ -33,26 +36,29 @@ class StepRunner:
             optimizer.zero_grad()
 
     Make it on every rank, after the process group. It makes the process groups of the rows of all sets, and tries the
-    model on a row of two samples.
+    model on a row of two samples before the first step.
 
     Args:
-        model: which `run_packed_rows` has patched, and DDP or FSDP2 has wrapped if several processes train.
+        model: which `run_packed_rows` has patched, and DDP or FSDP2 has wrapped if several processes train. Attribute
+            `model` may be set to its wrapper later, before the first step.
         datasets: in format "transformers", of this rank: all whose steps it runs.
         device: of the model.
 
     Raises:
-        ConfigError: the model mixes samples, or a set's rows are shared otherwise than by sequence parallelism.
+        ConfigError: a set's rows are shared otherwise than by sequence parallelism.
         ValueError: the model's layers do not support gradient checkpointing.
     """
 
     def __init__(self, model: nn.Module, *datasets: PackedDataset, device: torch.device) -> None:
         for dataset in datasets:
-            _require_sp_alone(dataset)
-        self._model, self._device = model, device
+            require_sp_alone(dataset)
+        self.model, self.device = model, device
+        self.loss = torch.zeros((), device=device)
+        """Of this rank's part of the newest step, without a graph; wrappers may round what `losses` yields."""
         self._world_size = datasets[0].world_size
         self._groups = _groups_of(*datasets) if self._world_size > 1 else None
         self._checkpointing = LayerCheckpointing(model)
-        check_packed_rows(model, device)
+        self._is_checked = False
 
     def losses(self, step: Step) -> Iterator[torch.Tensor]:
         """Run forward of one micro-batch after the other. Run backward of each loss before you ask for the next.
@@ -63,16 +69,40 @@ class StepRunner:
         Yields:
             Scalars with their graphs. Their sum, averaged over ranks as DDP and FSDP average gradients, is the mean
             over the loss tokens of the step, or what the set's weights say.
+
+        Raises:
+            ConfigError: before the first step, if the model mixes samples.
         """
+        if not self._is_checked:
+            check_packed_rows(self.model, self.device)
+            self._is_checked = True
+        self.loss = torch.zeros((), device=self.device)
         for batch in step.batches:
             self._checkpointing.set(batch["checkpoint_layers"])
             group = None if self._groups is None else self._groups.for_batch(batch)
-            waits = batch is not step.batches[-1] and isinstance(self._model, DistributedDataParallel)
-            with self._model.no_sync() if waits else nullcontext():
-                yield run_row(self._model, batch, group, device=self._device, world_size=self._world_size)
+            row = PackedRow(batch, group, factor=self._factor(batch), device=self.device)
+            with self.gradients(is_last=batch is step.batches[-1]):
+                loss = self.forward(row)
+                self.loss = self.loss + row.loss
+                yield loss
+
+    def _factor(self, batch: Any) -> float:
+        known = metadata_of(batch)
+        weight = known.get("global_loss_weight", known["global_num_loss_tokens"])
+        return self._world_size / weight if weight else 0.0
+
+    def gradients(self, *, is_last: bool) -> AbstractContextManager[Any]:
+        """Around forward and backward of a micro-batch, the last of its step or not."""
+        waits = not is_last and isinstance(self.model, DistributedDataParallel)
+        return self.model.no_sync() if waits else nullcontext()
+
+    def forward(self, row: PackedRow) -> torch.Tensor:
+        """The loss of a row."""
+        return row.run(self.model)
 
 
-def _require_sp_alone(dataset: PackedDataset) -> None:
+def require_sp_alone(dataset: PackedDataset) -> None:
+    """Raise ConfigError if ranks share rows of a set otherwise than by sequence parallelism."""
     for group in dataset.manifest["groups"]:
         layout = Layout(*(group[f"{name}_size"] for name in ("sp", "cp", "tp", "pp")))
         if layout != Layout(sp=layout.sp):

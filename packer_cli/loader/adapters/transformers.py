@@ -13,7 +13,7 @@ import math
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +26,12 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from packer_cli.errors import ConfigError
 from packer_cli.format.epochs import attributes_of_trainer
-from packer_cli.format.layout import Layout
-from packer_cli.loader.adapters.causal_lm import check_packed_rows, run_packed_rows
+from packer_cli.loader.adapters.causal_lm import run_packed_rows
 from packer_cli.loader.adapters.packed_row import PackedRow
+from packer_cli.loader.adapters.step_runner import StepRunner, require_sp_alone
 from packer_cli.loader.adapters.trainer_arguments import adapted, require_fitting
-from packer_cli.loader.checkpointing import LayerCheckpointing
 from packer_cli.loader.dataset import PackedDataset
 from packer_cli.loader.formats import metadata_of
-from packer_cli.loader.parallel import SPGroups, init_sp_groups
 from packer_cli.loader.steps import Step, packed_steps
 
 __all__ = ["packed"]
@@ -70,6 +68,29 @@ class PackedDataState(TrainerCallback, ExportableState):
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """The plan's epochs count, also after a resume within one."""
         state.epoch = self.epoch
+
+
+class _TrainerRunner(StepRunner):
+    """Steps as accelerate runs them."""
+
+    def __init__(self, trainer: _PackedTrainer, *datasets: PackedDataset) -> None:
+        super().__init__(trainer.model, *datasets, device=trainer.args.device)
+        self._trainer = trainer
+
+    def gradients(self, *, is_last: bool) -> AbstractContextManager[Any]:
+        """By default FSDP and DeepSpeed reduce them in every micro-batch, or each GPU would keep whole ones."""
+        trainer = self._trainer
+        # DeepSpeed's wrapper steps where gradients are synchronized.
+        trainer.accelerator.gradient_state._set_sync_gradients(is_last)
+        asked = (trainer.args.accelerator_config.gradient_accumulation_kwargs or {}).get("sync_each_batch")
+        reduces = trainer.is_fsdp_enabled if asked is None else asked
+        waits = not (is_last or reduces or trainer.is_deepspeed_enabled)
+        return trainer.accelerator.no_sync(self.model) if waits else nullcontext()
+
+    def forward(self, row: PackedRow) -> torch.Tensor:
+        """Under the Trainer's autocast."""
+        with self._trainer.compute_loss_context_manager():
+            return super().forward(row)
 
 
 class _StepLoader:
@@ -112,9 +133,7 @@ class _PackedTrainer(_AnyTrainer):
         if fsdp is not None and fsdp.fsdp_version != 2:
             raise ConfigError(f"FSDP {fsdp.fsdp_version} is not supported on packed rows; set fsdp_version to 2")
         run_packed_rows(self.model)
-        self._checkpointing = LayerCheckpointing(self.model)
-        self._sp_groups = _groups_of(self.packed_set, *self._eval_sets.values())
-        self._is_checked = False
+        self._runner = _TrainerRunner(self, self.packed_set, *self._eval_sets.values())
         self._start = self.place = self.packed_set.state_dict()
         self._num_trained, self._num_tokens, self._started = 0, 0, time.perf_counter()
 
@@ -201,84 +220,53 @@ class _PackedTrainer(_AnyTrainer):
 
     def training_step(self, model: Any, inputs: Step, num_items_in_batch: Any = None) -> torch.Tensor:
         """Forward and backward of each micro-batch of a step; the Trainer clips and steps afterwards."""
-        if not self._is_checked:
-            check_packed_rows(model, self.args.device)
-            self._is_checked = True
         model.train()
         if callable(getattr(self.optimizer, "train", None)):  # Of schedule-free optimizers.
             self.optimizer.train()
-        total: Any = 0.0
-        for batch in inputs.batches:
-            is_last = batch is inputs.batches[-1]
-            # DeepSpeed's wrapper steps where gradients are synchronized.
-            self.accelerator.gradient_state._set_sync_gradients(is_last)
-            waits = not is_last and not self._reduces_each_micro_batch()
-            with self.accelerator.no_sync(model) if waits else nullcontext():
-                loss, row = self._run(model, batch, self._sp_groups, self._factor(batch))
-                self.accelerator.backward(loss)
-            total = total + row.loss
-            self._num_tokens += batch["input_ids"].numel() * self.args.world_size
+        self._runner.model = model
+        for loss in self._runner.losses(inputs):
+            self.accelerator.backward(loss)
+        self._num_tokens += inputs.num_tokens * self.args.world_size
         self.place = self.data_state.data = inputs.state
         first_epoch, num_steps = self.data_state.first_epoch, self.packed_set.num_steps
         self.data_state.epoch = inputs.epoch - first_epoch + (inputs.number + 1) / num_steps
-        return total
-
-    def _reduces_each_micro_batch(self) -> bool:
-        """By default with FSDP and DeepSpeed, which would keep whole gradients on each GPU; else once a step."""
-        asked = (self.args.accelerator_config.gradient_accumulation_kwargs or {}).get("sync_each_batch")
-        if self.is_deepspeed_enabled or asked is None:
-            return bool(self.is_deepspeed_enabled or self.is_fsdp_enabled)
-        return bool(asked)
-
-    def _factor(self, batch: Any) -> float:
-        """By which the sum of a rank's losses is multiplied, since the ranks' gradients are averaged."""
-        known = metadata_of(batch)
-        weight = known.get("global_loss_weight", known["global_num_loss_tokens"])
-        return self.args.world_size / weight if weight else 0.0
-
-    def _run(self, model: Any, batch: Any, groups: SPGroups | None, factor: float) -> tuple[torch.Tensor, PackedRow]:
-        """A forward pass: the loss with its graph, which wrappers may have rounded, and the row with its own."""
-        device = self.args.device
-        self._checkpointing.set(batch["checkpoint_layers"])
-        group = None if groups is None else groups.for_batch(batch)
-        row = PackedRow(batch, group, factor=factor, device=device)
-        with self.compute_loss_context_manager():
-            return row.run(model), row
+        return self._runner.loss
 
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
         """The mean loss over the loss tokens of a packed set, or of each in a dictionary."""
-        sets, groups = self._eval_sets, self._sp_groups
+        sets, runner = self._eval_sets, self._runner
         if eval_dataset is not None:
             sets = _open_all(eval_dataset, self.args)
-            groups = _groups_of(*sets.values())
+            runner = _TrainerRunner(self, *sets.values())
         if not sets:
             raise ConfigError("give eval_dataset, the folder or URL of a packed set")
+        runner.model = self.model_wrapped
         metrics: dict[str, float] = {}
         for name, dataset in sets.items():
             prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
-            found = self._evaluate_set(dataset, groups, prefix)
-            self.log(found)
-            metrics |= found
+            start = time.perf_counter()
+            metrics[f"{prefix}_loss"] = self._mean_loss(runner, dataset)
+            metrics[f"{prefix}_runtime"] = time.perf_counter() - start
+            self._started += metrics[f"{prefix}_runtime"]  # Of training.
+        self.log(metrics)
         self.control: Any = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
-    def _evaluate_set(self, dataset: PackedDataset, groups: SPGroups | None, prefix: str) -> dict[str, float]:
-        model = self.model_wrapped
-        model.eval()
-        start = time.perf_counter()
+    def _mean_loss(self, runner: StepRunner, dataset: PackedDataset) -> float:
+        runner.model.eval()
         sums = torch.zeros(2, dtype=torch.float64, device=self.args.device)
         with torch.no_grad():
-            for batch in dataset.iter_from(0):
-                _, row = self._run(model, batch, groups, 1.0)
-                sums[0] += row.loss.double()
-                sums[1] += len(row.kept) if row.weights is None else row.weights.double().sum()
+            for step in packed_steps(dataset, 0):
+                for _ in runner.losses(step):
+                    pass
+                known = metadata_of(step.batches[0])
+                weight = known.get("global_loss_weight", known["global_num_loss_tokens"])
+                sums += torch.stack([runner.loss.double() * weight, torch.full_like(sums[1], weight)])
         if self.args.world_size > 1:
             dist.all_reduce(sums)
-        seconds = time.perf_counter() - start
-        self._started += seconds  # Of training.
-        return {f"{prefix}_loss": float(sums[0] / sums[1]), f"{prefix}_runtime": seconds}
+        return float(sums[0] / sums[1])
 
     def predict(self, *arguments: Any, **others: Any) -> Any:
         """Not of packed rows."""
@@ -324,27 +312,8 @@ def _open(name: str, value: Any, args: Any) -> PackedDataset:
             f"{name} was opened for rank {dataset.rank} of {dataset.world_size}, and this is process "
             f"{args.process_index} of {args.world_size}; give its folder or URL instead"
         )
-    layouts = {
-        Layout(*(group[f"{name}_size"] for name in ("sp", "cp", "tp", "pp"))) for group in dataset.manifest["groups"]
-    }
-    for layout in layouts:
-        if layout != Layout(sp=layout.sp):
-            raise ConfigError(
-                f"{dataset.path} has groups of {layout}, and this trainer shares rows by sequence parallelism (SP) "
-                "alone; pack without --parallel, and with SP degrees in --groups"
-            )
+    require_sp_alone(dataset)
     return dataset
-
-
-def _groups_of(*sets: PackedDataset) -> SPGroups | None:
-    """The process groups of the rows of all sets, which every process makes in the same order."""
-    if not dist.is_initialized():
-        return None
-    replicas: dict[Layout, set[int]] = {}
-    for dataset in sets:
-        for layout, firsts in dataset.replicas.items():
-            replicas.setdefault(layout, set()).update(firsts)
-    return init_sp_groups({layout: sorted(firsts) for layout, firsts in replicas.items()})
 
 
 def _nothing() -> Any:
