@@ -119,7 +119,7 @@ def compare(
     # Errors in the samples concern every row, so they are raised here.
     capacity = config.groups[-1].capacity
     pieces = pieces_to_plan(samples, capacity, config.overflow, config.seed)
-    counts = sample_counts(samples.lengths, samples.chosen(config.seed), pieces, capacity, config.overflow)
+    counts = sample_counts(samples, samples.chosen(config.seed), pieces, capacity, config.overflow)
     attention = None if simulator is None else simulator.attention_share(pieces.length)
     del pieces
     # Rows with a time limit, and strategies that plan step by step, may take longest, so they start first.

@@ -84,7 +84,7 @@ def plan_in_memory(samples: Samples, config: PlanConfig) -> Planned:
     chosen, capacity = samples.chosen(config.seed), resolved.config.groups[-1].capacity
     return Planned(
         config=resolved.config,
-        counts=sample_counts(samples.lengths, chosen, plan.pieces, capacity, config.overflow),
+        counts=sample_counts(samples, chosen, plan.pieces, capacity, config.overflow),
         group_choice=choice,
         samples=samples,
         load=lambda: plan,

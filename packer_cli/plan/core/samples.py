@@ -29,17 +29,35 @@ class Samples:
     """int[n], the source of each sample; None if unknown."""
     weights: tuple[float | TokenShare, ...] = ()
     """One per source: how often an epoch contains its samples, or how many tokens of it."""
+    among: Int32Array | None = None
+    """int32[k], increasing: the ids of the samples to plan, of these n; None for all."""
+
+    @property
+    def num_samples(self) -> int:
+        """How many there are to plan, each counted once."""
+        return len(self.lengths if self.among is None else self.among)
+
+    def alone(self) -> Samples:
+        """Those to plan without the others, numbered anew."""
+        if self.among is None:
+            return self
+        sources = None if self.sources is None else self.sources[self.among]
+        return Samples(lengths=self.lengths[self.among], sources=sources, weights=self.weights)
 
     def chosen(self, seed: int) -> Int32Array | None:
         """The sample ids (int32[m], increasing) of an epoch, repeated by weight; None for each once."""
-        return None if self.sources is None else weighted_samples(self.sources, self.weights, seed, self.lengths)
+        if self.sources is None or is_unweighted(self.weights):
+            return self.among
+        return weighted_samples(self.sources, self.weights, seed, self.lengths, self.among)
 
     @property
     def num_wanted(self) -> float:
         """About how many samples an epoch has. O(n)."""
         if self.sources is None or is_unweighted(self.weights):
-            return len(self.lengths)
-        return num_weighted(self.sources, self.weights, self.lengths)
+            return self.num_samples
+        if self.among is None:
+            return num_weighted(self.sources, self.weights, self.lengths)
+        return num_weighted(self.sources[self.among], self.weights, self.lengths[self.among])
 
     def epoch_lengths(self, seed: int) -> Int32Array:
         """int32[m]: the lengths of `chosen`."""
@@ -68,24 +86,24 @@ def pieces_to_plan(samples: Samples, capacity: int, overflow: Overflow, seed: in
 
 
 def sample_counts(
-    lengths: Int32Array, chosen: Int32Array | None, pieces: Pieces, capacity: int, overflow: str
+    samples: Samples, chosen: Int32Array | None, pieces: Pieces, capacity: int, overflow: str
 ) -> SampleCounts:
     """What became of the samples.
 
     Args:
-        lengths: int32[n], of all samples.
         chosen: int32[m], the sample ids of an epoch, repeated by weight, increasing; None for each once.
         pieces: the packed pieces, including those that a packing cut.
         capacity: capacity of the longest group; longer samples follow `overflow`.
     """
+    lengths, num_samples = samples.lengths, samples.num_samples
     different = chosen if chosen is None else chosen[np.diff(chosen, prepend=-1) > 0]
-    num_different = len(lengths) if different is None else len(different)
+    num_different = num_samples if different is None else len(different)
     num_long = int(np.count_nonzero((lengths if different is None else lengths[different]) > capacity))
     cut = np.flatnonzero(pieces.start > 0)
     return SampleCounts(
-        samples=len(lengths),
-        left_out_by_weight=len(lengths) - num_different,
-        repeated_by_weight=(len(lengths) if chosen is None else len(chosen)) - num_different,
+        samples=num_samples,
+        left_out_by_weight=num_samples - num_different,
+        repeated_by_weight=(num_samples if chosen is None else len(chosen)) - num_different,
         split=len(np.unique(pieces.samples[cut])) if pieces.samples is not None else 0,
         truncated=num_long if overflow == "truncate" else 0,
         dropped=num_long if overflow == "drop" else 0,
@@ -99,6 +117,7 @@ def weighted_samples(
     weights: Sequence[float | TokenShare],
     seed: int,
     lengths: NDArray[np.integer] | None = None,
+    among: Int32Array | None = None,
 ) -> Int32Array | None:
     """The sample ids (int32[m], increasing) of an epoch, repeated by weight; None for each once.
 
@@ -111,21 +130,24 @@ def weighted_samples(
         sources: int[n], the source of each sample.
         weights: one per source, > 0.
         lengths: int[n], which shares of tokens need.
+        among: int32[k], increasing: choose among these samples; None for all.
 
     Raises:
         RunError: there would be more than `MOST_PIECES`.
     """
     if is_unweighted(weights):
-        return None
-    wanted = num_weighted(sources, weights, lengths)
+        return among
+    of_some = sources if among is None else sources[among]
+    wanted = num_weighted(of_some, weights, lengths if lengths is None or among is None else lengths[among])
     if wanted > MOST_PIECES:
         raise RunError(
-            f"the weights make about {wanted:.3g} samples an epoch out of {len(sources)}; it may have {MOST_PIECES} "
+            f"the weights make about {wanted:.3g} samples an epoch out of {len(of_some)}; it may have {MOST_PIECES} "
             "at most: give smaller weights (PATH@WEIGHT), or more epochs"
         )
     times = np.zeros(len(sources), dtype=np.int32)
     for source, weight in enumerate(weights):
-        members = ids_of(sources == source)
+        members = ids_of(of_some == source)
+        members = members if among is None else among[members]
         generator = np.random.Generator(np.random.Philox(int(rng_state(seed, Stream.WEIGHTS, source)[0])))
         drawn = generator.permutation(members)
         if isinstance(weight, TokenShare):
