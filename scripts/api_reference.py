@@ -19,7 +19,15 @@ import packer_cli
 from packer_cli.api.arguments import python_name
 from packer_cli.api.iterations import Iteration, Iterations, MicroBatch
 from packer_cli.api.results import Comparison, Report, Simulation, Stats
-from packer_cli.config import AutoGroupsConfig, GpuConfig, PackConfig, PlanConfig, TokenizeConfig, WriteConfig
+from packer_cli.config import (
+    AutoGroupsConfig,
+    GpuConfig,
+    PackConfig,
+    PlanConfig,
+    StorePlanConfig,
+    TokenizeConfig,
+    WriteConfig,
+)
 from packer_cli.config.defaults import shown_default
 from packer_cli.config.models import BoundConfig, TrainConfig, WorkersConfig
 from packer_cli.report.charts.base import Chart
@@ -28,6 +36,7 @@ OPTIONS = {
     "GpuOptions": GpuConfig,
     "AutoGroupsOptions": AutoGroupsConfig,
     "PlanOptions": PlanConfig,
+    "StorePlanOptions": StorePlanConfig,
     "TokenizeOptions": TokenizeConfig,
     "WriteOptions": WriteConfig,
     "PackOptions": PackConfig,
@@ -38,6 +47,7 @@ OPTIONS = {
 """The typed dictionary of each model; a model that another is made of comes before it."""
 SECTIONS = {
     "Options of a plan": (PlanConfig, AutoGroupsConfig, GpuConfig),
+    "Options of a plan that is written": (StorePlanConfig,),
     "Options of a corpus": (TokenizeConfig,),
     "Options of shards": (WriteConfig,),
     "Other options": (WorkersConfig, BoundConfig, TrainConfig),

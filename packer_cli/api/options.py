@@ -138,6 +138,15 @@ class PlanOptions(AutoGroupsOptions, total=False):
     """Seed for everything random."""
 
 
+class StorePlanOptions(PlanOptions, total=False):
+    """Tokens to plan."""
+
+    validation: str | int | None
+    """Samples to set aside for validation, in OUT/validation: a share of them, such as 1%, or a number, such as 2000.
+    A hash of its tokens decides for each sample, so the choice stays the same when data is added, and equal samples
+    stay together. A number takes the lowest hashes. Training never sees these samples."""
+
+
 class TokenizeOptions(TypedDict, total=False):
     """Corpus to token store."""
 
@@ -184,7 +193,7 @@ class WriteOptions(TypedDict, total=False):
     them. Takes half the space."""
 
 
-class PackOptions(WriteOptions, PlanOptions, TokenizeOptions, total=False):
+class PackOptions(WriteOptions, StorePlanOptions, TokenizeOptions, total=False):
     """Everything that decides the bytes of a packed data set. The number of workers is not among it."""
 
 

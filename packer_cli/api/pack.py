@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from packer_cli.api.arguments import StrPath, config_of, path_names, takes
 from packer_cli.api.plan import Plan
-from packer_cli.config import PackConfig, PlanConfig, TokenizeConfig, WriteConfig
+from packer_cli.config import PackConfig, PlannedConfig, StorePlanConfig, TokenizeConfig, WriteConfig
 from packer_cli.config.models import BoundConfig, WorkersConfig
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.html import html_table
@@ -51,7 +51,7 @@ def pack(
         HbpackError: an option is wrong (a `UsageError`; nothing has been written), or the run failed (a `RunError`).
     """
     tokenize = config_of(TokenizeConfig, options, inputs=path_names(inputs))
-    plan, write = config_of(PlanConfig, options), config_of(WriteConfig, options)
+    plan, write = config_of(StorePlanConfig, options), config_of(WriteConfig, options)
     workers = config_of(WorkersConfig, options).workers
     from packer_cli.stages.array import make_engine
     from packer_cli.tokens.ahead import NamedTokenizer
@@ -98,6 +98,18 @@ class PackedSet:
         from packer_cli.stages.planned import read_planned
 
         return Plan(read_planned(self._path / PLAN_NAME, self._header))
+
+    def validation(self) -> PackedSet | None:
+        """The packed set of the samples that `validation=` set aside; None without that.
+
+        Raises:
+            HbpackError: there is no plan, or it is damaged.
+        """
+        from packer_cli.stages.validation import NAME
+
+        config = self._plan.config
+        assert isinstance(config, PlannedConfig)
+        return PackedSet(self._path / NAME) if config.sets_aside else None
 
     def plan(self) -> Plan:
         """Its plan, after any `hbpack rebalance`. The arrays are memory-mapped.

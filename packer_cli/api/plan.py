@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Unpack
 
 from packer_cli.api.arguments import Lengths, StrPath, config_of, is_paths, one_path, samples_of, takes
-from packer_cli.config import PlanConfig
+from packer_cli.config import PlanConfig, StorePlanConfig
 from packer_cli.config.models import BoundConfig
 from packer_cli.errors import ConfigError
 from packer_cli.remote.names import as_path
@@ -13,7 +13,7 @@ from packer_cli.sizes import counted
 
 if TYPE_CHECKING:
     from packer_cli.api.iterations import Iterations
-    from packer_cli.api.options import BoundOptions, PlanOptions
+    from packer_cli.api.options import BoundOptions, StorePlanOptions
     from packer_cli.api.results import Stats
     from packer_cli.format.metrics import GroupChoice, PlanMetrics, SampleCounts
     from packer_cli.plan.core import types
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from packer_cli.stages.planned import Planned
 
 
-@takes(PlanConfig)
-def plan(lengths: Lengths, *, output: StrPath | None = None, **options: Unpack[PlanOptions]) -> Plan:
+@takes(StorePlanConfig)
+def plan(lengths: Lengths, *, output: StrPath | None = None, **options: Unpack[StorePlanOptions]) -> Plan:
     """Plan samples: groups, packs, iterations and steps. The options are those of `hbpack plan`.
 
     Only lengths are needed, so a plan takes seconds, and you can look at it before a token is written. The result is
@@ -39,8 +39,13 @@ def plan(lengths: Lengths, *, output: StrPath | None = None, **options: Unpack[P
     Raises:
         HbpackError: an option or a length is wrong, or there is nothing to plan.
     """
-    config = config_of(PlanConfig, options)
+    config = config_of(StorePlanConfig, options)
     if output is None:
+        if config.validation is not None:
+            raise ConfigError(
+                "validation: samples are set aside by their tokens, when the plan of a token store is written; give "
+                "output, or leave validation out"
+            )
         from packer_cli.stages.planned import plan_in_memory
         from packer_cli.stages.samples import require_samples
 

@@ -57,6 +57,7 @@ _METAVARS = {
     "gpu": "NAME[:KEY=VALUE,...]",
     "max_length": "TOKENS",
     "profile": "FILE",
+    "validation": "SHARE%|N",
     "parallel": "tp=N,cp=N,pp=N,vpp=N",
     "assume": "KEY=VALUE[,...]",
 }

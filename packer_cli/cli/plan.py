@@ -10,7 +10,7 @@ from packer_cli.api.plan import plan
 from packer_cli.cli.command import Command, json_option
 from packer_cli.cli.options import config_option, model_options, output_option
 from packer_cli.cli.param_types import Folder
-from packer_cli.config import GpuConfig, PlanConfig, validate
+from packer_cli.config import GpuConfig, StorePlanConfig, validate
 from packer_cli.panels import Panel
 
 
@@ -25,7 +25,7 @@ from packer_cli.panels import Panel
 )
 @click.argument("store", metavar="FOLDER", type=Folder())
 @output_option("Where the plan and its shards go; by default FOLDER itself.", required=False)
-@model_options(PlanConfig)
+@model_options(StorePlanConfig)
 @json_option("set", Panel.OUTPUT)
 @config_option
 def command(store: str, output: str | None, as_json: bool, **values: Any) -> None:

@@ -60,7 +60,7 @@ def command(
     OUT is the output of `hbpack pack` or `hbpack write`. Its shards and packs stay as they are. The packs that
     are left in the epoch are distributed again, balanced by attention work, and so are all packs for later epochs.
     Training sees every remaining sample once. The SP degree of each group must divide the number of GPUs; where
-    iterations mix degrees (flexsp), the largest must fit.
+    iterations mix degrees (flexsp), the largest must fit. The validation set in OUT/validation follows.
     """
     if state is not None and (from_step is not None or epoch is not None):
         raise ConfigError("--state says where the run stopped; leave out --from-step and --epoch")

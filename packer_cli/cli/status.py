@@ -22,6 +22,7 @@ _MOST_RUNNING = 8
 _REMEDIES = {
     "tokens": "run the same hbpack tokenize or hbpack pack again",
     "plan": "hbpack plan {} --groups GROUPS --gpus N",
+    "validation": "hbpack write {}",
     "shards": "hbpack write {}",
     "export": "run the same hbpack export again",
 }
@@ -40,7 +41,7 @@ _REMEDIES = {
 @click.argument("folder", metavar="OUT", type=Folder())
 @option(
     "--stage",
-    type=Choice(["tokens", "plan", "shards"]),
+    type=Choice(["tokens", "plan", "validation", "shards"]),
     help="Look at this stage alone; the exit code is for it.",
     show_default="all",
 )

@@ -4,6 +4,7 @@
 
     models.py        the options of each stage: rules, defaults, help; schemas/config.schema.json is generated from it
     plan_options.py  those of a plan; auto_groups.py those that choose groups, with groups.py, defaults.py
+    validation.py    `--validation`
     effects.py       which of them change nothing beside the others
     messages.py      what is wrong with a value, in words
     yaml_file.py     `--config`
@@ -15,7 +16,7 @@ from packer_cli.config.fields import AutoGroupsConfig, GpuConfig
 from packer_cli.config.groups import parse_group
 from packer_cli.config.messages import load_config_file, show_value, validate
 from packer_cli.config.models import PackConfig, TokenizeConfig, WriteConfig
-from packer_cli.config.plan_options import AUTO, PlanConfig, PlannedConfig
+from packer_cli.config.plan_options import AUTO, PlanConfig, PlannedConfig, StorePlanConfig
 
 __all__ = [
     "AUTO",
@@ -24,6 +25,7 @@ __all__ = [
     "PackConfig",
     "PlanConfig",
     "PlannedConfig",
+    "StorePlanConfig",
     "TokenizeConfig",
     "WriteConfig",
     "load_config_file",

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import AfterValidator, Field, model_validator
 
 from packer_cli.config.fields import Bytes, Model, or_another
-from packer_cli.config.plan_options import PlanConfig
+from packer_cli.config.plan_options import StorePlanConfig
 from packer_cli.corpus.types import RecordSchema
 from packer_cli.panels import Panel
 from packer_cli.plugins import unknown
@@ -108,7 +108,7 @@ class WriteConfig(Model):
         return self
 
 
-class PackConfig(WriteConfig, PlanConfig, TokenizeConfig):
+class PackConfig(WriteConfig, StorePlanConfig, TokenizeConfig):
     """Everything that decides the bytes of a packed data set. The number of workers is not among it."""
 
 

@@ -20,6 +20,7 @@ from packer_cli.config.groups import (
     with_parallel,
 )
 from packer_cli.config.messages import validate
+from packer_cli.config.validation import read_validation
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import ONE_GPU
 from packer_cli.panels import Panel
@@ -259,10 +260,23 @@ class PlanConfig(AutoGroupsConfig):
             )
 
 
-class PlannedConfig(PlanConfig):
+class StorePlanConfig(PlanConfig):
+    """Tokens to plan."""
+
+    validation: Annotated[
+        str | None, BeforeValidator(read_validation, json_schema_input_type=int | str | None), Panel.MAIN
+    ] = None
+    """Samples to set aside for validation, in OUT/validation: a share of them, such as 1%, or a number, such as 2000.
+    A hash of its tokens decides for each sample, so the choice stays the same when data is added, and equal samples
+    stay together. A number takes the lowest hashes. Training never sees these samples."""
+
+
+class PlannedConfig(StorePlanConfig):
     """What decided a plan. Its groups are those that its strategy used, each with its own `align`."""
 
     strategy: str
+    is_validation: bool = False
+    """Whether the plan is of the samples that `validation` sets aside, rather than of the others."""
     group_costs: tuple[tuple[float, float, float], ...] | None = None
     """Of each group, the seconds of a replica, on one of its pipeline stages, per squared token, per token and per
     micro-batch; None unless the strategy predicts them. WLB-LLM's has those of each capacity that it chooses from."""
@@ -270,6 +284,11 @@ class PlannedConfig(PlanConfig):
     """What `--cp-sharding auto` predicts with: queries, keys and seconds of the profile's pieces."""
     packages: dict[str, str] | None = None
     """The packages, with versions, of a strategy or a packing that is not hbpack's own."""
+
+    @property
+    def sets_aside(self) -> bool:
+        """Whether the folder of the plan has a validation set beside it."""
+        return self.validation is not None and not self.is_validation
 
     @property
     def planner(self) -> Strategy:
@@ -290,6 +309,7 @@ class PlannedConfig(PlanConfig):
         """JSON values of all that decides a plan; what groups were chosen with does not."""
         left_out = {*AutoGroupsConfig.model_fields, *self.planner.ignores, "align"}
         left_out |= set() if self.packages else {"packages"}
+        left_out |= {name for name in ("validation", "is_validation") if not getattr(self, name)}
         left_out |= {
             name
             for name in self.planner.unrecorded

@@ -19,14 +19,28 @@ ShowBar = Callable[[str, str], AbstractContextManager[Progress]]
 """(label, unit) -> a context manager that gives a `Progress`"""
 
 
+_subject = ""
+
+
+@contextmanager
+def naming(subject: str) -> Iterator[None]:
+    """Begin each line of the block with what it is about."""
+    global _subject
+    before, _subject = _subject, f"{subject}: "
+    try:
+        yield
+    finally:
+        _subject = before
+
+
 def say(text: str) -> None:
     """Log a line about what was done."""
-    LOGGER.info("%s", text)
+    LOGGER.info("%s%s", _subject, text)
 
 
 def warn(text: str) -> None:
     """Log a warning."""
-    LOGGER.warning("%s", text)
+    LOGGER.warning("%s%s", _subject, text)
 
 
 @contextmanager

@@ -42,6 +42,10 @@ class Counts(SampleCounts):
     """Of an epoch; only where tokens have weights."""
     loss_weight: float | None = None
     """The sum of their weights."""
+    validation_samples: int | None = None
+    """Of the records, those set aside by `--validation`, which are in none of the other counts; None without it."""
+    validation_tokens: int | None = None
+    """Their tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)

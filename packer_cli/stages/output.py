@@ -123,22 +123,39 @@ class RejectedRecord(NamedTuple):
     reason: str
 
 
-def write_rejected(folder: Path, index: StoreIndex, store: Path, overflow: Iterable[RejectedRecord]) -> bool:
-    """Write the file unless it already holds these lines. Returns whether it was written. Reads the rejects twice.
+def write_rejected(folder: Path, entries: Iterable[RejectedRecord]) -> bool:
+    """Write `rejected.jsonl` unless it already holds these lines. Returns whether it was written.
 
     Args:
-        overflow: samples that the plan dropped or truncated; read twice.
+        entries: read twice.
 
     Raises:
         FormatError: the token store is damaged.
     """
     path = folder / REJECTED_NAME
-    if holds(path, _lines(index, store, overflow)):
+    if holds(path, map(_line, entries)):
         return False
     with atomic_file(path) as file:
-        for line in _lines(index, store, overflow):
+        for line in map(_line, entries):
             file.write(line)
     return True
+
+
+class StoreRejects(Iterable[RejectedRecord]):
+    """The records that were rejected when a store was made; read again each time. FormatError if it is damaged."""
+
+    def __init__(self, index: StoreIndex, store: Path) -> None:
+        self._index, self._store = index, store
+
+    def __iter__(self) -> Iterator[RejectedRecord]:
+        from packer_cli.tokens.writer import read_rejects, rejects_name
+
+        for part in self._index.parts:
+            if part.rejects_xxh3 is not None:
+                names = chain.from_iterable(repeat(file.path, file.num_rejected) for file in part.files)
+                rejects = read_rejects(self._store / rejects_name(part.path), part.rejects_xxh3)
+                for name, reject in zip(names, rejects, strict=True):
+                    yield RejectedRecord(file=name, line=reject.line, reason=reject.reason)
 
 
 def first_rejected(index: StoreIndex, store: Path) -> str | None:
@@ -147,23 +164,8 @@ def first_rejected(index: StoreIndex, store: Path) -> str | None:
     Raises:
         FormatError: the token store is damaged.
     """
-    entry = next(_rejects(index, store), None)
+    entry = next(iter(StoreRejects(index, store)), None)
     return None if entry is None else f"{entry.file}:{entry.line}: {entry.reason}"
-
-
-def _lines(index: StoreIndex, store: Path, overflow: Iterable[RejectedRecord]) -> Iterator[bytes]:
-    return map(_line, chain(_rejects(index, store), overflow))
-
-
-def _rejects(index: StoreIndex, store: Path) -> Iterator[RejectedRecord]:
-    from packer_cli.tokens.writer import read_rejects, rejects_name
-
-    for part in index.parts:
-        if part.rejects_xxh3 is not None:
-            names = chain.from_iterable(repeat(file.path, file.num_rejected) for file in part.files)
-            rejects = read_rejects(store / rejects_name(part.path), part.rejects_xxh3)
-            for name, reject in zip(names, rejects, strict=True):
-                yield RejectedRecord(file=name, line=reject.line, reason=reject.reason)
 
 
 _encode = json.JSONEncoder(ensure_ascii=False).encode  # Created once: there may be millions of lines.

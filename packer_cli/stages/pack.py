@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from packer_cli.config import PlanConfig, TokenizeConfig, WriteConfig
+from packer_cli.config import StorePlanConfig, TokenizeConfig, WriteConfig
 from packer_cli.config.effects import refuse_without_effect
 from packer_cli.engine.base import Engine
 from packer_cli.engine.processes import start_worker
@@ -20,6 +20,7 @@ from packer_cli.format.constants import PLAN_NAME
 from packer_cli.kernels import known_as_compiled, note_compiled, owns_process, skip_extensions
 from packer_cli.stages.output import APPEND_MARKER, locked_output
 from packer_cli.stages.tokenize import tokenize_corpus
+from packer_cli.stages.validation import refuse_other
 from packer_cli.stages.write import refuse_remote_index, write_planned
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def run_pack(
-    tokenize: TokenizeConfig, plan: PlanConfig, write: WriteConfig | None, folder: Path, engine: Engine
+    tokenize: TokenizeConfig, plan: StorePlanConfig, write: WriteConfig | None, folder: Path, engine: Engine
 ) -> PlanHeader:
     """Turn a corpus into shards. Returns the plan's header (configuration, counts, metrics).
 
@@ -45,7 +46,7 @@ def run_pack(
 
 def pack_corpus(
     tokenize: TokenizeConfig,
-    plan: PlanConfig,
+    plan: StorePlanConfig,
     write: WriteConfig | None,
     folder: Path,
     engine: Engine,
@@ -60,6 +61,8 @@ def pack_corpus(
     from packer_cli.stages.plan import check_options, make_plan
 
     checked = check_options(plan)
+    if plan.validation is not None:
+        refuse_other(folder)
     is_parallel = engine.workers > 1 and not (folder / PLAN_NAME).exists()
     with _kernels(checked.request) if is_parallel else nullcontext():
         tokenize_corpus(tokenize, folder, engine, inputs)

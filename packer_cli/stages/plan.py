@@ -8,14 +8,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.config import PlanConfig, PlannedConfig
+from packer_cli.config import PlanConfig, PlannedConfig, StorePlanConfig
 from packer_cli.config.effects import refuse_without_effect
-from packer_cli.config.resolve import Resolved, refuse_rows_alone, resolve
+from packer_cli.config.resolve import Resolved, refuse_rows_alone, resolve, validation_options
 from packer_cli.engine.array import ArrayRecords
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError
 from packer_cli.files import fingerprint
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS
+from packer_cli.format.metrics import GroupChoice
 from packer_cli.kernels import skip_extensions
 from packer_cli.plan.core.pieces import overflow_notes
 from packer_cli.plan.core.types import Pieces
@@ -27,19 +28,20 @@ from packer_cli.sizes import counted
 from packer_cli.stages.array import require_tokens
 from packer_cli.stages.output import TOKENS, current_manifest, current_plan, locked_output, write_rejected
 from packer_cli.stages.planning import (
+    LeftOut,
     NothingToPlanError,
-    overflow_entries,
     plan_store,
     resolve_for,
-    samples_of_store,
     say_choice,
     share_notes,
 )
+from packer_cli.stages.validation import locked_validation, remove_validation
 from packer_cli.tokens.index import read_index
+from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import TokenStore
 
 
-def run_plan(config: PlanConfig, source: Path, folder: Path) -> PlanHeader:
+def run_plan(config: StorePlanConfig, source: Path, folder: Path) -> PlanHeader:
     """Check the options and the token store in `source/tokens`, and plan it; see `make_plan`."""
     refuse_without_effect(config)
     checked = check_options(config)
@@ -65,40 +67,58 @@ def check_options(config: PlanConfig) -> Resolved:
     return resolved
 
 
-def make_plan(given: PlanConfig, checked: Resolved, source: Path, folder: Path) -> PlanHeader:
+def make_plan(given: StorePlanConfig, checked: Resolved, source: Path, folder: Path) -> PlanHeader:
     """Plan the token store in `source/tokens`. Writes `folder/plan.arrow` and `folder/rejected.jsonl`.
+
+    If samples are set aside, they are planned in `folder/validation` before.
 
     Args:
         checked: what `check_options` makes of the options that were given.
     """
-    watch = Stopwatch()
     skip_extensions()
     store = source / TOKENS
-    index = read_index(store)
+    of_store = StoreSamples(TokenStore(store, read_index(store)))
     resolved, choice = checked, None
     if given.is_auto:
-        resolved, choice = resolve_for(given, samples_of_store(TokenStore(store, index)))
+        resolved, choice = resolve_for(given, of_store.all)
         say_choice(choice)
-    config = resolved.config
+    validation = resolved.config.validation
+    if validation is not None and len(of_store.store):  # Without samples, there is nothing to plan at all.
+        resolved = resolved.changed(validation=of_store.fixed(validation))
+        with locked_validation(folder) as aside:
+            counts = _plan_samples(validation_options(resolved), None, of_store, store, aside).counts
+            if validation.isdigit() and counts.samples > int(validation):
+                say(f"{counts.samples:,} samples instead of {int(validation):,}: equal ones stay together")
+            if any(group.tp_size * group.pp_size > 1 for group in resolved.config.groups):
+                say("each row is on one GPU, so evaluate with a model that tp and pp do not divide among GPUs")
+    header = _plan_samples(resolved, choice, of_store, store, folder)
+    if validation is None:
+        remove_validation(folder)
+    return header
+
+
+def _plan_samples(
+    resolved: Resolved, choice: GroupChoice | None, of_store: StoreSamples, store: Path, folder: Path
+) -> PlanHeader:
+    """Plan one set: the samples that `resolved` asks for, in `folder`."""
+    watch, index, config = Stopwatch(), of_store.store.index, resolved.config
     chosen = [asdict(choice)] if choice else []
     revisions = resolved.request.revisions
     wanted = fingerprint(config.decisions(), index.fingerprint, PLAN_VERSION, *chosen, *revisions)
     header = current_plan(folder, store)
     if header and header.fingerprint == wanted:
         say("the plan is up to date")
-        overflow = overflow_entries(config, store, index)
-        if write_rejected(folder, index, store, overflow):  # It names files, which the plan does not.
+        if write_rejected(folder, LeftOut(config, store, index, of_store)):  # It names files, which the plan does not.
             say(f"{REJECTED_NAME} is rewritten")
         return header
     manifest = current_manifest(folder)
     keeps_set = manifest is not None and is_of_plan(manifest, wanted)
     try:
-        opened = TokenStore(store, index)
-        plan, piece_loss, counts, metrics = plan_store(opened, resolved.request, config.overflow, folder)
+        plan, piece_loss, counts, metrics = plan_store(of_store, resolved, folder)
     except NothingToPlanError:
         if header is None or header.store_fingerprint != index.fingerprint:  # Otherwise the plan that is there holds.
             _disown_plan(folder)
-            write_rejected(folder, index, store, overflow_entries(config, store, index))
+            write_rejected(folder, LeftOut(config, store, index, of_store))
             (folder / PLAN_NAME).unlink(missing_ok=True)
         raise
     if not keeps_set:
@@ -114,18 +134,18 @@ def make_plan(given: PlanConfig, checked: Resolved, source: Path, folder: Path) 
     )
     ArrayRecords(folder / SHARD_MARKERS).reset()  # An array that writes the plan before this one is over.
     write_plan(folder / PLAN_NAME, plan, piece_loss, header)
-    write_rejected(folder, index, store, overflow_entries(config, store, index))
+    write_rejected(folder, LeftOut(config, store, index, of_store))
     overall = metrics.overall
     say(
         f"planned {counted(overall.num_packs, 'pack')}, {counted(overall.num_iterations, 'iteration')}, "
         f"{counted(overall.num_steps, 'step')} ({watch})"
     )
-    for note in share_notes(opened, plan.pieces):
+    for note in share_notes(of_store, plan.pieces) if not config.is_validation else []:
         say(note)
     for note in overflow_notes(counts, config.groups[-1].capacity, config.overflow):
         say(note)
     if counts.pieces_without_loss:
-        say(_without_loss(opened, plan.pieces, np.flatnonzero(piece_loss.tokens == 0)))
+        say(_without_loss(of_store.store, plan.pieces, np.flatnonzero(piece_loss.tokens == 0)))
     last_window = plan.epochs[0].step_window[-1]
     if last_window:
         say(

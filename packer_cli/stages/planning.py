@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.config import PlanConfig
+from packer_cli.config import PlanConfig, PlannedConfig
 from packer_cli.config.resolve import Resolved, resolve
 from packer_cli.engine.progress import say
 from packer_cli.errors import RunError
@@ -19,22 +19,17 @@ from packer_cli.format.metrics import Counts, GroupChoice, PlanMetrics, SampleCo
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_pieces, check_plan
 from packer_cli.plan.core.csr import ids_of
-from packer_cli.plan.core.pieces import Overflow, make_pieces
+from packer_cli.plan.core.pieces import make_pieces
 from packer_cli.plan.core.samples import Samples, kept_samples, pieces_to_plan, sample_counts, tokens_of_sources
 from packer_cli.plan.core.types import Int32Array, PieceLoss, Pieces, Plan
 from packer_cli.plan.figures import plan_stats
 from packer_cli.plan.strategies.protocol import PlanRequest
 from packer_cli.sizes import counted
-from packer_cli.stages.output import RejectedRecord
+from packer_cli.stages.output import RejectedRecord, StoreRejects
 from packer_cli.tokens.choices import all_rejected
 from packer_cli.tokens.index import StoreIndex
+from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import TokenStore
-
-
-def samples_of_store(store: TokenStore) -> Samples:
-    """All samples of a token store."""
-    weights = tuple(source.share for source in store.index.sources)
-    return Samples(lengths=store.lengths(), sources=store.sources(), weights=weights)
 
 
 def resolve_for(config: PlanConfig, samples: Samples) -> tuple[Resolved, GroupChoice | None]:
@@ -90,9 +85,9 @@ class NothingToPlanError(RunError):
 
 
 def plan_store(
-    store: TokenStore, request: PlanRequest, overflow: Overflow, folder: Path
+    of_store: StoreSamples, resolved: Resolved, folder: Path
 ) -> tuple[Plan, PieceLoss, Counts, PlanMetrics]:
-    """Plan all samples of a store, and check the plan.
+    """Plan the samples of a store that the options ask for, and check the plan.
 
     Args:
         folder: the one that will hold the plan; for messages.
@@ -102,10 +97,13 @@ def plan_store(
 
     Raises:
         RunError: there is nothing to plan, or too much for the memory, or a sample is too long under
-            `--overflow error`.
+            `--overflow error`, or `--validation` leaves one of the two sets empty.
         PlanError: the plan broke an invariant, which is a bug.
     """
-    samples = samples_of_store(store)
+    store, request, overflow = of_store.store, resolved.request, resolved.config.overflow
+    samples = of_store.of(resolved.config)
+    if resolved.config.is_validation:
+        of_store.require_both(resolved.config)
     require_memory(samples.num_wanted, request)
     lengths, chosen = samples.lengths, samples.chosen(request.seed)
     capacity = request.groups[-1].capacity
@@ -113,7 +111,7 @@ def plan_store(
         _refuse_overflow(store, lengths, chosen, capacity)
     pieces = make_pieces(lengths, chosen, capacity, overflow)
     if not len(pieces):
-        raise NothingToPlanError(_why_nothing(store, chosen, capacity, folder))
+        raise NothingToPlanError(_why_nothing(store, chosen, resolved.config, folder))
     plan = build_plan(pieces, request)
     pieces = plan.pieces  # The packing may have cut them.
     kept = chosen if overflow != "drop" else kept_samples(lengths, chosen, capacity)
@@ -121,7 +119,7 @@ def plan_store(
     check_plan(plan)
     _say_short_curriculum(plan, request)
     loss = _piece_loss(store, lengths, pieces)
-    counts = _counts(store, sample_counts(lengths, chosen, pieces, capacity, overflow), loss)
+    counts = _counts(of_store, resolved.config, sample_counts(samples, chosen, pieces, capacity, overflow), loss)
     metrics = plan_stats(plan, request, samples.sources)
     return plan, loss, counts, metrics
 
@@ -130,34 +128,41 @@ _BLOCK = 1 << 20
 _OVERFLOW = {"drop": "dropped", "truncate": "the rest was cut off"}
 
 
-def overflow_entries(config: PlanConfig, folder: Path, index: StoreIndex) -> Iterable[RejectedRecord]:
-    """The samples of a token store that a plan drops or truncates, with the file names that the store has now.
+class LeftOut(Iterable[RejectedRecord]):
+    """What `rejected.jsonl` of a plan lists: rejected records, and samples that the plan drops or truncates.
 
-    They are made when they are read, as often as that is. Memory: 8 bytes for each.
-
-    Raises:
-        FormatError: the store is damaged.
+    They have the file names that the store has now, and are made when they are read, as often as that is. Memory: 8
+    bytes for each of the samples. Rejected records are those of training alone. FormatError if the store is damaged.
     """
-    if config.overflow not in _OVERFLOW:
-        return []  # No need to open the store.
-    store = TokenStore(folder, index)
-    samples = samples_of_store(store)
-    capacity = config.groups[-1].capacity
-    long = _long_samples(samples.lengths, samples.chosen(config.seed), capacity)
-    what = f"over the largest group's {capacity}; {_OVERFLOW[config.overflow]}"
-    return _OverflowEntries(store, long, samples.lengths[long], what)
 
+    def __init__(
+        self, config: PlannedConfig, store: Path, index: StoreIndex, of_store: StoreSamples | None = None
+    ) -> None:
+        """Find the samples.
 
-class _OverflowEntries(Iterable[RejectedRecord]):
-    def __init__(self, store: TokenStore, samples: Int32Array, lengths: Int32Array, what: str) -> None:
-        self._store, self._samples, self._lengths, self._what = store, samples, lengths, what
+        Args:
+            of_store: the samples of the store, where it is open already.
+        """
+        self._rejects: Iterable[RejectedRecord] = () if config.is_validation else StoreRejects(index, store)
+        self._what = _OVERFLOW.get(config.overflow)
+        if self._what is None:
+            return  # No need to open the store.
+        self._store = of_store or StoreSamples(TokenStore(store, index))
+        samples = self._store.of(config)
+        capacity = config.groups[-1].capacity
+        self._what = f"over the largest group's {capacity}; {self._what}"
+        self._long = _long_samples(samples.lengths, samples.chosen(config.seed), capacity)
 
     def __iter__(self) -> Iterator[RejectedRecord]:
-        for (file, line), length in zip(self._store.locate(self._samples), self._lengths, strict=True):
+        yield from self._rejects
+        if self._what is None:
+            return
+        store, lengths = self._store.store, self._store.all.lengths[self._long]
+        for (file, line), length in zip(store.locate(self._long), lengths, strict=True):
             yield RejectedRecord(file=file, line=line, reason=f"has {length} tokens, {self._what}")
 
 
-def _why_nothing(store: TokenStore, samples: Int32Array | None, capacity: int, folder: Path) -> str:
+def _why_nothing(store: TokenStore, samples: Int32Array | None, config: PlannedConfig, folder: Path) -> str:
     num_rejected = sum(part.num_rejected for part in store.index.parts)
     if not len(store) and not num_rejected:
         return "there is nothing to plan: the inputs hold no records"
@@ -166,8 +171,9 @@ def _why_nothing(store: TokenStore, samples: Int32Array | None, capacity: int, f
     if samples is not None and not len(samples):
         return "there is nothing to plan: the weights leave out every sample; raise them"
     return (
-        f"there is nothing to plan: all samples have more than {capacity} tokens, and --overflow drop leaves them "
-        "out; give longer --groups, or another --overflow"
+        f"there is nothing to plan: all {'validation ' * config.is_validation}samples have more than "
+        f"{config.groups[-1].capacity} tokens, and --overflow drop leaves them out; give longer --groups, or another "
+        "--overflow"
     )
 
 
@@ -220,9 +226,9 @@ def _piece_loss_tokens(store: TokenStore, lengths: Int32Array, pieces: Pieces) -
     return loss_tokens
 
 
-def share_notes(store: TokenStore, pieces: Pieces) -> list[str]:
+def share_notes(of_store: StoreSamples, pieces: Pieces) -> list[str]:
     """Notes for people on the inputs of which an epoch is to have a number of tokens: how many it has."""
-    inputs = store.index.sources
+    store, inputs = of_store.store, of_store.store.index.sources
     if all(source.tokens is None for source in inputs):
         return []
     sources, planned = store.sources(), np.zeros(len(inputs), dtype=np.int64)
@@ -238,16 +244,22 @@ def share_notes(store: TokenStore, pieces: Pieces) -> list[str]:
     ]
 
 
-def _counts(store: TokenStore, of_samples: SampleCounts, loss: PieceLoss) -> Counts:
-    parts = store.index.parts
+def _counts(of_store: StoreSamples, config: PlannedConfig, of_samples: SampleCounts, loss: PieceLoss) -> Counts:
+    """The counts of a plan; what is known of records alone counts where they train."""
+    store = of_store.store
+    parts = () if config.is_validation else store.index.parts
     num_rejected = sum(part.num_rejected for part in parts)
+    aside = of_store.of(config.model_copy(update={"is_validation": True})) if config.sets_aside else None
+    num_aside = 0 if aside is None else aside.num_samples
     return Counts(
         **vars(of_samples),
-        records=len(store) + num_rejected,
+        records=of_samples.samples + num_aside + num_rejected,
         rejected=num_rejected,
         records_without_loss=sum(part.num_without_loss for part in parts),
         pieces_without_loss=int(np.count_nonzero(loss.tokens == 0)),
         records_with_special_tokens=sum(part.num_with_special for part in parts),
+        validation_samples=None if aside is None else num_aside,
+        validation_tokens=None if aside is None else int(aside.lengths[aside.among].sum(dtype=np.int64)),
         loss_tokens=None if loss.weights is None else int(loss.tokens.sum(dtype=np.int64)),
         loss_weight=None if loss.weights is None else float(loss.weights.sum()),
     )

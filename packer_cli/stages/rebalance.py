@@ -41,6 +41,7 @@ from packer_cli.shards.repair import generation_schedules
 from packer_cli.shards.stage import is_of_plan, write_epochs
 from packer_cli.sizes import counted
 from packer_cli.stages.output import locked_output
+from packer_cli.stages.validation import locked_validation
 from packer_cli.tokens.store import TokenStore
 
 REBALANCE_VERSION = 1
@@ -61,6 +62,7 @@ def run_rebalance(
     with locked_output(folder, has_plan=True):
         before = read_manifest(folder)
         manifest, is_new = rebalance(folder, num_gpus, stop, global_tokens)
+        rebalance_validation(folder, num_gpus)
     first = manifest.epochs[0]
     overall = manifest.metrics.overall
     where = f"epoch {manifest.first_epoch} from step {first.first_step} on"
@@ -150,6 +152,17 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
     )
     write_manifest(folder, new)
     return new, True
+
+
+def rebalance_validation(folder: Path, num_gpus: int) -> None:
+    """Adapt the validation set of a packed set to `num_gpus` GPUs, if it has one and that is for others."""
+    manifest = read_manifest(folder)
+    if not validate(PlannedConfig, manifest.config.plan).sets_aside:
+        return
+    with locked_validation(folder, has_plan=True) as own:
+        if read_manifest(own).num_gpus != num_gpus:
+            rebalance(own, num_gpus, Stop(name="the start"))
+            say(f"dealt to {counted(num_gpus, 'GPU')}")
 
 
 def plan_in_force(folder: Path) -> Plan:

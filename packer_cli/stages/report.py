@@ -29,11 +29,11 @@ from packer_cli.simulate.figures import SimulateRules
 from packer_cli.sizes import format_bytes
 from packer_cli.stages.output import store_of
 from packer_cli.stages.planned import Planned, plan_in_memory, read_planned
-from packer_cli.stages.planning import samples_of_store
 from packer_cli.stages.samples import require_samples
 from packer_cli.stages.simulate import load_simulator
 from packer_cli.stages.stats import plan_figures_of, sample_stats
 from packer_cli.tokens.index import INDEX_NAME
+from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import TokenStore
 
 NO_STRATEGIES = "none"
@@ -160,6 +160,7 @@ def _compared(
     workers: int,
 ) -> Comparison:
     """The plan beside other plans of its samples; it is the first row, with the figures that it has."""
+    samples = samples.alone()
     of_gpu = {name: getattr(gpu, name) for name in GpuConfig.model_fields}
     here = {"gpus": found.arrays.num_gpus, **{name: value for name, value in of_gpu.items() if value is not None}}
     config = found.config.model_copy(update=here)
@@ -279,7 +280,9 @@ def _samples_of_set(path: Path, planned: Planned) -> tuple[Samples, tuple[str, .
         try:
             opened = TokenStore.open(store)
             if opened.index.fingerprint == planned.header.store_fingerprint:
-                return samples_of_store(opened), tuple(source.name for source in opened.index.sources)
+                return StoreSamples(opened).of(planned.header.config), tuple(
+                    source.name for source in opened.index.sources
+                )
         except (FormatError, InputError):
             pass
     return _samples_of_plan(planned), ()

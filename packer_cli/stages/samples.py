@@ -11,19 +11,20 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from packer_cli.config import TokenizeConfig
+from packer_cli.config import PlannedConfig, TokenizeConfig
 from packer_cli.corpus.data_files import COMPRESSIONS, FORMATS
 from packer_cli.engine.base import Engine
-from packer_cli.errors import ConfigError, InputError, TooManyRejectedError
+from packer_cli.errors import ConfigError, FormatError, InputError, TooManyRejectedError
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.plan.core.samples import Samples
 from packer_cli.plan.core.types import Int32Array
 from packer_cli.remote.local import local_file
 from packer_cli.remote.names import as_path
+from packer_cli.shards.plan_file import read_plan_header
 from packer_cli.stages.array import make_engine, require_tokens
 from packer_cli.stages.output import TOKENS
-from packer_cli.stages.planning import samples_of_store
 from packer_cli.tokens.index import INDEX_NAME
+from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import TokenStore
 
 NAME_SAMPLES = "name a packed data set, a token store or a file of lengths"
@@ -44,8 +45,18 @@ def find_samples(path: Path) -> Samples | None:
     for folder in (path, path / TOKENS):
         require_tokens(folder)
         if (folder / INDEX_NAME).exists():
-            return samples_of_store(TokenStore.open(folder))
+            samples = StoreSamples(TokenStore.open(folder))
+            config = _config_of_plan(path)
+            return samples.of(config).alone() if config and config.sets_aside else samples.all
     return None
+
+
+def _config_of_plan(path: Path) -> PlannedConfig | None:
+    """The options of the plan in a folder; None if there is none, or it cannot be read."""
+    try:
+        return read_plan_header(path / PLAN_NAME).config
+    except (InputError, FormatError):
+        return None
 
 
 def require_samples(path: Path) -> Samples:
@@ -124,7 +135,7 @@ def _tokenized_samples(config: TokenizeConfig, engine: Engine) -> Samples:
                 f"more records were rejected than --max-rejected {config.max_rejected}; hbpack tokenize keeps the "
                 "reasons, or raise the limit"
             ) from None
-        return samples_of_store(TokenStore.open(Path(name) / TOKENS))
+        return StoreSamples(TokenStore.open(Path(name) / TOKENS)).all
 
 
 _RULE = "a length is 1 .. 2147483647; correct it, or leave it out"

@@ -20,6 +20,8 @@ from packer_cli.shards.stage import is_of_plan
 from packer_cli.sizes import counted, format_bytes
 from packer_cli.stages.output import APPEND_MARKER, TOKENS, store_of
 from packer_cli.stages.tokenize import complete_tokens
+from packer_cli.stages.validation import NAME as VALIDATION
+from packer_cli.stages.validation import validation_header
 from packer_cli.stages.write import complete_shards, describe_set
 from packer_cli.tokens.index import INDEX_NAME, read_index
 from packer_cli.tokens.part import WORK
@@ -52,7 +54,7 @@ class StageStatus:
     """What is there of one stage."""
 
     name: str
-    """`tokens`, `plan`, `shards` or `export`."""
+    """`tokens`, `plan`, `validation`, `shards` or `export`."""
     state: State
     summary: str
     """For people."""
@@ -120,7 +122,10 @@ def run_status(folder: Path, stage: str | None = None) -> Status:
     store = folder / TOKENS if header is None else store_of(folder, header)
     again = "hbpack append" if (folder / APPEND_MARKER).exists() else "hbpack tokenize or pack"
     tokens = _tokens(store, (folder / MANIFEST_NAME).exists(), holders, again)
-    stages = (tokens, _plan(header, store), _shards(folder, header, holders))
+    aside = _validation(folder, header)
+    if stage == VALIDATION and not aside:
+        raise InputError(f"{str(folder)!r} has no validation set; pack it with --validation, or name another --stage")
+    stages = (tokens, _plan(header, store), *aside, _shards(folder, header, holders))
     return Status(stages=tuple(each for each in stages if stage in (None, each.name)), holder=alone)
 
 
@@ -211,6 +216,21 @@ def _shards(folder: Path, header: PlanHeader | None, holders: Sequence[Holder]) 
     if header is not None and not is_of_plan(manifest, header.fingerprint):
         return StageStatus(name="shards", state="missing", summary="of an earlier plan; run hbpack write")
     return StageStatus(name="shards", state="complete", summary=describe_set(manifest))
+
+
+def _validation(folder: Path, header: PlanHeader | None) -> list[StageStatus]:
+    """The validation set, where the plan has one."""
+    if header is None or not header.config.sets_aside:
+        return []
+    try:
+        aside = validation_header(folder, header)
+    except HbpackError:
+        summary = "not of this plan; run the same hbpack pack or hbpack plan again"
+        return [StageStatus(name=VALIDATION, state="missing", summary=summary)]
+    assert aside is not None
+    shards = _shards(folder / VALIDATION, aside, [])
+    number = counted(aside.counts.samples, "sample")
+    return [StageStatus(name=VALIDATION, state=shards.state, summary=f"{number}; {shards.summary}")]
 
 
 def _export(folder: Path, holders: Sequence[Holder]) -> StageStatus:

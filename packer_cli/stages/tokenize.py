@@ -17,7 +17,7 @@ from packer_cli.remote.names import paths_below
 from packer_cli.remote.path import is_remote
 from packer_cli.sizes import counted
 from packer_cli.stages.array import array_share, complete_array, remove_rest, say_done
-from packer_cli.stages.output import TOKENS, current_plan, first_rejected, locked_output, write_rejected
+from packer_cli.stages.output import TOKENS, StoreRejects, current_plan, first_rejected, locked_output, write_rejected
 from packer_cli.tokens.choices import all_rejected, not_used, repeated, tokenized
 from packer_cli.tokens.index import INDEX_NAME, StoreIndex
 from packer_cli.tokens.part import WORK
@@ -97,7 +97,9 @@ def _report(index: StoreIndex, num_reused: int, folder: Path, watch: Stopwatch) 
 def _write_rejected(index: StoreIndex, folder: Path) -> None:
     header = current_plan(folder, folder / TOKENS)
     if header is None or header.store_fingerprint != index.fingerprint:
-        write_rejected(folder, index, folder / TOKENS, [])  # If there is a plan, the file lists its samples too.
+        write_rejected(
+            folder, StoreRejects(index, folder / TOKENS)
+        )  # If there is a plan, the file lists its samples too.
 
 
 def array_records(folder: Path) -> ArrayRecords:

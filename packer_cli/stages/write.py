@@ -28,6 +28,7 @@ from packer_cli.shards.stage import is_of_plan, set_fingerprint, write_set, writ
 from packer_cli.sizes import counted, format_bytes
 from packer_cli.stages.array import array_share, complete_array, make_engine, remove_rest, say_done
 from packer_cli.stages.output import TOKENS, current_manifest, locked_output, store_of, write_rejected
+from packer_cli.stages.validation import locked_validation, validation_header
 from packer_cli.tokens.index import find_damaged_parts, read_index
 
 _MOST_WARNINGS = 10
@@ -56,6 +57,7 @@ def write_planned(
         is_pack: the token store was just written or checked, and options that are not given have their defaults.
     """
     refuse_remote_index(config, folder)
+    _write_validation(config, header, folder, engine, is_pack=is_pack)
     watch = Stopwatch()
     store = store_of(folder, header)
     manifest = current_manifest(folder)
@@ -79,8 +81,22 @@ def write_planned(
         with progress_bar("Writing", unit="tokens") as progress:
             manifest = write_set(header, options, folder, store, engine, progress)
         say(f"wrote {describe_set(manifest)} ({watch})")
+    if header.config.sets_aside:
+        from packer_cli.stages.rebalance import rebalance_validation  # Loads numba.
+
+        rebalance_validation(folder, manifest.num_gpus)
     if not config.keep_tokens:
         remove_tokens(folder, store)
+
+
+def _write_validation(config: WriteConfig, header: PlanHeader, folder: Path, engine: Engine, *, is_pack: bool) -> None:
+    """Write the validation set of a plan that sets samples aside: first, as the manifest of training comes last."""
+    aside = validation_header(folder, header)
+    if aside is not None:
+        with locked_validation(folder, has_plan=True) as own:
+            # It has its own tokens, which are few.
+            options = config.model_copy(update={"index_only": False, "keep_tokens": True})
+            write_planned(options, aside, own, engine, is_pack=is_pack)
 
 
 def _is_of(manifest: Manifest | None, header: PlanHeader, options: WriteOptions) -> bool:
@@ -188,10 +204,9 @@ def _update_names(manifest: Manifest, folder: Path, store: Path, header: PlanHea
         return
     named = with_names(manifest, index)
     if why is not None:
-        from packer_cli.stages.planning import overflow_entries  # Loads numba, which nothing else here needs.
+        from packer_cli.stages.planning import LeftOut  # Loads numba, which nothing else here needs.
 
-        overflow = overflow_entries(header.config, store, index)
-        if write_rejected(folder, index, store, overflow):
+        if write_rejected(folder, LeftOut(header.config, store, index)):
             say(f"{REJECTED_NAME} is rewritten")
         named = replace(named, rejected=file_info(folder, REJECTED_NAME))
     if named != manifest:
@@ -296,6 +311,8 @@ def complete_shards(folder: Path) -> bool:
         options = WriteOptions(**pin.facts["options"])
         if not (manifest and _is_of(manifest, header, options)):  # Otherwise this goes on after a run was killed.
             check_store(store, header.store_fingerprint, None)
+            given = WriteConfig(shard_size=options.shard_size)
+            _write_validation(given, header, folder, make_engine(1), is_pack=False)
             manifest = write_set(header, options, folder, store, make_engine(1), lambda *done: None, recorded)
         say(f"all tasks are done, and the set is complete: {describe_set(manifest)}")
         if not pin.facts["keep_tokens"]:

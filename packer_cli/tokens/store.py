@@ -212,6 +212,11 @@ class TokenStore:
                 batch = self._batches[place] = PartBatch(next(whole[ranged.part]))
                 self._ids[place] = pa.py_buffer(batch.input_ids)
 
+    def whole_batches(self) -> list[PartBatch]:
+        """All record batches, memory-mapped; of a remote store, `fetch_parts` fetches them."""
+        self.fetch_parts()
+        return [batch for batch in self._batches if batch is not None]
+
     def _columns(self, name: str, numbers: Sequence[int] | None = None) -> list[NDArray[Any]]:
         """An attribute of `PartBatch` of the record batches with these numbers, by default all."""
         numbers = range(len(self._batches)) if numbers is None else numbers

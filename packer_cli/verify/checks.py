@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer_cli.config import PlanConfig
+from packer_cli.config import PlannedConfig
 from packer_cli.format.arrays import to_numpy
 from packer_cli.format.checksums import require_damage
 from packer_cli.format.constants import PACKS_PER_BATCH
@@ -28,12 +28,13 @@ from packer_cli.format.token_parts import PieceTokens, with_tokens
 from packer_cli.plan.build import check_rest
 from packer_cli.plan.core.check import check_pieces, check_plan
 from packer_cli.plan.core.cost import Cost
-from packer_cli.plan.core.samples import kept_samples, weighted_samples
+from packer_cli.plan.core.samples import kept_samples
 from packer_cli.plan.core.types import FILLER, PieceLoss, Pieces, Plan, Schedule
 from packer_cli.remote.local import open_source
 from packer_cli.shards.manifest import ShardRange
 from packer_cli.shards.ranks import EpochColumns
 from packer_cli.sizes import counted
+from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import TokenStore
 
 _OF_THE_STORE = ("source_ids", "input_ids", STARTS, STOPS, WEIGHTS)
@@ -172,7 +173,7 @@ def _check_spans(
     return "" if wrong is None else f"the loss spans of pack {first + wrong} are wrong"
 
 
-def prove_pieces(pieces: Pieces, config: PlanConfig, store: TokenStore | None) -> None:
+def prove_pieces(pieces: Pieces, config: PlannedConfig, store: TokenStore | None) -> None:
     """Prove that the pieces are the samples that the options ask for, each whole; PlanError where they are not.
 
     Without a store only that each sample's pieces join from its first token on.
@@ -183,8 +184,8 @@ def prove_pieces(pieces: Pieces, config: PlanConfig, store: TokenStore | None) -
         np.maximum.at(ends, pieces.sample, end)
         check_pieces(pieces, ends.astype(np.int32), np.sort(pieces.sample[pieces.start == 0]), is_whole=True)
         return
-    lengths = store.lengths()
-    samples = weighted_samples(store.sources(), [source.share for source in store.index.sources], config.seed, lengths)
+    planned = StoreSamples(store).of(config)
+    lengths, samples = planned.lengths, planned.chosen(config.seed)
     if config.overflow == "drop":
         samples = kept_samples(lengths, samples, config.groups[-1].capacity)
     check_pieces(pieces, lengths, samples, is_whole=config.overflow != "truncate")

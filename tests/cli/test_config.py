@@ -16,7 +16,7 @@ OPTIONS = (
     "dry-run, engine, eos-token, epochs, fill, global-tokens, gpu, gpus, group-algorithm, groups, index-only, inputs, "
     "json, keep-tokens, lockstep, loss-on, mask, max-groups, max-length, max-record-bytes, max-rejected, max-samples, "
     "model, output, overflow, packing, parallel, plain-content, profile, schema, seed, shard-size, step-mix, "
-    "strategy, tokenizer, tokenizer-backend, workers"
+    "strategy, tokenizer, tokenizer-backend, validation, workers"
 )
 
 BAD_OVERFLOW = (

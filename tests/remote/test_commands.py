@@ -145,6 +145,19 @@ def test_stages_and_mixed_places(
     assert all(written[name] == planned[name] for name in shards)
 
 
+def test_a_validation_set_follows_on_s3(
+    s3: S3Server, bucket: RemotePath, corpus: Path, pack: Callable[..., Done], hbpack: Any, tmp_path: Path
+) -> None:
+    out, here = bucket / "out", tmp_path / "here"
+    for folder in (out, here):
+        assert pack(f"{corpus}/", "--output", folder, "--validation", "20%").code == 0
+        assert hbpack("rebalance", folder, "--gpus", 4).code == 0
+    assert tree(out) == tree(here)
+    assert hbpack("verify", out, "--workers", 1).code == 0
+    assert pack(f"{corpus}/", "--output", out).code == 0
+    assert not any(name.startswith("validation/") for name in tree(out))
+
+
 def test_damage_is_found_and_repaired(s3: S3Server, bucket: RemotePath, packed: Path, hbpack: Any) -> None:
     out: Any = bucket / "out"
     upload(packed, out)

@@ -66,6 +66,10 @@ class Stages:
         again = ["pack", str(corpus / "a.jsonl"), *made_by, "--groups", "2k:1,8k:2", "--gpus", "4"]
         self._add("pack again", again, written)
         self._add("plan again", [*plan, "--packing", "ffd"], written, has_workers=False)
+        split = self._add("pack a split", [*again, "--validation", "10%"], written)
+        self._add("split otherwise", [*again, "--validation", "30"], split)
+        self._add("pack no split", again, split)
+        self._add("rebalance a split", ["rebalance", "OUT", "--gpus", "2"], split, has_workers=False)
         (folder / "weighted.jsonl").write_bytes(lines[0] + with_ballast(lines[300:900], weight=0.5))
         weighted = ["pack", str(folder / "weighted.jsonl"), *made_by, "--groups", "1k:1", "--gpus", "4"]
         self._add("pack weights", [*weighted, "--shard-size", "100KiB"], None)

@@ -56,7 +56,7 @@ class ArrayOutput(Output):
 class StageOutput(Output):
     """What is there of one stage."""
 
-    stage: Literal["tokens", "plan", "shards", "export"]
+    stage: Literal["tokens", "plan", "validation", "shards", "export"]
     state: Literal["complete", "unfinished", "missing"]
     summary: str
     array: ArrayOutput | None = None

@@ -19,6 +19,7 @@ from packer_cli.plan.strategies.registry import STRATEGIES
 from packer_cli.remote.names import as_path
 from packer_cli.sizes import counted, ratio
 from packer_cli.stages.planned import Planned, read_planned
+from packer_cli.stages.validation import NAME as VALIDATION
 
 if TYPE_CHECKING:
     from packer_cli.compare.savings import PlanSimulation
@@ -42,6 +43,12 @@ def print_set(output: str, config: GpuConfig, *, as_json: bool) -> None:
         return
     counts = planned.counts
     print_counts(counts)
+    if isinstance(counts, Counts) and counts.validation_samples is not None:
+        number = counts.samples + counts.validation_samples
+        print_note(
+            f"validation: {counts.validation_samples / number:.2%} of {counted(number, 'sample')}, in "
+            f"{folder / VALIDATION}"
+        )
     print_stats(planned.metrics)
     if counts.dropped or counts.truncated or (isinstance(counts, Counts) and counts.rejected):
         click.echo(f"  records left out or cut, with reasons: {folder / REJECTED_NAME}")
@@ -236,6 +243,8 @@ _COUNTS = {
     "records": True,
     "rejected": True,
     "records_without_loss": False,
+    "validation_samples": False,
+    "validation_tokens": False,
     "samples": True,
     "left_out_by_weight": False,
     "repeated_by_weight": False,

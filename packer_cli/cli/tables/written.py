@@ -8,7 +8,7 @@ from dataclasses import replace
 from packer_cli.cli.console import say_next, shown_command, shown_options
 from packer_cli.cli.outputs.base import print_json
 from packer_cli.cli.outputs.written import ExportOutput, RebalanceOutput, StoreOutput
-from packer_cli.config import GpuConfig
+from packer_cli.config import GpuConfig, PlannedConfig, validate
 from packer_cli.errors import InputError
 from packer_cli.export.formats import FORMATS
 from packer_cli.export.options import NAME as EXPORT_NAME
@@ -20,6 +20,7 @@ from packer_cli.shards.plan_file import PlanHeader, read_plan_header
 from packer_cli.shards.stage import is_of_plan
 from packer_cli.sizes import counted, format_bytes
 from packer_cli.stages.output import TOKENS, current_manifest
+from packer_cli.stages.validation import NAME as VALIDATION
 from packer_cli.stages.write import describe_set
 from packer_cli.tokens.index import StoreIndex, read_index
 
@@ -47,7 +48,10 @@ def say_set(output: str, manifest: Manifest, config: GpuConfig) -> None:
     """
     report = shown_command("hbpack", "report", output, *shown_options(config))
     train = f'train with packer_cli.loader.PackedDataset("{output}", rank, {manifest.num_gpus})'
-    say_next(f"{output} holds {describe_set(manifest)}", shown_command("hbpack", "show", output), report, train)
+    steps = [shown_command("hbpack", "show", output), report, train]
+    if validate(PlannedConfig, manifest.config.plan).sets_aside:
+        steps.append(f'evaluate with PackedDataset("{as_path(output) / VALIDATION}", rank, {manifest.num_gpus})')
+    say_next(f"{output} holds {describe_set(manifest)}", *steps)
 
 
 def print_store(output: str, index: StoreIndex | None, *, as_json: bool) -> None:
