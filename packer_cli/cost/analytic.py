@@ -200,10 +200,11 @@ def model_parallel_cost(
 def ulysses_bytes(shape: ModelShape, sp_size: int) -> float:
     """Bytes per token of a layer in all-to-alls, forward and backward, including those that stay on their GPU.
 
-    Queries, keys, values and the output: four forward, four backward. If there are fewer key-value heads than the
-    degree, they are copied first. Source: DeepSpeed Ulysses (arXiv 2309.14509), section 3.
+    Queries, keys, values and the output: four forward, four backward. If the degree does not divide the key-value
+    heads, they are copied first, to the least number that it does. Source: DeepSpeed Ulysses (arXiv 2309.14509),
+    section 3.
     """
-    copies = max(1, sp_size // shape.num_kv_heads)
+    copies = math.lcm(sp_size, shape.num_kv_heads) // shape.num_kv_heads
     return 2 * shape.dtype_bytes * (shape.query_size + copies * shape.kv_size + shape.value_size)
 
 

@@ -151,21 +151,16 @@ class ModelShape:
         >>> shape = ModelShape(num_layers=1, hidden_size=48, num_heads=12, num_kv_heads=4, head_dim=4, ffn_size=8,
         ...                    vocabulary_size=8)
         >>> shape.sp_sizes(24)
-        (1, 2, 4, 12)
+        (1, 2, 3, 4, 6, 12)
         """
         return tuple(degree for degree in self.head_degrees(num_gpus) if num_gpus % degree == 0)
 
     def head_degrees(self, num_gpus: int) -> tuple[int, ...]:
-        """The SP degrees, increasing, up to `num_gpus`, that Ulysses allows.
+        """The SP degrees, increasing, up to `num_gpus`, that Ulysses allows: those that divide the query heads.
 
-        A degree divides the query heads. It divides the key-value heads too, or is a multiple of them (then they are
-        copied).
+        Key-value heads are copied to the least number that the degree divides.
         """
-        return tuple(
-            degree
-            for degree in range(1, min(self.num_heads, num_gpus) + 1)
-            if self.num_heads % degree == 0 and (self.num_kv_heads % degree == 0 or degree % self.num_kv_heads == 0)
-        )
+        return tuple(degree for degree in range(1, min(self.num_heads, num_gpus) + 1) if self.num_heads % degree == 0)
 
 
 _NAMES = {

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from packer_cli.cost.analytic import PRESETS, parse_gpu
+from packer_cli.cost.analytic import PRESETS, parse_gpu, ulysses_bytes
 from packer_cli.cost.shape import ModelShape, shape_of
 from packer_cli.errors import ConfigError
 
@@ -137,8 +137,12 @@ def test_degrees_share_the_heads_out():
     shape = ModelShape(
         num_layers=1, hidden_size=24, num_heads=24, num_kv_heads=6, head_dim=1, ffn_size=1, vocabulary_size=1
     )
-    assert shape.sp_sizes(48) == (1, 2, 3, 6, 12, 24)
-    assert shape.sp_sizes(16) == (1, 2)
+    assert shape.sp_sizes(48) == (1, 2, 3, 4, 6, 8, 12, 24)
+    assert shape.sp_sizes(16) == (1, 2, 4, 8)
+    sent = {degree: ulysses_bytes(shape, degree) for degree in (1, 2, 4, 8, 24)}
+    assert sent == {
+        degree: 4 * (24 + 2 * heads + 24) for degree, heads in ((1, 6), (2, 6), (4, 12), (8, 24), (24, 24))
+    }
     assert shape_of(QWEN).sp_sizes(8) == (1, 2)
 
 
