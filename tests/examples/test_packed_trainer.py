@@ -15,7 +15,7 @@ pytest.importorskip("accelerate")
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from transformers import AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
+from transformers import AutoModelForCausalLM, LlamaConfig, Trainer, TrainerCallback, TrainingArguments
 
 from packer_cli.cli.main import main
 from packer_cli.errors import ConfigError
@@ -121,6 +121,49 @@ def test_arguments_that_do_not_fit_are_refused(
     model = AutoModelForCausalLM.from_pretrained(model_folder)
     with pytest.raises(ConfigError, match=re.escape(message)):
         packed(Trainer)(model, arguments_for(tmp_path, **options), **{"train_dataset": pack(OWN_GPU, 1), **others})
+
+
+def test_methods_that_would_not_be_called_are_named(
+    pack: Callable[..., Path], model_folder: Path, tmp_path: Path
+) -> None:
+    class Weighted(Trainer):
+        def compute_loss(self, *arguments: Any, **others: Any) -> Any:
+            return 7 * super().compute_loss(*arguments, **others)
+
+        def evaluate(self, *arguments: Any, **others: Any) -> Any:
+            return super().evaluate(*arguments, **others)
+
+        def create_optimizer(self, *arguments: Any) -> Any:
+            return super().create_optimizer(*arguments)
+
+    class Derived(packed(Trainer)):
+        def prediction_step(self, *arguments: Any, **others: Any) -> Any:
+            return super().prediction_step(*arguments, **others)
+
+    model, arguments = AutoModelForCausalLM.from_pretrained(model_folder), arguments_for(tmp_path)
+    with pytest.raises(
+        ConfigError, match=r"^compute_loss, evaluate of Weighted would not be called on packed rows; de"
+    ):
+        packed(Weighted)(model, arguments, train_dataset=pack(OWN_GPU, 1))
+    with pytest.raises(ConfigError, match=r"^prediction_step of Derived would not be called on packed rows; derive a"):
+        Derived(model, arguments, train_dataset=pack(OWN_GPU, 1))
+    assert packed(packed(Trainer)).__bases__ == packed(Trainer).__bases__
+
+
+def test_a_model_of_another_vocabulary_is_refused(pack: Callable[..., Path], tmp_path: Path) -> None:
+    config = LlamaConfig(
+        vocab_size=500, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
+    )
+    model = AutoModelForCausalLM.from_config(config)
+    with pytest.raises(ConfigError, match="has token ids up to 1023, and the model has embeddings for 500; pack with"):
+        packed(Trainer)(model, arguments_for(tmp_path), train_dataset=pack(OWN_GPU, 1))
+
+
+def test_what_the_plan_decides_is_named(
+    pack: Callable[..., Path], make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    make(pack(OWN_GPU, 1), per_device_train_batch_size=4, dataloader_num_workers=2)
+    assert "without effect, as the plan decides it: per_device_train_batch_size, dataloader_num_workers" in caplog.text
 
 
 def test_sets_that_were_opened_for_others_are_refused(
@@ -289,6 +332,6 @@ def test_checkpointing_of_all_layers_is_the_plans_alone(
     dataset = PackedDataset(pack(OWN_GPU, 1), 0, 1)
     batches = [batch for batch in dataset if batch["step"] == 0]
     again = sum(batch["checkpoint_layers"] for batch in batches)
-    checks = 3 * len(layers)
+    checks = 5 * len(layers)  # Three rows, two samples alone.
     assert again
     assert len(ran) == checks + len(layers) * len(batches) + again

@@ -21,6 +21,8 @@ from transformers import (  # noqa: E402
     CohereConfig,
     Gemma2Config,
     GPT2Config,
+    GPTJConfig,
+    GPTNeoConfig,
     GraniteConfig,
     Lfm2Config,
     LlamaConfig,
@@ -321,7 +323,7 @@ def test_what_is_put_into_a_patched_model_is_used_or_found():
     assert run(model, batch).item() == pytest.approx(one_by_one(model, batch).item(), rel=1e-6)
     assert run(model, batch).item() != pytest.approx(before, rel=1e-3)
     model.forward = MethodType(type(model).forward, model)
-    with pytest.raises(ConfigError, match="something replaced its forward pass after run_packed_rows, such as Liger"):
+    with pytest.raises(ConfigError, match=r"call run_packed_rows.model. before anything wraps it, and again"):
         run(model, batch)
     run_packed_rows(model)
     assert run(model, batch).item() == pytest.approx(one_by_one(model, batch).item(), rel=1e-6)
@@ -412,8 +414,55 @@ def test_a_model_that_mixes_samples_is_found_out():
     decoder = model.get_decoder()
     mixing = decoder.forward
     decoder.forward = lambda *args, **kwargs: _rolled(mixing(*args, **kwargs))
-    with pytest.raises(ConfigError, match="two samples in a row have a loss that is"):
+    with pytest.raises(
+        ConfigError, match="its layers mix samples: another one before it changes the loss of a sample"
+    ):
         check_packed_rows(model, CPU)
+
+
+def test_other_logits_are_found_out():
+    model = run_packed_rows(make(LlamaConfig))
+    model._forward_of_batches = lambda *args, **kwargs: _scaled(type(model).forward(model, *args, **kwargs))
+    with pytest.raises(ConfigError, match=r"two samples in a row have a loss that is .*% off from theirs one by one"):
+        check_packed_rows(model, CPU)
+
+
+def _scaled(output):
+    output.logits = output.logits * 1.5
+    return output
+
+
+@pytest.mark.parametrize(
+    ("config", "options"),
+    [
+        (GPTJConfig, {"n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 8}),
+        (GPTNeoConfig, {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "attention_types": [[["global"], 2]]}),
+    ],
+)
+def test_attention_of_its_own_is_found_out_before_training(config, options):
+    """Of new weights, where attention hardly counts yet."""
+    model = AutoModelForCausalLM.from_config(config(vocab_size=VOCABULARY, **options), attn_implementation="eager")
+    run_packed_rows(model)
+    with pytest.raises(ConfigError, match="do not take their attention from transformers' interface"):
+        check_packed_rows(model, CPU)
+
+
+def test_the_check_leaves_modes_as_they_were():
+    model = run_packed_rows(make(LlamaConfig))
+    model.eval()
+    model.model.layers[1].train()
+    wrapper = torch.nn.Module()
+    wrapper.module = model
+    wrapper.forward = model.forward
+    check_packed_rows(wrapper, CPU)
+    assert [model.training, model.model.layers[0].training, model.model.layers[1].training] == [False, False, True]
+
+
+def test_prompts_of_peft_are_refused():
+    peft = pytest.importorskip("peft")
+    config = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)
+    with pytest.raises(ConfigError, match="prompts and prefixes of PEFT would stand before a row"):
+        run_packed_rows(peft.get_peft_model(make(LlamaConfig), config))
 
 
 def _rolled(output):

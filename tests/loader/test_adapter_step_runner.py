@@ -20,7 +20,8 @@ class WithGroups:
     path, world_size = "OUT", 1
 
     def __init__(self, **sizes: int) -> None:
-        self.manifest = {"groups": [{"sp_size": 1, "cp_size": 1, "tp_size": 1, "pp_size": 1} | sizes]}
+        groups = [{"sp_size": 1, "cp_size": 1, "tp_size": 1, "pp_size": 1} | sizes]
+        self.manifest = {"groups": groups, "tokenizer": {"vocab_size": 64}}
 
 
 def model() -> Any:

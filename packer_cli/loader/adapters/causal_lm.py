@@ -7,6 +7,7 @@ returns a loss, and `model(...)` does what it did before.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Mapping
 from types import MethodType
 from typing import Any
@@ -31,6 +32,8 @@ def run_packed_rows(model: nn.Module) -> nn.Module:
     Raises:
         ConfigError: it is none, or it cannot run packed rows.
     """
+    if any(config.is_prompt_learning for config in getattr(model, "peft_config", {}).values()):
+        raise ConfigError("prompts and prefixes of PEFT would stand before a row, not before its samples; use LoRA")
     inner: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
     name = type(inner).__name__
     if not hasattr(inner, "get_decoder") or inner.get_output_embeddings() is None:
@@ -72,7 +75,7 @@ def _require_runnable(model: Any, row: PackedRow, unlike: str) -> None:
     if model.training and getattr(config, "output_router_logits", False) and config.router_aux_loss_coef:
         raise ConfigError(
             f"{name} has an auxiliary loss of its router, which packed rows do not have; set output_router_logits to "
-            "False in its config, and router_aux_loss_coef to 0 in SFTConfig"
+            "False in its config, or router_aux_loss_coef to 0, which SFTConfig has too"
         )
 
 
@@ -110,41 +113,74 @@ def _patched_head(model: Any) -> Any:
 _LENGTH = 12
 """Tokens of a sample of the check; more than any convolution's width."""
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}
-"""Relative to the loss; for others, where the model rounds to eight bits, 3 %. Leaks and wrong losses are greater."""
+"""Of losses in unlike shapes, relative; for other types, where the model rounds to eight bits, 3 %."""
+_LEAK = 1e-5
+"""Of losses in the same shape, which only another sample can change."""
 
 
 def check_packed_rows(model: nn.Module, device: torch.device) -> None:
     """Raise ConfigError unless a packed row has the loss of its samples one by one.
 
-    Runs a row of two samples, and each of them alone through the model's own forward pass and logits. With FSDP, call
-    it on every rank. Price: three forward passes of 24 tokens at most. Does not change random states.
+    Runs two rows of two samples, which differ in the first of them, and both samples of one row alone, through the
+    model's own forward pass and logits. With FSDP, call it on every rank. Price: four forward passes of 24 tokens at
+    most. Does not change random states.
 
     Args:
         model: which `run_packed_rows` has patched, wrapped or not.
     """
-    inner = getattr(model, "module", model)
-    ids = torch.arange(2 * _LENGTH) * 7919 % inner.config.get_text_config().vocab_size
-    positions = torch.arange(_LENGTH).repeat(2)
-    borders = torch.tensor([0, _LENGTH, 2 * _LENGTH], dtype=torch.int32)
-    labels = torch.where(positions > 0, ids, int(IGNORE_INDEX))
-    batch = {"labels": labels[None], "cu_seq_lens_q": borders, "max_length_q": _LENGTH}
-    batch |= {"input_ids": ids[None], "position_ids": positions[None]}
-    was_training = model.training
+    name = type(getattr(model, "module", model)).__name__
+    trains = {module: module.training for module in model.modules()}
     model.eval()
     try:
         with torch.no_grad():
-            row = PackedRow(batch, None, factor=1.0, device=device)
-            row.run(model)
-            alone = torch.zeros((), dtype=torch.float64, device=device)
-            for sample in ids.split(_LENGTH):
-                logits = model(input_ids=sample[None].to(device), use_cache=False).logits[0, :-1].double()
-                alone += F.cross_entropy(logits, sample[1:].to(device), reduction="sum")
+            why = _find_mixing(model, device)
+    except (AttributeError, TypeError) as error:
+        why = f"its forward pass ends in {type(error).__name__}: {error}"
     finally:
-        model.train(was_training)
-    off = float((row.loss.double() - alone).abs() / alone)
-    if not off < _TOLERANCE.get(next(model.parameters()).dtype, 0.03):
-        raise ConfigError(
-            f"{type(inner).__name__} cannot run packed rows: two samples in a row have a loss that is {off:.1%} off "
-            "from theirs one by one, since its layers mix samples, or it finishes its logits in a way that is not "
-            "known; train it without packing"
+        for module, was_training in trains.items():
+            module.training = was_training
+    if why:
+        raise ConfigError(f"{name} cannot run packed rows: {why}; train it without packing")
+
+
+def _find_mixing(model: nn.Module, device: torch.device) -> str:
+    """Why a model cannot run packed rows; empty if it can."""
+    inner = getattr(model, "module", model)
+    vocabulary = inner.config.get_text_config().vocab_size
+    ids = torch.arange(2 * _LENGTH) * 7919 % vocabulary
+    other_ids = torch.where(torch.arange(2 * _LENGTH) < _LENGTH, (ids + 1) % vocabulary, ids)
+    rows = []
+    for row_ids, num_labelled in ((ids, 2), (ids, 1), (other_ids, 1)):
+        rows.append(PackedRow(_made_up(row_ids, num_labelled), None, factor=1.0, device=device))
+        rows[-1].run(model)
+    if not rows[0].num_attended:
+        return "its layers do not take their attention from transformers' interface"
+    whole, before, after = (row.loss.double().item() for row in rows)
+    alone = 0.0
+    for sample in ids.split(_LENGTH):
+        logits = model(input_ids=sample[None].to(device), use_cache=False).logits[0, :-1].double()
+        alone += F.cross_entropy(logits, sample[1:].to(device), reduction="sum").item()
+    if not math.isfinite(whole):
+        return f"the loss of a row is {whole}, that of its samples one by one {alone:.4g}"
+    if abs(before - after) > _LEAK * before:
+        return f"its layers mix samples: another one before it changes the loss of a sample from {before} to {after}"
+    off = abs(whole - alone) / alone
+    if off > _TOLERANCE.get(next(model.parameters()).dtype, 0.03):
+        return (
+            f"two samples in a row have a loss that is {off:.1%} off from theirs one by one, since it finishes its "
+            "logits in a way that is not known, or its layers mix samples"
         )
+    return ""
+
+
+def _made_up(ids: torch.Tensor, num_labelled: int) -> dict[str, Any]:
+    """A batch of two samples, of which the last ones have a loss."""
+    positions = torch.arange(_LENGTH).repeat(2)
+    has_loss = (positions > 0) & (torch.arange(2 * _LENGTH) >= (2 - num_labelled) * _LENGTH)
+    return {
+        "input_ids": ids[None],
+        "position_ids": positions[None],
+        "labels": torch.where(has_loss, ids, int(IGNORE_INDEX))[None],
+        "cu_seq_lens_q": torch.tensor([0, _LENGTH, 2 * _LENGTH], dtype=torch.int32),
+        "max_length_q": _LENGTH,
+    }

@@ -294,6 +294,11 @@ def _require_fitting(trainer: lightning.Trainer) -> None:
             f"accumulate_grad_batches is {trainer.accumulate_grad_batches}, and the plan says how many micro-batches "
             "a step has; leave it out, and give hbpack pack --global-tokens"
         )
+    if trainer.limit_train_batches != 1.0 and not trainer.fast_dev_run:
+        raise ConfigError(
+            f"limit_train_batches is {trainer.limit_train_batches}, and an epoch of a plan is whole; set max_steps "
+            "instead"
+        )
     strategy = trainer.strategy
     fits = isinstance(strategy, SingleDeviceStrategy | DDPStrategy | ModelParallelStrategy)
     if not fits or isinstance(strategy, DeepSpeedStrategy | XLAStrategy):

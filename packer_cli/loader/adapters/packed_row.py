@@ -55,6 +55,8 @@ class PackedRow:
         self.factor = factor
         self.inputs: dict[str, Any] = _inputs_of(batch, device)
         """What a model takes besides the row."""
+        self.num_attended = 0
+        """Calls of the attention for it."""
         self.loss: Any = None
         """Of this rank, times the factor, once it ran: a scalar without a graph. Wrappers may round what the forward
         pass returns."""
@@ -68,8 +70,8 @@ class PackedRow:
         loss = model(**self.inputs, packed_row=self).loss
         if self.loss is None:
             raise ConfigError(
-                "the model did not run a packed row: something replaced its forward pass after run_packed_rows, such "
-                "as Liger's fused loss; apply that before, or leave it out"
+                "the model did not run a packed row: call run_packed_rows(model) before anything wraps it, and again "
+                "if something replaces its forward pass, such as Liger's fused loss"
             )
         return loss
 

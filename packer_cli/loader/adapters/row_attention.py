@@ -82,6 +82,7 @@ def _attention(
     if attention_mask is not None:
         raise ConfigError(f"{type(module).__name__} makes a mask of its own, and packed rows have none; do not pack")
     row = packed_row
+    row.num_attended += 1
     attend = partial(_KERNELS[former], before, row, options)
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     return ulysses_attention(q, k, v, row.borders, row.group, attend)[None], None

@@ -52,6 +52,7 @@ class StepRunner:
     def __init__(self, model: nn.Module, *datasets: PackedDataset, device: torch.device) -> None:
         for dataset in datasets:
             require_sp_alone(dataset)
+            _require_vocabulary(dataset, model)
         self.model, self.device = model, device
         self.loss = torch.zeros((), device=device)
         """Of this rank's part of the newest step, without a graph; wrappers may round what `losses` yields."""
@@ -110,6 +111,16 @@ def require_sp_alone(dataset: PackedDataset) -> None:
                 f"{dataset.path} has groups of {layout}, and here ranks share rows by sequence parallelism (SP) "
                 "alone; pack without --parallel, and with SP degrees in --groups"
             )
+
+
+def _require_vocabulary(dataset: PackedDataset, model: Any) -> None:
+    size = dataset.manifest["tokenizer"]["vocab_size"]
+    known = getattr(model, "module", model).get_input_embeddings().num_embeddings
+    if size > known:
+        raise ConfigError(
+            f"{dataset.path} has token ids up to {size - 1}, and the model has embeddings for {known}; pack with the "
+            "tokenizer of this model, or call its resize_token_embeddings"
+        )
 
 
 def _groups_of(*datasets: PackedDataset) -> SPGroups:

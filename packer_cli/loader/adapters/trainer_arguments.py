@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -32,6 +33,19 @@ _NOT_CALLED = (
     "formatting_func",
 )
 """Of Trainer and SFTTrainer."""
+
+
+_DECIDED = (
+    "per_device_train_batch_size",
+    "per_device_eval_batch_size",
+    "dataloader_num_workers",
+    "dataloader_drop_last",
+    "max_length",
+    "padding_free",
+    "shuffle_dataset",
+    "train_sampling_strategy",
+)
+"""Of TrainingArguments and SFTConfig, what the plan decides."""
 
 
 def require_fitting(args: Any, others: Mapping[str, Any]) -> None:
@@ -73,6 +87,10 @@ def require_fitting(args: Any, others: Mapping[str, Any]) -> None:
 def adapted(args: Any) -> Any:
     """A copy of the arguments, for packed rows."""
     args = copy.copy(args)
+    defaults = {field.name: field.default for field in dataclasses.fields(args)}
+    ignored = [name for name in _DECIDED if getattr(args, name, None) != defaults.get(name)]
+    if ignored:
+        _LOGGER.warning("without effect, as the plan decides it: %s", ", ".join(ignored))
     if args.activation_checkpointing or args.gradient_checkpointing:
         _LOGGER.warning(
             "gradient_checkpointing is off: the plan's checkpoint_layers say how many layers each row needs"

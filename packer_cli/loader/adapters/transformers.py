@@ -40,7 +40,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 def packed(trainer_class: type) -> type:
-    """A class that trains packed sets, made from `Trainer`, `SFTTrainer`, or a subclass that keeps `training_step`.
+    """A class that trains packed sets, made from `Trainer`, `SFTTrainer`, or a class derived from one.
 
     Its `train_dataset` and `eval_dataset` are paths or URLs of packed sets. Each optimizer step is a step of the plan,
     and the loss is the mean over the loss tokens of a whole step, or what their weights say. GPUs share rows as the
@@ -48,8 +48,11 @@ def packed(trainer_class: type) -> type:
     A checkpoint has the place in the data, so `resume_from_checkpoint` goes on there.
 
     Raises:
-        ConfigError: when the trainer is made, for a set that it cannot train, or arguments that do not fit one.
+        ConfigError: when the trainer is made, for a set that it cannot train, arguments that do not fit one, or
+            methods of a class that would not be called.
     """
+    if issubclass(trainer_class, _PackedTrainer):
+        return trainer_class
     return type(f"Packed{trainer_class.__name__}", (_PackedTrainer, trainer_class), {})
 
 
@@ -121,6 +124,7 @@ class _PackedTrainer(_AnyTrainer):
         **others: Any,
     ) -> None:
         require_fitting(args, others)
+        _require_called(type(self))
         args = adapted(args)
         self.packed_set = _open("train_dataset", train_dataset, args)
         self._eval_sets = _open_all(eval_dataset, args)
@@ -289,6 +293,27 @@ class _PackedTrainer(_AnyTrainer):
             logs["tokens_per_second"] = self._num_tokens / (now - self._started)
             self._num_tokens, self._started = 0, now
         super().log(logs, start_time)
+
+
+_NEVER_CALLED = ("compute_loss", "prediction_step", "evaluation_loop")
+"""Methods of trainers that nothing here calls."""
+
+
+def _require_called(trainer_class: type) -> None:
+    """Raise ConfigError for a user's methods that stand behind those of packed rows, or that nothing calls."""
+    ours = trainer_class.__mro__.index(_PackedTrainer)
+    for place, each in enumerate(trainer_class.__mro__):
+        if each.__module__.partition(".")[0] in ("transformers", "trl", "packer_cli", "builtins"):
+            continue
+        hidden = vars(_PackedTrainer).keys() - {"__init__"} if place > ours else set()
+        ignored = sorted(
+            name for name in vars(each) if name in {*_NEVER_CALLED, *hidden} and callable(vars(each)[name])
+        )
+        if ignored:
+            raise ConfigError(
+                f"{', '.join(ignored)} of {each.__name__} would not be called on packed rows; derive a class from the "
+                "packed one instead, such as class Mine(packed(Trainer)), and override training_step or evaluate"
+            )
 
 
 def _open_all(value: Any, args: Any) -> dict[str, PackedDataset]:
