@@ -11,7 +11,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from packer_cli.config import PlannedConfig, TokenizeConfig
+from packer_cli.config import PlannedConfig, TokenizeConfig, validate
 from packer_cli.corpus.data_files import COMPRESSIONS, FORMATS
 from packer_cli.engine.base import Engine
 from packer_cli.errors import ConfigError, FormatError, InputError, TooManyRejectedError
@@ -22,7 +22,7 @@ from packer_cli.remote.local import local_file
 from packer_cli.remote.names import as_path
 from packer_cli.shards.plan_file import read_plan_header
 from packer_cli.stages.array import make_engine, require_tokens
-from packer_cli.stages.output import TOKENS
+from packer_cli.stages.output import TOKENS, current_manifest
 from packer_cli.tokens.index import INDEX_NAME
 from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import TokenStore
@@ -52,11 +52,12 @@ def find_samples(path: Path) -> Samples | None:
 
 
 def _config_of_plan(path: Path) -> PlannedConfig | None:
-    """The options of the plan in a folder; None if there is none, or it cannot be read."""
+    """The options of the plan in a folder, or of the set made from it; None if neither can be read."""
     try:
         return read_plan_header(path / PLAN_NAME).config
     except (InputError, FormatError):
-        return None
+        manifest = current_manifest(path)
+        return None if manifest is None else validate(PlannedConfig, manifest.config.plan)
 
 
 def require_samples(path: Path) -> Samples:
