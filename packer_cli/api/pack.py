@@ -105,11 +105,11 @@ class PackedSet:
         Raises:
             HbpackError: there is no plan, or it is damaged.
         """
-        from packer_cli.stages.validation import NAME
+        from packer_cli.stages.output import VALIDATION
 
         config = self._plan.config
         assert isinstance(config, PlannedConfig)
-        return PackedSet(self._path / NAME) if config.sets_aside else None
+        return PackedSet(self._path / VALIDATION) if config.sets_aside else None
 
     def plan(self) -> Plan:
         """Its plan, after any `hbpack rebalance`. The arrays are memory-mapped.

@@ -22,7 +22,6 @@ _MOST_RUNNING = 8
 _REMEDIES = {
     "tokens": "run the same hbpack tokenize or hbpack pack again",
     "plan": "hbpack plan {} --groups GROUPS --gpus N",
-    "validation": "hbpack write {}",
     "shards": "hbpack write {}",
     "export": "run the same hbpack export again",
 }
@@ -82,9 +81,8 @@ def _print(status: Status, folder: str) -> None:
     elif not any(each.array for each in status.stages):
         first = next(each for each in status.stages if each.state != "complete")
         verb = "are" if first.name.endswith("s") else "is"
-        say_next(
-            f"The {first.name} of {folder} {verb} {first.state}", _REMEDIES[first.name].format(shlex.quote(folder))
-        )
+        remedy = first.remedy or _REMEDIES[first.name].format(shlex.quote(folder))
+        say_next(f"The {first.name} of {folder} {verb} {first.state}", remedy)
 
 
 def _print_array(array: ArrayStatus) -> None:

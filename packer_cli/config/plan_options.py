@@ -271,6 +271,10 @@ class StorePlanConfig(PlanConfig):
     stay together. A number takes the lowest hashes. Training never sees these samples."""
 
 
+OF_VALIDATION = ("gpus", "mask", "cost", "overflow", "max_samples", "seed", "validation")
+"""Options of training that its validation set has, too; the others are at their defaults."""
+
+
 class PlannedConfig(StorePlanConfig):
     """What decided a plan. Its groups are those that its strategy used, each with its own `align`."""
 
@@ -289,6 +293,15 @@ class PlannedConfig(StorePlanConfig):
     def sets_aside(self) -> bool:
         """Whether the folder of the plan has a validation set beside it."""
         return self.validation is not None and not self.is_validation
+
+    def follows(self, training: PlannedConfig) -> bool:
+        """Whether this is of the samples that training sets aside, planned as `validation_options` says."""
+        longest = training.groups[-1]
+        return (
+            self.is_validation
+            and all(getattr(self, name) == getattr(training, name) for name in OF_VALIDATION)
+            and [(group.capacity, group.align) for group in self.groups] == [(longest.capacity, longest.align)]
+        )
 
     @property
     def planner(self) -> Strategy:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from packer_cli.config.messages import validate
-from packer_cli.config.plan_options import PlanConfig, PlannedConfig, StorePlanConfig
+from packer_cli.config.plan_options import OF_VALIDATION, PlanConfig, PlannedConfig, StorePlanConfig
 from packer_cli.errors import ConfigError
 from packer_cli.plan.core.attention_rates import AttentionRates, ShardingRule, parse_cp_sharding
 from packer_cli.plan.core.cost import parse_cost, require_exact
@@ -212,21 +212,16 @@ def _request(config: PlannedConfig, algorithm: Any, options: PackingOptions) -> 
         )
 
 
-_OF_VALIDATION = ("gpus", "mask", "cost", "overflow", "max_samples", "seed", "validation")
-"""Options of training that its validation set has, too; the others are at their defaults."""
-
-
 def validation_options(training: Resolved) -> Resolved:
     """How to plan the samples that `--validation` sets aside: one epoch, each row on one GPU.
 
     The capacity is that of the longest group of training, so that no sample is cut or dropped that training keeps. One
     GPU evaluates rows that several share while they train: it keeps no gradients, and activations of one layer.
     """
-    config, longest = training.config, training.config.groups[-1]
-    values = {name: getattr(config, name) for name in _OF_VALIDATION}
+    longest = training.config.groups[-1]
+    values = {name: getattr(training.config, name) for name in OF_VALIDATION}
     values |= {"groups": [Group(capacity=longest.capacity)], "align": longest.align}
-    given = validate(StorePlanConfig, values)
-    return resolve(given).changed(is_validation=True)
+    return resolve(validate(StorePlanConfig, values)).changed(is_validation=True)
 
 
 @contextmanager

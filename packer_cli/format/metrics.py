@@ -43,9 +43,12 @@ class Counts(SampleCounts):
     loss_weight: float | None = None
     """The sum of their weights."""
     validation_samples: int | None = None
-    """Of the records, those set aside by `--validation`, which are in none of the other counts; None without it."""
+    """Samples that `--validation` sets aside, which are in no count without `validation_`. This and the next are what
+    the validation set counts as `samples`, `split` and so on; None without one."""
+    validation_split: int | None = None
+    validation_truncated: int | None = None
+    validation_dropped: int | None = None
     validation_tokens: int | None = None
-    """Their tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)

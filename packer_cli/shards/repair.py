@@ -6,6 +6,7 @@ replaces files one by one and leaves the manifest as it is.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,21 +15,41 @@ import pyarrow as pa
 
 from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Progress
-from packer_cli.errors import FormatError
+from packer_cli.errors import FormatError, InputError
 from packer_cli.format.checksums import find_damage, inside, require_damage
+from packer_cli.format.constants import PLAN_NAME
 from packer_cli.format.entries import Generation
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.marks import find_foreign
 from packer_cli.format.schema import iterations_path
 from packer_cli.plan.core.types import PieceLoss, Plan, Schedule
 from packer_cli.remote.local import open_source
+from packer_cli.remote.names import path_from
 from packer_cli.shards.manifest import ShardRange
-from packer_cli.shards.plan_file import PlanHeader, read_plan, read_schedules, write_plan
+from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header, read_schedules, write_plan
 from packer_cli.shards.ranks import EpochColumns, write_epoch
 from packer_cli.shards.write import ShardTask, ShardWork, ShardWriter
+from packer_cli.tokens.index import INDEX_NAME
 from packer_cli.tokens.store import TokenStore
 
 _ROW_BYTES = 30
+
+PACK_AGAIN = "the same hbpack pack again"
+PLAN_AGAIN = f"{PACK_AGAIN}, or hbpack plan and hbpack write"
+
+
+def write_command(folder: Path) -> str:
+    """The command that rewrites damaged files."""
+    return f"hbpack write {shlex.quote(str(folder))}"
+
+
+def what_writes_shards(folder: Path) -> str:
+    """The command that makes damaged shards again; `hbpack write` needs the plan and the token store."""
+    try:
+        store = path_from(folder, read_plan_header(folder / PLAN_NAME).store)
+    except (InputError, FormatError):
+        return PACK_AGAIN
+    return write_command(folder) if (store / INDEX_NAME).exists() else PACK_AGAIN
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ from packer_cli.remote.system import is_url
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan_header
 from packer_cli.sizes import TokenShare, counted
-from packer_cli.stages.output import APPEND_MARKER, TOKENS, locked_output, store_of
+from packer_cli.stages.output import APPEND_MARKER, TOKENS, locked_output, refuse_validation, store_of
 from packer_cli.stages.pack import pack_corpus
 from packer_cli.tokens.cutting import Cut
 from packer_cli.tokens.index import SourceInfo, StoreIndex, read_index
@@ -51,6 +51,7 @@ def run_append(
             changed.
         TokenizerError: the tokenizer is not the set's.
     """
+    refuse_validation(folder)
     read_plan_header(folder / PLAN_NAME)  # Reports a folder that holds no plan.
     with locked_output(folder, has_plan=True):
         header, index = _opened(folder)

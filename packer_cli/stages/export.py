@@ -15,7 +15,7 @@ from packer_cli.folders import TaskLock, hold_folder
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.sizes import counted, format_bytes
 from packer_cli.stages.array import array_share, complete_array, remove_rest, say_done
-from packer_cli.stages.validation import NAME as VALIDATION
+from packer_cli.stages.output import VALIDATION
 
 
 def run_export(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain, repeat
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from packer_cli.errors import FormatError, InputError, OutputError
 from packer_cli.files import atomic_file, holds
@@ -26,21 +26,28 @@ APPEND_MARKER = ".append.json"
 """File in the output folder from the beginning of an append to its end: what a run that was killed goes on with."""
 TOKENS = "tokens"
 """The token store's folder in an output folder."""
+VALIDATION = "validation"
+"""The folder in an output folder for the set of samples that `--validation` sets aside."""
 
 
 @contextmanager
-def locked_output(folder: Path, *, has_plan: bool = False, task: TaskLock | None = None) -> Iterator[None]:
+def locked_output(
+    folder: Path, *, has_plan: bool = False, is_validation: bool = False, task: TaskLock | None = None
+) -> Iterator[None]:
     """Check the output folder of a stage, and lock it against other runs while the block runs.
 
     Args:
         has_plan: the folder must hold a plan, rather than be new or an earlier run's. The block itself reports a
             missing plan or a read-only folder.
+        is_validation: it is for the validation set of the folder around it.
         task: share the folder with the other tasks of an array.
 
     Raises:
-        OutputError: the folder holds other files, or cannot be written to.
+        OutputError: the folder holds other files or the validation set of another folder, or cannot be written to.
         BusyError: another run is writing to it.
     """
+    if not (has_plan or is_validation):
+        refuse_validation(folder)
     if has_plan and not ((folder / PLAN_NAME).exists() and (is_remote(folder) or os.access(folder, os.W_OK))):
         yield
         return
@@ -104,6 +111,31 @@ def current_plan(folder: Path, store: Path) -> PlanHeader | None:
         return None
     is_of_store = store_of(folder, header).resolve() == store.resolve()
     return header if is_of_store and (folder / REJECTED_NAME).exists() else None
+
+
+def kind_of(own: Path) -> Literal["none", "ours", "other"]:
+    """What is in the place of a validation set: nothing that can be read, a validation set, or a set of its own."""
+    if (own / TOKENS).exists():
+        return "other"
+    try:
+        is_validation = read_plan_header(own / PLAN_NAME).config.is_validation
+    except (InputError, FormatError):
+        manifest = current_manifest(own)
+        if manifest is None:
+            return "none"
+        is_validation = bool(manifest.config.plan.get("is_validation"))
+    return "ours" if is_validation else "other"
+
+
+def refuse_validation(folder: Path) -> None:
+    """Raise OutputError for a folder with the validation set of the folder around it, which is planned with that."""
+    place = folder.resolve()
+    if place.name == VALIDATION and kind_of(place) == "ours":
+        whole = str(folder.parent if folder.name == VALIDATION else place.parent)
+        raise OutputError(
+            f"{str(folder)!r} is the validation set of {whole!r}, and follows what is planned there; name {whole!r}, "
+            "or another folder"
+        )
 
 
 def current_manifest(folder: Path) -> Manifest | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,21 +12,29 @@ from packer_cli.config import PlanConfig, PlannedConfig, StorePlanConfig
 from packer_cli.config.effects import refuse_without_effect
 from packer_cli.config.resolve import Resolved, refuse_rows_alone, resolve, validation_options
 from packer_cli.engine.array import ArrayRecords
-from packer_cli.engine.progress import Stopwatch, say
+from packer_cli.engine.progress import Stopwatch, naming, say
 from packer_cli.errors import ConfigError
 from packer_cli.files import fingerprint
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS
-from packer_cli.format.metrics import GroupChoice
+from packer_cli.format.metrics import Counts, GroupChoice
 from packer_cli.kernels import skip_extensions
 from packer_cli.plan.core.pieces import overflow_notes
-from packer_cli.plan.core.types import Pieces
+from packer_cli.plan.core.types import PieceLoss, Pieces, Plan
 from packer_cli.plugins import OBJECT
 from packer_cli.remote.names import relative_path
 from packer_cli.shards.plan_file import PLAN_VERSION, PlanHeader, write_plan
 from packer_cli.shards.stage import is_of_plan
 from packer_cli.sizes import counted
 from packer_cli.stages.array import require_tokens
-from packer_cli.stages.output import TOKENS, current_manifest, current_plan, locked_output, write_rejected
+from packer_cli.stages.output import (
+    TOKENS,
+    VALIDATION,
+    current_manifest,
+    current_plan,
+    locked_output,
+    refuse_validation,
+    write_rejected,
+)
 from packer_cli.stages.planning import (
     LeftOut,
     NothingToPlanError,
@@ -35,7 +43,7 @@ from packer_cli.stages.planning import (
     say_choice,
     share_notes,
 )
-from packer_cli.stages.validation import locked_validation, remove_validation
+from packer_cli.stages.validation import locked_validation, removing_validation
 from packer_cli.tokens.index import read_index
 from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import TokenStore
@@ -45,6 +53,7 @@ def run_plan(config: StorePlanConfig, source: Path, folder: Path) -> PlanHeader:
     """Check the options and the token store in `source/tokens`, and plan it; see `make_plan`."""
     refuse_without_effect(config)
     checked = check_options(config)
+    refuse_validation(source)
     # `folder` may be `source`: for a wrong name, report the missing store, not an unusable output folder.
     require_tokens(source / TOKENS)
     read_index(source / TOKENS)
@@ -70,7 +79,8 @@ def check_options(config: PlanConfig) -> Resolved:
 def make_plan(given: StorePlanConfig, checked: Resolved, source: Path, folder: Path) -> PlanHeader:
     """Plan the token store in `source/tokens`. Writes `folder/plan.arrow` and `folder/rejected.jsonl`.
 
-    If samples are set aside, they are planned in `folder/validation` before.
+    If samples are set aside, they are planned in `folder/validation`. Where one of the two plans fails, both folders
+    stay as they are.
 
     Args:
         checked: what `check_options` makes of the options that were given.
@@ -83,46 +93,62 @@ def make_plan(given: StorePlanConfig, checked: Resolved, source: Path, folder: P
         resolved, choice = resolve_for(given, of_store.all)
         say_choice(choice)
     validation = resolved.config.validation
-    if validation is not None and len(of_store.store):  # Without samples, there is nothing to plan at all.
-        resolved = resolved.changed(validation=of_store.fixed(validation))
-        with locked_validation(folder) as aside:
-            counts = _plan_samples(validation_options(resolved), None, of_store, store, aside).counts
-            if validation.isdigit() and counts.samples > int(validation):
-                say(f"{counts.samples:,} samples instead of {int(validation):,}: equal ones stay together")
+    if validation is None or not len(of_store.store):  # Without samples, there is nothing to plan at all.
+        draft = _draft(resolved, choice, of_store, folder)
+        with removing_validation(folder):
+            return _write_draft(draft, of_store, folder)
+    resolved = resolved.changed(validation=of_store.fixed(validation))
+    with locked_validation(folder) as own:
+        with naming(VALIDATION):
+            aside = _draft(validation_options(resolved), None, of_store, own)
+        draft = _draft(resolved, choice, of_store, folder, aside.header.counts)
+        with naming(VALIDATION):
+            num_aside = _write_draft(aside, of_store, own).counts.samples
+            if validation.isdigit() and num_aside > int(validation):
+                say(f"{num_aside:,} samples instead of {int(validation):,}: equal ones stay together")
             if any(group.tp_size * group.pp_size > 1 for group in resolved.config.groups):
                 say("each row is on one GPU, so evaluate with a model that tp and pp do not divide among GPUs")
-    header = _plan_samples(resolved, choice, of_store, store, folder)
-    if validation is None:
-        remove_validation(folder)
-    return header
+        return _write_draft(draft, of_store, folder)
 
 
-def _plan_samples(
-    resolved: Resolved, choice: GroupChoice | None, of_store: StoreSamples, store: Path, folder: Path
-) -> PlanHeader:
-    """Plan one set: the samples that `resolved` asks for, in `folder`."""
-    watch, index, config = Stopwatch(), of_store.store.index, resolved.config
+@dataclass(frozen=True, kw_only=True)
+class _Draft:
+    """A plan that is not written yet."""
+
+    header: PlanHeader
+    arrays: tuple[Plan, PieceLoss] | None
+    """None: it is the plan that the folder has."""
+    seconds: str
+    """What it took, for people."""
+
+
+def _draft(
+    resolved: Resolved,
+    choice: GroupChoice | None,
+    of_store: StoreSamples,
+    folder: Path,
+    aside: Counts | None = None,
+) -> _Draft:
+    """Plan one set: the samples that `resolved` asks for, for `folder`.
+
+    Args:
+        aside: the counts of the validation set.
+    """
+    watch, store, index, config = Stopwatch(), of_store.store.folder, of_store.store.index, resolved.config
     chosen = [asdict(choice)] if choice else []
     revisions = resolved.request.revisions
     wanted = fingerprint(config.decisions(), index.fingerprint, PLAN_VERSION, *chosen, *revisions)
     header = current_plan(folder, store)
     if header and header.fingerprint == wanted:
-        say("the plan is up to date")
-        if write_rejected(folder, LeftOut(config, store, index, of_store)):  # It names files, which the plan does not.
-            say(f"{REJECTED_NAME} is rewritten")
-        return header
-    manifest = current_manifest(folder)
-    keeps_set = manifest is not None and is_of_plan(manifest, wanted)
+        return _Draft(header=header, arrays=None, seconds=str(watch))
     try:
-        plan, piece_loss, counts, metrics = plan_store(of_store, resolved, folder)
+        plan, piece_loss, counts, metrics = plan_store(of_store, resolved, folder, aside)
     except NothingToPlanError:
         if header is None or header.store_fingerprint != index.fingerprint:  # Otherwise the plan that is there holds.
             _disown_plan(folder)
             write_rejected(folder, LeftOut(config, store, index, of_store))
             (folder / PLAN_NAME).unlink(missing_ok=True)
         raise
-    if not keeps_set:
-        _disown_plan(folder)
     header = PlanHeader(
         fingerprint=wanted,
         store=relative_path(store, folder),
@@ -132,13 +158,29 @@ def _plan_samples(
         counts=counts,
         metrics=metrics,
     )
+    return _Draft(header=header, arrays=(plan, piece_loss), seconds=str(watch))
+
+
+def _write_draft(draft: _Draft, of_store: StoreSamples, folder: Path) -> PlanHeader:
+    """Write a plan, unless the folder has it, and say what it comes to."""
+    header, config, counts = draft.header, draft.header.config, draft.header.counts
+    left_out = LeftOut(config, of_store.store.folder, of_store.store.index, of_store)
+    if draft.arrays is None:
+        say("the plan is up to date")
+        if write_rejected(folder, left_out):  # It names files, which the plan does not.
+            say(f"{REJECTED_NAME} is rewritten")
+        return header
+    plan, piece_loss = draft.arrays
+    manifest = current_manifest(folder)
+    if manifest is None or not is_of_plan(manifest, header.fingerprint):
+        _disown_plan(folder)
     ArrayRecords(folder / SHARD_MARKERS).reset()  # An array that writes the plan before this one is over.
     write_plan(folder / PLAN_NAME, plan, piece_loss, header)
-    write_rejected(folder, LeftOut(config, store, index, of_store))
-    overall = metrics.overall
+    write_rejected(folder, left_out)
+    overall = header.metrics.overall
     say(
         f"planned {counted(overall.num_packs, 'pack')}, {counted(overall.num_iterations, 'iteration')}, "
-        f"{counted(overall.num_steps, 'step')} ({watch})"
+        f"{counted(overall.num_steps, 'step')} ({draft.seconds})"
     )
     for note in share_notes(of_store, plan.pieces) if not config.is_validation else []:
         say(note)

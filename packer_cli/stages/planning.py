@@ -85,12 +85,13 @@ class NothingToPlanError(RunError):
 
 
 def plan_store(
-    of_store: StoreSamples, resolved: Resolved, folder: Path
+    of_store: StoreSamples, resolved: Resolved, folder: Path, aside: Counts | None = None
 ) -> tuple[Plan, PieceLoss, Counts, PlanMetrics]:
     """Plan the samples of a store that the options ask for, and check the plan.
 
     Args:
         folder: the one that will hold the plan; for messages.
+        aside: the counts of the samples that `--validation` sets aside.
 
     Returns:
         The plan, the loss of its pieces, what became of the records, and the plan's figures.
@@ -119,12 +120,15 @@ def plan_store(
     check_plan(plan)
     _say_short_curriculum(plan, request)
     loss = _piece_loss(store, lengths, pieces)
-    counts = _counts(of_store, resolved.config, sample_counts(samples, chosen, pieces, capacity, overflow), loss)
+    of_samples = sample_counts(samples, chosen, pieces, capacity, overflow)
+    counts = _counts(store, resolved.config, of_samples, loss, aside)
     metrics = plan_stats(plan, request, samples.sources)
     return plan, loss, counts, metrics
 
 
 _BLOCK = 1 << 20
+_OF_VALIDATION = ("samples", "split", "truncated", "dropped", "tokens")
+"""Counts of a validation set that those of training have, too."""
 _OVERFLOW = {"drop": "dropped", "truncate": "the rest was cut off"}
 
 
@@ -144,22 +148,22 @@ class LeftOut(Iterable[RejectedRecord]):
             of_store: the samples of the store, where it is open already.
         """
         self._rejects: Iterable[RejectedRecord] = () if config.is_validation else StoreRejects(index, store)
-        self._what = _OVERFLOW.get(config.overflow)
-        if self._what is None:
+        self._config, self._store = config, of_store
+        self._long: Int32Array | None = None
+        if config.overflow not in _OVERFLOW:
             return  # No need to open the store.
         self._store = of_store or StoreSamples(TokenStore(store, index))
         samples = self._store.of(config)
-        capacity = config.groups[-1].capacity
-        self._what = f"over the largest group's {capacity}; {self._what}"
-        self._long = _long_samples(samples.lengths, samples.chosen(config.seed), capacity)
+        self._long = _long_samples(samples.lengths, samples.chosen(config.seed), config.groups[-1].capacity)
 
     def __iter__(self) -> Iterator[RejectedRecord]:
         yield from self._rejects
-        if self._what is None:
+        if self._store is None or self._long is None:
             return
-        store, lengths = self._store.store, self._store.all.lengths[self._long]
-        for (file, line), length in zip(store.locate(self._long), lengths, strict=True):
-            yield RejectedRecord(file=file, line=line, reason=f"has {length} tokens, {self._what}")
+        why = f"over the largest group's {self._config.groups[-1].capacity}; {_OVERFLOW[self._config.overflow]}"
+        lengths = self._store.all.lengths[self._long]
+        for (file, line), length in zip(self._store.store.locate(self._long), lengths, strict=True):
+            yield RejectedRecord(file=file, line=line, reason=f"has {length} tokens, {why}")
 
 
 def _why_nothing(store: TokenStore, samples: Int32Array | None, config: PlannedConfig, folder: Path) -> str:
@@ -244,22 +248,21 @@ def share_notes(of_store: StoreSamples, pieces: Pieces) -> list[str]:
     ]
 
 
-def _counts(of_store: StoreSamples, config: PlannedConfig, of_samples: SampleCounts, loss: PieceLoss) -> Counts:
+def _counts(
+    store: TokenStore, config: PlannedConfig, of_samples: SampleCounts, loss: PieceLoss, aside: Counts | None
+) -> Counts:
     """The counts of a plan; what is known of records alone counts where they train."""
-    store = of_store.store
     parts = () if config.is_validation else store.index.parts
     num_rejected = sum(part.num_rejected for part in parts)
-    aside = of_store.of(config.model_copy(update={"is_validation": True})) if config.sets_aside else None
-    num_aside = 0 if aside is None else aside.num_samples
+    of_validation = {f"validation_{name}": getattr(aside, name) for name in _OF_VALIDATION} if aside else {}
     return Counts(
         **vars(of_samples),
-        records=of_samples.samples + num_aside + num_rejected,
+        **of_validation,
+        records=of_samples.samples + (aside.samples if aside else 0) + num_rejected,
         rejected=num_rejected,
         records_without_loss=sum(part.num_without_loss for part in parts),
         pieces_without_loss=int(np.count_nonzero(loss.tokens == 0)),
         records_with_special_tokens=sum(part.num_with_special for part in parts),
-        validation_samples=None if aside is None else num_aside,
-        validation_tokens=None if aside is None else int(aside.lengths[aside.among].sum(dtype=np.int64)),
         loss_tokens=None if loss.weights is None else int(loss.tokens.sum(dtype=np.int64)),
         loss_weight=None if loss.weights is None else float(loss.weights.sum()),
     )

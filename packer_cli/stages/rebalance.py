@@ -9,6 +9,8 @@ state of any generation can be resumed.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -40,8 +42,8 @@ from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header,
 from packer_cli.shards.repair import generation_schedules
 from packer_cli.shards.stage import is_of_plan, write_epochs
 from packer_cli.sizes import counted
-from packer_cli.stages.output import locked_output
-from packer_cli.stages.validation import locked_validation
+from packer_cli.stages.output import VALIDATION, locked_output
+from packer_cli.stages.validation import find_fault, locked_validation, require_sound
 from packer_cli.tokens.store import TokenStore
 
 REBALANCE_VERSION = 1
@@ -62,7 +64,6 @@ def run_rebalance(
     with locked_output(folder, has_plan=True):
         before = read_manifest(folder)
         manifest, is_new = rebalance(folder, num_gpus, stop, global_tokens)
-        rebalance_validation(folder, num_gpus)
     first = manifest.epochs[0]
     overall = manifest.metrics.overall
     where = f"epoch {manifest.first_epoch} from step {first.first_step} on"
@@ -84,9 +85,10 @@ def run_rebalance(
 
 
 def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None = None) -> tuple[Manifest, bool]:
-    """Deal the rest of an epoch, and the epochs after it, to `num_gpus` GPUs.
+    """Deal the rest of an epoch, and the epochs after it, to `num_gpus` GPUs, and the validation set with it.
 
-    Price: O(packs log packs) and one pass over the plan; no shard is read.
+    If one of the two fails, both stay as they are. Price: O(packs log packs) and one pass over the plan; no shard is
+    read.
 
     Args:
         global_tokens: tokens per step from now on; None keeps the current number.
@@ -96,9 +98,50 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
 
     Raises:
         ConfigError, InputError: the number of GPUs or the stop does not fit the set.
-        FormatError: the set is damaged.
+        OutputError: the validation set cannot be written to.
+        FormatError: the set is damaged, or the validation set is missing.
         PlanError: the new schedule broke an invariant, which is a bug.
     """
+    with _dealing_validation(folder, num_gpus) as own:
+        manifest, is_new = _deal(folder, num_gpus, stop, global_tokens)
+        aside = own and _deal(own, num_gpus, _START)[0]
+        if is_new:
+            write_manifest(folder, manifest)
+        if own and aside:
+            write_manifest(own, aside)
+            say(f"{VALIDATION}: dealt to {counted(num_gpus, 'GPU')}")
+    return manifest, is_new
+
+
+def rebalance_validation(folder: Path, num_gpus: int) -> None:
+    """Deal the validation set of a packed set to `num_gpus` GPUs, if it has one and that is for others."""
+    with _dealing_validation(folder, num_gpus) as own:
+        if own:
+            write_manifest(own, _deal(own, num_gpus, _START)[0])
+            say(f"{VALIDATION}: dealt to {counted(num_gpus, 'GPU')}")
+
+
+@contextmanager
+def _dealing_validation(folder: Path, num_gpus: int) -> Iterator[Path | None]:
+    """Lock the validation set of a packed set, if it has one and that is for another number of GPUs.
+
+    Raises:
+        OutputError: it cannot be written to.
+        FormatError: it is missing, or does not fit the set.
+    """
+    if not validate(PlannedConfig, read_manifest(folder).config.plan).sets_aside:
+        yield None
+        return
+    require_sound(folder, find_fault(folder, read_plan_header(folder / PLAN_NAME)))
+    if read_manifest(folder / VALIDATION).num_gpus == num_gpus:
+        yield None
+        return
+    with locked_validation(folder) as own:
+        yield own
+
+
+def _deal(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None = None) -> tuple[Manifest, bool]:
+    """See `rebalance`; writes all but the manifest."""
     manifest = read_manifest(folder)
     config = {**manifest.config.plan, "gpus": num_gpus}
     if global_tokens is not None:
@@ -150,19 +193,7 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
         metrics=plan_stats(replace(dealt, epochs=tuple(whole)), request, sources),
         config=replace(manifest.config, plan=config),
     )
-    write_manifest(folder, new)
     return new, True
-
-
-def rebalance_validation(folder: Path, num_gpus: int) -> None:
-    """Adapt the validation set of a packed set to `num_gpus` GPUs, if it has one and that is for others."""
-    manifest = read_manifest(folder)
-    if not validate(PlannedConfig, manifest.config.plan).sets_aside:
-        return
-    with locked_validation(folder, has_plan=True) as own:
-        if read_manifest(own).num_gpus != num_gpus:
-            rebalance(own, num_gpus, Stop(name="the start"))
-            say(f"dealt to {counted(num_gpus, 'GPU')}")
 
 
 def plan_in_force(folder: Path) -> Plan:
@@ -287,6 +318,9 @@ class Stop:
     """First step, counted through the epoch, that was not run; None: the first of the generation."""
     iteration: int | None = None
     """First iteration that was not run; None: that with which the step begins."""
+
+
+_START = Stop(name="the start")
 
 
 def read_state(path: Path) -> Stop:

@@ -18,10 +18,9 @@ from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan_header
 from packer_cli.shards.stage import is_of_plan
 from packer_cli.sizes import counted, format_bytes
-from packer_cli.stages.output import APPEND_MARKER, TOKENS, store_of
+from packer_cli.stages.output import APPEND_MARKER, TOKENS, VALIDATION, current_manifest, store_of
 from packer_cli.stages.tokenize import complete_tokens
-from packer_cli.stages.validation import NAME as VALIDATION
-from packer_cli.stages.validation import validation_header
+from packer_cli.stages.validation import find_fault
 from packer_cli.stages.write import complete_shards, describe_set
 from packer_cli.tokens.index import INDEX_NAME, read_index
 from packer_cli.tokens.part import WORK
@@ -58,6 +57,8 @@ class StageStatus:
     state: State
     summary: str
     """For people."""
+    remedy: str | None = None
+    """What makes it complete, where that is not what usually does."""
     array: ArrayStatus | None = None
 
     def value(self) -> dict[str, Any]:
@@ -219,18 +220,19 @@ def _shards(folder: Path, header: PlanHeader | None, holders: Sequence[Holder]) 
 
 
 def _validation(folder: Path, header: PlanHeader | None) -> list[StageStatus]:
-    """The validation set, where the plan has one."""
-    if header is None or not header.config.sets_aside:
+    """The validation set, where the plan has one, or where one is left of another plan."""
+    if header is None:
         return []
-    try:
-        aside = validation_header(folder, header)
-    except HbpackError:
-        summary = "not of this plan; run the same hbpack pack or hbpack plan again"
-        return [StageStatus(name=VALIDATION, state="missing", summary=summary)]
-    assert aside is not None
-    shards = _shards(folder / VALIDATION, aside, [])
-    number = counted(aside.counts.samples, "sample")
-    return [StageStatus(name=VALIDATION, state=shards.state, summary=f"{number}; {shards.summary}")]
+    manifest, own = current_manifest(folder), current_manifest(folder / VALIDATION)
+    fault = find_fault(folder, header, manifest.num_gpus if manifest else None)
+    if fault is not None:
+        state: State = "missing" if header.config.sets_aside else "unfinished"
+        summary = f"{fault.what}; run {fault.remedy}"
+        return [StageStatus(name=VALIDATION, state=state, summary=summary, remedy=fault.remedy)]
+    if own is None or not header.config.sets_aside:
+        return []
+    summary = f"{counted(own.counts.samples, 'sample')}; {describe_set(own)}"
+    return [StageStatus(name=VALIDATION, state="complete", summary=summary)]
 
 
 def _export(folder: Path, holders: Sequence[Holder]) -> StageStatus:

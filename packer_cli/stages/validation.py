@@ -8,98 +8,145 @@ does so with its validation set, too.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
-from packer_cli.engine.progress import naming
+from packer_cli.engine.progress import say, warn
 from packer_cli.errors import FormatError, InputError, OutputError
 from packer_cli.files import is_temporary, remove_folder
 from packer_cli.folders import LOCK_NAME
-from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
+from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS
+from packer_cli.remote.path import is_remote
 from packer_cli.shards.plan_file import PlanHeader, read_plan_header
-from packer_cli.stages.output import TOKENS, current_manifest, locked_output
+from packer_cli.shards.repair import PLAN_AGAIN, what_writes_shards, write_command
+from packer_cli.shards.stage import is_of_plan
+from packer_cli.sizes import counted
+from packer_cli.stages.output import VALIDATION, current_manifest, kind_of, locked_output
 
-NAME = "validation"
-"""The set's folder in an output folder."""
+_FOLDERS = ("shards", "ranks", SHARD_MARKERS)
 
 
 @contextmanager
 def locked_validation(folder: Path, *, has_plan: bool = False) -> Iterator[Path]:
-    """Lock the folder of the validation set of an output folder while the block runs, and name it in messages.
+    """Lock the folder of the validation set of an output folder while the block runs.
 
     Args:
         has_plan: see `locked_output`.
 
     Raises:
-        OutputError: something else is in its place.
+        OutputError: something else is in its place, or it cannot be written to.
         BusyError: another run is writing to it.
     """
     refuse_other(folder)
-    own = folder / NAME
-    with locked_output(own, has_plan=has_plan), naming(NAME):
+    own = folder / VALIDATION
+    with locked_output(own, has_plan=has_plan, is_validation=True):
         yield own
 
 
 def refuse_other(folder: Path) -> None:
     """Raise OutputError if something else is in the place of the validation set."""
-    own = folder / NAME
-    if (own / TOKENS).exists() or _is_other(own):
+    own = folder / VALIDATION
+    if not is_remote(own) and own.is_symlink():
         raise OutputError(
-            f"{str(own)!r} holds a set that was packed on its own, and --validation would replace it; move it, or "
-            "name another --output"
+            f"{str(own)!r} is a link, and the validation set must be in the folder of training; remove the link"
+        )
+    if kind_of(own) == "other":
+        raise OutputError(
+            f"{str(own)!r} holds a set that was packed on its own, and --validation would replace it; move that "
+            "folder, or name another --output"
         )
 
 
-def remove_validation(folder: Path) -> None:
-    """Remove the validation set that an earlier plan set aside: its samples are in the training set now.
+@contextmanager
+def removing_validation(folder: Path) -> Iterator[None]:
+    """Take the validation set away from an output folder that sets nothing aside: its samples are in training again.
 
-    The manifest goes first, so that nobody reads what is left if the run is killed; the plan, which marks the folder
-    as ours, goes last. A folder of nothing but an old lock goes, too.
+    Its manifest goes before the block, which writes the plan of training, and the rest afterwards. So nobody reads it
+    beside a plan that trains on its samples, whenever the run is killed. Its plan goes last: it marks the folder as
+    ours. Other files stay.
     """
-    own = folder / NAME
-    if not own.is_dir():
+    own = folder / VALIDATION
+    if kind_of(own) != "ours":
+        yield
+        if (own / PLAN_NAME).exists() and kind_of(own) == "none":
+            warn(f"{str(own / PLAN_NAME)!r} cannot be read, so {str(own)!r} stays; remove it if you do not need it")
+        elif own.is_dir() and not _entries(own):
+            remove_folder(own)  # A killed run left its lock.
         return
-    others = [path for path in own.iterdir() if not (path.name.startswith(LOCK_NAME) or is_temporary(path.name))]
-    if others and (_config(own) is None or _is_other(own)):
-        return
-    with locked_output(own):
+    with locked_validation(folder):
         (own / MANIFEST_NAME).unlink(missing_ok=True)
-        for path in others:
-            if path.is_dir():
-                remove_folder(path)
-            elif path.name != PLAN_NAME:
-                path.unlink(missing_ok=True)
-        remove_folder(own)
+        yield
+        for name in _FOLDERS:
+            remove_folder(own / name)
+        for name in (REJECTED_NAME, PLAN_NAME):
+            (own / name).unlink(missing_ok=True)
+    others = _entries(own)
+    with suppress(OSError):
+        own.rmdir()
+    say(f"removed {own}" + (f", but not what hbpack did not write ({', '.join(others)})" if others else ""))
 
 
-def validation_header(folder: Path, training: PlanHeader) -> PlanHeader | None:
-    """The header of the validation set's plan; None if training sets nothing aside.
+def _entries(own: Path) -> list[str]:
+    names = [path.name for path in own.iterdir()]
+    return sorted(name for name in names if not (name.startswith(LOCK_NAME) or is_temporary(name)))
 
-    Raises:
-        FormatError: there is no such plan, or it is damaged, or sets other samples aside.
+
+class Fault(NamedTuple):
+    """Why a validation set cannot be read beside its training set."""
+
+    what: str
+    """As a sentence on `it`, the validation set."""
+    remedy: str
+    """The command that mends it."""
+
+
+def find_fault(folder: Path, training: PlanHeader, num_gpus: int | None = None) -> Fault | None:
+    """Why the validation set does not fit a plan, as far as plans and manifests tell; None if it does, or none is due.
+
+    Args:
+        num_gpus: those that the set of training is for; None if it is not written.
     """
-    if not training.config.sets_aside:
+    own, config = folder / VALIDATION, training.config
+    if config.is_validation:
         return None
-    own, again = folder / NAME, "run the same hbpack pack or hbpack plan again"
+    kind = kind_of(own)
+    if not config.sets_aside:
+        what = "it holds samples that are in the training set, too"
+        return Fault(what, write_command(folder)) if kind == "ours" else None
+    if kind == "other":
+        what = "it holds a set that was packed on its own, and none of the samples that were set aside"
+        return Fault(what, f"mv {own} ELSEWHERE, then {PLAN_AGAIN}")
     try:
         header = read_plan_header(own / PLAN_NAME)
     except InputError:
-        raise FormatError(f"{str(own)!r}, in which samples were set aside, holds no plan; {again}") from None
-    is_same = header.config.validation == training.config.validation and header.config.is_validation
-    if not is_same or header.store_fingerprint != training.store_fingerprint:
-        raise FormatError(f"{str(own)!r} holds other samples than those that were set aside; {again}")
-    return header
+        return Fault(f"it holds no {PLAN_NAME}, and samples were set aside in it", PLAN_AGAIN)
+    except FormatError:
+        return Fault(f"its {PLAN_NAME} is damaged or of another release", PLAN_AGAIN)
+    if header.store_fingerprint != training.store_fingerprint or not header.config.follows(config):
+        return Fault("it is not planned as the training set is", PLAN_AGAIN)
+    manifest = current_manifest(own)
+    if manifest is None or not is_of_plan(manifest, header.fingerprint):
+        return Fault("its shards are not written", what_writes_shards(folder))
+    if num_gpus not in (None, manifest.num_gpus):
+        what = f"it is for {counted(manifest.num_gpus, 'GPU')}, and training for {num_gpus:,}"
+        return Fault(what, write_command(folder))
+    return None
 
 
-def _config(own: Path) -> dict[str, object] | None:
-    """The options of the plan, or of the manifest, in a folder; None if it has neither."""
-    try:
-        return {"is_validation": read_plan_header(own / PLAN_NAME).config.is_validation}
-    except (InputError, FormatError):
-        manifest = current_manifest(own)
-        return None if manifest is None else manifest.config.plan
+def require_sound(folder: Path, fault: Fault | None) -> None:
+    """Raise FormatError for a fault that stops the command."""
+    if fault is not None:
+        raise FormatError(f"{str(folder / VALIDATION)!r}: {fault.what}; run {fault.remedy}")
 
 
-def _is_other(own: Path) -> bool:
-    config = _config(own)
-    return config is not None and not config.get("is_validation")
+def validation_header(folder: Path, training: PlanHeader) -> PlanHeader | None:
+    """The header of the validation set's plan, to be written; None if training sets nothing aside.
+
+    Raises:
+        FormatError: `hbpack write` cannot mend what is wrong with the set.
+    """
+    fault = find_fault(folder, training)
+    if fault is not None and fault.remedy != write_command(folder):
+        require_sound(folder, fault)
+    return read_plan_header(folder / VALIDATION / PLAN_NAME) if training.config.sets_aside else None

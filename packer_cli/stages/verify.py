@@ -10,14 +10,12 @@ from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import progress_bar
 from packer_cli.errors import FormatError, InputError
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
-from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import read_plan_header
-from packer_cli.sizes import counted
-from packer_cli.stages.output import current_manifest
-from packer_cli.stages.validation import NAME, validation_header
+from packer_cli.shards.repair import what_writes_shards, write_command
+from packer_cli.stages.output import VALIDATION, current_manifest, kind_of
+from packer_cli.stages.validation import find_fault
 from packer_cli.stages.write import run_write
-from packer_cli.verify import Report, Verifier, open_verifier, write_command
-from packer_cli.verify.report import without_remedy
+from packer_cli.verify import Report, Verifier, open_verifier
 
 
 def run_verify(folder: Path, engine: Engine, *, fast: bool, repairs: bool = False) -> Report:
@@ -51,21 +49,27 @@ def _verify(folder: Path, engine: Engine, *, fast: bool, checks_store: bool = Tr
 
 def _verify_validation(folder: Path, report: Report, engine: Engine, *, fast: bool) -> None:
     """Add what is wrong with the validation set, if there is one: `hbpack write` of the folder repairs it, too."""
-    manifest = current_manifest(folder)
-    if manifest is None or not validate(PlannedConfig, manifest.config.plan).sets_aside:
+    manifest, own = current_manifest(folder), folder / VALIDATION
+    if manifest is None:
         return
+    sets_aside = validate(PlannedConfig, manifest.config.plan).sets_aside
     try:
-        validation_header(folder, read_plan_header(folder / PLAN_NAME))
-        num_gpus = read_manifest(folder / NAME).num_gpus
-        if num_gpus != manifest.num_gpus:
-            what = f"it is for {counted(num_gpus, 'GPU')}, and training for {manifest.num_gpus:,}"
-            report.add({f"{NAME}/{MANIFEST_NAME}": what}, write_command(folder))
-        found = _verify(folder / NAME, engine, fast=fast, checks_store=False)
-    except (InputError, FormatError) as error:
-        report.add({NAME: without_remedy(error)}, "the same hbpack pack again, or hbpack plan and hbpack write")
+        fault = find_fault(folder, read_plan_header(folder / PLAN_NAME), manifest.num_gpus)
+    except (InputError, FormatError):
+        fault = None
+        if sets_aside:
+            report.not_checked.append(f"{VALIDATION}: whether it is of the same plan: {PLAN_NAME} cannot be read")
+    if fault is not None:
+        report.add({VALIDATION: fault.what}, fault.remedy)
+    if not sets_aside or kind_of(own) != "ours":
         return
+    if current_manifest(own) is None:
+        if fault is None:
+            report.add({f"{VALIDATION}/{MANIFEST_NAME}": "it is missing or damaged"}, what_writes_shards(folder))
+        return
+    found = _verify(own, engine, fast=fast, checks_store=False)
     for damage in found.damaged:
-        own, whole = write_command(folder / NAME), write_command(folder)
-        report.add({f"{NAME}/{damage.file}": damage.what}, damage.repair.replace(own, whole))
-    report.not_checked += [f"{NAME}: {text}" for text in found.not_checked]
+        repair = damage.repair.replace(write_command(own), write_command(folder))
+        report.add({f"{VALIDATION}/{damage.file}": damage.what}, repair)
+    report.not_checked += [f"{VALIDATION}: {text}" for text in found.not_checked]
     report.checked["validation_samples"] = found.checked.get("samples", 0)

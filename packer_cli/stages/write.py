@@ -13,7 +13,7 @@ from packer_cli.config import WriteConfig
 from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayTask
 from packer_cli.engine.base import Engine
 from packer_cli.engine.parts import find_listing, remove_work
-from packer_cli.engine.progress import Stopwatch, progress_bar, say, warn
+from packer_cli.engine.progress import Stopwatch, naming, progress_bar, say, warn
 from packer_cli.errors import ConfigError, FormatError, InputError
 from packer_cli.files import remove_folder
 from packer_cli.folders import TaskLock
@@ -27,8 +27,8 @@ from packer_cli.shards.repair import describe_damage, find_damaged, repair, set_
 from packer_cli.shards.stage import is_of_plan, set_fingerprint, write_set, write_share
 from packer_cli.sizes import counted, format_bytes
 from packer_cli.stages.array import array_share, complete_array, make_engine, remove_rest, say_done
-from packer_cli.stages.output import TOKENS, current_manifest, locked_output, store_of, write_rejected
-from packer_cli.stages.validation import locked_validation, validation_header
+from packer_cli.stages.output import TOKENS, VALIDATION, current_manifest, locked_output, store_of, write_rejected
+from packer_cli.stages.validation import locked_validation, removing_validation, validation_header
 from packer_cli.tokens.index import find_damaged_parts, read_index
 
 _MOST_WARNINGS = 10
@@ -57,11 +57,11 @@ def write_planned(
         is_pack: the token store was just written or checked, and options that are not given have their defaults.
     """
     refuse_remote_index(config, folder)
-    _write_validation(config, header, folder, engine, is_pack=is_pack)
+    options = chosen_options(config, header, folder, is_pack=is_pack)
+    _write_validation(options, header, folder, engine, is_pack=is_pack)
     watch = Stopwatch()
     store = store_of(folder, header)
     manifest = current_manifest(folder)
-    options = chosen_options(config, header, folder, is_pack=is_pack)
     is_same = _is_of(manifest, header, options)
 
     def check_tokens() -> None:
@@ -89,14 +89,22 @@ def write_planned(
         remove_tokens(folder, store)
 
 
-def _write_validation(config: WriteConfig, header: PlanHeader, folder: Path, engine: Engine, *, is_pack: bool) -> None:
-    """Write the validation set of a plan that sets samples aside: first, as the manifest of training comes last."""
+def _write_validation(
+    options: WriteOptions, header: PlanHeader, folder: Path, engine: Engine, *, is_pack: bool
+) -> None:
+    """Write the validation set of a plan that sets samples aside: first, as the manifest of training comes last.
+
+    One that is there beside a plan that sets nothing aside is removed.
+    """
     aside = validation_header(folder, header)
     if aside is not None:
-        with locked_validation(folder, has_plan=True) as own:
-            # It has its own tokens, which are few.
-            options = config.model_copy(update={"index_only": False, "keep_tokens": True})
-            write_planned(options, aside, own, engine, is_pack=is_pack)
+        # It has its own tokens, which are few.
+        config = WriteConfig(shard_size=options.shard_size, index_only=False, keep_tokens=True)
+        with locked_validation(folder, has_plan=True) as own, naming(VALIDATION):
+            write_planned(config, aside, own, engine, is_pack=is_pack)
+    elif not header.config.is_validation:
+        with removing_validation(folder):
+            pass
 
 
 def _is_of(manifest: Manifest | None, header: PlanHeader, options: WriteOptions) -> bool:
@@ -248,6 +256,7 @@ def run_task(config: WriteConfig, folder: Path, engine: Engine, ids: ArrayIds, t
     records, watch = ArrayRecords(folder / SHARD_MARKERS), Stopwatch()
     with array_share("write", folder, records, task, ids, partial(_hold, folder)) as share:
         header = read_plan_header(folder / PLAN_NAME)
+        validation_header(folder, header)  # Reports a set that the last task could not write.
         store, manifest = store_of(folder, header), current_manifest(folder)
         options = chosen_options(config, header, folder)
         is_complete = _is_of(manifest, header, options)
@@ -311,8 +320,7 @@ def complete_shards(folder: Path) -> bool:
         options = WriteOptions(**pin.facts["options"])
         if not (manifest and _is_of(manifest, header, options)):  # Otherwise this goes on after a run was killed.
             check_store(store, header.store_fingerprint, None)
-            given = WriteConfig(shard_size=options.shard_size)
-            _write_validation(given, header, folder, make_engine(1), is_pack=False)
+            _write_validation(options, header, folder, make_engine(1), is_pack=False)
             manifest = write_set(header, options, folder, store, make_engine(1), lambda *done: None, recorded)
         say(f"all tasks are done, and the set is complete: {describe_set(manifest)}")
         if not pin.facts["keep_tokens"]:

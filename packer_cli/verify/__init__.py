@@ -11,6 +11,6 @@ The checksums of the files are compared by `shards.repair`, which also repairs w
 """
 
 from packer_cli.verify.report import Report
-from packer_cli.verify.verifier import Verifier, open_verifier, write_command
+from packer_cli.verify.verifier import Verifier, open_verifier
 
-__all__ = ["Report", "Verifier", "open_verifier", "write_command"]
+__all__ = ["Report", "Verifier", "open_verifier"]

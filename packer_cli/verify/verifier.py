@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +17,16 @@ from packer_cli.remote.path import is_remote
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
 from packer_cli.shards.ranks import EpochColumns
-from packer_cli.shards.repair import find_damaged, generation_schedules, manifest_shards, set_files
+from packer_cli.shards.repair import (
+    PACK_AGAIN,
+    PLAN_AGAIN,
+    find_damaged,
+    generation_schedules,
+    manifest_shards,
+    set_files,
+    what_writes_shards,
+    write_command,
+)
 from packer_cli.shards.stage import is_of_plan
 from packer_cli.tokens.index import INDEX_NAME, StoreIndex, find_damaged_parts, read_index
 from packer_cli.tokens.store import TokenStore
@@ -38,8 +46,8 @@ def open_verifier(folder: Path, engine: Engine, *, fast: bool = False, checks_st
         VersionError: it has another format version.
     """
     report = Report(not_checked=[f"everything else: {MANIFEST_NAME} lists it"])
-    write = _what_writes_shards(folder)
-    if write != _PACK:
+    write = what_writes_shards(folder)
+    if write != PACK_AGAIN:
         write += " (with --shard-size or --index-only, if you gave them before)"  # Only the manifest knew.
     try:
         return Verifier(folder, read_manifest(folder), engine, fast=fast, checks_store=checks_store)
@@ -54,24 +62,6 @@ def open_verifier(folder: Path, engine: Engine, *, fast: bool = False, checks_st
     return report
 
 
-_PACK = "the same hbpack pack again"
-_PLAN = f"{_PACK}, or hbpack plan and hbpack write"
-
-
-def _what_writes_shards(folder: Path) -> str:
-    """The command that makes damaged shards again; `hbpack write` needs the plan and the token store."""
-    try:
-        store = path_from(folder, read_plan_header(folder / PLAN_NAME).store)
-    except (InputError, FormatError):
-        return _PACK
-    return write_command(folder) if (store / INDEX_NAME).exists() else _PACK
-
-
-def write_command(folder: Path) -> str:
-    """The command that rewrites damaged files."""
-    return f"hbpack write {shlex.quote(str(folder))}"
-
-
 class Verifier:
     """Verifies one set: first its files, then what they hold."""
 
@@ -82,7 +72,7 @@ class Verifier:
         self._engine = engine
         self._fast = fast
         self._checks_store = checks_store
-        self._write = _what_writes_shards(folder)
+        self._write = what_writes_shards(folder)
 
     @property
     def _write_all(self) -> str:
@@ -96,11 +86,11 @@ class Verifier:
         kinds = {file.path: file.kind for file in files}
         has_plan = self._manifest.plan.path not in found
         if not has_plan:
-            self._write = _PACK
+            self._write = PACK_AGAIN
         repairs = {
-            "plan": _PLAN,
-            "iterations": write_command(self._folder) if has_plan else _PACK,
-            "rank": write_command(self._folder) if has_plan else _PACK,
+            "plan": PLAN_AGAIN,
+            "iterations": write_command(self._folder) if has_plan else PACK_AGAIN,
+            "rank": write_command(self._folder) if has_plan else PACK_AGAIN,
             "schedules": f"{self._write}, and then hbpack rebalance again",
         }
         for path, what in found.items():
@@ -128,7 +118,7 @@ class Verifier:
         try:
             prove_pieces(plan.pieces, header.config, store)
         except (PlanError, IndexError) as error:
-            self.report.add({PLAN_NAME: str(error)}, _PLAN)
+            self.report.add({PLAN_NAME: str(error)}, PLAN_AGAIN)
             return
         self._check_ranks((plan, piece_loss))
         self._check_packs(expected, progress)
@@ -142,7 +132,7 @@ class Verifier:
             if not is_of_plan(self._manifest, header.fingerprint):
                 raise FormatError("it is not the plan of the shards beside it")
         except (InputError, FormatError) as error:
-            self.report.add({PLAN_NAME: without_remedy(error)}, _PLAN)
+            self.report.add({PLAN_NAME: without_remedy(error)}, PLAN_AGAIN)
             return None
         return plan, piece_loss, header
 
@@ -162,15 +152,15 @@ class Verifier:
                 return opened
             for name, what in found.items():
                 # A run reads no remote file that the index lists with its size.
-                repair = f"rm {store / name}, then {_PACK}" if is_remote(store) else _PACK
+                repair = f"rm {store / name}, then {PACK_AGAIN}" if is_remote(store) else PACK_AGAIN
                 self.report.add({f"{header.store}/{name}": what}, repair)
             self._leave_out_tokens("the token store is damaged")
         except InputError as error:
             if self._manifest.tokens:
-                self.report.add({f"{header.store}/{INDEX_NAME}": without_remedy(error)}, _PACK)
+                self.report.add({f"{header.store}/{INDEX_NAME}": without_remedy(error)}, PACK_AGAIN)
             self._leave_out_tokens(f"there is no token store {str(store)!r}")
         except FormatError as error:
-            self.report.add({f"{header.store}/{INDEX_NAME}": without_remedy(error)}, _PACK)
+            self.report.add({f"{header.store}/{INDEX_NAME}": without_remedy(error)}, PACK_AGAIN)
             self._leave_out_tokens("the token store is damaged")
         return None
 

@@ -19,48 +19,7 @@ from packer_cli.stages import plan, write
 from tests.cli_runner import run
 from tests.naive.content_hash import content_hash
 from tests.reference import read_packs, tree
-
-GROUPS = ("--groups", "256:1,1k:4", "--gpus", 8)
-NUM_CHATS = 300
-
-
-@pytest.fixture(scope="module")
-def sample(repo) -> Path:
-    return repo / "examples" / "sample"
-
-
-@pytest.fixture(scope="module")
-def chats(sample, tmp_path_factory) -> Path:
-    """Chats, of which a line is broken and the first ten are there twice."""
-    with (sample / "chats.jsonl").open(encoding="utf-8") as file:
-        lines = [next(file) for _ in range(NUM_CHATS)]
-    path = tmp_path_factory.mktemp("validation") / "chats.jsonl"
-    path.write_text("".join([*lines[:50], "broken\n", *lines[50:], *lines[:10]]), encoding="utf-8")
-    return path
-
-
-@pytest.fixture(scope="module")
-def pack(sample):
-    def call(output: Path, *arguments: object, code: int = 0):
-        done = run(
-            main, "pack", "--tokenizer", sample / "tokenizer", *GROUPS, "--workers", 1, "--output", output, *arguments
-        )  # fmt: skip
-        assert done.code == code, done.stderr
-        return done
-
-    return call
-
-
-@pytest.fixture(scope="module")
-def packed(chats, pack, tmp_path_factory) -> Path:
-    out = tmp_path_factory.mktemp("packed") / "out"
-    pack(out, chats, "--validation", "10%")
-    return out
-
-
-@pytest.fixture
-def out(packed, tmp_path) -> Path:
-    return Path(shutil.copytree(packed, tmp_path / "out"))
+from tests.stages.conftest import GROUPS, NUM_CHATS
 
 
 def texts(folder: Path) -> Counter[tuple[int, ...]]:
@@ -188,7 +147,7 @@ def test_a_killed_run_goes_on(packed, chats, pack, tmp_path, monkeypatch, call):
         return wrapped
 
     with monkeypatch.context() as patch:
-        patch.setattr(plan, "_plan_samples", killing(plan._plan_samples))
+        patch.setattr(plan, "_write_draft", killing(plan._write_draft))
         patch.setattr(write, "write_set", killing(write.write_set))
         pack(tmp_path / "out", chats, "--validation", "10%", code=130)
     assert not (tmp_path / "out/hbpack.json").exists()
@@ -205,7 +164,7 @@ def test_it_follows_to_another_number_of_gpus(out):
     # As if the run had been killed between the two.
     assert run(main, "rebalance", out / "validation", "--gpus", 8).code == 0
     done = run(main, "verify", out)
-    assert "validation/hbpack.json: it is for 8 GPUs, and training for 4; run hbpack write" in done.stdout
+    assert "validation: it is for 8 GPUs, and training for 4; run hbpack write" in done.stdout
     assert run(main, "write", out).code == 0
     assert run(main, "verify", out).code == 0
 
@@ -223,13 +182,15 @@ def test_damage_is_found_and_repaired(out):
 
 def test_a_set_that_is_gone_is_missed(out, packed, chats, pack):
     shutil.rmtree(out / "validation")
-    gone = f"{str(out / 'validation')!r}, in which samples were set aside, holds no plan"
+    gone = "it holds no plan.arrow, and samples were set aside in it"
     again = "the same hbpack pack again, or hbpack plan and hbpack write"
-    assert f"validation: {gone}; run {again}\n" in run(main, "verify", out).stdout
+    for words in (("verify", out), ("verify", out, "--repair")):
+        assert f"validation: {gone}; run {again}\n" in run(main, *words).stdout
+    assert f"Next: {again}" in run(main, "status", out).stdout
     done = run(main, "status", out, "--stage", "validation", "--json")
     assert (done.code, json.loads(done.stdout)["stages"][0]["state"]) == (1, "missing")
     done = run(main, "write", out)
-    assert (done.code, done.stderr) == (1, f"error: {gone}; run the same hbpack pack or hbpack plan again\n")
+    assert (done.code, done.stderr) == (1, f"error: {str(out / 'validation')!r}: {gone}; run {again}\n")
     pack(out, chats, "--validation", "10%")
     assert tree(out) == tree(packed)
 
@@ -311,7 +272,7 @@ def test_a_set_of_the_user_is_kept(chats, pack, tmp_path):
     pack(tmp_path / "out/validation", chats, "--groups", "1k")
     before = tree(tmp_path / "out")
     done = pack(tmp_path / "out", chats, "--validation", "10%", code=2)
-    assert "holds a set that was packed on its own, and --validation would replace it; move it" in done.stderr
+    assert "holds a set that was packed on its own, and --validation would replace it; move that folder" in done.stderr
     pack(tmp_path / "out", chats)
     assert tree(tmp_path / "out") == before
 

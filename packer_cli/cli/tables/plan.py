@@ -18,8 +18,8 @@ from packer_cli.plan.figures import LengthStats
 from packer_cli.plan.strategies.registry import STRATEGIES
 from packer_cli.remote.names import as_path
 from packer_cli.sizes import counted, ratio
+from packer_cli.stages.output import VALIDATION
 from packer_cli.stages.planned import Planned, read_planned
-from packer_cli.stages.validation import NAME as VALIDATION
 
 if TYPE_CHECKING:
     from packer_cli.compare.savings import PlanSimulation
@@ -50,8 +50,14 @@ def print_set(output: str, config: GpuConfig, *, as_json: bool) -> None:
             f"{folder / VALIDATION}"
         )
     print_stats(planned.metrics)
-    if counts.dropped or counts.truncated or (isinstance(counts, Counts) and counts.rejected):
-        click.echo(f"  records left out or cut, with reasons: {folder / REJECTED_NAME}")
+    reasons = (
+        [folder] if counts.dropped or counts.truncated or (isinstance(counts, Counts) and counts.rejected) else []
+    )
+    if isinstance(counts, Counts) and (counts.validation_dropped or counts.validation_truncated):
+        reasons.append(folder / VALIDATION)
+    if reasons:
+        names = " and ".join(str(each / REJECTED_NAME) for each in reasons)
+        click.echo(f"  records left out or cut, with reasons: {names}")
     if prediction is not None:
         from packer_cli.cli.tables.compare import print_prediction
 
@@ -244,6 +250,9 @@ _COUNTS = {
     "rejected": True,
     "records_without_loss": False,
     "validation_samples": False,
+    "validation_split": False,
+    "validation_truncated": False,
+    "validation_dropped": False,
     "validation_tokens": False,
     "samples": True,
     "left_out_by_weight": False,

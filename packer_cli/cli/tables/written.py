@@ -19,8 +19,7 @@ from packer_cli.remote.names import as_path
 from packer_cli.shards.plan_file import PlanHeader, read_plan_header
 from packer_cli.shards.stage import is_of_plan
 from packer_cli.sizes import counted, format_bytes
-from packer_cli.stages.output import TOKENS, current_manifest
-from packer_cli.stages.validation import NAME as VALIDATION
+from packer_cli.stages.output import TOKENS, VALIDATION, current_manifest
 from packer_cli.stages.write import describe_set
 from packer_cli.tokens.index import StoreIndex, read_index
 
