@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 
 LOGGER = logging.getLogger("hbpack")
 
@@ -19,28 +20,27 @@ ShowBar = Callable[[str, str], AbstractContextManager[Progress]]
 """(label, unit) -> a context manager that gives a `Progress`"""
 
 
-_subject = ""
+_subject = ContextVar("subject", default="")
 
 
 @contextmanager
 def naming(subject: str) -> Iterator[None]:
     """Begin each line of the block with what it is about."""
-    global _subject
-    before, _subject = _subject, f"{subject}: "
+    before = _subject.set(f"{subject}: ")
     try:
         yield
     finally:
-        _subject = before
+        _subject.reset(before)
 
 
 def say(text: str) -> None:
     """Log a line about what was done."""
-    LOGGER.info("%s%s", _subject, text)
+    LOGGER.info("%s%s", _subject.get(), text)
 
 
 def warn(text: str) -> None:
     """Log a warning."""
-    LOGGER.warning("%s%s", _subject, text)
+    LOGGER.warning("%s%s", _subject.get(), text)
 
 
 @contextmanager
