@@ -81,7 +81,8 @@ class Comparison:
         """JSON values."""
         return {
             **({} if self.predicted_with is None else {"predicted_with": dict(self.predicted_with)}),
-            "config": self.config.model_dump(mode="json"),
+            # Its samples are all that there are to plan.
+            "config": self.config.model_dump(mode="json", exclude={"validation", "is_validation"}),
             "lengths": self.lengths.values(),
             "counts": asdict(self.counts),
             **({} if self.attention is None else {"attention_share": round(self.attention, 6)}),

@@ -10,7 +10,11 @@ from typing import Any
 NUM_HASHES = 2**64
 """A hash is a number below this."""
 
-_RULE = "write a share of the samples, such as 1%, or a number of samples, such as 2000"
+_RULE = (
+    "write a share of the samples, such as 1%, a number of samples, such as 2000 or 2k, or the bound that hbpack.json "
+    "notes, such as 0x028f5c28f5c28f5c"
+)
+_THOUSANDS = {"": 1, "k": 10**3, "m": 10**6}
 
 
 def read_validation(value: Any) -> str | None:
@@ -19,7 +23,7 @@ def read_validation(value: Any) -> str | None:
     Raises:
         ValueError: it is neither a share, nor a number, nor a bound as `format_bound` writes it.
 
-    >>> read_validation("0.50%"), read_validation(2000), read_validation("0x028F5C28F5C28F5C")
+    >>> read_validation("0.50%"), read_validation("2k"), read_validation("0x028F5C28F5C28F5C")
     ('0.5%', '2000', '0x028f5c28f5c28f5c')
     """
     if value is None:
@@ -32,9 +36,10 @@ def read_validation(value: Any) -> str | None:
         if not 0 < Decimal(share[1]) < 100:
             raise ValueError(f"{text} is not between 0% and 100%; {_RULE}")
         return f"{Decimal(share[1]).normalize():f}%"
-    if isinstance(value, bool) or not re.fullmatch("[0-9]{1,15}", text) or not int(text):
+    number = re.fullmatch("([0-9]{1,15})([kKmM]?)", text)
+    if isinstance(value, bool) or number is None or not int(number[1]):
         raise ValueError(f"{text!r} is neither a share nor a number of samples; {_RULE}")
-    return str(int(text))
+    return str(int(number[1]) * _THOUSANDS[number[2].lower()])
 
 
 def bound_of(text: str) -> int | None:

@@ -231,7 +231,9 @@ def test_figures_are_of_the_samples_that_train(chats, pack, sample, tmp_path):
     assert found["stats"]["counts"] == {**found["stats"]["counts"], **counts(out)}
     assert found["comparison"]["counts"]["samples"] == counts(out)["samples"]
     done = run(main, "compare", out, *GROUPS, "--overflow", "drop", "--algorithms", "bfs", "--workers", 1, "--json")
-    assert json.loads(done.stdout)["counts"]["samples"] == counts(out)["samples"]
+    compared = json.loads(done.stdout)
+    assert compared["counts"]["samples"] == counts(out)["samples"]
+    assert not compared["config"].keys() & {"validation", "is_validation"}
     assert run(main, "report", out / "validation", *words).code == 0
 
 
@@ -255,7 +257,8 @@ def test_long_samples_follow_overflow_on_their_side(chats, pack, tmp_path):
 @pytest.mark.parametrize(
     ("value", "code", "message"),
     [
-        ("0", 2, "'0' is neither a share nor a number of samples; write a share of the samples, such as 1%"),
+        ("0", 2, "'0' is neither a share nor a number of samples; write a share of the samples, such as 1%, a number"),
+        ("0x1", 2, "or the bound that hbpack.json notes, such as 0x028f5c28f5c28f5c"),
         ("100%", 2, "100% is not between 0% and 100%"),
         ("0.01", 2, "'0.01' is neither a share nor a number"),
         ("0.0001%", 1, "--validation 0.0001% sets aside none of 310 samples; give a larger share, or a number"),
@@ -285,3 +288,4 @@ def test_lengths_have_no_validation():
 def test_equal_choices_are_equal_text():
     assert read_validation(" 1.50 % ") == "1.5%"
     assert read_validation(7) == read_validation("007") == "7"
+    assert read_validation("2k") == read_validation("2K") == read_validation(2000) == "2000"
