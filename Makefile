@@ -8,7 +8,7 @@ SAMPLE := examples/sample
 SOURCES := packer_cli tests scripts examples
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-lowest test-newest soak dist check check-docs format docs site bench bench-gpu bench-train sample clean
+.PHONY: help demo test test-slow test-trainers test-lowest test-newest soak dist check check-docs format docs site bench bench-gpu bench-train sample clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -51,6 +51,9 @@ test: $(VENV)/.dev  ## Run the tests
 
 test-slow: $(VENV)/.dev  ## Run the tests that take long or need much memory
 	$(BIN)/python -m pytest -m slow
+
+test-trainers: $(VENV)/.dev  ## Run every trainer on 2, 4 and 6 processes, and compare with one process
+	$(BIN)/python -m pytest -m trainers tests/examples
 
 soak: $(VENV)/.dev  ## Run the tests of thousands of random cases
 	$(BIN)/python -m pytest -m soak -n auto

@@ -108,6 +108,7 @@ def become(job: dict[str, Any], rank: int, port: int) -> NoReturn:
         os.dup2(log, 2)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         if job["num_ranks"] > 1:
+            importlib.import_module("torch").set_num_threads(1)  # As torchrun does.
             num_ranks = str(job["num_ranks"])
             os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "GROUP_RANK": "0", "WORLD_SIZE": num_ranks}
             os.environ |= {"LOCAL_WORLD_SIZE": num_ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}

@@ -60,10 +60,20 @@ def merge(samples: list[Sample]) -> list[Sample]:
     return [(torch.cat([ids for ids, _ in samples]), torch.cat([labels for _, labels in samples]))] if samples else []
 
 
-def train(packed: Path, model_folder: Path, num_steps: int, *, is_merged: bool = False) -> Trajectory:
-    """AdamW, gradients clipped at 1, the mean over all loss tokens of the step."""
-    model = AutoModelForCausalLM.from_pretrained(model_folder, attn_implementation="eager").train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
+def train(
+    packed: Path,
+    model: Any,
+    num_steps: int,
+    *,
+    is_merged: bool = False,
+    optimizer: torch.optim.Optimizer | None = None,
+    most_norm: float = 1.0,
+) -> Trajectory:
+    """Gradients clipped, the mean over all loss tokens of the step; the model, or its folder for AdamW."""
+    if isinstance(model, Path):
+        model = AutoModelForCausalLM.from_pretrained(model, attn_implementation="eager").train()
+    if optimizer is None:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
     found = Trajectory([], [], [weights_of(model)])
     for iterations in steps_of(packed)[:num_steps]:
         rows = [samples_of(pack) for packs in iterations for pack in packs]
@@ -76,7 +86,7 @@ def train(packed: Path, model_folder: Path, num_steps: int, *, is_merged: bool =
             loss.backward()
             total += loss.item()
         found.losses.append(total)
-        found.norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).item())
+        found.norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), most_norm).item())
         optimizer.step()
         optimizer.zero_grad()
         found.weights.append(weights_of(model))
@@ -84,7 +94,7 @@ def train(packed: Path, model_folder: Path, num_steps: int, *, is_merged: bool =
 
 
 def weights_of(model: Any) -> dict[str, torch.Tensor]:
-    return {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    return {name: weight.detach().clone() for name, weight in model.named_parameters() if weight.requires_grad}
 
 
 def distance(folder: Path, wanted: Trajectory, num_steps: int) -> float:
