@@ -303,7 +303,7 @@ def _require_called(trainer_class: type) -> None:
     """Raise ConfigError for a user's methods that stand behind those of packed rows, or that nothing calls."""
     ours = trainer_class.__mro__.index(_PackedTrainer)
     for place, each in enumerate(trainer_class.__mro__):
-        if each.__module__.partition(".")[0] in ("transformers", "trl", "packer_cli", "builtins"):
+        if each is _PackedTrainer or each.__module__.partition(".")[0] in ("transformers", "trl", "builtins"):
             continue
         hidden = vars(_PackedTrainer).keys() - {"__init__"} if place > ours else set()
         ignored = sorted(
