@@ -65,14 +65,25 @@ SMALLER = {
     r"\b(16k|8k):1\b": "1k:1",
     r"--global-tokens 512k\b": "--global-tokens 8k",
     r"--max-steps 1000\b": "--max-steps 2",
+    r"max_steps=1000\b": "max_steps=2",
+    r"\bdevices=8\b": "devices=2",
 }
 """What is smaller in the commands of a page that trains, for two cores without a GPU."""
 
 BLOCKS = {page: read_blocks(page) for page in pages()}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("page", sorted(BLOCKS.keys() - WITHOUT_COMMANDS - {TUTORIAL}))
+TRAIN = "docs/train.md"
+"""Each trainer at its shortest, which every run of the tests tries."""
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        page if page == TRAIN else pytest.param(page, marks=pytest.mark.slow)
+        for page in sorted(BLOCKS.keys() - WITHOUT_COMMANDS - {TUTORIAL})
+    ],
+)
 def test_the_blocks_of_a_page_run(page, scratch, programs, request):
     blocks = [block for block in BLOCKS[page] if not block.reason]
     if any("s3://" in block.source for block in blocks):
@@ -122,6 +133,15 @@ def test_every_page_runs_or_says_why_not():
     """Of a page without a block that is run, each block has a reason."""
     without = {page for page, blocks in BLOCKS.items() if not {block.language for block in blocks} - {"text"}}
     assert without == set(WITHOUT_COMMANDS)
+
+
+def test_a_trainer_takes_a_packed_set_in_at_most_twelve_lines():
+    """Besides imports, and what any loop of PyTorch begins and ends with."""
+    usual = re.compile(r"(from|import|dist\.|optimizer = |for part in|    fully_shard)\b|$", re.MULTILINE)
+    scripts = [block for block in BLOCKS[TRAIN] if block.file]
+    assert len(scripts) == 5
+    for block in scripts:
+        assert sum(not usual.match(line) for line in block.source.splitlines()) <= 12, block
 
 
 def test_blocks_that_are_not_run_are_these():

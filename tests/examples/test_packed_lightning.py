@@ -208,10 +208,20 @@ def test_weights_of_losses_count(repo: Path, tmp_path: Path) -> None:
     assert found["val_loss"] != pytest.approx(mean_loss(packed, module.model, 10**6), rel=1e-5)
 
 
+USUAL = {
+    "accumulate_grad_batches": 1, "limit_train_batches": 1.0, "fast_dev_run": False, "global_rank": 0, "world_size": 2,
+}  # fmt: skip
+"""Of a trainer."""
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"accumulate_grad_batches": 4}, "accumulate_grad_batches is 4, and the plan says how many micro-batches "),
+        (
+            {"limit_train_batches": 5},
+            "limit_train_batches is 5, and an epoch of a plan is whole; set max_steps instead",
+        ),
         ({"strategy": FSDPStrategy()}, "do not train with FSDPStrategy, which cannot run several micro-batches in a"),
         ({"strategy": DeepSpeedStrategy.__new__(DeepSpeedStrategy)}, "do not train with DeepSpeedStrategy"),
         ({"strategy": tensor_parallel()}, "give data_parallel_size=2 and tensor_parallel_size=1"),
@@ -219,9 +229,8 @@ def test_weights_of_losses_count(repo: Path, tmp_path: Path) -> None:
     ],
 )
 def test_trainers_that_do_not_fit_are_refused(pack: Callable[..., Path], settings: Any, message: str) -> None:
-    usual = {"accumulate_grad_batches": 1, "strategy": DDPStrategy(), "global_rank": 0, "world_size": 2}
     data = PackedDataModule(pack(OWN_GPU, 1))
-    data.trainer = SimpleNamespace(**{**usual, **settings})
+    data.trainer = SimpleNamespace(**{**USUAL, "strategy": DDPStrategy(), **settings})
     with pytest.raises(ConfigError, match=re.escape(message)):
         data.setup("fit")
 
@@ -229,7 +238,7 @@ def test_trainers_that_do_not_fit_are_refused(pack: Callable[..., Path], setting
 def test_fsdp_refuses_ranks_that_do_not_meet(pack: Callable[..., Path]) -> None:
     data = PackedDataModule(pack(FREE, 2, *WITHOUT_LOCKSTEP))
     strategy = tensor_parallel(size=1)
-    data.trainer = SimpleNamespace(accumulate_grad_batches=1, strategy=strategy, global_rank=0, world_size=2)
+    data.trainer = SimpleNamespace(**USUAL, strategy=strategy)
     with pytest.raises(ConfigError, match="was planned with --lockstep 1: its ranks run"):
         data.setup("fit")
 
