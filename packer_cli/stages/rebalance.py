@@ -123,7 +123,7 @@ def rebalance_validation(folder: Path, num_gpus: int) -> None:
 
 @contextmanager
 def _dealing_validation(folder: Path, num_gpus: int) -> Iterator[Path | None]:
-    """Lock the validation set of a packed set, if it has one and that is for another number of GPUs.
+    """Lock the validation set of a packed set, if it has one; None if that is for this number of GPUs already.
 
     Raises:
         OutputError: it cannot be written to.
@@ -133,11 +133,9 @@ def _dealing_validation(folder: Path, num_gpus: int) -> Iterator[Path | None]:
         yield None
         return
     require_sound(folder, find_fault(folder, read_plan_header(folder / PLAN_NAME)))
-    if read_manifest(folder / VALIDATION).num_gpus == num_gpus:
-        yield None
-        return
-    with locked_validation(folder) as own:
-        yield own
+    is_dealt = read_manifest(folder / VALIDATION).num_gpus == num_gpus
+    with locked_validation(folder, has_plan=is_dealt) as own:  # One that is dealt may be read-only.
+        yield None if is_dealt else own
 
 
 def _deal(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None = None) -> tuple[Manifest, bool]:

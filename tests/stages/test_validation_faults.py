@@ -232,6 +232,12 @@ class TestOtherGpus:
         assert run(main, "rebalance", out, "--gpus", 4).code == 0
         assert run(main, "verify", out).code == 0
 
+    def test_leave_no_lock_of_a_killed_run(self, out):
+        assert run(main, "rebalance", out, "--gpus", 4).code == 0
+        (out / "validation/.hbpack.lock").touch()
+        assert run(main, "rebalance", out, "--gpus", 4).code == 0
+        assert not (out / "validation/.hbpack.lock").exists()
+
 
 def test_a_task_of_an_array_reports_a_set_that_is_gone(out):
     remove_folder(out / "validation")
