@@ -3,109 +3,28 @@
 from __future__ import annotations
 
 import copy
-import os
 from functools import partial
-from importlib.util import find_spec
-from itertools import pairwise
 from types import MethodType
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch._dynamo.testing import CompileCounter  # noqa: E402
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from transformers import (  # noqa: E402
     AutoModelForCausalLM,
-    Cohere2Config,
-    CohereConfig,
-    Gemma2Config,
     GPT2Config,
     GPTJConfig,
     GPTNeoConfig,
-    GraniteConfig,
     Lfm2Config,
     LlamaConfig,
-    MistralConfig,
     MixtralConfig,
-    Qwen3Config,
 )
-from transformers.integrations import flex_attention  # noqa: E402
 
 from packer_cli.errors import ConfigError  # noqa: E402
-from packer_cli.loader.adapters import row_attention, row_loss  # noqa: E402
 from packer_cli.loader.adapters.causal_lm import check_packed_rows, run_packed_rows  # noqa: E402
 from packer_cli.loader.adapters.packed_row import PackedRow  # noqa: E402
-from packer_cli.loader.adapters.row_attention import block_mask  # noqa: E402
-from packer_cli.loader.adapters.row_loss import finished_logits  # noqa: E402
 from packer_cli.loader.checkpointing import LayerCheckpointing  # noqa: E402
-from packer_cli.loader.losses import token_losses  # noqa: E402
-from packer_cli.loader.parallel.attention import ulysses_attention  # noqa: E402
-
-CPU = torch.device("cpu")
-VOCABULARY = 97
-SIZES = (5, 12, 7)
-
-
-def make(config_class, attention="sdpa", **options):
-    torch.manual_seed(0)
-    config = config_class(
-        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=8, pad_token_id=0, bos_token_id=1, eos_token_id=2, initializer_range=0.3,
-        **options,
-    )  # fmt: skip
-    return AutoModelForCausalLM.from_config(config, attn_implementation=attention).double().train()
-
-
-def make_batch(sizes=SIZES, *, weighted=False):
-    """A row of samples without a loss on every third token."""
-    total = sum(sizes)
-    ids = torch.arange(total) * 7919 % (VOCABULARY - 3) + 3
-    positions = torch.cat([torch.arange(size) for size in sizes])
-    labels = torch.where((positions > 0) & (positions % 3 > 0), ids, -100)
-    borders = torch.tensor([0, *torch.tensor(sizes).cumsum(0).tolist()], dtype=torch.int32)
-    batch = {
-        "input_ids": ids[None], "position_ids": positions[None], "labels": labels[None], "cu_seq_lens_q": borders,
-        "max_length_q": max(sizes),
-    }  # fmt: skip
-    if weighted:
-        batch["loss_weights"] = (torch.arange(total) % 5)[None].float()
-    return batch
-
-
-def run(model, batch, factor=0.25):
-    row = PackedRow(batch, None, factor=factor, device=CPU)
-    loss = row.run(model)
-    assert torch.equal(loss.detach(), row.loss)
-    return loss
-
-
-def one_by_one(model, batch, factor=0.25):
-    """Its own logits, without a row."""
-    total = torch.zeros((), dtype=torch.float64)
-    for begin, end in pairwise(batch["cu_seq_lens_q"].tolist()):
-        logits = model(input_ids=batch["input_ids"][:, begin:end], use_cache=False).logits
-        weights = batch.get("loss_weights")
-        shifted = None if weights is None else weights[:, begin + 1 : end]
-        total = total + token_losses(logits[:, :-1], batch["labels"][:, begin + 1 : end], shifted).sum()
-    return total * factor
-
-
-def gradients(model, loss):
-    loss.backward()
-    found = {name: p.grad.clone() for name, p in model.named_parameters()}
-    model.zero_grad()
-    return found
-
-
-FAMILIES = {
-    "llama": (LlamaConfig, {}),
-    "qwen3": (Qwen3Config, {}),
-    "mistral": (MistralConfig, {"sliding_window": 12}),
-    "scaled": (CohereConfig, {"logit_scale": 0.2}),
-    "divided": (GraniteConfig, {"logits_scaling": 8.0}),
-    "tied": (LlamaConfig, {"tie_word_embeddings": True}),
-}
+from tests.loader.small_rows import CPU, FAMILIES, SIZES, VOCABULARY, gradients, make, make_batch, one_by_one, run  # noqa: E402
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -149,75 +68,6 @@ def test_all_else_runs_as_before(attention, tmp_path):
     assert torch.equal(model(**padded).logits, before[0])
 
 
-def test_a_row_without_a_loss_keeps_the_graph():
-    """Each rank runs the output layer, or FSDP would wait for its gradient."""
-    model = make(LlamaConfig)
-    run_packed_rows(model)
-    batch = make_batch()
-    batch["labels"][:] = -100
-    found = gradients(model, run(model, batch))
-    assert all(float(gradient.abs().max()) == 0 for gradient in found.values())
-
-
-class Largest(TorchDispatchMode):
-    """Elements of the largest tensor that any operation makes."""
-
-    def __init__(self):
-        super().__init__()
-        self.elements = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        made = function(*args, **(kwargs or {}))
-        for tensor in made if isinstance(made, (tuple, list)) else [made]:
-            if isinstance(tensor, torch.Tensor):
-                self.elements = max(self.elements, tensor.numel())
-        return made
-
-
-def test_neither_the_logits_of_a_row_nor_its_scores_are_ever_whole():
-    length, vocabulary = 16_384, 32_000
-    config = LlamaConfig(
-        vocab_size=vocabulary, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
-    )
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
-    run_packed_rows(model)
-    ids = torch.arange(length)[None] % vocabulary
-    borders = torch.arange(0, length + 1, length // 2, dtype=torch.int32)
-    batch = {"input_ids": ids, "position_ids": torch.arange(length)[None] % (length // 2), "cu_seq_lens_q": borders}
-    batch |= {"labels": torch.where(batch["position_ids"] > 0, ids, -100), "max_length_q": length // 2}
-    with Largest() as largest:
-        run(model, batch).backward()
-    assert largest.elements < length * vocabulary / 8
-
-
-def test_capped_logits_are_those_of_the_model():
-    """Gemma 2, whose attention has soft caps, so that its rows need flash attention."""
-    model = make(Gemma2Config, "eager", final_logit_softcapping=3.0)
-    hidden = model.model(make_batch()["input_ids"]).last_hidden_state
-    own = model(make_batch()["input_ids"]).logits
-    torch.testing.assert_close(finished_logits(model.lm_head(hidden), model.config), own)
-    run_packed_rows(model)
-    with pytest.raises(ConfigError) as error:
-        run(model, make_batch())
-    assert (
-        str(error.value)
-        == 'the model has a soft cap; load it with attn_implementation="flash_attention_2", or "flex_attention"'
-    )
-
-
-@pytest.mark.parametrize(
-    ("config", "options", "message"),
-    [
-        (LlamaConfig, {"attention_dropout": 0.1}, "LlamaAttention has dropout of attention, which packed rows"),
-        (Cohere2Config, {"sliding_window": 6}, "the model has a sliding window of 6 tokens, and a sample has 12"),
-    ],
-)
-def test_what_would_train_otherwise_is_refused(config, options, message):
-    model = make(config, **options)
-    with pytest.raises(ConfigError, match=message):
-        run(run_packed_rows(model), make_batch())
-
-
 @pytest.mark.parametrize(
     ("config", "options", "message"),
     [
@@ -250,54 +100,6 @@ def test_what_a_row_would_leave_out_is_refused_in_training():
     model.config.router_aux_loss_coef = 0.0
     check_packed_rows(model, CPU)
     run(model, make_batch())
-
-
-@pytest.mark.skipif(
-    find_spec("liger_kernel") is None or not (torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET")),
-    reason="needs liger-kernel, and a GPU or TRITON_INTERPRET=1",
-)
-@pytest.mark.parametrize("family", FAMILIES)
-def test_ligers_kernel_trains_as_samples_one_by_one(monkeypatch, family):
-    config, options = FAMILIES[family]
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = make(config, **options).float().to(device)
-    batch = {name: value.to(device) if torch.is_tensor(value) else value for name, value in make_batch().items()}
-    wanted = gradients(model, one_by_one(model, batch))
-    run_packed_rows(model)
-    monkeypatch.delattr(row_loss, "_in_chunks")
-    row = PackedRow(batch, None, factor=0.25, device=device)
-    loss = row.run(model)
-    assert loss.item() == pytest.approx(one_by_one(model, batch).item(), rel=1e-5)
-    for name, gradient in gradients(model, loss).items():
-        torch.testing.assert_close(gradient, wanted[name], rtol=1e-4, atol=1e-5)
-
-
-def test_a_compiled_model_is_compiled_twice_for_all_rows_and_degrees(monkeypatch):
-    """Once for the first length, once for all others; the exchange between ranks stays outside."""
-    exchanged = []
-
-    def alone(query, key, value, borders, group, attend):
-        assert not torch.compiler.is_compiling()
-        exchanged.append(group)
-        return ulysses_attention(query, key, value, borders, None, attend)
-
-    monkeypatch.setattr(row_attention, "ulysses_attention", alone)
-    model = run_packed_rows(make(LlamaConfig))
-    counter = CompileCounter()
-    torch.compiler.reset()
-    compiled = torch.compile(model, backend=counter)
-    groups = None, object(), object()  # Three degrees.
-    frames = []
-    for sizes in (SIZES, (8, 3), (20,), (5, 5, 5, 5), (9, 30), (2, 3, 4, 5, 6, 7)):
-        for group in groups:
-            row = PackedRow(make_batch(sizes), group, factor=1.0, device=CPU)
-            row.run(compiled).backward()
-            assert row.loss.item() == pytest.approx(run(model, make_batch(sizes), 1.0).item(), rel=1e-9)
-        frames.append(counter.frame_count)
-    assert {*exchanged} == {*groups}
-    assert frames[0] > 0
-    assert set(frames[1:]) == {frames[1]}, frames
-    assert frames[1] <= 2 * frames[0]
 
 
 def test_a_copy_of_a_model_trains_itself():
@@ -368,49 +170,11 @@ def test_lora_trains_as_sample_by_sample(targets, is_patched_first):
             torch.testing.assert_close(parameter.grad, wanted[name], rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("window", [None, 1, 100, 300])
-@pytest.mark.parametrize("sizes", [(5,), (128, 128), (300, 1, 127, 40, 400), (1000,)])
-def test_the_mask_of_flex_attention_is_that_of_every_pair(sizes, window):
-    from torch.nn.attention.flex_attention import create_block_mask
-
-    borders = [0, *torch.tensor(sizes).cumsum(0).tolist()]
-    segment = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
-
-    def sees(batch, head, query, key):
-        is_near = query - key < (window or 10_000)
-        return (key <= query) & (segment[query] == segment[key]) & is_near
-
-    found = block_mask(borders, window, CPU)
-    wanted = create_block_mask(sees, None, None, borders[-1], borders[-1], device="cpu")
-    assert torch.equal(found.to_dense(), wanted.to_dense())
-    for name in ("kv_num_blocks", "full_kv_num_blocks", "q_num_blocks", "full_q_num_blocks"):
-        assert torch.equal(getattr(found, name), getattr(wanted, name)), name
-    place = torch.arange(borders[-1])
-    assert torch.equal(found.mask_mod(0, 0, place[:, None], place[None]), sees(0, 0, place[:, None], place[None]))
-
-
-@pytest.mark.parametrize(
-    ("config", "options"),
-    [
-        (LlamaConfig, {}),
-        (MistralConfig, {"sliding_window": 6}),
-        (Gemma2Config, {"attn_logit_softcapping": 5.0, "sliding_window": 6, "final_logit_softcapping": 3.0}),
-    ],
-)
-def test_flex_attention_has_the_loss_of_samples_one_by_one(monkeypatch, config, options):
-    """Forward and not compiled, which is all of it that torch has on CPUs."""
-    plain = lambda q, k, v, training=False, **others: flex_attention.flex_attention(q, k, v, **others)  # noqa: E731
-    monkeypatch.setattr(flex_attention, "compile_friendly_flex_attention", plain)
-    model, batch = make(config, "flex_attention", **options).float(), make_batch()
-    with torch.no_grad():
-        wanted = one_by_one(model, batch)
-        run_packed_rows(model)
-        assert run(model, batch).item() == pytest.approx(wanted.item(), rel=1e-5)
-
-
-def test_a_model_that_mixes_samples_is_found_out():
-    model = make(LlamaConfig)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_model_that_mixes_samples_is_found_out(dtype):
+    model = make(LlamaConfig).to(dtype)
     run_packed_rows(model)
+    check_packed_rows(model, CPU)
     decoder = model.get_decoder()
     mixing = decoder.forward
     decoder.forward = lambda *args, **kwargs: _rolled(mixing(*args, **kwargs))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -81,22 +81,31 @@ def _attention(
         )
     if attention_mask is not None:
         raise ConfigError(f"{type(module).__name__} makes a mask of its own, and packed rows have none; do not pack")
-    row = packed_row
-    row.num_attended += 1
-    attend = partial(_KERNELS[former], before, row, options)
+    packed_row.num_attended += 1
+    attend = partial(_KERNELS[former], _Call(before, packed_row, options))
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
-    return ulysses_attention(q, k, v, row.borders, row.group, attend)[None], None
+    return ulysses_attention(q, k, v, packed_row.borders, packed_row.group, attend)[None], None
 
 
-def _sdpa(
-    before: Callable[..., Any],
-    row: PackedRow,
-    options: Mapping[str, Any],
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    _: Any,
-) -> torch.Tensor:
+class _Call(NamedTuple):
+    """What a kernel gets besides queries, keys and values."""
+
+    before: Callable[..., Any]
+    """The attention that the model had."""
+    row: PackedRow
+    options: Mapping[str, Any]
+    """Of the layer."""
+
+    def kept(self) -> dict[str, Any]:
+        """Options that a kernel with masks takes."""
+        if self.options.get("s_aux") is not None and self.row.group is not None:
+            raise ConfigError("the model has attention sinks, one a head, which shared rows would need divided")
+        names = ("scaling", "sliding_window", "softcap", "s_aux")
+        return {name: self.options[name] for name in names if name in self.options}
+
+
+def _sdpa(call: _Call, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, _: Any) -> torch.Tensor:
+    row, options = call.row, call.options
     window = options.get("sliding_window")
     unlike = "a soft cap" if options.get("softcap") else "attention sinks" if options.get("s_aux") is not None else ""
     if window is not None and window < row.longest:
@@ -108,42 +117,23 @@ def _sdpa(
     return packed_attention(query, key, value, row.borders, scale=options.get("scaling"))
 
 
-def _flash(
-    before: Callable[..., Any],
-    row: PackedRow,
-    options: Mapping[str, Any],
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    _: Any,
-) -> torch.Tensor:
+def _flash(call: _Call, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, _: Any) -> torch.Tensor:
+    row = call.row
     borders = {"cu_seq_lens_q": row.device_borders, "cu_seq_lens_k": row.device_borders}
     borders |= {"max_length_q": row.longest, "max_length_k": row.longest}
-    heads = (x.transpose(0, 1)[None] for x in (query, key, value))
-    return before(*heads, None, **_kept(row, options), **borders)[0][0]
+    return call.before(*_in_batches(query, key, value), None, **call.kept(), **borders)[0][0]
 
 
-def _flex(
-    before: Callable[..., Any],
-    row: PackedRow,
-    options: Mapping[str, Any],
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    _: Any,
-) -> torch.Tensor:
-    window = options.get("sliding_window")
-    if window not in row.masks:
-        row.masks[window] = block_mask(row.borders, window, query.device)
-    heads = (x.transpose(0, 1)[None] for x in (query, key, value))
-    return before(*heads, row.masks[window], **_kept(row, options))[0][0]
+def _flex(call: _Call, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, _: Any) -> torch.Tensor:
+    masks, window = call.row.masks, call.options.get("sliding_window")
+    if window not in masks:
+        masks[window] = block_mask(call.row.borders, window, query.device)
+    return call.before(*_in_batches(query, key, value), masks[window], **call.kept())[0][0]
 
 
-def _kept(row: PackedRow, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What a kernel needs besides the borders."""
-    if options.get("s_aux") is not None and row.group is not None:
-        raise ConfigError("the model has attention sinks, one a head, which shared rows would need divided")
-    return {name: options[name] for name in ("scaling", "sliding_window", "softcap", "s_aux") if name in options}
+def _in_batches(*tensors: torch.Tensor) -> Iterator[torch.Tensor]:
+    """[T, heads, dim] -> [1, heads, T, dim]"""
+    return (x.transpose(0, 1)[None] for x in tensors)
 
 
 _KERNELS = {
