@@ -163,7 +163,7 @@ def test_what_the_plan_decides_is_named(
     pack: Callable[..., Path], make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     make(pack(OWN_GPU, 1), per_device_train_batch_size=4, dataloader_num_workers=2)
-    assert "without effect, as the plan decides it: per_device_train_batch_size, dataloader_num_workers" in caplog.text
+    assert "no effect, as the plan decides: per_device_train_batch_size, dataloader_num_workers" in caplog.text
 
 
 def test_sets_that_were_opened_for_others_are_refused(
@@ -311,6 +311,7 @@ def test_sets_for_evaluation_have_names(pack: Callable[..., Path], make: Make, m
     metrics = trainer.evaluate()
     model = AutoModelForCausalLM.from_pretrained(model_folder, attn_implementation="eager")
     assert metrics["eval_first_loss"] == pytest.approx(mean_loss(first, model), rel=1e-5)
+    assert metrics["eval_first_samples_per_second"] > 0
     assert metrics["eval_second_loss"] == pytest.approx(mean_loss(second, model), rel=1e-5)
     assert trainer.evaluate(second, metric_key_prefix="test")["test_loss"] == metrics["eval_second_loss"]
     assert {"eval_first_loss", "eval_second_loss", "test_loss"} <= {name for logs in record.logs for name in logs}

@@ -49,6 +49,7 @@ def print_set(output: str, config: GpuConfig, *, as_json: bool) -> None:
             f"validation: {counts.validation_samples / number:.2%} of {counted(number, 'sample')}, in "
             f"{folder / VALIDATION}"
         )
+        click.echo()
     print_stats(planned.metrics)
     reasons = (
         [folder] if counts.dropped or counts.truncated or (isinstance(counts, Counts) and counts.rejected) else []

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from transformers import TrainerCallback
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import ExportableState, TrainerState
-from transformers.trainer_utils import get_last_checkpoint
+from transformers.trainer_utils import get_last_checkpoint, speed_metrics
 
 from packer_cli.errors import ConfigError
 from packer_cli.format.epochs import attributes_of_trainer
@@ -180,11 +180,11 @@ class _PackedTrainer(_AnyTrainer):
         """The Trainer's numbers, as the plan has them: epochs can have unlike numbers of steps."""
         trained, steps = self._num_trained, self._steps_left(args)
         max_steps = args.max_steps if args.max_steps > 0 else trained + sum(steps)
-        if self.place is self._start and trained:
+        if self.place is self._start and trained and args.should_log:
             _LOGGER.warning("rebalanced set: %d steps are trained, and %d are left", trained, max_steps - trained)
         # The Trainer begins with epoch trained // longest, and leaves an epoch that has no step any more.
         longest = max([1, *steps])
-        num_samples = sum(group["num_samples"] for group in self.packed_set.manifest["groups"])
+        num_samples = _num_samples(self.packed_set)
         return (
             trained // longest + len(steps),
             longest,
@@ -250,9 +250,9 @@ class _PackedTrainer(_AnyTrainer):
         metrics: dict[str, float] = {}
         for name, dataset in sets.items():
             prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
-            start = time.perf_counter()
+            start = time.time()
             metrics[f"{prefix}_loss"] = self._mean_loss(runner, dataset)
-            metrics[f"{prefix}_runtime"] = time.perf_counter() - start
+            metrics |= speed_metrics(prefix, start, num_samples=_num_samples(dataset), num_steps=dataset.num_steps)
             self._started += metrics[f"{prefix}_runtime"]  # Of training.
         self.log(metrics)
         self.control: Any = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
@@ -339,6 +339,11 @@ def _open(name: str, value: Any, args: Any) -> PackedDataset:
         )
     require_sp_alone(dataset)
     return dataset
+
+
+def _num_samples(dataset: PackedDataset) -> int:
+    """Of an epoch, pieces of cut ones apart."""
+    return sum(group["num_samples"] for group in dataset.manifest["groups"])
 
 
 def _nothing() -> Any:
