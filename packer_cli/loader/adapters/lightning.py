@@ -221,17 +221,16 @@ class PackedModule(lightning.LightningModule):
         """
         for optimizer in self.trainer.optimizers:
             optimizer.zero_grad()
-        total = torch.zeros((), dtype=torch.float32, device=self.device)
-        for number, loss in enumerate(self._losses(step), start=1):
-            total += loss.detach()
+        runner = self._runner_of_model()
+        for number, loss in enumerate(runner.losses(step), start=1):
             if number < len(step.batches):
                 self.trainer.strategy.backward(loss, None)
         now = time.perf_counter()
         rate = torch.tensor(step.num_tokens / (now - self._began), dtype=torch.float32, device=self.device)
         self._began = now
-        self.log("train_loss", total, prog_bar=True, sync_dist=True)
+        self.log("train_loss", runner.loss, prog_bar=True, sync_dist=True)
         self.log("tokens_per_second", rate, prog_bar=True, sync_dist=True, reduce_fx="sum")
-        return loss + (total - loss.detach())
+        return loss + (runner.loss - loss.detach())
 
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer) -> None:
         """Lightning calls it between `training_step` and the last backward pass, when gradients must stay."""
@@ -240,19 +239,22 @@ class PackedModule(lightning.LightningModule):
         """Forward of all micro-batches."""
         known = step.batches[0]
         weight = known.get("global_loss_weight", known["global_num_loss_tokens"])
-        self._val_loss.update(sum(self._losses(step)), weight)
+        runner = self._runner_of_model()
+        for _ in runner.losses(step):
+            pass
+        self._val_loss.update(runner.loss, weight)
         self.log("val_loss", self._val_loss, prog_bar=True)
 
     def on_validation_epoch_end(self) -> None:
         """Validation does not count in `tokens_per_second`."""
         self._began = time.perf_counter()
 
-    def _losses(self, step: Step) -> Iterator[torch.Tensor]:
+    def _runner_of_model(self) -> StepRunner:
         if self._runner is None:  # Now that the strategy has wrapped the model.
             data = self.trainer.datamodule
             datasets = [each for each in (data.train_set, data.val_set) if each is not None]
             self._runner = StepRunner(self.model, *datasets, device=self.device)
-        return self._runner.losses(step)
+        return self._runner
 
 
 class _Place(NamedTuple):
