@@ -24,9 +24,6 @@ from tests.docs.shell import commands, run_block, run_command
 NOT_RUN: dict[str, dict[str, int]] = {
     "README.md": {"CI calls both": 1, "CI has installed it": 1},
     "docs/cookbook.md": {
-        "a part of examples/lightning_module.py": 1,
-        "a part of examples/pytorch_fsdp.py": 1,
-        "a part of examples/transformers_trainer.py": 1,
         "needs MosaicML Composer": 1,
         "needs OLMo-core": 1,
         "needs VeOmni": 1,
