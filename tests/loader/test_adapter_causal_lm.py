@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch")
 
 from transformers import (  # noqa: E402
     AutoModelForCausalLM,
+    BloomConfig,
     GPT2Config,
-    GPTJConfig,
     GPTNeoConfig,
     Lfm2Config,
     LlamaConfig,
@@ -199,7 +199,7 @@ def _scaled(output):
 @pytest.mark.parametrize(
     ("config", "options"),
     [
-        (GPTJConfig, {"n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 8}),
+        (BloomConfig, {"hidden_size": 32, "n_layer": 2, "n_head": 4}),
         (GPTNeoConfig, {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "attention_types": [[["global"], 2]]}),
     ],
 )

@@ -153,7 +153,10 @@ class _PackedTrainer(_AnyTrainer):
 
     def _go_to(self, checkpoint: Any) -> str:
         """Take the place in the data from a checkpoint, True for the newest one; returns its folder."""
-        folder = get_last_checkpoint(self.args.output_dir) if checkpoint is True else checkpoint
+        folder = checkpoint
+        if checkpoint is True:
+            # the main process alone makes the folder, perhaps later than this one looks
+            folder = get_last_checkpoint(self.args.output_dir) if Path(self.args.output_dir).is_dir() else None
         if folder is None or not Path(folder, TRAINER_STATE_NAME).is_file():
             raise ConfigError(
                 f"there is no checkpoint in {str(self.args.output_dir if folder is None else folder)!r}; give the "
