@@ -22,7 +22,7 @@ from packer_cli.cli.outputs.schemas import OUTPUTS
 from packer_cli.config import PackConfig
 from packer_cli.cost.profile import Profile
 from packer_cli.format.manifest import Manifest
-from packer_cli.format.schema import ITERATION_SCHEMA, RANK_SCHEMA, part_schema, shard_schema
+from packer_cli.format.schema import RANK_SCHEMA, iteration_schema, part_schema, shard_schema
 from packer_cli.plan.packing import REGISTRY, PackingAlgorithm
 from packer_cli.plan.strategies.registry import STRATEGIES
 from packer_cli.tokens.index import StoreIndex
@@ -113,7 +113,7 @@ def arrow_schemas() -> str:
     schemas = {
         "token-store-part": [part_schema(token) for token in tokens],
         "shard": [shard_schema(token) for token in tokens],
-        "iterations": [ITERATION_SCHEMA],
+        "iterations": [iteration_schema(())],
         "rank": [RANK_SCHEMA],
     }
     described = {

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -39,6 +41,13 @@ def load_gpu_model(config: GpuConfig, num_gpus: int, what: str, lockstep: str = 
         assumed = Assumptions(**parse_assumptions(config.assume))
         model = analytic_model(read_shape(config.model), parse_gpu(config.gpu), num_gpus, assumed)
     return model.without_gathers() if lockstep == "1" else model
+
+
+def model_values(model: GpuModel) -> dict[str, Any]:
+    """JSON values of a model without its `origin`; of numbers, the ten digits that are the same on every machine."""
+    values = {name: value for name, value in asdict(model).items() if name != "origin"}
+    found: dict[str, Any] = json.loads(json.dumps(values), parse_float=lambda text: float(f"{float(text):.10g}"))
+    return found
 
 
 def require_memory(config: GpuConfig, num_gpus: int) -> None:

@@ -286,6 +286,9 @@ class PlannedConfig(StorePlanConfig):
     micro-batch; None unless the strategy predicts them. WLB-LLM's has those of each capacity that it chooses from."""
     attention_pieces: tuple[tuple[int, int, float], ...] | None = None
     """What `--cp-sharding auto` predicts with: queries, keys and seconds of the profile's pieces."""
+    gpu_model: dict[str, Any] | None = None
+    """What the seconds of steps are predicted with, see `packer_cli.cost.models.GpuModel`; None without a model of the
+    GPUs, and of a validation set."""
     packages: dict[str, str] | None = None
     """The packages, with versions, of a strategy or a packing that is not hbpack's own."""
 
@@ -322,7 +325,7 @@ class PlannedConfig(StorePlanConfig):
         """JSON values of all that decides a plan; what groups were chosen with does not."""
         left_out = {*AutoGroupsConfig.model_fields, *self.planner.ignores, "align"}
         left_out |= set() if self.packages else {"packages"}
-        left_out |= {name for name in ("validation", "is_validation") if not getattr(self, name)}
+        left_out |= {name for name in ("validation", "is_validation", "gpu_model") if not getattr(self, name)}
         left_out |= {
             name
             for name in self.planner.unrecorded

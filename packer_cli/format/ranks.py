@@ -19,10 +19,10 @@ from packer_cli.format.entries import EpochInfo
 from packer_cli.format.epochs import repeat_iterations
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.marks import find_foreign
-from packer_cli.format.schema import ITERATION_SCHEMA, RANK_SCHEMA, WEIGHTED_ITERATION_SCHEMA, iterations_path
+from packer_cli.format.schema import RANK_SCHEMA, iteration_schema, iterations_path
 
 Columns = dict[str, NDArray[Any]]
-"""Name -> integers, one an iteration or a micro-batch."""
+"""Name -> numbers, one an iteration or a micro-batch."""
 
 
 class RankRow(NamedTuple):
@@ -52,8 +52,7 @@ class RankRow(NamedTuple):
 
 
 def read_iterations(data: pa.Buffer, entry: EpochInfo, fingerprint: str, *, compares: bool = True) -> Columns:
-    """What all ranks have in common in an epoch that was written: the columns of `ITERATION_SCHEMA`, copied, or
-    of the one with weights.
+    """What all ranks have in common in an epoch that was written: the columns of `iteration_schema`, copied.
 
     Args:
         data: the whole file, `iterations_path(entry.path)`.
@@ -64,7 +63,7 @@ def read_iterations(data: pa.Buffer, entry: EpochInfo, fingerprint: str, *, comp
         ValueError: what is wrong with the file, in a few words.
     """
     xxh3 = entry.iterations_xxh3 if compares else None
-    columns = _read(data, iterations_path(entry.path), xxh3, fingerprint, WEIGHTED_ITERATION_SCHEMA)
+    columns = _read(data, iterations_path(entry.path), xxh3, fingerprint, iteration_schema)
     step = columns["step"]
     if len(step) != entry.num_iterations:
         raise ValueError(f"{len(step)} iterations, hbpack.json says {entry.num_iterations}")
@@ -91,7 +90,7 @@ def read_rank(data: pa.Buffer, entry: EpochInfo, rank: int, fingerprint: str, *,
         ValueError: what is wrong with the file, in a few words.
     """
     path, xxh3 = entry.file_of(rank)
-    columns = _read(data, path, xxh3 if compares else None, fingerprint, RANK_SCHEMA)
+    columns = _read(data, path, xxh3 if compares else None, fingerprint, lambda names: RANK_SCHEMA)
     iteration = columns["iteration"]
     in_lockstep = np.array_equal(iteration, np.arange(entry.num_iterations))  # Most sets are, and this is faster.
     if not (in_lockstep or _counts_up(iteration, entry.num_iterations)):
@@ -99,13 +98,14 @@ def read_rank(data: pa.Buffer, entry: EpochInfo, rank: int, fingerprint: str, *,
     return columns
 
 
-def _read(data: pa.Buffer, path: str, xxh3: str | None, fingerprint: str, schema: pa.Schema) -> Columns:
+def _read(
+    data: pa.Buffer, path: str, xxh3: str | None, fingerprint: str, schema_of: Callable[[list[str]], pa.Schema]
+) -> Columns:
     why = check_bytes(data, xxh3) if xxh3 else None
     try:
         reader = pa.ipc.open_file(data)
         why = find_foreign(reader.schema, fingerprint, path) or why
-        if schema is WEIGHTED_ITERATION_SCHEMA and len(reader.schema) < len(schema):
-            schema = ITERATION_SCHEMA
+        schema = schema_of(reader.schema.names)
         if why is None and not reader.schema.equals(schema):
             why = "it has other columns"
         if why is not None:
@@ -129,7 +129,7 @@ class RankFileError(ValueError):
 def read_rows(
     read: Callable[[str], pa.Buffer], manifest: Manifest, entry: EpochInfo, rank: int, *, compares: bool = True
 ) -> Columns:
-    """What a rank reads in an epoch that was written: the fields of `RankRow`.
+    """What a rank reads in an epoch that was written: the fields of `RankRow`, and `step_seconds` if steps have any.
 
     Args:
         read: gives the bytes of the file at a path in the set; may raise OSError or ValueError.
@@ -171,7 +171,7 @@ def _rows(iterations: Columns, of_rank: Columns, manifest: Manifest, rank: int) 
         "dp_size": iterations["num_replicas"],
         "global_loss_weight": iterations.get("global_loss_weight", iterations["global_num_loss_tokens"]),
     }
-    return {name: columns[name] for name in RankRow._fields}
+    return {name: columns[name] for name in (*RankRow._fields, "step_seconds") if name in columns}
 
 
 def _places(

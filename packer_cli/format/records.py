@@ -6,7 +6,7 @@ it makes the JSON Schema of a record.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
@@ -87,8 +87,8 @@ def _reader(kind: Any) -> _Reader:
         return _rule_reader(_reader(arguments[0]), kind.__metadata__)
     if origin is tuple:
         return _list_reader(_reader(arguments[0]))
-    if origin is dict:
-        return _object_reader(_reader(arguments[1]))
+    if origin in (dict, Mapping):
+        return _object_reader(arguments[0], _reader(arguments[1]))
     if origin in (Union, UnionType):
         (other,) = (argument for argument in arguments if argument is not NoneType)
         return _optional_reader(_reader(other))
@@ -155,10 +155,10 @@ def _list_reader(read: _Reader) -> _Reader:
     return read_list
 
 
-def _object_reader(read: _Reader) -> _Reader:
+def _object_reader(key: type, read: _Reader) -> _Reader:
     def read_object(value: Any, place: str) -> Any:
         _expect(isinstance(value, dict), value, place, "an object")
-        return {name: read(item, f"{place}.{name}") for name, item in value.items()}
+        return {key(name): read(item, f"{place}.{name}") for name, item in value.items()}
 
     return read_object
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 import pyarrow as pa
 
 TOKEN_COLUMNS = ("input_ids", "loss_starts", "loss_stops", "loss_weights")
@@ -67,7 +69,7 @@ def index_schema(token: pa.DataType) -> pa.Schema:
     return pa.schema([field for field in shard_schema(token) if field.name not in TOKEN_COLUMNS])
 
 
-ITERATION_SCHEMA = _schema(
+_ITERATION = _schema(
     step=pa.int64(),
     window=pa.int32(),
     num_replicas=pa.int32(),
@@ -77,8 +79,14 @@ ITERATION_SCHEMA = _schema(
     global_num_loss_tokens=pa.int64(),
 )
 
-WEIGHTED_ITERATION_SCHEMA = ITERATION_SCHEMA.append(pa.field("global_loss_weight", pa.float64(), nullable=False))
-"""Of a set with weights."""
+OF_SOME_ITERATIONS = _schema(global_loss_weight=pa.float64(), step_seconds=pa.float32())
+"""What iterations have besides if the set has weights, and if its steps are predicted."""
+
+
+def iteration_schema(names: Container[str]) -> pa.Schema:
+    """The columns of iterations that have those of `OF_SOME_ITERATIONS` that are among these names."""
+    return pa.schema([*_ITERATION, *(field for field in OF_SOME_ITERATIONS if field.name in names)])
+
 
 RANK_SCHEMA = _schema(
     iteration=pa.int64(),

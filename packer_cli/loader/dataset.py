@@ -319,6 +319,16 @@ class PackedDataset(Dataset):
             raise ValueError(f"iteration is {i}: it must be from 0 to {len(rows)}")
         return rows.step_of(i)
 
+    def predicted_seconds(self, i: int) -> float | None:
+        """Predicted seconds of the whole step of iteration `i`.
+
+        None if the set was planned without a model of the GPUs (`hbpack pack --model M --gpu G`, or `--profile P`).
+        """
+        i = as_integer("iteration", i)
+        if not 0 <= i < len(self):
+            raise ValueError(f"iteration is {i}: it must be from 0 to {len(self) - 1}")
+        return self._rows.seconds_of(i)
+
     def set_epoch(self, epoch: int) -> None:
         """Go to iteration 0 of `epoch`; the position does not change if this is the current epoch.
 

@@ -154,6 +154,11 @@ class RankRows:
         """The step of iteration `i`; `num_steps` for the iteration after the last."""
         return int(self.columns["step"][self.firsts[i]]) if i < len(self) else self.num_steps
 
+    def seconds_of(self, i: int) -> float | None:
+        """Predicted seconds of the step of iteration `i`; None if the set says none."""
+        seconds = self.columns.get("step_seconds")
+        return None if seconds is None else float(seconds[self.firsts[i]])
+
     def row(self, i: int) -> RankRow:
         """Row `i`."""
         return RankRow(*[item(i) for item in self._items])

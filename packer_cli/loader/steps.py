@@ -17,12 +17,22 @@ class Step:
         state: the data set's state when the step is done; save it with the weights.
         epoch: from 0 on.
         number: in the epoch, from 0 on.
+        predicted_seconds: what the step takes by prediction, see `PackedDataset.predicted_seconds`.
     """
 
     # Not a dataclass, list or mapping: trainers would copy it, and move and cast its tensors.
 
-    def __init__(self, *, batches: list[Any], state: dict[str, Any], epoch: int, number: int) -> None:
+    def __init__(
+        self,
+        *,
+        batches: list[Any],
+        state: dict[str, Any],
+        epoch: int,
+        number: int,
+        predicted_seconds: float | None = None,
+    ) -> None:
         self.batches, self.state, self.epoch, self.number = batches, state, epoch, number
+        self.predicted_seconds = predicted_seconds
 
     @property
     def num_tokens(self) -> int:
@@ -57,7 +67,10 @@ def packed_steps(dataset: PackedDataset, begin: int | None = None, *, endless: b
         last = batches[-1]
         if dataset.step_of(last["iteration"] + 1) != last["step"]:
             state = dataset.state_dict(last["iteration"] + 1)
-            yield Step(batches=batches, state=state, epoch=last["epoch"], number=last["step"])
+            seconds = dataset.predicted_seconds(last["iteration"])
+            yield Step(
+                batches=batches, state=state, epoch=last["epoch"], number=last["step"], predicted_seconds=seconds
+            )
             batches = []
     while endless:
         dataset.set_epoch(dataset.epoch + 1)

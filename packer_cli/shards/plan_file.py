@@ -116,10 +116,11 @@ def read_schedules(path: Path) -> tuple[tuple[Schedule, ...], str]:
 
 
 def _schedule_arrays(epochs: Sequence[Schedule]) -> dict[str, NDArray[Any]]:
-    arrays: dict[str, NDArray[Any]] = {
-        name: np.concatenate([getattr(schedule, name) for schedule in epochs])
-        for name in Schedule.__dataclass_fields__
-    }
+    arrays: dict[str, NDArray[Any]] = {}
+    for name in Schedule.__dataclass_fields__:
+        of_epochs = [getattr(schedule, name) for schedule in epochs]
+        if of_epochs[0] is not None:
+            arrays[name] = np.concatenate(of_epochs)
     arrays["epoch_slots"] = _ends([len(schedule.slot_pack) for schedule in epochs])
     arrays["epoch_iterations"] = _ends([schedule.num_iterations for schedule in epochs])
     arrays["epoch_steps"] = _ends([schedule.num_steps for schedule in epochs])
@@ -131,9 +132,10 @@ def _schedules(arrays: dict[str, NDArray[Any]]) -> tuple[Schedule, ...]:
     epochs = []
     for e in range(len(ends["slot"]) - 1):
         cut = {kind: slice(each[e], each[e + 1]) for kind, each in ends.items()}
-        epochs.append(
-            Schedule(**{name: arrays[name][cut[name.split("_")[0]]] for name in Schedule.__dataclass_fields__})
-        )
+        fields = {
+            name: arrays[name][cut[name.split("_")[0]]] for name in Schedule.__dataclass_fields__ if name in arrays
+        }
+        epochs.append(Schedule(**fields))
     return tuple(epochs)
 
 

@@ -17,13 +17,7 @@ from numpy.typing import NDArray
 from packer_cli.files import atomic_file
 from packer_cli.format.arrays import dtype_of, to_arrow
 from packer_cli.format.marks import identify
-from packer_cli.format.schema import (
-    ITERATION_SCHEMA,
-    RANK_SCHEMA,
-    WEIGHTED_ITERATION_SCHEMA,
-    iterations_path,
-    ranks_path,
-)
+from packer_cli.format.schema import RANK_SCHEMA, iteration_schema, iterations_path, ranks_path
 from packer_cli.plan.core.cost import pack_sums
 from packer_cli.plan.core.types import FILLER, Int64Array, PieceLoss, Plan, Schedule
 
@@ -45,8 +39,10 @@ class EpochColumns:
         first_replica = np.cumsum(self._num_replicas) - self._num_replicas
         self._replica = np.cumsum(begins) - 1 - first_replica[schedule.slot_iteration]
         self._slots = _slots_of_gpus(plan, schedule)
-        self.iteration_schema = ITERATION_SCHEMA if piece_loss.weights is None else WEIGHTED_ITERATION_SCHEMA
-        self._totals = _step_totals(plan, schedule, piece_loss)
+        self._of_steps = _step_totals(plan, schedule, piece_loss)
+        if schedule.step_seconds is not None:
+            self._of_steps["step_seconds"] = schedule.step_seconds
+        self.iteration_schema = iteration_schema(self._of_steps)
         first = np.flatnonzero(np.bincount(schedule.slot_first_gpu)).tolist()
         self.ranks = [(begin, end - 1) for begin, end in itertools.pairwise([*first, plan.num_gpus])]
         """(first, last) of ranks that always read the same."""
@@ -54,10 +50,10 @@ class EpochColumns:
     def of_iterations(self) -> dict[str, NDArray[Any]]:
         """The columns of `iterations.arrow`: name -> [i]."""
         step = self._schedule.iteration_step
-        totals = {name: values[step] for name, values in self._totals.items()}
+        of_steps = {name: values[step] for name, values in self._of_steps.items()}
         window = self._schedule.step_window[step]
         return _typed(
-            {"step": step, "window": window, "num_replicas": self._num_replicas, **totals}, self.iteration_schema
+            {"step": step, "window": window, "num_replicas": self._num_replicas, **of_steps}, self.iteration_schema
         )
 
     def of_rank(self, rank: int) -> dict[str, NDArray[Any]]:

@@ -119,6 +119,10 @@ def plan_store(
     check_pieces(pieces, lengths, kept, is_whole=overflow != "truncate")
     check_plan(plan)
     _say_short_curriculum(plan, request)
+    if resolved.config.gpu_model is not None:
+        from packer_cli.simulate.steps import with_step_seconds  # Only predictions need the simulator.
+
+        plan = with_step_seconds(plan, resolved.config.gpu_model)
     loss = _piece_loss(store, lengths, pieces)
     of_samples = sample_counts(samples, chosen, pieces, capacity, overflow)
     counts = _counts(store, resolved.config, of_samples, loss, aside)

@@ -174,6 +174,10 @@ def _deal(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None = N
     whole = schedules[1:] if origin.step else schedules
     check_plan(replace(dealt, epochs=tuple(whole)))
     check_rest(dealt, schedules[0], left, num_gpus)
+    if options.gpu_model is not None:
+        from packer_cli.simulate.steps import with_step_seconds  # Only predictions need the simulator.
+
+        schedules = list(with_step_seconds(replace(dealt, epochs=tuple(schedules)), options.gpu_model).epochs)
     path = generation_path(len(manifest.history) + 1)
     remove_folder(folder / path)  # Left by a killed run; nothing refers to it.
     facts: dict[str, Any] = {"fingerprint": own_fingerprint, "num_gpus": num_gpus, "first_epoch": origin.epoch}

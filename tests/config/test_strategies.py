@@ -292,8 +292,7 @@ def test_the_schemes_of_hydraulis_decide_whether_attention_times_are_needed(monk
     (tmp_path / "profile.json").write_text(json.dumps(profile))
     scheme = SimpleNamespace(group=Group(capacity=2**16, cp_size=2), rates=(1.0, 1.0, 0.0))
     monkeypatch.setattr(costs, "find_schemes", lambda *_: [scheme])
-    monkeypatch.setattr("packer_cli.config.resolve._load", lambda *_, **__: SimpleNamespace(cost=None, memory=None))
-    options = {"groups": "64k", "gpus": 8, "global_tokens": 2**20, "profile": str(tmp_path / "profile.json")}
+    options = {"groups": "64k", "gpus": 32, "global_tokens": 2**20, "profile": str(tmp_path / "profile.json")}
     config = resolve(validate(PlanConfig, {**options, "strategy": "hydraulis"})).config
     assert config.attention_pieces == ((1, 256, 1.0),)
 

@@ -1,4 +1,7 @@
-"""What plans and packed sets hold, as one number each: the same whatever libraries are installed."""
+"""What plans and packed sets hold, as one number each: the same whatever libraries are installed.
+
+Predicted seconds, which no plan depends on, are left out.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,9 @@ def hash_of_plan(plan: Plan) -> str:
     found.update(repr(plan.delays and (plan.delays.thresholds, plan.delays.num_carried)).encode())
     arrays = [plan.pieces.sample, plan.pieces.start, plan.pieces.length, *vars(plan.packs).values()]
     arrays += [plan.delays.arrival] if plan.delays else []
-    for array in (*arrays, *(array for schedule in plan.epochs for array in vars(schedule).values())):
+    for schedule in plan.epochs:
+        arrays += [array for name, array in vars(schedule).items() if name != "step_seconds"]
+    for array in arrays:
         found.update(f"{array.dtype}{array.shape}".encode() + np.ascontiguousarray(array).tobytes())
     return found.hexdigest()
 
@@ -43,6 +48,7 @@ def hash_of_set(folder: Path) -> str:
         found.update(_text(_columns(path)))
     manifest = json.loads((folder / "hbpack.json").read_text())
     (manifest.get("origin") or {}).pop("fingerprint", None)  # It and checksums depend on pyarrow's version.
+    manifest["config"]["plan"].pop("gpu_model", None)
     kept = ("config", "metrics", "origin", "first_epoch", "num_gpus")
     found.update(_text({name: manifest.get(name) for name in kept}))
     return found.hexdigest()
@@ -53,6 +59,7 @@ def _columns(path: Path) -> Iterable[Any]:
     return [
         [name, str(column.type), column.to_pylist()]
         for name, column in zip(table.column_names, table.columns, strict=True)
+        if name != "step_seconds"
     ]
 
 

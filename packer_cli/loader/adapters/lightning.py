@@ -158,7 +158,8 @@ class PackedDataModule(lightning.LightningDataModule):
 class PackedModule(lightning.LightningModule):
     """A causal language model of transformers that trains and validates on a `PackedDataModule`.
 
-    Logs `train_loss`, the mean over the loss tokens of a step, or what the set's weights say; `tokens_per_second`; and
+    Logs `train_loss`, the mean over the loss tokens of a step, or what the set's weights say; `tokens_per_second`;
+    `step_seconds`, of the last step; `predicted_step_seconds`, if the set was planned with a model of the GPUs; and
     `val_loss`, the mean over the loss tokens of the validation set. The plan's `checkpoint_layers` take the place of
     gradient checkpointing. Optimization is automatic: the trainer's `gradient_clip_val` and `precision`, schedules and
     hooks work as for any module. If you override `setup` or `training_step`, call this class's too.
@@ -187,7 +188,7 @@ class PackedModule(lightning.LightningModule):
         self._optimizer = optimizer
         self._val_loss = MeanMetric()
         self._runner: StepRunner | None = None
-        self._began = time.perf_counter()
+        self._began = 0.0
 
     def setup(self, stage: str) -> None:
         """Patch the model, before the strategy wraps it, and for `fit` put it in training mode.
@@ -200,7 +201,7 @@ class PackedModule(lightning.LightningModule):
         run_packed_rows(self.model)
         if stage == "fit":
             self.model.train()
-        self._runner = None
+        self._runner, self._began = None, time.perf_counter()
 
     def configure_optimizers(self) -> Any:
         """Make the optimizer."""
@@ -225,11 +226,13 @@ class PackedModule(lightning.LightningModule):
         for number, loss in enumerate(runner.losses(step), start=1):
             if number < len(step.batches):
                 self.trainer.strategy.backward(loss, None)
-        now = time.perf_counter()
-        rate = torch.tensor(step.num_tokens / (now - self._began), dtype=torch.float32, device=self.device)
-        self._began = now
+        seconds, self._began = time.perf_counter() - self._began, time.perf_counter()
+        rate = torch.tensor(step.num_tokens / seconds, dtype=torch.float32, device=self.device)
         self.log("train_loss", runner.loss, prog_bar=True, sync_dist=True)
         self.log("tokens_per_second", rate, prog_bar=True, sync_dist=True, reduce_fx="sum")
+        self.log("step_seconds", seconds)
+        if step.predicted_seconds is not None:
+            self.log("predicted_step_seconds", step.predicted_seconds)
         return loss + (runner.loss - loss.detach())
 
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer) -> None:
@@ -246,7 +249,7 @@ class PackedModule(lightning.LightningModule):
         self.log("val_loss", self._val_loss, prog_bar=True)
 
     def on_validation_epoch_end(self) -> None:
-        """Validation does not count in `tokens_per_second`."""
+        """Validation does not count in `tokens_per_second` and `step_seconds`."""
         self._began = time.perf_counter()
 
     def _runner_of_model(self) -> StepRunner:

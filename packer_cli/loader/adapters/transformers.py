@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -45,7 +45,9 @@ def packed(trainer_class: type) -> type:
     Its `train_dataset` and `eval_dataset` are paths or URLs of packed sets. Each optimizer step is a step of the plan,
     and the loss is the mean over the loss tokens of a whole step, or what their weights say. GPUs share rows as the
     plan says (groups with an SP degree). `max_steps`, epochs and the learning rate's schedule count steps of the plan.
-    A checkpoint has the place in the data, so `resume_from_checkpoint` goes on there.
+    A checkpoint has the place in the data, so `resume_from_checkpoint` goes on there. Beside the loss, it logs
+    `tokens_per_second`; `step_seconds`, the mean since the last log; and `predicted_step_seconds`, that of the same
+    steps by prediction, if the set was planned with a model of the GPUs.
 
     Raises:
         ConfigError: when the trainer is made, for a set that it cannot train, arguments that do not fit one, or
@@ -96,6 +98,13 @@ class _TrainerRunner(StepRunner):
             return super().forward(row)
 
 
+class _StepFacts(NamedTuple):
+    """What is logged of a step."""
+
+    num_tokens: int
+    predicted_seconds: float | None
+
+
 class _StepLoader:
     """The rest of the current epoch, or the next one, step by step."""
 
@@ -139,7 +148,7 @@ class _PackedTrainer(_AnyTrainer):
         run_packed_rows(self.model)
         self._runner = _TrainerRunner(self, self.packed_set, *self._eval_sets.values())
         self._start = self.place = self.packed_set.state_dict()
-        self._num_trained, self._num_tokens, self._started = 0, 0, time.perf_counter()
+        self._num_trained, self._unlogged, self._started = 0, list[_StepFacts](), time.perf_counter()
 
     def train(self, resume_from_checkpoint: Any = None, *arguments: Any, **others: Any) -> Any:
         """As the Trainer's; on a set that was rebalanced where the checkpoint stopped, for the steps that are left."""
@@ -148,7 +157,7 @@ class _PackedTrainer(_AnyTrainer):
         if resume_from_checkpoint:
             resume_from_checkpoint = self._go_to(resume_from_checkpoint)
         self.data_state.data = self.place
-        self._num_tokens, self._started = 0, time.perf_counter()
+        self._unlogged, self._started = [], time.perf_counter()
         return super().train(resume_from_checkpoint, *arguments, **others)
 
     def _go_to(self, checkpoint: Any) -> str:
@@ -233,7 +242,7 @@ class _PackedTrainer(_AnyTrainer):
         self._runner.model = model
         for loss in self._runner.losses(inputs):
             self.accelerator.backward(loss)
-        self._num_tokens += inputs.num_tokens * self.args.world_size
+        self._unlogged.append(_StepFacts(inputs.num_tokens, inputs.predicted_seconds))
         self.place = self.data_state.data = inputs.state
         first_epoch, num_steps = self.data_state.first_epoch, self.packed_set.num_steps
         self.data_state.epoch = inputs.epoch - first_epoch + (inputs.number + 1) / num_steps
@@ -290,11 +299,18 @@ class _PackedTrainer(_AnyTrainer):
             super()._track_num_input_tokens(batch)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Adds tokens per second, about: this rank's times the number of ranks."""
+        """Adds tokens per second, about: this rank's times the number of ranks; and what a step takes, on average."""
         if "loss" in logs:
             now = time.perf_counter()
-            logs["tokens_per_second"] = self._num_tokens / (now - self._started)
-            self._num_tokens, self._started = 0, now
+            steps, seconds = self._unlogged, now - self._started
+            num_tokens = sum(each.num_tokens for each in steps) * self.args.world_size
+            logs["tokens_per_second"] = num_tokens / seconds
+            if steps:
+                logs["step_seconds"] = seconds / len(steps)
+            predicted = [each.predicted_seconds for each in steps if each.predicted_seconds is not None]
+            if predicted:
+                logs["predicted_step_seconds"] = sum(predicted) / len(predicted)
+            self._unlogged, self._started = [], now
         super().log(logs, start_time)
 
 
