@@ -127,7 +127,7 @@ def test_a_profile_gives_numbers_and_they_decide_the_bytes(hbpack, pack, chats, 
     quadratic, linear = map(float, cost.split(","))
     # By FLOPs alone the terms are equal at 6 h = 24,576 tokens (12 h with a causal mask).
     assert 24_576 < linear / quadratic < 2 * 49_152
-    assert pack(chats, "--cost", cost, output=tmp_path / "numbers").code == 0
+    assert pack(chats, "--cost", cost, *predicted[2:], output=tmp_path / "numbers").code == 0
     assert tree(tmp_path / "numbers") == tree(tmp_path / "out")
     assert "the plan is up to date" in pack(chats, *predicted).stderr
     assert "CBR" in hbpack("stats", tmp_path / "out").stdout

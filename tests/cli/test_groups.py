@@ -228,9 +228,13 @@ def test_given_groups_know_nothing_of_a_choice(hbpack, pack, chats, model, tmp_p
         assert pack(chats, *arguments).code == 0
         return json.loads((tmp_path / "out" / "hbpack.json").read_text())
 
-    first = manifest()
-    assert "group_choice" not in first["config"]
-    assert manifest("--model", model, "--gpu", "h100") == first
+    first, predicted = manifest(), manifest("--model", model, "--gpu", "h100")
+    for each in (first, predicted):
+        assert "group_choice" not in each["config"]
+    assert predicted["config"]["plan"].pop("gpu_model")
+    assert [predicted[name] for name in ("config", "counts", "metrics")] == [
+        first[name] for name in ("config", "counts", "metrics")
+    ]
 
 
 def test_auto_from_a_config_file(hbpack, chats, tokenizer, model, tmp_path):
