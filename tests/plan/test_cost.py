@@ -101,7 +101,7 @@ def planned(lengths, cost, groups="32k:1,128k:8", gpus=16, **options):
 
 
 def arrays(plan):
-    schedules = [array for schedule in plan.epochs for array in vars(schedule).values()]
+    schedules = [array for schedule in plan.epochs for array in vars(schedule).values() if array is not None]
     return [array.tobytes() for array in (plan.packs.offsets, plan.packs.pieces, plan.packs.group, *schedules)]
 
 
