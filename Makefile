@@ -104,8 +104,8 @@ site: $(VENV)/.site  ## Build the documentation as a site, in build/site
 bench: $(VENV)/.bench  ## Compare hbpack with its peers; writes docs/benchmarks.md
 	$(BIN)/python -m tests.benchmark
 
-bench-gpu: $(VENV)/.bench  ## Profile a decoder on this GPU, and compare predictions with real packs
-	$(BIN)/python -m tests.benchmark.gpu
+bench-gpu: $(VENV)/.bench  ## Compare predictions with what this GPU measures: PIECE=profile, packs or cluster, or all
+	$(BIN)/python -m tests.benchmark.gpu $(PIECE)
 
 bench-train: $(VENV)/.bench  ## Train on each strategy's plan, on this machine's GPUs or CPU, and compare with predictions
 	$(BIN)/python -m tests.benchmark.train --write

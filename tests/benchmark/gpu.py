@@ -1,8 +1,15 @@
-"""`python -m tests.benchmark.gpu` (`make bench-gpu`): does a profile predict the packs of a real packed set?
+"""`python -m tests.benchmark.gpu` (`make bench-gpu`): what is predicted beside what one GPU measures, in three pieces.
 
-It profiles a decoder on rows of equal samples and fits the models; then it runs packs of real text, from a set by
-`hbpack pack`, and compares each pack's time with the prediction. It needs a GPU; with `--tiny` it runs on a CPU in
-seconds, which tests the script but says nothing about a GPU.
+::
+
+    profile    profiles a decoder and fits the models: profile.json
+    packs      runs packs of real text, of little attention work to much, beside their predictions: packs.csv, packs.md
+    cluster    runs the packs of each rank of a made-up cluster one after another, for plans of three strategies, and
+               takes the slowest rank of each iteration: the speed-up beside the predicted one: cluster.csv, cluster.md
+
+Each piece takes less than ten minutes and stands alone: without the profile.json of an earlier run, `packs` and
+`cluster` profile short rows first. Each writes while it runs, so that one that is stopped leaves what it measured.
+`--tiny` runs all of it on a CPU in seconds, which tests the script but says nothing about a GPU.
 """
 
 from __future__ import annotations
@@ -14,14 +21,15 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import zip_longest
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import packer_cli
 from packer_cli.cli.main import main as hbpack
 from packer_cli.config.gpu_model import read_profile, read_shape
 from packer_cli.cost.measured import measured_model
@@ -30,6 +38,8 @@ from packer_cli.measure.device import Device
 from packer_cli.measure.kernels import RowAttention, choose_kernel
 from packer_cli.measure.run import ProfileOptions, measure_profile
 from packer_cli.measure.subject import Subject
+from packer_cli.plan.core.types import FILLER, Plan
+from packer_cli.simulate.slots import epoch_times
 from tests.benchmark.report import table
 from tests.cli_runner import run
 
@@ -44,148 +54,260 @@ BILLION = {
 TINY = BILLION | {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_hidden_layers": 2,
                   "num_key_value_heads": 2, "vocab_size": 256, "dtype": "float32"}  # fmt: skip
 
+STRATEGIES = ("naive", "hbp", "balanced")
+"""Of the cluster's plans, the first is what the others are compared with."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is measured."""
+
+    config: Mapping[str, Any]
+    short: tuple[int, ...]
+    """Lengths of rows that are profiled first, or alone where a piece has no profile."""
+    long: tuple[int, ...]
+    groups: tuple[int, ...]
+    """Capacities of the packs that are run."""
+    cluster_groups: tuple[int, ...]
+    cluster_gpus: int
+    cluster_iterations: int
+    """Of full rows."""
+
+
+ONE_GPU = Size(BILLION, (2048, 4096, 8192, 16384), (32768, 65536), (4096, 16384, 65536), (4096, 32768), 8, 10)
+CPU = Size(TINY, (64, 128, 256), (512,), (256, 512), (128, 512), 4, 3)
+
 
 @dataclass(frozen=True)
 class Trial:
-    """The prediction and the measurement of one pack."""
+    """One pack: what it holds, and its seconds."""
 
-    samples: tuple[int, ...]
+    tokens: int
+    samples: int
+    work: int
     predicted: float
     measured: float
 
-    @property
-    def tokens(self) -> int:
-        """Tokens of the pack."""
-        return sum(self.samples)
 
-    @property
-    def work(self) -> int:
-        """Sum of s^2."""
-        return sum(size**2 for size in self.samples)
+@dataclass(frozen=True)
+class RankTrial(Trial):
+    """The pack of a rank in an iteration of a strategy's plan."""
 
-    @property
-    def error(self) -> float:
-        """The relative error."""
-        return self.predicted / self.measured - 1
+    strategy: str
+    iteration: int
+    rank: int
 
 
-def pack(folder: Path, inputs: Sequence[str], tokenizer: str, groups: str) -> None:
-    """Create the set whose packs are run."""
-    done = run(hbpack, "pack", *inputs, "--tokenizer", tokenizer, "--groups", groups, "--gpus", 1, "-o", folder)
-    if done.code:
-        raise SystemExit(done.stderr)
+class Bench:
+    """The device, the decoder, and the predictions of what it takes."""
 
+    def __init__(self, given: argparse.Namespace, work: Path) -> None:
+        self.given, self.output = given, given.output
+        self.size = CPU if given.tiny else ONE_GPU
+        self.device = Device("cpu" if given.tiny else "cuda")
+        self.config = work / "config.json"
+        self.config.write_text(json.dumps(self.size.config))
+        self.store = work / "store"
+        self._subject: Subject | None = None
 
-def choose_packs(folder: Path, num_packs: int, seed: int = 0) -> list[tuple[int, ...]]:
-    """The sample lengths of random packs, of each group in turn, so that the first few are of all lengths."""
-    import pyarrow as pa
+    def profile(self, lengths: tuple[int, ...]) -> float:
+        """Profile rows of these lengths, write what was found, and return the fit's mean error."""
+        options = ProfileOptions(
+            model=str(self.config), modelling="plain", logits="chunked", device=self.device.device.type,
+            lengths=lengths, repeats=self.given.repeats,
+        )  # fmt: skip
+        profile = measure_profile(options, print)
+        (self.output / "profile.json").write_text(profile.model_dump_json(indent=2) + "\n")
+        measured_model(profile)  # Says what to measure if nothing was fitted.
+        assert profile.cost is not None
+        return profile.cost.mean_error
 
-    random = np.random.default_rng(seed)
-    groups = sorted({path.parent for path in folder.glob("shards/*/*.arrow")})
-    chosen: list[list[tuple[int, ...]]] = []
-    for group in groups:
-        borders: list[list[int]] = []
-        for path in sorted(group.glob("*.arrow")):
-            borders += pa.ipc.open_file(pa.memory_map(str(path))).read_all()["cu_seqlens"].to_pylist()
-        num = min(len(borders), -(-num_packs // len(groups)))
-        picked = random.choice(len(borders), num, replace=False)
-        chosen.append([tuple(np.diff(borders[i]).tolist()) for i in picked])
-    in_turn = [pack for packs in zip_longest(*chosen) for pack in packs if pack is not None]
-    return in_turn[:num_packs]
+    def model(self) -> GpuModel:
+        """What predicts: the profile of an earlier run, or of short rows."""
+        if not (self.output / "profile.json").exists():
+            self.profile(self.size.short)
+        return measured_model(read_profile(self.output / "profile.json"))
 
-
-def run_packs(
-    subject: Subject, device: Device, model: GpuModel, packs: Sequence[tuple[int, ...]], repeats: int, minutes: float
-) -> Iterator[Trial]:
-    """Run each pack with the fewest checkpointed layers that fit according to the memory model, until time is up."""
-    end = time.monotonic() + 60 * minutes
-    for number, samples in enumerate(packs):
-        if time.monotonic() > end:
-            print(f"{minutes:g} minutes are over: {len(packs) - number} packs are left out", file=sys.stderr)
-            return
-        tokens, work = sum(samples), sum(size**2 for size in samples)
-        layers = model.memory.least_checkpoint_layers(tokens)
-        if layers is None:
-            print(f"a pack of {tokens:,} tokens does not fit, says the model: left out", file=sys.stderr)
-            continue
-        measured = device.median_seconds(
-            lambda s=samples, k=layers: subject.run_samples(s, k), warm_up=1, repeats=repeats
+    def seconds(self, samples: tuple[int, ...], layers: int) -> float:
+        """Median seconds of a pack with so many checkpointed layers."""
+        if self._subject is None:
+            _, kernel = choose_kernel("auto", self.device.device)
+            self._subject = Subject(
+                self.config, read_shape(self.config), "plain", RowAttention(kernel), self.device.device,
+                chunked_logits=True,
+            )  # fmt: skip
+        subject = self._subject
+        return self.device.median_seconds(
+            lambda: subject.run_samples(samples, layers), warm_up=1, repeats=self.given.repeats
         )
-        predicted = float(model.cost.seconds(work, tokens, checkpoint_layers=layers))
-        yield Trial(samples, predicted, measured)
+
+    def lengths(self) -> np.ndarray:
+        """The tokens of each sample of real text (int[n]), in random order."""
+        if not self.store.exists():
+            sample, data = (
+                ROOT / "examples/sample",
+                Path(os.environ.get("HBPACK_SHARED", ROOT.parent / "shared"), "data"),
+            )
+            words = [data / "sft_messages.jsonl", data / "long_docs.parquet"]
+            tokenizer = data / "tokenizers" / "minimind-chatml"
+            if self.given.tiny:
+                words, tokenizer = [sample / "chats.jsonl", sample / "journals.jsonl"], sample / "tokenizer"
+            done = run(hbpack, "tokenize", *words, "--tokenizer", tokenizer, "--output", self.store)
+            if done.code:
+                raise SystemExit(done.stderr)
+        lengths = packer_cli.plan(self.store, groups=self.size.groups[-1], gpus=1, overflow="truncate").arrays.pieces
+        return np.random.default_rng(0).permutation(lengths.length)
+
+    def plan(self, lengths: np.ndarray, strategy: str, groups: Sequence[int], num_gpus: int) -> Plan:
+        """A plan of rows of one GPU each."""
+        used = groups[-1:] if strategy == "naive" else groups
+        options = {"strategy": strategy, "groups": ",".join(f"{each}:1" for each in used), "gpus": num_gpus}
+        return packer_cli.plan(lengths, overflow="split", **options).arrays
+
+    @contextmanager
+    def until_over(self) -> Iterator[Any]:
+        """Whether there is time for another pack."""
+        end = time.monotonic() + 60 * self.given.minutes
+        yield lambda: time.monotonic() < end
 
 
-def report(trials: Sequence[Trial], name: str, fit_error: float) -> str:
-    """Mean errors by the number of tokens, in Markdown."""
-    rows = []
+def samples_of(plan: Plan, pack: int) -> tuple[int, ...]:
+    """The lengths of a pack's samples."""
+    begin, end = plan.packs.offsets[pack : pack + 2]
+    return tuple(plan.pieces.length[plan.packs.pieces[begin:end]].tolist())
+
+
+def write_row(path: Path, trial: Trial) -> None:
+    """Add a row to a CSV file; the first one has the names above it."""
+    is_new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, asdict(trial))
+        if is_new:
+            writer.writeheader()
+        writer.writerow(asdict(trial))
+
+
+def run_profile(bench: Bench) -> str:
+    """Short rows, then all: a piece that is stopped leaves a profile."""
+    errors = {}
+    for lengths in (bench.size.short, (*bench.size.short, *bench.size.long)):
+        errors[lengths[-1]] = bench.profile(lengths)
+    rows = [[f"{longest:,}", f"{100 * error:.1f} %"] for longest, error in errors.items()]
+    return f"Profile of {bench.device.name}.\n\n{table(['rows up to', 'mean error of the fit'], rows)}\n"
+
+
+def run_packs(bench: Bench) -> str:
+    """Packs at equal distances in the logarithm of attention work, in random order."""
+    model, plan = bench.model(), bench.plan(bench.lengths(), "balanced", bench.size.groups, 1)
+    packs = [samples_of(plan, pack) for pack in range(len(plan.packs))]
+    packs.sort(key=lambda samples: sum(size**2 for size in samples))
+    work = np.log([sum(size**2 for size in samples) for samples in packs])
+    places = np.unique(np.searchsorted(work, np.linspace(work[0], work[-1], bench.given.packs)))
+    trials: list[Trial] = []
+    with bench.until_over() as has_time:
+        for place in np.random.default_rng(0).permutation(places).tolist():
+            samples = packs[place]
+            layers = model.memory.least_checkpoint_layers(sum(samples))
+            if layers is None or not has_time():
+                continue
+            tokens, squares = sum(samples), sum(size**2 for size in samples)
+            predicted = float(model.cost.seconds(squares, tokens, checkpoint_layers=layers))
+            trials.append(Trial(tokens, len(samples), squares, predicted, bench.seconds(samples, layers)))
+            write_row(bench.output / "packs.csv", trials[-1])
     bands = sorted({int(np.log2(trial.tokens)) for trial in trials})
+    rows = []
     for label, chosen in [
         *((f"{2**band:,} to {2 ** (band + 1) - 1:,}", [t for t in trials if int(np.log2(t.tokens)) == band])
           for band in bands),
-        ("all", list(trials)),
+        ("all", trials),
     ]:  # fmt: skip
-        errors = np.array([trial.error for trial in chosen])
+        errors = np.array([trial.predicted / trial.measured - 1 for trial in chosen])
         rows.append([
             label, str(len(chosen)), f"{np.mean([t.measured for t in chosen]) * 1e3:,.1f}",
             f"{100 * np.abs(errors).mean():.1f} %", f"{100 * errors.mean():+.1f} %",
             f"{100 * np.abs(errors).max():.1f} %",
         ])  # fmt: skip
     header = ["tokens of the pack", "packs", "mean ms", "mean error", "bias", "greatest error"]
-    return f"{name}; mean error of the fit to its own rows {100 * fit_error:.1f} %.\n\n{table(header, rows)}\n"
+    left_out = f"; {len(places) - len(trials)} more did not fit, or in time" if len(trials) < len(places) else ""
+    return f"{len(trials)} packs on {bench.device.name}{left_out}.\n\n{table(header, rows)}\n"
+
+
+def run_cluster(bench: Bench) -> str:
+    """Iterations of all plans in turn, so that those of each strategy are equally many when time is over."""
+    size, model, lengths = bench.size, bench.model(), bench.lengths()
+    full = size.cluster_groups[-1] * size.cluster_gpus * size.cluster_iterations
+    lengths = np.minimum(lengths, size.cluster_groups[-1])
+    lengths = lengths[: int(np.searchsorted(np.cumsum(lengths), full)) + 1]
+    plans = {each: bench.plan(lengths, each, size.cluster_groups, size.cluster_gpus) for each in STRATEGIES}
+    done: dict[str, list[list[RankTrial]]] = {each: [] for each in STRATEGIES}
+    with bench.until_over() as has_time:
+        for iteration in range(max(plan.epochs[0].num_iterations for plan in plans.values())):
+            for strategy, plan in plans.items():
+                if iteration < plan.epochs[0].num_iterations and has_time():
+                    done[strategy].append(list(_ranks(bench, model, strategy, plan, iteration)))
+    seconds = {
+        name: [sum(max(getattr(t, kind) for t in ranks) for ranks in of_plan) for kind in ("measured", "predicted")]
+        for name, of_plan in done.items()
+    }
+    tokens = {name: sum(trial.tokens for ranks in of_plan for trial in ranks) for name, of_plan in done.items()}
+    rates = {name: [tokens[name] / each for each in of_plan] for name, of_plan in seconds.items()}
+    rows = []
+    for name, (measured, predicted) in rates.items():
+        naive = rates[STRATEGIES[0]]
+        whole = plans[name].epochs[0].num_iterations
+        rows.append([
+            name, f"{len(done[name])} of {whole}", f"{measured:,.0f}", f"{predicted:,.0f}",
+            f"{measured / naive[0]:.3f}", f"{predicted / naive[1]:.3f}",
+        ])  # fmt: skip
+    header = ["plan", "iterations run", "tokens/s, measured", "predicted", "over naive, measured", "predicted"]
+    return (
+        f"{size.cluster_gpus} ranks, one after another on {bench.device.name}: {len(lengths):,} samples of up to "
+        f"{size.cluster_groups[-1]:,} tokens, {lengths.sum():,} in all.\n\n{table(header, rows)}\n"
+    )
+
+
+def _ranks(bench: Bench, model: GpuModel, strategy: str, plan: Plan, iteration: int) -> Iterator[RankTrial]:
+    """Run the packs of an iteration, rank by rank."""
+    schedule, times = plan.epochs[0], epoch_times(plan, model, pad_to="multiple", step_seconds=0.0)
+    for slot in np.flatnonzero(schedule.slot_iteration == iteration).tolist():
+        pack = int(schedule.slot_pack[slot])
+        if pack == FILLER:
+            continue
+        samples = samples_of(plan, pack)
+        trial = RankTrial(
+            tokens=sum(samples), samples=len(samples), work=sum(each**2 for each in samples),
+            predicted=float(times.slots.total[slot]),
+            measured=bench.seconds(samples, times.layers[schedule.slot_group[slot]].layers),
+            strategy=strategy, iteration=iteration, rank=int(schedule.slot_first_gpu[slot]),
+        )  # fmt: skip
+        write_row(bench.output / "cluster.csv", trial)
+        yield trial
+
+
+PIECES = {"profile": run_profile, "packs": run_packs, "cluster": run_cluster}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmark.gpu", description=__doc__)
+    parser.add_argument("pieces", nargs="*", metavar="PIECE", help=f"{', '.join(PIECES)} (default: all three)")
     parser.add_argument("--tiny", action="store_true", help="a tiny decoder and the bundled sample, on a CPU")
-    parser.add_argument("--model", help="another config.json")
-    parser.add_argument("--packs", type=int, default=200, help="packs to run (default: 200)")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--minutes", type=float, default=20, help="most minutes for packs (default: 20)")
-    parser.add_argument("--profile", type=Path, help="the profile of an earlier run, instead of measuring again")
+    parser.add_argument("--packs", type=int, default=40, help="packs to run (default: 40)")
+    parser.add_argument("--repeats", type=int, default=2, help="runs of each, of which the median counts (default: 2)")
+    parser.add_argument("--minutes", type=float, default=7, help="most minutes for the packs of a piece (default: 7)")
     parser.add_argument("--output", type=Path, default=Path("bench-out/gpu"), help="folder (default: bench-out/gpu)")
     given = parser.parse_args(arguments)
-    device = Device("cpu" if given.tiny else "cuda")
+    if unknown := set(given.pieces) - PIECES.keys():
+        parser.error(f"there is no piece {', '.join(sorted(unknown))}: choose of {', '.join(PIECES)}")
     given.output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="hbpack-bench-") as work:
-        config = Path(work) / "config.json"
-        config.write_text(json.dumps(TINY if given.tiny else BILLION))
-        config = Path(given.model) if given.model else config
-        options: dict[str, Any] = {"model": str(config), "modelling": "plain", "logits": "chunked",
-                                   "device": device.device.type}  # fmt: skip
-        if given.tiny:
-            sample = ROOT / "examples" / "sample"
-            pack(Path(work) / "set", [str(sample / "chats.jsonl"), str(sample / "journals.jsonl")],
-                 str(sample / "tokenizer"), "256:1,1k:1")  # fmt: skip
-            lengths: tuple[int, ...] = (128, 256, 512)
-        else:
-            data = Path(os.environ.get("HBPACK_SHARED", ROOT.parent / "shared")) / "data"
-            pack(Path(work) / "set", [str(data / "sft_messages.jsonl"), str(data / "long_docs.parquet")],
-                 str(data / "tokenizers" / "minimind-chatml"), "4k:1,16k:1,64k:1,128k:1")  # fmt: skip
-            lengths = tuple(2**power for power in range(11, 18))
-        if given.profile:
-            profile = read_profile(str(given.profile))
-        else:
-            profile = measure_profile(ProfileOptions(**options, lengths=lengths, repeats=given.repeats), print)
-        (given.output / "profile.json").write_text(profile.model_dump_json(indent=2) + "\n")
-        model = measured_model(profile)  # Says what to measure if nothing was fitted.
-        assert profile.cost is not None
-        _, kernel = choose_kernel("auto", device.device)
-        subject = Subject(
-            config, read_shape(config), "plain", RowAttention(kernel), device.device, chunked_logits=True
-        )  # fmt: skip
-        packs = choose_packs(Path(work) / "set", given.packs)
-        trials = []
-        with (given.output / "packs.csv").open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(["tokens", "samples", "work", "predicted_seconds", "measured_seconds"])
-            for t in run_packs(subject, device, model, packs, given.repeats, given.minutes):
-                writer.writerow([t.tokens, len(t.samples), t.work, t.predicted, t.measured])
-                file.flush()
-                trials.append(t)
-    text = report(trials, f"{len(trials)} packs on {device.name}", profile.cost.mean_error)
-    (given.output / "report.md").write_text(text)
-    print(text)
+        bench = Bench(given, Path(work))
+        for piece in given.pieces or PIECES:
+            (given.output / f"{piece}.csv").unlink(missing_ok=True)
+            with bench.device.one_thread():
+                text = PIECES[piece](bench)
+            (given.output / f"{piece}.md").write_text(text)
+            print(text, flush=True)
     return 0
 
 
