@@ -3,7 +3,7 @@
     hbpack pack chats.jsonl --tokenizer TOKENIZER --groups 16k:1,128k:2 --gpus 2 --output OUT
     accelerate launch --num_processes 2 accelerate_loop.py OUT --model MODEL --max-steps 1000 --output runs/a
 
-Add `--resume` to continue from the newest checkpoint. Without `--model` it trains a tiny Llama, on CPU as well.
+Add `--resume` to continue from the newest checkpoint.
 """
 
 import argparse
@@ -11,11 +11,10 @@ import os
 import time
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import torch
 from accelerate import Accelerator
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM
 from transformers.utils import is_flash_attn_2_available
 
 from packer_cli.loader import PackedDataset
@@ -24,28 +23,11 @@ from packer_cli.loader.adapters.step_runner import StepRunner
 from packer_cli.loader.steps import packed_steps
 
 
-def make_model(path: str | None, vocab_size: int) -> Any:
-    """The model at `path`, or a tiny one. Weights stay float32; only the computation uses bfloat16."""
-    if path is None:
-        torch.manual_seed(0)  # the same weights on every rank
-        sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-        return LlamaForCausalLM(LlamaConfig(vocab_size=vocab_size, **sizes))
-    attention = "flash_attention_2" if is_flash_attn_2_available() else "sdpa"
-    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation=attention)
-
-
-class Progress(dict):
-    """What `save_state` saves with the weights: the number of steps, and the place in the data."""
-
-    state_dict = dict.copy
-    load_state_dict = dict.update
-
-
 def main() -> None:
     """Train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("packed", metavar="OUT", help="the folder that hbpack pack wrote")
-    parser.add_argument("--model", help="a transformers model; default: a tiny Llama")
+    parser.add_argument("--model", required=True, help="a transformers model: its folder, or its name on the Hub")
     parser.add_argument("--max-steps", type=int, default=100)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--resume", action="store_true")
@@ -56,25 +38,26 @@ def main() -> None:
     cuda = torch.cuda.is_available()
     accelerator = Accelerator(mixed_precision="bf16" if cuda else "no", cpu=not cuda)
     if accelerator.gradient_accumulation_steps != 1:
-        raise SystemExit("gradient_accumulation_steps must be 1: the packed set determines where steps end")
+        parser.error("gradient_accumulation_steps must be 1: the packed set determines where steps end")
     dataset = PackedDataset(args.packed, accelerator.process_index, accelerator.num_processes)
-    model = make_model(args.model, dataset.manifest["tokenizer"]["vocab_size"]).train()
-    run_packed_rows(model)  # before anything wraps it
+    attention = "flash_attention_2" if is_flash_attn_2_available() else "sdpa"
+    # Weights stay float32; only the computation uses bfloat16.
+    model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32, attn_implementation=attention)
+    run_packed_rows(model.train())  # before anything wraps it
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.0)
     # Not the loader: `prepare` would shard its batches again, and each rank would train on a part of its own.
     model, optimizer = accelerator.prepare(model, optimizer)
-    progress = Progress(step=0, data=dataset.state_dict())
-    accelerator.register_for_checkpointing(progress)
+    accelerator.register_for_checkpointing(dataset)  # its place is a part of what save_state saves
+    done = 0
     if args.resume:
         found = sorted(args.output.glob("step-*/whole"), key=os.path.getmtime)
         if not found:
             parser.error(f"no checkpoint in {args.output}: start without --resume")
         accelerator.load_state(str(found[-1].parent))
-        dataset.load_state_dict(progress["data"])
+        done = int(found[-1].parent.name.removeprefix("step-"))
 
     runner, start = StepRunner(model, dataset, device=accelerator.device), time.perf_counter()
-    steps = islice(packed_steps(dataset, endless=True), args.max_steps - progress["step"])
-    for number, step in enumerate(steps, start=progress["step"] + 1):
+    for number, step in enumerate(islice(packed_steps(dataset, endless=True), args.max_steps - done), start=done + 1):
         totals = torch.tensor([0.0, step.num_tokens], device=accelerator.device)
         for loss in runner.losses(step):
             accelerator.backward(loss)
@@ -82,7 +65,6 @@ def main() -> None:
         norm = accelerator.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        progress.update(step=number, data=step.state)
 
         totals, now = accelerator.reduce(totals), time.perf_counter()
         rate, start = totals[1] / (now - start), now

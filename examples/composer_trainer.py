@@ -6,7 +6,7 @@
 Composer splits each batch of its data loader into microbatches. By default, it silently slices every tensor along its
 first dimension, including `cu_seq_lens_q`, so that a row keeps only the first border of its samples.
 Here, a batch is a whole step, a list of rows, and `split_batch` returns the rows. Add `--resume` to continue from the
-newest checkpoint. Without `--model` it trains a tiny Llama, on CPU as well.
+newest checkpoint.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import torch.nn.functional as F  # noqa: N812
 from composer import Callback, ComposerModel, DataSpec, Trainer
 from composer.utils import dist
 from torch.utils.data import DataLoader, IterableDataset
-from transformers import AutoModelForCausalLM, LlamaConfig
+from transformers import AutoModelForCausalLM
 from transformers.utils import is_flash_attn_2_available
 
 from packer_cli.loader import PackedDataset
@@ -119,17 +119,6 @@ class ClipAndReport(Callback):
             )
 
 
-def make_model(path: str | None, vocab_size: int) -> Any:
-    """The model at `path`, or a tiny one. Weights stay float32; only the computation uses bfloat16."""
-    attention = "flash_attention_2" if torch.cuda.is_available() and is_flash_attn_2_available() else "sdpa"
-    if path is not None:
-        return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation=attention)
-    config = LlamaConfig(
-        vocab_size=vocab_size, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4
-    )
-    return AutoModelForCausalLM.from_config(config, attn_implementation=attention)
-
-
 def newest_checkpoint(folder: Path) -> str:
     """The last one; Composer names a file when it is complete."""
     found = list(folder.glob("step-*.pt"))
@@ -142,7 +131,7 @@ def main() -> None:
     """Train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("packed", metavar="OUT", help="the folder that hbpack pack wrote")
-    parser.add_argument("--model", help="a transformers model; default: a tiny Llama")
+    parser.add_argument("--model", required=True, help="a transformers model: its folder, or its name on the Hub")
     parser.add_argument("--max-steps", type=int, default=100)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--resume", action="store_true")
@@ -159,8 +148,10 @@ def main() -> None:
     if any(group.get("loss_weight") for group in dataset.manifest["groups"]):
         raise SystemExit("Composer counts whole tokens, not their loss weights: pass loss_weights=False to do without")
 
-    torch.manual_seed(0)  # The same weights on every rank.
-    model = PackedModel(make_model(args.model, dataset.manifest["tokenizer"]["vocab_size"]))
+    attention = "flash_attention_2" if is_flash_attn_2_available() else "sdpa"
+    # Weights stay float32; only the computation uses bfloat16.
+    inner = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32, attn_implementation=attention)
+    model = PackedModel(inner)
     trainer = Trainer(
         model=model,
         train_dataloader=DataSpec(
@@ -185,7 +176,7 @@ def main() -> None:
     )
     trainer.fit()
     if dist.get_global_rank() == 0:
-        model.model.save_pretrained(args.output / "final")
+        inner.save_pretrained(args.output / "final")
     trainer.close()
 
 

@@ -3,11 +3,10 @@
     hbpack pack chats.jsonl --tokenizer TOKENIZER --groups 16k:1,128k:2 --gpus 2 --output OUT
     torchrun --nproc-per-node 2 lightning_module.py OUT --model MODEL --max-steps 1000 --output runs/pl
 
-Add `--resume` to continue from the newest checkpoint. Without `--model` it trains a tiny Llama, on CPU as well.
+Add `--resume` to continue from the newest checkpoint.
 """
 
 import argparse
-import json
 import os
 from functools import partial
 from pathlib import Path
@@ -17,20 +16,10 @@ import lightning
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import grad_norm
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM
 from transformers.utils import is_flash_attn_2_available
 
 from packer_cli.loader.adapters.lightning import PackedDataModule, PackedModule
-
-
-def make_model(path: str | None, vocab_size: int) -> Any:
-    """The model at `path`, or a tiny one. Weights stay float32; only the computation uses bfloat16."""
-    if path is None:
-        torch.manual_seed(0)  # the same weights on every rank
-        sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-        return LlamaForCausalLM(LlamaConfig(vocab_size=vocab_size, **sizes))
-    attention = "flash_attention_2" if is_flash_attn_2_available() else "sdpa"
-    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation=attention)
 
 
 class Print(lightning.Callback):
@@ -55,7 +44,7 @@ def main() -> None:
     """Train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("packed", metavar="OUT", help="the folder that hbpack pack wrote")
-    parser.add_argument("--model", help="a transformers model; default: a tiny Llama")
+    parser.add_argument("--model", required=True, help="a transformers model: its folder, or its name on the Hub")
     parser.add_argument("--max-steps", type=int, default=100)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--resume", action="store_true")
@@ -63,8 +52,9 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=2e-5)
     args = parser.parse_args()
 
-    manifest = json.loads(Path(args.packed, "hbpack.json").read_text())
-    model = make_model(args.model, manifest["tokenizer"]["vocab_size"])
+    attention = "flash_attention_2" if is_flash_attn_2_available() else "sdpa"
+    # Weights stay float32; only the computation uses bfloat16.
+    model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32, attn_implementation=attention)
     module = PackedModule(model, partial(torch.optim.AdamW, lr=args.lr, weight_decay=0.0))
     trainer = lightning.Trainer(
         max_steps=args.max_steps,

@@ -5,7 +5,7 @@
 
 Rows of the first group run on one GPU each, and two GPUs share each row of the second (Ulysses).
 
-Add `--resume` to continue from the newest checkpoint. Without `--model` it trains a tiny Llama, on CPU as well.
+Add `--resume` to continue from the newest checkpoint.
 """
 
 import argparse
@@ -13,20 +13,14 @@ import os
 import time
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_state_dict,
-    set_state_dict,
-)
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM
 from transformers.utils import is_flash_attn_2_available
 
 from packer_cli.loader import PackedDataset
@@ -35,21 +29,11 @@ from packer_cli.loader.adapters.step_runner import StepRunner
 from packer_cli.loader.steps import packed_steps
 
 
-def make_model(path: str | None, vocab_size: int) -> Any:
-    """The model at `path`, or a tiny one. Weights stay float32; only the computation uses bfloat16."""
-    if path is None:
-        torch.manual_seed(0)  # the same weights on every rank
-        sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-        return LlamaForCausalLM(LlamaConfig(vocab_size=vocab_size, **sizes))
-    attention = "flash_attention_2" if is_flash_attn_2_available() else "sdpa"
-    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation=attention)
-
-
 def main() -> None:
     """Train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("packed", metavar="OUT", help="the folder that hbpack pack wrote")
-    parser.add_argument("--model", help="a transformers model; default: a tiny Llama")
+    parser.add_argument("--model", required=True, help="a transformers model: its folder, or its name on the Hub")
     parser.add_argument("--max-steps", type=int, default=100)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--resume", action="store_true")
@@ -68,8 +52,10 @@ def main() -> None:
     # The data set gets rank and world size, and shards itself: use no DistributedSampler.
     # FSDP's ranks meet in every micro-batch, DDP's only at the end of a step: then each item is a list of batches.
     dataset = PackedDataset(args.packed, rank, world_size, lockstep=args.parallel == "fsdp")
-    model = make_model(args.model, dataset.manifest["tokenizer"]["vocab_size"]).train()
-    run_packed_rows(model)  # before anything wraps it
+    attention = "flash_attention_2" if is_flash_attn_2_available() else "sdpa"
+    # Weights stay float32; only the computation uses bfloat16.
+    model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32, attn_implementation=attention)
+    run_packed_rows(model.train())  # before anything wraps it
     model.forward = torch.autocast(device.type, torch.bfloat16, enabled=cuda)(model.forward)
     if args.parallel == "ddp":
         model = DistributedDataParallel(model.to(device))
@@ -85,15 +71,12 @@ def main() -> None:
         if not found:
             parser.error(f"no checkpoint in {args.output}: start without --resume")
         weights, moments = get_state_dict(model, optimizer)
-        run = {"model": weights, "optimizer": moments, "step": 0, "data": dataset.state_dict()}
-        dcp.load(run, checkpoint_id=found[-1].parent)
-        set_state_dict(model, optimizer, model_state_dict=run["model"], optim_state_dict=run["optimizer"])
-        dataset.load_state_dict(run["data"])
-        done = run["step"]
+        dcp.load({"model": weights, "optimizer": moments, "data": dataset}, checkpoint_id=found[-1].parent)
+        set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
+        done = int(found[-1].parent.name.removeprefix("step-"))
 
     runner, start = StepRunner(model, dataset, device=device), time.perf_counter()
-    steps = islice(packed_steps(dataset, endless=True), args.max_steps - done)
-    for number, step in enumerate(steps, start=done + 1):
+    for number, step in enumerate(islice(packed_steps(dataset, endless=True), args.max_steps - done), start=done + 1):
         totals = torch.tensor([0.0, step.num_tokens], device=device)
         for loss in runner.losses(step):
             loss.backward()
@@ -110,10 +93,10 @@ def main() -> None:
         start = time.perf_counter()
         if number % args.save_every == 0 or number == args.max_steps:
             weights, moments = get_state_dict(model, optimizer)
-            run = {"model": weights, "optimizer": moments, "step": number, "data": step.state}
+            run = {"model": weights, "optimizer": moments, "data": dataset}
             dcp.save(run, checkpoint_id=args.output / f"step-{number}")
 
-    weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    weights, _ = get_state_dict(model, [], options=StateDictOptions(full_state_dict=True, cpu_offload=True))
     if rank == 0:
         inner = model.module if args.parallel == "ddp" else model
         inner.save_pretrained(args.output / "final", state_dict=weights)

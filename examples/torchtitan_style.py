@@ -5,8 +5,7 @@
 
 For torchtitan itself, set `config.dataloader = PackedDataLoader.Config(path="OUT")`, from
 `packer_cli.loader.adapters.torchtitan`. Its trainer needs no change if each iteration is a step; this loop shows
-the one change that steps of several iterations need. Add `--resume` to continue from the newest checkpoint. Without
-`--model` it trains a tiny Llama, on CPU as well.
+the one change that steps of several iterations need. Add `--resume` to continue from the newest checkpoint.
 """
 
 import argparse
@@ -28,7 +27,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from transformers import AutoModelForCausalLM, LlamaConfig
+from transformers import AutoModelForCausalLM
 
 from packer_cli.loader import PackedDataset, metadata_of
 from packer_cli.loader.checkpointing import LayerCheckpointing
@@ -47,16 +46,9 @@ def endless(dataset: PackedDataset) -> Iterator[Microbatch]:
 class Decoder(torch.nn.Module):
     """A transformers model that is called as torchtitan calls its own: `model(tokens, positions=positions)`."""
 
-    def __init__(self, path: str | None, vocab_size: int) -> None:
+    def __init__(self, path: str) -> None:
         super().__init__()
-        if path is not None:
-            self.inner = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="sdpa")
-        else:
-            torch.manual_seed(0)  # the same weights on every rank
-            config = LlamaConfig(
-                vocab_size=vocab_size, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4
-            )
-            self.inner = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+        self.inner = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="sdpa")
 
     def forward(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """[T], [T] -> [1, T, vocabulary]; documents begin where `positions == 0`."""
@@ -75,12 +67,11 @@ class Trainer:
     def __init__(self, args: argparse.Namespace, device: torch.device) -> None:
         self.device, self.step = device, 0
         self.dataset = PackedDataset(args.packed, dist.get_rank(), dist.get_world_size(), format="torchtitan")
-        manifest = self.dataset.manifest
-        if any(group["sp_size"] > 1 for group in manifest["groups"]):
+        if any(group["sp_size"] > 1 for group in self.dataset.manifest["groups"]):
             raise SystemExit(
                 "groups that share rows need torchtitan's context parallelism, which this loop does not have"
             )
-        self.model = Decoder(args.model, manifest["tokenizer"]["vocab_size"]).train()
+        self.model = Decoder(args.model).train()
         self.checkpointing = LayerCheckpointing(self.model)
         cuda = device.type == "cuda"
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if cuda else MixedPrecisionPolicy()
@@ -159,7 +150,7 @@ def main() -> None:
     """Train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("packed", metavar="OUT", help="the folder that hbpack pack wrote")
-    parser.add_argument("--model", help="a transformers model; default: a tiny Llama")
+    parser.add_argument("--model", required=True, help="a transformers model: its folder, or its name on the Hub")
     parser.add_argument("--max-steps", type=int, default=100)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--resume", action="store_true")

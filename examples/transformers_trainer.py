@@ -3,31 +3,18 @@
     hbpack pack chats.jsonl --tokenizer TOKENIZER --groups 16k:1,128k:2 --gpus 2 --output OUT
     torchrun --nproc-per-node 2 transformers_trainer.py OUT --model MODEL --max-steps 1000 --output runs/hf
 
-Add `--resume` to continue from the newest checkpoint. Without `--model` it trains a tiny Llama, on CPU as well.
+Add `--resume` to continue from the newest checkpoint.
 """
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, Trainer, TrainerCallback, TrainingArguments
+from transformers import AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
 from transformers.utils import is_flash_attn_2_available
 
 from packer_cli.loader.adapters.transformers import packed
-
-
-def make_model(path: str | None, vocab_size: int) -> Any:
-    """The model at `path`, or a tiny one. Weights stay float32; only the computation uses bfloat16."""
-    attention = "flash_attention_2" if torch.cuda.is_available() and is_flash_attn_2_available() else "sdpa"
-    if path is not None:
-        return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation=attention)
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=vocab_size, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4
-    )
-    return AutoModelForCausalLM.from_config(config, attn_implementation=attention)
 
 
 class Print(TrainerCallback):
@@ -47,7 +34,7 @@ def main() -> None:
     """Train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("packed", metavar="OUT", help="the folder that hbpack pack wrote")
-    parser.add_argument("--model", help="a transformers model; default: a tiny Llama")
+    parser.add_argument("--model", required=True, help="a transformers model: its folder, or its name on the Hub")
     parser.add_argument("--max-steps", type=int, default=100)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--resume", action="store_true")
@@ -67,8 +54,9 @@ def main() -> None:
         report_to="none",
         disable_tqdm=True,
     )
-    manifest = json.loads(Path(args.packed, "hbpack.json").read_text())
-    model = make_model(args.model, manifest["tokenizer"]["vocab_size"])
+    attention = "flash_attention_2" if is_flash_attn_2_available() else "sdpa"
+    # Weights stay float32; only the computation uses bfloat16.
+    model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32, attn_implementation=attention)
     trainer = packed(Trainer)(model, training, train_dataset=args.packed, callbacks=[Print()])
     trainer.train(resume_from_checkpoint=args.resume)
     trainer.save_model(str(args.output / "final"))

@@ -3,7 +3,7 @@
     hbpack pack chats.jsonl --tokenizer TOKENIZER --groups 16k:1,128k:2 --gpus 2 --output OUT
     torchrun --nproc-per-node 2 trl_sft.py OUT --model MODEL --max-steps 1000 --output runs/sft
 
-Add `--resume` to continue from the newest checkpoint. Without `--model` it trains a tiny Llama, on CPU as well.
+Add `--resume` to continue from the newest checkpoint.
 """
 
 import argparse
@@ -12,30 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, TrainerCallback
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from transformers.utils import is_flash_attn_2_available
 from trl import SFTConfig, SFTTrainer
 
 from packer_cli.loader.adapters.transformers import packed
-
-
-def make_model(path: str | None, vocab_size: int) -> Any:
-    """The model at `path`, or a tiny one. Weights stay float32; only the computation uses bfloat16."""
-    attention = "flash_attention_2" if torch.cuda.is_available() and is_flash_attn_2_available() else "sdpa"
-    if path is not None:
-        return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation=attention)
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=vocab_size, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4
-    )
-    return AutoModelForCausalLM.from_config(config, attn_implementation=attention)
-
-
-def load_tokenizer(name: str | None) -> Any:
-    """The one of the set: SFTTrainer takes its padding token, and saves it beside the model."""
-    if name is None or (Path(name).is_absolute() and not Path(name).exists()):
-        raise SystemExit(f"the set's tokenizer ({name or 'not named'}) is not on this machine: give --tokenizer PATH")
-    return AutoTokenizer.from_pretrained(name)
 
 
 class Print(TrainerCallback):
@@ -55,7 +36,7 @@ def main() -> None:
     """Train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("packed", metavar="OUT", help="the folder that hbpack pack wrote")
-    parser.add_argument("--model", help="a transformers model; default: a tiny Llama")
+    parser.add_argument("--model", required=True, help="a transformers model: its folder, or its name on the Hub")
     parser.add_argument("--tokenizer", help="default: the one that the set was made with, by its name in OUT")
     parser.add_argument("--max-steps", type=int, default=100)
     parser.add_argument("--output", type=Path, required=True)
@@ -76,8 +57,13 @@ def main() -> None:
         report_to="none",
         disable_tqdm=True,
     )
-    tokens = json.loads(Path(args.packed, "hbpack.json").read_text())["tokenizer"]
-    model, tokenizer = make_model(args.model, tokens["vocab_size"]), load_tokenizer(args.tokenizer or tokens["name"])
+    attention = "flash_attention_2" if is_flash_attn_2_available() else "sdpa"
+    # Weights stay float32; only the computation uses bfloat16.
+    model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32, attn_implementation=attention)
+    name = args.tokenizer or json.loads(Path(args.packed, "hbpack.json").read_text())["tokenizer"]["name"]
+    if name is None or (Path(name).is_absolute() and not Path(name).exists()):
+        parser.error(f"the set's tokenizer ({name or 'not named'}) is not on this machine: give --tokenizer PATH")
+    tokenizer = AutoTokenizer.from_pretrained(name)  # whose padding token SFTTrainer takes, and which it saves
     trainer = packed(SFTTrainer)(
         model, training, train_dataset=args.packed, processing_class=tokenizer, callbacks=[Print()]
     )

@@ -50,11 +50,21 @@ def pack(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str,
 
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of the shape of the examples' tiny one, with other weights."""
+    """A tiny model."""
+    return make_model(tmp_path_factory.mktemp("model"), 1)
+
+
+@pytest.fixture(scope="session")
+def other_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with other weights."""
+    return make_model(tmp_path_factory.mktemp("model"), 2)
+
+
+def make_model(folder: Path, seed: int) -> Path:
     torch = pytest.importorskip("torch")
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    torch.manual_seed(1)
+    torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=1024,
         hidden_size=32,
@@ -63,6 +73,5 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         num_attention_heads=4,
         initializer_range=0.2,  # far from uniform, so that a wrong mask shows
     )
-    folder = tmp_path_factory.mktemp("model")
     LlamaForCausalLM(config).save_pretrained(folder)
     return folder

@@ -129,6 +129,7 @@ def test_two_ranks_stopped_and_resumed_train_as_one_process(
     pack: Callable[..., Path],
     wanted: Train,
     model_folder: Path,
+    other_model: Path,
     tmp_path: Path,
     name: str,
     groups: str,
@@ -142,9 +143,10 @@ def test_two_ranks_stopped_and_resumed_train_as_one_process(
     (last,) = output.glob(f"*-{STOP}*")
     shutil.rmtree(last) if last.is_dir() else last.unlink()
     lines = lines[:KEPT]
-    # Without --model it begins with other weights, which the checkpoint must replace.
-    lines += lines_of(run(name, packed, "--max-steps", AGAIN, "--resume", *options))
-    lines += lines_of(run(name, packed, "--max-steps", END, "--resume", *options))
+    # It begins with other weights, which the checkpoint must replace.
+    options += ["--model", str(other_model), "--resume"]
+    lines += lines_of(run(name, packed, "--max-steps", AGAIN, *options))
+    lines += lines_of(run(name, packed, "--max-steps", END, *options))
     assert_same(lines, wanted(packed), END)
     assert distance(output / "final", wanted(packed), END) < 1e-3
 
@@ -168,49 +170,56 @@ def test_a_single_process_needs_no_torchrun(
 
 @pytest.mark.parametrize("name", ["composer_trainer", "torchtitan_style"])
 def test_shared_rows_are_refused_where_they_would_train_wrong(
-    run: Callable[..., str], pack: Callable[..., Path], tmp_path: Path, name: str
+    run: Callable[..., str], pack: Callable[..., Path], model_folder: Path, tmp_path: Path, name: str
 ) -> None:
-    text = run(name, pack(SHARED, 2), "--max-steps", 1, "--output", tmp_path / "run", fails=True)
+    options = ["--model", model_folder, "--max-steps", 1, "--output", tmp_path / "run"]
+    text = run(name, pack(SHARED, 2), *options, fails=True)
     assert "groups that share rows" in text
     assert not lines_of(text)
 
 
 @pytest.mark.parametrize("name", ["pytorch_fsdp", "accelerate_loop", "lightning_module", "transformers_trainer"])
 def test_a_checkpoint_that_is_not_there_is_told(
-    run: Callable[..., str], pack: Callable[..., Path], tmp_path: Path, name: str
+    run: Callable[..., str], pack: Callable[..., Path], model_folder: Path, tmp_path: Path, name: str
 ) -> None:
-    text = run(name, pack(OWN_GPU, 2), "--output", tmp_path / "run", "--resume", fails=True)
+    options = ["--model", model_folder, "--output", tmp_path / "run"]
+    text = run(name, pack(OWN_GPU, 2), *options, "--resume", fails=True)
     assert re.search(rf"no checkpoint in '?{tmp_path / 'run'}", text), text
 
 
-def test_a_tokenizer_that_is_not_there_is_asked_for(run: Callable[..., str], repo: Path, tmp_path: Path) -> None:
+def test_a_tokenizer_that_is_not_there_is_asked_for(
+    run: Callable[..., str], repo: Path, model_folder: Path, tmp_path: Path
+) -> None:
     tokenizer = shutil.copytree(repo / "examples" / "sample" / "tokenizer", tmp_path / "tokenizer")
     words = pack_words(repo, "journals.jsonl")
     words[words.index("--tokenizer") + 1] = str(tokenizer)
     packed = run_process([*words, "--groups", "1k", "--gpus", "1", "--output"], tmp_path / "OUT")
     shutil.rmtree(tokenizer)
-    text = run("trl_sft", packed, "--max-steps", 1, "--output", tmp_path / "run", num_ranks=1, fails=True)
+    options = ["--model", model_folder, "--max-steps", 1, "--output", tmp_path / "run"]
+    text = run("trl_sft", packed, *options, num_ranks=1, fails=True)
     assert f"the set's tokenizer ({tokenizer}) is not on this machine: give --tokenizer PATH" in text
 
 
 def test_fsdp_refuses_ranks_that_do_not_meet(
-    run: Callable[..., str], pack: Callable[..., Path], tmp_path: Path
+    run: Callable[..., str], pack: Callable[..., Path], model_folder: Path, tmp_path: Path
 ) -> None:
     """It would hang: they run unlike numbers of micro-batches, here within a step."""
     packed = pack(FREE, 2, *WITHOUT_LOCKSTEP)
     counts = [Counter(row["step"] for row in rank_rows(packed, rank)) for rank in range(2)]
     assert counts[0] != counts[1]
-    text = run("pytorch_fsdp", packed, "--max-steps", 1, "--output", tmp_path / "run", fails=True)
+    options = ["--model", model_folder, "--max-steps", 1, "--output", tmp_path / "run"]
+    text = run("pytorch_fsdp", packed, *options, fails=True)
     assert "was planned with --lockstep 1: its ranks run different numbers of micro-batches" in text
 
 
 @pytest.mark.slow  # It imports everything three times.
-def test_torchrun_starts_it_and_no_model_is_needed(repo: Path, pack: Callable[..., Path], tmp_path: Path) -> None:
+def test_torchrun_starts_it(repo: Path, pack: Callable[..., Path], model_folder: Path, tmp_path: Path) -> None:
     """The command line of the docs."""
     done = subprocess.run(
         [
             sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-            repo / "examples" / "pytorch_fsdp.py", pack(OWN_GPU, 2), "--max-steps", "2", "--output", tmp_path,
+            repo / "examples" / "pytorch_fsdp.py", pack(OWN_GPU, 2), "--model", model_folder, "--max-steps", "2",
+            "--output", tmp_path,
         ],
         capture_output=True,
         text=True,
