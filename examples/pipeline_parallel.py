@@ -77,6 +77,7 @@ def main() -> None:
     if rank < stages:
         args.output.mkdir(parents=True, exist_ok=True)
         torch.save(model.state_dict(), args.output / f"stage-{stage}.pt")
+    dist.barrier()  # gloo may abort in a process that leaves before the others are done
     dist.destroy_process_group()
 
 
