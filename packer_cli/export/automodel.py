@@ -9,26 +9,27 @@ pads. Without the last two columns, a row is one segment.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packer_cli.export.columns import NO_LOSS, labels_of, pad_samples, padded, positions_of, shifted
 from packer_cli.export.job import Int64Array, Job
 from packer_cli.export.packed import Lists
-from packer_cli.export.saved import SavedDataset
+from packer_cli.export.saved import SavedDataset, lists_of
 
 
 class Exporter(SavedDataset):
     """See the module."""
 
     needs_one_capacity = True
-    columns = ("input_ids", "labels", "position_ids", "seq_lens", "seq_lens_padded")
+    schema = lists_of("input_ids", "labels", "position_ids", "seq_lens", "seq_lens_padded")
 
     def row_bytes(self, num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
         """Bytes of each row (int64[r]): three numbers a token and two a sample; rows are nearly full."""
         return 12 * num_tokens + 8 * num_samples
 
-    def lists(self, job: Job, packs: Int64Array) -> list[Lists]:
+    def values(self, job: Job, rows: slice) -> list[Lists | NDArray[np.int32]]:
         """The columns, with rows of exactly the capacity."""
-        capacity = job.capacity
+        capacity, packs = job.capacity, job.packs[rows]
         lengths = job.packed.sample_lengths(packs)
         sizes = job.aligned(lengths, packs)
         ids = pad_samples(job.packed.lists("input_ids", packs), lengths, sizes, job.pad_token_id)

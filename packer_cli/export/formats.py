@@ -17,11 +17,12 @@ FORMATS = {
     "automodel": "A Hugging Face data set as NeMo Automodel packs it: full rows, seq_lens, seq_lens_padded.",
     "trl": "A Hugging Face data set as TRL packs it: input_ids, labels, seq_lengths.",
     "llamafactory": "A Hugging Face data set for LLaMA-Factory's tokenized_path: full rows, attention_mask of 1..n.",
+    "ms-swift": "A Hugging Face data set for ms-swift's cached_dataset: its sequential packing gives the packs back.",
     "xtuner": "XTuner's preset packs and sampler order, with the samples as JSON lines.",
     "parquet": "Plain Parquet: the columns of the shards, but with int32 ids and a loss mask.",
     "mds": "MosaicML Streaming's MDS shards.",
 }
-"""Name -> summary; `packer_cli.export.<name>` holds the class `Exporter`."""
+"""Name -> summary; `packer_cli.export.<name>`, with `_` for `-`, holds the class `Exporter`."""
 
 
 def _take_export(name: str, thing: Any) -> Format:
@@ -50,7 +51,7 @@ def load_format(name: str) -> Format:
         ConfigError: there is none.
     """
     if name in FORMATS:
-        format: Format = importlib.import_module(f"packer_cli.export.{name}").Exporter()
+        format: Format = importlib.import_module(f"packer_cli.export.{name.replace('-', '_')}").Exporter()
         return format
     if name not in OTHERS:
         raise ConfigError(f"--to: {unknown('format', name, format_names())}")

@@ -152,6 +152,9 @@ class Format(ABC):
     needs_one_capacity = False
     """Whether rows are padded, so that all must have one capacity."""
 
+    usage: str | None = None
+    """How its trainer is started, for people, with the places {output} and {capacity}."""
+
     weight_bytes = 0
     """What the weight of a token's loss adds to a row, in bytes; 0: the format has no place for weights."""
 

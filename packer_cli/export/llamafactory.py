@@ -10,10 +10,13 @@ The collator pads all columns except `position_ids` to multiples of 8, so the le
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from packer_cli.export.columns import NO_LOSS, labels_of, padded, positions_of, sample_numbers
 from packer_cli.export.job import Int64Array, Job
 from packer_cli.export.packed import Lists
-from packer_cli.export.saved import SavedDataset
+from packer_cli.export.saved import SavedDataset, lists_of
 
 _MULTIPLE = 8
 
@@ -22,14 +25,15 @@ class Exporter(SavedDataset):
     """See the module."""
 
     needs_one_capacity = True
-    columns = ("input_ids", "labels", "attention_mask", "position_ids")
+    schema = lists_of("input_ids", "labels", "attention_mask", "position_ids")
 
     def row_bytes(self, num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
         """Bytes of each row (int64[r]): four numbers a token; rows are nearly full."""
         return 16 * num_tokens
 
-    def lists(self, job: Job, packs: Int64Array) -> list[Lists]:
+    def values(self, job: Job, rows: slice) -> list[Lists | NDArray[np.int32]]:
         """The columns, with rows of the capacity rounded up to a multiple of 8."""
+        packs = job.packs[rows]
         length = -(-job.capacity // _MULTIPLE) * _MULTIPLE
         ids, lengths = job.packed.lists("input_ids", packs), job.packed.sample_lengths(packs)
         return [

@@ -1,7 +1,7 @@
-"""Data sets for `datasets.load_from_disk`, one row a pack, which TRL, LLaMA-Factory and Automodel read.
+"""Data sets for `datasets.load_from_disk`, which TRL, LLaMA-Factory, Automodel and ms-swift read.
 
-The files are those of `Dataset.save_to_disk`: Arrow streams, `state.json`, `dataset_info.json`. Every column is
-list<int32>; each format defines its columns, and their contents for a batch of packs.
+The files are those of `Dataset.save_to_disk`: Arrow streams, `state.json`, `dataset_info.json`. Each format defines
+its columns, and their contents for a batch of packs.
 """
 
 from __future__ import annotations
@@ -10,42 +10,52 @@ import json
 from abc import abstractmethod
 from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from packer_cli.engine.sink import FileRange, Sink
-from packer_cli.export.job import Format, Int64Array, Job, Part
+from packer_cli.export.job import Format, Job, Part
 from packer_cli.export.packed import Lists
 from packer_cli.files import fingerprint
-from packer_cli.format.arrays import to_lists
+from packer_cli.format.arrays import to_arrow, to_lists
+
+INTEGERS = pa.list_(pa.field("item", pa.int32()))
+"""The type of a column of lists."""
 
 _ROWS_PER_BATCH = 1000
+
+
+def lists_of(*names: str) -> pa.Schema:
+    """The schema of columns of lists."""
+    return pa.schema([(name, INTEGERS) for name in names])
 
 
 class SavedDataset(Format):
     """A format with the files of `Dataset.save_to_disk`."""
 
-    columns: ClassVar[tuple[str, ...]]
+    schema: ClassVar[pa.Schema]
+    """Of the Arrow files."""
 
     @abstractmethod
-    def lists(self, job: Job, packs: Int64Array) -> list[Lists]:
-        """The columns (int32) of these packs, in the order of `columns`."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Schema of the Arrow files."""
-        return pa.schema([(name, pa.list_(pa.field("item", pa.int32()))) for name in self.columns])
+    def values(self, job: Job, rows: slice) -> list[Lists | NDArray[np.int32]]:
+        """The columns of these rows of the job, in the order of the schema; a pack may become several rows."""
 
     def write_part(self, job: Job, part: Part, sink: Sink) -> dict[str, Any]:
         """Write one Arrow stream."""
-        schema = self.schema
+        schema, first = self.schema, part.first
         path = f"data-{part.number:05d}-of-{len(job.parts):05d}.arrow"
         with sink.file(path) as file, pa.ipc.new_stream(pa.PythonFile(file, mode="w"), schema) as writer:
             for packs in job.batches(part.first, part.stop, _ROWS_PER_BATCH):
+                rows = slice(first, first + len(packs))
                 arrays = [
-                    to_lists(lists.offsets, lists.values).cast(field.type)
-                    for lists, field in zip(self.lists(job, packs), schema, strict=True)
+                    (to_lists(each.offsets, each.values) if isinstance(each, Lists) else to_arrow(each)).cast(
+                        field.type
+                    )
+                    for each, field in zip(self.values(job, rows), schema, strict=True)
                 ]
                 writer.write_batch(pa.record_batch(arrays, schema=schema))
+                first = rows.stop
         return {}
 
     def finish(self, job: Job, parts: list[dict[str, Any]], ranges: list[FileRange], sink: Sink) -> None:

@@ -200,7 +200,7 @@ def finish_export(
     files = [*ranges, *sink.files]
     result = _result(job, files)
     totals = {"num_rows": result.num_rows, "num_samples": result.num_samples, "num_tokens": result.num_tokens}
-    text = {"hbpack_version": __version__, **header, **totals, "parts": facts}
+    text = {"hbpack_version": __version__, **header, **totals, "capacity": job.capacity, "parts": facts}
     write_json(folder / NAME, {**text, "files": [file.value() for file in files]})
     parts.close()
     return result

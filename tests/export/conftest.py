@@ -17,7 +17,7 @@ from tests.reference import rank_rows, read_packs
 Pack = dict[str, Any]
 
 SIZE = ("--shard-size", "300kB")
-FILLED = ("automodel", "llamafactory", "xtuner")
+FILLED = ("automodel", "llamafactory", "ms-swift", "xtuner")
 """Formats whose rows are filled up, and so hold one capacity."""
 CAPACITY = 1024
 

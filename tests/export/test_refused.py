@@ -25,7 +25,8 @@ from tests.reference import tree
     [
         (
             ["--to", "tfds"],
-            "--to: unknown format 'tfds'; known: megatron, nemo, automodel, trl, llamafactory, xtuner, parquet, mds",
+            "--to: unknown format 'tfds'; known: megatron, nemo, automodel, trl, llamafactory, ms-swift, xtuner, "
+            "parquet, mds",
         ),
         (
             ["--groups", "2k"],

@@ -10,7 +10,7 @@ from packer_cli.cli.outputs.base import print_json
 from packer_cli.cli.outputs.written import ExportOutput, RebalanceOutput, StoreOutput
 from packer_cli.config import GpuConfig, PlannedConfig, validate
 from packer_cli.errors import InputError
-from packer_cli.export.formats import FORMATS
+from packer_cli.export.formats import FORMATS, load_format
 from packer_cli.export.options import NAME as EXPORT_NAME
 from packer_cli.export.options import read_json
 from packer_cli.format.constants import PLAN_NAME
@@ -128,5 +128,7 @@ def print_exported(output: str, format_name: str, *, as_json: bool) -> None:
         assert record.num_rows is not None
         assert record.num_bytes is not None
         what = f"{counted(record.num_rows, 'pack')} in the format of {format_name}, {format_bytes(record.num_bytes)}"
+        usage = load_format(format_name).usage
         where = f"docs/export.md, {format_name}" if format_name in FORMATS else "its package says how"
-        say_next(f"{output} holds {what}", f"load it in your trainer ({where})")
+        use = usage.format(output=output, capacity=export["capacity"]) if usage else "load it in your trainer"
+        say_next(f"{output} holds {what}", f"{use} ({where})")
