@@ -91,7 +91,6 @@ def resolve(given: PlanConfig) -> Resolved:
         "cost": given.cost if found.cost is None else str(found.cost),
         "packing": packing,
         "attention_pieces": _attention_pieces(given, found.groups),
-        "gpu_model": _gpu_model(given),
         "packages": _packages(given) or None,
     }
     config = PlannedConfig.model_construct(given.model_fields_set, **{**dict(given), **changes})
@@ -145,19 +144,6 @@ def _load(config: PlanConfig, what: str, *, for_memory: bool = False) -> GpuMode
     if for_memory:
         require_memory(config, config.gpus)
     return load_gpu_model(config, config.gpus, what, config.lockstep)
-
-
-def _gpu_model(config: PlanConfig) -> dict[str, Any] | None:
-    """What the seconds of steps are predicted with, if the options name a model of the GPUs that can."""
-    if not config.has_gpu_model:
-        return None
-    from packer_cli.config.gpu_model import model_values
-
-    config.require_gpu_model("a prediction of time")
-    try:
-        return model_values(_load(config, "a prediction of time"))
-    except ConfigError:  # A profile of too few rows, or weights that do not fit.
-        return None
 
 
 def _attention_pieces(config: PlanConfig, groups: Sequence[Group]) -> tuple[tuple[int, int, float], ...] | None:

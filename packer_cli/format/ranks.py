@@ -218,6 +218,8 @@ def repeat_rows(columns: Columns, seed: int, epoch: int) -> Columns:
     """
     take = repeat_iterations(seed, epoch, columns["step"])
     repeated = {name: column[take] for name, column in columns.items()}
+    if repeated["window"].any():
+        repeated.pop("step_seconds", None)  # They are of steps with windows.
     return {
         **repeated,
         "step": _renumbered(repeated["step"]),

@@ -84,10 +84,10 @@ def _is_own(folder: Path, entries: list[str]) -> bool:
     if any(path.exists() for path in traces):
         return True
     is_started = entries == [TOKENS] and tokens.is_dir() and not any(tokens.iterdir())
-    return is_started or _holds_only_reasons(folder, entries)
+    return is_started or holds_only_reasons(folder, entries)
 
 
-def _holds_only_reasons(folder: Path, entries: list[str]) -> bool:
+def holds_only_reasons(folder: Path, entries: list[str]) -> bool:
     """Whether planning found no samples and left only its reasons here, maybe beside an earlier plan's shards."""
     path = folder / REJECTED_NAME
     if not path.is_file() or not {*entries} <= {REJECTED_NAME, SHARD_MARKERS, "shards", "ranks"}:

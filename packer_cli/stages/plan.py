@@ -12,7 +12,7 @@ from packer_cli.config import PlanConfig, PlannedConfig, StorePlanConfig
 from packer_cli.config.effects import refuse_without_effect
 from packer_cli.config.resolve import Resolved, refuse_rows_alone, resolve, validation_options
 from packer_cli.engine.array import ArrayRecords
-from packer_cli.engine.progress import Stopwatch, naming, say
+from packer_cli.engine.progress import Stopwatch, naming, say, warn
 from packer_cli.errors import ConfigError
 from packer_cli.files import fingerprint
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS
@@ -72,6 +72,10 @@ def check_options(config: PlanConfig) -> Resolved:
 
         config = with_placeholder_groups(config)
     resolved = resolve(config)
+    if config.has_gpu_model:
+        from packer_cli.config.gpu_model import values_to_predict  # Only predictions need the cost model.
+
+        resolved = resolved.changed(gpu_model=values_to_predict(config))
     _refuse_objects(resolved.config)
     return resolved
 
@@ -91,6 +95,7 @@ def make_plan(given: StorePlanConfig, checked: Resolved, source: Path, folder: P
     resolved, choice = checked, None
     if given.is_auto:
         resolved, choice = resolve_for(given, of_store.all)
+        resolved = resolved.changed(gpu_model=checked.config.gpu_model)
         say_choice(choice)
     validation = resolved.config.validation
     if validation is None or not len(of_store.store):  # Without samples, there is nothing to plan at all.
@@ -173,6 +178,11 @@ def _write_draft(draft: _Draft, of_store: StoreSamples, folder: Path) -> PlanHea
     plan, piece_loss = draft.arrays
     manifest = current_manifest(folder)
     if manifest is None or not is_of_plan(manifest, header.fingerprint):
+        if manifest is not None and manifest.history:
+            warn(
+                f"the set was rebalanced to {counted(manifest.num_gpus, 'GPU')}, and this is another plan, for "
+                f"{counted(config.gpus, 'GPU')}; run hbpack rebalance again if you need it"
+            )
         _disown_plan(folder)
     ArrayRecords(folder / SHARD_MARKERS).reset()  # An array that writes the plan before this one is over.
     write_plan(folder / PLAN_NAME, plan, piece_loss, header)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from packer_cli.config import PlanConfig, PlannedConfig
 from packer_cli.config.resolve import Resolved, resolve
 from packer_cli.engine.progress import say
-from packer_cli.errors import RunError
+from packer_cli.errors import ConfigError, RunError
 from packer_cli.format.constants import REJECTED_NAME
 from packer_cli.format.metrics import Counts, GroupChoice, PlanMetrics, SampleCounts
 from packer_cli.plan.build import build_plan
@@ -119,15 +119,25 @@ def plan_store(
     check_pieces(pieces, lengths, kept, is_whole=overflow != "truncate")
     check_plan(plan)
     _say_short_curriculum(plan, request)
-    if resolved.config.gpu_model is not None:
-        from packer_cli.simulate.steps import with_step_seconds  # Only predictions need the simulator.
-
-        plan = with_step_seconds(plan, resolved.config.gpu_model)
+    plan = predicted(plan, resolved.config)
     loss = _piece_loss(store, lengths, pieces)
     of_samples = sample_counts(samples, chosen, pieces, capacity, overflow)
     counts = _counts(store, resolved.config, of_samples, loss, aside)
     metrics = plan_stats(plan, request, samples.sources)
     return plan, loss, counts, metrics
+
+
+def predicted(plan: Plan, config: PlannedConfig) -> Plan:
+    """The plan with predicted seconds of its steps, if its options have a model of the GPUs that can predict them."""
+    if config.gpu_model is None:
+        return plan
+    from packer_cli.simulate.steps import with_step_seconds  # Only predictions need the simulator.
+
+    try:
+        return with_step_seconds(plan, config.gpu_model)
+    except (ConfigError, ValueError) as error:
+        say(f"the steps get no predicted seconds: {error}")
+        return plan
 
 
 _BLOCK = 1 << 20

@@ -42,7 +42,8 @@ from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header,
 from packer_cli.shards.repair import generation_schedules
 from packer_cli.shards.stage import is_of_plan, write_epochs
 from packer_cli.sizes import counted
-from packer_cli.stages.output import VALIDATION, locked_output
+from packer_cli.stages.output import VALIDATION, locked_output, refuse_validation
+from packer_cli.stages.planning import predicted
 from packer_cli.stages.validation import find_fault, locked_validation, require_sound
 from packer_cli.tokens.store import TokenStore
 
@@ -55,6 +56,7 @@ def run_rebalance(
 ) -> Manifest:
     """Adapt the set in `folder` to `num_gpus` GPUs, from where training stopped."""
     watch = Stopwatch()
+    refuse_validation(folder)
     if state is not None:
         stop = read_state(as_path(state))
     else:
@@ -174,10 +176,7 @@ def _deal(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None = N
     whole = schedules[1:] if origin.step else schedules
     check_plan(replace(dealt, epochs=tuple(whole)))
     check_rest(dealt, schedules[0], left, num_gpus)
-    if options.gpu_model is not None:
-        from packer_cli.simulate.steps import with_step_seconds  # Only predictions need the simulator.
-
-        schedules = list(with_step_seconds(replace(dealt, epochs=tuple(schedules)), options.gpu_model).epochs)
+    schedules = list(predicted(replace(dealt, epochs=tuple(schedules)), options).epochs)
     path = generation_path(len(manifest.history) + 1)
     remove_folder(folder / path)  # Left by a killed run; nothing refers to it.
     facts: dict[str, Any] = {"fingerprint": own_fingerprint, "num_gpus": num_gpus, "first_epoch": origin.epoch}

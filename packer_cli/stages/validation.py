@@ -22,7 +22,7 @@ from packer_cli.shards.plan_file import PlanHeader, read_plan_header
 from packer_cli.shards.repair import PLAN_AGAIN, what_writes_shards, write_command
 from packer_cli.shards.stage import is_of_plan
 from packer_cli.sizes import counted
-from packer_cli.stages.output import VALIDATION, current_manifest, kind_of, locked_output
+from packer_cli.stages.output import VALIDATION, current_manifest, holds_only_reasons, kind_of, locked_output
 
 _FOLDERS = ("shards", "ranks", SHARD_MARKERS)
 
@@ -71,8 +71,8 @@ def removing_validation(folder: Path) -> Iterator[None]:
         yield
         if (own / PLAN_NAME).exists() and kind_of(own) == "none":
             warn(f"{str(own / PLAN_NAME)!r} cannot be read, so {str(own)!r} stays; remove it if you do not need it")
-        elif own.is_dir() and not _entries(own):
-            remove_folder(own)  # A killed run left its lock.
+        elif own.is_dir() and any(own.iterdir()) and (not _entries(own) or holds_only_reasons(own, _entries(own))):
+            remove_folder(own)  # A run that was killed left its lock, or one without samples its reasons.
         return
     with locked_validation(folder):
         (own / MANIFEST_NAME).unlink(missing_ok=True)

@@ -27,7 +27,15 @@ from packer_cli.shards.repair import describe_damage, find_damaged, repair, set_
 from packer_cli.shards.stage import is_of_plan, set_fingerprint, write_set, write_share
 from packer_cli.sizes import counted, format_bytes
 from packer_cli.stages.array import array_share, complete_array, make_engine, remove_rest, say_done
-from packer_cli.stages.output import TOKENS, VALIDATION, current_manifest, locked_output, store_of, write_rejected
+from packer_cli.stages.output import (
+    TOKENS,
+    VALIDATION,
+    current_manifest,
+    locked_output,
+    refuse_validation,
+    store_of,
+    write_rejected,
+)
 from packer_cli.stages.validation import locked_validation, removing_validation, validation_header
 from packer_cli.tokens.index import find_damaged_parts, read_index
 
@@ -40,6 +48,7 @@ def run_write(config: WriteConfig, folder: Path, engine: Engine, ids: ArrayIds |
     Args:
         ids: write the share of a task of a job array. The last task to end completes the set.
     """
+    refuse_validation(folder)
     task = ids and ArrayRecords(folder / SHARD_MARKERS).find_task(ids)
     if ids and task:
         run_task(config, folder, engine, ids, task)
@@ -81,10 +90,7 @@ def write_planned(
         with progress_bar("Writing", unit="tokens") as progress:
             manifest = write_set(header, options, folder, store, engine, progress)
         say(f"wrote {describe_set(manifest)} ({watch})")
-    if header.config.sets_aside:
-        from packer_cli.stages.rebalance import rebalance_validation  # Loads numba.
-
-        rebalance_validation(folder, manifest.num_gpus)
+    _deal_validation(folder, header, manifest)
     if not config.keep_tokens:
         remove_tokens(folder, store)
 
@@ -105,6 +111,14 @@ def _write_validation(
     elif not header.config.is_validation:
         with removing_validation(folder):
             pass
+
+
+def _deal_validation(folder: Path, header: PlanHeader, manifest: Manifest) -> None:
+    """Deal the validation set, if there is one, to the GPUs of the set of training."""
+    if header.config.sets_aside:
+        from packer_cli.stages.rebalance import rebalance_validation  # Loads numba.
+
+        rebalance_validation(folder, manifest.num_gpus)
 
 
 def _is_of(manifest: Manifest | None, header: PlanHeader, options: WriteOptions) -> bool:
@@ -261,6 +275,9 @@ def run_task(config: WriteConfig, folder: Path, engine: Engine, ids: ArrayIds, t
         options = chosen_options(config, header, folder)
         is_complete = _is_of(manifest, header, options)
         if manifest and is_complete:
+            if task.index == 0:
+                _write_validation(options, header, folder, engine, is_pack=False)
+                _deal_validation(folder, header, manifest)
             _check_share(folder, manifest, header, store, engine, task)
         else:
             agreed = {

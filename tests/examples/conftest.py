@@ -36,7 +36,7 @@ def pack(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str,
 
     @cache
     def make(groups: str, num_gpus: int, *options: str) -> Path:
-        output = folder / "".join([groups.replace(":", "-"), str(num_gpus), *options])
+        output = folder / "".join([groups.replace(":", "-"), str(num_gpus), *options]).replace("/", "-")
         done = run(
             main, "pack", corpus, "--tokenizer", sample / "tokenizer", "--groups", groups,
             "--gpus", num_gpus, "--global-tokens", 1600, "--epochs", 2, "--workers", 1, "--output", output,

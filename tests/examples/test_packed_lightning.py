@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ from packer_cli.errors import ConfigError, FormatError
 from packer_cli.loader import PackedDataset
 from packer_cli.loader.adapters.lightning import PackedDataModule, PackedModule
 from packer_cli.loader.losses import batch_losses
+from packer_cli.loader.steps import packed_steps
 from tests.cli_runner import run
 from tests.examples.launcher import Launcher
 from tests.examples.reference import train
@@ -181,6 +183,31 @@ def test_precisions_leave_the_rows_alone(pack: Callable[..., Path], precision: s
     exact = fit(PackedDataModule(packed), max_steps=2)
     found = fit(PackedDataModule(packed, packed), max_steps=2, precision=precision)
     assert [step[3] for step in found.steps] == pytest.approx([step[3] for step in exact.steps], rel=1e-2)
+
+
+class SlowBackward(lightning.Callback):
+    """The second step's last backward pass takes a second longer."""
+
+    def __init__(self) -> None:
+        self.logs: list[dict[str, float]] = []
+
+    def on_before_backward(self, trainer: Any, module: Any, loss: Any) -> None:
+        if trainer.global_step == 1:
+            time.sleep(1)
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, step: Any, index: int) -> None:
+        self.logs.append({name: float(value) for name, value in trainer.callback_metrics.items()})
+
+
+def test_measured_steps_stand_beside_predicted_ones(pack: Callable[..., Path], repo: Path) -> None:
+    packed = pack(OWN_GPU, 1, "--model", str(repo / "examples/sample/model"), "--gpu", "h100:memory=800GiB")
+    slow = SlowBackward()
+    trainer = lightning.Trainer(**QUIET, callbacks=[slow], enable_checkpointing=False, max_steps=3)
+    trainer.fit(make_module(), PackedDataModule(packed))
+    predicted = [step.predicted_seconds for step in packed_steps(PackedDataset(packed, 0, 1))][:3]
+    assert [each["predicted_step_seconds"] for each in slow.logs] == pytest.approx(predicted)
+    assert max(slow.logs, key=lambda each: each["step_seconds"]) is slow.logs[1]
+    assert slow.logs[1]["step_seconds"] > 1 > slow.logs[2]["step_seconds"]
 
 
 def test_validation_alone(pack: Callable[..., Path]) -> None:

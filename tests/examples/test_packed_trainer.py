@@ -21,6 +21,7 @@ from packer_cli.cli.main import main
 from packer_cli.errors import ConfigError
 from packer_cli.loader import PackedDataset
 from packer_cli.loader.adapters.transformers import packed
+from packer_cli.loader.steps import packed_steps
 from tests.cli_runner import run
 from tests.examples.launcher import Launcher
 from tests.examples.reference import LEARNING_RATE, samples_of, steps_of, train
@@ -238,6 +239,21 @@ def make(pack: Callable[..., Path], model_folder: Path, tmp_path: Path) -> Calla
 
 
 Make = Callable[..., tuple[Any, Record]]
+
+
+def test_measured_steps_stand_beside_predicted_ones(pack: Callable[..., Path], make: Make, repo: Path) -> None:
+    packed_set = pack(OWN_GPU, 1, "--model", str(repo / "examples/sample/model"), "--gpu", "h100:memory=800GiB")
+    trainer, record = make(packed_set, max_steps=EPOCH, logging_steps=2)
+    trainer.train()
+    predicted = [step.predicted_seconds for step in packed_steps(PackedDataset(packed_set, 0, 1))][:EPOCH]
+    logs = [each for each in record.logs if "loss" in each]
+    assert [each["predicted_step_seconds"] for each in logs] == pytest.approx(
+        [(first + second) / 2 for first, second in zip(predicted[::2], predicted[1::2], strict=True)]
+    )
+    assert all(0 < each["step_seconds"] < 60 for each in logs)
+    plain, record = make(pack(OWN_GPU, 1), max_steps=1)
+    plain.train()
+    assert not any("predicted_step_seconds" in each for each in record.logs)
 
 
 def test_training_twice_runs_the_data_twice(pack: Callable[..., Path], make: Make) -> None:

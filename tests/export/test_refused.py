@@ -25,8 +25,10 @@ from tests.reference import tree
     [
         (
             ["--to", "tfds"],
-            "--to: unknown format 'tfds'; known: megatron, nemo, automodel, trl, llamafactory, ms-swift, xtuner, "
-            "parquet, mds",
+            (
+                "--to: unknown format 'tfds'; known: megatron, nemo, automodel, trl, llamafactory, ms-swift, xtuner, "
+                "parquet, mds"
+            ),
         ),
         (
             ["--groups", "2k"],

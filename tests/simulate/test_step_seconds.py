@@ -15,7 +15,9 @@ from packer_cli.config.gpu_model import load_gpu_model, model_values
 from packer_cli.cost.models import read_model
 from packer_cli.loader import PackedDataset
 from packer_cli.loader.steps import packed_steps
+from packer_cli.shards.plan_file import read_plan, read_plan_header
 from packer_cli.simulate.slots import epoch_times
+from packer_cli.stages import planning
 from packer_cli.stages.rebalance import plan_in_force
 from tests.cli_runner import run
 from tests.measure.tiny import profile_of
@@ -116,7 +118,9 @@ def test_where_nothing_predicts_none_is_given(corpus, repo, tmp_path):
     sample = repo / "examples/sample"
     given = [corpus / "old.jsonl", *OPTIONS, "--tokenizer", sample / "tokenizer"]
     profile = profile_of(tmp_path / "profile.json")  # It has no rows.
-    assert run(main, "pack", *given, "--profile", profile, "--output", tmp_path / "OUT").code == 0
+    done = run(main, "pack", *given, "--profile", profile, "--output", tmp_path / "OUT")
+    assert done.code == 0
+    assert "the steps get no predicted seconds: " in done.stderr
     assert run(main, "pack", *given, "--output", tmp_path / "plain").code == 0
     assert set(seconds_of(tmp_path / "OUT", 0, NUM_GPUS)) == {None}
     assert tree(tmp_path / "OUT") == tree(tmp_path / "plain")
@@ -131,3 +135,29 @@ def test_the_model_in_a_plan_predicts_as_the_one_that_was_given(repo, gpu):
     rules = {"pad_to": "multiple", "step_seconds": 0.0}
     found, wanted = epoch_times(lengths, read_model(values), **rules), epoch_times(lengths, model, **rules)
     assert found.steps == pytest.approx(wanted.steps, rel=1e-9)
+
+
+def test_another_order_of_steps_with_windows_has_none(corpus, options, tmp_path):
+    """A later epoch has whole samples, and no figures of these are there."""
+    windows = ["--curriculum", "growlength:256", "--curriculum-steps", 4, "--epochs", 1]
+    assert run(main, "pack", corpus / "old.jsonl", *options, *windows, "--output", tmp_path / "OUT").code == 0
+    assert None not in seconds_of(tmp_path / "OUT", 0, NUM_GPUS)
+    assert set(seconds_of(tmp_path / "OUT", 0, NUM_GPUS, 1)) == {None}
+
+
+def test_a_model_of_another_release_is_left_out(predicted, capsys):
+    header, (plan, _) = read_plan_header(predicted / "plan.arrow"), read_plan(predicted / "plan.arrow")
+    other = header.config.model_copy(update={"gpu_model": {"cost": {}}})
+    assert planning.predicted(plan, other) is plan
+    assert "the steps get no predicted seconds: it lacks memory" in capsys.readouterr().err
+
+
+def test_a_rebalanced_set_is_not_lost_without_a_word(corpus, options, tmp_path):
+    given = [corpus / "old.jsonl", *options, "--output", tmp_path / "OUT"]
+    assert run(main, "pack", *given).code == 0
+    assert run(main, "rebalance", tmp_path / "OUT", "--gpus", 2).code == 0
+    done = run(main, "pack", *given, "--assume", "gemm_efficiency=0.6")
+    assert done.code == 0
+    assert (
+        "the set was rebalanced to 2 GPUs, and this is another plan, for 4 GPUs; run hbpack rebalance" in done.stderr
+    )

@@ -15,7 +15,7 @@ from packer_cli.cli.main import main
 from packer_cli.config.validation import read_validation
 from packer_cli.errors import ConfigError
 from packer_cli.loader import PackedDataset
-from packer_cli.stages import plan, write
+from packer_cli.stages import plan, rebalance, write
 from tests.cli_runner import run
 from tests.naive.content_hash import content_hash
 from tests.reference import read_packs, tree
@@ -162,7 +162,7 @@ def test_it_follows_to_another_number_of_gpus(out):
     assert json.loads((out / "validation/hbpack.json").read_text())["num_gpus"] == 4
     assert run(main, "verify", out).code == 0
     # As if the run had been killed between the two.
-    assert run(main, "rebalance", out / "validation", "--gpus", 8).code == 0
+    rebalance.rebalance(out / "validation", 8, rebalance.Stop(name="the start"))
     done = run(main, "verify", out)
     assert "validation: it is for 8 GPUs, and training for 4; run hbpack write" in done.stdout
     assert run(main, "write", out).code == 0

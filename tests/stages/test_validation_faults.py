@@ -244,3 +244,36 @@ def test_a_task_of_an_array_reports_a_set_that_is_gone(out):
     (out / "hbpack.json").unlink()
     done = run(main, "write", out, "--shard", "0/2", "--workers", 1)
     assert (done.code, done.stderr.endswith(f"; run {AGAIN}\n")) == (1, True)
+
+
+def test_tasks_of_an_array_mend_it_beside_a_complete_set(out, packed):
+    remove_folder(out / "validation/shards")
+    (out / "validation/hbpack.json").unlink()
+    for task in ("0/2", "1/2"):
+        assert run(main, "write", out, "--shard", task, "--workers", 1).code == 0
+    assert tree(out / "validation") == tree(packed / "validation")
+
+
+@pytest.mark.parametrize("command", [["rebalance", "--gpus", 4], ["write"]])
+def test_it_is_not_written_on_its_own(out, command):
+    done = run(main, command[0], out / "validation", *command[1:])
+    assert done.code == 2
+    assert f"is the validation set of '{out}', and follows what is planned there" in done.stderr
+
+
+def test_reasons_of_a_failed_plan_go_with_the_next(chats, pack, tmp_path):
+    out = tmp_path / "out"
+    options = ["--groups", "64:1", "--overflow", "drop"]
+    done = pack(out, chats, *options, "--validation", "1", code=1)
+    assert "there is nothing to plan: all validation samples have more than 64 tokens" in done.stderr
+    assert (out / "validation/rejected.jsonl").exists()
+    pack(out, chats, *options)
+    assert not (out / "validation").exists()
+
+
+def test_an_empty_folder_of_that_name_stays(chats, pack, tmp_path):
+    (tmp_path / "out").mkdir()
+    pack(tmp_path / "out", chats)
+    (tmp_path / "out/validation").mkdir()
+    assert run(main, "write", tmp_path / "out").code == 0
+    assert (tmp_path / "out/validation").is_dir()

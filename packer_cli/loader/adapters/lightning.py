@@ -162,7 +162,8 @@ class PackedModule(lightning.LightningModule):
     `step_seconds`, of the last step; `predicted_step_seconds`, if the set was planned with a model of the GPUs; and
     `val_loss`, the mean over the loss tokens of the validation set. The plan's `checkpoint_layers` take the place of
     gradient checkpointing. Optimization is automatic: the trainer's `gradient_clip_val` and `precision`, schedules and
-    hooks work as for any module. If you override `setup` or `training_step`, call this class's too.
+    hooks work as for any module. If you override `setup`, `training_step` or
+    `on_before_optimizer_step`, call this class's too.
 
     Strategies: one device, DDP, and FSDP2 (`ModelParallelStrategy`), for which you override `configure_model`::
 
@@ -189,6 +190,7 @@ class PackedModule(lightning.LightningModule):
         self._val_loss = MeanMetric()
         self._runner: StepRunner | None = None
         self._began = 0.0
+        self._step: Step | None = None
 
     def setup(self, stage: str) -> None:
         """Patch the model, before the strategy wraps it, and for `fit` put it in training mode.
@@ -226,14 +228,21 @@ class PackedModule(lightning.LightningModule):
         for number, loss in enumerate(runner.losses(step), start=1):
             if number < len(step.batches):
                 self.trainer.strategy.backward(loss, None)
+        self._step = step
+        self.log("train_loss", runner.loss, prog_bar=True, sync_dist=True)
+        return loss + (runner.loss - loss.detach())
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """After the step's last backward pass, log what it took since that of the step before."""
+        step, self._step = self._step, None
+        if step is None:  # Of another optimizer.
+            return
         seconds, self._began = time.perf_counter() - self._began, time.perf_counter()
         rate = torch.tensor(step.num_tokens / seconds, dtype=torch.float32, device=self.device)
-        self.log("train_loss", runner.loss, prog_bar=True, sync_dist=True)
         self.log("tokens_per_second", rate, prog_bar=True, sync_dist=True, reduce_fx="sum")
         self.log("step_seconds", seconds)
         if step.predicted_seconds is not None:
             self.log("predicted_step_seconds", step.predicted_seconds)
-        return loss + (runner.loss - loss.detach())
 
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer) -> None:
         """Lightning calls it between `training_step` and the last backward pass, when gradients must stay."""
