@@ -6,7 +6,9 @@ import itertools
 import json
 import struct
 import warnings
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -149,6 +151,40 @@ def test_trl_loses_no_borders(packed, tmp_path, wanted_loss):
             merged += float(tiny_llama()(**{**batch, "position_ids": None}, use_cache=False).loss * count)
     assert found == pytest.approx(wanted_loss, rel=1e-5)
     assert merged != pytest.approx(wanted_loss, rel=1e-4)
+
+
+def test_unsloth_keeps_its_samples_apart(exported, in_use):
+    """Its own metadata and mask of the rows, as its SFTTrainer makes them with `padding_free=True`.
+
+    Only that module is loaded: the package needs a GPU.
+    """
+    trl = pytest.importorskip("trl.trainer.sft_trainer", exc_type=ImportError)
+    import datasets
+    import torch
+
+    found = find_spec("unsloth")
+    if found is None or found.origin is None:
+        pytest.skip("unsloth is not installed")
+    spec = spec_from_file_location("unsloth_packing", Path(found.origin).parent / "utils/packing.py")
+    assert spec is not None
+    assert spec.loader is not None
+    unsloth = module_from_spec(spec)
+    spec.loader.exec_module(unsloth)
+    loaded = datasets.load_from_disk(str(exported("trl")))
+    trainer = SimpleNamespace(
+        data_collator=trl.DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True), args=SimpleNamespace()
+    )
+    unsloth.enable_padding_free_metadata(torch.nn.Module(), trainer)
+    for i in (0, len(in_use) - 1):
+        batch = trainer.data_collator([loaded[i]])
+        lengths = np.diff(in_use[i]["cu_seqlens"])
+        assert batch["packed_seq_lengths"].tolist() == lengths.tolist()
+        info = unsloth.get_packed_info_from_kwargs(batch, torch.device("cpu"))
+        assert np.array_equal(info[1], in_use[i]["cu_seqlens"])
+        mask = unsloth.build_sdpa_packed_attention_mask(info, dtype=torch.float32, device=torch.device("cpu"))
+        number, place = np.repeat(np.arange(len(lengths)), lengths), np.arange(lengths.sum())
+        may_see = (number[:, None] == number) & (place[:, None] >= place)
+        assert np.array_equal(mask[0, 0].numpy() == 0, may_see)
 
 
 # Parquet
