@@ -227,7 +227,7 @@ def users(repo: Path) -> dict[str, ast.Module]:
 
 def called_by_users(repo: Path, modules: dict[str, ast.Module]) -> list[str]:
     """Commands, exports, what the API gives, and what the loader's page names."""
-    names = [f"{PACKAGE}.__main__", *(f"{PACKAGE}.export.{name}.Exporter" for name in EXPORTS)]
+    names = [f"{PACKAGE}.__main__", *(f"{PACKAGE}.export.{name.replace('-', '_')}.Exporter" for name in EXPORTS)]
     names += [f"{PACKAGE}.cli.{name.replace('-', '_')}.command" for name in COMMANDS]
     names += [f"{PACKAGE}.{name}" for name in packer_cli.__all__]
     words = set(re.findall("`([A-Za-z_]+)", (repo / "docs" / "loader.md").read_text(encoding="utf-8")))

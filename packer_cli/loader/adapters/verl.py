@@ -1,0 +1,89 @@
+"""A packed set for verl's SFT trainer, one row a pack. ::
+
+    data.train_files=OUT data.custom_cls.path=pkg://packer_cli.loader.adapters.verl
+    data.custom_cls.name=PackedSFTDataset data.pad_mode=no_padding data.use_dynamic_bsz=False
+    data.micro_batch_size_per_gpu=1 data.train_batch_size=PACKS_OF_A_STEP model.use_remove_padding=True
+
+verl shuffles the rows and deals them to its ranks itself: what the plan says of iterations and ranks has no effect.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from packer_cli.errors import ConfigError
+from packer_cli.format.loss_spans import spans_to_mask
+from packer_cli.loader.passes import write_positions
+from packer_cli.loader.shards import ShardReader
+from packer_cli.loader.storage import open_storage, read_manifest
+from packer_cli.remote.local import CACHE_BYTES
+
+__all__ = ["PackedSFTDataset"]
+
+
+class PackedSFTDataset(Dataset[dict[str, torch.Tensor]]):
+    """The packs of a set, by pack id: `input_ids`, `position_ids`, `loss_mask`, int64 [t] each.
+
+    Positions begin at 0 in each sample. With `use_remove_padding`, FlashAttention takes the borders of samples from
+    them. Models whose forward pass takes `cu_seqlens` (of flash-linear-attention) get those of rows from verl instead,
+    which merges the samples of a row: do not train them on packs.
+
+    Args:
+        parquet_files: the folder or URL of the set, or a list of it alone: `data.train_files`.
+        tokenizer, config, processor: what verl passes as well, and is not needed: rows are tokens, of any length.
+        max_samples: the most rows; -1 for all.
+
+    Raises:
+        FormatError: there is no packed set, or it is damaged.
+        ConfigError: there are several sets, the set has loss weights, or it was planned with `--mask causal`.
+    """
+
+    def __init__(
+        self,
+        parquet_files: str | os.PathLike[str] | Sequence[str],
+        tokenizer: Any = None,
+        config: Any = None,
+        processor: Any = None,
+        max_samples: int = -1,
+    ) -> None:
+        paths = [parquet_files] if isinstance(parquet_files, str | os.PathLike) else list(parquet_files)
+        if len(paths) != 1:
+            raise ConfigError(f"give one packed set, not {len(paths)}; pack their inputs together")
+        path = str(paths[0])
+        storage = open_storage(path, verify="lazy", cache_dir=None, cache_bytes=CACHE_BYTES, storage_options=None)
+        manifest = read_manifest(path, storage)
+        if manifest.is_weighted:
+            raise ConfigError(f"{path} has loss weights, and verl counts loss tokens; pack without weights")
+        if manifest.config.plan.get("mask") == "causal":
+            raise ConfigError(f"{path} was planned with --mask causal, and here samples are apart; plan without it")
+        self._shards = ShardReader(storage, manifest.groups, manifest.planned_fingerprint, manifest.tokens)
+        shards = [(g, k, shard) for g, each in enumerate(manifest.groups) for k, shard in enumerate(each.shards)]
+        self._places = [(g, k) for g, k, _ in shards]
+        self._first = [shard.first_pack for *_, shard in shards]
+        num_packs = sum(shard.num_packs for *_, shard in shards)
+        self._length = min(num_packs, max_samples) if max_samples > 0 else num_packs
+
+    def __len__(self) -> int:
+        """Packs."""
+        return self._length
+
+    def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
+        """A pack. Raises FormatError if its shard is damaged."""
+        if not 0 <= i < self._length:
+            raise IndexError(f"pack {i} of {self._length}")
+        number = bisect_right(self._first, i) - 1
+        pack = self._shards.read(*self._places[number], i - self._first[number])
+        ids = pack.input_ids.astype(np.int64)
+        positions = np.empty(len(ids), dtype=np.int64)
+        write_positions(pack.cu_seqlens, 0, positions)
+        mask = spans_to_mask(pack.loss_starts, pack.loss_stops, len(ids)).astype(np.int64)
+        mask[pack.cu_seqlens[:-1]] = 0  # As for labels: an error in a shard would leak one sample into another.
+        columns = {"input_ids": ids, "position_ids": positions, "loss_mask": mask}
+        return {name: torch.from_numpy(values) for name, values in columns.items()}
