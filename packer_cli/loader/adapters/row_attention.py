@@ -141,6 +141,7 @@ _KERNELS = {
     "eager": _sdpa,
     "flash_attention_2": _flash,
     "flash_attention_3": _flash,
+    "flash_attention_4": _flash,
     "flex_attention": _flex,
 }
 
