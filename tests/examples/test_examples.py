@@ -35,7 +35,7 @@ TRAINERS = {
     "transformers_trainer": "accelerate",
     "trl_sft": "trl",
 }
-RECIPES = {"olmo_core_trainer", "veomni_trainer"}
+RECIPES = {"megatron_dataset", "olmo_core_trainer", "veomni_trainer"}
 """Scripts with options of their own; test_recipes.py tests them."""
 PIPELINES = {"pipeline_parallel", "pipeline_stages", "unlike_pipelines"}
 """Scripts with a model of their own, and what they share; test_pipelines.py tests them."""

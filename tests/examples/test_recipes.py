@@ -4,7 +4,8 @@ where they can be imported.
 The rules: allenai/OLMo-core 3.0.0, `data/data_loader.py` (`TextDataLoaderBase`), `data/utils.py` (`get_labels`,
 `get_cumulative_document_lengths`), `train/train_module/transformer/train_module.py`; mosaicml/composer 0.32.1,
 `trainer/trainer.py` (`_train_microbatches`), `core/data_spec.py`; ByteDance-Seed/VeOmni 0.1.12,
-`data/data_collator.py` (`PackingCollator`), `trainer/text_trainer.py`, `utils/loss_utils.py`.
+`data/data_collator.py` (`PackingCollator`), `trainer/text_trainer.py`, `utils/loss_utils.py`; NVIDIA/Megatron-LM at
+d98e8a6, `megatron/training/datasets/sft_dataset.py` (`SFTDataset`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ import torch.nn.functional as F  # noqa: E402, N812
 
 from tests.examples.reference import steps_of  # noqa: E402
 from tests.examples.stand_ins import load_example, load_without  # noqa: E402
-from tests.export.conftest import samples_of  # noqa: E402
+from tests.examples.test_examples import EPOCH  # noqa: E402
+from tests.export.conftest import export, samples_of  # noqa: E402
 from tests.tiny_model import block_mask, naive_loss, packed_loss, segments_of, shift  # noqa: E402
 
 GROUPS, NUM_RANKS, STEP = "384:1:0", 2, 1
@@ -44,6 +46,37 @@ def row_loss(ids: Any, targets: Any, cu_seqlens: Any) -> tuple[float, int]:
 def one_segment(cu_seqlens: Any) -> Any:
     """The borders of a row whose samples are merged."""
     return cu_seqlens[[0, -1]]
+
+
+# Megatron
+
+
+def test_megatron(repo: Path, pack: Pack, tmp_path: Path) -> None:
+    pytest.importorskip("megatron.core.datasets.indexed_dataset", exc_type=ImportError)
+    packed = pack(GROUPS, NUM_RANKS)
+    assert export(packed, "megatron", tmp_path / "dir").code == 0
+    example = load_example(repo / "examples" / "megatron_dataset.py")
+    rows = example.PackedDocuments(str(tmp_path / "dir"), 384)
+    packs = [pack for step in steps_of(packed)[:EPOCH] for slots in step for pack in slots if pack]
+    assert len(rows) == len(packs)
+    found = merged = 0.0
+    for row, one in zip(torch.utils.data.DataLoader(rows), packs, strict=True):  # Megatron's, in order.
+        one_row = {name: value[0] for name, value in row.items()}
+        assert one_row["tokens"][: one["num_tokens"]].tolist() == one["input_ids"].tolist()
+        targets = one_row["labels"].masked_fill(one_row["loss_mask"] == 0, -100)
+        borders = one_row["cu_seqlens"].unique()
+        assert borders[: len(one["sample_ids"]) + 1].tolist() == one["cu_seqlens"].tolist()
+        assert one_row["max_seqlen"] == borders.diff().max()
+        assert (one_row["position_ids"] == 0).nonzero()[:, 0].tolist() == borders[:-1].tolist()
+        found += row_loss(one_row["tokens"], targets, borders)[0]
+        merged += row_loss(one_row["tokens"], targets, one_segment(borders))[0]
+    wanted = naive_loss(map(samples_of, packs))
+    assert found == pytest.approx(wanted, rel=1e-5)
+    assert merged != pytest.approx(wanted, rel=1e-4)
+    again = example.PackedDocuments(str(tmp_path / "dir"), 384, 2 * len(packs))
+    assert torch.equal(again[len(packs) + 1]["tokens"], rows[1]["tokens"])
+    with pytest.raises(ValueError, match="set --seq-length to the capacity of the group"):
+        list(map(example.PackedDocuments(str(tmp_path / "dir"), 100).__getitem__, range(len(packs))))
 
 
 # OLMo-core
