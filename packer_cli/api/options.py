@@ -84,8 +84,8 @@ class PlanOptions(AutoGroupsOptions, total=False):
     that group's SP degree. It plans by `packing` search, or by published, the paper's layouts and stage 1."""
     align: str | int | None
     """Count each sample at its length rounded up to a multiple of this, for trainers that pad each sample: tokens, or
-    N*cp for N times the SP or CP degree of each group above degree 1. TransformerEngine (Megatron, NeMo) needs 2*cp
-    with context parallelism. By default, samples are not padded."""
+    N*cp for N times the SP or CP degree of each group above degree 1; or of several, such as 2*cp,32.
+    TransformerEngine (Megatron, NeMo) needs 2*cp with context parallelism. By default, samples are not padded."""
     groups: str | Sequence[str | Mapping[str, Any]] | None
     """CAPACITY[:SP_DEGREE[:CHECKPOINT_LAYERS]] of each, shortest first, such as 16k:1,128k:8; or `auto`, to choose
     them from the lengths with `model` and `gpu`, or `profile`."""

@@ -40,7 +40,7 @@ _SHOWN_AFTER = {"align": "max_samples"}
 _METAVARS = {
     "tokenizer": "PATH",
     "groups": "GROUPS",
-    "align": "N|N*cp",
+    "align": "N|N*cp[,...]",
     "strategy": "NAME",
     "packing": "NAME[:OPTION=VALUE,...]",
     "balance": "RULE",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -100,25 +101,27 @@ def read_group(value: Any) -> Any:
 
 
 def read_align(value: Any) -> Any:
-    """`16` as an integer, `2*cp` as it is.
+    """`16` as an integer, `2*cp` and `2*cp,32` as they are.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: it is none of these.
     """
-    if value is None or _OF_DEGREE.fullmatch(str(value)):
-        return value
-    if not re.fullmatch("[1-9][0-9]{0,8}", str(value)):
-        raise ValueError(
-            f"{value!r} must be a number of tokens, at least 1, such as 16, or N*cp for N times the SP or CP degree "
-            "of each group, such as 2*cp"
-        )
-    return int(value)
+    if value is None:
+        return None
+    for part in str(value).split(","):
+        if not (_OF_DEGREE.fullmatch(part) or re.fullmatch("[1-9][0-9]{0,8}", part)):
+            raise ValueError(
+                f"{value!r} must be a number of tokens, at least 1, such as 16, or N*cp for N times the SP or CP "
+                "degree of each group, such as 2*cp; or several, such as 2*cp,32"
+            )
+    return int(value) if str(value).isdigit() else value
 
 
 def with_align(groups: Sequence[Group], given: Sequence[Group], align: int | str, *, mixed: bool) -> tuple[Group, ...]:
     """The groups with their `align`.
 
-    `N*cp` is N times the SP or CP degree, and 1 for degree 1: such rows are not divided.
+    `N*cp` is N times the SP or CP degree, and 1 for degree 1: such rows are not divided. Of several, the least common
+    multiple counts.
 
     Args:
         given: the groups that the user named, whose capacities stand; those of others are rounded up.
@@ -127,6 +130,8 @@ def with_align(groups: Sequence[Group], given: Sequence[Group], align: int | str
     >>> groups = [Group(capacity=16384), Group(capacity=131072, sp_size=8)]
     >>> [group.align for group in with_align(groups, groups, "2*cp", mixed=False)]
     [1, 16]
+    >>> [group.align for group in with_align(groups, groups, "2*cp,12", mixed=False)]
+    [12, 48]
     """
     multiples = [_multiple(align, group.layout.row_ranks) for group in groups]
     if mixed:
@@ -141,7 +146,8 @@ def with_align(groups: Sequence[Group], given: Sequence[Group], align: int | str
 def _multiple(align: int | str, degree: int) -> int:
     if isinstance(align, int):
         return align
-    return int(align.removesuffix("*cp")) * degree if degree > 1 else 1
+    parts = [part.partition("*") for part in align.split(",")]
+    return math.lcm(*(int(number) * (degree if star else 1) for number, star, _ in parts if degree > 1 or not star))
 
 
 def choose_groups(

@@ -66,8 +66,8 @@ class PlanConfig(AutoGroupsConfig):
     )
     align: Annotated[Align, Panel.PACKING] = None
     """Count each sample at its length rounded up to a multiple of this, for trainers that pad each sample: tokens, or
-    N*cp for N times the SP or CP degree of each group above degree 1. TransformerEngine (Megatron, NeMo) needs 2*cp
-    with context parallelism. By default, samples are not padded."""
+    N*cp for N times the SP or CP degree of each group above degree 1; or of several, such as 2*cp,32.
+    TransformerEngine (Megatron, NeMo) needs 2*cp with context parallelism. By default, samples are not padded."""
     groups: tuple[Group, ...] = by_strategy("groups", REQUIRED)
     """CAPACITY[:SP_DEGREE[:CHECKPOINT_LAYERS]] of each, shortest first, such as 16k:1,128k:8; or `auto`, to choose
     them from the lengths with --model and --gpu, or --profile."""

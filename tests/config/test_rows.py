@@ -35,6 +35,8 @@ def test_align_by_number_and_by_degree():
     assert aligns() == [(16384, 1), (131072, 1)]
     assert aligns(align=64) == aligns(align="64") == [(16384, 64), (131072, 64)]
     assert aligns(align="2*cp") == [(16384, 1), (131072, 16)]
+    assert aligns(align="2*cp,32") == [(16384, 32), (131072, 32)]
+    assert aligns(align="4*cp,64,6*cp", groups="16k:1,96k:8") == [(16384, 64), (98304, 192)]
     assert aligns(align="8*cp", strategy="naive", groups="128k:8") == [(131072, 64)]
 
 
@@ -61,7 +63,8 @@ def test_a_plan_is_the_same_whatever_form_its_align_had():
 
 
 FORMS = (
-    "a number of tokens, at least 1, such as 16, or N*cp for N times the SP or CP degree of each group, such as 2*cp"
+    "a number of tokens, at least 1, such as 16, or N*cp for N times the SP or CP degree of each group, such as 2*cp; "
+    "or several, such as 2*cp,32"
 )
 CHOOSE = "choose 16368 or 16416, or another align"
 ABLE = "leave that out, or choose one of balanced, hbp, naive, longalign-packing"
@@ -71,6 +74,7 @@ REFUSED = [
         "--align: 'cp' must be " + FORMS,
     ),
     ({"align": "0"}, "--align: '0' must be " + FORMS),
+    ({"align": "2*cp,"}, "--align: '2*cp,' must be " + FORMS),
     (
         {"align": 48},
         "the capacity of group 16k:1 must be a multiple of its align, 48 tokens; " + CHOOSE,

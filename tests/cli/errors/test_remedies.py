@@ -83,7 +83,7 @@ def place(tmp_path, monkeypatch):
             ["stats", "lengths.txt", *GROUPS, "--align", "x"],
             (
                 "--align: 'x' must be a number of tokens, at least 1, such as 16, or N*cp for N times the SP or CP "
-                "degree of each group, such as 2*cp"
+                "degree of each group, such as 2*cp; or several, such as 2*cp,32"
             ),
         ),
         (
