@@ -10,13 +10,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from packer_cli.config.fields import GpuConfig
-from packer_cli.config.plan_options import PlanConfig
 from packer_cli.cost.analytic import NOT_MEASURED, Assumptions, analytic_model, parse_assumptions, parse_gpu
 from packer_cli.cost.measured import measured_model
 from packer_cli.cost.models import GpuModel
 from packer_cli.cost.profile import Profile
 from packer_cli.cost.shape import ModelShape, shape_of
-from packer_cli.engine.progress import say
 from packer_cli.errors import ConfigError, InputError
 
 _GIVE_CONFIG = "give a model's config.json (Hugging Face), or the folder that holds it"
@@ -45,27 +43,11 @@ def load_gpu_model(config: GpuConfig, num_gpus: int, what: str, lockstep: str = 
     return model.without_gathers() if lockstep == "1" else model
 
 
-def values_to_predict(config: PlanConfig) -> dict[str, Any] | None:
-    """`model_values` of the model that the options name; None if it cannot predict, which is said.
-
-    Raises:
-        ConfigError, InputError: options are missing, contradict each other or are wrong, or a file is missing or is no
-            model config or profile.
-    """
-    config.require_gpu_model(_SECONDS)
-    parse_assumptions(config.assume, NOT_MEASURED if config.profile else None)
-    try:
-        return model_values(load_gpu_model(config, config.gpus, _SECONDS, config.lockstep))
-    except ConfigError as error:  # A profile of too few rows, or weights that do not fit.
-        say(f"the steps get no predicted seconds: {error}")
-        return None
-
-
-_SECONDS = "a prediction of time"
-
-
 def model_values(model: GpuModel) -> dict[str, Any]:
-    """JSON values of a model without its `origin`; of numbers, the ten digits that are the same on every machine."""
+    """JSON values of a model without its `origin`; of numbers, the ten digits that are the same on every machine.
+
+    `simulate.steps` reads them.
+    """
     values = {name: value for name, value in asdict(model).items() if name != "origin"}
     found: dict[str, Any] = json.loads(json.dumps(values), parse_float=lambda text: float(f"{float(text):.10g}"))
     return found

@@ -19,7 +19,6 @@ from numpy.typing import ArrayLike, NDArray
 from packer_cli.cost.stages import Stage, kinds_of_stages, stage_layers
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import ONE_GPU, Layout
-from packer_cli.format.records import read_record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -399,8 +398,3 @@ class GpuModel:
         fitting = [sp for sp in degrees if sp == 1 or sp * parallel.tp in self.sp_sizes]
         found = [parallel._replace(sp=sp) for sp in fitting]
         return [layout for layout in found if num_gpus % layout.num_gpus == 0]
-
-
-def read_model(values: Mapping[str, Any]) -> GpuModel:
-    """The model of JSON values without `origin`. Raises ValueError if they are not of this release."""
-    return read_record(GpuModel, {**values, "origin": {}})

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from packer_cli.cost.models import read_model
+from packer_cli.cost.models import GpuModel
+from packer_cli.format.records import read_record
 from packer_cli.plan.core.types import Plan
 from packer_cli.simulate.figures import SimulateRules
 from packer_cli.simulate.slots import epoch_times
@@ -25,7 +26,7 @@ def with_step_seconds(plan: Plan, gpu_model: Mapping[str, Any]) -> Plan:
         ConfigError: the model does not know a degree of the plan.
         ValueError: the values are of another release.
     """
-    model = read_model(gpu_model)
+    model = read_record(GpuModel, {**gpu_model, "origin": {}})
     model = replace(model, num_gpus=plan.num_gpus, memory=replace(model.memory, num_gpus=plan.num_gpus))
     seconds = [
         epoch_times(plan, model, **vars(SimulateRules()), epoch=epoch).steps for epoch in range(len(plan.epochs))

@@ -42,6 +42,7 @@ from packer_cli.stages.planning import (
     resolve_for,
     say_choice,
     share_notes,
+    with_gpu_model,
 )
 from packer_cli.stages.validation import locked_validation, removing_validation
 from packer_cli.tokens.index import read_index
@@ -71,11 +72,7 @@ def check_options(config: PlanConfig) -> Resolved:
         from packer_cli.groups.auto import with_placeholder_groups
 
         config = with_placeholder_groups(config)
-    resolved = resolve(config)
-    if config.has_gpu_model:
-        from packer_cli.config.gpu_model import values_to_predict  # Only predictions need the cost model.
-
-        resolved = resolved.changed(gpu_model=values_to_predict(config))
+    resolved = with_gpu_model(resolve(config), config)
     _refuse_objects(resolved.config)
     return resolved
 

@@ -127,6 +127,28 @@ def plan_store(
     return plan, loss, counts, metrics
 
 
+def with_gpu_model(resolved: Resolved, config: PlanConfig) -> Resolved:
+    """The options with what predicts steps, if those given name a model of the GPUs; one that cannot predict is said.
+
+    Raises:
+        ConfigError, InputError: options are missing, contradict each other or are wrong, or a file is missing or is no
+            model config or profile.
+    """
+    if not config.has_gpu_model:
+        return resolved
+    from packer_cli.config.gpu_model import load_gpu_model, model_values  # Only predictions need the cost model.
+    from packer_cli.cost.analytic import NOT_MEASURED, parse_assumptions
+
+    what = "a prediction of time"
+    config.require_gpu_model(what)
+    parse_assumptions(config.assume, NOT_MEASURED if config.profile else None)
+    try:
+        return resolved.changed(gpu_model=model_values(load_gpu_model(config, config.gpus, what, config.lockstep)))
+    except ConfigError as error:  # A profile of too few rows, or weights that do not fit.
+        say(f"{_NO_SECONDS}: {error}")
+        return resolved
+
+
 def predicted(plan: Plan, config: PlannedConfig) -> Plan:
     """The plan with predicted seconds of its steps, if its options have a model of the GPUs that can predict them."""
     if config.gpu_model is None:
@@ -136,10 +158,11 @@ def predicted(plan: Plan, config: PlannedConfig) -> Plan:
     try:
         return with_step_seconds(plan, config.gpu_model)
     except (ConfigError, ValueError) as error:
-        say(f"the steps get no predicted seconds: {error}")
+        say(f"{_NO_SECONDS}: {error}")
         return plan
 
 
+_NO_SECONDS = "the steps get no predicted seconds"
 _BLOCK = 1 << 20
 _OF_VALIDATION = ("samples", "split", "truncated", "dropped", "tokens")
 """Counts of a validation set that those of training have, too."""

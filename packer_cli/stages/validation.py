@@ -71,7 +71,7 @@ def removing_validation(folder: Path) -> Iterator[None]:
         yield
         if (own / PLAN_NAME).exists() and kind_of(own) == "none":
             warn(f"{str(own / PLAN_NAME)!r} cannot be read, so {str(own)!r} stays; remove it if you do not need it")
-        elif own.is_dir() and any(own.iterdir()) and (not _entries(own) or holds_only_reasons(own, _entries(own))):
+        elif own.is_dir() and any(own.iterdir()) and _is_left_over(own):
             remove_folder(own)  # A run that was killed left its lock, or one without samples its reasons.
         return
     with locked_validation(folder):
@@ -85,6 +85,11 @@ def removing_validation(folder: Path) -> Iterator[None]:
     with suppress(OSError):
         own.rmdir()
     say(f"removed {own}" + (f", but not what hbpack did not write ({', '.join(others)})" if others else ""))
+
+
+def _is_left_over(own: Path) -> bool:
+    entries = _entries(own)
+    return not entries or (entries == [REJECTED_NAME] and holds_only_reasons(own, entries))
 
 
 def _entries(own: Path) -> list[str]:

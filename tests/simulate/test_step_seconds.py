@@ -12,11 +12,11 @@ import packer_cli as hbpack
 from packer_cli.cli.main import main
 from packer_cli.config.fields import GpuConfig
 from packer_cli.config.gpu_model import load_gpu_model, model_values
-from packer_cli.cost.models import read_model
 from packer_cli.loader import PackedDataset
 from packer_cli.loader.steps import packed_steps
 from packer_cli.shards.plan_file import read_plan, read_plan_header
 from packer_cli.simulate.slots import epoch_times
+from packer_cli.simulate.steps import with_step_seconds
 from packer_cli.stages import planning
 from packer_cli.stages.rebalance import plan_in_force
 from tests.cli_runner import run
@@ -130,11 +130,9 @@ def test_where_nothing_predicts_none_is_given(corpus, repo, tmp_path):
 def test_the_model_in_a_plan_predicts_as_the_one_that_was_given(repo, gpu):
     model = load_gpu_model(GpuConfig(model=str(repo / "examples/sample/model"), gpu=gpu), 8, "a test")
     values = json.loads(json.dumps(model_values(model)))
-    assert model_values(read_model(values)) == values
-    lengths = hbpack.plan([100, 900, 2000] * 50, groups="1k:1,2k:2", gpus=8).arrays
-    rules = {"pad_to": "multiple", "step_seconds": 0.0}
-    found, wanted = epoch_times(lengths, read_model(values), **rules), epoch_times(lengths, model, **rules)
-    assert found.steps == pytest.approx(wanted.steps, rel=1e-9)
+    plan = hbpack.plan([100, 900, 2000] * 50, groups="1k:1,2k:2", gpus=8).arrays
+    wanted = epoch_times(plan, model, pad_to="multiple", step_seconds=0.0).steps
+    assert with_step_seconds(plan, values).epochs[0].step_seconds == pytest.approx(wanted, rel=1e-6)
 
 
 def test_another_order_of_steps_with_windows_has_none(corpus, options, tmp_path):

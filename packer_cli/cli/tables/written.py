@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import suppress
 from dataclasses import replace
 
@@ -130,5 +131,9 @@ def print_exported(output: str, format_name: str, *, as_json: bool) -> None:
         what = f"{counted(record.num_rows, 'pack')} in the format of {format_name}, {format_bytes(record.num_bytes)}"
         usage = load_format(format_name).usage
         where = f"docs/export.md, {format_name}" if format_name in FORMATS else "its package says how"
-        use = usage.format(output=output, capacity=export["capacity"]) if usage else "load it in your trainer"
+        use = (
+            usage.format(output=shlex.quote(output), capacity=export["capacity"])
+            if usage
+            else "load it in your trainer"
+        )
         say_next(f"{output} holds {what}", f"{use} ({where})")

@@ -162,8 +162,8 @@ class PackedModule(lightning.LightningModule):
     `step_seconds`, of the last step; `predicted_step_seconds`, if the set was planned with a model of the GPUs; and
     `val_loss`, the mean over the loss tokens of the validation set. The plan's `checkpoint_layers` take the place of
     gradient checkpointing. Optimization is automatic: the trainer's `gradient_clip_val` and `precision`, schedules and
-    hooks work as for any module. If you override `setup`, `training_step` or
-    `on_before_optimizer_step`, call this class's too.
+    hooks work as for any module. If you override `setup`, `training_step` or `on_before_optimizer_step`, call this
+    class's too.
 
     Strategies: one device, DDP, and FSDP2 (`ModelParallelStrategy`), for which you override `configure_model`::
 
