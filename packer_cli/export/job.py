@@ -150,7 +150,7 @@ class Format(ABC):
     """Whether samples are padded to a multiple of their group's `align`."""
 
     needs_one_capacity = False
-    """Whether rows are padded, so that all must have one capacity."""
+    """Whether all rows must have one capacity: they are padded to it, or their trainer packs by it."""
 
     usage: str | None = None
     """How its trainer is started, for people, with the places {output} and {capacity}."""

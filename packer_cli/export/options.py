@@ -201,8 +201,8 @@ def check_one_capacity(format_name: str, manifest: Manifest, groups: Sequence[in
         if len(set(names)) < len(names):  # Groups of unlike layouts may have equal capacities.
             names = [group.name for group in chosen]
         raise ConfigError(
-            f"--to {format_name} writes rows of one length, but the groups {', '.join(names)} have different "
-            f"capacities; export each to its own folder, the first with --groups {names[0]}"
+            f"--to {format_name} takes groups of one capacity, and {', '.join(names)} have different "
+            f"ones; export each to its own folder, the first with --groups {names[0]}"
         )
 
 

@@ -144,7 +144,7 @@ def with_gpu_model(resolved: Resolved, config: PlanConfig) -> Resolved:
     parse_assumptions(config.assume, NOT_MEASURED if config.profile else None)
     try:
         return resolved.changed(gpu_model=model_values(load_gpu_model(config, config.gpus, what, config.lockstep)))
-    except ConfigError as error:  # A profile of too few rows, or weights that do not fit.
+    except ConfigError as error:  # A profile of too few rows.
         say(f"{_NO_SECONDS}: {error}")
         return resolved
 

@@ -67,8 +67,8 @@ def test_wrong_options(packed, tmp_path, options, message):
 def test_rows_of_one_length_and_groups_of_several(packed, tmp_path, name):
     done = export(packed, name, tmp_path / "dir")
     message = (
-        f"error: --to {name} writes rows of one length, but the groups 1k:1, 8k:4 have different capacities; export "
-        "each to its own folder, the first with --groups 1k:1\n"
+        f"error: --to {name} takes groups of one capacity, and 1k:1, 8k:4 have different ones; export each to its own "
+        "folder, the first with --groups 1k:1\n"
     )
     assert (done.code, done.stdout, done.stderr) == (2, "", message)
     assert not (tmp_path / "dir").exists()
@@ -85,8 +85,8 @@ def test_groups_of_equal_capacity_go_by_the_names_of_their_folders():
     with pytest.raises(ConfigError) as raised:
         check_one_capacity("xtuner", manifest, [0, 1, 2])
     assert str(raised.value) == (
-        "--to xtuner writes rows of one length, but the groups g0-6144-sp1-pp2, g1-8192-sp1-cp2, g2-8192-sp1-tp2 have "
-        "different capacities; export each to its own folder, the first with --groups g0-6144-sp1-pp2"
+        "--to xtuner takes groups of one capacity, and g0-6144-sp1-pp2, g1-8192-sp1-cp2, g2-8192-sp1-tp2 have "
+        "different ones; export each to its own folder, the first with --groups g0-6144-sp1-pp2"
     )
 
 
