@@ -7,9 +7,9 @@
     cluster    runs the packs of each rank of a made-up cluster one after another, for plans of three strategies, and
                takes the slowest rank of each iteration: the speed-up beside the predicted one: cluster.csv, cluster.md
 
-Each piece takes less than ten minutes and stands alone: without the profile.json of an earlier run, `packs` and
-`cluster` profile short rows first. Each writes while it runs, so that one that is stopped leaves what it measured.
-`--tiny` runs all of it on a CPU in seconds, which tests the script but says nothing about a GPU.
+Each piece should take less than ten minutes on an H100, and stands alone: without the profile.json of an earlier run,
+`packs` and `cluster` profile short rows first. Each writes while it runs, so that one that is stopped leaves what it
+measured. `--tiny` runs all of it on a CPU in seconds, which tests the script but says nothing about a GPU.
 """
 
 from __future__ import annotations
