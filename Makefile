@@ -8,7 +8,7 @@ SAMPLE := examples/sample
 SOURCES := packer_cli tests scripts examples
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-trainers test-lowest test-newest soak dist check check-docs format docs site bench bench-gpu bench-train sample clean
+.PHONY: help demo test test-slow test-trainers test-without-deps test-lowest test-newest soak dist check check-docs format docs site bench bench-gpu bench-train sample clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -54,6 +54,9 @@ test-slow: $(VENV)/.dev  ## Run the tests that take long or need much memory
 
 test-trainers: $(VENV)/.dev  ## Run every trainer on 2, 4 and 6 processes, and compare with one process
 	$(BIN)/python -m pytest -m trainers tests/examples
+
+test-without-deps: $(VENV)/.dev  ## Run the tests of trainers that cannot be installed beside hbpack as their metadata asks
+	$(BIN)/python -m tests.without_deps
 
 soak: $(VENV)/.dev  ## Run the tests of thousands of random cases
 	$(BIN)/python -m pytest -m soak -n auto

@@ -74,7 +74,13 @@ def command(
         from packer_cli.cli.outputs.written import InitOutput
 
         print_json(
-            InitOutput(output=output, options=result.options, missing=tuple(result.unknown), lost=tuple(result.lost))
+            InitOutput(
+                output=output,
+                options=result.options,
+                missing=tuple(result.unknown),
+                lost=tuple(result.lost),
+                trainer_lines=tuple(result.trainer_lines),
+            )
         )
         return
     for text in result.lost:
@@ -85,3 +91,7 @@ def command(
     ]
     first = [f"give {', '.join(missing)} in it"] if missing else []
     say_next(f"Wrote {output}, for {counted(len(result.inputs), 'input')}", ", then ".join([*first, pack]))
+    if result.trainer_lines:
+        click.echo(f"Then add to {source}, and start it as usual:")
+        for line in result.trainer_lines:
+            click.echo(f"  {line}")

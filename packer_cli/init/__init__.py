@@ -8,9 +8,9 @@
     text.py        the draft as commented YAML
 """
 
-from packer_cli.init.axolotl import read_axolotl
+from packer_cli.init.axolotl import plugin_lines, read_axolotl
 from packer_cli.init.llamafactory import read_llamafactory
 from packer_cli.init.look import Look, Sampler
 from packer_cli.init.text import Draft
 
-__all__ = ["Draft", "Look", "Sampler", "read_axolotl", "read_llamafactory"]
+__all__ = ["Draft", "Look", "Sampler", "plugin_lines", "read_axolotl", "read_llamafactory"]

@@ -22,8 +22,7 @@ _SHAPES = {
 """`type` of a data set -> `--schema`."""
 _OVERFLOW = {"drop": "drop", "truncate": "truncate", "raise": "error"}
 _NO_PLACE = {
-    "val_set_size": "hbpack makes no validation split; take it from the data first",
-    "test_datasets": "hbpack packs what you train on; pack test data as a set of its own",
+    "test_datasets": "pack them as a set of their own, or set samples aside with validation",
     "special_tokens": "add them to the tokenizer's folder",
     "tokens": "add them to the tokenizer's folder",
     "rl": "preference data is not packed",
@@ -63,8 +62,14 @@ def read_axolotl(config: dict[str, Any], num_gpus: int | None) -> Draft:
             draft.set(option, int(value))
         elif value is not None:
             draft.lost.append(f"{name}: {value}: {option} takes an integer")
+    _add_validation(config.get("val_set_size"), draft)
     draft.lost += [f"{key}: {why}" for key, why in _NO_PLACE.items() if config.get(key)]
     return draft
+
+
+def plugin_lines(packed: str) -> list[str]:
+    """What to add to the Axolotl config, so that it trains a packed set."""
+    return ["plugins: [packer_cli.loader.adapters.axolotl.HbpackPlugin]", f"hbpack: {packed}"]
 
 
 def _listed(value: Any) -> list[dict[str, Any]]:
@@ -143,11 +148,18 @@ def _add_tokenizer(config: dict[str, Any], draft: Draft) -> None:
         )
 
 
+def _add_validation(size: Any, draft: Draft) -> None:
+    """`val_set_size`: a share below 1, else a number of samples."""
+    if not isinstance(size, int | float) or not size > 0:
+        return
+    share = f"{100 * size:.6g}%" if size < 1 else int(size)
+    draft.set("validation", share, f"val_set_size {size}. They are other samples than Axolotl would set aside.")
+
+
 def _add_lengths(config: dict[str, Any], draft: Draft, num_gpus: int | None) -> None:
     length = config.get("sequence_len")
     if isinstance(length, int):
-        degree = config.get("context_parallel_size") or config.get("sequence_parallel_degree")
-        degree = degree if isinstance(degree, int) and degree >= 1 else 1
+        degree = _degree(config)
         draft.set(
             "groups", [f"{format_tokens(length)}:{degree}"], f"sequence_len {length}: rows as long as Axolotl's."
         )
@@ -163,3 +175,11 @@ def _add_lengths(config: dict[str, Any], draft: Draft, num_gpus: int | None) -> 
             )
     if config.get("sample_packing") is False:
         draft.lost.append("sample_packing: false: hbpack always packs, and attention stays within each sample")
+
+
+def _degree(config: dict[str, Any]) -> int:
+    """GPUs that share each row; Axolotl has had three names for it."""
+    block = config.get("context_parallel")
+    sizes = [block.get("size") if isinstance(block, dict) else None]
+    sizes += [config.get(name) for name in ("context_parallel_size", "sequence_parallel_degree")]
+    return next((size for size in sizes if isinstance(size, int) and size >= 1), 1)

@@ -46,7 +46,11 @@ def config_text(draft: Draft, looks: Sequence[Look], name: str) -> str:
         lines += [
             "# Not carried over:",
             *(line for text in draft.lost for line in _comment(text, begin="# - ", then="#   ")),
+            "",
         ]
+    if draft.trainer_lines:
+        lines += ["# To train the packed set, add to the config of the trainer:"]
+        lines += [f"#   {line}" for line in draft.trainer_lines]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
@@ -105,6 +109,8 @@ class Draft:
     """Name -> (an example value, what to put there): options that stand in the file as comments."""
     lost: list[str] = field(default_factory=list)
     """What of another trainer's file could not be carried over, in words."""
+    trainer_lines: list[str] = field(default_factory=list)
+    """What to add to another trainer's file, so that it trains the packed set."""
 
     def set(self, name: str, value: Any, reason: str = "") -> None:
         """Set an option, and say why."""

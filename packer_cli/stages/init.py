@@ -11,7 +11,7 @@ from packer_cli.config import AUTO
 from packer_cli.config.messages import why_not_yaml
 from packer_cli.errors import ConfigError, InputError, RunError, TokenizerError
 from packer_cli.files import write_text
-from packer_cli.init import Draft, Look, Sampler, read_axolotl, read_llamafactory
+from packer_cli.init import Draft, Look, Sampler, plugin_lines, read_axolotl, read_llamafactory
 from packer_cli.init.look import epoch_lengths
 from packer_cli.init.text import config_text, fastest_groups, propose_groups
 from packer_cli.plan.strategies.registry import DEFAULT
@@ -89,6 +89,7 @@ def _begin(options: InitOptions) -> Draft:
         return read_llamafactory(config, path.parent, options.inputs)
     draft = read_axolotl(config, options.gpus)
     draft.inputs += options.inputs
+    draft.trainer_lines = plugin_lines(_PACKED)
     return draft
 
 

@@ -107,10 +107,13 @@ def test_from_axolotl(hbpack, sample, tokenizer, folder):
     (folder / "axolotl.yaml").write_text(yaml.safe_dump(config))
     done = hbpack("init", "--from", "axolotl.yaml", "--gpus", 2)
     assert done.code == 0
-    assert done.stderr.startswith("warning: not carried over: val_set_size: hbpack makes no validation split; ")
-    assert done.stderr.splitlines()[1].startswith("warning: not carried over: not looked at: gone.jsonl")
+    assert done.stderr.startswith("warning: not carried over: not looked at: gone.jsonl")
+    added = ["plugins: [packer_cli.loader.adapters.axolotl.HbpackPlugin]", "hbpack: packed"]
+    assert [line.strip() for line in done.stdout.splitlines()[-2:]] == added
+    assert (folder / "hbpack.yaml").read_text().splitlines()[-2:] == [f"#   {line}" for line in added]
     options = yaml.safe_load((folder / "hbpack.yaml").read_text())
     assert (options["groups"], options["overflow"], options["alpaca"]) == (["2k:1"], "drop", "stanford")
+    assert options["validation"] == "10%"
     assert "schema" not in options
 
 

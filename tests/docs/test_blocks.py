@@ -29,6 +29,7 @@ NOT_RUN: dict[str, dict[str, int]] = {
         "needs VeOmni": 1,
     },
     "docs/export.md": {"needs XTuner": 1, "needs mosaicml-streaming": 1},
+    "docs/from/axolotl.md": {"needs Axolotl": 1},
     "docs/from/megatron.md": {"needs Megatron's process groups": 1},
     "docs/from/trl.md": {"a part of examples/trl_sft.py": 1},
     "docs/from/streaming.md": {"needs MosaicML Composer": 1},

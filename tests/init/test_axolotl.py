@@ -88,9 +88,21 @@ def test_what_has_no_place_is_named():
         "num_epochs: 1.5\n"
     )
     assert [text.split(":")[0] for text in draft.lost] == [
-        "chat_template llama3", "sample_packing", "num_epochs", "val_set_size",
+        "chat_template llama3", "sample_packing", "num_epochs",
     ]  # fmt: skip
-    assert draft.options == {"schema": "text", "loss-on": "all", "groups": ["5000:2"], "overflow": "truncate"}
+    assert draft.options == {
+        "schema": "text", "loss-on": "all", "groups": ["5000:2"], "overflow": "truncate", "validation": "10%",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("size", "wanted"), [("0.05", "5%"), ("0.0015", "0.15%"), ("500", 500), ("0", None)])
+def test_val_set_size(size, wanted):
+    assert read(f"datasets: [{{path: d}}]\nval_set_size: {size}\n").options.get("validation") == wanted
+
+
+@pytest.mark.parametrize("degree", ["context_parallel: {size: 4, backend: ring}", "context_parallel_size: 4"])
+def test_gpus_that_share_a_row(degree):
+    assert read(f"datasets: [{{path: d}}]\nsequence_len: 8192\n{degree}\n").options["groups"] == ["8k:4"]
 
 
 def test_numbers_that_are_none():

@@ -21,6 +21,8 @@ class InitOutput(Output):
     """Options that stand in it as comments, for you to set."""
     lost: tuple[str, ...]
     """What of another trainer's config could not be carried over."""
+    trainer_lines: tuple[str, ...]
+    """Lines to add to another trainer's config, so that it trains the packed set."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,8 +36,6 @@ _NOT_CALLED = (
 
 
 _DECIDED = (
-    "per_device_train_batch_size",
-    "per_device_eval_batch_size",
     "dataloader_num_workers",
     "dataloader_drop_last",
     "max_length",
@@ -46,6 +44,8 @@ _DECIDED = (
     "train_sampling_strategy",
 )
 """Of TrainingArguments and SFTConfig, what the plan decides."""
+_BATCH_SIZES = ("per_device_train_batch_size", "per_device_eval_batch_size")
+"""Likewise, where 1 is what it decides."""
 
 
 def require_fitting(args: Any, others: Mapping[str, Any]) -> None:
@@ -88,7 +88,8 @@ def adapted(args: Any) -> Any:
     """A copy of the arguments, for packed rows."""
     args = copy.copy(args)
     defaults = {field.name: field.default for field in dataclasses.fields(args)}
-    ignored = [name for name in _DECIDED if getattr(args, name, None) != defaults.get(name)]
+    ignored = [name for name in _BATCH_SIZES if getattr(args, name) not in (1, defaults[name])]
+    ignored += [name for name in _DECIDED if getattr(args, name, None) != defaults.get(name)]
     notices = [f"no effect, as the plan decides: {', '.join(ignored)}"] if ignored else []
     if args.activation_checkpointing or args.gradient_checkpointing:
         notices.append(

@@ -316,13 +316,15 @@ class _PackedTrainer(_AnyTrainer):
 
 _NEVER_CALLED = ("compute_loss", "prediction_step", "evaluation_loop")
 """Methods of trainers that nothing here calls."""
+_KNOWN = ("axolotl.core.", "builtins", "transformers.", "trl.")
+"""Modules whose methods may be among them: what they add to the loss or the batches is refused by their arguments."""
 
 
 def _require_called(trainer_class: type) -> None:
     """Raise ConfigError for a user's methods that stand behind those of packed rows, or that nothing calls."""
     ours = trainer_class.__mro__.index(_PackedTrainer)
     for place, each in enumerate(trainer_class.__mro__):
-        if each is _PackedTrainer or each.__module__.partition(".")[0] in ("transformers", "trl", "builtins"):
+        if each is _PackedTrainer or each.__module__.startswith(_KNOWN):
             continue
         hidden = vars(_PackedTrainer).keys() - {"__init__"} if place > ours else set()
         ignored = sorted(
