@@ -105,7 +105,7 @@ class PackedSet:
         Raises:
             HbpackError: there is no plan, or it is damaged.
         """
-        from packer_cli.stages.output import VALIDATION
+        from packer_cli.format.constants import VALIDATION
 
         config = self._plan.config
         assert isinstance(config, PlannedConfig)

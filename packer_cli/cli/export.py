@@ -8,6 +8,7 @@ from packer_cli.cli.array_ids import array_ids
 from packer_cli.cli.command import Choice, Command, json_option, option
 from packer_cli.cli.options import config_option, engine_option, output_option, shard_option, workers_option
 from packer_cli.cli.param_types import Folder, Text
+from packer_cli.errors import ConfigError
 from packer_cli.export.formats import FORMATS, ORDERS, format_names
 from packer_cli.format.epochs import MAX_EPOCH
 from packer_cli.remote.names import as_path
@@ -20,6 +21,8 @@ from packer_cli.remote.names import as_path
     hbpack export OUT --to trl --output TRL
     # One group, for Megatron-LM
     hbpack export OUT --to megatron --groups 1k --output MEGATRON
+    # The packed set itself, on the Hugging Face Hub
+    hbpack export OUT --push-to-hub USER/NAME
     """,
 )
 @click.argument("folder", metavar="OUT", type=Folder())
@@ -27,11 +30,10 @@ from packer_cli.remote.names import as_path
     "--to",
     "format_name",
     type=Text(format_names),
-    required=True,
     metavar="FORMAT",
     help=f"Format to write: {', '.join(FORMATS)}.",
 )
-@output_option("Folder to write: new, empty, or of the same export, interrupted.")
+@output_option("Folder to write: new, empty, or of the same export, interrupted.", required=False)
 @option(
     "--groups",
     metavar="GROUPS",
@@ -63,6 +65,13 @@ from packer_cli.remote.names import as_path
     default=True,
     help="Keep the loss weights of a set that has any; without them, each loss token counts 1.",
 )
+@option(
+    "--push-to-hub",
+    metavar="NAME",
+    help="Data set on the Hugging Face Hub that gets the export, or the packed set without --to: USER/NAME.",
+)
+@option("--private", is_flag=True, help="Make that data set a private one, if it is new.")
+@option("--license", metavar="ID", help="Licence that its card names, such as apache-2.0.")
 @json_option("export")
 @shard_option
 @workers_option
@@ -70,19 +79,22 @@ from packer_cli.remote.names import as_path
 @config_option
 def command(
     folder: str,
-    format_name: str,
-    output: str,
+    format_name: str | None,
+    output: str | None,
     groups: str | None,
     order: str,
     epoch: int | None,
     shard_size: str | None,
     loss_weights: bool,
+    push_to_hub: str | None,
+    private: bool,
+    license: str | None,
     as_json: bool,
     shard: str | None,
     workers: int | None,
     engine: str,
 ) -> None:
-    """Write a packed data set in another trainer's format.
+    """Write a packed data set in another trainer's format, or push it to the Hugging Face Hub.
 
     OUT is the output of `hbpack pack` or `hbpack write`. One row, or document, is one pack; token ids, loss masks and
     sample borders are kept. docs/export.md says what each format holds, and what it has no place for.
@@ -90,20 +102,53 @@ def command(
     An interrupted run continues where it stopped.
     """
     from packer_cli.export.options import ExportOptions, parse_shard_size
+    from packer_cli.export.push import PushOptions, push_export, push_set
     from packer_cli.stages.array import make_engine
     from packer_cli.stages.export import run_export
 
-    options = ExportOptions(
-        format=format_name,
-        groups=groups,
-        epoch=epoch,
-        order=order,
-        shard_size=parse_shard_size(shard_size),
-        loss_weights=loss_weights,
-    )
-    ids = array_ids(shard)
-    with make_engine(workers, engine, preload=()) as running:
-        run_export(options, as_path(folder), as_path(output), running, ids)
+    of_export = {"--groups": groups, "--epoch": epoch, "--shard-size": shard_size, "--shard": shard}
+    given = [name for name, value in of_export.items() if value is not None]
+    _require_together(format_name, output, push_to_hub, given, of_card=private or license is not None)
+    push = None if push_to_hub is None else PushOptions(name=push_to_hub, private=private, license=license)
+    source, pushed_to = as_path(folder), None
+    if format_name and output:
+        options = ExportOptions(
+            format=format_name,
+            groups=groups,
+            epoch=epoch,
+            order=order,
+            shard_size=parse_shard_size(shard_size),
+            loss_weights=loss_weights,
+        )
+        ids = array_ids(shard)
+        with make_engine(workers, engine, preload=()) as running:
+            run_export(options, source, as_path(output), running, ids)
+        if push:
+            pushed_to = push_export(push, as_path(output), source)
+    elif push:
+        pushed_to = push_set(push, source)
     from packer_cli.cli.tables.written import print_exported
 
-    print_exported(output, format_name, as_json=as_json)
+    print_exported(folder, output, format_name, pushed_to, as_json=as_json)
+
+
+def _require_together(
+    format_name: str | None, output: str | None, push_to_hub: str | None, of_export: list[str], *, of_card: bool
+) -> None:
+    """Raise ConfigError for options that do not go together.
+
+    Args:
+        of_export: those that were given of an export.
+        of_card: whether the data set on the Hub was to be private, or to have a licence.
+    """
+    if format_name is None and push_to_hub is None:
+        raise ConfigError("--to is required; to push the packed set itself, give --push-to-hub")
+    if (format_name is None) != (output is None):
+        given, missing = ("--to", "--output") if format_name else ("--output", "--to")
+        raise ConfigError(f"{given} needs {missing}")
+    if format_name is None and of_export:
+        raise ConfigError(f"{of_export[0]} is of an export: give --to, too")
+    if push_to_hub is None and of_card:
+        raise ConfigError("--private and --license are of a data set on the Hub; give --push-to-hub, too")
+    if push_to_hub is not None and "--shard" in of_export:
+        raise ConfigError("--push-to-hub comes last; when all tasks are done, run the same command without --shard")

@@ -95,7 +95,7 @@ COMMANDS = {
     "status": "Say what is done, what is missing, and which tasks of a job array are left to run.",
     "rebalance": "Adapt a packed data set to a different number of GPUs, even in the middle of an epoch.",
     "verify": "Check a packed data set for damage.",
-    "export": "Write a packed data set in another trainer's format.",
+    "export": "Write a packed data set in another trainer's format, or push it to the Hugging Face Hub.",
     "profile": "Measure iteration times and peak memory of your model on the GPUs of this machine.",
     "groups": "Find the length groups with the shortest epoch for your lengths, model and GPUs.",
     "compare": "Compare packing algorithms, balances or whole strategies side by side on your own lengths.",

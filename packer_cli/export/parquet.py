@@ -38,6 +38,7 @@ def schema_of(*, is_weighted: bool) -> pa.Schema:
 class Exporter(Format):
     """See the module."""
 
+    hub_files = "part-*.parquet"
     weight_bytes = 4
 
     def row_bytes(self, num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:

@@ -9,6 +9,8 @@ FORMAT_VERSION = 2
 MANIFEST_NAME = "hbpack.json"
 REJECTED_NAME = "rejected.jsonl"
 PLAN_NAME = "plan.arrow"
+VALIDATION = "validation"
+"""The folder in a set for the set of samples that `--validation` sets aside."""
 SHARD_MARKERS = ".shards"
 """Folder in the set for the markers of finished shards, until the manifest is written."""
 STATE_VERSION = 2

@@ -116,6 +116,12 @@ class Manifest:
         return (shard for group in self.groups for shard in group.shards)
 
     @property
+    def sets_aside(self) -> bool:
+        """Whether there is a validation set beside it."""
+        plan = self.config.plan
+        return plan.get("validation") is not None and not plan.get("is_validation")
+
+    @property
     def is_weighted(self) -> bool:
         """Whether loss tokens have weights other than 1."""
         return any(group.loss_weight is not None for group in self.groups)

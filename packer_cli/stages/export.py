@@ -5,17 +5,16 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from packer_cli.config import PlannedConfig, validate
 from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayTask
 from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Stopwatch, progress_bar, say
 from packer_cli.export.options import NAME, WORK, ExportOptions, describe_export, is_same_export
 from packer_cli.export.stage import complete_export, export_set, export_share
 from packer_cli.folders import TaskLock, hold_folder
+from packer_cli.format.constants import VALIDATION
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.sizes import counted, format_bytes
 from packer_cli.stages.array import array_share, complete_array, remove_rest, say_done
-from packer_cli.stages.output import VALIDATION
 
 
 def run_export(
@@ -37,7 +36,7 @@ def run_export(
             "an export has no windows: training on it sees whole samples from the first step on, without "
             f"--curriculum {manifest.config.plan['curriculum']}"
         )
-    if validate(PlannedConfig, manifest.config.plan).sets_aside:
+    if manifest.sets_aside:
         say(f"{folder / VALIDATION} is a set of its own; export it with another hbpack export")
     if options.order == "use":
         epoch = manifest.first_epoch if options.epoch is None else options.epoch

@@ -14,7 +14,7 @@ from packer_cli.errors import FormatError, InputError, OutputError
 from packer_cli.files import atomic_file, holds
 from packer_cli.folders import TaskLock, hold_folder
 from packer_cli.format.checksums import inside
-from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS
+from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS, VALIDATION
 from packer_cli.format.manifest import Manifest
 from packer_cli.remote.names import path_from
 from packer_cli.remote.path import is_remote
@@ -26,8 +26,6 @@ APPEND_MARKER = ".append.json"
 """File in the output folder from the beginning of an append to its end: what a run that was killed goes on with."""
 TOKENS = "tokens"
 """The token store's folder in an output folder."""
-VALIDATION = "validation"
-"""The folder in an output folder for the set of samples that `--validation` sets aside."""
 
 
 @contextmanager

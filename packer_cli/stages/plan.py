@@ -15,7 +15,7 @@ from packer_cli.engine.array import ArrayRecords
 from packer_cli.engine.progress import Stopwatch, naming, say, warn
 from packer_cli.errors import ConfigError
 from packer_cli.files import fingerprint
-from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS
+from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS, VALIDATION
 from packer_cli.format.metrics import Counts, GroupChoice
 from packer_cli.kernels import skip_extensions
 from packer_cli.plan.core.pieces import overflow_notes
@@ -28,7 +28,6 @@ from packer_cli.sizes import counted
 from packer_cli.stages.array import require_tokens
 from packer_cli.stages.output import (
     TOKENS,
-    VALIDATION,
     current_manifest,
     current_plan,
     locked_output,

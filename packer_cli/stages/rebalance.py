@@ -24,7 +24,7 @@ from packer_cli.config.resolve import read_options
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError, FormatError, InputError
 from packer_cli.files import fingerprint, remove_folder
-from packer_cli.format.constants import PLAN_NAME
+from packer_cli.format.constants import PLAN_NAME, VALIDATION
 from packer_cli.format.entries import Generation, Origin
 from packer_cli.format.epochs import MAX_EPOCH, find_epoch, parse_state, repeat_order, state_of_trainer
 from packer_cli.format.manifest import Manifest
@@ -42,7 +42,7 @@ from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header,
 from packer_cli.shards.repair import generation_schedules
 from packer_cli.shards.stage import is_of_plan, write_epochs
 from packer_cli.sizes import counted
-from packer_cli.stages.output import VALIDATION, locked_output, refuse_validation
+from packer_cli.stages.output import locked_output, refuse_validation
 from packer_cli.stages.planning import predicted
 from packer_cli.stages.validation import find_fault, locked_validation, require_sound
 from packer_cli.tokens.store import TokenStore
@@ -131,7 +131,7 @@ def _dealing_validation(folder: Path, num_gpus: int) -> Iterator[Path | None]:
         OutputError: it cannot be written to.
         FormatError: it is missing, or does not fit the set.
     """
-    if not validate(PlannedConfig, read_manifest(folder).config.plan).sets_aside:
+    if not read_manifest(folder).sets_aside:
         yield None
         return
     require_sound(folder, find_fault(folder, read_plan_header(folder / PLAN_NAME)))

@@ -13,12 +13,12 @@ from packer_cli.export.options import NAME as EXPORT_NAME
 from packer_cli.export.options import WORK as EXPORT_WORK
 from packer_cli.export.options import read_json
 from packer_cli.folders import Holder, find_holders
-from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, SHARD_MARKERS
+from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, SHARD_MARKERS, VALIDATION
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan_header
 from packer_cli.shards.stage import is_of_plan
 from packer_cli.sizes import counted, format_bytes
-from packer_cli.stages.output import APPEND_MARKER, TOKENS, VALIDATION, current_manifest, store_of
+from packer_cli.stages.output import APPEND_MARKER, TOKENS, current_manifest, store_of
 from packer_cli.stages.tokenize import complete_tokens
 from packer_cli.stages.validation import find_fault
 from packer_cli.stages.write import complete_shards, describe_set

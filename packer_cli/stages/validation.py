@@ -16,13 +16,13 @@ from packer_cli.engine.progress import say, warn
 from packer_cli.errors import FormatError, InputError, OutputError
 from packer_cli.files import is_temporary, remove_folder
 from packer_cli.folders import LOCK_NAME
-from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS
+from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS, VALIDATION
 from packer_cli.remote.path import is_remote
 from packer_cli.shards.plan_file import PlanHeader, read_plan_header
 from packer_cli.shards.repair import PLAN_AGAIN, what_writes_shards, write_command
 from packer_cli.shards.stage import is_of_plan
 from packer_cli.sizes import counted
-from packer_cli.stages.output import VALIDATION, current_manifest, holds_only_reasons, kind_of, locked_output
+from packer_cli.stages.output import current_manifest, holds_only_reasons, kind_of, locked_output
 
 _FOLDERS = ("shards", "ranks", SHARD_MARKERS)
 

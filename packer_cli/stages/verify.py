@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from packer_cli.config import PlannedConfig, WriteConfig, validate
+from packer_cli.config import WriteConfig
 from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import progress_bar
 from packer_cli.errors import FormatError, InputError
-from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
+from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, VALIDATION
 from packer_cli.shards.plan_file import read_plan_header
 from packer_cli.shards.repair import what_writes_shards, write_command
-from packer_cli.stages.output import VALIDATION, current_manifest, kind_of
+from packer_cli.stages.output import current_manifest, kind_of
 from packer_cli.stages.validation import find_fault
 from packer_cli.stages.write import run_write
 from packer_cli.verify import Report, Verifier, open_verifier
@@ -52,7 +52,7 @@ def _verify_validation(folder: Path, report: Report, engine: Engine, *, fast: bo
     manifest, own = current_manifest(folder), folder / VALIDATION
     if manifest is None:
         return
-    sets_aside = validate(PlannedConfig, manifest.config.plan).sets_aside
+    sets_aside = manifest.sets_aside
     try:
         fault = find_fault(folder, read_plan_header(folder / PLAN_NAME), manifest.num_gpus)
     except (InputError, FormatError):

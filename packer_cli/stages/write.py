@@ -17,7 +17,7 @@ from packer_cli.engine.progress import Stopwatch, naming, progress_bar, say, war
 from packer_cli.errors import ConfigError, FormatError, InputError
 from packer_cli.files import remove_folder
 from packer_cli.folders import TaskLock
-from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS
+from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS, VALIDATION
 from packer_cli.format.manifest import Manifest, WriteOptions
 from packer_cli.remote.path import is_remote
 from packer_cli.shards.entries import file_info, with_names
@@ -29,7 +29,6 @@ from packer_cli.sizes import counted, format_bytes
 from packer_cli.stages.array import array_share, complete_array, make_engine, remove_rest, say_done
 from packer_cli.stages.output import (
     TOKENS,
-    VALIDATION,
     current_manifest,
     locked_output,
     refuse_validation,

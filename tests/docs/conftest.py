@@ -159,3 +159,15 @@ def buckets(inputs: Path, packed: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         storage.pipe("corpus/books/books.jsonl.gz", gzip.compress(chats))
         storage.put(str(packed), "bucket/out", recursive=True)
         yield
+
+
+@pytest.fixture
+def hub(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The Hugging Face Hub, of a user who is called USER."""
+    pytest.importorskip("flask")
+    from tests.hub_server import hub_server
+
+    with hub_server() as server:
+        for name, value in {**server.environment, "HF_HOME": str(tmp_path_factory.mktemp("hub"))}.items():
+            monkeypatch.setenv(name, value)
+        yield

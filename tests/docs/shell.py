@@ -46,8 +46,9 @@ def environment(programs: Path) -> dict[str, str]:
     """This process's, with the reader's programs first, and what a page installs in place of the tree."""
     own = {**os.environ, "PYTHONPATH": str(Path.cwd() / ".installed")}
     Path(own["PYTHONPATH"]).mkdir(exist_ok=True)  # Python would not look again where no folder was.
-    offline = {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"}
-    return own | offline | {"PATH": os.pathsep.join([str(programs), os.environ["PATH"]])}
+    own |= {"HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "1")}  # Its own server, or nothing.
+    own |= {"CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"}
+    return own | {"PATH": os.pathsep.join([str(programs), os.environ["PATH"]])}
 
 
 def check_output(page: str, command: str, output: str, printed: str) -> None:

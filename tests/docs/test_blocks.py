@@ -88,6 +88,8 @@ def test_the_blocks_of_a_page_run(page, scratch, programs, request):
     blocks = [block for block in BLOCKS[page] if not block.reason]
     if any("s3://" in block.source for block in blocks):
         request.getfixturevalue("buckets")
+    if any("--push-to-hub" in block.source for block in blocks):
+        request.getfixturevalue("hub")
     folder = scratch(page)
     with ExitStack() as stack:
         if any(block.language == "python" for block in blocks):

@@ -63,8 +63,12 @@ class RebalanceOutput(Output):
 class ExportOutput(Output):
     """`hbpack export`."""
 
-    output: str
-    format: str
+    output: str | None = None
+    """None for a packed set that was pushed to the Hub as it is."""
+    format: str | None = None
+    """None likewise."""
+    pushed_to: str | None = None
+    """The data set on the Hub, `USER/NAME`."""
     is_complete: bool
     """False after a task of a job array whose others are not done; the numbers are of a complete export."""
     num_rows: int | None = None

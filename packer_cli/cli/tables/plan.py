@@ -10,7 +10,7 @@ import click
 from packer_cli.cli.console import print_note, print_table, say_next, shown_command
 from packer_cli.cli.tables.written import say_set, set_of_plan
 from packer_cli.config import GpuConfig
-from packer_cli.format.constants import REJECTED_NAME, Mask
+from packer_cli.format.constants import REJECTED_NAME, VALIDATION, Mask
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.metrics import Counts, Metrics, OverallMetrics, PipelineImbalances, PlanMetrics, SampleCounts
 from packer_cli.plan.core.segments import BLOCK, Sparsity
@@ -18,7 +18,6 @@ from packer_cli.plan.figures import LengthStats
 from packer_cli.plan.strategies.registry import STRATEGIES
 from packer_cli.remote.names import as_path
 from packer_cli.sizes import counted, ratio
-from packer_cli.stages.output import VALIDATION
 from packer_cli.stages.planned import Planned, read_planned
 
 if TYPE_CHECKING:

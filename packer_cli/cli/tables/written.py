@@ -9,18 +9,18 @@ from dataclasses import replace
 from packer_cli.cli.console import say_next, shown_command, shown_options
 from packer_cli.cli.outputs.base import print_json
 from packer_cli.cli.outputs.written import ExportOutput, RebalanceOutput, StoreOutput
-from packer_cli.config import GpuConfig, PlannedConfig, validate
+from packer_cli.config import GpuConfig
 from packer_cli.errors import InputError
 from packer_cli.export.formats import FORMATS, load_format
 from packer_cli.export.options import NAME as EXPORT_NAME
 from packer_cli.export.options import read_json
-from packer_cli.format.constants import PLAN_NAME
+from packer_cli.format.constants import PLAN_NAME, VALIDATION
 from packer_cli.format.manifest import Manifest
 from packer_cli.remote.names import as_path
 from packer_cli.shards.plan_file import PlanHeader, read_plan_header
 from packer_cli.shards.stage import is_of_plan
 from packer_cli.sizes import counted, format_bytes
-from packer_cli.stages.output import TOKENS, VALIDATION, current_manifest
+from packer_cli.stages.output import TOKENS, current_manifest
 from packer_cli.stages.write import describe_set
 from packer_cli.tokens.index import StoreIndex, read_index
 
@@ -49,7 +49,7 @@ def say_set(output: str, manifest: Manifest, config: GpuConfig) -> None:
     report = shown_command("hbpack", "report", output, *shown_options(config))
     train = f'train with packer_cli.loader.PackedDataset("{output}", rank, {manifest.num_gpus})'
     steps = [shown_command("hbpack", "show", output), report, train]
-    if validate(PlannedConfig, manifest.config.plan).sets_aside:
+    if manifest.sets_aside:
         steps.append(f'evaluate with PackedDataset("{as_path(output) / VALIDATION}", rank, {manifest.num_gpus})')
     say_next(f"{output} holds {describe_set(manifest)}", *steps)
 
@@ -109,10 +109,18 @@ def print_rebalanced(output: str, manifest: Manifest, *, as_json: bool) -> None:
     )
 
 
-def print_exported(output: str, format_name: str, *, as_json: bool) -> None:
-    """Print what came of `export`."""
-    export = read_json(as_path(output) / EXPORT_NAME)
-    record = ExportOutput(output=output, format=format_name, is_complete=export is not None)
+def print_exported(
+    folder: str, output: str | None, format_name: str | None, pushed_to: str | None, *, as_json: bool
+) -> None:
+    """Print what came of `export`.
+
+    Args:
+        folder: of the packed set.
+        pushed_to: the data set on the Hub that has the export, or without one the packed set.
+    """
+    export = read_json(as_path(output) / EXPORT_NAME) if output else None
+    is_complete = output is None or export is not None
+    record = ExportOutput(output=output, format=format_name, pushed_to=pushed_to, is_complete=is_complete)
     if export is not None:
         files = export["files"]
         record = replace(
@@ -123,17 +131,27 @@ def print_exported(output: str, format_name: str, *, as_json: bool) -> None:
         )
     if as_json:
         print_json(record)
+    elif output is None or format_name is None:
+        say_next(f"Pushed {folder} to {pushed_to}", f'train with train_dataset="hf://datasets/{pushed_to}"')
     elif export is None:
         say_next(f"Wrote this task's share of {output}", shown_command("hbpack", "status", output))
     else:
-        assert record.num_rows is not None
-        assert record.num_bytes is not None
-        what = f"{counted(record.num_rows, 'pack')} in the format of {format_name}, {format_bytes(record.num_bytes)}"
-        usage = load_format(format_name).usage
-        where = f"docs/export.md, {format_name}" if format_name in FORMATS else "its package says how"
-        use = (
-            usage.format(output=shlex.quote(output), capacity=export["capacity"])
-            if usage
-            else "load it in your trainer"
-        )
-        say_next(f"{output} holds {what}", f"{use} ({where})")
+        _say_exported(output, format_name, record, capacity=export["capacity"])
+
+
+def _say_exported(output: str, format_name: str, record: ExportOutput, *, capacity: int) -> None:
+    """Say what an export holds, and how to use it."""
+    assert record.num_rows is not None
+    assert record.num_bytes is not None
+    what = f"{counted(record.num_rows, 'pack')} in the format of {format_name}, {format_bytes(record.num_bytes)}"
+    format = load_format(format_name)
+    where = f"docs/export.md, {format_name}" if format_name in FORMATS else "its package says how"
+    use = (
+        format.usage.format(output=shlex.quote(output), capacity=capacity)
+        if format.usage
+        else "load it in your trainer"
+    )
+    steps = [f"{use} ({where})"]
+    if record.pushed_to and format.hub_files:
+        steps.insert(0, f'load_dataset("{record.pushed_to}")')
+    say_next(f"{output} holds {what}", *steps)

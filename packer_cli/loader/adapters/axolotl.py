@@ -17,6 +17,7 @@ from axolotl.integrations.base import BasePlugin
 from pydantic import BaseModel
 
 from packer_cli.errors import ConfigError
+from packer_cli.format.constants import VALIDATION
 from packer_cli.loader.storage import open_storage, read_manifest
 from packer_cli.remote.local import CACHE_BYTES
 
@@ -134,6 +135,4 @@ class HbpackPlugin(BasePlugin):
 def _validation_of(path: str) -> str | None:
     """The validation set of a packed set."""
     storage = open_storage(path, verify="none", cache_dir=None, cache_bytes=CACHE_BYTES, storage_options=None)
-    planned = read_manifest(path, storage).config.plan
-    has_own = planned.get("validation") is not None and not planned.get("is_validation")
-    return f"{path.rstrip('/')}/validation" if has_own else None
+    return f"{path.rstrip('/')}/{VALIDATION}" if read_manifest(path, storage).sets_aside else None

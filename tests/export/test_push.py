@@ -1,0 +1,179 @@
+"""`hbpack export --push-to-hub`, and packed sets at `hf://`: the Hub's own client, on a server in this process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+pytest.importorskip("flask")
+
+from packer_cli.cli.main import main
+from tests.cli_runner import run
+from tests.hub_server import hub_server
+
+NUM_CHATS = 60
+
+READ = """
+import datasets, torch
+from packer_cli.loader import PackedDataset
+from packer_cli.loader.adapters.transformers import packed
+from tests.tiny_model import tiny_llama
+from transformers import Trainer, TrainingArguments
+
+pushed = datasets.load_dataset("user/trl", split="train", cache_dir="hf-cache")
+assert pushed.to_list() == datasets.load_from_disk("TRL").to_list()
+
+for name in ("SET", "SET/validation"):
+    url = name.replace("SET", "hf://datasets/user/set")
+    there, here = (PackedDataset(path, 0, 1, cache_dir="cache") for path in (url, name))
+    assert len(there) == len(here) > 0
+    for a, b in zip(there, here, strict=True):
+        assert a["pack_id"] == b["pack_id"]
+        assert torch.equal(a["input_ids"], b["input_ids"])
+        assert torch.equal(a["labels"], b["labels"])
+
+losses = []
+for path in ("SET", "hf://datasets/user/set"):
+    args = TrainingArguments("runs", max_steps=2, logging_steps=1, save_strategy="no", report_to="none", use_cpu=True)
+    trainer = packed(Trainer)(tiny_llama(), args, train_dataset=path, eval_dataset=f"{path}/validation")
+    trainer.train()
+    logged = [row["loss"] for row in trainer.state.log_history if "loss" in row]
+    losses.append([*logged, trainer.evaluate()["eval_loss"]])
+    tiny_llama.cache_clear()
+assert losses[0] == losses[1]
+assert len(losses[0]) == 3
+"""
+
+
+@pytest.fixture(scope="module")
+def hub():
+    with hub_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def folder(repo, tmp_path_factory):
+    """`SET`, with a validation set, and another set of the same data."""
+    sample, folder = repo / "examples/sample", tmp_path_factory.mktemp("push")
+    lines = (sample / "chats.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)[:NUM_CHATS]
+    (folder / "chats.jsonl").write_text("".join(lines), encoding="utf-8")
+    for name, options in (
+        ("SET", ["--groups", "256:1,1k:1", "--validation", "20%"]),
+        ("OTHER", ["--groups", "512:1"]),
+    ):
+        given = ["--tokenizer", sample / "tokenizer", "--gpus", 1, "--workers", 1, "--output", folder / name]
+        assert run(main, "pack", folder / "chats.jsonl", *given, *options).code == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def hbpack(hub, folder):
+    """Runs a command as a user who is logged in."""
+
+    def run_command(*arguments, token="hf_user", code=0):
+        program = ["-c", arguments[1]] if arguments[0] == "python" else ["-m", "packer_cli", *arguments]
+        own = {"HF_TOKEN": token, "HF_HOME": str(folder / "home"), "PYTHONPATH": str(Path(__file__).parents[2])}
+        done = subprocess.run(
+            [sys.executable, *program],
+            cwd=folder,
+            env=os.environ | hub.environment | own,
+            text=True,
+            capture_output=True,
+        )
+        assert done.returncode == code, done.stderr
+        return done
+
+    return run_command
+
+
+def local_files(folder):
+    """Of a set, without its token store."""
+    paths = (path for path in folder.rglob("*") if path.is_file())
+    files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+    return {name: content for name, content in files.items() if not name.startswith("tokens/")}
+
+
+def card_of(hub, name):
+    _, head, text = hub.files(name)["README.md"].decode().split("---\n", 2)
+    return yaml.safe_load(head), text
+
+
+def test_what_was_pushed_is_read(hub, folder, hbpack):
+    done = hbpack("export", "SET", "--push-to-hub", "set", "--license", "apache-2.0")
+    assert 'Pushed SET to user/set. Next: train with train_dataset="hf://datasets/user/set"\n' in done.stdout
+    pushed = {
+        name: content for name, content in hub.files("user/set").items() if name not in (".gitattributes", "README.md")
+    }
+    assert pushed == local_files(folder / "SET")
+    assert hub.private == set()
+    head, text = card_of(hub, "user/set")
+    assert head == {"license": "apache-2.0", "tags": ["hbpack"], "viewer": False}
+    manifest = json.loads((folder / "SET/hbpack.json").read_text())
+    tokenizer, overall = manifest["tokenizer"], manifest["metrics"]["overall"]
+    for said in (
+        'train_dataset="hf://datasets/user/set"',
+        f"fingerprint `{tokenizer['fingerprint']}`",
+        f"| chat template | fingerprint `{tokenizer['chat_template_fingerprint']}` |",
+        f"| padding ratio (PR) | {overall['pr']:.4f} |",
+        f"| attention balance ratio (ABR) | {overall['abr']:.4f} |",
+        "| planned for | 1 GPU |",
+        "| recipe | strategy balanced, packing bfs, overflow split |",
+        f"| `{folder / 'chats.jsonl'}` | 1 |",
+    ):
+        assert said in text
+
+    done = hbpack("export", "SET", "--to", "trl", "--output", "TRL", "--push-to-hub", "user/trl", "--private")
+    assert 'Next: load_dataset("user/trl"), or ' in done.stdout
+    assert hub.private == {"user/trl"}
+    head, text = card_of(hub, "user/trl")
+    assert head == {"tags": ["hbpack"], "configs": [{"config_name": "default", "data_files": "data-*.arrow"}]}
+    assert "No licence was named" in text
+    hbpack("python", READ)
+    assert "is sound: " in hbpack("verify", "hf://datasets/user/set").stdout
+
+    # a revision stays what it was
+    first = hub.sha("user/set")
+    hbpack("export", "OTHER", "--push-to-hub", "user/set")
+    pushed = hub.files("user/set").keys() - {".gitattributes", "README.md"}
+    assert pushed == local_files(folder / "OTHER").keys()
+    assert "is sound: " in hbpack("verify", f"hf://datasets/user/set@{first}").stdout
+
+    hub.commits["user/mine"] = [{"data.csv": b"a,b\n"}]
+    for name in ("mine", "trl"):
+        done = hbpack("export", "SET", "--push-to-hub", name, code=2)
+        assert done.stderr == (
+            f"error: --push-to-hub: the data set user/{name} on the Hub holds other files; give another name\n"
+        )
+
+
+def test_who_is_not_known_is_told(hbpack):
+    done = hbpack("export", "SET", "--push-to-hub", "set", token="hf_wrong", code=1)
+    assert "set could not be pushed to the Hub (Client error '401 UNAUTHORIZED'" in done.stderr
+    done = hbpack("export", "SET", "--push-to-hub", "a b", code=2)
+    assert done.stderr.startswith("error: --push-to-hub: 'a b' is not a name of the Hub: ")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "--to is required; to push the packed set itself, give --push-to-hub"),
+        (["--to", "trl"], "--to needs --output"),
+        (["--output", "X", "--push-to-hub", "n"], "--output needs --to"),
+        (["--to", "trl", "--output", "X", "--private"], "--private and --license are of a data set on the Hub"),
+        (
+            ["--to", "trl", "--output", "X", "--push-to-hub", "n", "--shard", "0/2"],
+            "--push-to-hub comes last; when all tasks are done",
+        ),
+        (["--push-to-hub", "n", "--groups", "1k"], "--groups is of an export: give --to, too"),
+    ],
+)
+def test_options_that_do_not_go_together(folder, options, message):
+    done = run(main, "export", folder / "SET", *options)
+    assert done.code == 2
+    assert message in done.stderr
