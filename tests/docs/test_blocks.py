@@ -39,6 +39,7 @@ NOT_RUN: dict[str, dict[str, int]] = {
     "docs/remote.md": {"CI has installed it": 1},
     "docs/scale.md": {"needs Slurm": 2, "needs a Ray cluster": 1},
     "docs/trainers.md": {"needs the trainers' packages": 1},
+    "docs/upstream/trl.md": {"CI has installed it": 1},
     "docs/tutorial.md": {"CI has installed it": 1},
 }
 """Page -> why blocks of it are not run -> how many."""
