@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,17 @@ def test_each_row_is_a_sample(rows):
 
 def test_its_packing_gives_the_packs_back_in_order(rows, filled):
     assert_same_packs(rows, filled, CAPACITY)
+
+
+def test_its_own_data_set_makes_those_packs(rows, exported):
+    packing = pytest.importorskip("swift.dataset.packing", exc_type=Exception)
+    import datasets
+
+    options = {"packing_length": CAPACITY, "packing_strategy": "sequential", "packing_num_proc": 1}
+    cached = datasets.load_from_disk(str(exported("ms-swift")))
+    packs = packing.PackingDataset(SimpleNamespace(max_length=CAPACITY), cached, **options)
+    assert packs.packed_idx == packs_of([row["length"] for row in rows], CAPACITY)
+    assert packs[0] == [rows[number] for number in packs.packed_idx[0]]
 
 
 def assert_same_packs(rows: list[Row], wanted: list[Row], capacity: int) -> int:
