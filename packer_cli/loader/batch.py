@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -87,6 +88,8 @@ class MicroBatch:
     """Whether the segments are the samples; else the whole row is one, or a window cuts them."""
     is_aligned: bool = False
     """Whether each sample is padded to a multiple of some tokens."""
+    has_varying_degrees: bool = False
+    """Whether other rows of the set are shared by another number of ranks."""
 
     @property
     def row_rank(self) -> int:
@@ -139,6 +142,11 @@ class BatchBuilder:
     """Whether to give the weights of loss tokens, which the set has."""
     max_segments: int | None = None
     """Segments of every row, at least those of the largest pack and one of padding; the rest are empty."""
+
+    @cached_property
+    def has_varying_degrees(self) -> bool:
+        """Whether the number of ranks that share a row differs between groups."""
+        return len({layout.row_ranks for layout in self.layouts}) > 1
 
     def padded_length(self, num_tokens: int, row: RankRow, sharding: Sharding = "contiguous") -> int:
         """Length T of the padded row of a pack of `num_tokens` tokens."""
@@ -216,6 +224,7 @@ class BatchBuilder:
             sliced=sliced,
             has_samples_as_segments=cu_seqlens is samples,
             is_aligned=alignment > 1,
+            has_varying_degrees=self.has_varying_degrees,
         )
 
     def filler(self, row: RankRow, epoch: int) -> MicroBatch:
@@ -263,6 +272,7 @@ class BatchBuilder:
             sliced=sliced,
             has_samples_as_segments=self.mask == "document" and cu_seqlens is whole,
             is_aligned=alignment > 1,
+            has_varying_degrees=self.has_varying_degrees,
         )
 
     def _fixed(self, cu_seqlens: np.ndarray, row: RankRow) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,8 +22,9 @@ KEYS = {
                    "max_seqlen_k"},
     "torchtitan": {"input", "positions"},
     "megatron": {"tokens", "labels", "loss_mask", "position_ids", "cu_seqlens", "max_seqlen", "packed_seq_params",
-                 "total_tokens"},
-    "megatron-thd": {"tokens", "labels", "loss_mask", "position_ids", "cu_seqlens", "cu_seqlens_padded", "max_seqlen"},
+                 "total_tokens", "local_cp_size"},
+    "megatron-thd": {"tokens", "labels", "loss_mask", "position_ids", "cu_seqlens", "cu_seqlens_padded", "max_seqlen",
+                     "local_cp_size"},
     "deepspeed": {"input_ids", "position_ids", "shift_labels"},
     "torchtune": {"tokens", "labels", "input_pos", "mask"},
 }  # fmt: skip
@@ -153,7 +155,9 @@ def test_megatron_aligns_samples_where_rows_are_shared(packed: Any) -> None:
         assert padded.dtype == batch["cu_seqlens"].dtype == batch["max_seqlen"].dtype == torch.int32
         assert padded[-1] == length
         assert params["max_seqlen_q"] == params["max_seqlen_kv"] == batch["max_seqlen"].item() == padded.diff().max()
-        assert "local_cp_size" not in params, "a whole row: the trainer slices it, and sets its groups"
+        assert params["local_cp_size"] == size, "degrees differ in this set, so each row names its own"
+        assert batch["local_cp_size"].dtype == torch.int32
+        assert batch["local_cp_size"].tolist() == [size]
         if size == 1:
             # Other tensor-parallel ranks get no `cu_seqlens_padded` then, so `cu_seqlens` must say it all.
             assert torch.equal(batch["cu_seqlens"][0], padded)
@@ -173,8 +177,20 @@ def test_megatron_aligns_samples_where_rows_are_shared(packed: Any) -> None:
 def test_megatron_slices_name_their_degree(packed: Any) -> None:
     for batch in open_set(packed, "megatron", sp_slice=True):
         params = batch["packed_seq_params"]
-        assert params.get("local_cp_size") == (batch["sp_size"] if batch["sp_size"] > 1 else None)
+        assert params["local_cp_size"] == batch["sp_size"]
         assert batch["tokens"].shape[1] * batch["sp_size"] == params["cu_seqlens_q"][-1]
+
+
+@pytest.mark.parametrize("degree", [1, 2])
+def test_megatron_names_no_degree_where_all_are_equal(make_set: Any, tmp_path: Path, degree: int) -> None:
+    """Its static groups are right then, and multi-latent attention refuses `local_cp_size`."""
+    equal = make_set(tmp_path / "set", [(64, degree, 9), (128, degree, 9)], num_gpus=2, num_epochs=1)
+    for batch in open_set(equal, "megatron"):
+        assert "local_cp_size" not in batch
+        assert "local_cp_size" not in batch["packed_seq_params"]
+    for batch in open_set(equal, "megatron", sp_slice=True):
+        assert batch["packed_seq_params"].get("local_cp_size") == (degree if degree > 1 else None)
+    assert all(batch["local_cp_size"].tolist() == [degree] for batch in open_set(equal, "megatron-thd"))
 
 
 def test_megatron_core_takes_the_parameters(packed: Any) -> None:
@@ -182,6 +198,7 @@ def test_megatron_core_takes_the_parameters(packed: Any) -> None:
     for batch in open_set(packed, "megatron", sp_slice=True):
         made = params(**batch["packed_seq_params"])
         assert made.qkv_format == "thd"
+        assert made.local_cp_size == batch["sp_size"]
         assert {field.name for field in dataclasses.fields(params)} >= batch["packed_seq_params"].keys()
 
 

@@ -24,9 +24,14 @@ def adapt_row(micro: MicroBatch) -> Batch:
 
     `packed_seq_params` are keyword arguments for `PackedSeqParams`, with flat borders. Both pairs of borders are the
     padded ones, as in `pretrain_gpt.forward_step`: padding follows the tokens of its sample, so with a causal mask
-    none of them sees it. `PackedDataset(sp_slice=True)`, which slices like `thd_get_partitioned_indices`, includes
-    `local_cp_size`, and the trainer adds `cp_group`; otherwise `get_batch_on_this_cp_rank` slices the whole row.
-    `total_tokens`, T, is one more argument for releases that have it: the Mamba layers of hybrids need it.
+    none of them sees it. `PackedDataset(sp_slice=True)` slices like `thd_get_partitioned_indices`; otherwise
+    `get_batch_on_this_cp_rank` slices the whole row. `total_tokens`, T, is one more argument for releases that have
+    it: the Mamba layers of hybrids need it.
+
+    `local_cp_size`, the number of ranks that share the row, is in `packed_seq_params` of slices, and of all rows of a
+    set with several degrees; the trainer adds `cp_group`. There, rows of degree 1 need it too: without it,
+    `TEDotProductAttention` keeps the group of the row before. Such a set also has it as a key, int32 [1], for
+    `--hybrid-context-parallel`. Other sets have not: multi-latent attention refuses it.
     """
     padded = torch.from_numpy(micro.cu_seqlens)
     params: dict[str, Any] = {
@@ -49,8 +54,10 @@ def adapt_row(micro: MicroBatch) -> Batch:
     if micro.is_aligned:
         params |= {"cu_seqlens_q_padded": padded, "cu_seqlens_kv_padded": padded}
         batch |= {"cu_seqlens": _real_borders(micro)[None], "cu_seqlens_padded": padded[None]}
-    if micro.sliced:
+    if micro.sliced or micro.has_varying_degrees:
         params["local_cp_size"] = micro.layout.row_ranks
+    if micro.has_varying_degrees:
+        batch["local_cp_size"] = _local_cp_size(micro)
     return open_batch(micro, batch, padded)
 
 
@@ -58,8 +65,9 @@ def adapt_thd(micro: MicroBatch) -> Batch:
     """As `adapt_row`, but flat, for `get_batch_on_this_rank_for_sequence_packing`, which adds the batch dimension.
 
     `tokens`, `labels` (shifted), `position_ids` int64 [T], `loss_mask` float32 [T]; `cu_seqlens`, of real tokens, and
-    `cu_seqlens_padded` int32 [segments+1]; `max_seqlen` int32 [1]. That function builds its padding mask from the two
-    borders and slices by the padded ones. It sends the batch to the other ranks, so move it to the GPU first.
+    `cu_seqlens_padded` int32 [segments+1]; `max_seqlen` and `local_cp_size` int32 [1]. That function builds its
+    padding mask from the two borders and slices by the padded ones; with `dynamic_cp=True`, it does so for the group
+    of `local_cp_size` ranks. It sends the batch to the other ranks, so move it to the GPU first.
     """
     padded = torch.from_numpy(micro.cu_seqlens)
     batch = {
@@ -70,6 +78,7 @@ def adapt_thd(micro: MicroBatch) -> Batch:
         "cu_seqlens": _real_borders(micro),
         "cu_seqlens_padded": padded,
         "max_seqlen": torch.tensor([micro.max_seqlen], dtype=torch.int32),
+        "local_cp_size": _local_cp_size(micro),
     }
     return open_batch(micro, batch, padded)
 
@@ -79,6 +88,11 @@ def _loss_mask(micro: MicroBatch) -> torch.Tensor:
     if micro.shift_loss_weights is not None:
         return torch.from_numpy(micro.shift_loss_weights)
     return torch.from_numpy((micro.shift_labels >= 0).astype(np.float32))
+
+
+def _local_cp_size(micro: MicroBatch) -> torch.Tensor:
+    """int32 [1]: how many ranks share the row, as tensor-parallel ranks receive it."""
+    return torch.tensor([micro.layout.row_ranks], dtype=torch.int32)
 
 
 def _real_borders(micro: MicroBatch) -> torch.Tensor:
