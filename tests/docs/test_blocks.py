@@ -33,7 +33,7 @@ NOT_RUN: dict[str, dict[str, int]] = {
     "docs/from/megatron.md": {"needs Megatron's process groups": 1},
     "docs/from/trl.md": {"a part of examples/trl_sft.py": 1},
     "docs/from/streaming.md": {"needs MosaicML Composer": 1},
-    "docs/loader.md": {"needs torchtitan": 1},
+    "docs/loader.md": {"needs torchtitan": 1, "needs Megatron": 2},
     "docs/profile.md": {"needs a GPU": 1},
     "docs/quickstart.md": {"CI has installed it": 1},
     "docs/remote.md": {"CI has installed it": 1},

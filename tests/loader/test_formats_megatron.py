@@ -118,7 +118,7 @@ def test_thd_batches_are_received(packed: Any, receive: Receive, pad_to: Any) ->
             assert torch.equal(positions[0], batch["position_ids"][index].where(real[index], 0))
             assert torch.equal(loss_mask[0], batch["loss_mask"][index])
             assert torch.equal(labels[0], batch["labels"][index].where(real[index], 0))
-            assert torch.equal(params.cu_seqlens_q, batch["cu_seqlens_padded"])
+            assert torch.equal(params.cu_seqlens_q_padded, batch["cu_seqlens_padded"])
             assert params.max_seqlen_q == batch["cu_seqlens_padded"].diff().max()
         seen.add(size)
     assert seen == {1, 2, 4}
@@ -132,7 +132,7 @@ def test_what_is_received_gives_the_losses_of_the_samples(packed: Any, receive: 
     for batch in batches[:2]:
         tokens, labels, loss_mask, _, _, params, _ = receive(batch, 1, 0)
         # Megatron's attention goes by the borders, transformers' by the positions.
-        borders = params.cu_seqlens_q
+        borders = params.cu_seqlens_q_padded
         positions = torch.arange(tokens.numel()) - borders[:-1].long().repeat_interleave(borders.diff())
         losses = token_losses(model(input_ids=tokens, position_ids=positions[None]).logits, labels) * loss_mask[0]
         wanted = torch.cat(sample_losses(model, [packed.samples[i] for i in batch["sample_ids"].tolist()]))
@@ -270,6 +270,16 @@ def test_attention_is_given_the_group_of_each_row(packed: Any) -> None:
         assert held == group
         turned_off += before is not None and group is None
     assert turned_off
+
+
+@pytest.mark.parametrize(("unit", "is_enough"), [(32, False), (32 * 4, True)])
+def test_parts_of_rows_are_whole_blocks_of_mxfp8(packed: Any, unit: int, is_enough: bool) -> None:
+    """32 tokens, `get_fp8_align_size` of `megatron/core/fp8_utils.py`, NVIDIA/Megatron-LM d98e8a6.
+
+    Of the part of a row that a GPU holds: so the row needs them times the degree, of which 4 is the largest here.
+    """
+    batches = open_set(packed, "megatron", sp_slice=True, pad_to_multiple_of=unit)
+    assert all(batch["tokens"].shape[1] % 32 == 0 for batch in batches) == is_enough
 
 
 def number_by_rule(cu_seqlens: torch.Tensor, total_tokens: int) -> torch.Tensor:

@@ -106,6 +106,23 @@ def test_degrees_mix_in_an_iteration(strategy):
     assert (counts.max() > 1) == (strategy != "fcp"), "only where replicas run freely, they have several packs"
 
 
+@pytest.mark.parametrize("parallel", [None, "tp=2"])
+def test_replicas_are_the_groups_that_megatron_creates(parallel):
+    """Powers of two that begin at a multiple of themselves, so that its `local_cp_size` alone finds the ranks.
+
+    `create_dynamic_dp_cp_groups`, `megatron/core/parallel_state.py` of NVIDIA/Megatron-LM d48bd6b (branch dev).
+    """
+    lengths = np.random.default_rng(0).integers(1, 256, 300)
+    options = {"parallel": parallel} if parallel else {}
+    plan = build_plan(whole(lengths), rules_for("megatron", num_gpus=16, **options))
+    degrees = set()
+    for layout, firsts in plan.replicas.items():
+        assert layout.cp.bit_count() == 1
+        assert all(first % layout.num_gpus == 0 for first in firsts)
+        degrees.add(layout.cp)
+    assert degrees == {1, 2, 4}
+
+
 def test_samples_of_several_ranks_are_alone_in_bytescale():
     lengths = np.random.default_rng(0).integers(1, 256, 200)
     plan = build_plan(whole(lengths), rules_for("bytescale"))
