@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 FORMATS = {
     "megatron": "Megatron-Core's IndexedDataset: tokens.bin/.idx, and loss_mask.bin/.idx of the same shape.",
     "nemo": "Packed Parquet of NeMo and Megatron-Bridge: input_ids, loss_mask, seq_start_id.",
+    "nemo-rl": "JSON lines of NeMo-RL's packed SFT: the messages of each pack, read again from the inputs.",
     "automodel": "A Hugging Face data set as NeMo Automodel packs it: full rows, seq_lens, seq_lens_padded.",
     "trl": "A Hugging Face data set as TRL packs it: input_ids, labels, seq_lengths.",
     "llamafactory": "A Hugging Face data set for LLaMA-Factory's tokenized_path: full rows, attention_mask of 1..n.",

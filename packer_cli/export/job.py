@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +49,12 @@ class Part:
 class Job:
     """One export."""
 
+    source: Path
+    """The packed set."""
     folder: Path
     """The output."""
+    work: str
+    """Name of the folder in the output for what is there only until the export ends."""
     packed: PackedSet
     manifest: Manifest
     groups: tuple[int, ...]
@@ -61,6 +67,8 @@ class Job:
     """int64[r]: tokens of each row with the pads that align its samples, where the format writes these."""
     is_weighted: bool = False
     """Whether the weights of loss tokens are written."""
+    prepared: dict[str, Any] = field(default_factory=dict)
+    """What `Format.preparing` gave for the parts that are written."""
 
     def aligned(self, lengths: Lists, packs: Int64Array) -> Lists:
         """int32: what each sample of these packs takes in its row, where the plan aligns samples."""
@@ -161,6 +169,22 @@ class Format(ABC):
     weight_bytes = 0
     """What the weight of a token's loss adds to a row, in bytes; 0: the format has no place for weights."""
 
+    def describe(self, source: Path, manifest: Manifest, groups: Sequence[int]) -> dict[str, Any]:
+        """What the format makes of a set, as JSON values; they become a part of the listing of the export.
+
+        Raises:
+            ConfigError: the set does not fit the format.
+        """
+        return {}
+
+    def usage_of(self, output: str, listing: Mapping[str, Any]) -> str | None:
+        """`usage` for a finished export.
+
+        Args:
+            listing: what the export says of itself, with what `describe` gave.
+        """
+        return self.usage and self.usage.format(output=shlex.quote(output), capacity=listing["capacity"])
+
     def row_bytes(self, num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
         """int64[r]: approximate bytes of each row, which decide where parts are cut."""
         return 5 * num_tokens + 4 * num_samples + 16
@@ -168,6 +192,15 @@ class Format(ABC):
     def shared_files(self, job: Job) -> dict[str, int]:
         """Files that all parts write to, and their bytes."""
         return {}
+
+    @contextmanager
+    def preparing(self, job: Job, parts: Sequence[Part]) -> Iterator[dict[str, Any]]:
+        """While the block runs, what all of these parts need is there; gives JSON values, for `Job.prepared`.
+
+        Args:
+            parts: at least one.
+        """
+        yield {}
 
     @abstractmethod
     def write_part(self, job: Job, part: Part, sink: Sink) -> dict[str, Any]:

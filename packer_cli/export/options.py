@@ -103,6 +103,7 @@ def describe_export(options: ExportOptions, source: Path) -> tuple[Manifest, dic
                 f"{str(source)!r} has loss weights, for which {options.format} has no place: export to "
                 f"{', '.join(others)} or {last}, or add --no-loss-weights, with which all loss tokens count 1"
             )
+    header |= format.describe(source, manifest, groups)
     if options.format not in FORMATS:
         header["package"] = OTHERS.package(options.format)
     header["fingerprint"] = fingerprint(header)

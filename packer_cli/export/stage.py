@@ -7,9 +7,9 @@ the set's shards, so all of them have been checked once the export is complete.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -88,6 +88,7 @@ class ExportWork:
 
     def __init__(self, source: Path, folder: Path, header: dict[str, Any], job: Job) -> None:
         self._names = source, folder, json.dumps(header)
+        self._header = header
         self._job = job
         self._write = partial(load_format(header["format"]).write_part, job)
 
@@ -95,14 +96,25 @@ class ExportWork:
         """Write a part, under temporary names."""
         return write_part(self._write, part, self._job.folder, WORK)
 
+    @contextmanager
+    def prepared(self, parts: Sequence[Part]) -> Iterator[ExportWork]:
+        """The same, while what these parts need is there."""
+        if not parts:
+            yield self
+            return
+        source, folder, _ = self._names
+        with load_format(self._header["format"]).preparing(self._job, parts) as facts:
+            yield ExportWork(source, folder, self._header, replace(self._job, prepared=facts))
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return _open_work, self._names
+        return _open_work, (*self._names, json.dumps(self._job.prepared))
 
 
 @lru_cache(maxsize=1)
-def _open_work(source: Path, folder: Path, header_text: str) -> ExportWork:
+def _open_work(source: Path, folder: Path, header_text: str, prepared_text: str) -> ExportWork:
     header = json.loads(header_text)
-    return ExportWork(source, folder, header, open_job(source, folder, header, LocalEngine(1), to_check=()))
+    job = open_job(source, folder, header, LocalEngine(1), to_check=())
+    return ExportWork(source, folder, header, replace(job, prepared=json.loads(prepared_text)))
 
 
 def open_job(
@@ -128,11 +140,12 @@ def open_job(
     if not len(packs):
         raise ConfigError(f"--groups: {', '.join(header['groups'])} hold no packs; choose groups that do")
     packed = PackedSet(source, manifest, groups, engine, to_check=to_check)
-    return _job(load_format(header["format"]), folder, packed, manifest, groups, packs, header)
+    return _job(load_format(header["format"]), source, folder, packed, manifest, groups, packs, header)
 
 
 def _job(
     format: Format,
+    source: Path,
     folder: Path,
     packed: PackedSet,
     manifest: Manifest,
@@ -145,7 +158,9 @@ def _job(
     row_bytes = format.row_bytes(num_tokens, num_samples) + is_weighted * format.weight_bytes * num_tokens
     written = count_written(format, packed, manifest, packs)
     return Job(
+        source=source,
         folder=folder,
+        work=WORK,
         packed=packed,
         manifest=manifest,
         groups=groups,
@@ -184,9 +199,10 @@ def finish_export(
         progress(total := sum(part_tokens(job)), total)
         parts.close()
         return None
-    mark_folder(folder, header)
-    parts.begin()
-    write_parts(format, job, work, parts, engine, progress)
+    with work.prepared(parts.todo) as ready:
+        mark_folder(folder, header)
+        parts.begin()
+        write_parts(format, job, ready, parts, engine, progress)
     results = [parts.finished[part.name] for part in job.parts]
     facts = [result.facts for result in results]
     ranges = [file for result in results for file in result.files]
@@ -297,9 +313,10 @@ def export_share(
             )
         return None
     if parts.todo:
-        share.discard()
-        parts.begin()
-        write_parts(format, job, ExportWork(source, folder, header, job), parts, engine, progress)
+        with ExportWork(source, folder, header, job).prepared(parts.todo) as work:
+            share.discard()
+            parts.begin()
+            write_parts(format, job, work, parts, engine, progress)
     share.record({part.name: parts.finished[part.name] for part in own})
     return len(own)
 

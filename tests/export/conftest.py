@@ -17,13 +17,15 @@ from tests.reference import rank_rows, read_packs
 Pack = dict[str, Any]
 
 SIZE = ("--shard-size", "300kB")
-FILLED = ("automodel", "llamafactory", "ms-swift", "xtuner")
-"""Formats whose rows are filled up, and so hold one capacity."""
+FILLED = ("automodel", "llamafactory", "ms-swift", "nemo-rl", "xtuner")
+"""Formats whose rows are filled up, some by the trainer, and so hold one capacity."""
 CAPACITY = 1024
 
 
 def options_of(name: str) -> tuple[str, ...]:
     """Several parts; one capacity where there may not be more."""
+    if name == "nemo-rl":
+        return ("--shard-size", "150kB")
     return (*SIZE, "--groups", "1k") if name in FILLED else SIZE
 
 
@@ -39,6 +41,34 @@ def packed(repo, tmp_path_factory) -> Path:
     )  # fmt: skip
     assert done.code == 0, done.stderr
     return output
+
+
+IDENTITY = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+"""The template of NeMo-RL's prompt format of this name."""
+
+
+@pytest.fixture(scope="session")
+def conversations(repo, tmp_path_factory) -> Path:
+    """The chats of the sample corpus, packed as NeMo-RL reads them: each begins with a system message."""
+    folder = tmp_path_factory.mktemp("conversations")
+    with (repo / "examples" / "sample" / "chats.jsonl").open() as source, (folder / "chats.jsonl").open("w") as file:
+        for record in map(json.loads, source):
+            if record["messages"][0]["role"] != "system":
+                record["messages"].insert(0, {"role": "system", "content": "Be brief."})
+            file.write(json.dumps(record) + "\n")
+    done = run(
+        main, "pack", folder / "chats.jsonl", "--tokenizer", repo / "examples" / "sample" / "tokenizer",
+        "--chat-template", IDENTITY, "--append-eos", "never", "--loss-on", "all", "--groups", "1k", "--gpus", 4,
+        "--workers", 1, "--output", folder / "out",
+    )  # fmt: skip
+    assert done.code == 0, done.stderr
+    return folder / "out"
+
+
+@pytest.fixture(scope="session")
+def source_of(packed, conversations) -> Callable[[str], Path]:
+    """The set that is exported to a format: not every one has a place for texts."""
+    return lambda name: conversations if name == "nemo-rl" else packed
 
 
 @pytest.fixture(scope="session")
@@ -104,14 +134,14 @@ def export(packed: Path, name: str, output: Path, *options: object, workers: int
 
 
 @pytest.fixture(scope="session")
-def exported(packed, tmp_path_factory) -> Callable[[str], Path]:
+def exported(source_of, tmp_path_factory) -> Callable[[str], Path]:
     """The export to a format, made once: several parts, on two threads."""
     made: dict[str, Path] = {}
 
     def make(name: str) -> Path:
         if name not in made:
             output = tmp_path_factory.mktemp(name) / "dir"
-            done = export(packed, name, output, *options_of(name))
+            done = export(source_of(name), name, output, *options_of(name))
             assert done.code == 0, done.stderr
             made[name] = output
         return made[name]

@@ -26,8 +26,8 @@ from tests.reference import tree
         (
             ["--to", "tfds"],
             (
-                "--to: unknown format 'tfds'; known: megatron, nemo, automodel, trl, llamafactory, ms-swift, xtuner, "
-                "parquet, mds"
+                "--to: unknown format 'tfds'; known: megatron, nemo, nemo-rl, automodel, trl, llamafactory, ms-swift, "
+                "xtuner, parquet, mds"
             ),
         ),
         (

@@ -26,7 +26,7 @@ NAME = ".hbpack-export.json"
 KILLED = """
 import importlib, os, signal, sys, time
 name, last, *arguments = sys.argv[1:]
-format = importlib.import_module("packer_cli.export." + name).Exporter
+format = importlib.import_module("packer_cli.export." + name.replace("-", "_")).Exporter
 write = format.write_part
 def killing(self, job, part, sink):
     done = write(self, job, part, sink)
@@ -58,17 +58,17 @@ def parts_of(folder):
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_the_bytes_do_not_depend_on_workers(packed, exported, tmp_path, name):
+def test_the_bytes_do_not_depend_on_workers(source_of, exported, tmp_path, name):
     for workers in (1, 3):
         output = tmp_path / str(workers)
-        assert export(packed, name, output, *options_of(name), workers=workers).code == 0
+        assert export(source_of(name), name, output, *options_of(name), workers=workers).code == 0
         assert files(output) == files(exported(name))
 
 
-@pytest.mark.parametrize("name", ["megatron", "trl", "mds"])
-def test_a_killed_run_goes_on_and_ends_in_the_same_bytes(packed, exported, tmp_path, monkeypatch, name):
+@pytest.mark.parametrize("name", ["megatron", "trl", "nemo-rl", "mds"])
+def test_a_killed_run_goes_on_and_ends_in_the_same_bytes(source_of, exported, tmp_path, monkeypatch, name):
     output = tmp_path / "dir"
-    command = ["export", packed, "--to", name, "--output", output, *SIZE, "--workers", 1]
+    command = ["export", source_of(name), "--to", name, "--output", output, *options_of(name), "--workers", 1]
     killed = subprocess.run([sys.executable, "-c", KILLED, name, "2", *map(str, command)], capture_output=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     markers = sorted(path.name for path in (output / ".export").glob("part-*"))
@@ -84,24 +84,24 @@ def test_a_killed_run_goes_on_and_ends_in_the_same_bytes(packed, exported, tmp_p
         return write(self, job, part, sink)
 
     monkeypatch.setattr(exporter, "write_part", noting)
-    assert export(packed, name, output, *SIZE, workers=1).code == 0
+    assert export(source_of(name), name, output, *options_of(name), workers=1).code == 0
     assert written == list(range(2, 1 + max(written)))
     assert len(written) > 1
     assert files(output) == files(exported(name))
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_running_again_does_nothing(packed, exported, name):
+def test_running_again_does_nothing(source_of, exported, name):
     folder = exported(name)
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    done = export(packed, name, folder, *options_of(name))
+    done = export(source_of(name), name, folder, *options_of(name))
     assert (done.code, done.stderr) == (0, "the export is up to date\n")
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("damage", ["flip", "remove"])
-def test_a_damaged_file_is_written_again(packed, exported, tmp_path, name, damage):
+def test_a_damaged_file_is_written_again(source_of, exported, tmp_path, name, damage):
     output = shutil.copytree(exported(name), tmp_path / "dir")
     piece = parts_of(output)[1]
     path = output / piece["path"]
@@ -117,7 +117,7 @@ def test_a_damaged_file_is_written_again(packed, exported, tmp_path, name, damag
         if p.is_file() and p not in (path, output / "pad.jsonl") and p.suffix not in (".idx", ".json", ".npy")
     ]
     before = {p: p.stat().st_mtime_ns for p in others}
-    done = export(packed, name, output, *options_of(name))
+    done = export(source_of(name), name, output, *options_of(name))
     assert "exported" in done.stderr
     assert files(output) == files(exported(name))
     if name != "megatron":
@@ -125,7 +125,7 @@ def test_a_damaged_file_is_written_again(packed, exported, tmp_path, name, damag
 
 
 @pytest.mark.parametrize(("name", "place"), [("megatron", "finish_file"), *((name, "finish") for name in FORMATS)])
-def test_a_repair_that_ends_early_goes_on(packed, exported, tmp_path, monkeypatch, name, place):
+def test_a_repair_that_ends_early_goes_on(source_of, exported, tmp_path, monkeypatch, name, place):
     """Before a shared file has its name again, and before the listing is back."""
     output = shutil.copytree(exported(name), tmp_path / "dir")
     piece = parts_of(output)[1]
@@ -138,11 +138,11 @@ def test_a_repair_that_ends_early_goes_on(packed, exported, tmp_path, monkeypatc
         raise KeyboardInterrupt
 
     monkeypatch.setattr(stage if place == "finish_file" else type(load_format(name)), place, interrupted)
-    assert export(packed, name, output, *options_of(name), workers=1).code == 130
+    assert export(source_of(name), name, output, *options_of(name), workers=1).code == 130
     monkeypatch.undo()
-    assert export(packed, name, output, *options_of(name), workers=1).code == 0
+    assert export(source_of(name), name, output, *options_of(name), workers=1).code == 0
     assert files(output) == files(exported(name))
-    assert export(packed, name, output, *options_of(name)).stderr == "the export is up to date\n"
+    assert export(source_of(name), name, output, *options_of(name)).stderr == "the export is up to date\n"
 
 
 def test_a_lost_index_is_written_again(packed, exported, tmp_path):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from packer_cli.cli.console import say_next, shown_command, shown_options
 from packer_cli.cli.outputs.base import print_json
@@ -136,22 +136,17 @@ def print_exported(
     elif export is None:
         say_next(f"Wrote this task's share of {output}", shown_command("hbpack", "status", output))
     else:
-        _say_exported(output, format_name, record, capacity=export["capacity"])
+        _say_exported(output, format_name, record, export)
 
 
-def _say_exported(output: str, format_name: str, record: ExportOutput, *, capacity: int) -> None:
+def _say_exported(output: str, format_name: str, record: ExportOutput, listing: dict[str, Any]) -> None:
     """Say what an export holds, and how to use it."""
     assert record.num_rows is not None
     assert record.num_bytes is not None
     what = f"{counted(record.num_rows, 'pack')} in the format of {format_name}, {format_bytes(record.num_bytes)}"
     format = load_format(format_name)
     where = f"docs/export.md, {format_name}" if format_name in FORMATS else "its package says how"
-    use = (
-        format.usage.format(output=shlex.quote(output), capacity=capacity)
-        if format.usage
-        else "load it in your trainer"
-    )
-    steps = [f"{use} ({where})"]
+    steps = [f"{format.usage_of(output, listing) or 'load it in your trainer'} ({where})"]
     if record.pushed_to and format.hub_files:
         steps.insert(0, f'load_dataset("{record.pushed_to}")')
     say_next(f"{output} holds {what}", *steps)
