@@ -11,6 +11,8 @@
                         |
                     formats.py   the registry; one format a file: megatron, nemo, automodel, trl, llamafactory, ...
                         |
+                    records.py   records of the inputs, for a format of text; texts.py: on disk, while parts take them
+                        |
                     columns.py   labels, positions and full rows; saved.py: what load_from_disk opens
 """
 

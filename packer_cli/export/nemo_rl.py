@@ -37,6 +37,14 @@ PROMPT_FORMATS = {
 
 _NO_FORMAT = "PROMPT_FORMAT"
 _ROWS_PER_BATCH = 65_536
+_MAY_FOLLOW: dict[str | None, tuple[str, ...]] = {
+    None: ("system",),
+    "system": ("user", "tool"),
+    "user": ("user", "tool", "assistant"),
+    "tool": ("user", "tool", "assistant"),
+    "assistant": ("user", "tool"),
+}
+"""By the role of a message, those of the next; in this order, a plain message needs no other check."""
 _UNREAD = ("tool_calls", "function_call", "reasoning_content", "thinking", "reasoning")
 """Keys of messages that chat templates write, and NeMo-RL does not read."""
 
@@ -204,9 +212,15 @@ def conversation_of(document: Document | None) -> list[dict[str, str]]:
             f"ends with a message of role {last!r}, and NeMo-RL needs the assistant's there; add that, or leave the "
             "record out"
         )
+    role_before = None
     for number, message in enumerate(messages):
-        _check_message(message, messages[number - 1]["role"] if number else None, f"messages[{number}]")
-    _check_loss(document)
+        role = message["role"]
+        is_plain = len(message) == 2 and message.get("content") and type(message["content"]) is str
+        if not (is_plain and role in _MAY_FOLLOW.get(role_before, ())):
+            _check_message(message, role_before, f"messages[{number}]")
+        role_before = role
+    if document.weights or document.num_prompt:
+        _check_loss(document)
     return [{"role": message["role"], "content": message["content"]} for message in messages]
 
 

@@ -149,6 +149,32 @@ def test_its_data_set_gives_the_packs_back(conversations, exported, tokenizer):
         assert_packs(folder, in_use, tokenize_with(tokenizer, tokenizer.chat_template))
 
 
+@pytest.mark.parametrize("prompt_format", nemo_rl.PROMPT_FORMATS)
+@pytest.mark.parametrize("cp", [1, 2])
+@pytest.mark.filterwarnings("error:Megatron SFT packed row")
+def test_its_own_preprocessor_takes_it(repo, tmp_path, tokenizer, prompt_format, cp):
+    """Each of its prompt formats is known by its template, and gives the packs back."""
+    own = pytest.importorskip("nemo_rl.data.megatron_sft_packed", exc_type=Exception)
+    (tmp_path / "template.jinja").write_text(own._PROMPT_CONFIGS[prompt_format].chat_template)
+    path = write(tmp_path / "chats.jsonl", [{"messages": good(i)} for i in range(200)])
+    packed = pack(
+        repo, tmp_path / "out", path, "--groups", f"1k:{cp}", "--align", 2 * cp, template=tmp_path / "template.jinja"
+    )
+    done = export(packed, "nemo-rl", tmp_path / "dir", "--order", "packs")
+    assert f"prompt_format={prompt_format} " in done.stdout
+    assert f"context_parallel_size={cp} " in done.stdout
+    for row, pack_ in zip(rows_of(tmp_path / "dir"), read_packs(packed), strict=True):
+        found = own.megatron_sft_packed_preprocessor(
+            {"packed_messages": row["messages"]}, None, tokenizer, CAPACITY, 0, prompt_format=prompt_format,
+            context_parallel_size=cp, pad_token="<|pad|>",
+        )  # fmt: skip
+        borders = found["packed_cu_seqlens"].tolist()
+        for (ids, _), begin, end in zip(samples_of(pack_), borders[:-1], borders[1:], strict=True):
+            assert found["input_ids"][begin : begin + len(ids)].tolist() == ids
+            assert found["position_ids"][begin:end].tolist() == list(range(end - begin))
+            assert end == CAPACITY or end - begin < len(ids) + 2 * cp
+
+
 def test_only_role_and_content_are_written(exported):
     for path in exported("nemo-rl").glob("*.jsonl"):
         for line in path.open():
