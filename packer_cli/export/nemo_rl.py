@@ -99,8 +99,10 @@ class Exporter(Format):
 
         Raises:
             InputError: an input is gone or has changed, or a sample has no place in the format.
+            FormatError: the token store of the set is damaged.
         """
         records = SetRecords.of(job.source)
+        _check_plain_content(job.manifest, records)
         wanted = _wanted_samples(job, parts, records)
         num_wanted = int(wanted.sum())
         say(f"reading {counted(num_wanted, 'conversation')} again from the inputs")
@@ -140,6 +142,16 @@ def context_parallel_size_of(manifest: Manifest, groups: Sequence[int]) -> int:
     size = max(group.sp_size * group.cp_size for group in chosen)
     fits = all(group.align % (2 * size) == 0 and group.capacity % (2 * size) == 0 for group in chosen)
     return size if fits else 1
+
+
+def _check_plain_content(manifest: Manifest, records: SetRecords) -> None:
+    """NeMo-RL always takes the text of a special token for that token."""
+    first = next((part for part in records.store.index.parts if part.num_with_special), None)
+    if manifest.config.tokens["plain_content"] and first is not None:
+        raise InputError(
+            f"{first.files[0].path}: holds the text of a special token, which --plain-content took for text, and "
+            "NeMo-RL takes for the token; run hbpack pack again without --plain-content"
+        )
 
 
 def _wanted_samples(job: Job, parts: Sequence[Part], records: SetRecords) -> NDArray[np.bool_]:

@@ -28,7 +28,7 @@ NOT_RUN: dict[str, dict[str, int]] = {
         "needs OLMo-core": 1,
         "needs VeOmni": 1,
     },
-    "docs/export.md": {"needs XTuner": 1, "needs mosaicml-streaming": 1},
+    "docs/export.md": {"needs NeMo-RL": 1, "needs XTuner": 1, "needs mosaicml-streaming": 1},
     "docs/from/axolotl.md": {"needs Axolotl": 1},
     "docs/from/megatron.md": {"needs Megatron's process groups": 1},
     "docs/from/trl.md": {"a part of examples/trl_sft.py": 1},

@@ -546,6 +546,21 @@ def test_eos_that_was_added(repo, tmp_path):
     )
 
 
+def test_special_tokens_as_text(repo, tmp_path):
+    for name, text in (("one", "Yes."), ("other", "Yes. <|end|>")):
+        path = write(
+            tmp_path / f"{name}.jsonl", [{"messages": [*turns("system", "user"), {**ASSISTANT, "content": text}]}]
+        )
+        pack(repo, tmp_path / name, path, "--plain-content")
+    assert export(tmp_path / "one", "nemo-rl", tmp_path / "fine").code == 0
+    refused(
+        export(tmp_path / "other", "nemo-rl", tmp_path / "dir"),
+        f"{tmp_path / 'other.jsonl'}: holds the text of a special token, which --plain-content took for text, and "
+        "NeMo-RL takes for the token; run hbpack pack again without --plain-content",
+        tmp_path / "dir",
+    )
+
+
 def test_inputs_that_are_not_what_they_were(repo, tmp_path):
     data = tmp_path / "data"
     for name in ("a", "b"):
