@@ -1,7 +1,7 @@
 """The records of a packed set's samples, read again from its inputs: the set itself holds only their tokens.
 
 Price: reads each input file with a wanted sample twice, once for its checksum and once for its records, on one core;
-about 10 us a short conversation. Memory: one slice of an input.
+about 20 us a short conversation. Memory: one slice of an input.
 """
 
 from __future__ import annotations
