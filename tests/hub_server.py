@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -75,7 +76,10 @@ def app_of(hub: Hub) -> Flask:
         name = f"{request.view_args['user']}/{request.view_args['name']}" if request.view_args else None
         if request.headers.get("authorization") != "Bearer hf_user":
             return Response(status=401)
-        return missing("RepoNotFound") if name is not None and name not in hub.commits else None
+        if name is not None and name not in hub.commits:
+            return missing("RepoNotFound")
+        revision = (request.view_args or {}).get("revision", "main")
+        return None if revision == "main" or re.fullmatch("[0-9a-f]{40}", revision) else missing("RevisionNotFound")
 
     @app.get("/api/whoami-v2")
     def whoami() -> Response:

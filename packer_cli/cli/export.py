@@ -102,7 +102,7 @@ def command(
     An interrupted run continues where it stopped.
     """
     from packer_cli.export.options import ExportOptions, parse_shard_size
-    from packer_cli.export.push import PushOptions, push_export, push_set
+    from packer_cli.export.push import PushOptions, check_push, push_export, push_set
     from packer_cli.stages.array import make_engine
     from packer_cli.stages.export import run_export
 
@@ -112,6 +112,8 @@ def command(
     push = None if push_to_hub is None else PushOptions(name=push_to_hub, private=private, license=license)
     source, pushed_to = as_path(folder), None
     if format_name and output:
+        if push:
+            check_push(push, as_path(output))
         options = ExportOptions(
             format=format_name,
             groups=groups,

@@ -92,6 +92,6 @@ def command(
     first = [f"give {', '.join(missing)} in it"] if missing else []
     say_next(f"Wrote {output}, for {counted(len(result.inputs), 'input')}", ", then ".join([*first, pack]))
     if result.trainer_lines:
-        click.echo(f"Then add to {source}, and start it as usual:")
+        click.echo(f"Then set in {source}, and start it as usual:")
         for line in result.trainer_lines:
             click.echo(f"  {line}")

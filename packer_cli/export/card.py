@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from packer_cli.format.entries import GroupInfo
 from packer_cli.format.manifest import Manifest
 from packer_cli.sizes import counted, format_tokens
 
@@ -25,42 +27,71 @@ from datasets import load_dataset
 dataset = load_dataset("{name}", split="train")
 ```
 
-The rows are packs in the format of `{format}`, in the order in which the plan uses them. Do not shuffle them, and do
-not pack them again."""
+The rows are packs in the format of `{format}`, {order}. {rule}"""
 
 DOWNLOAD = """\
 ```bash
 hf download {name} --repo-type dataset --local-dir DIR
 ```
 
-The files are in the format of `{format}`."""
+The files are in the format of `{format}`; its rows are packs, {order}. {rule}"""
+
+ORDERS = {
+    "use": ("in the order in which the plan uses them", "Do not shuffle them, and do not pack them again."),
+    "packs": ("in the order of the shards", "Do not pack them again."),
+}
 
 
-def dataset_card(
-    manifest: Manifest, name: str, *, license: str | None, format: str | None = None, data_files: str | None = None
-) -> str:
-    """The text of `README.md`: YAML for the Hub, and Markdown.
+def card_of_set(manifest: Manifest, name: str, license: str | None) -> str:
+    """`README.md` of a packed set: YAML for the Hub, and Markdown.
 
     Args:
         name: of the data set on the Hub.
-        license: its SPDX identifier; None where the user named none.
-        format: of an export; None: the packed set itself.
-        data_files: which of the export's files `load_dataset` reads; None: it reads none.
+        license: None where the user named none.
     """
-    places = {
-        "name": name,
-        "format": format,
-        "gpus": manifest.num_gpus,
-        "gpus_text": counted(manifest.num_gpus, "GPU"),
+    how = TRAIN.format(name=name, gpus=manifest.num_gpus, gpus_text=counted(manifest.num_gpus, "GPU"))
+    groups = manifest.groups
+    counts = {
+        "samples": sum(group.num_samples for group in groups),
+        "tokens": sum(group.num_tokens for group in groups),
+        "packs": sum(group.num_packs for group in groups),
     }
-    how = TRAIN if format is None else LOAD if data_files else DOWNLOAD
-    lines = ["---", *_metadata(license, data_files), "---", "", f"# {name}", ""]
-    what = "Packed" if format is None else f"Exported to `{format}`"
-    lines += [f"{what} by hbpack {manifest.hbpack_version}.", ""]
-    lines += [*how.format(**places).split("\n"), "", "| | |", "|---|---|"]
-    lines += [f"| {name} | {value} |" for name, value in _facts(manifest)]
-    lines += ["", "## Sources", "", "| source | weight |", "|---|---|"]
-    lines += [f"| `{source['name']}` | {source['weight']:g} |" for source in manifest.sources]
+    facts = [*_counts(counts), *_facts(manifest, groups)]
+    return _card(manifest, name, license, None, f"Packed by hbpack {manifest.hbpack_version}.", how, facts)
+
+
+def card_of_export(
+    manifest: Manifest, listing: Mapping[str, Any], name: str, license: str | None, data_files: str | None
+) -> str:
+    """`README.md` of an export, likewise.
+
+    Args:
+        listing: what the export says of itself.
+        data_files: which of its files `load_dataset` reads; None: it reads none.
+    """
+    order, rule = ORDERS[listing["order"]]
+    how = (LOAD if data_files else DOWNLOAD).format(name=name, format=listing["format"], order=order, rule=rule)
+    groups = [group for group in manifest.groups if group.name in listing["groups"]]
+    counts = {"samples": listing["num_samples"], "tokens": listing["num_tokens"], "packs": listing["num_rows"]}
+    facts = [*_counts(counts), *_facts(manifest, groups)]
+    if listing.get("loss_weights") is False:
+        facts.append(("loss weights", "left out: every loss token counts 1"))
+    what = f"Packed by hbpack {manifest.hbpack_version}, and exported to `{listing['format']}`."
+    return _card(manifest, name, license, data_files, what, how, facts)
+
+
+def _card(
+    manifest: Manifest,
+    name: str,
+    license: str | None,
+    data_files: str | None,
+    what: str,
+    how: str,
+    facts: Sequence[tuple[str, str]],
+) -> str:
+    lines = ["---", *_metadata(license, data_files), "---", "", f"# {name}", "", what, "", *how.split("\n"), ""]
+    lines += [*_table(("", ""), facts), "", "## Sources", ""]
+    lines += _table(("source", "weight"), [(source["name"], f"{source['weight']:g}") for source in manifest.sources])
     if license is None:
         lines += ["", "No licence was named: those of the sources hold."]
     return "\n".join(lines) + "\n"
@@ -68,7 +99,7 @@ def dataset_card(
 
 def _metadata(license: str | None, data_files: str | None) -> Iterator[str]:
     if license is not None:
-        yield f"license: {license}"
+        yield f'license: "{license}"'
     yield "tags: [hbpack]"
     if data_files is None:
         yield "viewer: false"
@@ -76,22 +107,33 @@ def _metadata(license: str | None, data_files: str | None) -> Iterator[str]:
         yield from ("configs:", "- config_name: default", f'  data_files: "{data_files}"')
 
 
-def _facts(manifest: Manifest) -> Iterator[tuple[str, Any]]:
+def _table(header: tuple[str, str], rows: Iterable[tuple[str, str]]) -> list[str]:
+    cells = [tuple(cell.replace("\\", "\\\\").replace("|", "\\|") for cell in row) for row in rows]
+    return [f"| {header[0]} | {header[1]} |", "|---|---|", *(f"| {first} | {second} |" for first, second in cells)]
+
+
+def _counts(counts: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    return ((name, f"{count:,}") for name, count in counts.items())
+
+
+def _facts(manifest: Manifest, groups: Sequence[GroupInfo]) -> Iterator[tuple[str, str]]:
     plan, overall = manifest.config.plan, manifest.metrics.overall
-    yield "samples", f"{sum(group.num_samples for group in manifest.groups):,}"
-    yield "tokens", f"{overall.num_tokens:,}"
-    yield "packs", f"{sum(group.num_packs for group in manifest.groups):,}"
-    yield "groups, CAPACITY:SP_DEGREE", ", ".join(f"{format_tokens(g.capacity)}:{g.sp_size}" for g in manifest.groups)
+    yield "groups, CAPACITY:SP_DEGREE", ", ".join(f"{format_tokens(g.capacity)}:{g.sp_size}" for g in groups)
     yield "planned for", counted(manifest.num_gpus, "GPU")
     yield "recipe", f"strategy {plan['strategy']}, packing {plan['packing']}, overflow {plan['overflow']}"
     if plan.get("global_tokens"):
         yield "tokens of an optimizer step", f"{plan['global_tokens']:,}"
     yield "loss on", f"{manifest.config.tokens['loss_on']}"
-    yield "seed", manifest.seed
-    yield "padding ratio (PR)", f"{overall.pr:.4f}"
-    yield "attention balance ratio (ABR)", f"{overall.abr:.4f}"
+    yield "seed", str(manifest.seed)
+    whole = "" if len(groups) == len(manifest.groups) else " of the whole set"
+    yield f"padding ratio (PR){whole}", f"{overall.pr:.4f}"
+    yield f"attention balance ratio (ABR){whole}", f"{overall.abr:.4f}"
     tokenizer = manifest.tokenizer
-    yield "tokenizer", f"`{tokenizer['name']}`, fingerprint `{tokenizer['fingerprint']}`"
+    known = tokenizer.get("name") or "-"
+    known = (
+        Path(known).name if Path(known).is_absolute() else known
+    )  # The machine's folders are nobody else's business.
+    yield "tokenizer", f"{known}, fingerprint `{tokenizer['fingerprint']}`"
     if tokenizer.get("chat_template_fingerprint"):
         yield "chat template", f"fingerprint `{tokenizer['chat_template_fingerprint']}`"
     yield "fingerprint of the set", f"`{manifest.fingerprint}`"

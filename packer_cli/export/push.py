@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from packer_cli.errors import ConfigError, HbpackError, OutputError, RemoteError
-from packer_cli.export.card import dataset_card
+from packer_cli.export.card import card_of_export, card_of_set
 from packer_cli.export.formats import load_format
 from packer_cli.export.options import NAME, read_json
 from packer_cli.format.checksums import inside
@@ -18,9 +22,13 @@ from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.repair import set_files
 from packer_cli.version import __version__
 
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
 CARD = "README.md"
 _NOT_OURS = {".gitattributes", CARD}
 """What the Hub makes by itself, or a user by hand; neither is a reason to refuse a repository."""
+_LICENSE = re.compile(r"[a-z][a-z0-9.+-]*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +39,29 @@ class PushOptions:
     """`USER/NAME`, or `NAME` for the user who is logged in."""
     private: bool = False
     license: str | None = None
-    """SPDX identifier."""
+    """As the Hub names it."""
+
+
+def check_push(options: PushOptions, folder: Path) -> None:
+    """Raise what a push would, before there is anything to push.
+
+    Args:
+        folder: that will be pushed.
+
+    Raises:
+        ConfigError: the name or the licence is not one, or the folder is a URL.
+        RemoteError: the Hub does not answer, or does not know the user.
+    """
+    if is_remote(folder):
+        raise ConfigError(f"--push-to-hub takes a local folder, and {str(folder)!r} is a URL; copy it first")
+    if options.license is not None and not _LICENSE.fullmatch(options.license):
+        raise ConfigError(f"--license: {options.license!r} is not a licence of the Hub, such as apache-2.0 or other")
+    with _hub_errors(options.name):
+        from huggingface_hub import HfApi
+        from huggingface_hub.utils import validate_repo_id
+
+        validate_repo_id(options.name)
+        HfApi().whoami()
 
 
 def push_set(options: PushOptions, folder: Path) -> str:
@@ -39,11 +69,17 @@ def push_set(options: PushOptions, folder: Path) -> str:
 
     Raises:
         InputError, FormatError: there is no packed set.
+        ConfigError: its shards leave their tokens in the token store.
         OutputError, RemoteError: see `_push`.
     """
     manifest = read_manifest(folder)
+    if manifest.tokens:
+        raise ConfigError(
+            f"{str(folder)!r} was written with --index-only, and nothing reads its token store from the Hub; run "
+            "hbpack write without --index-only first"
+        )
     files = [*_paths_of_set(folder, manifest)]
-    return _push(options, folder, files, lambda name: dataset_card(manifest, name, license=options.license))
+    return _push(options, folder, files, lambda name: card_of_set(manifest, name, options.license))
 
 
 def push_export(options: PushOptions, folder: Path, source: Path) -> str:
@@ -52,23 +88,18 @@ def push_export(options: PushOptions, folder: Path, source: Path) -> str:
     Args:
         source: the folder of the packed set.
     """
-    manifest = read_manifest(source)
-    listing = read_json(folder / NAME) or {}
+    manifest, listing = read_manifest(source), read_json(folder / NAME) or {}
     files = [NAME, *dict.fromkeys(file["path"] for file in listing["files"])]
-    format = listing["format"]
-
-    def card(name: str) -> str:
-        data_files = load_format(format).hub_files
-        return dataset_card(manifest, name, license=options.license, format=format, data_files=data_files)
-
-    return _push(options, folder, files, card)
+    data_files = load_format(listing["format"]).hub_files
+    return _push(
+        options, folder, files, lambda name: card_of_export(manifest, listing, name, options.license, data_files)
+    )
 
 
 def _paths_of_set(folder: Path, manifest: Manifest) -> Iterator[str]:
     """Relative paths of what loaders and `hbpack verify` read."""
     yield MANIFEST_NAME
     yield from (file.path for file in set_files(manifest))
-    yield from (part.path for part in manifest.tokens)
     if manifest.sets_aside:
         own = folder / VALIDATION
         yield from (f"{VALIDATION}/{path}" for path in _paths_of_set(own, read_manifest(own)))
@@ -78,38 +109,74 @@ def _push(options: PushOptions, folder: Path, files: list[str], card: Callable[[
     """Commit files, of which the first describes the whole, and remove what an earlier push wrote besides.
 
     Raises:
-        OutputError: the data set on the Hub holds something else.
-        ConfigError: its name is not one.
+        OutputError: the data set on the Hub holds something else, or is public where it should be private.
         RemoteError: the Hub does not answer, or refuses.
     """
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
-    from huggingface_hub.errors import HFValidationError, LocalTokenNotFoundError
 
-    if is_remote(folder):
-        raise ConfigError(f"--push-to-hub takes a local folder, and {str(folder)!r} is a URL; copy it first")
+    check_push(options, folder)
     api = HfApi()
-    try:
+    with _hub_errors(options.name):
         name = api.create_repo(
             options.name, private=options.private or None, exist_ok=True, repo_type="dataset"
         ).repo_id
-        there = set(api.list_repo_files(name, repo_type="dataset"))
+        before = api.dataset_info(name)
+        if options.private and not before.private:
+            raise OutputError(f"--private: the data set {name} on the Hub is public; make it private there first")
+        there = {sibling.rfilename for sibling in before.siblings or []}
         if there - _NOT_OURS and files[0] not in there:
             raise OutputError(f"--push-to-hub: the data set {name} on the Hub holds other files; give another name")
+        stale = _written_before(api, name, there, files[0]) - set(files)
         added = [CommitOperationAdd(path, str(inside(folder, path))) for path in files]
         added.append(CommitOperationAdd(CARD, card(name).encode()))
-        removed = [CommitOperationDelete(path) for path in sorted(there - _NOT_OURS - set(files))]
+        removed = [CommitOperationDelete(path) for path in sorted(stale)]
         message = f"Pushed by hbpack {__version__}"
-        api.create_commit(name, [*added, *removed], commit_message=message, repo_type="dataset")
-    except HFValidationError as error:
-        raise ConfigError(f"--push-to-hub: {options.name!r} is not a name of the Hub: {error}") from None
-    except LocalTokenNotFoundError:
-        raise RemoteError("the Hub needs to know who you are; run hf auth login, or set HF_TOKEN") from None
+        api.create_commit(
+            name, [*added, *removed], commit_message=message, repo_type="dataset", parent_commit=before.sha
+        )
+    return name
+
+
+def _written_before(api: HfApi, name: str, there: set[str], main: str) -> set[str]:
+    """Which files of a data set an earlier push wrote, by the file that describes them."""
+    written = set()
+    for listing in {main, f"{VALIDATION}/{main}"} & there:
+        text = Path(api.hf_hub_download(name, listing, repo_type="dataset")).read_bytes()
+        start = listing.removesuffix(main)
+        paths = [start + path for path in _paths_in(json.loads(text))]
+        written |= {listing} | {file for file in there if any(f"{file}/".startswith(f"{path}/") for path in paths)}
+    return written
+
+
+def _paths_in(value: Any) -> Iterator[str]:
+    """The values of all keys `path`: files, or folders of ranks."""
+    if isinstance(value, list):
+        for each in value:
+            yield from _paths_in(each)
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            if key == "path" and isinstance(each, str):
+                yield each
+            else:
+                yield from _paths_in(each)
+
+
+@contextmanager
+def _hub_errors(name: str) -> Iterator[None]:
+    """Raise what the client raises as an error of hbpack."""
+    from huggingface_hub.errors import HFValidationError, LocalTokenNotFoundError
+
+    try:
+        yield
     except HbpackError:
         raise
+    except HFValidationError as error:
+        raise ConfigError(f"--push-to-hub: {name!r} is not a name of the Hub: {error}") from None
+    except LocalTokenNotFoundError:
+        raise RemoteError("the Hub needs to know who you are; run hf auth login, or set HF_TOKEN") from None
     except Exception as error:  # Of the client's HTTP library, which its releases change.
-        why = next(iter(str(error).splitlines()), type(error).__name__)
+        why = " ".join(str(error).split()) or type(error).__name__
         raise RemoteError(
-            f"{options.name} could not be pushed to the Hub ({why}); check the name, the network and hf auth whoami, "
-            "then run again"
+            f"{name} could not be pushed to the Hub ({why}); check the name, the network and hf auth whoami, then run "
+            "again"
         ) from None
-    return name

@@ -12,6 +12,7 @@ from packer_cli.errors import InputError
 from packer_cli.init.text import Draft
 from packer_cli.sizes import format_tokens
 
+PLUGIN = "packer_cli.loader.adapters.axolotl.HbpackPlugin"
 _SHAPES = {
     "chat_template": "messages",
     "sharegpt": "messages",
@@ -67,9 +68,12 @@ def read_axolotl(config: dict[str, Any], num_gpus: int | None) -> Draft:
     return draft
 
 
-def plugin_lines(packed: str) -> list[str]:
-    """What to add to the Axolotl config, so that it trains a packed set."""
-    return ["plugins: [packer_cli.loader.adapters.axolotl.HbpackPlugin]", f"hbpack: {packed}"]
+def plugin_lines(config: dict[str, Any], packed: str) -> list[str]:
+    """What the Axolotl config needs to train a packed set: its plugins, with ours, and the set."""
+    known = config.get("plugins")
+    names = [*known] if isinstance(known, list) else []
+    names += [] if PLUGIN in names else [PLUGIN]
+    return [f"plugins: [{', '.join(map(str, names))}]", f"hbpack: {packed}"]
 
 
 def _listed(value: Any) -> list[dict[str, Any]]:

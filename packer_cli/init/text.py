@@ -49,7 +49,7 @@ def config_text(draft: Draft, looks: Sequence[Look], name: str) -> str:
             "",
         ]
     if draft.trainer_lines:
-        lines += ["# To train the packed set, add to the config of the trainer:"]
+        lines += ["# To train the packed set, set in the config of the trainer:"]
         lines += [f"#   {line}" for line in draft.trainer_lines]
     return "\n".join(lines).rstrip("\n") + "\n"
 
@@ -110,7 +110,7 @@ class Draft:
     lost: list[str] = field(default_factory=list)
     """What of another trainer's file could not be carried over, in words."""
     trainer_lines: list[str] = field(default_factory=list)
-    """What to add to another trainer's file, so that it trains the packed set."""
+    """What another trainer's file must say, so that it trains the packed set."""
 
     def set(self, name: str, value: Any, reason: str = "") -> None:
         """Set an option, and say why."""

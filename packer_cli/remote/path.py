@@ -105,7 +105,8 @@ def is_remote(path: object) -> bool:
 
 def version_of(info: dict[str, Any]) -> str | None:
     """What the storage changes whenever the object does, such as its ETag; None where it has no such thing."""
-    found = (info.get(name) for name in ("ETag", "etag", "md5Hash", "content_md5", "generation", "created"))
+    names = ("ETag", "etag", "md5Hash", "content_md5", "generation", "blob_id", "created")
+    found = (info.get(name) for name in names)
     return next((str(value) for value in found if value), None)
 
 

@@ -89,7 +89,7 @@ def _begin(options: InitOptions) -> Draft:
         return read_llamafactory(config, path.parent, options.inputs)
     draft = read_axolotl(config, options.gpus)
     draft.inputs += options.inputs
-    draft.trainer_lines = plugin_lines(_PACKED)
+    draft.trainer_lines = plugin_lines(config, _PACKED)
     return draft
 
 

@@ -63,10 +63,8 @@ def folder(repo, tmp_path_factory):
     sample, folder = repo / "examples/sample", tmp_path_factory.mktemp("push")
     lines = (sample / "chats.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)[:NUM_CHATS]
     (folder / "chats.jsonl").write_text("".join(lines), encoding="utf-8")
-    for name, options in (
-        ("SET", ["--groups", "256:1,1k:1", "--validation", "20%"]),
-        ("OTHER", ["--groups", "512:1"]),
-    ):
+    sets = {"SET": ["--groups", "256:1,1k:1", "--validation", "20%"], "OTHER": ["--groups", "512:1"]}
+    for name, options in sets.items():
         given = ["--tokenizer", sample / "tokenizer", "--gpus", 1, "--workers", 1, "--output", folder / name]
         assert run(main, "pack", folder / "chats.jsonl", *given, *options).code == 0
     return folder
@@ -124,7 +122,8 @@ def test_what_was_pushed_is_read(hub, folder, hbpack):
         f"| attention balance ratio (ABR) | {overall['abr']:.4f} |",
         "| planned for | 1 GPU |",
         "| recipe | strategy balanced, packing bfs, overflow split |",
-        f"| `{folder / 'chats.jsonl'}` | 1 |",
+        f"| {folder / 'chats.jsonl'} | 1 |",
+        "| tokenizer | tokenizer, fingerprint ",
     ):
         assert said in text
 
@@ -137,13 +136,21 @@ def test_what_was_pushed_is_read(hub, folder, hbpack):
     hbpack("python", READ)
     assert "is sound: " in hbpack("verify", "hf://datasets/user/set").stdout
 
-    # a revision stays what it was
+    # A revision stays what it was, what a user added stays, and nothing of the old set is left.
     first = hub.sha("user/set")
+    hub.files("user/set")["LICENSE"] = b"mine"
     hbpack("export", "OTHER", "--push-to-hub", "user/set")
-    pushed = hub.files("user/set").keys() - {".gitattributes", "README.md"}
+    pushed = hub.files("user/set").keys() - {".gitattributes", "README.md", "LICENSE"}
     assert pushed == local_files(folder / "OTHER").keys()
-    assert "is sound: " in hbpack("verify", f"hf://datasets/user/set@{first}").stdout
+    assert hub.files("user/set")["LICENSE"] == b"mine"
+    for name in ("user/set", f"user/set@{first}"):
+        assert "is sound: " in hbpack("verify", f"hf://datasets/{name}").stdout
+    assert "does not exist" in hbpack("stats", "hf://datasets/user/set@typo", code=2).stderr
 
+    done = hbpack("export", "OTHER", "--push-to-hub", "user/set", "--private", code=2)
+    assert done.stderr.startswith(
+        "error: --private: the data set user/set on the Hub is public; make it private there"
+    )
     hub.commits["user/mine"] = [{"data.csv": b"a,b\n"}]
     for name in ("mine", "trl"):
         done = hbpack("export", "SET", "--push-to-hub", name, code=2)
@@ -152,9 +159,47 @@ def test_what_was_pushed_is_read(hub, folder, hbpack):
         )
 
 
+def test_a_copy_on_this_machine_is_of_one_version(hub, hbpack):
+    """Also of a file without a checksum, which is replaced by one of its size."""
+    read = "from packer_cli.remote.local import map_file; from packer_cli.remote.names import as_path; "
+    read += "print(map_file(as_path('hf://datasets/user/file/a')).read().decode())"
+    hub.commits["user/file"] = [{"a": b"first"}]
+    assert hbpack("python", read).stdout == "first\n"
+    hub.commits["user/file"].append({"a": b"other"})
+    assert hbpack("python", read).stdout == "other\n"
+
+
+def test_the_card_of_an_export_is_of_its_rows(hub, folder, hbpack):
+    options = ["--groups", "256", "--order", "packs", "--license", "no"]
+    hbpack("export", "SET", "--to", "megatron", "--output", "MEGATRON", *options, "--push-to-hub", "some")
+    head, text = card_of(hub, "user/some")
+    assert head == {"license": "no", "tags": ["hbpack"], "viewer": False}
+    listing = json.loads((folder / "MEGATRON/.hbpack-export.json").read_text())
+    assert f"| packs | {listing['num_rows']} |" in text
+    assert f"| samples | {listing['num_samples']} |" in text
+    assert "| groups, CAPACITY:SP_DEGREE | 256:1 |" in text
+    assert "hf download user/some --repo-type dataset" in text
+    assert "in the order of the shards" in text
+    assert "| padding ratio (PR) of the whole set |" in text
+
+
+def test_nothing_is_exported_that_cannot_be_pushed(folder, hbpack):
+    export = ["export", "SET", "--to", "trl", "--output", "NONE", "--push-to-hub"]
+    for name, token, more, message in (
+        ("a b", "hf_user", [], "'a b' is not a name of the Hub"),
+        ("set", "hf_wrong", [], "Invalid user token"),
+        ("set", "hf_user", ["--license", "a: b"], "--license: 'a: b' is not a licence of the Hub"),
+    ):
+        assert message in hbpack(*export, name, *more, token=token, code=1 if token == "hf_wrong" else 2).stderr
+    assert not (folder / "NONE").exists()
+    assert run(main, "write", folder / "OTHER", "--index-only").code == 0
+    done = hbpack("export", "OTHER", "--push-to-hub", "index", code=2)
+    assert "was written with --index-only, and nothing reads its token store from the Hub" in done.stderr
+
+
 def test_who_is_not_known_is_told(hbpack):
     done = hbpack("export", "SET", "--push-to-hub", "set", token="hf_wrong", code=1)
-    assert "set could not be pushed to the Hub (Client error '401 UNAUTHORIZED'" in done.stderr
+    assert "set could not be pushed to the Hub (Invalid user token." in done.stderr
     done = hbpack("export", "SET", "--push-to-hub", "a b", code=2)
     assert done.stderr.startswith("error: --push-to-hub: 'a b' is not a name of the Hub: ")
 

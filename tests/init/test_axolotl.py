@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from packer_cli.errors import InputError
-from packer_cli.init import read_axolotl
+from packer_cli.init import plugin_lines, read_axolotl
+from packer_cli.init.axolotl import PLUGIN
 
 
 def read(text, num_gpus=8):
@@ -103,6 +104,13 @@ def test_val_set_size(size, wanted):
 @pytest.mark.parametrize("degree", ["context_parallel: {size: 4, backend: ring}", "context_parallel_size: 4"])
 def test_gpus_that_share_a_row(degree):
     assert read(f"datasets: [{{path: d}}]\nsequence_len: 8192\n{degree}\n").options["groups"] == ["8k:4"]
+
+
+@pytest.mark.parametrize("before", ["", "a.APlugin", f"a.APlugin, {PLUGIN}"])
+def test_the_plugin_joins_those_that_are_there(before):
+    config = yaml.safe_load(f"plugins: [{before}]\n")
+    lines = yaml.safe_load("\n".join(plugin_lines(config, "packed")))
+    assert lines == {"plugins": [*(["a.APlugin"] if before else []), PLUGIN], "hbpack": "packed"}
 
 
 def test_numbers_that_are_none():

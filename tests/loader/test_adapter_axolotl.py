@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -15,6 +17,7 @@ pytest.importorskip("axolotl")
 
 import itertools
 
+from axolotl.integrations.base import PluginManager
 from transformers import AutoTokenizer
 
 from packer_cli.cli.main import main
@@ -138,31 +141,52 @@ def test_the_yaml_may_name_no_data(folder):
     config = registered(hbpack=path)
     assert config["datasets"] == [{"path": path, "type": "completion"}]
     assert config["val_set_size"] > 0
-    loaded = HbpackPlugin().load_datasets(type("Config", (), {"hbpack": path}))
+    given = SimpleNamespace(hbpack=path, num_epochs=1.5, max_steps=None)
+    loaded = HbpackPlugin().load_datasets(given)
     assert (loaded.train_dataset, loaded.eval_dataset) == (path, f"{path}/validation")
+    assert loaded.total_num_steps == math.ceil(1.5 * PackedDataset(path, 0, 1).num_steps)
+    given.max_steps = 2
+    assert HbpackPlugin().load_datasets(given).total_num_steps == 2
+    assert HbpackPlugin().get_training_args(given)["max_steps"] == 2
+
+
+def test_what_cannot_be_trained_is_refused_before_the_model_is_loaded(folder, monkeypatch):
+    """And not where no data is needed, as when Axolotl merges an adapter."""
+    assert registered(hbpack="gone", val_set_size=0.1)["val_set_size"] == 0.1
+    with pytest.raises(FormatError, match="'gone' is not a folder: name the OUT folder"):
+        HbpackPlugin().load_datasets(SimpleNamespace(hbpack="gone"))
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(ConfigError, match="was planned for 1 GPUs, but world_size is 4"):
+        HbpackPlugin().load_datasets(SimpleNamespace(hbpack=str(folder / "OUT1")))
 
 
 def test_without_validation_there_is_no_evaluation(folder, caplog):
-    config = registered(hbpack=str(folder / "OUT1/validation"), val_set_size=0.1, evals_per_epoch=2)
-    assert (config["val_set_size"], config["evals_per_epoch"]) == (0.0, None)
-    assert "has no validation set; see hbpack pack --validation: evals_per_epoch, val_set_size" in caplog.text
+    given = {"val_set_size": 0.1, "evals_per_epoch": 2, "early_stopping_patience": 3}
+    config = registered(hbpack=str(folder / "OUT1/validation"), **given)
+    assert (config["val_set_size"], config["evals_per_epoch"], config["early_stopping_patience"]) == (0.0, None, None)
+    ignored = "early_stopping_patience, evals_per_epoch, val_set_size"
+    assert f"has no validation set; see hbpack pack --validation: {ignored}" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("config", "message"),
     [
         ({}, "hbpack is not given: name a packed set in the YAML"),
-        ({"hbpack": "gone"}, "'gone' is not a folder: name the OUT folder"),
         ({"hbpack": "OUT", "rl": "dpo"}, "rl is not supported on packed rows; leave it out"),
+        ({"hbpack": "OUT", "streaming": True}, "streaming is not read; leave it out"),
         ({"hbpack": "OUT", "tensor_parallel_size": 2}, "tensor_parallel_size is not supported on packed rows"),
         ({"hbpack": "OUT", "test_datasets": [{}]}, "test_datasets is not read; set samples aside with hbpack pack"),
     ],
 )
 def test_what_does_not_fit_is_refused(config, message):
-    with pytest.raises((ConfigError, FormatError), match=message):
+    with pytest.raises(ConfigError, match=message):
         registered(**config)
 
 
-def test_another_trainer_is_refused():
+def test_another_trainer_is_refused(monkeypatch):
+    other = SimpleNamespace(get_trainer_cls=lambda cfg: type("KDTrainer", (), {}))
+    monkeypatch.setitem(PluginManager.get_instance().plugins, "other", other)
+    with pytest.raises(ConfigError, match="KDTrainer, of another plugin, does not train packed sets"):
+        HbpackPlugin().get_trainer_cls({})
     with pytest.raises(ConfigError, match="Trainer, of another plugin, does not train packed sets"):
         HbpackPlugin().post_trainer_create({}, type("Trainer", (), {})())

@@ -22,7 +22,7 @@ class InitOutput(Output):
     lost: tuple[str, ...]
     """What of another trainer's config could not be carried over."""
     trainer_lines: tuple[str, ...]
-    """Lines to add to another trainer's config, so that it trains the packed set."""
+    """Lines for another trainer's config, so that it trains the packed set."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ hbpack: OUT
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -16,8 +17,10 @@ from typing import Any
 from axolotl.integrations.base import BasePlugin
 from pydantic import BaseModel
 
-from packer_cli.errors import ConfigError
+from packer_cli.errors import ConfigError, HbpackError
 from packer_cli.format.constants import VALIDATION
+from packer_cli.format.manifest import Manifest
+from packer_cli.loader.options import check_rank
 from packer_cli.loader.storage import open_storage, read_manifest
 from packer_cli.remote.local import CACHE_BYTES
 
@@ -40,16 +43,27 @@ _DECIDED = {
 }
 """What the plan decides, and Axolotl is told instead."""
 
-_OF_EVALUATION = {"eval_steps": None, "eval_strategy": None, "evals_per_epoch": None, "val_set_size": 0.0}
+_OF_EVALUATION = {
+    "early_stopping_patience": None,
+    "eval_steps": None,
+    "eval_strategy": None,
+    "evals_per_epoch": None,
+    "load_best_model_at_end": False,
+    "val_set_size": 0.0,
+}
 """Likewise, if there is no validation set."""
 
+_OTHER_LOSS = "is not supported on packed rows"
 _UNSUPPORTED = {
+    "balance_labels": "would draw other samples than the plan",
     "fix_untrained_tokens": "reads all samples",
-    "layer_offloading": "is not supported on packed rows",
+    "layer_offloading": _OTHER_LOSS,
+    "orpo_alpha": _OTHER_LOSS,
     "pretraining_dataset": "is not read",
-    "process_reward_model": "is not supported on packed rows",
-    "reward_model": "is not supported on packed rows",
-    "rl": "is not supported on packed rows",
+    "process_reward_model": _OTHER_LOSS,
+    "reward_model": _OTHER_LOSS,
+    "rl": _OTHER_LOSS,
+    "streaming": "is not read",
     "test_datasets": "is not read; set samples aside with hbpack pack --validation",
     "trainer_cls": "would not be used",
 }
@@ -88,12 +102,16 @@ class HbpackPlugin(BasePlugin):
             if (cfg.get(name) or 1) > 1:
                 raise ConfigError(f"{name} is not supported on packed rows; leave it out, and set fsdp_version to 2")
         self._tell(cfg, _DECIDED, f"the plan of {path} decides")
-        if not _validation_of(path):
+        try:
+            validation = _validation_of(path)
+        except HbpackError:
+            return  # Of a command that needs no data; to load them would raise it again.
+        if validation is None:
             self._tell(cfg, _OF_EVALUATION, f"{path} has no validation set; see hbpack pack --validation")
         elif not cfg.get("val_set_size"):  # Without which Axolotl allows no evaluation.
             cfg["val_set_size"] = 0.01
-        if not cfg.get("datasets"):  # Which Axolotl requires.
-            cfg["datasets"] = [{"path": path, "type": "completion"}]
+        if not cfg.get("datasets"):  # Which Axolotl requires, and names in the model's card.
+            cfg["datasets"] = [{"path": path.removeprefix("hf://datasets/").partition("@")[0], "type": "completion"}]
 
     def _tell(self, cfg: Any, known: Mapping[str, Any], reason: str) -> None:
         ignored = [name for name, value in known.items() if cfg.get(name) and cfg[name] != value]
@@ -102,20 +120,30 @@ class HbpackPlugin(BasePlugin):
             _LOGGER.warning("no effect, as %s: %s", reason, ", ".join(ignored))
 
     def load_datasets(self, cfg: Any, preprocess: bool = False) -> Any:
-        """The paths of the sets, which the trainer opens."""
+        """The paths of the sets, which the trainer opens, and how many steps Axolotl's defaults are taken from."""
         from axolotl.common.datasets import TrainDatasetMeta
 
-        return TrainDatasetMeta(cfg.hbpack, _validation_of(cfg.hbpack))
+        path = cfg.hbpack
+        world_size = None if preprocess else int(os.environ.get("WORLD_SIZE", 1))
+        num_steps = math.ceil(_manifest_of(path, world_size).epochs[0].num_steps * (cfg.num_epochs or 1))
+        return TrainDatasetMeta(path, _validation_of(path), min(num_steps, cfg.max_steps or num_steps))
 
     def get_training_args(self, cfg: Any) -> dict[str, Any]:
-        """What Axolotl sets by itself: it takes how often to log from a number of steps that it does not know here."""
-        waits = {"dataloader_num_workers": 0, "dataloader_prefetch_factor": None}
-        return {**waits, "logging_steps": cfg.logging_steps or 10}
+        """What is not the user's: the trainer counts the steps of each epoch, and reads rows without workers."""
+        return {
+            "dataloader_num_workers": 0,
+            "dataloader_prefetch_factor": None,
+            "max_steps": cfg.max_steps or -1,
+        }
 
     def get_trainer_cls(self, cfg: Any) -> type:
         """Axolotl's trainer, on packed sets."""
         from axolotl.core.trainers import AxolotlTrainer
+        from axolotl.integrations.base import PluginManager
 
+        for plugin in PluginManager.get_instance().plugins.values():
+            if plugin is not self:
+                _require_no_trainer(plugin.get_trainer_cls(cfg))
         from packer_cli.loader.adapters.transformers import packed
 
         class PackedAxolotlTrainer(packed(AxolotlTrainer)):  # type: ignore[misc]
@@ -127,12 +155,25 @@ class HbpackPlugin(BasePlugin):
     def post_trainer_create(self, cfg: Any, trainer: Any) -> None:
         """Raise ConfigError if another plugin's trainer came first."""
         if not hasattr(trainer, "packed_set"):
-            raise ConfigError(
-                f"{type(trainer).__name__}, of another plugin, does not train packed sets; remove that plugin"
-            )
+            _require_no_trainer(type(trainer))
+
+
+def _require_no_trainer(trainer_class: type | None) -> None:
+    if trainer_class is not None:
+        raise ConfigError(
+            f"{trainer_class.__name__}, of another plugin, does not train packed sets; remove that plugin"
+        )
+
+
+def _manifest_of(path: str, world_size: int | None = None) -> Manifest:
+    """The manifest of a packed set; raises ConfigError if it is for another number of GPUs."""
+    storage = open_storage(path, verify="none", cache_dir=None, cache_bytes=CACHE_BYTES, storage_options=None)
+    manifest = read_manifest(path, storage)
+    if world_size is not None:
+        check_rank(0, world_size, manifest, repr(path))
+    return manifest
 
 
 def _validation_of(path: str) -> str | None:
     """The validation set of a packed set."""
-    storage = open_storage(path, verify="none", cache_dir=None, cache_bytes=CACHE_BYTES, storage_options=None)
-    return f"{path.rstrip('/')}/{VALIDATION}" if read_manifest(path, storage).sets_aside else None
+    return f"{path.rstrip('/')}/{VALIDATION}" if _manifest_of(path).sets_aside else None

@@ -43,13 +43,16 @@ class StepRunner:
             `model` may be set to its wrapper later, before the first step.
         datasets: in format "transformers", of this rank: all whose steps it runs.
         device: of the model.
+        checkpoint_all: whether every row recomputes all layers; else as many as its plan says.
 
     Raises:
         ConfigError: a set's rows are shared otherwise than by sequence parallelism.
         ValueError: the model's layers do not support gradient checkpointing.
     """
 
-    def __init__(self, model: nn.Module, *datasets: PackedDataset, device: torch.device) -> None:
+    def __init__(
+        self, model: nn.Module, *datasets: PackedDataset, device: torch.device, checkpoint_all: bool = False
+    ) -> None:
         for dataset in datasets:
             require_sp_alone(dataset)
             _require_vocabulary(dataset, model)
@@ -59,6 +62,7 @@ class StepRunner:
         self._world_size = datasets[0].world_size
         self._groups = _groups_of(*datasets) if self._world_size > 1 else None
         self._checkpointing = LayerCheckpointing(model)
+        self._checkpointed = len(self._checkpointing.layers) if checkpoint_all else None
         self._is_checked = False
 
     def losses(self, step: Step) -> Iterator[torch.Tensor]:
@@ -79,7 +83,8 @@ class StepRunner:
             self._is_checked = True
         self.loss = torch.zeros((), device=self.device)
         for batch in step.batches:
-            self._checkpointing.set(batch["checkpoint_layers"])
+            planned = batch["checkpoint_layers"]
+            self._checkpointing.set(planned if self._checkpointed is None else self._checkpointed)
             group = None if self._groups is None else self._groups.for_batch(batch)
             row = PackedRow(batch, group, factor=self._factor(batch), device=self.device)
             with self.gradients(is_last=batch is step.batches[-1]):

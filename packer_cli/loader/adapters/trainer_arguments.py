@@ -90,13 +90,8 @@ def adapted(args: Any) -> Any:
     defaults = {field.name: field.default for field in dataclasses.fields(args)}
     ignored = [name for name in _BATCH_SIZES if getattr(args, name) not in (1, defaults[name])]
     ignored += [name for name in _DECIDED if getattr(args, name, None) != defaults.get(name)]
-    notices = [f"no effect, as the plan decides: {', '.join(ignored)}"] if ignored else []
-    if args.activation_checkpointing or args.gradient_checkpointing:
-        notices.append(
-            "gradient_checkpointing is off: the plan's checkpoint_layers say how many layers each row needs"
-        )
-    for notice in notices if args.should_log else ():
-        _LOGGER.warning(notice)
+    if ignored and args.should_log:
+        _LOGGER.warning("no effect, as the plan decides: %s", ", ".join(ignored))
     args.activation_checkpointing = args.gradient_checkpointing = False
     args.activation_checkpointing_kwargs = args.gradient_checkpointing_kwargs = None
     args.ignore_data_skip = True  # The data set resumes by itself; skipping would skip twice.

@@ -78,8 +78,8 @@ class PackedDataState(TrainerCallback, ExportableState):
 class _TrainerRunner(StepRunner):
     """Steps as accelerate runs them."""
 
-    def __init__(self, trainer: _PackedTrainer, *datasets: PackedDataset) -> None:
-        super().__init__(trainer.model, *datasets, device=trainer.args.device)
+    def __init__(self, trainer: _PackedTrainer, *datasets: PackedDataset, checkpoint_all: bool = False) -> None:
+        super().__init__(trainer.model, *datasets, device=trainer.args.device, checkpoint_all=checkpoint_all)
         self._trainer = trainer
 
     def gradients(self, *, is_last: bool) -> AbstractContextManager[Any]:
@@ -134,7 +134,7 @@ class _PackedTrainer(_AnyTrainer):
     ) -> None:
         require_fitting(args, others)
         _require_called(type(self))
-        args = adapted(args)
+        asked, args = args, adapted(args)
         self.packed_set = _open("train_dataset", train_dataset, args)
         self._eval_sets = _open_all(eval_dataset, args)
         callbacks = [*(others.pop("callbacks", None) or []), PackedDataState()]
@@ -146,7 +146,8 @@ class _PackedTrainer(_AnyTrainer):
         if fsdp is not None and fsdp.fsdp_version != 2:
             raise ConfigError(f"FSDP {fsdp.fsdp_version} is not supported on packed rows; set fsdp_version to 2")
         run_packed_rows(self.model)
-        self._runner = _TrainerRunner(self, self.packed_set, *self._eval_sets.values())
+        checkpoints = _checkpoints_all(asked, self.packed_set)
+        self._runner = _TrainerRunner(self, self.packed_set, *self._eval_sets.values(), checkpoint_all=checkpoints)
         self._start = self.place = self.packed_set.state_dict()
         self._num_trained, self._unlogged, self._started = 0, list[_StepFacts](), time.perf_counter()
 
@@ -284,6 +285,12 @@ class _PackedTrainer(_AnyTrainer):
             dist.all_reduce(sums)
         return float(sums[0] / sums[1])
 
+    def _save_checkpoint(self, *arguments: Any, **others: Any) -> None:
+        """The Trainer's; its time is none of the steps'."""
+        start = time.perf_counter()
+        super()._save_checkpoint(*arguments, **others)
+        self._started += time.perf_counter() - start
+
     def predict(self, *arguments: Any, **others: Any) -> Any:
         """Not of packed rows."""
         raise ConfigError("predict is not supported on packed sets; use evaluate, or the class without packed()")
@@ -316,6 +323,8 @@ class _PackedTrainer(_AnyTrainer):
 
 _NEVER_CALLED = ("compute_loss", "prediction_step", "evaluation_loop")
 """Methods of trainers that nothing here calls."""
+_PASSED_ON = {"__init__", "_save_checkpoint", "_track_num_input_tokens", "floating_point_ops", "log", "train"}
+"""Methods of packed rows that call the trainer's own."""
 _KNOWN = ("axolotl.core.", "builtins", "transformers.", "trl.")
 """Modules whose methods may be among them: what they add to the loss or the batches is refused by their arguments."""
 
@@ -326,7 +335,7 @@ def _require_called(trainer_class: type) -> None:
     for place, each in enumerate(trainer_class.__mro__):
         if each is _PackedTrainer or each.__module__.startswith(_KNOWN):
             continue
-        hidden = vars(_PackedTrainer).keys() - {"__init__"} if place > ours else set()
+        hidden = vars(_PackedTrainer).keys() - _PASSED_ON if place > ours else set()
         ignored = sorted(
             name for name in vars(each) if name in {*_NEVER_CALLED, *hidden} and callable(vars(each)[name])
         )
@@ -335,6 +344,18 @@ def _require_called(trainer_class: type) -> None:
                 f"{', '.join(ignored)} of {each.__name__} would not be called on packed rows; derive a class from the "
                 "packed one instead, such as class Mine(packed(Trainer)), and override training_step or evaluate"
             )
+
+
+def _checkpoints_all(asked: Any, dataset: PackedDataset) -> bool:
+    """Whether all rows recompute all layers: where checkpointing is asked for, and the plan knows nothing of it."""
+    if not (asked.gradient_checkpointing or asked.activation_checkpointing):
+        return False
+    is_planned = any(group["checkpoint_layers"] for group in dataset.manifest["groups"])
+    if not is_planned and "gpu_model" not in dataset.manifest["config"]["plan"]:
+        return True
+    if asked.should_log:
+        _LOGGER.warning("gradient_checkpointing: each row recomputes as many layers as the plan says, and no more")
+    return False
 
 
 def _open_all(value: Any, args: Any) -> dict[str, PackedDataset]:
