@@ -68,7 +68,7 @@ class SetRecords:
     def where(self, sample: int) -> str:
         """The file and line of a sample's record, for people."""
         ((path, line),) = self.store.locate(np.array([sample]))
-        return f"{path}, line {line}"
+        return f"{path}:{line}"
 
     def read(self, wanted: NDArray[np.bool_]) -> Iterator[tuple[int, Document | None]]:
         """Yield each wanted sample and its record, in order; None for a record of token ids.

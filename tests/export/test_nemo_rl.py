@@ -487,7 +487,7 @@ def test_records_that_have_no_place(repo, tmp_path, name):
     packed = pack(repo, tmp_path / "out", path)
     done = export(packed, "nemo-rl", tmp_path / "dir")
     line = 1 if name == "tokens" else 2
-    refused(done, f"{path}, line {line}: {message}, and run hbpack pack again", tmp_path / "dir")
+    refused(done, f"{path}:{line}: {message}, and run hbpack pack again", tmp_path / "dir")
 
 
 def test_content_in_parts():
@@ -503,7 +503,7 @@ def test_an_answer_of_weight_0(repo, tmp_path):
     packed = pack(repo, tmp_path / "out", path, "--chat-template", IDENTITY, "--append-eos", "never", template=None)
     message = "messages[4] carries no loss, and NeMo-RL trains on all that the assistant says; leave the record out"
     done = export(packed, "nemo-rl", tmp_path / "dir")
-    refused(done, f"{path}, line 1: {message}, and run hbpack pack again", tmp_path / "dir")
+    refused(done, f"{path}:1: {message}, and run hbpack pack again", tmp_path / "dir")
 
 
 def test_weights(repo, tmp_path):
@@ -525,7 +525,7 @@ def test_samples_that_were_cut(repo, tmp_path, overflow):
     packed = pack(repo, tmp_path / "out", path, "--overflow", overflow)
     refused(
         export(packed, "nemo-rl", tmp_path / "dir"),
-        f"{path}, line 2: was cut to the capacity, and a piece is no conversation for NeMo-RL; run hbpack pack again "
+        f"{path}:2: was cut to the capacity, and a piece is no conversation for NeMo-RL; run hbpack pack again "
         "with --overflow drop, or a larger capacity",
         tmp_path / "dir",
     )
@@ -540,7 +540,7 @@ def test_eos_that_was_added(repo, tmp_path):
     packed = pack(repo, tmp_path / "out", path, "--chat-template", IDENTITY, "--loss-on", "all", template=None)
     refused(
         export(packed, "nemo-rl", tmp_path / "dir"),
-        f"{path}, line 1: ends with an EOS token that its template did not write, so NeMo-RL would not; run hbpack "
+        f"{path}:1: ends with an EOS token that its template did not write, so NeMo-RL would not; run hbpack "
         "pack again with --append-eos never",
         tmp_path / "dir",
     )

@@ -102,6 +102,8 @@ class HbpackPlugin(BasePlugin):
             if (cfg.get(name) or 1) > 1:
                 raise ConfigError(f"{name} is not supported on packed rows; leave it out, and set fsdp_version to 2")
         self._tell(cfg, _DECIDED, f"the plan of {path} decides")
+        if not cfg.get("datasets"):  # Which Axolotl requires, and names in the model's card.
+            cfg["datasets"] = [{"path": path.removeprefix("hf://datasets/").partition("@")[0], "type": "completion"}]
         try:
             validation = _validation_of(path)
         except HbpackError:
@@ -110,8 +112,6 @@ class HbpackPlugin(BasePlugin):
             self._tell(cfg, _OF_EVALUATION, f"{path} has no validation set; see hbpack pack --validation")
         elif not cfg.get("val_set_size"):  # Without which Axolotl allows no evaluation.
             cfg["val_set_size"] = 0.01
-        if not cfg.get("datasets"):  # Which Axolotl requires, and names in the model's card.
-            cfg["datasets"] = [{"path": path.removeprefix("hf://datasets/").partition("@")[0], "type": "completion"}]
 
     def _tell(self, cfg: Any, known: Mapping[str, Any], reason: str) -> None:
         ignored = [name for name, value in known.items() if cfg.get(name) and cfg[name] != value]
