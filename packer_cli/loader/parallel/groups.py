@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -11,6 +14,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from packer_cli.format.layout import DEGREES, Layout, Place
+
+_GLOO_SECONDS = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +88,18 @@ def plan_rank(
     return dp_rank * layout.num_gpus + place
 
 
+@cache
+def _wait_for_gloo_at_exit() -> None:
+    """Gloo's threads drop the tensors of the last collective under the interpreter's lock, and abort the process if
+    that comes after the interpreter's end."""
+    atexit.register(_wait_for_gloo)
+
+
+def _wait_for_gloo() -> None:
+    if dist.is_initialized() and dist.get_backend() == "gloo":
+        time.sleep(_GLOO_SECONDS)
+
+
 def init_sp_groups(
     replicas: Mapping[Layout, Sequence[int]],
     ranks: DeviceMesh | Sequence[int] | None = None,
@@ -109,6 +126,7 @@ def init_sp_groups(
     Price: one rendezvous and the communicators' memory for each group that this process belongs to; switching
     afterwards is a dictionary look-up. Ranks that have no part in a round of groups get one of their own, unused.
     """
+    _wait_for_gloo_at_exit()
     rank, world_size = data_rank(ranks)
     numbers = _numbers(ranks)
     groups: dict[tuple[Layout, int], dist.ProcessGroup] = {}
