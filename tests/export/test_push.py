@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -22,9 +23,6 @@ NUM_CHATS = 60
 READ = """
 import datasets, torch
 from packer_cli.loader import PackedDataset
-from packer_cli.loader.adapters.transformers import packed
-from tests.tiny_model import tiny_llama
-from transformers import Trainer, TrainingArguments
 
 pushed = datasets.load_dataset("user/trl", split="train", cache_dir="hf-cache")
 assert pushed.to_list() == datasets.load_from_disk("TRL").to_list()
@@ -37,6 +35,12 @@ for name in ("SET", "SET/validation"):
         assert a["pack_id"] == b["pack_id"]
         assert torch.equal(a["input_ids"], b["input_ids"])
         assert torch.equal(a["labels"], b["labels"])
+"""
+
+TRAIN = """
+from packer_cli.loader.adapters.transformers import packed
+from tests.tiny_model import tiny_llama
+from transformers import Trainer, TrainingArguments
 
 losses = []
 for path in ("SET", "hf://datasets/user/set"):
@@ -134,6 +138,8 @@ def test_what_was_pushed_is_read(hub, folder, hbpack):
     assert head == {"tags": ["hbpack"], "configs": [{"config_name": "default", "data_files": "data-*.arrow"}]}
     assert "No licence was named" in text
     hbpack("python", READ)
+    if find_spec("accelerate"):
+        hbpack("python", TRAIN)
     assert "is sound: " in hbpack("verify", "hf://datasets/user/set").stdout
 
     # A revision stays what it was, what a user added stays, and nothing of the old set is left.
