@@ -9,7 +9,6 @@ import base64
 import hashlib
 import json
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +16,9 @@ from typing import Any
 
 import yaml
 from flask import Flask, Response, jsonify, request
-from werkzeug.serving import WSGIRequestHandler, make_server
+from werkzeug.serving import WSGIRequestHandler
+
+from tests.servers import serving
 
 Files = dict[str, bytes]
 
@@ -54,15 +55,8 @@ def oid(content: bytes) -> str:
 @contextmanager
 def hub_server() -> Iterator[Hub]:
     hub = Hub()
-    server = make_server("127.0.0.1", 0, app_of(hub), threaded=True, request_handler=Silent)
-    hub.url = f"http://127.0.0.1:{server.port}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with serving(app_of(hub), Silent) as hub.url:
         yield hub
-    finally:
-        server.shutdown()
-        thread.join()
 
 
 def app_of(hub: Hub) -> Flask:

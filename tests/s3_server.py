@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.servers import serving
+
 SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 
 
@@ -115,17 +117,8 @@ def forget_buckets() -> None:
 def s3_server() -> Iterator[S3Server]:
     """A server on a free port of this machine."""
     from moto.server import create_backend_app
-    from werkzeug.serving import make_server
 
     logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
     server = S3Server()
-    app = create_backend_app("s3")
-    listening = make_server("127.0.0.1", 0, app, threaded=True, request_handler=_handler(server))
-    server.url = f"http://127.0.0.1:{listening.server_port}"
-    thread = threading.Thread(target=listening.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with serving(create_backend_app("s3"), _handler(server)) as server.url:
         yield server
-    finally:
-        listening.shutdown()
-        thread.join()
