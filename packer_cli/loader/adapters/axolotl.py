@@ -101,7 +101,7 @@ class HbpackPlugin(BasePlugin):
         for name in _DIVIDES_MODEL:
             if (cfg.get(name) or 1) > 1:
                 raise ConfigError(f"{name} is not supported on packed rows; leave it out, and set fsdp_version to 2")
-        self._tell(cfg, _DECIDED, f"the plan of {path} decides")
+        _tell(cfg, _DECIDED, f"the plan of {path} decides")
         if not cfg.get("datasets"):  # Which Axolotl requires, and names in the model's card.
             cfg["datasets"] = [{"path": path.removeprefix("hf://datasets/").partition("@")[0], "type": "completion"}]
         try:
@@ -109,15 +109,9 @@ class HbpackPlugin(BasePlugin):
         except HbpackError:
             return  # Of a command that needs no data; to load them would raise it again.
         if validation is None:
-            self._tell(cfg, _OF_EVALUATION, f"{path} has no validation set; see hbpack pack --validation")
+            _tell(cfg, _OF_EVALUATION, f"{path} has no validation set; see hbpack pack --validation")
         elif not cfg.get("val_set_size"):  # Without which Axolotl allows no evaluation.
             cfg["val_set_size"] = 0.01
-
-    def _tell(self, cfg: Any, known: Mapping[str, Any], reason: str) -> None:
-        ignored = [name for name, value in known.items() if cfg.get(name) and cfg[name] != value]
-        cfg.update(known)
-        if ignored and os.environ.get("RANK", "0") == "0":
-            _LOGGER.warning("no effect, as %s: %s", reason, ", ".join(ignored))
 
     def load_datasets(self, cfg: Any, preprocess: bool = False) -> Any:
         """The paths of the sets, which the trainer opens, and how many steps Axolotl's defaults are taken from."""
@@ -156,6 +150,14 @@ class HbpackPlugin(BasePlugin):
         """Raise ConfigError if another plugin's trainer came first."""
         if not hasattr(trainer, "packed_set"):
             _require_no_trainer(type(trainer))
+
+
+def _tell(cfg: Any, known: Mapping[str, Any], reason: str) -> None:
+    """Set keys of the YAML, and list those that it had otherwise."""
+    ignored = [name for name, value in known.items() if cfg.get(name) and cfg[name] != value]
+    cfg.update(known)
+    if ignored and os.environ.get("RANK", "0") == "0":
+        _LOGGER.warning("no effect, as %s: %s", reason, ", ".join(ignored))
 
 
 def _require_no_trainer(trainer_class: type | None) -> None:
