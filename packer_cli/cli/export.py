@@ -102,33 +102,30 @@ def command(
     An interrupted run continues where it stopped.
     """
     from packer_cli.export.options import ExportOptions, parse_shard_size
-    from packer_cli.export.push import PushOptions, check_push, push_export, push_set
+    from packer_cli.export.push import PushOptions
     from packer_cli.stages.array import make_engine
-    from packer_cli.stages.export import run_export
+    from packer_cli.stages.export import run_export, run_push
 
-    of_export = {"--groups": groups, "--epoch": epoch, "--shard-size": shard_size, "--shard": shard}
+    ids, of_export = array_ids(shard), {"--groups": groups, "--epoch": epoch, "--shard-size": shard_size}
     given = [name for name, value in of_export.items() if value is not None]
     _require_together(format_name, output, push_to_hub, given, of_card=private or license is not None)
+    if push_to_hub is not None and ids is not None:
+        raise ConfigError("--push-to-hub is no task of an array; when all are done, run the same command outside it")
     push = None if push_to_hub is None else PushOptions(name=push_to_hub, private=private, license=license)
-    source, pushed_to = as_path(folder), None
-    if format_name and output:
-        if push:
-            check_push(push, as_path(output))
-        options = ExportOptions(
-            format=format_name,
-            groups=groups,
-            epoch=epoch,
-            order=order,
-            shard_size=parse_shard_size(shard_size),
-            loss_weights=loss_weights,
-        )
-        ids = array_ids(shard)
-        with make_engine(workers, engine, preload=()) as running:
-            run_export(options, source, as_path(output), running, ids)
-        if push:
-            pushed_to = push_export(push, as_path(output), source)
-    elif push:
-        pushed_to = push_set(push, source)
+    pushed_to = None
+    with make_engine(workers, engine, preload=()) as running:
+        if format_name and output:
+            options = ExportOptions(
+                format=format_name,
+                groups=groups,
+                epoch=epoch,
+                order=order,
+                shard_size=parse_shard_size(shard_size),
+                loss_weights=loss_weights,
+            )
+            pushed_to = run_export(options, as_path(folder), as_path(output), running, ids, push)
+        elif push:
+            pushed_to = run_push(push, as_path(folder), running)
     from packer_cli.cli.tables.written import print_exported
 
     print_exported(folder, output, format_name, pushed_to, as_json=as_json)
@@ -152,5 +149,3 @@ def _require_together(
         raise ConfigError(f"{of_export[0]} is of an export: give --to, too")
     if push_to_hub is None and of_card:
         raise ConfigError("--private and --license are of a data set on the Hub; give --push-to-hub, too")
-    if push_to_hub is not None and "--shard" in of_export:
-        raise ConfigError("--push-to-hub comes last; when all tasks are done, run the same command without --shard")

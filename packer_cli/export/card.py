@@ -129,11 +129,12 @@ def _facts(manifest: Manifest, groups: Sequence[GroupInfo]) -> Iterator[tuple[st
     yield f"padding ratio (PR){whole}", f"{overall.pr:.4f}"
     yield f"attention balance ratio (ABR){whole}", f"{overall.abr:.4f}"
     tokenizer = manifest.tokenizer
-    known = tokenizer.get("name") or "-"
-    known = (
-        Path(known).name if Path(known).is_absolute() else known
-    )  # The machine's folders are nobody else's business.
-    yield "tokenizer", f"{known}, fingerprint `{tokenizer['fingerprint']}`"
+    yield "tokenizer", f"{_without_folders(tokenizer.get('name') or '-')}, fingerprint `{tokenizer['fingerprint']}`"
     if tokenizer.get("chat_template_fingerprint"):
         yield "chat template", f"fingerprint `{tokenizer['chat_template_fingerprint']}`"
     yield "fingerprint of the set", f"`{manifest.fingerprint}`"
+
+
+def _without_folders(name: str) -> str:
+    """A name on the Hub as it is; of a path, the end: the folders of a machine are nobody else's business."""
+    return Path(name).name if Path(name).is_absolute() else name

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from packer_cli.errors import ConfigError, HbpackError, OutputError, RemoteError
+from packer_cli.engine.base import Engine
+from packer_cli.engine.progress import Progress
+from packer_cli.errors import ConfigError, FormatError, HbpackError, OutputError, RemoteError
 from packer_cli.export.card import card_of_export, card_of_set
 from packer_cli.export.formats import load_format
 from packer_cli.export.options import NAME, read_json
@@ -19,7 +22,7 @@ from packer_cli.format.constants import MANIFEST_NAME, VALIDATION
 from packer_cli.format.manifest import Manifest
 from packer_cli.remote.path import is_remote
 from packer_cli.shards.manifest import read_manifest
-from packer_cli.shards.repair import set_files
+from packer_cli.shards.repair import find_damaged, set_files
 from packer_cli.version import __version__
 
 if TYPE_CHECKING:
@@ -64,11 +67,11 @@ def check_push(options: PushOptions, folder: Path) -> None:
         HfApi().whoami()
 
 
-def push_set(options: PushOptions, folder: Path) -> str:
+def push_set(options: PushOptions, folder: Path, engine: Engine, progress: Progress) -> str:
     """Push a packed set, with its validation set. Returns the name of the data set, with its user.
 
     Raises:
-        InputError, FormatError: there is no packed set.
+        InputError, FormatError: there is no packed set, or it is damaged.
         ConfigError: its shards leave their tokens in the token store.
         OutputError, RemoteError: see `_push`.
     """
@@ -78,17 +81,21 @@ def push_set(options: PushOptions, folder: Path) -> str:
             f"{str(folder)!r} was written with --index-only, and nothing reads its token store from the Hub; run "
             "hbpack write without --index-only first"
         )
-    files = [*_paths_of_set(folder, manifest)]
+    files = [MANIFEST_NAME, *_intact(folder, manifest, engine, progress)]
+    if manifest.sets_aside:
+        own = folder / VALIDATION
+        paths = [MANIFEST_NAME, *_intact(own, read_manifest(own), engine, progress)]
+        files += [f"{VALIDATION}/{path}" for path in paths]
     return _push(options, folder, files, lambda name: card_of_set(manifest, name, options.license))
 
 
-def push_export(options: PushOptions, folder: Path, source: Path) -> str:
+def push_export(options: PushOptions, folder: Path, manifest: Manifest) -> str:
     """Push an export that is complete, likewise.
 
     Args:
-        source: the folder of the packed set.
+        manifest: of the packed set.
     """
-    manifest, listing = read_manifest(source), read_json(folder / NAME) or {}
+    listing = read_json(folder / NAME) or {}
     files = [NAME, *dict.fromkeys(file["path"] for file in listing["files"])]
     data_files = load_format(listing["format"]).hub_files
     return _push(
@@ -96,13 +103,14 @@ def push_export(options: PushOptions, folder: Path, source: Path) -> str:
     )
 
 
-def _paths_of_set(folder: Path, manifest: Manifest) -> Iterator[str]:
-    """Relative paths of what loaders and `hbpack verify` read."""
-    yield MANIFEST_NAME
-    yield from (file.path for file in set_files(manifest))
-    if manifest.sets_aside:
-        own = folder / VALIDATION
-        yield from (f"{VALIDATION}/{path}" for path in _paths_of_set(own, read_manifest(own)))
+def _intact(folder: Path, manifest: Manifest, engine: Engine, progress: Progress) -> list[str]:
+    """Relative paths of the files of a set besides its manifest. Price: reading all of them once."""
+    files = [*set_files(manifest)]
+    for path, why in find_damaged(folder, files, engine, progress).items():
+        raise FormatError(
+            f"{str(folder / path)!r}: {why}; hbpack verify {shlex.quote(str(folder))} says how to repair it"
+        )
+    return [file.path for file in files]
 
 
 def _push(options: PushOptions, folder: Path, files: list[str], card: Callable[[str], str]) -> str:
@@ -114,7 +122,6 @@ def _push(options: PushOptions, folder: Path, files: list[str], card: Callable[[
     """
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
-    check_push(options, folder)
     api = HfApi()
     with _hub_errors(options.name):
         name = api.create_repo(
@@ -142,10 +149,8 @@ def _written_before(api: HfApi, name: str, there: set[str], main: str) -> set[st
     written = set()
     for listing in {main, f"{VALIDATION}/{main}"} & there:
         text = Path(api.hf_hub_download(name, listing, repo_type="dataset")).read_bytes()
-        start = listing.removesuffix(main)
-        paths = [start + path for path in _paths_in(json.loads(text))]
-        written |= {listing} | {file for file in there if any(f"{file}/".startswith(f"{path}/") for path in paths)}
-    return written
+        written |= {listing, *(listing.removesuffix(main) + path for path in _paths_in(json.loads(text)))}
+    return {file for file in there if not written.isdisjoint([file, *map(str, PurePosixPath(file).parents)])}
 
 
 def _paths_in(value: Any) -> Iterator[str]:

@@ -9,6 +9,7 @@ from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayTask
 from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Stopwatch, progress_bar, say
 from packer_cli.export.options import NAME, WORK, ExportOptions, describe_export, is_same_export
+from packer_cli.export.push import PushOptions, check_push, push_export, push_set
 from packer_cli.export.stage import complete_export, export_set, export_share
 from packer_cli.folders import TaskLock, hold_folder
 from packer_cli.format.constants import VALIDATION
@@ -18,17 +19,47 @@ from packer_cli.stages.array import array_share, complete_array, remove_rest, sa
 
 
 def run_export(
-    options: ExportOptions, folder: Path, output: Path, engine: Engine, ids: ArrayIds | None = None
-) -> None:
+    options: ExportOptions,
+    folder: Path,
+    output: Path,
+    engine: Engine,
+    ids: ArrayIds | None = None,
+    push: PushOptions | None = None,
+) -> str | None:
     """Write the packed set in `folder` to `output`. A run that was killed continues where it stopped.
 
     Args:
         ids: write the share of a task of a job array. The last task to end completes the export.
+        push: push the export to the Hugging Face Hub, too; not as a task of an array.
+
+    Returns:
+        The name of the data set on the Hub, `USER/NAME`; None if nothing was pushed.
 
     Raises:
         OutputError: `output` holds other files.
         InputError, FormatError: there is no packed set, or it is damaged.
+        RemoteError: the Hub does not answer, or refuses.
     """
+    if push:
+        check_push(push, output)
+    _write_export(options, folder, output, engine, ids)
+    return push_export(push, output, read_manifest(folder)) if push else None
+
+
+def run_push(push: PushOptions, folder: Path, engine: Engine) -> str:
+    """Push the packed set in `folder` to the Hugging Face Hub. Returns its name there.
+
+    Raises:
+        InputError, FormatError: there is no packed set, or it is damaged.
+        ConfigError: its shards leave their tokens in the token store.
+        OutputError, RemoteError: the data set on the Hub holds something else, or the Hub refuses.
+    """
+    check_push(push, folder)
+    with progress_bar("Checking", unit="bytes") as progress:
+        return push_set(push, folder, engine, progress)
+
+
+def _write_export(options: ExportOptions, folder: Path, output: Path, engine: Engine, ids: ArrayIds | None) -> None:
     watch = Stopwatch()
     manifest = read_manifest(folder)
     if manifest.has_windows:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -203,6 +204,19 @@ def test_nothing_is_exported_that_cannot_be_pushed(folder, hbpack):
     assert "was written with --index-only, and nothing reads its token store from the Hub" in done.stderr
 
 
+def test_a_damaged_set_is_not_pushed(hub, folder, hbpack):
+    broken = shutil.copytree(folder / "SET", folder / "BROKEN")
+    shard = next((broken / "validation").rglob("shard-*.arrow"))
+    shard.write_bytes(shard.read_bytes()[:-1])
+    done = hbpack("export", "BROKEN", "--push-to-hub", "broken", code=1)
+    name = shard.relative_to(folder)
+    assert done.stderr.startswith(f"error: '{name}': ")
+    assert done.stderr.endswith("; hbpack verify BROKEN/validation says how to repair it\n")
+    shard.unlink()
+    assert f"error: '{name}': " in hbpack("export", "BROKEN", "--push-to-hub", "broken", code=1).stderr
+    assert "user/broken" not in hub.commits
+
+
 def test_who_is_not_known_is_told(hbpack):
     done = hbpack("export", "SET", "--push-to-hub", "set", token="hf_wrong", code=1)
     assert "set could not be pushed to the Hub (Invalid user token." in done.stderr
@@ -219,7 +233,7 @@ def test_who_is_not_known_is_told(hbpack):
         (["--to", "trl", "--output", "X", "--private"], "--private and --license are of a data set on the Hub"),
         (
             ["--to", "trl", "--output", "X", "--push-to-hub", "n", "--shard", "0/2"],
-            "--push-to-hub comes last; when all tasks are done",
+            "--push-to-hub is no task of an array",
         ),
         (["--push-to-hub", "n", "--groups", "1k"], "--groups is of an export: give --to, too"),
     ],
