@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from packer_cli.export.formats import load_format
 from packer_cli.format.entries import GroupInfo
 from packer_cli.format.manifest import Manifest
 from packer_cli.sizes import counted, format_tokens
@@ -34,7 +35,9 @@ DOWNLOAD = """\
 hf download {name} --repo-type dataset --local-dir DIR
 ```
 
-The files are in the format of `{format}`; its rows are packs, {order}. {rule}"""
+DIR then holds packs in the format of `{format}`, {order}."""
+
+START = "{download} Train with:\n\n```bash\n{usage}\n```"
 
 ORDERS = {
     "use": ("in the order in which the plan uses them", "Do not shuffle them, and do not pack them again."),
@@ -60,24 +63,27 @@ def card_of_set(manifest: Manifest, name: str, license: str | None) -> str:
     return _card(manifest, name, license, None, f"Packed by hbpack {manifest.hbpack_version}.", how, facts)
 
 
-def card_of_export(
-    manifest: Manifest, listing: Mapping[str, Any], name: str, license: str | None, data_files: str | None
-) -> str:
+def card_of_export(manifest: Manifest, listing: Mapping[str, Any], name: str, license: str | None) -> str:
     """`README.md` of an export, likewise.
 
     Args:
         listing: what the export says of itself.
-        data_files: which of its files `load_dataset` reads; None: it reads none.
     """
+    format = load_format(listing["format"])
     order, rule = ORDERS[listing["order"]]
-    how = (LOAD if data_files else DOWNLOAD).format(name=name, format=listing["format"], order=order, rule=rule)
+    places = {"name": name, "format": listing["format"], "order": order, "rule": rule}
+    if format.hub_files:
+        how = LOAD.format(**places)
+    else:
+        how, usage = DOWNLOAD.format(**places), format.usage_of("DIR", listing)
+        how = START.format(download=how, usage=usage) if usage else how
     groups = [group for group in manifest.groups if group.name in listing["groups"]]
     counts = {"samples": listing["num_samples"], "tokens": listing["num_tokens"], "packs": listing["num_rows"]}
     facts = [*_counts(counts), *_facts(manifest, groups)]
     if listing.get("loss_weights") is False:
         facts.append(("loss weights", "left out: every loss token counts 1"))
     what = f"Packed by hbpack {manifest.hbpack_version}, and exported to `{listing['format']}`."
-    return _card(manifest, name, license, data_files, what, how, facts)
+    return _card(manifest, name, license, format.hub_files, what, how, facts)
 
 
 def _card(

@@ -164,7 +164,7 @@ class Format(ABC):
     """How its trainer is started, for people, with the places {output} and {capacity}."""
 
     hub_files: str | None = None
-    """Which files `datasets.load_dataset` reads of an export that was pushed to the Hub: a glob; None: none."""
+    """Which files of an export on the Hub its trainer takes by `datasets.load_dataset`: a glob; None if none."""
 
     weight_bytes = 0
     """What the weight of a token's loss adds to a row, in bytes; 0: the format has no place for weights."""

@@ -53,7 +53,6 @@ class Exporter(Format):
     """See the module."""
 
     needs_one_capacity = True
-    hub_files = "part-*.jsonl"
     usage = (
         "uv run examples/run_sft.py data.train.dataset_name=megatron_sft_packed "
         "++data.train.data_path={output}/part-\\*.jsonl ++data.train.chat_key=messages "

@@ -15,7 +15,6 @@ from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Progress
 from packer_cli.errors import ConfigError, FormatError, HbpackError, OutputError, RemoteError
 from packer_cli.export.card import card_of_export, card_of_set
-from packer_cli.export.formats import load_format
 from packer_cli.export.options import NAME, read_json
 from packer_cli.format.checksums import inside
 from packer_cli.format.constants import MANIFEST_NAME, VALIDATION
@@ -97,10 +96,7 @@ def push_export(options: PushOptions, folder: Path, manifest: Manifest) -> str:
     """
     listing = read_json(folder / NAME) or {}
     files = [NAME, *dict.fromkeys(file["path"] for file in listing["files"])]
-    data_files = load_format(listing["format"]).hub_files
-    return _push(
-        options, folder, files, lambda name: card_of_export(manifest, listing, name, options.license, data_files)
-    )
+    return _push(options, folder, files, lambda name: card_of_export(manifest, listing, name, options.license))
 
 
 def _intact(folder: Path, manifest: Manifest, engine: Engine, progress: Progress) -> list[str]:

@@ -34,7 +34,6 @@ def lists_of(*names: str) -> pa.Schema:
 class SavedDataset(Format):
     """A format with the files of `Dataset.save_to_disk`."""
 
-    hub_files = "data-*.arrow"
     schema: ClassVar[pa.Schema]
     """Of the Arrow files."""
 

@@ -18,6 +18,7 @@ from packer_cli.export.saved import SavedDataset, lists_of
 class Exporter(SavedDataset):
     """See the module."""
 
+    hub_files = "data-*.arrow"
     schema = lists_of("input_ids", "labels", "seq_lengths")
 
     def row_bytes(self, num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:

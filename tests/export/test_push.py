@@ -190,6 +190,15 @@ def test_the_card_of_an_export_is_of_its_rows(hub, folder, hbpack):
     assert "| padding ratio (PR) of the whole set |" in text
 
 
+def test_the_card_says_how_a_folder_is_trained(hub, hbpack):
+    hbpack("export", "OTHER", "--to", "ms-swift", "--output", "SWIFT", "--push-to-hub", "swift")
+    head, text = card_of(hub, "user/swift")
+    assert head["viewer"] is False
+    assert "```bash\nhf download user/swift --repo-type dataset --local-dir DIR\n```" in text
+    assert " Train with:\n\n```bash\nswift sft --cached_dataset DIR --truncation_strategy split " in text
+    assert "pack them again" not in text
+
+
 def test_nothing_is_exported_that_cannot_be_pushed(folder, hbpack):
     export = ["export", "SET", "--to", "trl", "--output", "NONE", "--push-to-hub"]
     for name, token, more, message in (
