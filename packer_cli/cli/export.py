@@ -70,7 +70,7 @@ from packer_cli.remote.names import as_path
     metavar="NAME",
     help="Data set on the Hugging Face Hub that gets the export, or the packed set without --to: USER/NAME.",
 )
-@option("--private", is_flag=True, help="Make that data set a private one, if it is new.")
+@option("--private", is_flag=True, help="Make that data set a private one; a public one is refused.")
 @option("--license", metavar="ID", help="Licence that its card names, such as apache-2.0.")
 @json_option("export")
 @shard_option

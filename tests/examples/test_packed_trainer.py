@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -336,6 +337,20 @@ def test_sets_for_evaluation_have_names(pack: Callable[..., Path], make: Make, m
     assert {"eval_first_loss", "eval_second_loss", "test_loss"} <= {name for logs in record.logs for name in logs}
     with pytest.raises(ConfigError, match="predict is not supported on packed sets; use evaluate"):
         trainer.predict(first)
+
+
+def test_saving_is_no_time_of_a_step(pack: Callable[..., Path], make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    save = Trainer._save_checkpoint
+
+    def save_slowly(trainer: Any, *arguments: Any) -> None:
+        time.sleep(3 if trainer.state.global_step == 1 else 0)
+        save(trainer, *arguments)
+
+    monkeypatch.setattr(Trainer, "_save_checkpoint", save_slowly)
+    trainer, record = make(pack(OWN_GPU, 1), max_steps=2, logging_steps=1, save_steps=1)
+    trainer.train()
+    _, after_saving = (logs["step_seconds"] for logs in record.logs if "step_seconds" in logs)
+    assert after_saving < 3
 
 
 @pytest.mark.parametrize("groups", [OWN_GPU, "192:1,384:1"])
