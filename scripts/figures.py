@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from packer_cli.commands.planning import plan_samples
 from packer_cli.config import PlanConfig
 from packer_cli.config.resolve import resolve
 from packer_cli.cost.analytic import analytic_model, parse_gpu
@@ -19,7 +20,6 @@ from packer_cli.cost.shape import ModelShape
 from packer_cli.plan.core.samples import Samples
 from packer_cli.plan.core.types import Int32Array, Plan
 from packer_cli.simulate.epoch import PARTS, simulate
-from packer_cli.stages.planning import plan_samples
 
 FOLDER = Path(__file__).parent.parent / "docs" / "figures"
 NUM_GPUS, LONG, SHORT = 64, 131_072, 16_384

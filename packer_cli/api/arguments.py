@@ -189,8 +189,8 @@ def samples_of(lengths: Any) -> Samples:
     """
     import numpy as np
 
+    from packer_cli.commands.samples import checked_lengths
     from packer_cli.plan.core.samples import Samples
-    from packer_cli.stages.samples import checked_lengths
 
     try:
         values = np.asarray(lengths)

@@ -52,7 +52,7 @@ def compare(
     by_program = config_of(BoundConfig, options).bound == "lp"
     workers = config_of(WorkersConfig, options).workers
     from packer_cli.api.results import Comparison
-    from packer_cli.stages.compare import run_compare
+    from packer_cli.commands.compare import run_compare
 
     source = path_names(lengths) if is_paths(lengths) else samples_of(lengths)
     found = run_compare(

@@ -53,12 +53,12 @@ def pack(
     tokenize = config_of(TokenizeConfig, options, inputs=path_names(inputs))
     plan, write = config_of(StorePlanConfig, options), config_of(WriteConfig, options)
     workers = config_of(WorkersConfig, options).workers
-    from packer_cli.stages.array import make_engine
+    from packer_cli.commands.array import make_engine
     from packer_cli.tokens.ahead import NamedTokenizer
 
     folder = as_path(output)
     with make_engine(workers, engine, tokenizer=NamedTokenizer.of(tokenize)) as running:
-        from packer_cli.stages.pack import run_pack
+        from packer_cli.commands.pack import run_pack
 
         header = run_pack(tokenize, plan, None if dry_run else write, folder, running)
     return PackedSet(output, header)
@@ -95,7 +95,7 @@ class PackedSet:
 
     @cached_property
     def _plan(self) -> Plan:
-        from packer_cli.stages.planned import read_planned
+        from packer_cli.commands.planned import read_planned
 
         return Plan(read_planned(self._path / PLAN_NAME, self._header))
 

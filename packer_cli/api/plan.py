@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from packer_cli.api.iterations import Iterations
     from packer_cli.api.options import BoundOptions, StorePlanOptions
     from packer_cli.api.results import Stats
+    from packer_cli.commands.planned import Planned
     from packer_cli.format.metrics import GroupChoice, PlanMetrics, SampleCounts
     from packer_cli.plan.core import types
     from packer_cli.plan.core.groups import Group
-    from packer_cli.stages.planned import Planned
 
 
 @takes(StorePlanConfig)
@@ -46,15 +46,15 @@ def plan(lengths: Lengths, *, output: StrPath | None = None, **options: Unpack[S
                 "validation: samples are set aside by their tokens, when the plan of a token store is written; give "
                 "output, or leave validation out"
             )
-        from packer_cli.stages.planned import plan_in_memory
-        from packer_cli.stages.samples import require_samples
+        from packer_cli.commands.planned import plan_in_memory
+        from packer_cli.commands.samples import require_samples
 
         samples = require_samples(one_path(lengths, "plan")) if is_paths(lengths) else samples_of(lengths)
         return Plan(plan_in_memory(samples, config))
     if not is_paths(lengths):
         raise ConfigError("output: a plan is written beside the tokens of a token store, which lengths lack")
-    from packer_cli.stages.plan import run_plan
-    from packer_cli.stages.planned import read_planned
+    from packer_cli.commands.plan import run_plan
+    from packer_cli.commands.planned import read_planned
 
     folder = as_path(output)
     return Plan(read_planned(folder, run_plan(config, one_path(lengths, "plan"), folder)))
@@ -105,7 +105,7 @@ class Plan:
             options: `bound`, see `stats`.
         """
         from packer_cli.api.results import Stats
-        from packer_cli.stages.stats import plan_figures_of
+        from packer_cli.commands.stats import plan_figures_of
 
         found = plan_figures_of(self._planned, by_program=config_of(BoundConfig, options).bound == "lp")
         return Stats(**vars(found))

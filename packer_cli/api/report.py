@@ -26,7 +26,7 @@ from packer_cli.errors import ConfigError
 if TYPE_CHECKING:
     from packer_cli.api.options import PlanOptions, TrainOptions, WorkersOptions
     from packer_cli.api.results import Report
-    from packer_cli.stages.report import Subject
+    from packer_cli.commands.report import Subject
 
     class _Options(PlanOptions, TrainOptions, WorkersOptions, total=False): ...
 
@@ -63,8 +63,8 @@ def report(
     workers = config_of(WorkersConfig, options).workers
     config = plan_config_of(options)
     from packer_cli.api.results import Report
+    from packer_cli.commands.report import run_report
     from packer_cli.simulate.figures import SimulateRules
-    from packer_cli.stages.report import run_report
 
     rules = SimulateRules(pad_to=train.pad_to, step_seconds=train.step_seconds)
     page = None if output is None else Path(output)
@@ -72,7 +72,7 @@ def report(
 
 
 def _subject(plan: Any, config: PlanConfig | None) -> Subject:
-    from packer_cli.stages.report import subject_at, subject_of_plan, subject_of_samples
+    from packer_cli.commands.report import subject_at, subject_of_plan, subject_of_samples
 
     if isinstance(plan, Plan):
         if config is not None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from packer_cli.commands.report import Report as StageReport
+from packer_cli.commands.stats import Stats as StageStats
 from packer_cli.compare import Comparison as ComparedPlans
 from packer_cli.compare.savings import PlanSimulation
 from packer_cli.html import html_table
@@ -11,8 +13,6 @@ from packer_cli.report.tables import Table, comparison_table, figures_table, len
 from packer_cli.simulate.epoch import headers, shares, shown_parts
 from packer_cli.simulate.figures import GroupFigures, OverallFigures
 from packer_cli.sizes import amount, counted, duration
-from packer_cli.stages.report import Report as StageReport
-from packer_cli.stages.stats import Stats as StageStats
 
 
 class Stats(StageStats):

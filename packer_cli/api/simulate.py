@@ -27,7 +27,7 @@ from packer_cli.remote.names import as_path
 if TYPE_CHECKING:
     from packer_cli.api.options import GpuOptions, PlanOptions, TokenizeOptions, TrainOptions, WorkersOptions
     from packer_cli.api.results import Comparison, Simulation
-    from packer_cli.stages.planned import Planned
+    from packer_cli.commands.planned import Planned
 
     class _OfPlan(GpuOptions, TrainOptions, total=False): ...
 
@@ -96,7 +96,7 @@ def simulate(
 
     rules = SimulateRules(pad_to=train.pad_to, step_seconds=train.step_seconds)
     if options.get("groups") is None:
-        from packer_cli.stages.simulate import TraceFile, run_simulate
+        from packer_cli.commands.simulate import TraceFile, run_simulate
 
         planned = _planned(plan, {**options, "algorithms": algorithms, "sort": sort})
         file = None if trace is None else TraceFile(path=Path(trace), num_steps=trace_steps)
@@ -107,7 +107,7 @@ def simulate(
         raise ConfigError("--groups is for making plans, and this is planned; leave it out")
     plan_config = config_of(PlanConfig, options)
     corpus = corpus_of(plan, options)
-    from packer_cli.stages.compare import run_compare
+    from packer_cli.commands.compare import run_compare
 
     source = path_names(plan) if is_paths(plan) else samples_of(plan)
     found = run_compare(source, corpus, plan_config, algorithms, workers, rules, sort=sort or "epoch")
@@ -137,7 +137,7 @@ def _planned(plan: Plan | PackedSet | Inputs, options: Mapping[str, Any]) -> Pla
     if file.suffix != ".arrow" or not file.exists():
         raise ConfigError(f"{str(path)!r} is not a packed data set or plan; give {_NEEDS} to plan it in every way")
     _refuse_plan_options(options, repr(str(path)))
-    from packer_cli.stages.planned import read_planned
+    from packer_cli.commands.planned import read_planned
 
     return read_planned(file, check=True)
 

@@ -30,7 +30,7 @@ def stats(lengths: Lengths, **options: Unpack[_Options]) -> Stats:
     by_program = config_of(BoundConfig, options).bound == "lp"
     config = plan_config_of(options)
     from packer_cli.api.results import Stats
-    from packer_cli.stages.stats import sample_stats, stats_of
+    from packer_cli.commands.stats import sample_stats, stats_of
 
     if is_paths(lengths):
         found = stats_of(one_path(lengths, "stats"), config, by_program=by_program)

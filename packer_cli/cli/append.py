@@ -48,10 +48,10 @@ def command(
 
     Run it again after a crash: it goes on, and adds nothing twice.
     """
-    from packer_cli.stages.array import make_engine
+    from packer_cli.commands.array import make_engine
 
     with make_engine(workers, engine) as running:
-        from packer_cli.stages.append import run_append
+        from packer_cli.commands.append import run_append
 
         run_append(as_path(folder), inputs, tokenizer, running, moved)
     from packer_cli.cli.tables.plan import print_set

@@ -18,7 +18,7 @@ from packer_cli.sizes import counted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from packer_cli.stages.doctor import Check
+    from packer_cli.commands.doctor import Check
 
 
 @click.command(
@@ -48,7 +48,7 @@ def command(output: str, as_json: bool) -> None:
 
     Exit codes: 0 nothing is broken, 1 something is, 2 wrong usage.
     """
-    from packer_cli.stages.doctor import run_checks
+    from packer_cli.commands.doctor import run_checks
 
     checks = run_checks(Path(output))
     broken = [check for check in checks if check.state == "broken"]

@@ -101,10 +101,10 @@ def command(
 
     An interrupted run continues where it stopped.
     """
+    from packer_cli.commands.array import make_engine
+    from packer_cli.commands.export import run_export, run_push
     from packer_cli.export.options import ExportOptions, parse_shard_size
     from packer_cli.export.push import PushOptions
-    from packer_cli.stages.array import make_engine
-    from packer_cli.stages.export import run_export, run_push
 
     ids, of_export = array_ids(shard), {"--groups": groups, "--epoch": epoch, "--shard-size": shard_size}
     given = [name for name, value in of_export.items() if value is not None]

@@ -73,7 +73,7 @@ def command(as_json: bool, workers: int | None, **values: Any) -> None:
                     "finds pipelines and layouts instead of groups; leave it out"
                 )
         from packer_cli.cli.tables.groups import print_layouts
-        from packer_cli.stages.groups import run_layouts
+        from packer_cli.commands.groups import run_layouts
 
         layouts = run_layouts(values["inputs"], corpus, config, workers)
         if as_json:
@@ -104,7 +104,7 @@ def command(as_json: bool, workers: int | None, **values: Any) -> None:
             )
     config = config.model_copy(update={name: default_of(PlanConfig.model_fields[name]) for name in _OF_LAYOUTS})
     from packer_cli.cli.tables.groups import candidates, print_choice
-    from packer_cli.stages.groups import run_groups
+    from packer_cli.commands.groups import run_groups
 
     choice, record = run_groups(values["inputs"], corpus, config, workers)
     if as_json:

@@ -62,7 +62,7 @@ def command(
     predicted epoch for the sample; otherwise, they follow a rule of thumb. What only you can know is left as a
     comment.
     """
-    from packer_cli.stages.init import InitOptions, run_init
+    from packer_cli.commands.init import InitOptions, run_init
 
     file = output_file(output, "hbpack.yaml", None)
     options = InitOptions(

@@ -69,7 +69,7 @@ def command(
     except ValueError as error:
         raise ConfigError(f"--global-tokens: {error}") from None
     from packer_cli.cli.tables.written import print_rebalanced
-    from packer_cli.stages.rebalance import run_rebalance
+    from packer_cli.commands.rebalance import run_rebalance
 
     manifest = run_rebalance(as_path(folder), gpus, state, epoch, from_step, tokens)
     print_rebalanced(folder, manifest, as_json=as_json)

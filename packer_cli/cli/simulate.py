@@ -92,7 +92,7 @@ def command(
     measured (--profile).
     """
     if trace is not None:
-        from packer_cli.stages.simulate import TRACE_MARK
+        from packer_cli.commands.simulate import TRACE_MARK
 
         file = output_file(trace, "trace.json", begins_with(TRACE_MARK), option="--trace")
         values["trace"] = file

@@ -16,7 +16,7 @@ from packer_cli.cli.param_types import Folder
 from packer_cli.remote.names import as_path
 
 if TYPE_CHECKING:
-    from packer_cli.stages.status import ArrayStatus, Status
+    from packer_cli.commands.status import ArrayStatus, Status
 
 _MOST_RUNNING = 8
 _REMEDIES = {
@@ -54,7 +54,7 @@ def command(folder: str, stage: str | None, as_json: bool) -> None:
 
     Exit codes: 0 complete, 1 something is missing, 2 wrong usage.
     """
-    from packer_cli.stages.status import run_status
+    from packer_cli.commands.status import run_status
 
     status = run_status(as_path(folder), stage)
     if as_json:

@@ -44,11 +44,11 @@ def command(output: str, shard: str | None, as_json: bool, workers: int | None, 
     The first stage of `hbpack pack`. Plan the store as often as you like with `hbpack plan`.
     """
     config, ids = validate(TokenizeConfig, values), array_ids(shard)
-    from packer_cli.stages.array import make_engine
+    from packer_cli.commands.array import make_engine
     from packer_cli.tokens.ahead import NamedTokenizer
 
     with make_engine(workers, engine, tokenizer=NamedTokenizer.of(config)) as running:
-        from packer_cli.stages.tokenize import run_tokenize
+        from packer_cli.commands.tokenize import run_tokenize
 
         index = run_tokenize(config, as_path(output), running, ids)
     from packer_cli.cli.tables.written import print_store

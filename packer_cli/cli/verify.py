@@ -50,8 +50,8 @@ def command(folder: str, fast: bool, repairs: bool, as_json: bool, workers: int 
     Every damaged file is listed, with the command that repairs it. Exit codes: 0 sound, or repaired; 1 damaged; 2
     wrong usage.
     """
+    from packer_cli.commands.verify import run_verify
     from packer_cli.engine.local import LocalEngine, default_workers
-    from packer_cli.stages.verify import run_verify
 
     watch = Stopwatch()
     report = run_verify(as_path(folder), LocalEngine(workers or default_workers()), fast=fast, repairs=repairs)

@@ -45,8 +45,8 @@ def command(folder: str, shard: str | None, as_json: bool, workers: int | None, 
     """
     config, ids = validate(WriteConfig, values), array_ids(shard)
     from packer_cli.cli.tables.written import print_written
-    from packer_cli.stages.array import make_engine
-    from packer_cli.stages.write import run_write
+    from packer_cli.commands.array import make_engine
+    from packer_cli.commands.write import run_write
 
     with make_engine(workers, engine, preload=()) as running:
         run_write(config, as_path(folder), running, ids)

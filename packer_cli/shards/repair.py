@@ -1,7 +1,7 @@
 """Which files of a packed set are damaged, and writing just those again.
 
-The manifest vouches for every other file, also for other numbers of GPUs (`packer_cli.stages.rebalance`), so a repair
-replaces files one by one and leaves the manifest as it is.
+The manifest vouches for every other file, also for other numbers of GPUs (`packer_cli.commands.rebalance`), so a
+repair replaces files one by one and leaves the manifest as it is.
 """
 
 from __future__ import annotations

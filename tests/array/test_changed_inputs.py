@@ -92,7 +92,7 @@ def test_inputs_that_are_gone_when_the_last_task_ends(hbpack, tokenize_words, co
         shutil.rmtree(data)
         return complete(folder)
 
-    monkeypatch.setattr("packer_cli.stages.tokenize.complete_store", remove)
+    monkeypatch.setattr("packer_cli.commands.tokenize.complete_store", remove)
     shuffle(Path(data) / "b.jsonl")
     assert hbpack(*words, out, "--shard", "1/2").code == 1
     assert json.loads(hbpack("status", out, "--json").stdout)["stages"][0]["array"]["missing"] == [0, 1]

@@ -234,10 +234,10 @@ def remove_nothing(*_):
 @pytest.mark.parametrize(
     ("stage", "place", "kill"),
     [
-        ("tokenize", "packer_cli.stages.tokenize._write_rejected", remove_nothing),
+        ("tokenize", "packer_cli.commands.tokenize._write_rejected", remove_nothing),
         ("tokenize", "packer_cli.engine.parts.remove_folder", remove_one),
-        ("write --no-keep-tokens", "packer_cli.stages.write.remove_tokens", remove_nothing),
-        ("write --no-keep-tokens", "packer_cli.stages.array.remove_work", remove_nothing),
+        ("write --no-keep-tokens", "packer_cli.commands.write.remove_tokens", remove_nothing),
+        ("write --no-keep-tokens", "packer_cli.commands.array.remove_work", remove_nothing),
         ("write", "packer_cli.engine.parts.remove_folder", remove_one),
         ("export", "packer_cli.engine.parts.remove_work", remove_nothing),
         ("export", "packer_cli.engine.parts.remove_folder", remove_one),

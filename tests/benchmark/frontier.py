@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from packer_cli.commands.array import make_engine
+from packer_cli.commands.tokenize import run_tokenize
 from packer_cli.config import TokenizeConfig
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
@@ -17,8 +19,6 @@ from packer_cli.plan.core.metrics import least_works, measure
 from packer_cli.plan.core.pieces import make_pieces
 from packer_cli.plan.core.randomness import measure_randomness
 from packer_cli.plan.kernels.balance import parse_balance
-from packer_cli.stages.array import make_engine
-from packer_cli.stages.tokenize import run_tokenize
 from packer_cli.tokens.store import TokenStore
 from tests.benchmark.plan import mix128k, short4k
 from tests.benchmark.report import seconds, table

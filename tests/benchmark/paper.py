@@ -16,13 +16,13 @@ from typing import Any, Literal
 
 import numpy as np
 
+from packer_cli.commands.planning import plan_samples
 from packer_cli.config import PlanConfig
 from packer_cli.config.resolve import resolve
 from packer_cli.format.metrics import Metrics
 from packer_cli.plan.core.metrics import measure
 from packer_cli.plan.core.samples import Samples
 from packer_cli.plan.core.types import Int32Array, Plan
-from packer_cli.stages.planning import plan_samples
 from tests.benchmark.report import table
 
 NUM_GPUS = 32

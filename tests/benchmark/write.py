@@ -22,7 +22,7 @@ PLANS = {
 }
 """By name: copies of the shared corpora (about 190 MB of shards each), and options of the plan."""
 ASKED = 0.6
-_IMPORTS = "import packer_cli.cli.main, packer_cli.cli.write, packer_cli.stages.write, pyarrow.compute"
+_IMPORTS = "import packer_cli.cli.main, packer_cli.cli.write, packer_cli.commands.write, pyarrow.compute"
 
 
 def run(work: Path, runs: int) -> str:

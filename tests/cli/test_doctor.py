@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from packer_cli.stages import doctor
-from packer_cli.stages.doctor import run_checks
+from packer_cli.commands import doctor
+from packer_cli.commands.doctor import run_checks
 
 
 @pytest.fixture(scope="module")

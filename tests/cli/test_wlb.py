@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 
+from packer_cli.commands.rebalance import plan_in_force
 from packer_cli.plan.core.types import FILLER
 from packer_cli.shards.plan_file import read_plan
-from packer_cli.stages.rebalance import plan_in_force
 
 REPLICAS = ("--parallel", "tp=2,pp=2", "--gpus", 8)
 

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from packer_cli.commands.plan import check_options
+from packer_cli.commands.stats import stats_of
 from packer_cli.compare.rows import default_rows, parse_rows
 from packer_cli.config import PlanConfig
 from packer_cli.config.resolve import resolve
@@ -20,8 +22,6 @@ from packer_cli.plan.core.segments import row_lengths
 from packer_cli.plan.core.streams import rng_state
 from packer_cli.plan.core.types import FILLER, Pieces
 from packer_cli.simulate.epoch import simulate
-from packer_cli.stages.plan import check_options
-from packer_cli.stages.stats import stats_of
 from tests import naive
 from tests.plan.packing import instances, run
 from tests.simulate.test_simulate import model

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer_cli.cli.main import main
+from packer_cli.commands import rebalance as module
+from packer_cli.commands.rebalance import Stop, rebalance
 from packer_cli.errors import ConfigError, FormatError
-from packer_cli.stages import rebalance as module
-from packer_cli.stages.rebalance import Stop, rebalance
 from tests.cli_runner import run
 from tests.rebalance.sets import all_packs, loader, read_steps, shard_bytes
 from tests.reference import tree

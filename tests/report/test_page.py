@@ -12,9 +12,9 @@ from html import unescape
 import pytest
 
 from packer_cli.cli.main import main
+from packer_cli.commands.report import GIVE_STRATEGIES
 from packer_cli.report.page import Page, Section, render
 from packer_cli.sizes import ratio
-from packer_cli.stages.report import GIVE_STRATEGIES
 from tests.cli_runner import run
 from tests.mixed_lengths import save_lengths
 from tests.report.conftest import GROUPS, Reader

@@ -10,6 +10,8 @@ import pytest
 
 import packer_cli as hbpack
 from packer_cli.cli.main import main
+from packer_cli.commands import planning
+from packer_cli.commands.rebalance import plan_in_force
 from packer_cli.config.fields import GpuConfig
 from packer_cli.config.gpu_model import load_gpu_model, model_values
 from packer_cli.loader import PackedDataset
@@ -17,8 +19,6 @@ from packer_cli.loader.steps import packed_steps
 from packer_cli.shards.plan_file import read_plan, read_plan_header
 from packer_cli.simulate.slots import epoch_times
 from packer_cli.simulate.steps import with_step_seconds
-from packer_cli.stages import planning
-from packer_cli.stages.rebalance import plan_in_force
 from tests.cli_runner import run
 from tests.measure.tiny import profile_of
 from tests.reference import tree

@@ -25,10 +25,10 @@ OPERATIONS = ("replace", "rename", "unlink", "remove", "rmdir", "mkdir", "fsync"
 _UNCOUNTED = {name: getattr(os, name) for name in OPERATIONS}
 PREPARED = (
     "packer_cli.tokens.preload",
-    "packer_cli.stages.pack",
-    "packer_cli.stages.append",
-    "packer_cli.stages.export",
-    "packer_cli.stages.rebalance",
+    "packer_cli.commands.pack",
+    "packer_cli.commands.append",
+    "packer_cli.commands.export",
+    "packer_cli.commands.rebalance",
     "packer_cli.export.mds",
     "packer_cli.export.megatron",
     "packer_cli.cli.pack",

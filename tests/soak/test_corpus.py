@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from packer_cli.commands.tokenize import run_tokenize
 from packer_cli.config import TokenizeConfig
 from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import HbpackError
-from packer_cli.stages.tokenize import run_tokenize
 from packer_cli.tokens.index import StoreIndex
 
 from .records import FILES, damage

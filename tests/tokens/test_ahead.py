@@ -8,9 +8,9 @@ from functools import partial
 import pytest
 
 from packer_cli.cli.main import _value_of
+from packer_cli.commands.array import PRELOAD
 from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import TokenizerError
-from packer_cli.stages.array import PRELOAD
 from packer_cli.tokens import part
 from packer_cli.tokens.ahead import NamedTokenizer, settings_for
 from packer_cli.tokens.part import load_ahead, tokenizer_key

@@ -10,11 +10,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from packer_cli.commands.tokenize import run_tokenize
 from packer_cli.config import TokenizeConfig
 from packer_cli.engine.local import LocalEngine
 from packer_cli.engine.progress import LOGGER
 from packer_cli.errors import RunError
-from packer_cli.stages.tokenize import run_tokenize
 from packer_cli.tokens import stage
 from tests.reference import tree
 

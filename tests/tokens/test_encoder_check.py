@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from packer_cli.commands.tokenize import run_tokenize
 from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.types import Document
 from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import TokenizerError
-from packer_cli.stages.tokenize import run_tokenize
 from packer_cli.tokens import part
 from packer_cli.tokens.encode import encoder as encoder_module
 from packer_cli.tokens.encode.backends import BackendMismatch, GigatokenBackend

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from packer_cli.cli.outputs.base import Output
+from packer_cli.commands.doctor import Check
 from packer_cli.format.records import FOR_SCHEMA
-from packer_cli.stages.doctor import Check
 from packer_cli.verify.report import Damage
 
 

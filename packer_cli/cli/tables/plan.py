@@ -9,6 +9,7 @@ import click
 
 from packer_cli.cli.console import print_note, print_table, say_next, shown_command
 from packer_cli.cli.tables.written import say_set, set_of_plan
+from packer_cli.commands.planned import Planned, read_planned
 from packer_cli.config import GpuConfig
 from packer_cli.format.constants import REJECTED_NAME, VALIDATION, Mask
 from packer_cli.format.manifest import Manifest
@@ -18,7 +19,6 @@ from packer_cli.plan.figures import LengthStats
 from packer_cli.plan.strategies.registry import STRATEGIES
 from packer_cli.remote.names import as_path
 from packer_cli.sizes import counted, ratio
-from packer_cli.stages.planned import Planned, read_planned
 
 if TYPE_CHECKING:
     from packer_cli.compare.savings import PlanSimulation
@@ -34,7 +34,7 @@ def print_set(output: str, config: GpuConfig, *, as_json: bool) -> None:
     planned = read_planned(folder)
     prediction = None
     if config.has_gpu_model:  # Importing the simulator takes 0.05 s.
-        from packer_cli.stages.simulate import predict_plan
+        from packer_cli.commands.simulate import predict_plan
 
         prediction = predict_plan(planned, config)
     if as_json:

@@ -9,6 +9,8 @@ from typing import Any
 from packer_cli.cli.console import say_next, shown_command, shown_options
 from packer_cli.cli.outputs.base import print_json
 from packer_cli.cli.outputs.written import ExportOutput, RebalanceOutput, StoreOutput
+from packer_cli.commands.output import TOKENS, current_manifest
+from packer_cli.commands.write import describe_set
 from packer_cli.config import GpuConfig
 from packer_cli.errors import InputError
 from packer_cli.export.formats import FORMATS, load_format
@@ -20,8 +22,6 @@ from packer_cli.remote.names import as_path
 from packer_cli.shards.plan_file import PlanHeader, read_plan_header
 from packer_cli.shards.stage import is_of_plan
 from packer_cli.sizes import counted, format_bytes
-from packer_cli.stages.output import TOKENS, current_manifest
-from packer_cli.stages.write import describe_set
 from packer_cli.tokens.index import StoreIndex, read_index
 
 

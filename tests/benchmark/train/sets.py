@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packer_cli.cli.main import main as hbpack
+from packer_cli.commands.planning import plan_samples
 from packer_cli.config import PlanConfig
 from packer_cli.config.groups import parse_group
 from packer_cli.config.resolve import resolve
@@ -19,7 +20,6 @@ from packer_cli.plan.core.samples import Samples
 from packer_cli.plan.core.types import Int32Array, Plan
 from packer_cli.plan.strategies.registry import STRATEGIES
 from packer_cli.shards.plan_file import read_plan
-from packer_cli.stages.planning import plan_samples
 from tests.benchmark.measure import ROOT, BenchmarkError
 from tests.benchmark.paper import Mix
 from tests.cli_runner import run

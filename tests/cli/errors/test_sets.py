@@ -9,9 +9,9 @@ import shutil
 import pytest
 
 from packer_cli.cli.main import main
+from packer_cli.commands.output import APPEND_MARKER
 from packer_cli.format.checksums import file_checksum
 from packer_cli.shards.plan_file import PLAN_VERSION
-from packer_cli.stages.output import APPEND_MARKER
 from tests.cli_runner import run
 
 GROUPS = ("--groups", "1k:1,8k:4", "--gpus", 8)

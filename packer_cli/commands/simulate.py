@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from packer_cli.commands.planned import Planned
 from packer_cli.compare.savings import PlanSimulation, plan_simulation
 from packer_cli.config import GpuConfig
 from packer_cli.config.gpu_model import load_gpu_model
@@ -19,7 +20,6 @@ from packer_cli.simulate.figures import SimulateRules, Simulator
 from packer_cli.simulate.slots import epoch_times
 from packer_cli.simulate.timeline import iterations_of_steps, timeline, trace_events
 from packer_cli.sizes import counted
-from packer_cli.stages.planned import Planned
 from packer_cli.version import __version__
 
 TRACE_MARK = b'{"otherData": {"made_by": "hbpack simulate'

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from packer_cli.commands.output import APPEND_MARKER, TOKENS, current_manifest, store_of
+from packer_cli.commands.tokenize import complete_tokens
+from packer_cli.commands.validation import find_fault
+from packer_cli.commands.write import complete_shards, describe_set
 from packer_cli.engine.array import ArrayRecords, Pin, array_expression
 from packer_cli.errors import HbpackError, InputError
 from packer_cli.export.options import NAME as EXPORT_NAME
@@ -18,10 +22,6 @@ from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan_header
 from packer_cli.shards.stage import is_of_plan
 from packer_cli.sizes import counted, format_bytes
-from packer_cli.stages.output import APPEND_MARKER, TOKENS, current_manifest, store_of
-from packer_cli.stages.tokenize import complete_tokens
-from packer_cli.stages.validation import find_fault
-from packer_cli.stages.write import complete_shards, describe_set
 from packer_cli.tokens.index import INDEX_NAME, read_index
 from packer_cli.tokens.part import WORK
 
@@ -110,7 +110,7 @@ def run_status(folder: Path, stage: str | None = None) -> Status:
     alone = next((holder for holder in holders if holder.task is None), None)
     if (folder / EXPORT_NAME).exists() or (folder / EXPORT_WORK).exists():
         if ArrayRecords(folder / EXPORT_WORK).is_complete():
-            from packer_cli.stages.export import complete_exported  # Loads numba.
+            from packer_cli.commands.export import complete_exported  # Loads numba.
 
             complete_exported(folder)
         return Status(stages=(_export(folder, holders),), holder=alone)

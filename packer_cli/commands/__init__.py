@@ -1,4 +1,4 @@
-"""The stages, one file per command. Each reads one folder, writes one folder, and calls the packages below it.
+"""The commands, one file each. Each reads one folder, writes one folder, and calls the packages below it.
 
 ::
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from packer_cli.commands.output import RejectedRecord, StoreRejects
 from packer_cli.config import PlanConfig, PlannedConfig
 from packer_cli.config.resolve import Resolved, resolve
 from packer_cli.engine.progress import say
@@ -25,7 +26,6 @@ from packer_cli.plan.core.types import Int32Array, PieceLoss, Pieces, Plan
 from packer_cli.plan.figures import plan_stats
 from packer_cli.plan.strategies.protocol import PlanRequest
 from packer_cli.sizes import counted
-from packer_cli.stages.output import RejectedRecord, StoreRejects
 from packer_cli.tokens.choices import all_rejected
 from packer_cli.tokens.index import StoreIndex
 from packer_cli.tokens.samples import StoreSamples

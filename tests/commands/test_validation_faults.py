@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from packer_cli.cli.main import main
+from packer_cli.commands import plan, rebalance, validation
 from packer_cli.files import remove_folder
-from packer_cli.stages import plan, rebalance, validation
 from tests.cli_runner import run
+from tests.commands.conftest import GROUPS
 from tests.reference import tree
-from tests.stages.conftest import GROUPS
 
 AGAIN = "the same hbpack pack again, or hbpack plan and hbpack write"
 

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from packer_cli.commands.planning import resolve_for, say_choice
+from packer_cli.commands.samples import read_samples
+from packer_cli.commands.simulate import load_simulator
 from packer_cli.compare import Comparison, compare, with_savings
 from packer_cli.compare.rows import default_rows, parse_rows, strategy_rows, with_baselines
 from packer_cli.compare.side_by_side import parse_sort, sort_rows
@@ -20,9 +23,6 @@ from packer_cli.plan.core.samples import Samples
 from packer_cli.plan.strategies.registry import DEFAULT
 from packer_cli.simulate.figures import SimulateRules
 from packer_cli.sizes import counted
-from packer_cli.stages.planning import resolve_for, say_choice
-from packer_cli.stages.samples import read_samples
-from packer_cli.stages.simulate import load_simulator
 
 
 def run_compare(

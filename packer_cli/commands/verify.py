@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from packer_cli.commands.output import current_manifest, kind_of
+from packer_cli.commands.validation import find_fault
+from packer_cli.commands.write import run_write
 from packer_cli.config import WriteConfig
 from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import progress_bar
@@ -12,9 +15,6 @@ from packer_cli.errors import FormatError, InputError
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, VALIDATION
 from packer_cli.shards.plan_file import read_plan_header
 from packer_cli.shards.repair import what_writes_shards, write_command
-from packer_cli.stages.output import current_manifest, kind_of
-from packer_cli.stages.validation import find_fault
-from packer_cli.stages.write import run_write
 from packer_cli.verify import Report, Verifier, open_verifier
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from packer_cli.commands.samples import read_samples
 from packer_cli.config import PlanConfig, TokenizeConfig
 from packer_cli.config.resolve import resolve
 from packer_cli.errors import RunError
@@ -12,7 +13,6 @@ from packer_cli.groups.auto import bounded, choose, load_models
 from packer_cli.groups.choice import Choice
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.strategies.protocol import LayoutChoice
-from packer_cli.stages.samples import read_samples
 
 
 def run_groups(

@@ -12,14 +12,14 @@ import pytest
 
 import packer_cli as hbpack
 from packer_cli.cli.main import main
+from packer_cli.commands import plan, rebalance, write
 from packer_cli.config.validation import read_validation
 from packer_cli.errors import ConfigError
 from packer_cli.loader import PackedDataset
-from packer_cli.stages import plan, rebalance, write
 from tests.cli_runner import run
+from tests.commands.conftest import GROUPS, NUM_CHATS
 from tests.naive.content_hash import content_hash
 from tests.reference import read_packs, tree
-from tests.stages.conftest import GROUPS, NUM_CHATS
 
 
 def texts(folder: Path) -> Counter[tuple[int, ...]]:

@@ -11,6 +11,8 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from packer_cli.commands.array import make_engine, require_tokens
+from packer_cli.commands.output import TOKENS, current_manifest
 from packer_cli.config import PlannedConfig, TokenizeConfig, validate
 from packer_cli.corpus.data_files import COMPRESSIONS, FORMATS
 from packer_cli.engine.base import Engine
@@ -21,8 +23,6 @@ from packer_cli.plan.core.types import Int32Array
 from packer_cli.remote.local import local_file
 from packer_cli.remote.names import as_path
 from packer_cli.shards.plan_file import read_plan_header
-from packer_cli.stages.array import make_engine, require_tokens
-from packer_cli.stages.output import TOKENS, current_manifest
 from packer_cli.tokens.index import INDEX_NAME
 from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import TokenStore
@@ -126,7 +126,7 @@ def read_samples(inputs: Sequence[str] | Samples, corpus: TokenizeConfig | None,
 
 
 def _tokenized_samples(config: TokenizeConfig, engine: Engine) -> Samples:
-    from packer_cli.stages.tokenize import tokenize_corpus  # Only a corpus needs it.
+    from packer_cli.commands.tokenize import tokenize_corpus  # Only a corpus needs it.
 
     with tempfile.TemporaryDirectory(prefix="hbpack-tokens-") as name:
         try:

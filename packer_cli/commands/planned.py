@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 
+from packer_cli.commands.planning import plan_samples, resolve_for
+from packer_cli.commands.rebalance import plan_in_force
 from packer_cli.config import PlanConfig, PlannedConfig
 from packer_cli.config.effects import refuse_without_effect
 from packer_cli.config.resolve import read_options, refuse_rows_alone
@@ -19,8 +21,6 @@ from packer_cli.plan.figures import Baseline, baseline_of, padded_baseline, plan
 from packer_cli.plan.strategies.protocol import PlanRequest
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
-from packer_cli.stages.planning import plan_samples, resolve_for
-from packer_cli.stages.rebalance import plan_in_force
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from packer_cli.cli.main import main
-from packer_cli.stages.append import REMEDY
+from packer_cli.commands.append import REMEDY
 from tests.cli_runner import run
 from tests.reference import tree
 

@@ -5,6 +5,15 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from packer_cli.commands.array import array_share, complete_array, remove_rest, say_done
+from packer_cli.commands.output import (
+    TOKENS,
+    StoreRejects,
+    current_plan,
+    first_rejected,
+    locked_output,
+    write_rejected,
+)
 from packer_cli.config import TokenizeConfig
 from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayTask
 from packer_cli.engine.base import Engine
@@ -16,8 +25,6 @@ from packer_cli.format.constants import REJECTED_NAME
 from packer_cli.remote.names import paths_below
 from packer_cli.remote.path import is_remote
 from packer_cli.sizes import counted
-from packer_cli.stages.array import array_share, complete_array, remove_rest, say_done
-from packer_cli.stages.output import TOKENS, StoreRejects, current_plan, first_rejected, locked_output, write_rejected
 from packer_cli.tokens.choices import all_rejected, not_used, repeated, tokenized
 from packer_cli.tokens.index import INDEX_NAME, StoreIndex
 from packer_cli.tokens.part import WORK

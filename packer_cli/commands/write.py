@@ -9,6 +9,16 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
+from packer_cli.commands.array import array_share, complete_array, make_engine, remove_rest, say_done
+from packer_cli.commands.output import (
+    TOKENS,
+    current_manifest,
+    locked_output,
+    refuse_validation,
+    store_of,
+    write_rejected,
+)
+from packer_cli.commands.validation import locked_validation, removing_validation, validation_header
 from packer_cli.config import WriteConfig
 from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayTask
 from packer_cli.engine.base import Engine
@@ -26,16 +36,6 @@ from packer_cli.shards.plan_file import PlanHeader, read_plan_header
 from packer_cli.shards.repair import describe_damage, find_damaged, repair, set_files
 from packer_cli.shards.stage import is_of_plan, set_fingerprint, write_set, write_share
 from packer_cli.sizes import counted, format_bytes
-from packer_cli.stages.array import array_share, complete_array, make_engine, remove_rest, say_done
-from packer_cli.stages.output import (
-    TOKENS,
-    current_manifest,
-    locked_output,
-    refuse_validation,
-    store_of,
-    write_rejected,
-)
-from packer_cli.stages.validation import locked_validation, removing_validation, validation_header
 from packer_cli.tokens.index import find_damaged_parts, read_index
 
 _MOST_WARNINGS = 10
@@ -115,7 +115,7 @@ def _write_validation(
 def _deal_validation(folder: Path, header: PlanHeader, manifest: Manifest) -> None:
     """Deal the validation set, if there is one, to the GPUs of the set of training."""
     if header.config.sets_aside:
-        from packer_cli.stages.rebalance import rebalance_validation  # Loads numba.
+        from packer_cli.commands.rebalance import rebalance_validation  # Loads numba.
 
         rebalance_validation(folder, manifest.num_gpus)
 
@@ -225,7 +225,7 @@ def _update_names(manifest: Manifest, folder: Path, store: Path, header: PlanHea
         return
     named = with_names(manifest, index)
     if why is not None:
-        from packer_cli.stages.planning import LeftOut  # Loads numba, which nothing else here needs.
+        from packer_cli.commands.planning import LeftOut  # Loads numba, which nothing else here needs.
 
         if write_rejected(folder, LeftOut(header.config, store, index)):
             say(f"{REJECTED_NAME} is rewritten")

@@ -14,6 +14,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from packer_cli.commands.output import APPEND_MARKER, TOKENS, locked_output, refuse_validation, store_of
+from packer_cli.commands.pack import pack_corpus
 from packer_cli.config import TokenizeConfig, WriteConfig, validate
 from packer_cli.corpus.discover import discover, find_files, real_paths
 from packer_cli.corpus.types import CorpusFile, Source
@@ -26,8 +28,6 @@ from packer_cli.remote.system import is_url
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan_header
 from packer_cli.sizes import TokenShare, counted
-from packer_cli.stages.output import APPEND_MARKER, TOKENS, locked_output, refuse_validation, store_of
-from packer_cli.stages.pack import pack_corpus
 from packer_cli.tokens.cutting import Cut
 from packer_cli.tokens.index import SourceInfo, StoreIndex, read_index
 from packer_cli.tokens.stage import Inputs, current_index

@@ -8,6 +8,25 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from packer_cli.commands.array import require_tokens
+from packer_cli.commands.output import (
+    TOKENS,
+    current_manifest,
+    current_plan,
+    locked_output,
+    refuse_validation,
+    write_rejected,
+)
+from packer_cli.commands.planning import (
+    LeftOut,
+    NothingToPlanError,
+    plan_store,
+    resolve_for,
+    say_choice,
+    share_notes,
+    with_gpu_model,
+)
+from packer_cli.commands.validation import locked_validation, removing_validation
 from packer_cli.config import PlanConfig, PlannedConfig, StorePlanConfig
 from packer_cli.config.effects import refuse_without_effect
 from packer_cli.config.resolve import Resolved, refuse_rows_alone, resolve, validation_options
@@ -25,25 +44,6 @@ from packer_cli.remote.names import relative_path
 from packer_cli.shards.plan_file import PLAN_VERSION, PlanHeader, write_plan
 from packer_cli.shards.stage import is_of_plan
 from packer_cli.sizes import counted
-from packer_cli.stages.array import require_tokens
-from packer_cli.stages.output import (
-    TOKENS,
-    current_manifest,
-    current_plan,
-    locked_output,
-    refuse_validation,
-    write_rejected,
-)
-from packer_cli.stages.planning import (
-    LeftOut,
-    NothingToPlanError,
-    plan_store,
-    resolve_for,
-    say_choice,
-    share_notes,
-    with_gpu_model,
-)
-from packer_cli.stages.validation import locked_validation, removing_validation
 from packer_cli.tokens.index import read_index
 from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import TokenStore

@@ -11,6 +11,10 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from packer_cli.commands.output import APPEND_MARKER, locked_output
+from packer_cli.commands.tokenize import tokenize_corpus
+from packer_cli.commands.validation import refuse_other
+from packer_cli.commands.write import refuse_remote_index, write_planned
 from packer_cli.config import StorePlanConfig, TokenizeConfig, WriteConfig
 from packer_cli.config.effects import refuse_without_effect
 from packer_cli.engine.base import Engine
@@ -18,10 +22,6 @@ from packer_cli.engine.processes import start_worker
 from packer_cli.files import fingerprint
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.kernels import known_as_compiled, note_compiled, owns_process, skip_extensions
-from packer_cli.stages.output import APPEND_MARKER, locked_output
-from packer_cli.stages.tokenize import tokenize_corpus
-from packer_cli.stages.validation import refuse_other
-from packer_cli.stages.write import refuse_remote_index, write_planned
 
 if TYPE_CHECKING:
     from packer_cli.plan.strategies.protocol import PlanRequest
@@ -58,7 +58,7 @@ def pack_corpus(
         inputs: see `packer_cli.tokens.stage.tokenize`.
     """
     # Loads numba, 0.3 s: the folder is checked by now.
-    from packer_cli.stages.plan import check_options, make_plan
+    from packer_cli.commands.plan import check_options, make_plan
 
     checked = check_options(plan)
     if plan.validation is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from packer_cli.commands.array import array_share, complete_array, remove_rest, say_done
 from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayTask
 from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Stopwatch, progress_bar, say
@@ -15,7 +16,6 @@ from packer_cli.folders import TaskLock, hold_folder
 from packer_cli.format.constants import VALIDATION
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.sizes import counted, format_bytes
-from packer_cli.stages.array import array_share, complete_array, remove_rest, say_done
 
 
 def run_export(

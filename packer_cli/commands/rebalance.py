@@ -18,6 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packer_cli.commands.output import locked_output, refuse_validation
+from packer_cli.commands.planning import predicted
+from packer_cli.commands.validation import find_fault, locked_validation, require_sound
 from packer_cli.config import PlannedConfig, validate
 from packer_cli.config.effects import refuse_without_effect
 from packer_cli.config.resolve import read_options
@@ -42,9 +45,6 @@ from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header,
 from packer_cli.shards.repair import generation_schedules
 from packer_cli.shards.stage import is_of_plan, write_epochs
 from packer_cli.sizes import counted
-from packer_cli.stages.output import locked_output, refuse_validation
-from packer_cli.stages.planning import predicted
-from packer_cli.stages.validation import find_fault, locked_validation, require_sound
 from packer_cli.tokens.store import TokenStore
 
 REBALANCE_VERSION = 1

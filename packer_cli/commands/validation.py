@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from packer_cli.commands.output import current_manifest, holds_only_reasons, kind_of, locked_output
 from packer_cli.engine.progress import say, warn
 from packer_cli.errors import FormatError, InputError, OutputError
 from packer_cli.files import is_temporary, remove_folder
@@ -22,7 +23,6 @@ from packer_cli.shards.plan_file import PlanHeader, read_plan_header
 from packer_cli.shards.repair import PLAN_AGAIN, what_writes_shards, write_command
 from packer_cli.shards.stage import is_of_plan
 from packer_cli.sizes import counted
-from packer_cli.stages.output import current_manifest, holds_only_reasons, kind_of, locked_output
 
 _FOLDERS = ("shards", "ranks", SHARD_MARKERS)
 

@@ -7,12 +7,12 @@ import os
 import numpy as np
 import pytest
 
+from packer_cli.commands import planning
+from packer_cli.commands.planning import available_memory, plan_samples
 from packer_cli.config import PlanConfig
 from packer_cli.config.resolve import resolve
 from packer_cli.errors import RunError
 from packer_cli.plan.core.samples import Samples
-from packer_cli.stages import planning
-from packer_cli.stages.planning import available_memory, plan_samples
 
 RESOLVED = resolve(PlanConfig(groups="1k", gpus=2))
 

@@ -7,6 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from packer_cli.commands.output import store_of
+from packer_cli.commands.planned import Planned, plan_in_memory, read_planned
+from packer_cli.commands.samples import require_samples
+from packer_cli.commands.simulate import load_simulator
+from packer_cli.commands.stats import plan_figures_of, sample_stats
 from packer_cli.compare import ComparedRow, Comparison, compare
 from packer_cli.compare.row_figures import RowFigures
 from packer_cli.compare.rows import Row, own_row_first, parse_rows, strategy_rows
@@ -27,11 +32,6 @@ from packer_cli.report.charts.base import Chart
 from packer_cli.report.page import Page, render
 from packer_cli.simulate.figures import SimulateRules
 from packer_cli.sizes import format_bytes
-from packer_cli.stages.output import store_of
-from packer_cli.stages.planned import Planned, plan_in_memory, read_planned
-from packer_cli.stages.samples import require_samples
-from packer_cli.stages.simulate import load_simulator
-from packer_cli.stages.stats import plan_figures_of, sample_stats
 from packer_cli.tokens.index import INDEX_NAME
 from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import TokenStore

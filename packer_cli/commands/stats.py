@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from packer_cli.commands.planned import Planned, plan_in_memory, read_planned
+from packer_cli.commands.samples import require_samples
 from packer_cli.config import PlanConfig
 from packer_cli.format.constants import PLAN_NAME, Mask
 from packer_cli.format.metrics import GroupChoice, PlanMetrics, SampleCounts
@@ -14,8 +16,6 @@ from packer_cli.plan.core.samples import Samples
 from packer_cli.plan.core.segments import Sparsity, measure_sparsity
 from packer_cli.plan.figures import LengthStats, length_stats, prove_by_program
 from packer_cli.shards.plan_file import check_plan_file
-from packer_cli.stages.planned import Planned, plan_in_memory, read_planned
-from packer_cli.stages.samples import require_samples
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from packer_cli.commands.planning import available_memory
 from packer_cli.engine.local import default_workers
 from packer_cli.errors import ConfigError
 from packer_cli.plugins import Registry
 from packer_cli.sizes import format_bytes
-from packer_cli.stages.planning import available_memory
 from packer_cli.version import __version__
 
 Subject = Literal["versions", "machine", "extras"]

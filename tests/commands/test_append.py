@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from packer_cli.cli.main import main
+from packer_cli.commands import append, pack
+from packer_cli.commands.append import REMEDY
 from packer_cli.errors import RunError
-from packer_cli.stages import append, pack
-from packer_cli.stages.append import REMEDY
 from tests.cli_runner import run
 from tests.reference import tree
 
