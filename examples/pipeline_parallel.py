@@ -55,7 +55,9 @@ def main() -> None:
             for parameter in model.parameters():
                 dist.all_reduce(parameter.grad, group=of_stage)
             # The norm is that of all stages.
-            square = torch.stack([parameter.grad.square().sum() for parameter in model.parameters()]).sum()
+            square = torch.stack(
+                [each.grad.square().sum() for each in model.parameters() if each.grad is not None]
+            ).sum()
             dist.all_reduce(square, group=of_replica)
             norm = square.sqrt()
             torch.nn.utils.clip_grads_with_norm_(model.parameters(), 1.0, norm)

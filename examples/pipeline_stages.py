@@ -86,7 +86,7 @@ def run_pipeline(
     weight = next(model.parameters())
     total = weight.new_zeros(())
     running: deque[tuple[torch.Tensor | None, torch.Tensor]] = deque()
-    sending = []
+    sending: list[Any] = []
 
     def forward(batch: Any) -> None:
         nonlocal total
@@ -112,6 +112,7 @@ def run_pipeline(
             dist.recv(grad, following)
         out.backward(grad)
         if x is not None:
+            assert x.grad is not None
             sending.append((x.grad, dist.isend(x.grad, previous)))
 
     num_ahead = min(num_stages - 1 - stage, len(batches))

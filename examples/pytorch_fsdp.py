@@ -13,6 +13,7 @@ import os
 import time
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -81,7 +82,7 @@ def main() -> None:
         for loss in runner.losses(step):
             loss.backward()
             totals[0] += loss.detach() / world_size  # over which gradients are averaged
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        norm: Any = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         norm = norm.full_tensor() if args.parallel == "fsdp" else norm
         optimizer.step()
         optimizer.zero_grad()

@@ -113,7 +113,8 @@ class Trainer:
             loss = loss_fn(pred, labels.to(self.device)) / global_valid_tokens.clamp(min=1)
             loss.backward()
             totals += torch.stack([loss.detach(), torch.tensor(labels.numel(), device=self.device)])
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0).full_tensor()
+        norm: Any = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        norm = norm.full_tensor()
         self.optimizer.step()
 
         dist.all_reduce(totals)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
+from typing import Any
 
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -38,7 +39,7 @@ class LayerCheckpointing:
     def __init__(
         self, model: nn.Module, layers: Iterable[nn.Module] | None = None, *, use_reentrant: bool = False
     ) -> None:
-        self.layers = _find_layers(model) if layers is None else list(layers)
+        self.layers: list[Any] = _find_layers(model) if layers is None else list(layers)
         if not self.layers or not all(_can_checkpoint(layer) for layer in self.layers):
             raise ValueError(
                 f"{type(model).__name__} has no layers that support gradient checkpointing: "

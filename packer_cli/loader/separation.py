@@ -34,7 +34,7 @@ def check_separation(model: nn.Module, keys: Collection[str], **kwargs: Any) -> 
 
     Price: two forwards of 24 tokens, without gradients. Does not change random states.
     """
-    config = getattr(model, "module", model).config
+    config: Any = getattr(model, "module", model).config
     device = next(model.parameters()).device
     ids = torch.arange(3 * _LENGTH) * 7919 % config.get_text_config().vocab_size
     second, *firsts = ids.split(_LENGTH)

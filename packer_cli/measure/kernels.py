@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -104,13 +104,14 @@ def _torch_varlen() -> Kernel:
         raise ImportError("torch.nn.attention.varlen of this torch is too old: 2.11 or newer is needed")
 
     def kernel(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments) -> torch.Tensor:
-        more = {"enable_gqa": True} if "enable_gqa" in known else {}
+        more: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in known else {}
         if not more and key.shape[1] < query.shape[1]:
             key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (key, value))
-        return varlen_attn(
+        out = varlen_attn(
             query, key, value, segments.cu_queries, segments.cu_keys, max(segments.queries), max(segments.keys),
             window_size=(-1, 0) if segments.causal else (-1, -1), **more,
         )  # fmt: skip
+        return cast("torch.Tensor", out)
 
     return kernel
 

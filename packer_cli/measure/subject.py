@@ -237,6 +237,7 @@ class PlainDecoder(nn.Module):
         rates = 10000.0 ** (-torch.arange(0, self.head_dim, 2, device=ids.device) / self.head_dim)
         angles = (positions[:, None] * rates).repeat(1, 2)[:, None]
         cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+        layer: Any
         for layer in self.layers:
             if layer.gradient_checkpointing and self.training:
                 x = layer._gradient_checkpointing_func(layer, x, cos, sin)

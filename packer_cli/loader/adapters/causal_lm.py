@@ -34,7 +34,9 @@ def run_packed_rows(model: nn.Module) -> nn.Module:
     """
     if any(config.is_prompt_learning for config in getattr(model, "peft_config", {}).values()):
         raise ConfigError("prompts and prefixes of PEFT would stand before a row, not before its samples; use LoRA")
-    inner: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
+    inner: Any = model
+    if hasattr(inner, "get_base_model"):
+        inner = inner.get_base_model()
     name = type(inner).__name__
     if not hasattr(inner, "get_decoder") or inner.get_output_embeddings() is None:
         raise ConfigError(f"{name} is no causal language model of transformers with an output layer")
@@ -147,7 +149,7 @@ def check_packed_rows(model: nn.Module, device: torch.device) -> None:
 
 def _find_mixing(model: nn.Module, device: torch.device) -> str:
     """Why a model cannot run packed rows; empty if it can."""
-    inner = getattr(model, "module", model)
+    inner: Any = getattr(model, "module", model)
     vocabulary = inner.config.get_text_config().vocab_size
     ids = torch.arange(2 * _LENGTH) * 7919 % vocabulary
     other_ids = torch.where(torch.arange(2 * _LENGTH) < _LENGTH, (ids + 1) % vocabulary, ids)

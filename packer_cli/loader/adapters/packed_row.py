@@ -40,7 +40,8 @@ class PackedRow:
         self.masks: dict[int | None, Any] = {}
         """Of FlexAttention, by sliding window; each layer uses them again."""
         self.device_borders: torch.Tensor = batch["cu_seq_lens_q"].to(device)
-        labels, weights = batch.get("shift_labels"), batch.get("shift_loss_weights")
+        labels: Any = batch.get("shift_labels")
+        weights = batch.get("shift_loss_weights")
         if labels is None:  # Those of a whole row are shifted here.
             labels = F.pad(batch["labels"], (0, 1), value=int(IGNORE_INDEX))[..., 1:]
             weights = batch.get("loss_weights")

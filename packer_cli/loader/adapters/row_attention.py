@@ -119,7 +119,7 @@ def _sdpa(call: _Call, query: torch.Tensor, key: torch.Tensor, value: torch.Tens
 
 def _flash(call: _Call, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, _: Any) -> torch.Tensor:
     row = call.row
-    borders = {"cu_seq_lens_q": row.device_borders, "cu_seq_lens_k": row.device_borders}
+    borders: dict[str, Any] = {"cu_seq_lens_q": row.device_borders, "cu_seq_lens_k": row.device_borders}
     borders |= {"max_length_q": row.longest, "max_length_k": row.longest}
     return call.before(*_in_batches(query, key, value), None, **call.kept(), **borders)[0][0]
 

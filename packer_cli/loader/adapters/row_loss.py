@@ -20,7 +20,7 @@ CHUNK = 2**25
 
 
 @torch.compiler.disable  # A graph would be compiled anew for each number of tokens with a loss.
-def row_loss(head: nn.Module, config: Any, hidden: torch.Tensor, row: PackedRow) -> torch.Tensor:
+def row_loss(head: Any, config: Any, hidden: torch.Tensor, row: PackedRow) -> torch.Tensor:
     """The sum of the losses of this rank's tokens, times the row's factor: a scalar of float32, or of float64.
 
     The output layer runs over the tokens with a loss alone: in Liger's fused kernel where that is installed, else

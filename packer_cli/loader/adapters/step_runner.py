@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -100,7 +100,7 @@ class StepRunner:
     def gradients(self, *, is_last: bool) -> AbstractContextManager[Any]:
         """Around forward and backward of a micro-batch, the last of its step or not."""
         waits = not is_last and isinstance(self.model, DistributedDataParallel)
-        return self.model.no_sync() if waits else nullcontext()
+        return cast("DistributedDataParallel", self.model).no_sync() if waits else nullcontext()
 
     def forward(self, row: PackedRow) -> torch.Tensor:
         """The loss of a row."""

@@ -67,7 +67,7 @@ def document_mask(
     def mask_mod(b: torch.Tensor, h: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> torch.Tensor:
         return (q_idx >= kv_idx) & (segment_of[q_idx] == segment_of[kv_idx])
 
-    lists: dict[str, torch.Tensor] = {}
+    lists: dict[str, Any] = {}
     for name, dense in (("kv", partial), ("full_kv", full), ("q", partial.T), ("full_q", full.T)):
         # All columns, those with a block first; FlexAttention reads only as many as there are blocks.
         order = np.argsort(~dense, axis=1, kind="stable").astype(np.int32)

@@ -280,7 +280,7 @@ def _fill_in_order(
 ) -> int:
     num_chosen = 0
     for k in range(len(room)):
-        i = np.int64(0)
+        i = 0
         while True:
             i = _next_that_fits(lengths, is_left, shortest, min(longest, room[k]), least, i)
             if i < 0:
