@@ -16,9 +16,9 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 import packer_cli
-from packer_cli.api.arguments import python_name
-from packer_cli.api.iterations import Iteration, Iterations, MicroBatch
-from packer_cli.api.results import Comparison, Report, Simulation, Stats
+from packer_cli.commands.arguments import python_name
+from packer_cli.commands.iterations import Iteration, Iterations, MicroBatch
+from packer_cli.commands.results import Comparison, Report, Simulation, Stats
 from packer_cli.config import (
     AutoGroupsConfig,
     GpuConfig,

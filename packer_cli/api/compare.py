@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
-from packer_cli.api.arguments import Inputs, config_of, corpus_of, is_paths, listed, path_names, samples_of, takes
+from packer_cli.commands.arguments import Inputs, config_of, corpus_of, is_paths, listed, path_names, samples_of, takes
 from packer_cli.config import PlanConfig, TokenizeConfig
 from packer_cli.config.models import BoundConfig, WorkersConfig
 
 if TYPE_CHECKING:
-    from packer_cli.api.options import BoundOptions, PlanOptions, TokenizeOptions, WorkersOptions
-    from packer_cli.api.results import Comparison
+    from packer_cli.commands.options import BoundOptions, PlanOptions, TokenizeOptions, WorkersOptions
+    from packer_cli.commands.results import Comparison
     from packer_cli.plan.packing import PackingAlgorithm
     from packer_cli.plan.strategies.protocol import Strategy
 
@@ -51,8 +51,8 @@ def compare(
     corpus = corpus_of(lengths, options)
     by_program = config_of(BoundConfig, options).bound == "lp"
     workers = config_of(WorkersConfig, options).workers
-    from packer_cli.api.results import Comparison
     from packer_cli.commands.compare import run_compare
+    from packer_cli.commands.results import Comparison
 
     source = path_names(lengths) if is_paths(lengths) else samples_of(lengths)
     found = run_compare(

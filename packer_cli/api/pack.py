@@ -7,8 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from packer_cli.api.arguments import StrPath, config_of, path_names, takes
 from packer_cli.api.plan import Plan
+from packer_cli.commands.arguments import StrPath, config_of, path_names, takes
 from packer_cli.config import PackConfig, PlannedConfig, StorePlanConfig, TokenizeConfig, WriteConfig
 from packer_cli.config.models import BoundConfig, WorkersConfig
 from packer_cli.format.constants import PLAN_NAME
@@ -17,8 +17,8 @@ from packer_cli.remote.names import as_path
 from packer_cli.sizes import counted, format_bytes
 
 if TYPE_CHECKING:
-    from packer_cli.api.options import BoundOptions, PackOptions, WorkersOptions
-    from packer_cli.api.results import Stats
+    from packer_cli.commands.options import BoundOptions, PackOptions, WorkersOptions
+    from packer_cli.commands.results import Stats
     from packer_cli.format.manifest import Manifest
     from packer_cli.shards.plan_file import PlanHeader
 

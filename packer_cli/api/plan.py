@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Unpack
 
-from packer_cli.api.arguments import Lengths, StrPath, config_of, is_paths, one_path, samples_of, takes
+from packer_cli.commands.arguments import Lengths, StrPath, config_of, is_paths, one_path, samples_of, takes
 from packer_cli.config import PlanConfig, StorePlanConfig
 from packer_cli.config.models import BoundConfig
 from packer_cli.errors import ConfigError
@@ -12,10 +12,10 @@ from packer_cli.remote.names import as_path
 from packer_cli.sizes import counted
 
 if TYPE_CHECKING:
-    from packer_cli.api.iterations import Iterations
-    from packer_cli.api.options import BoundOptions, StorePlanOptions
-    from packer_cli.api.results import Stats
+    from packer_cli.commands.iterations import Iterations
+    from packer_cli.commands.options import BoundOptions, StorePlanOptions
     from packer_cli.commands.planned import Planned
+    from packer_cli.commands.results import Stats
     from packer_cli.format.metrics import GroupChoice, PlanMetrics, SampleCounts
     from packer_cli.plan.core import types
     from packer_cli.plan.core.groups import Group
@@ -104,7 +104,7 @@ class Plan:
         Args:
             options: `bound`, see `stats`.
         """
-        from packer_cli.api.results import Stats
+        from packer_cli.commands.results import Stats
         from packer_cli.commands.stats import plan_figures_of
 
         found = plan_figures_of(self._planned, by_program=config_of(BoundConfig, options).bound == "lp")
@@ -119,7 +119,7 @@ class Plan:
         Raises:
             HbpackError: there is no such epoch.
         """
-        from packer_cli.api.iterations import Iterations
+        from packer_cli.commands.iterations import Iterations
 
         return Iterations(self.arrays, epoch)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from packer_cli.api.arguments import (
+from packer_cli.api.pack import PackedSet
+from packer_cli.api.plan import Plan
+from packer_cli.commands.arguments import (
     Lengths,
     StrPath,
     config_of,
@@ -16,17 +18,15 @@ from packer_cli.api.arguments import (
     samples_of,
     takes,
 )
-from packer_cli.api.pack import PackedSet
-from packer_cli.api.plan import Plan
 from packer_cli.config import GpuConfig, PlanConfig
 from packer_cli.config.fields import GIVE
 from packer_cli.config.models import TrainConfig, WorkersConfig
 from packer_cli.errors import ConfigError
 
 if TYPE_CHECKING:
-    from packer_cli.api.options import PlanOptions, TrainOptions, WorkersOptions
-    from packer_cli.api.results import Report
+    from packer_cli.commands.options import PlanOptions, TrainOptions, WorkersOptions
     from packer_cli.commands.report import Subject
+    from packer_cli.commands.results import Report
 
     class _Options(PlanOptions, TrainOptions, WorkersOptions, total=False): ...
 
@@ -62,8 +62,8 @@ def report(
     train = config_of(TrainConfig, options)
     workers = config_of(WorkersConfig, options).workers
     config = plan_config_of(options)
-    from packer_cli.api.results import Report
     from packer_cli.commands.report import run_report
+    from packer_cli.commands.results import Report
     from packer_cli.simulate.figures import SimulateRules
 
     rules = SimulateRules(pad_to=train.pad_to, step_seconds=train.step_seconds)

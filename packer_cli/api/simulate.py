@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
-from packer_cli.api.arguments import (
+from packer_cli.api.pack import PackedSet
+from packer_cli.api.plan import Plan
+from packer_cli.commands.arguments import (
     Inputs,
     StrPath,
     config_of,
@@ -17,17 +19,15 @@ from packer_cli.api.arguments import (
     samples_of,
     takes,
 )
-from packer_cli.api.pack import PackedSet
-from packer_cli.api.plan import Plan
 from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig
 from packer_cli.config.models import TrainConfig, WorkersConfig
 from packer_cli.errors import ConfigError, InputError
 from packer_cli.remote.names import as_path
 
 if TYPE_CHECKING:
-    from packer_cli.api.options import GpuOptions, PlanOptions, TokenizeOptions, TrainOptions, WorkersOptions
-    from packer_cli.api.results import Comparison, Simulation
+    from packer_cli.commands.options import GpuOptions, PlanOptions, TokenizeOptions, TrainOptions, WorkersOptions
     from packer_cli.commands.planned import Planned
+    from packer_cli.commands.results import Comparison, Simulation
 
     class _OfPlan(GpuOptions, TrainOptions, total=False): ...
 
@@ -91,7 +91,7 @@ def simulate(
         raise ConfigError("--trace-steps has no effect without --trace; give that, or leave it out")
     train = config_of(TrainConfig, options)
     workers = config_of(WorkersConfig, options).workers
-    from packer_cli.api.results import Comparison, Simulation
+    from packer_cli.commands.results import Comparison, Simulation
     from packer_cli.simulate.figures import SimulateRules
 
     rules = SimulateRules(pad_to=train.pad_to, step_seconds=train.step_seconds)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Unpack
 
-from packer_cli.api.arguments import Lengths, config_of, is_paths, one_path, plan_config_of, samples_of, takes
+from packer_cli.commands.arguments import Lengths, config_of, is_paths, one_path, plan_config_of, samples_of, takes
 from packer_cli.config import PlanConfig
 from packer_cli.config.models import BoundConfig
 
 if TYPE_CHECKING:
-    from packer_cli.api.options import BoundOptions, PlanOptions
-    from packer_cli.api.results import Stats
+    from packer_cli.commands.options import BoundOptions, PlanOptions
+    from packer_cli.commands.results import Stats
 
     class _Options(PlanOptions, BoundOptions, total=False): ...
 
@@ -29,7 +29,7 @@ def stats(lengths: Lengths, **options: Unpack[_Options]) -> Stats:
     """
     by_program = config_of(BoundConfig, options).bound == "lp"
     config = plan_config_of(options)
-    from packer_cli.api.results import Stats
+    from packer_cli.commands.results import Stats
     from packer_cli.commands.stats import sample_stats, stats_of
 
     if is_paths(lengths):

@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from packer_cli.api.arguments import corpus_of
 from packer_cli.cli.command import Choice, Command, json_option, option
 from packer_cli.cli.console import say_next, shown_command, shown_options
 from packer_cli.cli.options import config_option, inputs_argument, is_typed, model_options, workers_option
+from packer_cli.commands.arguments import corpus_of
 from packer_cli.config import AUTO, AutoGroupsConfig, GpuConfig, PlanConfig, TokenizeConfig, validate
 from packer_cli.config.defaults import default_of
 from packer_cli.errors import ConfigError
