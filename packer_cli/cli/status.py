@@ -49,8 +49,8 @@ _REMEDIES = {
 def command(folder: str, stage: str | None, as_json: bool) -> None:
     """Say what is done, what is missing, and which tasks of a job array are left to run.
 
-    OUT is the output of any hbpack command that writes a folder. If all tasks of an array are done and none could
-    complete the output, this command does. It takes a moment: it checks no files; `hbpack verify` does.
+    OUT is the output of any hbpack command that writes a folder. This takes a moment and writes nothing: it checks no
+    files; `hbpack verify` does.
 
     Exit codes: 0 complete, 1 something is missing, 2 wrong usage.
     """
@@ -100,4 +100,6 @@ def _print_array(array: ArrayStatus) -> None:
             f"--shard I/{array.pin.num_tasks} for each of the missing tasks."
         )
     elif not array.running:
-        click.echo("All tasks are done; run hbpack status again to complete the output.")
+        click.echo(
+            f"All tasks are done, and none completed the output; run one again, with --shard 0/{array.pin.num_tasks}."
+        )

@@ -1,17 +1,17 @@
-"""The export stage: a packed set in another trainer's format."""
+"""`export`: a packed set in another trainer's format."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from packer_cli.commands.array import array_share, complete_array, remove_rest, say_done
-from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayTask
+from packer_cli.commands.produce import Output, produce
+from packer_cli.engine.array import ArrayIds, ArrayShare
 from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Stopwatch, progress_bar, say
 from packer_cli.export.options import NAME, WORK, ExportOptions, describe_export, is_same_export
 from packer_cli.export.push import PushOptions, check_push, push_export, push_set
-from packer_cli.export.stage import complete_export, export_set, export_share
+from packer_cli.export.stage import ExportResult, complete_export, export_set, export_share
 from packer_cli.folders import TaskLock, hold_folder
 from packer_cli.format.constants import VALIDATION
 from packer_cli.shards.manifest import read_manifest
@@ -60,7 +60,6 @@ def run_push(push: PushOptions, folder: Path, engine: Engine) -> str:
 
 
 def _write_export(options: ExportOptions, folder: Path, output: Path, engine: Engine, ids: ArrayIds | None) -> None:
-    watch = Stopwatch()
     manifest = read_manifest(folder)
     if manifest.has_windows:
         say(
@@ -77,59 +76,55 @@ def _write_export(options: ExportOptions, folder: Path, output: Path, engine: En
                 f"epoch {epoch} is exported from step {entry.first_step} on, at which the set was rebalanced; "
                 "--order packs exports all packs"
             )
-    records = ArrayRecords(output / WORK)
-    task = ids and records.find_task(ids)
-    if ids and task:
-        _run_task(options, folder, output, engine, ids, task)
-        return
-    with progress_bar("Exporting", unit="tokens") as progress:
-        done = export_set(options, folder, output, engine, progress)
-    if done is None:
-        say("the export is up to date")
-        return
-    say(
-        f"exported {counted(done.num_rows, 'pack')}, {counted(done.num_samples, 'sample')}, "
-        f"{counted(done.num_tokens, 'token')} to {options.format}: {counted(done.num_files, 'file')}, "
-        f"{format_bytes(done.num_bytes)} ({watch})"
-    )
+    produce(_Export(options, folder, output), engine, ids)
 
 
-def _run_task(
-    options: ExportOptions, folder: Path, output: Path, engine: Engine, ids: ArrayIds, task: ArrayTask
-) -> None:
-    records, watch = ArrayRecords(output / WORK), Stopwatch()
-    manifest, header = describe_export(options, folder)
+class _Export(Output[ExportResult | None]):
+    command = "export"
 
-    def hold(lock: TaskLock | None) -> AbstractContextManager[None]:
-        return hold_folder(output, lambda entries: is_same_export(output, entries, header), lock)
+    def __init__(self, options: ExportOptions, source: Path, folder: Path) -> None:
+        self._options, self._source, self.folder = options, source, folder
+        self.work, self.listing = folder / WORK, folder / NAME
+        self._manifest, self._header = describe_export(options, source)
 
-    with (
-        array_share("export", output, records, task, ids, hold) as share,
-        progress_bar("Exporting", unit="tokens") as progress,
-    ):
-        num_parts = export_share(header, manifest, folder, output, engine, progress, share)
-    if num_parts is None:
-        remove_rest(records, output / NAME, hold)
-        say(f"the export is complete, and the parts of task {task} are intact")
-        return
-    say(f"exported {counted(num_parts, 'part')} ({watch})" if num_parts else f"the set has no part for task {task}")
-    if not complete_exported(output):
-        say_done(records, task)
+    def hold(self, lock: TaskLock | None) -> AbstractContextManager[None]:
+        return hold_folder(self.folder, lambda entries: is_same_export(self.folder, entries, self._header), lock)
 
-
-def complete_exported(output: Path) -> bool:
-    """Complete the export of an array; False if a task is missing or still runs."""
-
-    def complete() -> None:
-        done = complete_export(output)
-        if done is not None:
+    def make(self, engine: Engine) -> ExportResult | None:
+        watch = Stopwatch()
+        with progress_bar("Exporting", unit="tokens") as progress:
+            done = export_set(self._header, self._manifest, self._source, self.folder, engine, progress)
+        if done is None:
+            say("the export is up to date")
+        else:
             say(
-                f"all tasks are done, and the export is complete: {counted(done.num_rows, 'pack')}, "
-                f"{counted(done.num_tokens, 'token')}, {counted(done.num_files, 'file')}, "
-                f"{format_bytes(done.num_bytes)}"
+                f"exported {counted(done.num_rows, 'pack')}, {counted(done.num_samples, 'sample')}, "
+                f"{counted(done.num_tokens, 'token')} to {self._options.format}: {_files(done)} ({watch})"
             )
+        return done
 
-    def hold(lock: TaskLock | None) -> AbstractContextManager[None]:
-        return hold_folder(output, lambda entries: (output / WORK).exists(), lock)
+    def make_share(self, engine: Engine, share: ArrayShare) -> bool:
+        watch, task = Stopwatch(), share.task
+        with progress_bar("Exporting", unit="tokens") as progress:
+            num_parts = export_share(self._header, self._manifest, self._source, self.folder, engine, progress, share)
+        if num_parts is None:
+            say(f"the export is complete, and the parts of task {task} are intact")
+        else:
+            what = f"exported {counted(num_parts, 'part')} ({watch})"
+            say(what if num_parts else f"the set has no part for task {task}")
+        return num_parts is None
 
-    return complete_array(ArrayRecords(output / WORK), hold, complete)
+    def complete(self) -> ExportResult | None:
+        return complete_export(self.folder)
+
+    def say_complete(self, result: ExportResult | None) -> None:
+        if result is None:  # A run that was killed had finished it.
+            return
+        say(
+            f"all tasks are done, and the export is complete: {counted(result.num_rows, 'pack')}, "
+            f"{counted(result.num_tokens, 'token')}, {_files(result)}"
+        )
+
+
+def _files(done: ExportResult) -> str:
+    return f"{counted(done.num_files, 'file')}, {format_bytes(done.num_bytes)}"

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from packer_cli.commands.output import APPEND_MARKER, TOKENS, current_manifest, store_of
-from packer_cli.commands.tokenize import complete_tokens
 from packer_cli.commands.validation import find_fault
-from packer_cli.commands.write import complete_shards, describe_set
+from packer_cli.commands.write import describe_set
 from packer_cli.engine.array import ArrayRecords, Pin, array_expression
 from packer_cli.errors import HbpackError, InputError
 from packer_cli.export.options import NAME as EXPORT_NAME
@@ -94,7 +93,7 @@ class Status:
 
 
 def run_status(folder: Path, stage: str | None = None) -> Status:
-    """Find what is there of an output. If all tasks of an array are done, its output is completed first.
+    """Find what is there of an output.
 
     Args:
         stage: this one alone; the others are left out.
@@ -109,16 +108,10 @@ def run_status(folder: Path, stage: str | None = None) -> Status:
     holders = find_holders(folder)
     alone = next((holder for holder in holders if holder.task is None), None)
     if (folder / EXPORT_NAME).exists() or (folder / EXPORT_WORK).exists():
-        if ArrayRecords(folder / EXPORT_WORK).is_complete():
-            from packer_cli.commands.export import complete_exported  # Loads numba.
-
-            complete_exported(folder)
         return Status(stages=(_export(folder, holders),), holder=alone)
     traces = (TOKENS, PLAN_NAME, MANIFEST_NAME, SHARD_MARKERS)
     if not holders and not any((folder / name).exists() for name in traces):
         raise InputError(f"{str(folder)!r} holds no output of hbpack; name the folder given as --output")
-    complete_tokens(folder)
-    complete_shards(folder)
     header = _plan_header(folder)
     store = folder / TOKENS if header is None else store_of(folder, header)
     again = "hbpack append" if (folder / APPEND_MARKER).exists() else "hbpack tokenize or pack"

@@ -1,11 +1,10 @@
-"""The tokenize stage: a corpus to a token store."""
+"""`tokenize`: a corpus to a token store."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from packer_cli.commands.array import array_share, complete_array, remove_rest, say_done
 from packer_cli.commands.output import (
     TOKENS,
     StoreRejects,
@@ -14,8 +13,9 @@ from packer_cli.commands.output import (
     locked_output,
     write_rejected,
 )
+from packer_cli.commands.produce import Output, produce
 from packer_cli.config import TokenizeConfig
-from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayTask
+from packer_cli.engine.array import ArrayIds, ArrayShare
 from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Stopwatch, progress_bar, say, warn
 from packer_cli.errors import RunError, UsageError
@@ -41,19 +41,55 @@ def run_tokenize(
         ids: make the share of a task of a job array. The last task to end completes the store.
 
     Returns:
-        The index; None for a task of an array.
+        The index; None for a task of an array that could not complete it.
 
     Raises:
         RunError: every record was rejected.
     """
-    task = ids and array_records(folder).find_task(ids)
-    if ids and task:
-        _run_task(config, folder, engine, ids, task)
-        return None
-    with locked_output(folder):
-        index = tokenize_corpus(config, folder, engine)
-    _report_rejected(index, folder)
-    return index
+    return produce(_Store(config, folder), engine, ids)
+
+
+class _Store(Output[StoreIndex]):
+    command = "tokenize"
+
+    def __init__(self, config: TokenizeConfig, folder: Path) -> None:
+        self._config, self.folder = config, folder
+        self.store = folder / TOKENS
+        self.work, self.listing = self.store / WORK, self.store / INDEX_NAME
+
+    def hold(self, lock: TaskLock | None) -> AbstractContextManager[None]:
+        return locked_output(self.folder, task=lock)
+
+    def make(self, engine: Engine) -> StoreIndex:
+        index = tokenize_corpus(self._config, self.folder, engine)
+        _report_rejected(index, self.folder)
+        return index
+
+    def make_share(self, engine: Engine, share: ArrayShare) -> bool:
+        watch = Stopwatch()
+        with progress_bar("Tokenizing") as progress:
+            index, num_reused = tokenize_share(self._config, self.store, engine, share, progress)
+        if index is None:
+            say(f"the inputs have no part for task {share.task}")
+        else:
+            _report(index, num_reused, self.folder, watch)
+        if not share.has_begun:
+            say(f"the token store is complete, and the parts of task {share.task} are intact")
+        return not share.has_begun
+
+    def complete(self) -> StoreIndex:
+        index = complete_store(self.store)
+        _write_rejected(index, self.folder)
+        return index
+
+    def say_complete(self, result: StoreIndex) -> None:
+        num_samples = sum(part.num_samples for part in result.parts)
+        num_tokens = sum(part.num_tokens for part in result.parts)
+        say(
+            f"all tasks are done, and the token store is complete: {counted(num_samples, 'sample')}, "
+            f"{counted(num_tokens, 'token')}, {sum(part.num_rejected for part in result.parts):,} rejected"
+        )
+        _report_rejected(result, self.folder)
 
 
 def _report_rejected(index: StoreIndex, folder: Path) -> None:
@@ -107,58 +143,6 @@ def _write_rejected(index: StoreIndex, folder: Path) -> None:
         write_rejected(
             folder, StoreRejects(index, folder / TOKENS)
         )  # If there is a plan, the file lists its samples too.
-
-
-def array_records(folder: Path) -> ArrayRecords:
-    """The records of the tasks that tokenize into a folder."""
-    return ArrayRecords(folder / TOKENS / WORK)
-
-
-def _run_task(config: TokenizeConfig, folder: Path, engine: Engine, ids: ArrayIds, task: ArrayTask) -> None:
-    records, watch = array_records(folder), Stopwatch()
-
-    def hold(lock: TaskLock | None) -> AbstractContextManager[None]:
-        return locked_output(folder, task=lock)
-
-    with array_share("tokenize", folder, records, task, ids, hold) as share, progress_bar("Tokenizing") as progress:
-        index, num_reused = tokenize_share(config, folder / TOKENS, engine, share, progress)
-    if index is None:
-        say(f"the inputs have no part for task {task}")
-    else:
-        _report(index, num_reused, folder, watch)
-    if records.pin() is None:
-        remove_rest(records, folder / TOKENS / INDEX_NAME, hold)
-        say(f"the token store is complete, and the parts of task {task} are intact")
-    elif not complete_tokens(folder):
-        say_done(records, task)
-
-
-def complete_tokens(folder: Path) -> bool:
-    """Complete the token store of an array; False if a task is missing or still runs.
-
-    Raises:
-        RunError: every record was rejected.
-        TooManyRejectedError: more than `--max-rejected` were.
-    """
-
-    completed: list[StoreIndex] = []
-
-    def complete() -> None:
-        index = complete_store(folder / TOKENS)
-        assert index is not None
-        completed.append(index)
-        _write_rejected(index, folder)
-        num_samples = sum(part.num_samples for part in index.parts)
-        num_tokens = sum(part.num_tokens for part in index.parts)
-        say(
-            f"all tasks are done, and the token store is complete: {counted(num_samples, 'sample')}, "
-            f"{counted(num_tokens, 'token')}, {sum(part.num_rejected for part in index.parts):,} rejected"
-        )
-
-    is_complete = complete_array(array_records(folder), lambda lock: locked_output(folder, task=lock), complete)
-    for index in completed:
-        _report_rejected(index, folder)
-    return is_complete
 
 
 def _restore_index(store: Path) -> bool:

@@ -1,4 +1,4 @@
-"""The write stage: a plan and its token store to shards, rank manifests and `hbpack.json`."""
+"""`write`: a plan and its token store to shards, rank manifests and `hbpack.json`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import itertools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 
-from packer_cli.commands.array import array_share, complete_array, make_engine, remove_rest, say_done
+from packer_cli.commands.array import make_engine
 from packer_cli.commands.output import (
     TOKENS,
     current_manifest,
@@ -18,9 +17,10 @@ from packer_cli.commands.output import (
     store_of,
     write_rejected,
 )
+from packer_cli.commands.produce import Output, produce
 from packer_cli.commands.validation import locked_validation, removing_validation, validation_header
 from packer_cli.config import WriteConfig
-from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayTask
+from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayShare, ArrayTask
 from packer_cli.engine.base import Engine
 from packer_cli.engine.parts import find_listing, remove_work
 from packer_cli.engine.progress import Stopwatch, naming, progress_bar, say, warn
@@ -41,24 +41,22 @@ from packer_cli.tokens.index import find_damaged_parts, read_index
 _MOST_WARNINGS = 10
 
 
-def run_write(config: WriteConfig, folder: Path, engine: Engine, ids: ArrayIds | None = None) -> None:
+def run_write(config: WriteConfig, folder: Path, engine: Engine, ids: ArrayIds | None = None) -> Manifest | None:
     """Write the shards, rank manifests and `hbpack.json` of the plan in `folder`.
 
     Args:
         ids: write the share of a task of a job array. The last task to end completes the set.
+
+    Returns:
+        The manifest; None for a task of an array that could not complete the set.
     """
     refuse_validation(folder)
-    task = ids and ArrayRecords(folder / SHARD_MARKERS).find_task(ids)
-    if ids and task:
-        run_task(config, folder, engine, ids, task)
-        return
-    with locked_output(folder, has_plan=True):
-        write_planned(config, read_plan_header(folder / PLAN_NAME), folder, engine)
+    return produce(_Set(config, folder), engine, ids)
 
 
 def write_planned(
     config: WriteConfig, header: PlanHeader, folder: Path, engine: Engine, *, is_pack: bool = False
-) -> None:
+) -> Manifest:
     """Like `run_write`, for a plan whose header is at hand, and without a lock.
 
     Args:
@@ -76,7 +74,7 @@ def write_planned(
         check_store(store, header.store_fingerprint, None if is_pack else engine)
 
     if manifest and is_same and _is_whole(folder, manifest, header, store, check_tokens, engine):
-        _update_names(manifest, folder, store, header)
+        manifest = _with_current_names(manifest, folder, store, header)
         remove_work(folder / SHARD_MARKERS)  # Left by a run that was killed when it had written the manifest.
     else:
         check_tokens()
@@ -92,6 +90,7 @@ def write_planned(
     _deal_validation(folder, header, manifest)
     if not config.keep_tokens:
         remove_tokens(folder, store)
+    return manifest
 
 
 def _write_validation(
@@ -186,7 +185,7 @@ def _is_whole(
     engine: Engine,
 ) -> bool:
     """Whether every file of the set is intact, after repairing the damaged ones where possible."""
-    files = [file for file in set_files(manifest) if file.kind != "rejected"]  # `_update_names` handles that one.
+    files = [file for file in set_files(manifest) if file.kind != "rejected"]
     with progress_bar("Checking") as progress:
         damaged = find_damaged(folder, files, engine, progress)
     rebalanced = f", rebalanced to {counted(manifest.num_gpus, 'GPU')}" if manifest.history else ""
@@ -205,8 +204,8 @@ def _is_whole(
     return True
 
 
-def _update_names(manifest: Manifest, folder: Path, store: Path, header: PlanHeader) -> None:
-    """Write the manifest if the names of inputs and tokenizer have changed.
+def _with_current_names(manifest: Manifest, folder: Path, store: Path, header: PlanHeader) -> Manifest:
+    """The manifest with the names that inputs and tokenizer have now; it is written if they have changed.
 
     The fingerprint does not cover these names. Also rewrites a damaged `rejected.jsonl`, which holds them too.
     """
@@ -222,7 +221,7 @@ def _update_names(manifest: Manifest, folder: Path, store: Path, header: PlanHea
                 f"{str(folder / REJECTED_NAME)!r} is damaged ({why}), and the token store that it is made from is "
                 "gone; run the same hbpack pack again"
             )
-        return
+        return manifest
     named = with_names(manifest, index)
     if why is not None:
         from packer_cli.commands.planning import LeftOut  # Loads numba, which nothing else here needs.
@@ -233,6 +232,7 @@ def _update_names(manifest: Manifest, folder: Path, store: Path, header: PlanHea
     if named != manifest:
         write_manifest(folder, named)
         say(f"{MANIFEST_NAME} has the names that inputs and tokenizer have now")
+    return named
 
 
 def check_store(store: Path, fingerprint: str, engine: Engine | None, task: ArrayTask | None = None) -> None:
@@ -260,50 +260,67 @@ def check_store(store: Path, fingerprint: str, engine: Engine | None, task: Arra
             )
 
 
-def run_task(config: WriteConfig, folder: Path, engine: Engine, ids: ArrayIds, task: ArrayTask) -> None:
-    """`run_write` as a task of a job array.
+class _Set(Output[Manifest]):
+    command = "write"
 
-    Each task checks its share of the token store, so all of it has been checked once the set is complete.
-    """
-    refuse_remote_index(config, folder)
-    records, watch = ArrayRecords(folder / SHARD_MARKERS), Stopwatch()
-    with array_share("write", folder, records, task, ids, partial(_hold, folder)) as share:
+    def __init__(self, config: WriteConfig, folder: Path) -> None:
+        self._config, self.folder = config, folder
+        self.work, self.listing = folder / SHARD_MARKERS, folder / MANIFEST_NAME
+
+    def hold(self, lock: TaskLock | None) -> AbstractContextManager[None]:
+        return locked_output(self.folder, has_plan=True, task=lock)
+
+    def make(self, engine: Engine) -> Manifest:
+        return write_planned(self._config, read_plan_header(self.folder / PLAN_NAME), self.folder, engine)
+
+    def make_share(self, engine: Engine, share: ArrayShare) -> bool:
+        """Each task checks its share of the token store, so all of it has been checked once the set is complete."""
+        watch, folder, task = Stopwatch(), self.folder, share.task
+        refuse_remote_index(self._config, folder)
         header = read_plan_header(folder / PLAN_NAME)
         validation_header(folder, header)  # Reports a set that the last task could not write.
         store, manifest = store_of(folder, header), current_manifest(folder)
-        options = chosen_options(config, header, folder)
-        is_complete = _is_of(manifest, header, options)
-        if manifest and is_complete:
+        options = chosen_options(self._config, header, folder)
+        if manifest and _is_of(manifest, header, options):
             if task.index == 0:
                 _write_validation(options, header, folder, engine, is_pack=False)
                 _deal_validation(folder, header, manifest)
             _check_share(folder, manifest, header, store, engine, task)
-        else:
-            agreed = {
-                "the plan": header.fingerprint,
-                "--shard-size": str(options.shard_size),
-                "--index-only": str(options.index_only),
-            }
-            share.join(agreed, {"options": asdict(options), "keep_tokens": config.keep_tokens})
-            try:
-                check_store(store, header.store_fingerprint, engine, task)
-            except FormatError:
-                share.start_over()  # The shards of the others may hold what is damaged.
-                raise
-            with progress_bar("Writing", unit="tokens") as progress:
-                num_shards = write_share(header, options, folder, store, engine, progress, share)
-            what = f"wrote {counted(num_shards, 'shard')} ({watch})"
-            say(what if num_shards else f"the plan has no shard for task {task}")
-    if complete_shards(folder):
-        return
-    if is_complete:
-        remove_rest(records, folder / MANIFEST_NAME, partial(_hold, folder))
-    else:
-        say_done(records, task)
+            return True
+        agreed = {
+            "the plan": header.fingerprint,
+            "--shard-size": str(options.shard_size),
+            "--index-only": str(options.index_only),
+        }
+        share.join(agreed, {"options": asdict(options), "keep_tokens": self._config.keep_tokens})
+        try:
+            check_store(store, header.store_fingerprint, engine, task)
+        except FormatError:
+            share.start_over()  # The shards of the others may hold what is damaged.
+            raise
+        with progress_bar("Writing", unit="tokens") as progress:
+            num_shards = write_share(header, options, folder, store, engine, progress, share)
+        what = f"wrote {counted(num_shards, 'shard')} ({watch})"
+        say(what if num_shards else f"the plan has no shard for task {task}")
+        return False
 
+    def complete(self) -> Manifest:
+        records, folder = ArrayRecords(self.work), self.folder
+        pin, recorded = records.pin(), records.parts()
+        assert pin is not None
+        header = read_plan_header(folder / PLAN_NAME)
+        store, manifest = store_of(folder, header), current_manifest(folder)
+        options = WriteOptions(**pin.facts["options"])
+        if not (manifest and _is_of(manifest, header, options)):  # Otherwise this goes on after a run was killed.
+            check_store(store, header.store_fingerprint, None)
+            _write_validation(options, header, folder, make_engine(1), is_pack=False)
+            manifest = write_set(header, options, folder, store, make_engine(1), lambda *done: None, recorded)
+        if not pin.facts["keep_tokens"]:
+            remove_tokens(folder, store)
+        return manifest
 
-def _hold(folder: Path, lock: TaskLock | None) -> AbstractContextManager[None]:
-    return locked_output(folder, has_plan=True, task=lock)
+    def say_complete(self, result: Manifest) -> None:
+        say(f"all tasks are done, and the set is complete: {describe_set(result)}")
 
 
 def _check_share(
@@ -321,25 +338,3 @@ def _check_share(
     if not repair(folder, manifest, header, damaged, store, engine):
         raise FormatError(f"{str(folder)!r} is damaged; run hbpack write --shard 0/1 to write what is damaged again")
     say(f"rewrote {counted(len(damaged), 'damaged file')}; the other files of task {task} are intact")
-
-
-def complete_shards(folder: Path) -> bool:
-    """Complete the set of an array; False if a task is missing or still runs."""
-    records = ArrayRecords(folder / SHARD_MARKERS)
-
-    def complete() -> None:
-        pin, recorded = records.pin(), records.parts()
-        assert pin is not None
-        assert recorded is not None
-        header = read_plan_header(folder / PLAN_NAME)
-        store, manifest = store_of(folder, header), current_manifest(folder)
-        options = WriteOptions(**pin.facts["options"])
-        if not (manifest and _is_of(manifest, header, options)):  # Otherwise this goes on after a run was killed.
-            check_store(store, header.store_fingerprint, None)
-            _write_validation(options, header, folder, make_engine(1), is_pack=False)
-            manifest = write_set(header, options, folder, store, make_engine(1), lambda *done: None, recorded)
-        say(f"all tasks are done, and the set is complete: {describe_set(manifest)}")
-        if not pin.facts["keep_tokens"]:
-            remove_tokens(folder, store)
-
-    return complete_array(records, partial(_hold, folder), complete)

@@ -2,7 +2,7 @@
 
 Each task makes the parts of its share (`packer_cli.engine.array`), and then writes a *record* of them. The first
 task *pins* what all of them must agree on. The pin and the records are in the folder `array` of the output's work
-folder (`packer_cli.engine.parts`). Whoever finds all N records, the last task or `hbpack status`, completes the output
+folder (`packer_cli.engine.parts`). The last task to end finds all N records: it completes the output
 from them and removes the folder, so that nothing tells how many tasks made it.
 """
 
@@ -134,7 +134,7 @@ class ArrayRecords:
         done = self.done()
         missing = sorted({*range(pin.num_tasks)} - {*done})
         if not missing:
-            return f"{counted_tasks(pin.num_tasks)} are done; complete it with hbpack status"
+            return f"{counted_tasks(pin.num_tasks)} are done; run one of them again, which completes it"
         which = f"task {missing[0]} is" if len(missing) == 1 else f"{len(missing):,} are"
         one = f"{missing[0]}/{pin.num_tasks}" if len(missing) == 1 else f"I/{pin.num_tasks} for each of them"
         return (

@@ -28,17 +28,13 @@ from packer_cli.export.job import Format, Job, Part, count_written, cut_parts
 from packer_cli.export.options import (
     NAME,
     WORK,
-    ExportOptions,
     choose_groups,
-    describe_export,
-    is_same_export,
     packs_by_id,
     packs_by_use,
     read_json,
 )
 from packer_cli.export.packed import PackedSet
 from packer_cli.files import remove_temporaries, write_json
-from packer_cli.folders import hold_folder
 from packer_cli.format.manifest import Manifest
 from packer_cli.remote.names import as_path
 from packer_cli.remote.path import is_remote
@@ -58,9 +54,11 @@ class ExportResult:
 
 
 def export_set(
-    options: ExportOptions, source: Path, folder: Path, engine: Engine, progress: Progress
+    header: dict[str, Any], manifest: Manifest, source: Path, folder: Path, engine: Engine, progress: Progress
 ) -> ExportResult | None:
-    """Write the packed set `source` to `folder` in another format; None if an earlier run did, and it is intact.
+    """Write the packed set `source` to `folder`, which the caller holds, as a header describes.
+
+    Returns None if an earlier run did, and the export is intact.
 
     An export that was killed goes on where it stopped: parts are kept whose checksums hold. Memory: 8 bytes a row, 10
     bytes a pack, and a few million tokens a thread.
@@ -71,12 +69,9 @@ def export_set(
     Raises:
         InputError, FormatError: `source` holds no packed set, or a damaged one.
         ConfigError: an option does not fit the set or the format.
-        OutputError: `folder` holds something else.
     """
-    manifest, header = describe_export(options, source)
-    with hold_folder(folder, lambda entries: is_same_export(folder, entries, header)):
-        job = open_job(source, folder, header, engine, manifest)
-        return finish_export(job, ExportWork(source, folder, header, job), header, engine, progress)
+    job = open_job(source, folder, header, engine, manifest)
+    return finish_export(job, ExportWork(source, folder, header, job), header, engine, progress)
 
 
 class ExportWork:
@@ -322,7 +317,7 @@ def export_share(
 
 
 def complete_export(folder: Path) -> ExportResult | None:
-    """Finish an export of which all tasks of an array are done; the caller holds the folder.
+    """Finish an export of which all tasks of an array are done; the caller holds the folder. None if it is finished.
 
     Raises:
         FormatError: the set has changed meanwhile.
@@ -330,8 +325,8 @@ def complete_export(folder: Path) -> ExportResult | None:
     records = ArrayRecords(folder / WORK)
     pin, recorded = records.pin(), records.parts()
     header = read_json(folder / WORK / NAME)
-    if pin is None or recorded is None or header is None:
-        return None
+    assert pin is not None
+    assert header is not None
     source = as_path(pin.facts["source"])
     manifest = read_manifest(source)
     if manifest.fingerprint != header["set_fingerprint"]:

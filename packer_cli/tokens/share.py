@@ -83,8 +83,8 @@ def tokenize_share(
     return header.index(finished.values()) if finished else None, num_reused
 
 
-def complete_store(folder: Path) -> StoreIndex | None:
-    """Write the index of a store of which all tasks of an array are done; None if one is missing.
+def complete_store(folder: Path) -> StoreIndex:
+    """Write the index of a store of which all tasks of an array are done.
 
     The records stay: what else is to be completed would be lost if the run were killed. Nothing else may write to the
     store. Price: reading the records.
@@ -96,8 +96,8 @@ def complete_store(folder: Path) -> StoreIndex | None:
     """
     records = ArrayRecords(folder / WORK)
     pin, parts = records.pin(), records.parts()
-    if pin is None or parts is None:
-        return None
+    assert pin is not None
+    assert parts is not None
     facts = dict(pin.facts)
     most = facts.pop("max_rejected")
     header = Header(**{**facts, "sources": tuple(SourceInfo(**source) for source in facts["sources"])})

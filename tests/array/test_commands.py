@@ -200,21 +200,25 @@ def test_too_many_rejected_over_all_tasks(hbpack, tokenize_words, plain, tmp_pat
         done = hbpack(*words, 1, "--shard", f"{index}/{NUM_TASKS}")
         assert done.code == (index == NUM_TASKS - 1)
     assert "2 records rejected, more than --max-rejected 1" in done.stderr
-    assert "2 records rejected, more than --max-rejected 1" in hbpack("status", out).stderr
+    again = hbpack(*words, 1, "--shard", f"0/{NUM_TASKS}")
+    assert "2 records rejected, more than --max-rejected 1" in again.stderr
     assert hbpack(*words, 2, "--shard", f"1/{NUM_TASKS}").code == 0
     assert store(out) == store(plain)
 
 
-def test_the_status_completes_what_no_task_could(hbpack, tokenize_words, plain, tmp_path):
+def test_a_task_that_runs_again_completes_what_none_could(hbpack, tokenize_words, plain, tmp_path):
     out = tmp_path / "out"
     assert hbpack(*tokenize_words, out, "--shard", "0/2").code == 0
     with lock_folder(out, TaskLock("tokenize", 7)):  # As a task that runs meanwhile.
         done = hbpack(*tokenize_words, out, "--shard", "1/2")
         assert done.stderr.endswith("2 of 2 tasks are done, the last one to end completes the output\n")
         assert "All tasks are done" not in hbpack("status", out).stdout
-    done = hbpack("status", out, "--stage", "tokens", "--json")
-    assert done.code == 0
-    assert json.loads(done.stdout)["complete"]
+    before = tree(out)
+    done = hbpack("status", out)
+    assert "All tasks are done, and none completed the output; run one again, with --shard 0/2." in done.stdout
+    assert (done.code, tree(out)) == (1, before)
+    assert hbpack(*tokenize_words, out, "--shard", "0/2").code == 0
+    assert json.loads(hbpack("status", out, "--stage", "tokens", "--json").stdout)["complete"]
     assert store(out) == store(plain)
 
 
@@ -237,7 +241,7 @@ def remove_nothing(*_):
         ("tokenize", "packer_cli.commands.tokenize._write_rejected", remove_nothing),
         ("tokenize", "packer_cli.engine.parts.remove_folder", remove_one),
         ("write --no-keep-tokens", "packer_cli.commands.write.remove_tokens", remove_nothing),
-        ("write --no-keep-tokens", "packer_cli.commands.array.remove_work", remove_nothing),
+        ("write --no-keep-tokens", "packer_cli.commands.produce.remove_work", remove_nothing),
         ("write", "packer_cli.engine.parts.remove_folder", remove_one),
         ("export", "packer_cli.engine.parts.remove_work", remove_nothing),
         ("export", "packer_cli.engine.parts.remove_folder", remove_one),
