@@ -104,7 +104,7 @@ site: $(VENV)/.site  ## Build the documentation as a site, in build/site
 	@! grep -rnE '<(script|link|img)[^>]* (src|href)="https?:' build/site --include='*.html' || \
 	    { echo 'a page loads something from another host'; exit 1; }
 
-bench: $(VENV)/.bench  ## Compare hbpack with its peers; writes docs/benchmarks.md
+bench: $(VENV)/.bench  ## Compare hbpack with its peers; writes docs/benchmarks/
 	$(BIN)/python -m tests.benchmark
 
 bench-gpu: $(VENV)/.bench  ## Compare predictions with what this GPU measures: PIECE=profile, packs or cluster, or all

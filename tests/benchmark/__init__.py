@@ -1,6 +1,6 @@
 """Benchmarks: hbpack and a peer or a physical floor, measured in the same run, as ratios of medians.
 
-`python -m tests.benchmark [names...]` (or `make bench`) runs them and writes their tables into docs/benchmarks.md;
+`python -m tests.benchmark [names...]` (or `make bench`) runs them and writes their tables into docs/benchmarks/;
 pytest never collects them::
 
     __main__.py    the registry and the command line
@@ -17,5 +17,5 @@ pytest never collects them::
     scale.py       the whole plan of 1 to 100 million samples: time and peak memory
     gpu.py         a profile's predictions beside real packs, on a GPU; run by `make bench-gpu`
     measure.py     wall time, CPU time and memory of a tree of processes; medians
-    report.py      tables, and the marked parts of docs/benchmarks.md
+    report.py      tables, and the marked parts of docs/benchmarks/
 """

@@ -1,4 +1,4 @@
-"""`python -m tests.benchmark [names...]`: run benchmarks, print them, and write them into docs/benchmarks.md."""
+"""`python -m tests.benchmark [names...]`: run benchmarks, print them, and write them into docs/benchmarks/."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmark", description=__doc__)
     parser.add_argument("names", nargs="*", help=f"which to run: {', '.join(BENCHMARKS)}; default: all")
     parser.add_argument("--runs", type=int, default=3, help="runs of each contender (default: 3)")
-    parser.add_argument("--print-only", action="store_true", help="leave docs/benchmarks.md as it is")
+    parser.add_argument("--print-only", action="store_true", help="leave docs/benchmarks/ as it is")
     parser.add_argument("--row", help="only this row of `pack`, such as 'alpaca cl100k'; written nowhere")
     parser.add_argument("--slow", action="store_true", help="also what takes long: a billion samples in `scale`")
     arguments = parser.parse_args()

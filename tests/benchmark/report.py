@@ -1,4 +1,4 @@
-"""Markdown tables, and the marked parts of docs/benchmarks.md."""
+"""Markdown tables, and the marked parts of docs/benchmarks/."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import psutil
 
 from tests.benchmark.measure import ROOT, num_cores
 
-DOCUMENT = ROOT / "docs" / "benchmarks.md"
+PAGES = ROOT / "docs" / "benchmarks"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -67,12 +67,14 @@ def versions(names: Sequence[str]) -> str:
     return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
 
 
-def write_section(name: str, body: str, path: Path = DOCUMENT) -> None:
-    """Write `body` between the markers of `name`. Raises ValueError if there are none."""
-    text = path.read_text(encoding="utf-8")
+def write_section(name: str, body: str, pages: Path = PAGES) -> None:
+    """Write `body` between the markers of `name`, on the one page that has them. Raises ValueError if none has."""
     begin, end = f"<!-- begin: {name} -->", f"<!-- end: {name} -->"
+    texts = {path: path.read_text(encoding="utf-8") for path in sorted(pages.glob("*.md"))}
+    found = [path for path, text in texts.items() if begin in text]
+    text = texts[found[0]] if len(found) == 1 else ""
     if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
-        raise ValueError(f"{path.name} needs one {begin} and, after it, one {end}")
+        raise ValueError(f"one page of {pages.name} needs one {begin} and, after it, one {end}")
     head, rest = text.split(begin)
     _, tail = rest.split(end)
-    path.write_text(f"{head}{begin}\n{body.strip()}\n{end}{tail}", encoding="utf-8")
+    found[0].write_text(f"{head}{begin}\n{body.strip()}\n{end}{tail}", encoding="utf-8")

@@ -119,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--strategies", default=",".join(known_strategies()))
     parser.add_argument("--seed", type=int, default=4, help="of the samples (default: 4)")
     parser.add_argument("--output", type=Path, default=Path("bench-out/train"), help="(default: bench-out/train)")
-    parser.add_argument("--write", action="store_true", help="write the table into docs/benchmarks.md")
+    parser.add_argument("--write", action="store_true", help="write the table into docs/benchmarks/training.md")
     given = parser.parse_args(arguments)
     given.output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="hbpack-bench-") as work:
