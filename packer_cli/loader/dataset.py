@@ -98,7 +98,7 @@ class PackedDataset(Dataset):
 
     Args:
         path: the folder that `hbpack pack` wrote, or a copy of it: `s3://bucket/out`, or any other URL of fsspec. A
-            local folder is memory-mapped; a remote set is read through a cache on this node (docs/resume.md).
+            local folder is memory-mapped; a remote set is read through a cache on this node (docs/loader.md).
         rank: this process, 0 to world_size - 1.
         world_size: must be the number of GPUs for which the set was planned.
         epoch: epoch to start with; None: the set's first, which is 0 unless it was rebalanced later.

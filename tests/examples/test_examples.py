@@ -59,7 +59,7 @@ def wanted(model_folder: Path) -> Train:
 def run(repo: Path, launcher: Launcher, tmp_path: Path) -> Callable[..., str]:
     def run(name: str, *arguments: object, num_ranks: int = 2, fails: bool = False) -> str:
         if find_spec(TRAINERS[name]) is None:
-            pytest.skip(f"{TRAINERS[name]} is not installed: see docs/cookbook.md")
+            pytest.skip(f"{TRAINERS[name]} is not installed: see docs/trainers.md")
         script = repo / "examples" / f"{name}.py"
         codes, text = launcher.run(script, *arguments, num_ranks=num_ranks, logs=tmp_path / "logs")
         assert any(codes) if fails else not any(codes), text
@@ -230,8 +230,8 @@ def test_torchrun_starts_it(
     assert_same(lines_of(done.stdout), wanted(pack(OWN_GPU, 2)), 2)
 
 
-def test_the_cookbook_names_every_example(repo: Path) -> None:
+def test_the_page_of_trainers_names_every_example(repo: Path) -> None:
     names = {path.stem for path in (repo / "examples").glob("*.py")}
     assert names == set(TRAINERS) | RECIPES | PIPELINES
-    text = (repo / "docs" / "cookbook.md").read_text(encoding="utf-8")
+    text = (repo / "docs" / "trainers.md").read_text(encoding="utf-8")
     assert set(re.findall(r"examples/(\w+)\.py", text)) == names
