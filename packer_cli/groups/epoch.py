@@ -23,9 +23,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from packer_cli.cost.models import CostModel
 from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.types import Float64Array, Int64Array
 from packer_cli.plan.strategies.by_group.arrange import FREE_TO_FILL
-
-FloatArray = NDArray[np.float64]
 
 _THRESHOLDS = (1 / 3, 1 / 4, 1 / 8, 0.0)
 """Thresholds of the L2 bound, as shares of the capacity: shorter samples are ignored."""
@@ -35,20 +34,20 @@ _THRESHOLDS = (1 / 3, 1 / 4, 1 / 8, 0.0)
 class _Range:
     """The packs of a group above each of k smaller capacities; float64[k] unless noted."""
 
-    packs: FloatArray
-    share: FloatArray
+    packs: Float64Array
+    share: Float64Array
     """Share of all shorter samples that fill this group's packs."""
-    tokens: FloatArray
+    tokens: Float64Array
     """Including the shorter samples, as in `work`."""
-    work: FloatArray
-    large: FloatArray
+    work: Float64Array
+    large: Float64Array
     """float64[3, k]: number, tokens and work of the group's own samples over half the capacity."""
-    longest: FloatArray
+    longest: Float64Array
     """Squared length of the group's longest sample; float64, a scalar."""
-    shortest: FloatArray
+    shortest: Float64Array
     """Squared length of the group's shortest sample over half the capacity."""
 
-    def waiting(self, num_ranks: int) -> FloatArray:
+    def waiting(self, num_ranks: int) -> Float64Array:
         """Attention work that ranks wait for: samples over half the capacity, dealt to packs by decreasing length.
 
         In full iterations, the differences between neighbours add up to at most (ranks - 1) / 2 of the whole range. In
@@ -83,7 +82,7 @@ class EpochModel:
             below = group.capacity
         return total
 
-    def add_group(self, below: NDArray[np.int64], group: Group) -> tuple[FloatArray, FloatArray]:
+    def add_group(self, below: Int64Array, group: Group) -> tuple[Float64Array, Float64Array]:
         """(f, g) of a group above each capacity in `below`, both float64[k]; see the module.
 
         Args:
@@ -92,7 +91,7 @@ class EpochModel:
         range_ = self.range_of(below, group.capacity)
         return range_.share, self.cost_of(range_, group)
 
-    def range_of(self, below: NDArray[np.int64], capacity: int) -> _Range:
+    def range_of(self, below: Int64Array, capacity: int) -> _Range:
         """The contents of a group's packs, whatever its SP degree."""
         shorter = self.sums.up_to(below)
         samples, tokens, work = self.sums.up_to(capacity)[:, None] - shorter
@@ -112,11 +111,11 @@ class EpochModel:
             shortest=self.sums.shortest_over(half).astype(np.float64) ** 2,
         )
 
-    def cost_of(self, range_: _Range, group: Group) -> FloatArray:
+    def cost_of(self, range_: _Range, group: Group) -> Float64Array:
         """GPU-seconds (float64[k]) of a group's packs."""
         num_ranks = group.num_dp_ranks(self.num_gpus)
         per_work, per_token = self._rates(group)
-        own: FloatArray = per_work * (range_.work + range_.waiting(num_ranks)) + per_token * range_.tokens
+        own: Float64Array = per_work * (range_.work + range_.waiting(num_ranks)) + per_token * range_.tokens
         return own + np.ceil(range_.packs / num_ranks) * self.num_gpus * self._constant(group)
 
     def _rates(self, group: Group) -> tuple[float, float]:
@@ -129,7 +128,7 @@ class EpochModel:
         """Seconds of a micro-batch that do not depend on its contents."""
         return float(self._cost.seconds(0.0, 0.0, group.layout, group.checkpoint_layers))
 
-    def _num_packs(self, below: NDArray[np.int64], capacity: int) -> FloatArray:
+    def _num_packs(self, below: Int64Array, capacity: int) -> Float64Array:
         """A lower bound (Martello and Toth's L2) on the packs of the samples in `(below, capacity]`."""
         half = np.maximum(below, capacity // 2)
         up_to_half = self.sums.up_to(half)
@@ -176,15 +175,15 @@ class LengthSums:
         """Tokens of all samples."""
         return int(self._sums[1, -1])
 
-    def up_to(self, length: ArrayLike) -> NDArray[np.float64]:
+    def up_to(self, length: ArrayLike) -> Float64Array:
         """(samples, tokens, sum of s^2) of the samples of at most this length, float64[3, ...]."""
         return self._sums[:, np.searchsorted(self.lengths, length, side="right")]
 
-    def longest_up_to(self, length: ArrayLike) -> NDArray[np.int64]:
+    def longest_up_to(self, length: ArrayLike) -> Int64Array:
         """The longest length of at most `length`; 0 if there is none."""
         return np.append(0, self.lengths)[np.searchsorted(self.lengths, length, side="right")]
 
-    def shortest_over(self, length: ArrayLike) -> NDArray[np.int64]:
+    def shortest_over(self, length: ArrayLike) -> Int64Array:
         """The shortest length over `length`; 0 if there is none."""
         return np.append(self.lengths, 0)[np.searchsorted(self.lengths, length, side="right")]
 
@@ -198,7 +197,7 @@ _MOST_COUNTED = 2**24
 _AT_ONCE = 2**22
 
 
-def _count(lengths: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _count(lengths: NDArray[np.integer]) -> tuple[Int64Array, Int64Array]:
     """The different lengths, increasing, and the number of samples of each; both int64[u]."""
     longest = int(lengths.max(initial=0))
     if longest > _MOST_COUNTED:

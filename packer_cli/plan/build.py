@@ -9,14 +9,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packer_cli.errors import PlanError
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.csr import select_packs
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.sharding import choose_sharding
-from packer_cli.plan.core.types import FILLER, Int64Array, Packs, Pieces, Plan, Schedule, as_ids
+from packer_cli.plan.core.types import FILLER, BoolArray, Int64Array, Packs, Pieces, Plan, Schedule, as_ids
 from packer_cli.plan.strategies.protocol import PlanRequest
 
 
@@ -52,7 +51,7 @@ def rest_of_epoch(schedule: Schedule, step: int, order: Int64Array | None = None
     return np.sort(packs[packs != FILLER]), int((~is_left).sum())
 
 
-def short_packs(schedule: Schedule, packs: Packs, groups: tuple[Group, ...]) -> NDArray[np.bool_]:
+def short_packs(schedule: Schedule, packs: Packs, groups: tuple[Group, ...]) -> BoolArray:
     """bool[p]: packs in rows below the capacity, over which a group's last packs were spread.
 
     Args:

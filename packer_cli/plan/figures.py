@@ -27,7 +27,7 @@ from packer_cli.plan.core.metrics import least_works, measure, pieces_by_group
 from packer_cli.plan.core.randomness import measure_delay, measure_randomness
 from packer_cli.plan.core.schedule import StepRules
 from packer_cli.plan.core.segments import align_up, aligned_lengths
-from packer_cli.plan.core.types import Mask, Pieces, Plan
+from packer_cli.plan.core.types import Int32Array, Mask, Pieces, Plan
 from packer_cli.plan.kernels.balance import BalanceRule
 from packer_cli.plan.packing.ilp.cutting_stock import lp_lower_bound
 from packer_cli.plan.strategies.protocol import PlanRequest, Strategy
@@ -144,7 +144,7 @@ def prove_by_program(figures: F, plan: Plan) -> F:
     return proved
 
 
-def _with_proof(metrics: M, lengths: NDArray[np.int32], capacity: int) -> M:
+def _with_proof(metrics: M, lengths: Int32Array, capacity: int) -> M:
     if metrics.num_packs <= metrics.packs_lower_bound:
         return metrics
     return replace(metrics, packs_lower_bound=max(lp_lower_bound(lengths, capacity), metrics.packs_lower_bound))
@@ -202,7 +202,7 @@ class LengthStats:
         return {**before, **self.percentiles, "max": self.max, **self.tokens_of_long}
 
 
-def length_stats(lengths: NDArray[np.int32]) -> LengthStats:
+def length_stats(lengths: Int32Array) -> LengthStats:
     """Count, total, mean, percentiles and the tokens in long samples."""
     percentiles = (50, 90, 99, 99.9)
     values = np.percentile(lengths, percentiles, method="higher") if len(lengths) else np.zeros(len(percentiles))

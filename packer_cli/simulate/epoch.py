@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packer_cli.cost.models import GpuModel
-from packer_cli.plan.core.types import Int64Array, Plan, Schedule
+from packer_cli.plan.core.types import Float64Array, Int64Array, Plan, Schedule
 from packer_cli.simulate.slots import EpochTimes, GroupLayers, PadTo, epoch_times, index_sums
 
 PARTS = ("compute", "recompute", "communication", "padding", "waiting", "constant", "bubbles", "sync", "steps")
@@ -21,17 +20,17 @@ _DAY = 86_400.0
 class Simulation:
     """One epoch, predicted. i iterations, s steps, g groups."""
 
-    iteration_seconds: NDArray[np.float64]
+    iteration_seconds: Float64Array
     """float64[i]: time of each iteration on one pipeline stage, until its slowest replica is done."""
-    step_seconds: NDArray[np.float64]
+    step_seconds: Float64Array
     """float64[s]: time of each step: iterations, pipeline bubbles, sync and the fixed seconds of a step."""
-    gpu_seconds: NDArray[np.float64]
+    gpu_seconds: Float64Array
     """float64[g, parts]: time of all GPUs together, by group and by `PARTS`; the sum is `seconds * num_gpus`."""
     group_tokens: Int64Array
     """int64[g]: real tokens, without padding."""
     group_iterations: Int64Array
     """int64[g]: iterations that hold slots of the group."""
-    group_iteration_seconds: NDArray[np.float64]
+    group_iteration_seconds: Float64Array
     """float64[g]: mean seconds of these iterations; 0 if there are none."""
     layers: tuple[GroupLayers, ...]
     """The checkpointed layers assumed for each group."""
@@ -65,12 +64,7 @@ class Simulation:
 
 
 def simulate(
-    plan: Plan,
-    model: GpuModel,
-    *,
-    pad_to: PadTo = "multiple",
-    step_seconds: float = 0.0,
-    epoch: int = 0,
+    plan: Plan, model: GpuModel, *, pad_to: PadTo = "multiple", step_seconds: float = 0.0, epoch: int = 0
 ) -> Simulation:
     """Predict an epoch of the plan.
 
@@ -107,7 +101,7 @@ def simulate(
     )
 
 
-def _split(plan: Plan, schedule: Schedule, times: EpochTimes) -> NDArray[np.float64]:
+def _split(plan: Plan, schedule: Schedule, times: EpochTimes) -> Float64Array:
     """GPU-seconds (float64[g, parts]) by group and part.
 
     The fixed seconds of a step, and the bubbles where all GPUs share a pipeline's, go to the longest group of the
@@ -119,13 +113,13 @@ def _split(plan: Plan, schedule: Schedule, times: EpochTimes) -> NDArray[np.floa
     group_of = np.zeros(schedule.num_iterations, dtype=np.int64)  # The longest group in each iteration.
     np.maximum.at(group_of, schedule.slot_iteration, slots.group)
 
-    def of_slots(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+    def of_slots(seconds: Float64Array) -> Float64Array:
         return index_sums(slots.group, seconds * gpus, num_groups)
 
-    def of_replicas(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+    def of_replicas(seconds: Float64Array) -> Float64Array:
         return index_sums(slots.group[replicas.first], seconds * gpus[replicas.first], num_groups)
 
-    def of_steps(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+    def of_steps(seconds: Float64Array) -> Float64Array:
         return index_sums(group_of[longest], seconds * num_gpus, num_groups)
 
     parts = {

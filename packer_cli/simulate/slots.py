@@ -16,7 +16,7 @@ from packer_cli.plan.core.csr import pack_tokens_and_work, plan_tokens_and_work
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.segments import row_lengths
 from packer_cli.plan.core.sharding import cp_slowdown
-from packer_cli.plan.core.types import FILLER, Int32Array, Int64Array, Plan, Schedule
+from packer_cli.plan.core.types import FILLER, Float64Array, Int32Array, Int64Array, Plan, Schedule
 from packer_cli.plan.core.windows import windowed_work
 from packer_cli.plan.kernels.pipeline import pipeline_seconds
 
@@ -28,17 +28,17 @@ PadTo = Literal["multiple", "row", "capacity"]
 class SlotSeconds:
     """Seconds of each slot on each of its GPUs, and so on one stage of a pipeline. k slots, float64[k] each."""
 
-    compute: NDArray[np.float64]
+    compute: Float64Array
     """Forward and backward of real tokens."""
-    recompute: NDArray[np.float64]
+    recompute: Float64Array
     """The repeated forward pass of real tokens in checkpointed layers."""
-    communication: NDArray[np.float64]
+    communication: Float64Array
     """Communication of SP, CP, TP and between stages, for real tokens."""
-    padding: NDArray[np.float64]
+    padding: Float64Array
     """All of the above, for padding, that which aligns samples included."""
-    constant: NDArray[np.float64]
+    constant: Float64Array
     """What does not depend on a micro-batch's contents."""
-    forward: NDArray[np.float64]
+    forward: Float64Array
     """float64[k]: share of the forward pass in them."""
     group: Int64Array
     """int64[k]: the slot's group."""
@@ -46,7 +46,7 @@ class SlotSeconds:
     """int64[k]: real tokens of the slot."""
 
     @property
-    def total(self) -> NDArray[np.float64]:
+    def total(self) -> Float64Array:
         """Seconds (float64[k]) of each slot."""
         return self.compute + self.recompute + self.communication + self.padding + self.constant
 
@@ -135,8 +135,8 @@ def _work_under_windows(plan: Plan, schedule: Schedule, window: Int32Array, leng
 
 
 def _rows(
-    plan: Plan, schedule: Schedule, tokens: Int64Array, work: NDArray[np.float64], window: Int32Array, pad_to: PadTo
-) -> tuple[NDArray[Any], NDArray[np.float64]]:
+    plan: Plan, schedule: Schedule, tokens: Int64Array, work: Float64Array, window: Int32Array, pad_to: PadTo
+) -> tuple[NDArray[Any], Float64Array]:
     """Tokens and attention work of each slot's padded row; `tokens` and `work` are those of its real tokens."""
     if plan.mask == "causal":
         length = _padded(plan, schedule, tokens, pad_to)
@@ -193,11 +193,11 @@ class Replicas(NamedTuple):
 
     first: Int64Array
     """int64[r]: first slot of each in its iteration."""
-    seconds: NDArray[np.float64]
+    seconds: Float64Array
     """float64[r]: its slots, one after another."""
-    bubbles: NDArray[np.float64]
+    bubbles: Float64Array
     """float64[r]: what its own pipeline adds."""
-    waiting: NDArray[np.float64]
+    waiting: Float64Array
     """float64[r]: from then on until the slowest replica of the iteration is done."""
 
 
@@ -207,17 +207,17 @@ class EpochTimes:
 
     slots: SlotSeconds
     replicas: Replicas
-    iterations: NDArray[np.float64]
+    iterations: Float64Array
     """float64[i]: on one pipeline stage, until the slowest replica is done."""
     longest: Int64Array
     """int64[s]: the longest iteration of each step."""
-    bubbles: NDArray[np.float64]
+    bubbles: Float64Array
     """float64[s]: of the pipeline that all GPUs share where they run in lockstep, once a step."""
-    sync: NDArray[np.float64]
+    sync: Float64Array
     """float64[s]: gradients reduced and weights gathered, where micro-batches gather none."""
     step_extra: float
     """Fixed seconds of each step."""
-    steps: NDArray[np.float64]
+    steps: Float64Array
     """float64[s]: iterations, `bubbles`, `sync` and `step_extra`."""
     layers: tuple[GroupLayers, ...]
     """The checkpointed layers assumed for each group."""
@@ -268,26 +268,26 @@ def epoch_times(plan: Plan, model: GpuModel, *, pad_to: PadTo, step_seconds: flo
 
 def _bubbles(
     offsets: Int64Array,
-    seconds: NDArray[np.float64],
-    forward: NDArray[np.float64],
+    seconds: Float64Array,
+    forward: Float64Array,
     stages: Int64Array,
     parts: Int64Array,
-    alone: NDArray[np.float64],
-) -> NDArray[np.float64]:
+    alone: Float64Array,
+) -> Float64Array:
     """What pipelines add (float64[r]) to their micro-batches one after another, `alone`; see `pipeline_seconds`."""
     if (stages == 1).all():
         return np.zeros(len(stages))
     return np.maximum(pipeline_seconds(offsets, seconds, forward, stages, parts) - alone, 0.0)
 
 
-def _longest_iterations(schedule: Schedule, iterations: NDArray[np.float64]) -> Int64Array:
+def _longest_iterations(schedule: Schedule, iterations: Float64Array) -> Int64Array:
     """The longest iteration (int64[s]) of each step."""
     order = np.lexsort((iterations, schedule.iteration_step))
     last = np.flatnonzero(np.diff(schedule.iteration_step, append=schedule.num_steps))
     return order[last]
 
 
-def index_sums(index: Int64Array, values: NDArray[np.float64], length: int) -> NDArray[np.float64]:
+def index_sums(index: Int64Array, values: Float64Array, length: int) -> Float64Array:
     """Sums (float64[length]) of the values with the same index."""
     sums = np.zeros(length)
     np.add.at(sums, index, values)

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packer_cli.plan.core.csr import pack_tokens_and_work
-from packer_cli.plan.core.types import FILLER, Int8Array, Int64Array, Plan
+from packer_cli.plan.core.types import FILLER, Float64Array, Int8Array, Int64Array, Plan
 from packer_cli.simulate.epoch import PARTS
 from packer_cli.simulate.figures import group_name
 from packer_cli.simulate.slots import EpochTimes
@@ -31,23 +30,23 @@ class Timeline:
 
     iterations: Int64Array
     """int64[n]: their numbers in the epoch, rising."""
-    iteration_start: NDArray[np.float64]
+    iteration_start: Float64Array
     """float64[n]"""
-    iteration_seconds: NDArray[np.float64]
+    iteration_seconds: Float64Array
     """float64[n]: until its slowest replica is done."""
-    tail_seconds: NDArray[np.float64]
+    tail_seconds: Float64Array
     """float64[n]: what a step adds after its last iteration; 0 after others."""
     slots: Int64Array
     """int64[m]: their numbers in the schedule."""
-    slot_start: NDArray[np.float64]
+    slot_start: Float64Array
     """float64[m]"""
-    slot_seconds: NDArray[np.float64]
+    slot_seconds: Float64Array
     """float64[m]"""
     part: Int8Array
     """int8[e]: index of `PARTS`."""
-    start: NDArray[np.float64]
+    start: Float64Array
     """float64[e]"""
-    seconds: NDArray[np.float64]
+    seconds: Float64Array
     """float64[e]"""
     first_gpu: Int64Array
     """int64[e]"""
@@ -90,7 +89,7 @@ def timeline(plan: Plan, times: EpochTimes, iterations: Int64Array, epoch: int =
     first_gpu = schedule.slot_first_gpu.astype(np.int64)
     events = []
 
-    def add(part: str, start: NDArray[np.float64], seconds: NDArray[np.float64], of: Int64Array, slot: Any) -> None:
+    def add(part: str, start: Float64Array, seconds: Float64Array, of: Int64Array, slot: Any) -> None:
         number = np.full(len(of), PARTS.index(part))
         iteration = schedule.slot_iteration[of]
         events.append((number, start, seconds, first_gpu[of], gpus[of], iteration, np.broadcast_to(slot, len(of))))

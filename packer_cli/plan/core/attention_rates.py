@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
-from packer_cli.plan.core.types import Int64Array
+from packer_cli.plan.core.types import Float64Array, Int64Array
 from packer_cli.sizes import parse_number
 
 CpSharding = Literal["sequence", "document", "static", "auto"]
@@ -41,7 +40,7 @@ class AttentionRates:
     """int64[a], rising"""
     keys: Int64Array
     """int64[b], rising"""
-    rates: NDArray[np.float64]
+    rates: Float64Array
     """float64[b, a]"""
 
     def __eq__(self, other: object) -> bool:

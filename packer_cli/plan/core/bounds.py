@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from packer_cli.plan.core.csr import count_lengths
+from packer_cli.plan.core.types import Int32Array, Int64Array
 
 
-def packs_lower_bound(lengths: NDArray[np.int32], capacity: int) -> int:
+def packs_lower_bound(lengths: Int32Array, capacity: int) -> int:
     """The L2 bound of Martello and Toth (1990): no packing of these lengths needs fewer packs.
 
     It is at least ceil(sum / capacity), and also counts the samples over half a capacity, which cannot share a pack.
@@ -23,7 +23,7 @@ def packs_lower_bound(lengths: NDArray[np.int32], capacity: int) -> int:
     return bound_of_counts(count_lengths(lengths), capacity)
 
 
-def bound_of_counts(count: NDArray[np.int64], capacity: int) -> int:
+def bound_of_counts(count: Int64Array, capacity: int) -> int:
     """`packs_lower_bound` of the lengths with this histogram (int64[longest + 1]). O(longest)."""
     length = np.flatnonzero(count)
     if not len(length):
@@ -39,7 +39,7 @@ def bound_of_counts(count: NDArray[np.int64], capacity: int) -> int:
     return max(-(-int(sum_to[-1]) // capacity), num_over_half + int(extra.max(initial=0)))
 
 
-def least_max_work(decreasing: NDArray[np.int64], num_ranks: int, capacity: int, linear: int = 0) -> int:
+def least_max_work(decreasing: Int64Array, num_ranks: int, capacity: int, linear: int = 0) -> int:
     """A lower bound on the greatest work of a rank, however an iteration's samples are dealt to its ranks.
 
     Work is the sum of f(s) = s (s + linear), see `plan.core.cost`. The proofs only need that f(s), and the work per
@@ -65,12 +65,8 @@ def least_max_work(decreasing: NDArray[np.int64], num_ranks: int, capacity: int,
 
 
 def least_max_works(
-    decreasing: NDArray[np.int64],
-    first: NDArray[np.int64],
-    num_ranks: NDArray[np.int64],
-    capacity: NDArray[np.int64],
-    linear: int,
-) -> NDArray[np.int64]:
+    decreasing: Int64Array, first: Int64Array, num_ranks: Int64Array, capacity: Int64Array, linear: int
+) -> Int64Array:
     """`least_max_work` of many iterations (int64[i]); iteration j has the lengths `first[j] .. first[j + 1] - 1`.
 
     Args:
@@ -87,15 +83,15 @@ def least_max_works(
 
 @njit(cache=True)
 def _least_max_works(
-    decreasing: NDArray[np.int64],
-    first: NDArray[np.int64],
-    num_ranks: NDArray[np.int64],
-    capacity: NDArray[np.int64],
+    decreasing: Int64Array,
+    first: Int64Array,
+    num_ranks: Int64Array,
+    capacity: Int64Array,
     linear: int,
-    tokens: NDArray[np.int64],
-    work: NDArray[np.int64],
-    most: NDArray[np.int64],
-    least: NDArray[np.int64],
+    tokens: Int64Array,
+    work: Int64Array,
+    most: Int64Array,
+    least: Int64Array,
 ) -> None:
     """Write to `least`; `tokens`, `work` and `most` (int64[most samples + 1]) are scratch space."""
     for i in range(len(least)):
@@ -114,7 +110,7 @@ def _least_max_works(
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _first_over(rising: NDArray[np.int64], low: int, high: int, value: int) -> int:
+def _first_over(rising: Int64Array, low: int, high: int, value: int) -> int:
     """The first place of `low .. high - 1` with more than this value, else `high`. O(log n)."""
     while low < high:
         middle = (low + high) >> 1
@@ -127,11 +123,11 @@ def _first_over(rising: NDArray[np.int64], low: int, high: int, value: int) -> i
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _bound_by_longest(
-    decreasing: NDArray[np.int64],
+    decreasing: Int64Array,
     begin: int,
     num: int,
-    tokens: NDArray[np.int64],
-    work: NDArray[np.int64],
+    tokens: Int64Array,
+    work: Int64Array,
     num_ranks: int,
     capacity: int,
     linear: int,
@@ -158,12 +154,12 @@ def _bound_by_longest(
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _bound_by_room(
-    decreasing: NDArray[np.int64],
+    decreasing: Int64Array,
     begin: int,
     num: int,
-    tokens: NDArray[np.int64],
-    work: NDArray[np.int64],
-    most: NDArray[np.int64],
+    tokens: Int64Array,
+    work: Int64Array,
+    most: Int64Array,
     num_ranks: int,
     capacity: int,
     linear: int,

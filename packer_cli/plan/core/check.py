@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packer_cli.errors import PlanError
 from packer_cli.format.sharding import PLANNED
@@ -100,7 +99,7 @@ def _some(samples: Int32Array | None, first: int, stop: int) -> Int32Array:
     return np.arange(first, stop, dtype=np.int32) if samples is None else samples[first:stop]
 
 
-def _is_permutation(values: NDArray[np.int32]) -> bool:
+def _is_permutation(values: Int32Array) -> bool:
     """Whether each of 0 .. n-1 occurs once. All values must lie in that range. O(n)."""
     seen = np.zeros(len(values), dtype=np.bool_)
     seen[values] = True

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.core.types import Int64Array
+from packer_cli.plan.core.types import Float64Array, Int64Array
 from packer_cli.sizes import parse_number
 
 QUADRATIC = "quadratic"
@@ -118,8 +118,6 @@ def segment_sums(values: NDArray[Any], offsets: Int64Array) -> Int64Array:
         sums[holds_any] = np.add.reduceat(values[: offsets[-1]], offsets[:-1][holds_any], dtype=np.int64)
     return sums
 
-
-Float64Array = NDArray[np.float64]
 
 MOST_TOKENS = 2**31
 """No capacity reaches this, so that the attention work of a micro-batch fits int64."""

@@ -7,16 +7,14 @@ from numba import njit
 from numpy.typing import NDArray
 
 from packer_cli.plan.core.segments import row_lengths
-from packer_cli.plan.core.types import Int64Array, Plan, as_ids, read_only
+from packer_cli.plan.core.types import BoolArray, Int32Array, Int64Array, Plan, as_ids, read_only
 
 ONE_EACH = np.empty(0, dtype=np.int32)
 """`to_number` where every move is of one sample."""
 _BLOCK = 1 << 20
 
 
-def group_by_pack(
-    pack_of: NDArray[np.integer], order: NDArray[np.int32], num_packs: int
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+def group_by_pack(pack_of: NDArray[np.integer], order: Int32Array, num_packs: int) -> tuple[Int64Array, Int32Array]:
     """`(offsets int64[p+1], members int32[n])`; within a pack, samples are in the order of `order`. O(n + p).
 
     Args:
@@ -28,8 +26,8 @@ def group_by_pack(
 
 
 def group_moves(
-    to_pack: NDArray[np.int32], to_number: NDArray[np.int32], order: NDArray[np.int32], num_packs: int
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    to_pack: Int32Array, to_number: Int32Array, order: Int32Array, num_packs: int
+) -> tuple[Int64Array, Int32Array]:
     """`(offsets int64[p+1], members int32[n])` from `best_fit`'s result and the order of placing, int32[n]."""
     offsets = np.zeros(num_packs + 2, dtype=np.int64)
     members = np.empty(len(order), dtype=np.int32)
@@ -39,11 +37,11 @@ def group_moves(
 
 @njit(cache=True)
 def _group_moves(
-    to_pack: NDArray[np.int32],
-    to_number: NDArray[np.int32],
-    order: NDArray[np.int32],
-    offsets: NDArray[np.int64],
-    members: NDArray[np.int32],
+    to_pack: Int32Array,
+    to_number: Int32Array,
+    order: Int32Array,
+    offsets: Int64Array,
+    members: Int32Array,
 ) -> None:
     """Write to `offsets` (int64[p+2], zeros), whose spare entry lets each pack's begin advance to its end."""
     for move in range(len(to_pack)):
@@ -61,7 +59,7 @@ def _group_moves(
         offsets[pack] = at + number
 
 
-def ids_of(chosen: NDArray[np.bool_]) -> NDArray[np.int32]:
+def ids_of(chosen: BoolArray) -> Int32Array:
     """`np.flatnonzero` as int32, block by block, to need no array of int64. O(n)."""
     ids = np.empty(np.count_nonzero(chosen), dtype=np.int32)
     stop = 0
@@ -72,7 +70,7 @@ def ids_of(chosen: NDArray[np.bool_]) -> NDArray[np.int32]:
     return ids
 
 
-def rename_members(members: NDArray[np.int32], names: NDArray[np.int32]) -> None:
+def rename_members(members: Int32Array, names: Int32Array) -> None:
     """Replace each member i by `names[i]`, in place and block by block, to need no second array. O(m)."""
     for first in range(0, len(members), _BLOCK):
         block = members[first : first + _BLOCK]
@@ -80,8 +78,8 @@ def rename_members(members: NDArray[np.int32], names: NDArray[np.int32]) -> None
 
 
 def merge_packs(
-    offsets: NDArray[np.int64], pieces: NDArray[np.int32], added_offsets: NDArray[np.int64], added: NDArray[np.int32]
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    offsets: Int64Array, pieces: Int32Array, added_offsets: Int64Array, added: Int32Array
+) -> tuple[Int64Array, Int32Array]:
     """Append `added` pieces to each pack. O(m), and 2 bytes per member besides the result."""
     sizes = np.stack([np.diff(offsets), np.diff(added_offsets)], axis=1).ravel()
     is_added = np.repeat(np.tile([False, True], len(offsets) - 1), sizes)
@@ -93,11 +91,11 @@ def merge_packs(
 
 @njit(cache=True)
 def copy_packs(
-    offsets: NDArray[np.int64],
-    pieces: NDArray[np.int32],
-    packs: NDArray[np.int32],
-    to_offsets: NDArray[np.int64],
-    to_pieces: NDArray[np.int32],
+    offsets: Int64Array,
+    pieces: Int32Array,
+    packs: Int32Array,
+    to_offsets: Int64Array,
+    to_pieces: Int32Array,
     first: int,
 ) -> None:
     """Copy the given packs, in the given order, to packs `first`, `first + 1`, ... of other arrays. O(m).
@@ -112,9 +110,7 @@ def copy_packs(
         to_offsets[first + i + 1] = place
 
 
-def select_packs(
-    offsets: NDArray[np.int64], pieces: NDArray[np.int32], packs: NDArray[np.integer]
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+def select_packs(offsets: Int64Array, pieces: Int32Array, packs: NDArray[np.integer]) -> tuple[Int64Array, Int32Array]:
     """The given packs (int[k]), in the given order. O(m)."""
     packs = as_ids(packs)
     new_offsets = np.zeros(len(packs) + 1, dtype=np.int64)
@@ -124,8 +120,8 @@ def select_packs(
 
 
 def pack_tokens_and_work(
-    offsets: NDArray[np.int64], pieces: NDArray[np.int32], lengths: NDArray[np.int32], linear: int = 0
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    offsets: Int64Array, pieces: Int32Array, lengths: Int32Array, linear: int = 0
+) -> tuple[Int64Array, Int64Array]:
     """Tokens and work of each pack, both int64[p]. Work is the sum of s (s + linear); HBP section 3.1 has linear = 0.
 
     Price: O(m).
@@ -143,7 +139,7 @@ def pack_tokens_and_work(
     return tokens, work
 
 
-def plan_tokens_and_work(plan: Plan) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def plan_tokens_and_work(plan: Plan) -> tuple[Int64Array, Int64Array]:
     """Tokens, with padding that aligns samples, and attention work of each pack of a plan (int64[p] both). O(m).
 
     Work is the sum of squares of the aligned samples or, with a causal mask over whole rows, the square of the tokens.
@@ -155,11 +151,11 @@ def plan_tokens_and_work(plan: Plan) -> tuple[NDArray[np.int64], NDArray[np.int6
 
 @njit(cache=True)
 def _add_up(
-    offsets: NDArray[np.int64],
-    pieces: NDArray[np.int32],
-    lengths: NDArray[np.int32],
-    tokens: NDArray[np.int64],
-    work: NDArray[np.int64],
+    offsets: Int64Array,
+    pieces: Int32Array,
+    lengths: Int32Array,
+    tokens: Int64Array,
+    work: Int64Array,
 ) -> None:
     for k in range(len(tokens)):
         pack_tokens = pack_work = np.int64(0)
@@ -174,7 +170,7 @@ def _add_up(
 _SORT_BLOCK = 1 << 20
 
 
-def count_lengths(lengths: NDArray[np.int32], chosen: NDArray[np.bool_] | None = None) -> Int64Array:
+def count_lengths(lengths: Int32Array, chosen: BoolArray | None = None) -> Int64Array:
     """Histogram (int64[longest + 1]) of the lengths (int32[n]), or of the chosen ones (bool[n]). O(n + longest).
 
     Counts in blocks, since numpy copies its input as int64. A block is at least as long as the histogram so far.
@@ -192,7 +188,7 @@ def count_lengths(lengths: NDArray[np.int32], chosen: NDArray[np.bool_] | None =
     return count
 
 
-def argsort_descending(lengths: NDArray[np.int32]) -> NDArray[np.int32]:
+def argsort_descending(lengths: Int32Array) -> Int32Array:
     """Indices (int32[n]) of lengths (int32[n]) by decreasing length.
 
     Ties keep their order. O(n + longest).
@@ -203,7 +199,7 @@ def argsort_descending(lengths: NDArray[np.int32]) -> NDArray[np.int32]:
 
 
 @njit(cache=True)
-def argsort_into(lengths: NDArray[np.int32], place: NDArray[np.int64], order: NDArray[np.int32]) -> None:
+def argsort_into(lengths: Int32Array, place: Int64Array, order: Int32Array) -> None:
     """The kernel of `argsort_descending`. Writes to `order`; `place` is int64[longest + 2], initially zeros."""
     longest = len(place) - 2
     for i in range(len(lengths)):

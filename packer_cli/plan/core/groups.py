@@ -14,8 +14,7 @@ from packer_cli.format.layout import Layout
 from packer_cli.sizes import format_tokens
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+    from packer_cli.plan.core.types import BoolArray, Int32Array
 
 UNLIMITED = 2**31 - 1
 """Most samples of a pack where `--max-samples` sets no limit."""
@@ -105,7 +104,7 @@ def require_aligned(group: Group) -> None:
         )
 
 
-def is_in_group(lengths: NDArray[np.int32], groups: Sequence[Group], g: int) -> NDArray[np.bool_]:
+def is_in_group(lengths: Int32Array, groups: Sequence[Group], g: int) -> BoolArray:
     """Whether each piece (bool[n]) belongs to group g: `previous capacity < length <= capacity`. O(n).
 
     >>> import numpy as np

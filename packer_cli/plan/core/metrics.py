@@ -17,15 +17,13 @@ from packer_cli.plan.core.bounds import bound_of_counts, least_max_works
 from packer_cli.plan.core.csr import pack_tokens_and_work, plan_tokens_and_work, select_packs
 from packer_cli.plan.core.segments import aligned_lengths, row_lengths
 from packer_cli.plan.core.sharding import CODES, cp_imbalance
-from packer_cli.plan.core.types import FILLER, Int16Array, Int32Array, Int64Array, Plan, Schedule
+from packer_cli.plan.core.types import FILLER, Float64Array, Int16Array, Int32Array, Int64Array, Plan, Schedule
 
 _BLOCK = 1 << 20
 """Pieces whose bounds are computed at a time."""
 
 
-def balance_ratio(
-    values: NDArray[np.float64], slot_iteration: Int64Array, gpus: Int64Array | None = None
-) -> NDArray[np.float64]:
+def balance_ratio(values: Float64Array, slot_iteration: Int64Array, gpus: Int64Array | None = None) -> Float64Array:
     """`1 - sum_r x_r / (G max_r x_r / g_r)` for each iteration (float64[i]): ABR of attention work, DBR of tokens.
 
     The replicas must be sorted by iteration. An iteration of zeros is balanced.
@@ -48,7 +46,7 @@ def balance_ratio(
     return np.where(greatest > 0, 1 - total / np.where(greatest > 0, greatest * count, 1), 0.0)
 
 
-def imbalance(values: NDArray[np.float64], of: Int64Array) -> float:
+def imbalance(values: Float64Array, of: Int64Array) -> float:
     """WLB-LLM's imbalance (section 3.3), `M max_j w_j / sum_j w_j` over M micro-batches, mean over those that wait.
 
     Args:
@@ -59,7 +57,7 @@ def imbalance(values: NDArray[np.float64], of: Int64Array) -> float:
     return float(np.mean(1 / (1 - ratio))) if len(ratio) else 1.0
 
 
-def _imbalance(plan: Plan, epoch: int, values: NDArray[np.float64], iteration: Int64Array) -> float | None:
+def _imbalance(plan: Plan, epoch: int, values: Float64Array, iteration: Int64Array) -> float | None:
     """Of the micro-batches that wait for each other: those of an iteration, or in pipelines of a step, as in WLB-LLM.
 
     None where pipelines, or replicas that run freely, are unlike: their micro-batches have other sizes on purpose.
@@ -79,7 +77,7 @@ def _mixes_layouts(plan: Plan, epoch: int) -> bool:
     return bool((is_same_iteration & (layout[1:] != layout[:-1])).any())
 
 
-def least_works(plan: Plan, epoch: int = 0, linear: int = 0) -> NDArray[np.float64]:
+def least_works(plan: Plan, epoch: int = 0, linear: int = 0) -> Float64Array:
     """A lower bound (float64[i]) on the greatest work per GPU in each iteration, however its samples are dealt.
 
     Where replicas have unlike degrees, or several micro-batches, it is the mean, or the longest sample on the most
@@ -105,7 +103,7 @@ def least_works(plan: Plan, epoch: int = 0, linear: int = 0) -> NDArray[np.float
 
 def _least_works_of(
     plan: Plan, schedule: Schedule, lengths: Int32Array, first_slot: Int64Array, linear: int
-) -> NDArray[np.float64]:
+) -> Float64Array:
     """`least_works` of consecutive iterations; iteration j has the slots `first_slot[j] .. first_slot[j + 1] - 1`."""
     slots = slice(int(first_slot[0]), int(first_slot[-1]))
     first = first_slot[:-1] - first_slot[0]
@@ -144,9 +142,9 @@ def measure(
     plan: Plan,
     group: int | None = None,
     epoch: int = 0,
-    least: NDArray[np.float64] | None = None,
+    least: Float64Array | None = None,
     linear: int = 0,
-    least_predicted: NDArray[np.float64] | None = None,
+    least_predicted: Float64Array | None = None,
 ) -> Metrics:
     """Metrics of one group's iterations, or of all.
 
@@ -195,11 +193,11 @@ def measure(
 class IterationFigures:
     """The i iterations of an epoch. The means of the ratios over them are those of `measure`."""
 
-    abr: NDArray[np.float64]
+    abr: Float64Array
     """float64[i]"""
-    dbr: NDArray[np.float64]
+    dbr: Float64Array
     """float64[i]"""
-    cbr: NDArray[np.float64] | None
+    cbr: Float64Array | None
     """float64[i]; None where only attention work is evened out."""
     tokens: Int64Array
     """int64[i]: real tokens."""
@@ -215,7 +213,7 @@ def iteration_figures(plan: Plan, epoch: int = 0, linear: int = 0) -> IterationF
     """
     slots, num_iterations = slot_contents(plan, None, epoch), plan.epochs[epoch].num_iterations
 
-    def ratios(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def ratios(values: Float64Array) -> Float64Array:
         return balance_ratio(slots.of_replicas(values), *slots.replicas)
 
     def sums(values: NDArray[np.integer]) -> Int64Array:
@@ -232,13 +230,13 @@ def iteration_figures(plan: Plan, epoch: int = 0, linear: int = 0) -> IterationF
     )
 
 
-def _shared_tokens(plan: Plan, slots: SlotContents) -> NDArray[np.float64]:
+def _shared_tokens(plan: Plan, slots: SlotContents) -> Float64Array:
     """Tokens (float64[k]) of each slot, padded to a multiple of what its GPUs share."""
     multiple = np.array([each.layout.row_multiple for each in plan.groups], dtype=np.int64)[slots.group]
     return (-(-slots.tokens // multiple) * multiple).astype(np.float64)
 
 
-def _cost(slots: SlotContents, linear: int) -> NDArray[np.float64]:
+def _cost(slots: SlotContents, linear: int) -> Float64Array:
     """Predicted work (float64[k]) of each slot, see `plan.core.cost`; with `linear` 0, attention work."""
     return slots.work + linear * slots.tokens if linear else slots.work
 
@@ -258,7 +256,7 @@ def _of_cp_ranks(plan: Plan, packs: Int64Array) -> dict[str, float]:
 
 
 def _ratio_and_bound(
-    work: NDArray[np.float64], iteration: Int64Array, gpus: Int64Array, least: NDArray[np.float64], num_gpus: int
+    work: Float64Array, iteration: Int64Array, gpus: Int64Array, least: Float64Array, num_gpus: int
 ) -> tuple[float, float]:
     """Means over iterations of the balance ratio, and of its lower bound.
 
@@ -329,12 +327,12 @@ class SlotContents:
     """int64[k]: with the padding that aligns samples or, in a padded batch, that GPUs compute."""
     real_tokens: Int64Array
     """int64[k]: without it."""
-    work: NDArray[np.float64]
+    work: Float64Array
     """float64[k]: attention work, see `plan.core.work`."""
     first: Int64Array
     """int64[r]: the first slot of each replica."""
 
-    def of_replicas(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def of_replicas(self, values: Float64Array) -> Float64Array:
         """The sums (float64[r]) of values of the slots (float64[k]) over each replica's."""
         return np.add.reduceat(values, self.first) if len(self.first) < len(values) else values
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from packer_cli.format.metrics import Delay, QueueMetrics, Randomness
 from packer_cli.plan.core.csr import select_packs
 from packer_cli.plan.core.streams import Stream, rng_state
-from packer_cli.plan.core.types import FILLER, Int32Array, Int64Array, Pieces, Plan, Schedule
+from packer_cli.plan.core.types import FILLER, Float64Array, Int32Array, Int64Array, Pieces, Plan, Schedule
 
 _BLOCK = 1 << 18
 
@@ -157,8 +157,8 @@ class _MixSpread:
 
     def __init__(self, pieces: Pieces, kinds: Kinds) -> None:
         self._kinds = kinds
-        self._distances: list[NDArray[np.float64]] = []
-        whole: NDArray[np.float64] = np.zeros(0)
+        self._distances: list[Float64Array] = []
+        whole: Float64Array = np.zeros(0)
         for first in range(0, len(pieces), _BLOCK):
             length = pieces.length[first : first + _BLOCK]
             chosen = np.arange(first, first + len(length), dtype=np.int32)

@@ -13,7 +13,7 @@ from packer_cli.format.metrics import SampleCounts
 from packer_cli.plan.core.csr import ids_of
 from packer_cli.plan.core.pieces import Overflow, make_pieces
 from packer_cli.plan.core.streams import Stream, rng_state
-from packer_cli.plan.core.types import MOST_PIECES, Int32Array, Pieces
+from packer_cli.plan.core.types import MOST_PIECES, Int32Array, Int64Array, Pieces
 from packer_cli.sizes import TokenShare
 
 _BLOCK = 1 << 20
@@ -202,9 +202,7 @@ def num_weighted(
     return float(np.dot(times, counts))
 
 
-def tokens_of_sources(
-    sources: NDArray[np.integer], lengths: NDArray[np.integer], num_sources: int
-) -> NDArray[np.int64]:
+def tokens_of_sources(sources: NDArray[np.integer], lengths: NDArray[np.integer], num_sources: int) -> Int64Array:
     """Tokens (int64[s]) of each source, each sample once. O(n), block by block."""
     tokens = np.zeros(num_sources, dtype=np.int64)
     for first in range(0, len(lengths), _BLOCK):

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from packer_cli.plan.core.csr import select_packs
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.streams import Stream, next_uint64, rng_state, shuffle, shuffled
-from packer_cli.plan.core.types import FILLER, Int16Array, Int32Array, Int64Array, Schedule, as_ids
+from packer_cli.plan.core.types import FILLER, Int16Array, Int32Array, Int64Array, Schedule, UInt64Array, as_ids
 from packer_cli.plan.core.windows import Windows
 
 _ROW_MULTIPLE = 128
@@ -173,11 +173,7 @@ def _of_iterations(combine: np.ufunc, of_slot: Int64Array, offsets: Int64Array) 
 
 @njit(cache=True)
 def _deal_to_ranks(
-    slot_pack: NDArray[np.int32],
-    slot_group: NDArray[np.int16],
-    offsets: NDArray[np.int64],
-    num_groups: int,
-    state: NDArray[np.uint64],
+    slot_pack: Int32Array, slot_group: Int16Array, offsets: Int64Array, num_groups: int, state: UInt64Array
 ) -> None:
     """Shuffle the packs of each iteration among the replicas of their group, which stand side by side."""
     for group in range(num_groups):
@@ -217,7 +213,7 @@ def _order_and_steps(
     longest_group: int,
     rules: StepRules,
     curriculum_steps: int,
-    state: NDArray[np.uint64],
+    state: UInt64Array,
 ) -> tuple[Int32Array, Int64Array]:
     """Final order of the iterations (int32[i]), and the step of each (int64[i])."""
     target = 0 if rules.global_tokens is None else rules.global_tokens
@@ -240,7 +236,7 @@ def _order_and_steps(
     )
 
 
-def _order_of_steps(step: Int64Array, epoch: int, state: NDArray[np.uint64]) -> tuple[Int32Array, Int64Array]:
+def _order_of_steps(step: Int64Array, epoch: int, state: UInt64Array) -> tuple[Int32Array, Int64Array]:
     """The same of steps that are decided: as they are in the first epoch, shuffled in later ones."""
     if epoch:
         step = shuffled(int(step.max(initial=-1)) + 1, state)[step].astype(np.int64)
@@ -248,7 +244,7 @@ def _order_of_steps(step: Int64Array, epoch: int, state: NDArray[np.uint64]) -> 
     return as_ids(order), step[order]
 
 
-def _steps(tokens: NDArray[np.int64], target: int) -> NDArray[np.int64]:
+def _steps(tokens: Int64Array, target: int) -> Int64Array:
     """Step of each iteration: a step ends when another iteration would take it further from the target."""
     steps = np.zeros(len(tokens), dtype=np.int64)
     step = total = 0
@@ -279,7 +275,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 """2^64 over the golden ratio: among the multiples of all irrationals, those of this one are spread most evenly."""
 
 
-def interleave(mix: StepMix, group: Int64Array, work: Int64Array, state: NDArray[np.uint64]) -> Int32Array:
+def interleave(mix: StepMix, group: Int64Array, work: Int64Array, state: UInt64Array) -> Int32Array:
     """The order (int32[i]) of the iterations.
 
     Args:
@@ -290,14 +286,14 @@ def interleave(mix: StepMix, group: Int64Array, work: Int64Array, state: NDArray
     return stratify(group, work, state) if mix == "stratified" else alternate(len(group), state)
 
 
-def alternate(num: int, state: NDArray[np.uint64]) -> Int32Array:
+def alternate(num: int, state: UInt64Array) -> Int32Array:
     """All iterations in a seeded shuffle."""
     order = np.arange(num, dtype=np.int32)
     shuffle(order, state)
     return order
 
 
-def stratify(group: Int64Array, work: Int64Array, state: NDArray[np.uint64]) -> Int32Array:
+def stratify(group: Int64Array, work: Int64Array, state: UInt64Array) -> Int32Array:
     """Space each group's iterations evenly over the epoch, from a random start, with light and heavy ones mixed.
 
     A stretch that is a share x of the epoch holds a share x of each group's iterations, to within one iteration.
@@ -311,7 +307,7 @@ def stratify(group: Int64Array, work: Int64Array, state: NDArray[np.uint64]) -> 
     return as_ids(np.argsort(place, kind="stable"))
 
 
-def spread_by_rank(values: Int64Array, state: NDArray[np.uint64]) -> Int64Array:
+def spread_by_rank(values: Int64Array, state: UInt64Array) -> Int64Array:
     """An order (int64[n]) in which every stretch has values of all sizes.
 
     The k-th is taken near the quantile `frac(k * golden ratio + start)` (a Kronecker sequence, whose stretches are all

@@ -16,13 +16,12 @@ from dataclasses import replace
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from packer_cli.format import sharding
 from packer_cli.format.sharding import PLANNED, STRETCHED
 from packer_cli.plan.core.attention_rates import AttentionRates, ShardingRule, tile_work
 from packer_cli.plan.core.segments import attention_segments
-from packer_cli.plan.core.types import Int32Array, Int64Array, Plan, read_only
+from packer_cli.plan.core.types import Float64Array, Int8Array, Int32Array, Int64Array, Plan, read_only
 
 CODES = {"sequence": PLANNED.index("zigzag"), "document": PLANNED.index("document")}
 
@@ -47,7 +46,7 @@ def choose_sharding(plan: Plan, rule: ShardingRule) -> Plan:
 
 def predict_seconds(
     lengths: Int32Array, offsets: Int64Array, cp_sizes: Int64Array, rates: AttentionRates
-) -> NDArray[np.float64]:
+) -> Float64Array:
     """Attention's time on the slowest rank of each pack under each sharding of `PLANNED` (float64[p, 2]).
 
     In the unit of the rates; 0 for a CP degree of 1. Padding of the row is left out. Price: about 40 ns for each
@@ -62,7 +61,7 @@ def predict_seconds(
     return seconds
 
 
-def cp_imbalance(plan: Plan) -> NDArray[np.float64]:
+def cp_imbalance(plan: Plan) -> Float64Array:
     """Attention work of each pack's busiest CP rank over the mean of its ranks (float64[p]); 1 without CP.
 
     Work is the number of keys that queries see. Price: about 25 ns for each sample and CP rank.
@@ -75,7 +74,7 @@ def cp_imbalance(plan: Plan) -> NDArray[np.float64]:
     return imbalance
 
 
-def cp_slowdown(plan: Plan) -> NDArray[np.float64]:
+def cp_slowdown(plan: Plan) -> Float64Array:
     """How many times as long attention takes as if the CP ranks shared the whole samples' time evenly (float64[p]).
 
     That of the slowest rank, in tiles: a short piece takes as long as a whole tile. Price: as of `cp_imbalance`.
@@ -98,13 +97,13 @@ _tile_work = njit(tile_work)
 
 @njit(cache=True)
 def _predict(
-    lengths: NDArray[np.int32],
-    offsets: NDArray[np.int64],
-    cp_sizes: NDArray[np.int64],
-    queries: NDArray[np.int64],
-    keys: NDArray[np.int64],
-    rates: NDArray[np.float64],
-    seconds: NDArray[np.float64],
+    lengths: Int32Array,
+    offsets: Int64Array,
+    cp_sizes: Int64Array,
+    queries: Int64Array,
+    keys: Int64Array,
+    rates: Float64Array,
+    seconds: Float64Array,
 ) -> None:
     """Fill `seconds`."""
     for k in range(len(cp_sizes)):
@@ -120,11 +119,7 @@ def _predict(
 
 @njit(cache=True)
 def _imbalance(
-    lengths: NDArray[np.int32],
-    offsets: NDArray[np.int64],
-    cp_sizes: NDArray[np.int64],
-    codes: NDArray[np.int8],
-    imbalance: NDArray[np.float64],
+    lengths: Int32Array, offsets: Int64Array, cp_sizes: Int64Array, codes: Int8Array, imbalance: Float64Array
 ) -> None:
     """Fill `imbalance`."""
     for k in range(len(cp_sizes)):
@@ -138,11 +133,7 @@ def _imbalance(
 
 @njit(cache=True)
 def _slowdown(
-    lengths: NDArray[np.int32],
-    offsets: NDArray[np.int64],
-    cp_sizes: NDArray[np.int64],
-    codes: NDArray[np.int8],
-    slowdown: NDArray[np.float64],
+    lengths: Int32Array, offsets: Int64Array, cp_sizes: Int64Array, codes: Int8Array, slowdown: Float64Array
 ) -> None:
     """Fill `slowdown`."""
     for k in range(len(cp_sizes)):
@@ -158,7 +149,7 @@ def _slowdown(
 
 
 @njit(cache=True)
-def _rate(q: int, kv: int, queries: NDArray[np.int64], keys: NDArray[np.int64], rates: NDArray[np.float64]) -> float:
+def _rate(q: int, kv: int, queries: Int64Array, keys: Int64Array, rates: Float64Array) -> float:
     i, to_i = _between(q, queries)
     j, to_j = _between(kv, keys)
     rate = rates[j, i] + to_i * (rates[j, min(i + 1, len(queries) - 1)] - rates[j, i])
@@ -169,7 +160,7 @@ def _rate(q: int, kv: int, queries: NDArray[np.int64], keys: NDArray[np.int64], 
 
 
 @njit(cache=True)
-def _between(value: int, nodes: NDArray[np.int64]) -> tuple[int, float]:
+def _between(value: int, nodes: Int64Array) -> tuple[int, float]:
     """The node at or below a value, and which part of the way to the next one it is."""
     last = len(nodes) - 1
     if value <= nodes[0]:
@@ -181,13 +172,13 @@ def _between(value: int, nodes: NDArray[np.int64]) -> tuple[int, float]:
 
 
 @njit(cache=True)
-def _pieces(lengths: NDArray[np.int32], cp_size: int, code: int) -> NDArray[np.int64]:
+def _pieces(lengths: Int32Array, cp_size: int, code: int) -> Int64Array:
     """Pieces (int64[x, 3]: rank, queries, keys) of a row of samples; those of `format.sharding`'s parts."""
     return _per_document(lengths, cp_size) if code else _per_sequence(lengths, cp_size)
 
 
 @njit(cache=True)
-def _per_sequence(lengths: NDArray[np.int32], cp_size: int) -> NDArray[np.int64]:
+def _per_sequence(lengths: Int32Array, cp_size: int) -> Int64Array:
     num_chunks = 2 * cp_size
     chunk = -(-lengths.sum() // num_chunks)
     pieces = np.empty((len(lengths) + num_chunks, 3), dtype=np.int64)
@@ -206,7 +197,7 @@ def _per_sequence(lengths: NDArray[np.int32], cp_size: int) -> NDArray[np.int64]
 
 
 @njit(cache=True)
-def _per_document(lengths: NDArray[np.int32], cp_size: int) -> NDArray[np.int64]:
+def _per_document(lengths: Int32Array, cp_size: int) -> Int64Array:
     num_chunks = 2 * cp_size
     pieces = np.empty((len(lengths) * 2 * num_chunks, 3), dtype=np.int64)
     places = np.empty(len(lengths) * num_chunks, dtype=np.int64)

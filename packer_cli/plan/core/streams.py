@@ -9,7 +9,8 @@ from enum import IntEnum, unique
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
+
+from packer_cli.plan.core.types import Int32Array, Int64Array, UInt64Array
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -39,7 +40,7 @@ class Stream(IntEnum):
     """The order in which a stream would bring the samples (WLB-LLM)."""
 
 
-def rng_state(seed: int, *stream: int) -> NDArray[np.uint64]:
+def rng_state(seed: int, *stream: int) -> UInt64Array:
     """State (uint64[1]) for a seed and the numbers of a stream (`Stream`, group, epoch).
 
     >>> int(rng_state(0)[0]) != int(rng_state(0, 1)[0])
@@ -49,7 +50,7 @@ def rng_state(seed: int, *stream: int) -> NDArray[np.uint64]:
 
 
 @njit(cache=True)
-def next_uint64(state: NDArray[np.uint64]) -> np.uint64:
+def next_uint64(state: UInt64Array) -> np.uint64:
     """Advance the state and return 64 random bits."""
     state[0] += _GOLDEN
     z = state[0]
@@ -59,20 +60,20 @@ def next_uint64(state: NDArray[np.uint64]) -> np.uint64:
 
 
 @njit(cache=True)
-def next_below(state: NDArray[np.uint64], bound: int) -> int:
+def next_below(state: UInt64Array, bound: int) -> int:
     """A number in 0 .. bound-1, for bound < 2^32 (bias under bound / 2^32)."""
     return int(((next_uint64(state) >> np.uint64(32)) * np.uint64(bound)) >> np.uint64(32))
 
 
 @njit(cache=True)
-def shuffle(values: NDArray[np.int32], state: NDArray[np.uint64]) -> None:
+def shuffle(values: Int32Array, state: UInt64Array) -> None:
     """Fisher-Yates in place. O(n)."""
     for i in range(len(values) - 1, 0, -1):
         j = next_below(state, i + 1)
         values[i], values[j] = values[j], values[i]
 
 
-def shuffle_buckets(values: NDArray[np.int32], state: NDArray[np.uint64], into: NDArray[np.int32], bits: int) -> None:
+def shuffle_buckets(values: Int32Array, state: UInt64Array, into: Int32Array, bits: int) -> None:
     """Shuffle uniformly arrays larger than the processor's caches. O(n), sequential.
 
     Every value draws one of 2^bits buckets, then each bucket is shuffled, so memory is read and written in order.
@@ -87,9 +88,7 @@ def shuffle_buckets(values: NDArray[np.int32], state: NDArray[np.uint64], into: 
 
 
 @njit(cache=True)
-def _shuffle_buckets(
-    values: NDArray[np.int32], state: NDArray[np.uint64], into: NDArray[np.int32], bits: int, end: NDArray[np.int64]
-) -> None:
+def _shuffle_buckets(values: Int32Array, state: UInt64Array, into: Int32Array, bits: int, end: Int64Array) -> None:
     """The kernel. `end` (int64[2^bits + 2]) starts as zeros; bucket b ends up as `into[end[b]:end[b + 1]]`."""
     shift = np.uint64(64 - bits)
     start = state[0]
@@ -111,7 +110,7 @@ def bucket_bits(num: int) -> int:
     return max(0, num.bit_length() - 17)
 
 
-def shuffled(num: int, state: NDArray[np.uint64]) -> NDArray[np.int32]:
+def shuffled(num: int, state: UInt64Array) -> Int32Array:
     """0 .. num-1 (int32[num]) in a random order. O(num)."""
     bits = bucket_bits(num)
     if bits:

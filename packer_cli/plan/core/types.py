@@ -16,6 +16,9 @@ Int8Array = NDArray[np.int8]
 Int16Array = NDArray[np.int16]
 Int32Array = NDArray[np.int32]
 Int64Array = NDArray[np.int64]
+UInt64Array = NDArray[np.uint64]
+Float64Array = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
 
 
 def read_only(values: NDArray[Any]) -> NDArray[Any]:
@@ -62,7 +65,7 @@ class PieceLoss(NamedTuple):
 
     tokens: Int32Array
     """int32[m]: loss tokens."""
-    weights: NDArray[np.float64] | None = None
+    weights: Float64Array | None = None
     """float64[m]: the sum of their weights; None: each is 1."""
 
 
@@ -112,7 +115,7 @@ class Schedule:
     """float32[s]: predicted seconds of each step; None where nothing says what to predict with."""
 
     @property
-    def begins_replica(self) -> NDArray[np.bool_]:
+    def begins_replica(self) -> BoolArray:
         """Whether a slot is the first of its replica in its iteration (bool[k]). O(k)."""
         begins = np.ones(len(self.slot_pack), dtype=np.bool_)
         begins[1:] = self.slot_iteration[1:] != self.slot_iteration[:-1]

@@ -13,11 +13,11 @@ from numba import njit
 from numpy.typing import NDArray
 
 from packer_cli.plan.core.cost import GroupCosts
-from packer_cli.plan.core.types import FILLER, Int64Array, Schedule
+from packer_cli.plan.core.types import FILLER, Float64Array, Int64Array, Schedule
 
 
 def run_freely(
-    schedule: Schedule, num_groups: int, times: NDArray[np.float64] | None, falling: Int64Array | None = None
+    schedule: Schedule, num_groups: int, times: Float64Array | None, falling: Int64Array | None = None
 ) -> Schedule:
     """Merge the iterations of each step that have the same replicas. O(k log k) for k slots.
 
@@ -50,7 +50,7 @@ def run_freely(
 
 def pack_times(
     group: NDArray[np.integer], tokens: Int64Array, work: Int64Array, linear: int, costs: GroupCosts | None
-) -> NDArray[np.float64] | None:
+) -> Float64Array | None:
     """The load of each pack (float64[p]) that dealing evens out: seconds, or work where the seconds are not known.
 
     None without a linear term: by attention work alone, one long sample would weigh as much as many packs of short
@@ -82,7 +82,7 @@ def _merge(schedule: Schedule, num_groups: int) -> tuple[Int64Array, Int64Array]
     return merged, step[order][is_new]
 
 
-def _dealt(schedule: Schedule, iteration: Int64Array, times: NDArray[np.float64]) -> Int64Array:
+def _dealt(schedule: Schedule, iteration: Int64Array, times: Float64Array) -> Int64Array:
     """First GPU (int64[k]) of each slot's replica, after dealing the slots of each group again by time.
 
     Args:
@@ -98,7 +98,7 @@ def _dealt(schedule: Schedule, iteration: Int64Array, times: NDArray[np.float64]
 
 
 @njit(cache=True)
-def _deal(begins: NDArray[np.int64], first_gpu: NDArray[np.int64], times: NDArray[np.float64]) -> NDArray[np.int64]:
+def _deal(begins: Int64Array, first_gpu: Int64Array, times: Float64Array) -> Int64Array:
     """First GPUs (int64[k]) of slots that are dealt, run by run, to the replicas of the run.
 
     Args:

@@ -14,16 +14,13 @@ from packer_cli.plugins import Block, blaming
 from packer_cli.sizes import counted, format_tokens
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from packer_cli.cost.models import GpuModel
     from packer_cli.format.constants import Lockstep, Mask
     from packer_cli.format.layout import Layout
     from packer_cli.plan.core.attention_rates import ShardingRule
     from packer_cli.plan.core.cost import Cost
     from packer_cli.plan.core.schedule import StepRules
-    from packer_cli.plan.core.types import Int32Array, Int64Array, Pieces, Plan, Schedule
+    from packer_cli.plan.core.types import BoolArray, Int32Array, Int64Array, Pieces, Plan, Schedule
     from packer_cli.plan.kernels.balance import BalanceRule
     from packer_cli.plan.packing.base import PackingOptions
 
@@ -271,9 +268,7 @@ class Strategy(ABC):
         """Plan the pieces, each in exactly one pack. How CP ranks divide the rows is chosen later."""
 
     @abstractmethod
-    def rest(
-        self, plan: Plan, chosen: Int64Array, is_short: NDArray[np.bool_], request: PlanRequest, epoch: int
-    ) -> Schedule:
+    def rest(self, plan: Plan, chosen: Int64Array, is_short: BoolArray, request: PlanRequest, epoch: int) -> Schedule:
         """Schedule the chosen packs of a plan on `request.num_gpus` GPUs; their samples stay as they are.
 
         Args:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from packer_cli.plan.core.schedule import GroupIterations
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
-from packer_cli.plan.core.types import FILLER, Int32Array, Int64Array, as_ids
+from packer_cli.plan.core.types import FILLER, BoolArray, Float64Array, Int32Array, Int64Array, as_ids
 from packer_cli.plan.strategies.assemble import GroupPacks
 from packer_cli.plan.strategies.protocol import PlanRequest
 
@@ -67,7 +66,7 @@ def _counts_that_fit(falling: Int64Array, num_ranks: int, capacity: int) -> Int6
 
 
 @njit(cache=True)
-def costs_of(falling: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.float64]:
+def costs_of(falling: Int64Array, counts: Int64Array) -> Float64Array:
     """The cost (float64[K]) of consecutive batches of these numbers of samples, at least 1 each."""
     costs = np.empty(len(counts))
     begin = 0
@@ -79,7 +78,7 @@ def costs_of(falling: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[n
 
 
 @njit(cache=True)
-def balanced_counts(falling: NDArray[np.int64], num_batches: int, num_ranks: int) -> NDArray[np.int64]:
+def balanced_counts(falling: Int64Array, num_batches: int, num_ranks: int) -> Int64Array:
     """Samples of each batch (int64[K]), for lengths (int64[n], falling, n >= K), as the sampler finds them.
 
     Where the costliest batch is down to one sample, it and those that share its iteration are filled up and then left
@@ -122,7 +121,7 @@ def balanced_counts(falling: NDArray[np.int64], num_batches: int, num_ranks: int
 
 
 @njit(cache=True)
-def _key(counts: NDArray[np.int64]) -> np.uint64:
+def _key(counts: Int64Array) -> np.uint64:
     """A hash of the counts (FNV-1a)."""
     key = np.uint64(14695981039346656037)
     for count in counts:
@@ -132,12 +131,7 @@ def _key(counts: NDArray[np.int64]) -> np.uint64:
 
 @njit(cache=True)
 def _freeze(
-    falling: NDArray[np.int64],
-    counts: NDArray[np.int64],
-    costs: NDArray[np.float64],
-    high: int,
-    num_ranks: int,
-    is_frozen: NDArray[np.bool_],
+    falling: Int64Array, counts: Int64Array, costs: Float64Array, high: int, num_ranks: int, is_frozen: BoolArray
 ) -> None:
     """Fill up the batches of the costliest one's iteration from the cheapest others, and freeze them."""
     ranking = np.argsort(-costs, kind="mergesort")

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packer_cli.plan.core.csr import (
     argsort_descending,
@@ -24,7 +23,7 @@ from packer_cli.plan.core.groups import is_in_group
 from packer_cli.plan.core.schedule import GroupIterations, Iterations, deal, one_group_each
 from packer_cli.plan.core.segments import align_up, padded_lengths
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
-from packer_cli.plan.core.types import Int32Array, Int64Array, Pieces, Plan, Schedule, as_ids
+from packer_cli.plan.core.types import BoolArray, Int32Array, Int64Array, Pieces, Plan, Schedule, UInt64Array, as_ids
 from packer_cli.plan.kernels.balance import order_packs, spread
 from packer_cli.plan.kernels.balance.refine import refine_packs
 from packer_cli.plan.kernels.fill import balanced_fill, greedy_fill, longest_fill, median_length, pick_samples
@@ -93,9 +92,7 @@ def _in_steps(by_group: Sequence[GroupIterations], tokens: Int64Array, request: 
     return replace(iterations, step=place[np.concatenate(step)])
 
 
-def rest_of_groups(
-    plan: Plan, chosen: Int64Array, is_short: NDArray[np.bool_], request: PlanRequest, epoch: int
-) -> Schedule:
+def rest_of_groups(plan: Plan, chosen: Int64Array, is_short: BoolArray, request: PlanRequest, epoch: int) -> Schedule:
     """Schedule the chosen packs in the fewest iterations, each of one group. O(m + p log p).
 
     Only a group's last iteration, that of its lightest packs, has fillers, and only if the packs do not fill it.
@@ -109,7 +106,7 @@ def rest_of_groups(
 def _deal_groups(
     plan: Plan,
     chosen: Int64Array,
-    is_short: NDArray[np.bool_],
+    is_short: BoolArray,
     tokens: Int64Array,
     work: Int64Array,
     request: PlanRequest,
@@ -131,7 +128,7 @@ FREE_TO_FILL = 1 / 16
 """Share of a long pack that should be free for shorter samples: a larger one lowers ABR and raises CR."""
 
 
-def arrange_group(lengths: Int32Array, is_left: NDArray[np.bool_], g: int, request: PlanRequest) -> GroupPacks:
+def arrange_group(lengths: Int32Array, is_left: BoolArray, g: int, request: PlanRequest) -> GroupPacks:
     """Pack the group's own pieces, fill with shorter ones, form iterations, and even them out.
 
     Args:
@@ -203,7 +200,7 @@ def _pack(lengths: Int32Array, capacity: int, seed: int, request: PlanRequest) -
 
 
 def _pack_own(
-    lengths: Int32Array, own: NDArray[np.bool_], count: Int64Array, g: int, request: PlanRequest
+    lengths: Int32Array, own: BoolArray, count: Int64Array, g: int, request: PlanRequest
 ) -> tuple[Int64Array, Int32Array]:
     """Pack the group's own pieces; `(offsets, pieces)` as CSR arrays.
 
@@ -232,7 +229,7 @@ def _pack_own(
 
 
 def _order(
-    tokens: Int64Array, work: Int64Array, num_ranks: int, request: PlanRequest, state: NDArray[np.uint64]
+    tokens: Int64Array, work: Int64Array, num_ranks: int, request: PlanRequest, state: UInt64Array
 ) -> Int32Array:
     """The packs (int32[p]) in the order of their iterations, the rest last.
 

@@ -9,10 +9,7 @@ from packer_cli.plan.core.groups import Group
 from packer_cli.plan.strategies.protocol import PlanRequest, Strategy
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from packer_cli.plan.core.types import Int64Array, Pieces, Plan, Schedule
+    from packer_cli.plan.core.types import BoolArray, Int64Array, Pieces, Plan, Schedule
 
 
 class GroupStrategy(Strategy):
@@ -50,9 +47,7 @@ class GroupStrategy(Strategy):
 
         return plan_groups(pieces, request)
 
-    def rest(
-        self, plan: Plan, chosen: Int64Array, is_short: NDArray[np.bool_], request: PlanRequest, epoch: int
-    ) -> Schedule:
+    def rest(self, plan: Plan, chosen: Int64Array, is_short: BoolArray, request: PlanRequest, epoch: int) -> Schedule:
         """Iterations of one group; see `by_group.arrange`."""
         from packer_cli.plan.strategies.by_group.arrange import rest_of_groups
 

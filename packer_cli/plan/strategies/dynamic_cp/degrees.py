@@ -13,7 +13,6 @@ from dataclasses import replace
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.types import Int64Array
@@ -73,11 +72,7 @@ def pack_by_need(lengths: Int64Array, capacity: Int64Array, *, shares_rows: bool
 
 @njit(cache=True)
 def _pack_by_need(
-    lengths: NDArray[np.int64],
-    capacity: NDArray[np.int64],
-    shares_rows: bool,
-    pack_of: NDArray[np.int64],
-    kinds: NDArray[np.int64],
+    lengths: Int64Array, capacity: Int64Array, shares_rows: bool, pack_of: Int64Array, kinds: Int64Array
 ) -> int:
     """Write to `pack_of` and `kinds`; returns the number of packs."""
     room = np.empty(len(lengths), dtype=np.int64)

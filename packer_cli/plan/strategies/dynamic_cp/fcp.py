@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from packer_cli.plan.core.types import Int64Array
+from packer_cli.plan.core.types import Float64Array, Int64Array
 from packer_cli.plan.strategies.dynamic_cp.degrees import BLOCK
 from packer_cli.plan.strategies.dynamic_cp.rounds import Rounds, empty_blocks, occupy, place_in_blocks
 
@@ -26,7 +25,7 @@ _TRIED = 2**20
 
 
 def cut_rounds(
-    kinds: Int64Array, seconds: NDArray[np.float64], degrees: Int64Array, num_ranks: int
+    kinds: Int64Array, seconds: Float64Array, degrees: Int64Array, num_ranks: int
 ) -> tuple[Int64Array, Rounds]:
     """`(degree of each pack int64[p], as an index, rounds)`, one pack a replica and round. O(p ranks BLOCK).
 
@@ -44,14 +43,14 @@ def cut_rounds(
 
 @njit(cache=True)
 def _cut(
-    order: NDArray[np.int64],
-    kinds: NDArray[np.int64],
-    seconds: NDArray[np.float64],
-    degrees: NDArray[np.int64],
+    order: Int64Array,
+    kinds: Int64Array,
+    seconds: Float64Array,
+    degrees: Int64Array,
     num_ranks: int,
-    grown: NDArray[np.int64],
-    round_of: NDArray[np.int64],
-    first_rank: NDArray[np.int64],
+    grown: Int64Array,
+    round_of: Int64Array,
+    first_rank: Int64Array,
 ) -> None:
     """Write to the last three: the consecutive parts of `order` (int64[p]) whose slowest packs take least together."""
     num = len(order)
@@ -89,13 +88,13 @@ def _cut(
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _run(
-    packs: NDArray[np.int64],
-    kinds: NDArray[np.int64],
-    seconds: NDArray[np.float64],
-    degrees: NDArray[np.int64],
+    packs: Int64Array,
+    kinds: Int64Array,
+    seconds: Float64Array,
+    degrees: Int64Array,
     num_ranks: int,
-    grown: NDArray[np.int64],
-    first_rank: NDArray[np.int64],
+    grown: Int64Array,
+    first_rank: Int64Array,
 ) -> tuple[float, int]:
     """Write degrees and places of the first packs, as many as find room; returns `(seconds, packs)`."""
     free = empty_blocks(num_ranks)
@@ -129,12 +128,7 @@ def _run(
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _allot(
-    packs: NDArray[np.int64],
-    kinds: NDArray[np.int64],
-    seconds: NDArray[np.float64],
-    degrees: NDArray[np.int64],
-    num_ranks: int,
-    grown: NDArray[np.int64],
+    packs: Int64Array, kinds: Int64Array, seconds: Float64Array, degrees: Int64Array, num_ranks: int, grown: Int64Array
 ) -> None:
     """Write the degrees of the packs of a block, which has `num_ranks` for them; of equal answers, the lowest."""
     num = len(packs)

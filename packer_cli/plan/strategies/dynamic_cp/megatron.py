@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from packer_cli.plan.core.types import Int64Array
 from packer_cli.plan.strategies.dynamic_cp.rounds import Rounds
@@ -41,14 +40,14 @@ def dynamic_rounds(
 
 @njit(cache=True)
 def _dynamic(
-    lengths: NDArray[np.int64],
-    degrees: NDArray[np.int64],
-    capacity: NDArray[np.int64],
+    lengths: Int64Array,
+    degrees: Int64Array,
+    capacity: Int64Array,
     num_ranks: int,
-    pack_of: NDArray[np.int64],
-    kinds: NDArray[np.int64],
-    round_of: NDArray[np.int64],
-    first_rank: NDArray[np.int64],
+    pack_of: Int64Array,
+    kinds: Int64Array,
+    round_of: Int64Array,
+    first_rank: Int64Array,
 ) -> int:
     """Write to the last four; returns the number of packs."""
     waiting = np.arange(len(lengths))
@@ -80,14 +79,14 @@ def _dynamic(
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _fill(
-    lengths: NDArray[np.int64],
-    waiting: NDArray[np.int64],
-    degrees: NDArray[np.int64],
-    capacity: NDArray[np.int64],
+    lengths: Int64Array,
+    waiting: Int64Array,
+    degrees: Int64Array,
+    capacity: Int64Array,
     num_ranks: int,
-    replica_of: NDArray[np.int64],
-    kind_of: NDArray[np.int64],
-    tokens: NDArray[np.int64],
+    replica_of: Int64Array,
+    kind_of: Int64Array,
+    tokens: Int64Array,
 ) -> tuple[int, int]:
     """Give samples to replicas, or -1; returns `(replicas, ranks that they use)`."""
     limit = _OVER * lengths[waiting[0]] * capacity[0]
@@ -128,15 +127,15 @@ def _fill(
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _use_up(
-    lengths: NDArray[np.int64],
-    waiting: NDArray[np.int64],
-    degrees: NDArray[np.int64],
-    capacity: NDArray[np.int64],
+    lengths: Int64Array,
+    waiting: Int64Array,
+    degrees: Int64Array,
+    capacity: Int64Array,
     num_ranks: int,
     num: int,
     used: int,
-    replica_of: NDArray[np.int64],
-    kind_of: NDArray[np.int64],
+    replica_of: Int64Array,
+    kind_of: Int64Array,
 ) -> int:
     """Give ranks that are left to the smallest replicas, or all to one; returns the number of replicas."""
     while used < num_ranks:
@@ -179,7 +178,7 @@ def packs_of_one_degree(lengths: Int64Array, capacity: int, num_replicas: int) -
 
 
 @njit(cache=True)
-def _next_fit(lengths: NDArray[np.int64], capacity: int, num_replicas: int, pack_of: NDArray[np.int64]) -> None:
+def _next_fit(lengths: Int64Array, capacity: int, num_replicas: int, pack_of: Int64Array) -> None:
     first = np.empty(len(lengths) + 1, dtype=np.int64)
     num, left = 0, 0
     for i in range(len(lengths)):

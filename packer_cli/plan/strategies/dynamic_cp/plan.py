@@ -7,14 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packer_cli.plan.core.cost import GroupCosts
 from packer_cli.plan.core.csr import group_by_pack, select_packs
 from packer_cli.plan.core.schedule import Iterations, round_up_rows
 from packer_cli.plan.core.segments import align_up
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
-from packer_cli.plan.core.types import FILLER, Int32Array, Int64Array, Pieces, Plan, Schedule, as_ids
+from packer_cli.plan.core.types import FILLER, Float64Array, Int32Array, Int64Array, Pieces, Plan, Schedule, as_ids
 from packer_cli.plan.strategies.assemble import (
     GroupPacks,
     PackSizes,
@@ -57,7 +56,7 @@ class Machine:
         return cls(degrees=degrees.copy(), capacity=capacity.copy(), num_ranks=num_ranks, costs=costs,
                    is_one=request.lockstep is None)  # fmt: skip
 
-    def seconds(self, kinds: Int64Array, work: Int64Array, tokens: Int64Array) -> NDArray[np.float64]:
+    def seconds(self, kinds: Int64Array, work: Int64Array, tokens: Int64Array) -> Float64Array:
         """Of each pack (float64[p]) at these degrees."""
         if self.costs is None:
             return work / self.degrees[kinds]

@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from packer_cli.plan.core.types import Int64Array
+from packer_cli.plan.core.types import Float64Array, Int64Array
 from packer_cli.plan.strategies.dynamic_cp.degrees import BLOCK
 
 _DELTAS = (0.05, 0.1, 0.2, 0.4, 0.8)
@@ -33,7 +32,7 @@ class Rounds(NamedTuple):
 
 
 def form_rounds(
-    degrees: Int64Array, kinds: Int64Array, seconds: NDArray[np.float64], num_ranks: int, *, is_one: bool
+    degrees: Int64Array, kinds: Int64Array, seconds: Float64Array, num_ranks: int, *, is_one: bool
 ) -> Rounds:
     """Rounds of packs, the slowest first. O(p (p + k + ranks)).
 
@@ -61,14 +60,14 @@ def form_rounds(
 
 @njit(cache=True)
 def _form(
-    degrees: NDArray[np.int64],
-    order: NDArray[np.int64],
-    begins: NDArray[np.int64],
-    seconds: NDArray[np.float64],
+    degrees: Int64Array,
+    order: Int64Array,
+    begins: Int64Array,
+    seconds: Float64Array,
     num_ranks: int,
     delta: float,
-    round_of: NDArray[np.int64],
-    first_rank: NDArray[np.int64],
+    round_of: Int64Array,
+    first_rank: Int64Array,
 ) -> float:
     """Write to the last two; returns the seconds of all rounds.
 
@@ -136,7 +135,7 @@ def _form(
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def empty_blocks(num_ranks: int) -> NDArray[np.int64]:
+def empty_blocks(num_ranks: int) -> Int64Array:
     """Free ranks of each block."""
     free = np.full(-(-num_ranks // BLOCK), BLOCK)
     free[-1] -= len(free) * BLOCK - num_ranks
@@ -144,7 +143,7 @@ def empty_blocks(num_ranks: int) -> NDArray[np.int64]:
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def place_in_blocks(free: NDArray[np.int64], degree: int, num_ranks: int) -> int:
+def place_in_blocks(free: Int64Array, degree: int, num_ranks: int) -> int:
     """First rank of a replica: behind others in the emptiest block, or in blocks of its own; -1 without room."""
     best = -1
     if degree <= BLOCK:
@@ -165,7 +164,7 @@ def place_in_blocks(free: NDArray[np.int64], degree: int, num_ranks: int) -> int
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def occupy(free: NDArray[np.int64], first: int, degree: int) -> None:
+def occupy(free: Int64Array, first: int, degree: int) -> None:
     """Take a replica's ranks."""
     left = degree
     for b in range(first // BLOCK, len(free)):

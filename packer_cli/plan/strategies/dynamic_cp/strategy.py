@@ -12,10 +12,7 @@ from packer_cli.plan.strategies.protocol import PlanRequest, Prediction, Questio
 from packer_cli.plan.strategies.unlike import UnlikeDegrees
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from packer_cli.plan.core.types import Int64Array, Pieces, Plan, Schedule
+    from packer_cli.plan.core.types import BoolArray, Int64Array, Pieces, Plan, Schedule
 
 
 class _BySteps(Strategy):
@@ -53,9 +50,7 @@ class _BySteps(Strategy):
         model = question.load(f"--strategy {self.name}")
         return replace(found, rates=tuple(stage_rates(group, model) for group in question.groups))
 
-    def rest(
-        self, plan: Plan, chosen: Int64Array, is_short: NDArray[np.bool_], request: PlanRequest, epoch: int
-    ) -> Schedule:
+    def rest(self, plan: Plan, chosen: Int64Array, is_short: BoolArray, request: PlanRequest, epoch: int) -> Schedule:
         """The same steps, in rounds formed anew."""
         from packer_cli.plan.strategies.dynamic_cp.plan import rest_of_steps
 

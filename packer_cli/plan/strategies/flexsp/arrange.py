@@ -26,10 +26,10 @@ from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.schedule import Iterations, round_up_rows
 from packer_cli.plan.core.segments import align_up, aligned_lengths
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
-from packer_cli.plan.core.types import FILLER, Int32Array, Int64Array, Packs, Pieces, Plan, Schedule
+from packer_cli.plan.core.types import FILLER, Float64Array, Int32Array, Int64Array, Packs, Pieces, Plan, Schedule
 from packer_cli.plan.strategies.assemble import GroupPacks, assemble, pack_sizes, scheduled, sizes_of_plan
 from packer_cli.plan.strategies.flexsp.batches import BatchOptions, plan_batches
-from packer_cli.plan.strategies.flexsp.costs import DegreeCosts, Float64Array, degree_costs
+from packer_cli.plan.strategies.flexsp.costs import DegreeCosts, degree_costs
 from packer_cli.plan.strategies.flexsp.iterations import (
     MixedIterations,
     form_iterations,

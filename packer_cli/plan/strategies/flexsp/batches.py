@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packer_cli.plan.core.types import Int32Array, Int64Array, as_ids
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
@@ -189,7 +188,7 @@ def _solve_batch(
     return best, fastest if best else np.inf
 
 
-def cut_evenly(tokens: NDArray[np.int64], num_parts: int) -> Int64Array:
+def cut_evenly(tokens: Int64Array, num_parts: int) -> Int64Array:
     """Where to cut a sequence (int64[n], each at least 1) into at most `num_parts` parts, so that the greatest sum is
     least; int64[parts - 1]. The paper's dynamic program, by binary search. O(parts log n log sum).
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.plan.core.cost import Float64Array, GroupCosts
-from packer_cli.plan.core.types import Int64Array
+from packer_cli.plan.core.cost import GroupCosts
+from packer_cli.plan.core.types import Float64Array, Int64Array
 from packer_cli.plan.strategies.protocol import PlanRequest
 
 

@@ -7,12 +7,11 @@ from typing import NamedTuple, cast
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from packer_cli.plan.core.csr import group_by_pack, pack_tokens_and_work, select_packs
-from packer_cli.plan.core.types import Int32Array, Int64Array, as_ids
+from packer_cli.plan.core.types import Float64Array, Int32Array, Int64Array, as_ids
 from packer_cli.plan.kernels.timed_dealing import even_out, seconds_of
-from packer_cli.plan.strategies.flexsp.costs import DegreeCosts, Float64Array
+from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
 from packer_cli.plan.strategies.flexsp.micro_batch import MicroBatch, solve_micro_batch
 from packer_cli.plan.strategies.flexsp.packing import MixedPacks
 
@@ -42,9 +41,7 @@ class MixedIterations(NamedTuple):
     """int64[i+1]: iteration j runs packs `iterations[j] .. iterations[j+1] - 1`."""
 
 
-def form_iterations(
-    packs: MixedPacks, lengths: NDArray[np.int32], costs: DegreeCosts, num_gpus: int
-) -> MixedIterations:
+def form_iterations(packs: MixedPacks, lengths: Int32Array, costs: DegreeCosts, num_gpus: int) -> MixedIterations:
     """Divide the packs into iterations; the slowest come first.
 
     Each iteration begins with the slowest pack left, and then takes the slowest whose degree fits the GPUs left, as
@@ -64,14 +61,14 @@ def form_iterations(
     return MixedIterations(*chosen, packs.kinds[new_order], bounds)
 
 
-def iteration_seconds(found: MixedIterations, lengths: NDArray[np.int32], costs: DegreeCosts) -> Float64Array:
+def iteration_seconds(found: MixedIterations, lengths: Int32Array, costs: DegreeCosts) -> Float64Array:
     """Seconds (float64[i]) of the slowest pack of each iteration. O(m)."""
     seconds = pack_seconds(found.offsets, found.samples, found.kinds, lengths, costs)
     return np.maximum.reduceat(seconds, found.iterations[:-1]) if len(seconds) else seconds
 
 
 def pack_seconds(
-    offsets: Int64Array, samples: Int32Array, kinds: Int64Array, lengths: NDArray[np.int32], costs: DegreeCosts
+    offsets: Int64Array, samples: Int32Array, kinds: Int64Array, lengths: Int32Array, costs: DegreeCosts
 ) -> Float64Array:
     """Seconds (float64[p]) of each pack at its degree. O(m)."""
     tokens, work = pack_tokens_and_work(offsets, samples, lengths)
@@ -93,13 +90,13 @@ def joined(parts: Sequence[MixedIterations]) -> MixedIterations:
 
 @njit(cache=True)
 def _form(
-    order: NDArray[np.int64],
-    begin: NDArray[np.int64],
-    seconds: NDArray[np.float64],
-    degrees: NDArray[np.int64],
+    order: Int64Array,
+    begin: Int64Array,
+    seconds: Float64Array,
+    degrees: Int64Array,
     num_gpus: int,
-    new_order: NDArray[np.int64],
-    offsets: NDArray[np.int64],
+    new_order: Int64Array,
+    offsets: Int64Array,
 ) -> int:
     """Write to `new_order` and `offsets`; returns the number of iterations.
 
@@ -148,7 +145,7 @@ def _form(
 
 
 def improve_iterations(
-    found: MixedIterations, lengths: NDArray[np.int32], costs: DegreeCosts, num_gpus: int
+    found: MixedIterations, lengths: Int32Array, costs: DegreeCosts, num_gpus: int
 ) -> MixedIterations:
     """Even out the iterations that wait: exchange samples between packs, then choose the degrees anew.
 
@@ -200,18 +197,18 @@ def _part(found: MixedIterations, first: int, stop: int) -> MixedIterations:
 
 @njit(cache=True)
 def _even_out(
-    offsets: NDArray[np.int64],
-    samples: NDArray[np.int32],
-    kinds: NDArray[np.int64],
-    bounds: NDArray[np.int64],
-    lengths: NDArray[np.int32],
-    degrees: NDArray[np.int64],
-    rates: NDArray[np.float64],
-    capacity: NDArray[np.int64],
+    offsets: Int64Array,
+    samples: Int32Array,
+    kinds: Int64Array,
+    bounds: Int64Array,
+    lengths: Int32Array,
+    degrees: Int64Array,
+    rates: Float64Array,
+    capacity: Int64Array,
     num_gpus: int,
-    pack_of: NDArray[np.int32],
-    seconds: NDArray[np.float64],
-    busy: NDArray[np.float64],
+    pack_of: Int32Array,
+    seconds: Float64Array,
+    busy: Float64Array,
 ) -> None:
     """Write the pack of each sample to `pack_of` (int32[m]), and the seconds and busy GPU-seconds of each iteration.
 

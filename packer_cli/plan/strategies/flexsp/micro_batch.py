@@ -20,7 +20,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.core.types import Int64Array
+from packer_cli.plan.core.types import Float64Array, Int64Array, UInt64Array
 from packer_cli.plan.kernels.timed_dealing import copy_to, deal, deal_by_room, even_out
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
 
@@ -76,13 +76,13 @@ def solve_micro_batch(
 
 @njit(cache=True)
 def search(
-    lengths: NDArray[np.int64],
-    degrees: NDArray[np.int64],
-    rates: NDArray[np.float64],
-    capacity: NDArray[np.int64],
+    lengths: Int64Array,
+    degrees: Int64Array,
+    rates: Float64Array,
+    capacity: Int64Array,
     num_gpus: int,
     limit: float,
-) -> tuple[NDArray[np.int64], NDArray[np.int64], float]:
+) -> tuple[Int64Array, Int64Array, float]:
     """The kernel: `(group_of int64[n], kinds int64[p], seconds)` for falling lengths; groups may be empty."""
     num = len(lengths)
     most = num_gpus // degrees[0]
@@ -154,11 +154,7 @@ def search(
 
 @njit(cache=True)
 def least_seconds(
-    lengths: NDArray[np.int64],
-    degrees: NDArray[np.int64],
-    rates: NDArray[np.float64],
-    capacity: NDArray[np.int64],
-    num_gpus: int,
+    lengths: Int64Array, degrees: Int64Array, rates: Float64Array, capacity: Int64Array, num_gpus: int
 ) -> float:
     """No groups are faster: all GPUs busy with each sample at its cheapest degree, or the longest sample alone."""
     total, longest = 0.0, 0.0
@@ -176,16 +172,16 @@ def least_seconds(
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _first_fit(
-    lengths: NDArray[np.int64],
-    degrees: NDArray[np.int64],
-    rates: NDArray[np.float64],
-    capacity: NDArray[np.int64],
+    lengths: Int64Array,
+    degrees: Int64Array,
+    rates: Float64Array,
+    capacity: Int64Array,
     num_gpus: int,
     bound: float,
     more: int,
-    counts: NDArray[np.int64],
-    tokens: NDArray[np.int64],
-    work: NDArray[np.int64],
+    counts: Int64Array,
+    tokens: Int64Array,
+    work: Int64Array,
 ) -> bool:
     """Write to `counts` the groups that first-fit opens at the least target time at which the GPUs are enough.
 
@@ -254,17 +250,17 @@ def _first_fit(
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _try(
-    lengths: NDArray[np.int64],
-    degrees: NDArray[np.int64],
-    rates: NDArray[np.float64],
-    capacity: NDArray[np.int64],
-    counts: NDArray[np.int64],
-    group_of: NDArray[np.int64],
-    tokens: NDArray[np.int64],
-    work: NDArray[np.int64],
-    seen: NDArray[np.uint64],
-    pool: NDArray[np.int64],
-    pool_seconds: NDArray[np.float64],
+    lengths: Int64Array,
+    degrees: Int64Array,
+    rates: Float64Array,
+    capacity: Int64Array,
+    counts: Int64Array,
+    group_of: Int64Array,
+    tokens: Int64Array,
+    work: Int64Array,
+    seen: UInt64Array,
+    pool: Int64Array,
+    pool_seconds: Float64Array,
 ) -> int:
     """Deal to this set, unless tried before, and note it in the pool; returns its groups, 0 if it was known."""
     if not add_member(seen, counts):
@@ -287,7 +283,7 @@ def _try(
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def kinds_of(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+def kinds_of(counts: Int64Array) -> Int64Array:
     """int64[p]: the degree's index of each group, falling."""
     kinds = np.empty(counts.sum(), dtype=np.int64)
     p = 0
@@ -298,7 +294,7 @@ def kinds_of(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _gpus_of(degrees: NDArray[np.int64], counts: NDArray[np.int64]) -> int:
+def _gpus_of(degrees: Int64Array, counts: Int64Array) -> int:
     gpus = 0
     for kind in range(len(degrees)):
         gpus += degrees[kind] * counts[kind]
@@ -306,7 +302,7 @@ def _gpus_of(degrees: NDArray[np.int64], counts: NDArray[np.int64]) -> int:
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def fill_up(degrees: NDArray[np.int64], counts: NDArray[np.int64], num_gpus: int, first: int) -> None:
+def fill_up(degrees: Int64Array, counts: Int64Array, num_gpus: int, first: int) -> None:
     """Give the free GPUs to groups of the degree `first`, then of falling degrees."""
     free = num_gpus - _gpus_of(degrees, counts)
     counts[first] += free // degrees[first]
@@ -318,13 +314,7 @@ def fill_up(degrees: NDArray[np.int64], counts: NDArray[np.int64], num_gpus: int
 
 @njit(cache=True, no_cpython_wrapper=True)
 def neighbor(
-    degrees: NDArray[np.int64],
-    counts: NDArray[np.int64],
-    num_gpus: int,
-    take: int,
-    give: int,
-    fill: int,
-    around: NDArray[np.int64],
+    degrees: Int64Array, counts: Int64Array, num_gpus: int, take: int, give: int, fill: int, around: Int64Array
 ) -> bool:
     """Write to `around` the set with a group of `give` instead of one of `take` (-1: none); False if there is none.
 
@@ -355,7 +345,7 @@ def neighbor(
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _hash(counts: NDArray[np.int64]) -> np.uint64:
+def _hash(counts: Int64Array) -> np.uint64:
     """FNV-1a of a set; never 0."""
     value = np.uint64(0xCBF29CE484222325)
     for count in counts:
@@ -364,7 +354,7 @@ def _hash(counts: NDArray[np.int64]) -> np.uint64:
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def is_member(table: NDArray[np.uint64], counts: NDArray[np.int64]) -> bool:
+def is_member(table: UInt64Array, counts: Int64Array) -> bool:
     """Whether the set was added to the table."""
     value = _hash(counts)
     at = np.int64(value >> np.uint64(40)) % len(table)
@@ -376,7 +366,7 @@ def is_member(table: NDArray[np.uint64], counts: NDArray[np.int64]) -> bool:
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def add_member(table: NDArray[np.uint64], counts: NDArray[np.int64]) -> bool:
+def add_member(table: UInt64Array, counts: Int64Array) -> bool:
     """Whether the set is new; a table nearly full takes no more, and calls every set known."""
     value = _hash(counts)
     at = np.int64(value >> np.uint64(40)) % len(table)

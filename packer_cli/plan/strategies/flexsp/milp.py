@@ -235,9 +235,7 @@ def make_buckets(lengths: NDArray[np.integer], num_buckets: int) -> Buckets:
 
 
 @njit(cache=True)
-def _cut(
-    length: NDArray[np.int64], count_to: NDArray[np.int64], tokens_to: NDArray[np.int64], cuts: NDArray[np.int64]
-) -> int:
+def _cut(length: Int64Array, count_to: Int64Array, tokens_to: Int64Array, cuts: Int64Array) -> int:
     """Write to `cuts[q][k]` how many of the k shortest distinct lengths are in the first q buckets of q + 1.
 
     Returns the least error. Needs at least as many lengths as buckets.
@@ -273,6 +271,6 @@ def _cut(
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _put(row: NDArray[np.int64], first: int, last: int, low: int, high: int) -> None:
+def _put(row: Int64Array, first: int, last: int, low: int, high: int) -> None:
     """`row[:] = first, last, low, high`, which takes seconds to compile, see `timed_dealing.copy_to`."""
     row[0], row[1], row[2], row[3] = first, last, low, high

@@ -15,11 +15,10 @@ from typing import NamedTuple, cast
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from packer_cli.plan.core.csr import ONE_EACH, count_lengths, group_by_pack, group_moves, ids_of
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
-from packer_cli.plan.core.types import Int32Array, Int64Array, as_ids
+from packer_cli.plan.core.types import BoolArray, Float64Array, Int8Array, Int32Array, Int64Array, UInt64Array, as_ids
 from packer_cli.plan.kernels.fill import pick_samples
 from packer_cli.plan.kernels.length_index import full_index, index_floor, index_remove
 from packer_cli.plan.packing.best_fit import best_fit_each
@@ -70,7 +69,7 @@ def pack_by_degree(lengths: Int32Array, costs: DegreeCosts, seed: int, limit: fl
     )
 
 
-def _pack_lowest(lengths: Int32Array, is_left: NDArray[np.bool_], capacity: int, kind: int, seed: int) -> MixedPacks:
+def _pack_lowest(lengths: Int32Array, is_left: BoolArray, capacity: int, kind: int, seed: int) -> MixedPacks:
     own = ids_of(is_left)
     order = shuffled(len(own), rng_state(int(rng_state(seed, Stream.PACKING, kind)[0])))
     length = lengths[own[order]]
@@ -84,9 +83,9 @@ def _pack_lowest(lengths: Int32Array, is_left: NDArray[np.bool_], capacity: int,
 
 def _pack_longest_first(
     lengths: Int32Array,
-    is_left: NDArray[np.bool_],
+    is_left: BoolArray,
     count: Int64Array,
-    role: NDArray[np.int8],
+    role: Int8Array,
     costs: DegreeCosts,
     kind: int,
     limit: float,
@@ -111,16 +110,16 @@ def _pack_longest_first(
 
 @njit(cache=True)
 def _choose(
-    left: NDArray[np.int64],
-    own_words: NDArray[np.uint64],
-    own_starts: NDArray[np.int64],
-    words: NDArray[np.uint64],
-    starts: NDArray[np.int64],
-    rates: NDArray[np.float64],
+    left: Int64Array,
+    own_words: UInt64Array,
+    own_starts: Int64Array,
+    words: UInt64Array,
+    starts: Int64Array,
+    rates: Float64Array,
     capacity: int,
     limit: float,
-    pack_of: NDArray[np.int32],
-    chosen: NDArray[np.int32],
+    pack_of: Int32Array,
+    chosen: Int32Array,
 ) -> tuple[int, int]:
     """Choose lengths for packs: write to `pack_of` and `chosen`; returns `(lengths chosen, packs)`.
 
@@ -156,7 +155,7 @@ def _choose(
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _longest_within(rates: NDArray[np.float64], seconds: float) -> int:
+def _longest_within(rates: Float64Array, seconds: float) -> int:
     """The longest sample that adds at most so many seconds."""
     if seconds <= 0:
         return 0

@@ -11,10 +11,7 @@ from packer_cli.plan.strategies.protocol import PlanRequest, Prediction, Questio
 from packer_cli.plan.strategies.unlike import UnlikeDegrees
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from packer_cli.plan.core.types import Int64Array, Pieces, Plan, Schedule
+    from packer_cli.plan.core.types import BoolArray, Int64Array, Pieces, Plan, Schedule
 
 
 class MixedDegrees(UnlikeDegrees):
@@ -79,9 +76,7 @@ class FlexSp(MixedDegrees):
 
         return plan_in_batches(pieces, request)
 
-    def rest(
-        self, plan: Plan, chosen: Int64Array, is_short: NDArray[np.bool_], request: PlanRequest, epoch: int
-    ) -> Schedule:
+    def rest(self, plan: Plan, chosen: Int64Array, is_short: BoolArray, request: PlanRequest, epoch: int) -> Schedule:
         """The same steps, in iterations formed anew."""
         from packer_cli.plan.strategies.flexsp.arrange import rest_of_mixed
 
@@ -153,9 +148,7 @@ class FlexSpAll(MixedDegrees):
 
         return plan_mixed(pieces, request)
 
-    def rest(
-        self, plan: Plan, chosen: Int64Array, is_short: NDArray[np.bool_], request: PlanRequest, epoch: int
-    ) -> Schedule:
+    def rest(self, plan: Plan, chosen: Int64Array, is_short: BoolArray, request: PlanRequest, epoch: int) -> Schedule:
         """Iterations of packs of unlike degrees and near-equal predicted time."""
         from packer_cli.plan.strategies.flexsp.arrange import rest_of_mixed
 

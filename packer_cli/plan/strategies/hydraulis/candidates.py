@@ -23,8 +23,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.core.types import Int64Array
-from packer_cli.plan.strategies.hydraulis.costs import Float64Array, SchemeCosts
+from packer_cli.plan.core.types import Float64Array, Int32Array, Int64Array
+from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
 
 _MOST_LENGTHS = 128
 _LEAST_TOKENS = 128
@@ -72,12 +72,7 @@ class Layouts(NamedTuple):
 
 
 def find_layouts(
-    table: LengthTable,
-    costs: SchemeCosts,
-    num_gpus: int,
-    unit_gpus: int | None = None,
-    *,
-    as_printed: bool = False,
+    table: LengthTable, costs: SchemeCosts, num_gpus: int, unit_gpus: int | None = None, *, as_printed: bool = False
 ) -> Layouts:
     """The dynamic program's layout for every greatest length, the longest first; its GPUs may be less than all.
 
@@ -107,7 +102,7 @@ def find_layouts(
     return Layouts(np.array(counts)[first], np.array(longest)[first], np.array(times)[first])
 
 
-def _trace(moves: NDArray[np.int32], gpus: Int64Array, s: int) -> Int64Array:
+def _trace(moves: Int32Array, gpus: Int64Array, s: int) -> Int64Array:
     counts = np.zeros(len(gpus), dtype=np.int64)
     n = moves.shape[0] - 1
     while s > 0:
@@ -123,14 +118,14 @@ def _trace(moves: NDArray[np.int32], gpus: Int64Array, s: int) -> Int64Array:
 
 @njit(cache=True)
 def _solve(
-    sums: NDArray[np.float64],
-    longest: NDArray[np.int64],
-    rates: NDArray[np.float64],
-    capacity: NDArray[np.int64],
-    gpus: NDArray[np.int64],
+    sums: Float64Array,
+    longest: Int64Array,
+    rates: Float64Array,
+    capacity: Int64Array,
+    gpus: Int64Array,
     num_gpus: int,
     as_printed: bool,
-) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
+) -> tuple[Float64Array, Int32Array]:
     """`(t float64[n+1, l+1], moves int32[n+1, l+1, 3])`: scheme, pipelines and cells of the last range of each answer.
 
     A move of scheme -1 leaves a GPU idle; one of 0 pipelines passes over cells without samples.
@@ -185,9 +180,7 @@ def _solve(
 
 
 @njit(cache=True)
-def printed_seconds(
-    rates: NDArray[np.float64], kind: int, number: float, tokens: float, work: float, longest: int
-) -> float:
+def printed_seconds(rates: Float64Array, kind: int, number: float, tokens: float, work: float, longest: int) -> float:
     """C of the paper before it is divided by r: one pipeline runs each of the samples alone. O(1)."""
     quadratic, linear, constant, waiting = rates[0, kind], rates[1, kind], rates[2, kind], rates[3, kind]
     slowest = (quadratic * longest + linear) * longest + constant
@@ -196,8 +189,8 @@ def printed_seconds(
 
 @njit(cache=True)
 def least_range_seconds(
-    rates: NDArray[np.float64],
-    capacity: NDArray[np.int64],
+    rates: Float64Array,
+    capacity: Int64Array,
     kind: int,
     number: float,
     tokens: float,

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import Layout
-from packer_cli.plan.core.cost import Float64Array, GroupCosts
+from packer_cli.plan.core.cost import GroupCosts
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.core.types import Int64Array
+from packer_cli.plan.core.types import Float64Array, Int64Array
 from packer_cli.plan.strategies.predict import stage_rates
 from packer_cli.plan.strategies.protocol import PlanRequest
 from packer_cli.sizes import counted
@@ -85,7 +84,7 @@ def scheme_costs(request: PlanRequest, groups: Sequence[Group] | None = None) ->
 
 @njit(cache=True)
 def least_pipeline_seconds(
-    rates: NDArray[np.float64], capacity: NDArray[np.int64], kind: int, work: int, tokens: int, longest: int, num: int
+    rates: Float64Array, capacity: Int64Array, kind: int, work: int, tokens: int, longest: int, num: int
 ) -> float:
     """No division of the samples into micro-batches is faster, and most are hardly slower. O(1).
 

@@ -13,14 +13,24 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from packer_cli.plan.core.csr import select_packs
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.schedule import round_up_rows
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
-from packer_cli.plan.core.types import FILLER, Int32Array, Int64Array, Packs, Pieces, Plan, Schedule, as_ids
-from packer_cli.plan.strategies.hydraulis.costs import Float64Array, SchemeCosts, scheme_costs
+from packer_cli.plan.core.types import (
+    FILLER,
+    Float64Array,
+    Int32Array,
+    Int64Array,
+    Packs,
+    Pieces,
+    Plan,
+    Schedule,
+    UInt64Array,
+    as_ids,
+)
+from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts, scheme_costs
 from packer_cli.plan.strategies.hydraulis.layouts import ChosenLayouts, kinds_of, sampled_steps
 from packer_cli.plan.strategies.hydraulis.packers import SEARCH, StepPacker
 from packer_cli.plan.strategies.hydraulis.stage1 import RESTARTS
@@ -109,7 +119,7 @@ def _plan_step(
     costs: SchemeCosts,
     packer: StepPacker,
     restarts: int,
-    state: NDArray[np.uint64],
+    state: UInt64Array,
 ) -> tuple[int, StepPlan]:
     """The fastest of the layouts for the samples (int64[n], falling), and the plan of the step on it.
 
@@ -154,11 +164,7 @@ def _solve_slowest(lengths: Int64Array, kinds: Int64Array, costs: SchemeCosts, s
 
 @njit(cache=True)
 def _least_seconds(
-    lengths: NDArray[np.int64],
-    kinds: NDArray[np.int64],
-    gpus: NDArray[np.int64],
-    rates: NDArray[np.float64],
-    capacity: NDArray[np.int64],
+    lengths: Int64Array, kinds: Int64Array, gpus: Int64Array, rates: Float64Array, capacity: Int64Array
 ) -> float:
     """No plan on these pipelines (int64[p]) is faster: all busy with their cheapest samples, or the longest alone."""
     least = least_step_seconds(lengths, kinds, rates, capacity)

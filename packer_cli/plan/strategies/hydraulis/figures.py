@@ -8,11 +8,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packer_cli.plan.core.csr import pack_tokens_and_work, select_packs
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.core.types import FILLER, Int32Array, Int64Array, Plan, Schedule
+from packer_cli.plan.core.types import FILLER, Float64Array, Int32Array, Int64Array, Plan, Schedule
 from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts, scheme_costs
 from packer_cli.plan.strategies.hydraulis.data_set import layouts_of, make_batches
 from packer_cli.plan.strategies.hydraulis.layouts import layout_seconds, sampled_steps
@@ -77,9 +76,7 @@ def _gain_of_layouts(plan: Plan, schedule: Schedule, costs: SchemeCosts) -> floa
     number = np.bincount(schedule.slot_iteration, weights=of_slot, minlength=schedule.num_iterations)
     chosen = sampled_steps(np.concatenate([[0], np.cumsum(number)]))
     steps = [_falling(plan, schedule, iteration) for iteration in chosen.tolist()]
-    seconds: NDArray[np.float64] = np.array(
-        [[layout_seconds(step, layout, costs) for step in steps] for layout in layouts]
-    )
+    seconds: Float64Array = np.array([[layout_seconds(step, layout, costs) for step in steps] for layout in layouts])
     of_one = float(seconds.sum(axis=1).min())
     return of_one / float(seconds.min(axis=0).sum()) if np.isfinite(of_one) else None
 

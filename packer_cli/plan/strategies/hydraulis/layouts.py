@@ -11,13 +11,12 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packer_cli.errors import ConfigError
 from packer_cli.plan.core.streams import rng_state
-from packer_cli.plan.core.types import Int64Array
+from packer_cli.plan.core.types import Float64Array, Int64Array
 from packer_cli.plan.strategies.hydraulis.candidates import LengthTable, find_layouts
-from packer_cli.plan.strategies.hydraulis.costs import Float64Array, SchemeCosts
+from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
 from packer_cli.plan.strategies.hydraulis.step import PlanStep, plan_sorted
 
 MOST_LAYOUTS = 12
@@ -179,7 +178,7 @@ def _select(
     chosen = [int(np.argmin(np.where(np.array(held) >= longest, seconds.sum(axis=1), np.inf)))]
     best = seconds[chosen[0]]
     while len(chosen) < most:
-        totals: NDArray[np.float64] = np.minimum(seconds, best).sum(axis=1)
+        totals: Float64Array = np.minimum(seconds, best).sum(axis=1)
         following = int(np.argmin(totals))
         if totals[following] > best.sum() * (1 - _LEAST_GAIN):
             break

@@ -30,11 +30,10 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from packer_cli.plan.core.check import MOST_PROCESS_GROUPS
 from packer_cli.plan.core.streams import shuffle
-from packer_cli.plan.core.types import Int64Array
+from packer_cli.plan.core.types import Float64Array, Int64Array, UInt64Array
 from packer_cli.plan.kernels.timed_dealing import copy_to
 from packer_cli.plan.strategies.hydraulis.candidates import LengthTable, find_layouts, printed_seconds
 from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
@@ -77,7 +76,7 @@ def _of_one(table: LengthTable, costs: SchemeCosts, num_gpus: int) -> Int64Array
 
 
 def plan_as_printed(
-    falling: Int64Array, kinds: Int64Array, costs: SchemeCosts, restarts: int, state: NDArray[np.uint64], bound: float
+    falling: Int64Array, kinds: Int64Array, costs: SchemeCosts, restarts: int, state: UInt64Array, bound: float
 ) -> StepPlan:
     """`step.plan_sorted` with the printed stage 1.
 
@@ -93,13 +92,13 @@ def plan_as_printed(
 
 @njit(cache=True)
 def deal_as_printed(
-    lengths: NDArray[np.int64],
-    kinds: NDArray[np.int64],
-    rates: NDArray[np.float64],
-    capacity: NDArray[np.int64],
+    lengths: Int64Array,
+    kinds: Int64Array,
+    rates: Float64Array,
+    capacity: Int64Array,
     restarts: int,
-    state: NDArray[np.uint64],
-    pipeline_of: NDArray[np.int64],
+    state: UInt64Array,
+    pipeline_of: Int64Array,
 ) -> float:
     """Stage 1: write to `pipeline_of` (int64[n]); returns the greatest load, in seconds without constants.
 

@@ -18,9 +18,9 @@ from typing import cast
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from packer_cli.plan.core.streams import next_below
+from packer_cli.plan.core.types import Float64Array, Int64Array, UInt64Array
 from packer_cli.plan.kernels.timed_dealing import copy_to
 from packer_cli.plan.strategies.hydraulis.costs import least_pipeline_seconds
 
@@ -43,13 +43,13 @@ _GAIN = 5e-4
 
 @njit(cache=True)
 def deal_to_pipelines(
-    lengths: NDArray[np.int64],
-    kinds: NDArray[np.int64],
-    rates: NDArray[np.float64],
-    capacity: NDArray[np.int64],
+    lengths: Int64Array,
+    kinds: Int64Array,
+    rates: Float64Array,
+    capacity: Int64Array,
     restarts: int,
-    state: NDArray[np.uint64],
-    pipeline_of: NDArray[np.int64],
+    state: UInt64Array,
+    pipeline_of: Int64Array,
 ) -> float:
     """The kernel: write to `pipeline_of` (int64[n]); returns the seconds of the slowest pipeline.
 
@@ -93,7 +93,7 @@ def deal_to_pipelines(
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _keep(best_of: NDArray[np.int64], best: NDArray[np.float64], seconds: float, dealt: NDArray[np.int64]) -> None:
+def _keep(best_of: Int64Array, best: Float64Array, seconds: float, dealt: Int64Array) -> None:
     """Keep the answer if it is among the best, which stand by rising seconds."""
     at = len(best)
     while at > 0 and best[at - 1] > seconds:
@@ -108,9 +108,7 @@ def _keep(best_of: NDArray[np.int64], best: NDArray[np.float64], seconds: float,
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _after(
-    rates: NDArray[np.float64], capacity: NDArray[np.int64], kind: int, sums: NDArray[np.int64], p: int, length: int
-) -> float:
+def _after(rates: Float64Array, capacity: Int64Array, kind: int, sums: Int64Array, p: int, length: int) -> float:
     """Seconds of a pipeline with one more sample. `sums`: work, tokens, longest, number and second longest of each."""
     return least_pipeline_seconds(
         rates,
@@ -124,7 +122,7 @@ def _after(
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _add(sums: NDArray[np.int64], p: int, length: int) -> None:
+def _add(sums: Int64Array, p: int, length: int) -> None:
     sums[0, p] += length * length
     sums[1, p] += length
     sums[2, p] = max(sums[2, p], length)
@@ -133,13 +131,13 @@ def _add(sums: NDArray[np.int64], p: int, length: int) -> None:
 
 @njit(cache=True)
 def _greedily(
-    lengths: NDArray[np.int64],
-    order: NDArray[np.int64],
-    kinds: NDArray[np.int64],
-    rates: NDArray[np.float64],
-    capacity: NDArray[np.int64],
-    pipeline_of: NDArray[np.int64],
-    sums: NDArray[np.int64],
+    lengths: Int64Array,
+    order: Int64Array,
+    kinds: Int64Array,
+    rates: Float64Array,
+    capacity: Int64Array,
+    pipeline_of: Int64Array,
+    sums: Int64Array,
 ) -> float:
     """Each sample of the order to the pipeline that would finish first; of equal ones, to the last, which is small."""
     sums[:] = 0
@@ -160,14 +158,14 @@ def _greedily(
 
 @njit(cache=True)
 def _first_fit(
-    lengths: NDArray[np.int64],
-    kinds: NDArray[np.int64],
-    rates: NDArray[np.float64],
-    capacity: NDArray[np.int64],
+    lengths: Int64Array,
+    kinds: Int64Array,
+    rates: Float64Array,
+    capacity: Int64Array,
     limit: float,
     is_reversed: bool,
-    pipeline_of: NDArray[np.int64],
-    sums: NDArray[np.int64],
+    pipeline_of: Int64Array,
+    sums: Int64Array,
 ) -> float:
     """Longest first, each sample to the first pipeline that stays within a target time, the least that is found.
 
@@ -207,12 +205,12 @@ def _first_fit(
 
 @njit(cache=True)
 def _improve(
-    lengths: NDArray[np.int64],
-    kinds: NDArray[np.int64],
-    rates: NDArray[np.float64],
-    capacity: NDArray[np.int64],
-    pipeline_of: NDArray[np.int64],
-    sums: NDArray[np.int64],
+    lengths: Int64Array,
+    kinds: Int64Array,
+    rates: Float64Array,
+    capacity: Int64Array,
+    pipeline_of: Int64Array,
+    sums: Int64Array,
 ) -> float:
     """Move samples away from the slowest pipeline, or exchange them for others, while that helps.
 
@@ -280,12 +278,12 @@ def _improve(
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _sum_up(
-    lengths: NDArray[np.int64],
-    kinds: NDArray[np.int64],
-    rates: NDArray[np.float64],
-    capacity: NDArray[np.int64],
-    pipeline_of: NDArray[np.int64],
-    sums: NDArray[np.int64],
+    lengths: Int64Array,
+    kinds: Int64Array,
+    rates: Float64Array,
+    capacity: Int64Array,
+    pipeline_of: Int64Array,
+    sums: Int64Array,
     p: int,
 ) -> float:
     """Write the sums of a pipeline, and return its seconds."""

@@ -19,9 +19,9 @@ from numba import njit
 from numpy.typing import NDArray
 
 from packer_cli.plan.core.streams import rng_state
-from packer_cli.plan.core.types import Int64Array
+from packer_cli.plan.core.types import Float64Array, Int64Array, UInt64Array
 from packer_cli.plan.kernels.timed_dealing import copy_to, deal, deal_by_room, even_out
-from packer_cli.plan.strategies.hydraulis.costs import Float64Array, SchemeCosts, least_pipeline_seconds
+from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts, least_pipeline_seconds
 from packer_cli.plan.strategies.hydraulis.stage1 import RESTARTS, deal_to_pipelines
 
 
@@ -81,7 +81,7 @@ def plan_step(
 
 
 def plan_sorted(
-    falling: Int64Array, kinds: Int64Array, costs: SchemeCosts, restarts: int, state: NDArray[np.uint64], bound: float
+    falling: Int64Array, kinds: Int64Array, costs: SchemeCosts, restarts: int, state: UInt64Array, bound: float
 ) -> StepPlan:
     """`plan_step` for falling lengths (int64[n]) and pipelines by falling capacity (int64[p]), with a known bound.
 
@@ -94,7 +94,7 @@ def plan_sorted(
     return StepPlan(pipeline_of, slot_of, times, float(seconds), bound)
 
 
-PlanStep = Callable[[Int64Array, Int64Array, SchemeCosts, int, NDArray[np.uint64], float], StepPlan]
+PlanStep = Callable[[Int64Array, Int64Array, SchemeCosts, int, UInt64Array, float], StepPlan]
 """Both stages for falling lengths, as `plan_sorted`."""
 
 
@@ -103,9 +103,7 @@ def _bound(lengths: Int64Array, kinds: Int64Array, costs: SchemeCosts) -> float:
 
 
 @njit(cache=True)
-def least_step_seconds(
-    lengths: NDArray[np.int64], kinds: NDArray[np.int64], rates: NDArray[np.float64], capacity: NDArray[np.int64]
-) -> float:
+def least_step_seconds(lengths: Int64Array, kinds: Int64Array, rates: Float64Array, capacity: Int64Array) -> float:
     """A bound: a sample takes at least its time alone where that is least (int64[n], in any order). O(p)."""
     if len(lengths) == 0:
         return 0.0
@@ -120,15 +118,15 @@ def least_step_seconds(
 
 @njit(cache=True)
 def plan_falling(
-    lengths: NDArray[np.int64],
-    kinds: NDArray[np.int64],
-    rates: NDArray[np.float64],
-    capacity: NDArray[np.int64],
+    lengths: Int64Array,
+    kinds: Int64Array,
+    rates: Float64Array,
+    capacity: Int64Array,
     restarts: int,
-    state: NDArray[np.uint64],
-    pipeline_of: NDArray[np.int64],
-    slot_of: NDArray[np.int64],
-    pipeline_seconds: NDArray[np.float64],
+    state: UInt64Array,
+    pipeline_of: Int64Array,
+    slot_of: Int64Array,
+    pipeline_seconds: Float64Array,
 ) -> float:
     """The kernel, for falling lengths, and pipelines by falling capacity: fills the last three, returns seconds."""
     if deal_to_pipelines(lengths, kinds, rates, capacity, restarts, state, pipeline_of) == np.inf:
@@ -138,13 +136,13 @@ def plan_falling(
 
 @njit(cache=True)
 def divide_all(
-    lengths: NDArray[np.int64],
-    kinds: NDArray[np.int64],
-    rates: NDArray[np.float64],
-    capacity: NDArray[np.int64],
-    pipeline_of: NDArray[np.int64],
-    slot_of: NDArray[np.int64],
-    pipeline_seconds: NDArray[np.float64],
+    lengths: Int64Array,
+    kinds: Int64Array,
+    rates: Float64Array,
+    capacity: Int64Array,
+    pipeline_of: Int64Array,
+    slot_of: Int64Array,
+    pipeline_seconds: Float64Array,
 ) -> float:
     """Stage 2 of each pipeline of `pipeline_of`, for falling lengths: fills the last two, returns seconds."""
     num = len(lengths)
@@ -204,11 +202,7 @@ def plan_pipeline(lengths: NDArray[np.integer], costs: SchemeCosts, kind: int) -
 
 @njit(cache=True)
 def divide(
-    lengths: NDArray[np.int64],
-    rates: NDArray[np.float64],
-    capacity: NDArray[np.int64],
-    kind: int,
-    slot_of: NDArray[np.int64],
+    lengths: Int64Array, rates: Float64Array, capacity: Int64Array, kind: int, slot_of: Int64Array
 ) -> tuple[float, float]:
     """The kernel: write to `slot_of` (int64[n]) for falling lengths; returns `(seconds, bound)`."""
     num = len(lengths)
@@ -283,7 +277,7 @@ def divide(
 
 
 @njit(cache=True)
-def least_micro_batches(lengths: NDArray[np.int64], capacity: int) -> int:
+def least_micro_batches(lengths: Int64Array, capacity: int) -> int:
     """No division of samples (int64[n], falling) has fewer micro-batches: the L2 bound of `bounds.packs_lower_bound`.
 
     O(n), without a histogram of all lengths, which would take longer than the samples of a pipeline.

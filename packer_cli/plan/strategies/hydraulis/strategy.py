@@ -11,10 +11,7 @@ from packer_cli.plan.core.groups import Group
 from packer_cli.plan.strategies.protocol import PlanRequest, Prediction, Question, Strategy
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from packer_cli.plan.core.types import Int32Array, Int64Array, Pieces, Plan, Schedule
+    from packer_cli.plan.core.types import BoolArray, Int32Array, Int64Array, Pieces, Plan, Schedule
     from packer_cli.plan.strategies.protocol import LayoutChoice
 
 
@@ -75,9 +72,7 @@ class Hydraulis(Strategy):
 
         return choose_step_layouts(lengths, request)
 
-    def rest(
-        self, plan: Plan, chosen: Int64Array, is_short: NDArray[np.bool_], request: PlanRequest, epoch: int
-    ) -> Schedule:
+    def rest(self, plan: Plan, chosen: Int64Array, is_short: BoolArray, request: PlanRequest, epoch: int) -> Schedule:
         """Not possible, see `require_gpus`."""
         self._refuse(request.num_gpus)
 

@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packer_cli.plan.core.segments import align_up, cut_in_rows
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
-from packer_cli.plan.core.types import Int32Array, Int64Array, Pieces
+from packer_cli.plan.core.types import Float64Array, Int32Array, Int64Array, Pieces
 from packer_cli.plan.packing.wrap import join
 
 
@@ -124,14 +123,12 @@ def without_empty_steps(packed: PackedSteps, num_micro_batches: int) -> PackedSt
     return packed._replace(row_of=row_of, arrival=before[packed.arrival])
 
 
-def imbalances(arrivals: Arrivals, packed: PackedSteps) -> NDArray[np.float64]:
+def imbalances(arrivals: Arrivals, packed: PackedSteps) -> Float64Array:
     """`work_imbalances` of the packed steps (float64[s])."""
     return work_imbalances(arrivals.lengths, packed.row_of, arrivals.num_micro_batches, arrivals.linear)
 
 
-def work_imbalances(
-    lengths: Int32Array, row_of: Int64Array, num_micro_batches: int, linear: int
-) -> NDArray[np.float64]:
+def work_imbalances(lengths: Int32Array, row_of: Int64Array, num_micro_batches: int, linear: int) -> Float64Array:
     """WLB-LLM's imbalance of each step (float64[s]): the greatest work of its micro-batches over their mean. O(m).
 
     Args:

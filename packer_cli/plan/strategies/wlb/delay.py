@@ -20,9 +20,8 @@ from itertools import combinations
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from packer_cli.plan.core.types import Int64Array
+from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.strategies.wlb.arrival import Arrivals, PackedSteps, imbalances, mean_delay, without_empty_steps
 
 
@@ -47,15 +46,15 @@ def pack_with_queues(arrivals: Arrivals, capacity: int, thresholds: Int64Array) 
 
 @njit(cache=True)
 def _pack(
-    lengths: NDArray[np.int32],
-    batches: NDArray[np.int64],
+    lengths: Int32Array,
+    batches: Int64Array,
     num_micro_batches: int,
     capacity: int,
     linear: int,
-    queue: NDArray[np.int64],
-    waiting: NDArray[np.int64],
-    begin: NDArray[np.int64],
-    row_of: NDArray[np.int64],
+    queue: Int64Array,
+    waiting: Int64Array,
+    begin: Int64Array,
+    row_of: Int64Array,
 ) -> int:
     """Write to `row_of`; returns how many documents found no room in a step, counted once each.
 
@@ -114,7 +113,7 @@ def _pack(
 
 
 @njit(cache=True)
-def _sort_falling(lengths: NDArray[np.int32], documents: NDArray[np.int64]) -> None:
+def _sort_falling(lengths: Int32Array, documents: Int64Array) -> None:
     """Sort documents (int64[k]) by falling length, in place; those of equal length keep their order."""
     keys = np.empty(len(documents), dtype=np.int64)
     for k in range(len(documents)):

@@ -12,13 +12,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from packer_cli.plan.core.csr import group_by_pack, pack_tokens_and_work
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.schedule import round_up_rows
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
-from packer_cli.plan.core.types import FILLER, Delays, Int64Array, Pieces, Plan, Schedule, as_ids
+from packer_cli.plan.core.types import FILLER, Delays, Float64Array, Int64Array, Pieces, Plan, Schedule, as_ids
 from packer_cli.plan.kernels.pipeline import pipeline_seconds
 from packer_cli.plan.strategies.assemble import GroupPacks, number_as_used, sizes_of_plan
 from packer_cli.plan.strategies.protocol import PlanRequest, Rates
@@ -134,7 +133,7 @@ class MicroBatches:
     """int64[p]: their numbers."""
     step: Int64Array
     """int64[p]: 0 .. s-1, rising, none left out."""
-    times: NDArray[np.float64]
+    times: Float64Array
     """float64[p], on one stage of a pipeline, in any unit."""
     tokens: Int64Array
     """int64[p], aligned."""
@@ -198,9 +197,7 @@ _EXCHANGES = 64
 """Most exchanges a step."""
 
 
-def deal_steps(
-    offsets: Int64Array, times: NDArray[np.float64], num_replicas: int, most: int, pp_size: int
-) -> Int64Array:
+def deal_steps(offsets: Int64Array, times: Float64Array, num_replicas: int, most: int, pp_size: int) -> Int64Array:
     """The replica (int64[p]) of each micro-batch.
 
     Args:
@@ -218,12 +215,12 @@ def deal_steps(
 
 @njit(cache=True)
 def _deal_steps(
-    offsets: NDArray[np.int64],
-    times: NDArray[np.float64],
+    offsets: Int64Array,
+    times: Float64Array,
     num_replicas: int,
     most: int,
     bubbles: int,
-    replica_of: NDArray[np.int64],
+    replica_of: Int64Array,
 ) -> None:
     for step in range(len(offsets) - 1):
         own = slice(offsets[step], offsets[step + 1])
@@ -234,9 +231,7 @@ def _deal_steps(
 
 
 @njit(cache=True)
-def _deal(
-    times: NDArray[np.float64], num_replicas: int, most: int, bubbles: int, replica_of: NDArray[np.int64]
-) -> None:
+def _deal(times: Float64Array, num_replicas: int, most: int, bubbles: int, replica_of: Int64Array) -> None:
     """Longest first, each to the replica with room that then ends first, the first of equals."""
     total, longest = np.zeros(num_replicas), np.zeros(num_replicas)
     count = np.zeros(num_replicas, dtype=np.int64)
@@ -253,7 +248,7 @@ def _deal(
 
 
 @njit(cache=True)
-def _exchange(times: NDArray[np.float64], num_replicas: int, bubbles: int, replica_of: NDArray[np.int64]) -> bool:
+def _exchange(times: Float64Array, num_replicas: int, bubbles: int, replica_of: Int64Array) -> bool:
     """Exchange the two micro-batches, one of the slowest replica, after which the slower of both ends first.
 
     Returns False if no exchange helps.

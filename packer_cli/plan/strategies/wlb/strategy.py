@@ -13,11 +13,8 @@ from packer_cli.plan.strategies.protocol import PlanRequest, Prediction, Questio
 from packer_cli.sizes import format_tokens
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from packer_cli.cost.models import MemoryModel
-    from packer_cli.plan.core.types import Int64Array, Pieces, Plan, Schedule
+    from packer_cli.plan.core.types import BoolArray, Int64Array, Pieces, Plan, Schedule
 
 _CAPACITIES = 5
 """How many capacities of a micro-batch to try, from one context window up."""
@@ -116,9 +113,7 @@ class Wlb(Strategy):
 
         return plan_steps(pieces, request)
 
-    def rest(
-        self, plan: Plan, chosen: Int64Array, is_short: NDArray[np.bool_], request: PlanRequest, epoch: int
-    ) -> Schedule:
+    def rest(self, plan: Plan, chosen: Int64Array, is_short: BoolArray, request: PlanRequest, epoch: int) -> Schedule:
         """The same steps on other replicas."""
         from packer_cli.plan.strategies.wlb.plan import rest_of_steps
 
