@@ -15,7 +15,7 @@ from packer_cli.config.resolve import read_options, refuse_rows_alone
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.metrics import GroupChoice, PlanMetrics, SampleCounts
-from packer_cli.plan.core.samples import Samples, sample_counts
+from packer_cli.plan.core.pieces import Samples, sample_counts
 from packer_cli.plan.core.types import Plan
 from packer_cli.plan.figures import Baseline, baseline_of, padded_baseline, plan_stats
 from packer_cli.plan.strategies.protocol import PlanRequest

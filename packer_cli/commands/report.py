@@ -24,7 +24,7 @@ from packer_cli.errors import FormatError, InputError
 from packer_cli.files import atomic_file
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.format.metrics import PlanFigures
-from packer_cli.plan.core.samples import Samples
+from packer_cli.plan.core.pieces import Samples
 from packer_cli.plan.packing.wrap import join
 from packer_cli.report.advice import Facts, PlanFacts, Prediction, Sources
 from packer_cli.report.build import build_page

@@ -18,7 +18,7 @@ from packer_cli.corpus.data_files import COMPRESSIONS, FORMATS
 from packer_cli.engine.base import Engine
 from packer_cli.errors import ConfigError, FormatError, InputError, TooManyRejectedError
 from packer_cli.format.constants import PLAN_NAME
-from packer_cli.plan.core.samples import Samples
+from packer_cli.plan.core.pieces import Samples
 from packer_cli.plan.core.types import Int32Array
 from packer_cli.remote.local import local_file
 from packer_cli.remote.names import as_path

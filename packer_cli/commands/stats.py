@@ -12,7 +12,7 @@ from packer_cli.config import PlanConfig
 from packer_cli.format.constants import PLAN_NAME, Mask
 from packer_cli.format.metrics import GroupChoice, PlanMetrics, SampleCounts
 from packer_cli.format.records import known_values, sort_keys
-from packer_cli.plan.core.samples import Samples
+from packer_cli.plan.core.pieces import Samples
 from packer_cli.plan.core.segments import Sparsity, measure_sparsity
 from packer_cli.plan.figures import LengthStats, length_stats, prove_by_program
 from packer_cli.shards.plan_file import check_plan_file

@@ -17,8 +17,7 @@ from packer_cli.format.metrics import PlanFigures
 from packer_cli.format.records import known_values
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
-from packer_cli.plan.core.pieces import Overflow
-from packer_cli.plan.core.samples import Samples, pieces_to_plan
+from packer_cli.plan.core.pieces import Overflow, Samples, pieces_to_plan
 from packer_cli.plan.core.types import Pieces
 from packer_cli.plan.figures import plan_figures, prove_by_program
 from packer_cli.plan.packing import PackingAlgorithm

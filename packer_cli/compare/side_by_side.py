@@ -25,7 +25,7 @@ from packer_cli.engine.local import Failed, attempt, run_isolated
 from packer_cli.engine.progress import progress_bar
 from packer_cli.errors import ConfigError, did_you_mean
 from packer_cli.format.metrics import GroupChoice, SampleCounts
-from packer_cli.plan.core.samples import Samples, pieces_to_plan, sample_counts
+from packer_cli.plan.core.pieces import Samples, pieces_to_plan, sample_counts
 from packer_cli.plan.figures import LengthStats, length_stats
 from packer_cli.simulate.figures import Simulator
 

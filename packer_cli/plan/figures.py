@@ -22,12 +22,11 @@ from packer_cli.format.metrics import (
 )
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.attention_rates import ShardingRule
-from packer_cli.plan.core.groups import UNLIMITED, Group
 from packer_cli.plan.core.metrics import least_works, measure, pieces_by_group
 from packer_cli.plan.core.randomness import measure_delay, measure_randomness
 from packer_cli.plan.core.schedule import StepRules
 from packer_cli.plan.core.segments import align_up, aligned_lengths
-from packer_cli.plan.core.types import Int32Array, Mask, Pieces, Plan
+from packer_cli.plan.core.types import Int32Array, Plan
 from packer_cli.plan.kernels.balance import BalanceRule
 from packer_cli.plan.packing.ilp.cutting_stock import lp_lower_bound
 from packer_cli.plan.strategies.protocol import PlanRequest, Strategy
@@ -52,17 +51,11 @@ def baseline_of(plan: Plan, request: PlanRequest) -> Baseline:
         request: that of the plan, on as many GPUs as it has now.
     """
     own = request.strategy.baseline(plan, request)
-    if own is not None:
-        pieces, asked = own
-        return Baseline(
-            request.strategy.baseline_name,
-            build_plan(pieces, replace(asked, epochs=1, sharding=ShardingRule(choice="sequence"))),
-        )
-    steps = StepRules(global_tokens=request.steps.global_tokens)
-    of_plan = (plan.max_samples, plan.mask)
-    return Baseline(
-        BASELINE_NAME, baseline_plan(plan.pieces, plan.groups[-1], plan.num_gpus, request.seed, steps, *of_plan)
-    )
+    if own is None:
+        return Baseline(BASELINE_NAME, _naive_plan(plan, request, "isf"))
+    pieces, asked = own
+    asked = replace(asked, epochs=1, sharding=ShardingRule(choice="sequence"))
+    return Baseline(request.strategy.baseline_name, build_plan(pieces, asked))
 
 
 def padded_baseline(plan: Plan, request: PlanRequest) -> Plan | None:
@@ -73,10 +66,30 @@ def padded_baseline(plan: Plan, request: PlanRequest) -> Plan | None:
     Args:
         request: as in `baseline_of`.
     """
-    if request.shapes_rows:
-        return None
-    steps = StepRules(global_tokens=request.steps.global_tokens)
-    return baseline_plan(plan.pieces, plan.groups[-1], plan.num_gpus, request.seed, steps, packing="padded")
+    return None if request.shapes_rows else _naive_plan(plan, request, "padded")
+
+
+def _naive_plan(plan: Plan, request: PlanRequest, packing: str) -> Plan:
+    """Naive ISF packing at the longest length (HBP's tables 2 and 6), with the defaults of `isf`; or another packing.
+
+    Its replicas may not divide the GPUs of a plan that mixes degrees; then it runs on as many as it can.
+    """
+    strategy, longest = STRATEGIES[BASELINE], plan.groups[-1]
+    algorithm = strategy.packings()[packing]
+    asked = PlanRequest(
+        strategy=strategy,
+        groups=(longest,),
+        num_gpus=longest.num_dp_ranks(plan.num_gpus) * longest.num_gpus,
+        algorithm=algorithm,
+        packing_options=algorithm.options(),
+        seed=request.seed,
+        steps=StepRules(global_tokens=request.steps.global_tokens),
+        balance=BalanceRule(window=None),
+        max_samples=plan.max_samples,
+        mask=plan.mask,
+        sharding=ShardingRule(choice="sequence"),
+    )
+    return build_plan(plan.pieces, asked)
 
 
 def plan_stats(
@@ -148,39 +161,6 @@ def _with_proof(metrics: M, lengths: Int32Array, capacity: int) -> M:
     if metrics.num_packs <= metrics.packs_lower_bound:
         return metrics
     return replace(metrics, packs_lower_bound=max(lp_lower_bound(lengths, capacity), metrics.packs_lower_bound))
-
-
-def baseline_plan(
-    pieces: Pieces,
-    longest: Group,
-    num_gpus: int,
-    seed: int,
-    steps: StepRules | None = None,
-    max_samples: int = UNLIMITED,
-    mask: Mask = "document",
-    packing: str = "isf",
-) -> Plan:
-    """Naive ISF packing at the longest length (HBP's tables 2 and 6), with the defaults of `isf`; or another packing.
-
-    CP ranks divide its rows per sequence. Its replicas may not divide the GPUs of a plan that mixes degrees; then it
-    runs on as many as it can.
-    """
-    strategy = STRATEGIES[BASELINE]
-    algorithm = strategy.packings()[packing]
-    request = PlanRequest(
-        strategy=strategy,
-        groups=(longest,),
-        num_gpus=longest.num_dp_ranks(num_gpus) * longest.num_gpus,
-        algorithm=algorithm,
-        packing_options=algorithm.options(),
-        seed=seed,
-        steps=steps or StepRules(),
-        balance=BalanceRule(window=None),
-        max_samples=max_samples,
-        mask=mask,
-        sharding=ShardingRule(choice="sequence"),
-    )
-    return build_plan(pieces, request)
 
 
 @dataclass(frozen=True, kw_only=True)

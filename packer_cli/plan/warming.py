@@ -12,8 +12,9 @@ from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.attention_rates import ShardingRule
 from packer_cli.plan.core.check import check_pieces, check_plan
 from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.iterations import GroupIterations, one_group_each
 from packer_cli.plan.core.pieces import make_pieces
-from packer_cli.plan.core.schedule import GroupIterations, StepRules, one_group_each, schedule_epoch
+from packer_cli.plan.core.schedule import StepRules, schedule_epoch
 from packer_cli.plan.core.sharding import cp_imbalance, cp_slowdown
 from packer_cli.plan.core.types import Packs, Plan, as_ids
 from packer_cli.plan.figures import baseline_of, plan_figures

@@ -11,7 +11,7 @@ from packer_cli.config import PlannedConfig
 from packer_cli.config.validation import bound_of, format_bound
 from packer_cli.errors import RunError
 from packer_cli.plan.core.csr import ids_of
-from packer_cli.plan.core.samples import Samples
+from packer_cli.plan.core.pieces import Samples
 from packer_cli.sizes import counted
 from packer_cli.tokens.content_hash import hash_rows
 from packer_cli.tokens.store import TokenStore

@@ -13,8 +13,7 @@ import numpy as np
 from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
 from packer_cli.plan.strategies.hydraulis.data_set import plan_data_set
-from packer_cli.plan.strategies.hydraulis.layouts import kinds_of
-from packer_cli.plan.strategies.hydraulis.packers import PUBLISHED
+from packer_cli.plan.strategies.hydraulis.layouts import PUBLISHED, kinds_of
 from packer_cli.plan.strategies.hydraulis.programs import solve_step
 from packer_cli.plan.strategies.hydraulis.step import plan_step
 from tests.benchmark.report import seconds, table

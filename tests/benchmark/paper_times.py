@@ -20,9 +20,8 @@ from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.types import Int32Array, Pieces, Plan
 from packer_cli.plan.strategies.assemble import assemble, pack_sizes
-from packer_cli.plan.strategies.flexsp.arrange import arrange
-from packer_cli.plan.strategies.flexsp.batches import plan_batches
-from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
+from packer_cli.plan.strategies.flexsp.packing import DegreeCosts
+from packer_cli.plan.strategies.flexsp.plan import arrange, plan_batches
 from packer_cli.simulate.epoch import PARTS, Simulation, simulate
 from tests.benchmark.paper import HBP, HIERARCHICAL, LONGEST, NAIVE, NUM_GPUS, OURS, Mix, Options, make_plan
 from tests.benchmark.report import table
@@ -108,7 +107,7 @@ def plan_flexsp(lengths: Int32Array, model: GpuModel) -> Plan:
     start = np.zeros(len(lengths), dtype=np.int64)
     pieces = Pieces(samples=None, start=start, length=lengths)
     batches = plan_batches(lengths, costs, NUM_GPUS, BATCH_TOKENS)
-    by_group, iterations = arrange(batches.iterations, lengths, costs, groups, NUM_GPUS)
+    by_group, iterations = arrange(batches.iterations, lengths, groups, NUM_GPUS)
     plan = assemble(pieces, by_group, iterations, pack_sizes(by_group, lengths, asked), asked, costs)
     check_plan(plan)
     return plan

@@ -17,9 +17,10 @@ from packer_cli.plan.strategies.wlb.arrival import (
     arrive,
     in_batches,
     mean_delay,
+    pack_with_queues,
+    tune_thresholds,
     work_imbalances,
 )
-from packer_cli.plan.strategies.wlb.delay import pack_with_queues, tune_thresholds
 from packer_cli.plan.strategies.wlb.packers import as_it_comes, pack_by_greed, pack_by_program
 from tests.benchmark.report import seconds, table
 

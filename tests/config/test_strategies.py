@@ -16,7 +16,7 @@ from packer_cli.config.groups import parse_group
 from packer_cli.config.resolve import refuse_rows_alone, resolve
 from packer_cli.errors import ConfigError
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.strategies.flexsp.costs import degree_costs
+from packer_cli.plan.strategies.flexsp.packing import degree_costs
 from packer_cli.plan.strategies.hydraulis import costs
 from packer_cli.plan.strategies.hydraulis.costs import scheme_costs
 from packer_cli.plan.strategies.registry import PACKED, STRATEGIES

@@ -17,7 +17,7 @@ from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.metrics import measure
 from packer_cli.plan.core.schedule import StepRules
 from packer_cli.plan.core.types import FILLER
-from packer_cli.plan.strategies.free import run_freely
+from packer_cli.plan.strategies.assemble import run_freely
 from tests.naive import free as naive
 from tests.plan.test_build import settings_of_plans, whole
 from tests.requests import request

@@ -15,7 +15,7 @@ from packer_cli.format.sharding import SHARDINGS, length_multiple
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.core.schedule import round_up_rows
+from packer_cli.plan.core.iterations import round_up_rows
 from packer_cli.plan.core.types import FILLER
 from tests.plan.test_build import whole
 

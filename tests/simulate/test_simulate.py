@@ -14,7 +14,7 @@ from packer_cli.cost.models import CostModel, GpuModel, MemoryModel, ModelParall
 from packer_cli.errors import ConfigError
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.types import FILLER, Packs, Pieces, Plan, Schedule
-from packer_cli.plan.strategies.free import run_freely
+from packer_cli.plan.strategies.assemble import run_freely
 from packer_cli.simulate.epoch import PARTS, simulate
 from packer_cli.simulate.figures import simulation_figures
 from packer_cli.simulate.slots import PadTo, choose_layers

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer_cli.plan.strategies.free import run_freely
+from packer_cli.plan.strategies.assemble import run_freely
 from packer_cli.simulate.epoch import PARTS, simulate
 from packer_cli.simulate.slots import epoch_times
 from packer_cli.simulate.timeline import SCHEDULE, iterations_of_steps, timeline, trace_events

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from packer_cli.errors import PlanError
 from packer_cli.format.sharding import PLANNED
 from packer_cli.plan.core.cost import pack_sums
 from packer_cli.plan.core.segments import row_lengths
-from packer_cli.plan.core.types import FILLER, Int32Array, Int64Array, Packs, Pieces, Plan, Schedule
+from packer_cli.plan.core.types import (
+    FILLER,
+    BoolArray,
+    Int32Array,
+    Int64Array,
+    Packs,
+    Pieces,
+    Plan,
+    Schedule,
+    begins_run,
+)
 
 MOST_PROCESS_GROUPS = 32
 """Replicas of more than one GPU that a GPU may belong to: each is a communicator, which holds memory."""
@@ -47,18 +59,14 @@ def check_pieces(pieces: Pieces, lengths: Int32Array, samples: Int32Array | None
     sample, start, length = pieces.sample[order], pieces.start[order].astype(np.int64), pieces.length[order]
     del order
     begins = start == 0
-    _require(
-        np.array_equal(sample[begins], samples),
-        "the pieces do not begin each sample as often as asked",
-    )
+    _require(np.array_equal(sample[begins], samples), "the pieces do not begin each sample as often as asked")
     _require(bool((start + length <= lengths[sample]).all()), "a piece reaches past the end of its sample")
     if is_whole:
         expected = np.bincount(samples, minlength=len(lengths)).astype(np.float64)
         expected *= lengths
-        wrong = np.flatnonzero(np.bincount(sample, weights=length, minlength=len(lengths)) != expected)
+        wrong = np.bincount(sample, weights=length, minlength=len(lengths)) != expected
         del expected
-        if len(wrong):
-            raise PlanError(f"sample {wrong[0]} is not covered by its pieces")
+        _forbid(wrong, lambda sample: f"sample {sample} is not covered by its pieces")
         # At each position inside a sample, as many pieces must begin as end. The pieces then form chains from its
         # begin to its end; copies of a sample may be cut at different positions.
         end = start + length
@@ -113,13 +121,9 @@ def _check_packs(packs: Packs, plan: Plan) -> Int64Array:
         len(packs.offsets) == len(packs) + 1 and packs.offsets[0] == 0 and packs.offsets[-1] == len(packs.pieces),
         "the pack offsets do not enclose the pieces",
     )
-    empty = np.flatnonzero(np.diff(packs.offsets) <= 0)
-    if len(empty):
-        raise PlanError(f"pack {empty[0]} is empty")
-    over = np.flatnonzero(np.diff(packs.offsets) > plan.max_samples)
-    if len(over):
-        number = packs.offsets[over[0] + 1] - packs.offsets[over[0]]
-        raise PlanError(f"pack {over[0]} holds {number} samples, more than {plan.max_samples}")
+    number, most = np.diff(packs.offsets), plan.max_samples
+    _forbid(number <= 0, lambda pack: f"pack {pack} is empty")
+    _forbid(number > most, lambda pack: f"pack {pack} holds {number[pack]} samples, more than {most}")
     _require(len(packs.pieces) == num_pieces, f"{len(packs.pieces)} pieces are packed, not {num_pieces}")
     _require(
         num_pieces == 0 or (packs.pieces.min() >= 0 and packs.pieces.max() < num_pieces),
@@ -127,24 +131,24 @@ def _check_packs(packs: Packs, plan: Plan) -> Int64Array:
     )
     if not _is_permutation(packs.pieces):
         times = np.bincount(packs.pieces, minlength=num_pieces)
-        wrong = np.flatnonzero(times != 1)
-        raise PlanError(f"piece {wrong[0]} is in {times[wrong[0]]} packs; it must be in exactly one")
+        _forbid(times != 1, lambda piece: f"piece {piece} is in {times[piece]} packs; it must be in exactly one")
     _require(
         len(packs) == 0 or (int(packs.group.min()) >= 0 and int(packs.group.max()) < len(plan.groups)),
         "a pack belongs to no group",
     )
     has_cp = np.array([group.cp_size > 1 for group in plan.groups])[packs.group]
-    wrong = np.flatnonzero((packs.cp_sharding < 0) | (packs.cp_sharding >= np.where(has_cp, len(PLANNED), 1)))
-    if len(wrong):
-        raise PlanError(f"pack {wrong[0]} has CP sharding {packs.cp_sharding[wrong[0]]}, unknown to its group")
+    codes = packs.cp_sharding
+    wrong = (codes < 0) | (codes >= np.where(has_cp, len(PLANNED), 1))
+    _forbid(wrong, lambda pack: f"pack {pack} has CP sharding {codes[pack]}, unknown to its group")
     tokens = pack_sums(row_lengths(plan), packs.offsets, packs.pieces)
     capacity = np.array([group.capacity for group in plan.groups], dtype=np.int64)[packs.group]
-    over = np.flatnonzero(tokens > capacity)
-    if len(over):
-        k = over[0]
-        align = plan.groups[packs.group[k]].align
+
+    def too_long(pack: int) -> str:
+        align = plan.groups[packs.group[pack]].align
         how = f" with samples aligned to {align}" if align > 1 else ""
-        raise PlanError(f"pack {k} holds {tokens[k]} tokens{how}, over its capacity of {capacity[k]}")
+        return f"pack {pack} holds {tokens[pack]} tokens{how}, over its capacity of {capacity[pack]}"
+
+    _forbid(tokens > capacity, too_long)
     return tokens
 
 
@@ -153,13 +157,10 @@ def _check_schedule(schedule: Schedule, plan: Plan, tokens: Int64Array, epoch: i
     is_pack = schedule.slot_pack != FILLER
     packs = schedule.slot_pack[is_pack]
     _require(
-        len(packs) == 0 or (packs.min() >= 0 and packs.max() < len(plan.packs)),
-        where + "a slot has no such pack",
+        len(packs) == 0 or (packs.min() >= 0 and packs.max() < len(plan.packs)), where + "a slot has no such pack"
     )
     times = np.bincount(packs, minlength=len(plan.packs))
-    wrong = np.flatnonzero(times != 1)
-    if len(wrong):
-        raise PlanError(f"{where}pack {wrong[0]} runs {times[wrong[0]]} times; it must run exactly once")
+    _forbid(times != 1, lambda pack: f"{where}pack {pack} runs {times[pack]} times; it must run exactly once")
     _require(
         len(schedule.slot_group) == 0
         or (int(schedule.slot_group.min()) >= 0 and int(schedule.slot_group.max()) < len(plan.groups)),
@@ -172,18 +173,12 @@ def _check_schedule(schedule: Schedule, plan: Plan, tokens: Int64Array, epoch: i
     _check_gpus(schedule, plan.slot_gpus(schedule), plan, where)
     steps = schedule.iteration_step
     if len(steps):
-        _require(
-            steps[0] == 0 and bool(np.isin(np.diff(steps), (0, 1)).all()),
-            where + "the steps are not in order",
-        )
+        _require(steps[0] == 0 and bool(np.isin(np.diff(steps), (0, 1)).all()), where + "the steps are not in order")
     _require(
         len(schedule.step_window) == schedule.num_steps and int(schedule.step_window.min(initial=0)) >= 0,
         where + "a step has no window",
     )
-    _require(
-        bool((tokens[packs] <= schedule.slot_row_length[is_pack]).all()),
-        where + "a pack is longer than its row",
-    )
+    _require(bool((tokens[packs] <= schedule.slot_row_length[is_pack]).all()), where + "a pack is longer than its row")
     if not plan.is_padded:  # Padded batches are never written.
         multiple = np.array([group.layout.row_multiple for group in plan.groups], dtype=np.int64)[schedule.slot_group]
         _require(
@@ -219,8 +214,7 @@ def _check_gpus(schedule: Schedule, gpus: Int64Array, plan: Plan, where: str) ->
     )
     iteration, first_gpu = schedule.slot_iteration[is_first], schedule.slot_first_gpu[is_first]
     end_gpu = first_gpu + gpus[is_first]
-    begins = np.ones(len(iteration), dtype=np.bool_)
-    begins[1:] = iteration[1:] != iteration[:-1]
+    begins = begins_run(iteration)
     ends = np.append(begins[1:], True) if len(iteration) else begins
     in_row = np.ones(len(iteration), dtype=np.bool_)
     in_row[1:] = begins[1:] | (first_gpu[1:] == end_gpu[:-1])
@@ -246,6 +240,13 @@ def _check_process_groups(plan: Plan) -> None:
         int(held[gpu]) <= MOST_PROCESS_GROUPS,
         f"GPU {gpu} is in {held[gpu]} process groups, more than {MOST_PROCESS_GROUPS}",
     )
+
+
+def _forbid(wrong: BoolArray, say: Callable[[int], str]) -> None:
+    """Raise PlanError with what there is to say of the first place that is wrong ([n])."""
+    found = np.flatnonzero(wrong)
+    if len(found):
+        raise PlanError(say(int(found[0])))
 
 
 def _require(condition: bool, what: str) -> None:

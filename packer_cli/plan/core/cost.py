@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.core.types import Float64Array, Int64Array
+from packer_cli.plan.core.types import Float64Array, Int64Array, blocks_of
 from packer_cli.sizes import parse_number
 
 QUADRATIC = "quadratic"
@@ -101,12 +101,9 @@ def linear_of_tokens(groups: Sequence[Group], num_gpus: int) -> int:
 def pack_sums(values: NDArray[Any], offsets: Int64Array, pieces: NDArray[np.integer]) -> Int64Array:
     """Sum (int64[p]) of the values (int[m]) of each pack's pieces. Works block by block: O(m), and O(p) memory."""
     sums = np.empty(len(offsets) - 1, dtype=np.int64)
-    first = 0
-    while first < len(sums):
-        stop = max(first + 1, int(np.searchsorted(offsets, offsets[first] + _BLOCK, side="right")) - 1)
-        own = offsets[first : stop + 1]
-        sums[first:stop] = segment_sums(values[pieces[own[0] : own[-1]]], own - own[0])
-        first = stop
+    for block in blocks_of(offsets, _BLOCK):
+        own = offsets[block.start : block.stop + 1]
+        sums[block] = segment_sums(values[pieces[own[0] : own[-1]]], own - own[0])
     return sums
 
 
@@ -155,6 +152,12 @@ class GroupCosts:
         assert (self.linear > 0).all()
         assert (self.capacity >= 1).all()
         assert (self.capacity < MOST_TOKENS).all()
+
+    @classmethod
+    def of(cls, rates: Sequence[tuple[float, float, float]], capacity: ArrayLike, **others: ArrayLike) -> Self:
+        """From quadratic, linear and constant seconds of each kind, and the other fields by name."""
+        quadratic, linear, constant = np.array(rates).T
+        return cls(quadratic=quadratic, linear=linear, constant=constant, capacity=np.asarray(capacity), **others)
 
     def _more_rates(self) -> tuple[Float64Array, ...]:
         return ()

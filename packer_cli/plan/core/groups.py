@@ -14,7 +14,8 @@ from packer_cli.format.layout import Layout
 from packer_cli.sizes import format_tokens
 
 if TYPE_CHECKING:
-    from packer_cli.plan.core.types import BoolArray, Int32Array
+    import numpy as np
+    from numpy.typing import NDArray
 
 UNLIMITED = 2**31 - 1
 """Most samples of a pack where `--max-samples` sets no limit."""
@@ -104,7 +105,7 @@ def require_aligned(group: Group) -> None:
         )
 
 
-def is_in_group(lengths: Int32Array, groups: Sequence[Group], g: int) -> BoolArray:
+def is_in_group(lengths: NDArray[np.int32], groups: Sequence[Group], g: int) -> NDArray[np.bool_]:
     """Whether each piece (bool[n]) belongs to group g: `previous capacity < length <= capacity`. O(n).
 
     >>> import numpy as np

@@ -17,7 +17,16 @@ from packer_cli.plan.core.bounds import bound_of_counts, least_max_works
 from packer_cli.plan.core.csr import pack_tokens_and_work, plan_tokens_and_work, select_packs
 from packer_cli.plan.core.segments import aligned_lengths, row_lengths
 from packer_cli.plan.core.sharding import CODES, cp_imbalance
-from packer_cli.plan.core.types import FILLER, Float64Array, Int16Array, Int32Array, Int64Array, Plan, Schedule
+from packer_cli.plan.core.types import (
+    FILLER,
+    Float64Array,
+    Int16Array,
+    Int32Array,
+    Int64Array,
+    Plan,
+    Schedule,
+    blocks_of,
+)
 
 _BLOCK = 1 << 20
 """Pieces whose bounds are computed at a time."""
@@ -93,11 +102,9 @@ def least_works(plan: Plan, epoch: int = 0, linear: int = 0) -> Float64Array:
     num_pieces = np.append(np.diff(plan.packs.offsets), 0)[schedule.slot_pack]  # FILLER is -1, the appended zero
     before = np.concatenate([[0], np.cumsum(num_pieces)])[first_slot]
     bounds = np.zeros(schedule.num_iterations)
-    begin = 0
-    while begin < len(bounds):
-        end = max(begin + 1, int(np.searchsorted(before, before[begin] + _BLOCK, side="right")) - 1)
-        bounds[begin:end] = _least_works_of(plan, schedule, lengths, first_slot[begin : end + 1], linear)
-        begin = end
+    for block in blocks_of(before, _BLOCK):
+        own = first_slot[block.start : block.stop + 1]
+        bounds[block] = _least_works_of(plan, schedule, lengths, own, linear)
     return bounds
 
 
@@ -291,15 +298,13 @@ def _counts_by_group(plan: Plan) -> list[Int64Array]:
     """The histogram (int64[longest + 1]) of the aligned lengths in each group's packs. O(m), block by block."""
     lengths, offsets = aligned_lengths(plan.pieces, plan.packs, plan.groups), plan.packs.offsets
     counts = [np.zeros(1, dtype=np.int64) for _ in plan.groups]
-    first = 0
-    while first < len(plan.packs):
-        stop = max(first + 1, int(np.searchsorted(offsets, offsets[first] + _BLOCK, side="right")) - 1)
-        length = lengths[plan.packs.pieces[offsets[first] : offsets[stop]]]
-        group_of = np.repeat(plan.packs.group[first:stop], np.diff(offsets[first : stop + 1]))
+    for block in blocks_of(offsets, _BLOCK):
+        own = offsets[block.start : block.stop + 1]
+        length = lengths[plan.packs.pieces[own[0] : own[-1]]]
+        group_of = np.repeat(plan.packs.group[block], np.diff(own))
         for g in np.unique(group_of).tolist():
             shorter, counts[g] = sorted((counts[g], np.bincount(length[group_of == g])), key=len)
             counts[g][: len(shorter)] += shorter
-        first = stop
     return counts
 
 

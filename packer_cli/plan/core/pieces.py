@@ -1,15 +1,20 @@
-"""Turns samples into the pieces to pack, and applies `--overflow` to samples that are too long."""
+"""The samples of a corpus as a plan sees them, and the pieces to pack, with `--overflow` applied to long samples."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packer_cli.errors import RunError
 from packer_cli.format.metrics import SampleCounts
 from packer_cli.plan.core.csr import ids_of
-from packer_cli.plan.core.types import MOST_PIECES, Int32Array, Pieces, as_ids
+from packer_cli.plan.core.streams import Stream, rng_state
+from packer_cli.plan.core.types import MOST_PIECES, Int32Array, Int64Array, Pieces, as_ids
+from packer_cli.sizes import TokenShare
 
 _BLOCK = 1 << 20
 
@@ -97,3 +102,207 @@ def _split(samples: Int32Array | None, lengths: Int32Array, capacity: int) -> Pi
 def _times(lengths: Int32Array, capacity: int) -> Int32Array:
     """The pieces (int32[n]) of each sample."""
     return 1 + (lengths - 1) // capacity
+
+
+@dataclass(frozen=True, kw_only=True)
+class Samples:
+    """The facts about samples that a plan needs."""
+
+    lengths: Int32Array
+    """int32[n]"""
+    sources: NDArray[np.integer] | None = None
+    """int[n], the source of each sample; None if unknown."""
+    weights: tuple[float | TokenShare, ...] = ()
+    """One per source: how often an epoch contains its samples, or how many tokens of it."""
+    among: Int32Array | None = None
+    """int32[k], increasing: the ids of the samples to plan, of these n; None for all."""
+
+    @property
+    def num_samples(self) -> int:
+        """How many there are to plan, each counted once."""
+        return len(self.lengths if self.among is None else self.among)
+
+    def alone(self) -> Samples:
+        """Those to plan without the others, numbered anew."""
+        if self.among is None:
+            return self
+        sources = None if self.sources is None else self.sources[self.among]
+        return Samples(lengths=self.lengths[self.among], sources=sources, weights=self.weights)
+
+    def chosen(self, seed: int) -> Int32Array | None:
+        """The sample ids (int32[m], increasing) of an epoch, repeated by weight; None for each once."""
+        if self.sources is None or is_unweighted(self.weights):
+            return self.among
+        return weighted_samples(self.sources, self.weights, seed, self.lengths, self.among)
+
+    @property
+    def num_wanted(self) -> float:
+        """About how many samples an epoch has. O(n)."""
+        if self.sources is None or is_unweighted(self.weights):
+            return self.num_samples
+        if self.among is None:
+            return num_weighted(self.sources, self.weights, self.lengths)
+        return num_weighted(self.sources[self.among], self.weights, self.lengths[self.among])
+
+    def epoch_lengths(self, seed: int) -> Int32Array:
+        """int32[m]: the lengths of `chosen`."""
+        chosen = self.chosen(seed)
+        return self.lengths if chosen is None else self.lengths[chosen]
+
+
+def pieces_to_plan(samples: Samples, capacity: int, overflow: Overflow, seed: int) -> Pieces:
+    """The pieces to pack: samples repeated by weight, with `overflow` applied to those over the capacity.
+
+    Raises:
+        RunError: there is nothing to plan, or a sample is too long under `error`.
+    """
+    chosen = samples.chosen(seed)
+    if overflow == "error":
+        longest = int((samples.lengths if chosen is None else samples.lengths[chosen]).max(initial=0))
+        if longest > capacity:
+            raise RunError(
+                f"the longest sample has {longest} tokens, over the largest group's {capacity}; "
+                "choose --overflow split, truncate or drop"
+            )
+    pieces = make_pieces(samples.lengths, chosen, capacity, overflow)
+    if not len(pieces):
+        raise RunError("there is nothing to plan: no sample is left; add data, or choose longer --groups")
+    return pieces
+
+
+def sample_counts(
+    samples: Samples, chosen: Int32Array | None, pieces: Pieces, capacity: int, overflow: str
+) -> SampleCounts:
+    """What became of the samples.
+
+    Args:
+        chosen: int32[m], the sample ids of an epoch, repeated by weight, increasing; None for each once.
+        pieces: the packed pieces, including those that a packing cut.
+        capacity: capacity of the longest group; longer samples follow `overflow`.
+    """
+    lengths, num_samples = samples.lengths, samples.num_samples
+    different = chosen if chosen is None else chosen[np.diff(chosen, prepend=-1) > 0]
+    num_different = num_samples if different is None else len(different)
+    num_long = int(np.count_nonzero((lengths if different is None else lengths[different]) > capacity))
+    cut = np.flatnonzero(pieces.start > 0)
+    return SampleCounts(
+        samples=num_samples,
+        left_out_by_weight=num_samples - num_different,
+        repeated_by_weight=(num_samples if chosen is None else len(chosen)) - num_different,
+        split=len(np.unique(pieces.samples[cut])) if pieces.samples is not None else 0,
+        truncated=num_long if overflow == "truncate" else 0,
+        dropped=num_long if overflow == "drop" else 0,
+        pieces=len(pieces),
+        tokens=int(pieces.length.sum(dtype=np.int64)),
+    )
+
+
+def weighted_samples(
+    sources: NDArray[np.integer],
+    weights: Sequence[float | TokenShare],
+    seed: int,
+    lengths: NDArray[np.integer] | None = None,
+    among: Int32Array | None = None,
+) -> Int32Array | None:
+    """The sample ids (int32[m], increasing) of an epoch, repeated by weight; None for each once.
+
+    A source of n samples with weight 2.5 gives each twice, and round(n / 2) of them, drawn with the seed, once more.
+    A source of t tokens that is to give u tokens gives each sample u // t times, and samples in the order of a draw
+    with the seed once more, until their tokens are as near to u % t as whole samples of this order allow: within half
+    of the longest sample.
+
+    Args:
+        sources: int[n], the source of each sample.
+        weights: one per source, > 0.
+        lengths: int[n], which shares of tokens need.
+        among: int32[k], increasing: choose among these samples; None for all.
+
+    Raises:
+        RunError: there would be more than `MOST_PIECES`.
+    """
+    if is_unweighted(weights):
+        return among
+    of_some = sources if among is None else sources[among]
+    wanted = num_weighted(of_some, weights, lengths if lengths is None or among is None else lengths[among])
+    if wanted > MOST_PIECES:
+        raise RunError(
+            f"the weights make about {wanted:.3g} samples an epoch out of {len(of_some)}; it may have {MOST_PIECES} "
+            "at most: give smaller weights (PATH@WEIGHT), or more epochs"
+        )
+    times = np.zeros(len(sources), dtype=np.int32)
+    for source, weight in enumerate(weights):
+        members = ids_of(of_some == source)
+        members = members if among is None else among[members]
+        generator = np.random.Generator(np.random.Philox(int(rng_state(seed, Stream.WEIGHTS, source)[0])))
+        drawn = generator.permutation(members)
+        if isinstance(weight, TokenShare):
+            assert lengths is not None
+            whole, extra = _samples_of_tokens(lengths[drawn], weight.tokens)
+        else:
+            whole = int(weight)
+            extra = round((weight - whole) * len(members))
+        times[members] = whole
+        times[drawn[:extra]] += 1
+    return _repeated(times)
+
+
+def kept_samples(lengths: Int32Array, chosen: Int32Array | None, capacity: int) -> Int32Array:
+    """Those of the chosen samples (int32[m]; None: each once) that are not over the capacity."""
+    return ids_of(lengths <= capacity) if chosen is None else chosen[lengths[chosen] <= capacity]
+
+
+def is_unweighted(weights: Sequence[float | TokenShare]) -> bool:
+    """Whether an epoch has each sample once."""
+    return all(weight == 1.0 for weight in weights)
+
+
+def _samples_of_tokens(lengths: NDArray[np.integer], tokens: int) -> tuple[int, int]:
+    """How often to take all samples of a source, and how many of the first ones once more, for a number of tokens.
+
+    Args:
+        lengths: int[n], in the order in which they are taken.
+    """
+    if not len(lengths):
+        return 0, 0
+    ends = np.cumsum(lengths, dtype=np.int64)
+    whole, rest = divmod(tokens, int(ends[-1]))
+    extra = int(np.searchsorted(ends, rest))  # The samples before `ends[extra]` have fewer tokens than the rest.
+    below = int(ends[extra - 1]) if extra else 0
+    return whole, extra + int(ends[extra] - rest < rest - below)
+
+
+def num_weighted(
+    sources: NDArray[np.integer], weights: Sequence[float | TokenShare], lengths: NDArray[np.integer] | None = None
+) -> float:
+    """About how many samples an epoch has. O(n)."""
+    counts = np.zeros(len(weights), dtype=np.int64)
+    for first in range(0, len(sources), _BLOCK):
+        counts += np.bincount(sources[first : first + _BLOCK], minlength=len(weights))
+    times = [weight for weight in weights if not isinstance(weight, TokenShare)]
+    if len(times) < len(weights):
+        assert lengths is not None
+        tokens = tokens_of_sources(sources, lengths, len(weights))
+        pairs = zip(weights, tokens.tolist(), strict=True)
+        times = [each.tokens / max(total, 1) if isinstance(each, TokenShare) else each for each, total in pairs]
+    return float(np.dot(times, counts))
+
+
+def tokens_of_sources(sources: NDArray[np.integer], lengths: NDArray[np.integer], num_sources: int) -> Int64Array:
+    """Tokens (int64[s]) of each source, each sample once. O(n), block by block."""
+    tokens = np.zeros(num_sources, dtype=np.int64)
+    for first in range(0, len(lengths), _BLOCK):
+        block = slice(first, first + _BLOCK)
+        tokens += np.bincount(sources[block], weights=lengths[block], minlength=num_sources).astype(np.int64)
+    return tokens
+
+
+def _repeated(times: Int32Array) -> Int32Array:
+    """Each number i `times[i]` times, block by block, to need no other array."""
+    chosen = np.empty(int(times.sum(dtype=np.int64)), dtype=np.int32)
+    stop = 0
+    for first in range(0, len(times), _BLOCK):
+        own = times[first : first + _BLOCK]
+        found = np.repeat(np.arange(first, first + len(own), dtype=np.int32), own)
+        chosen[stop : stop + len(found)] = found
+        stop += len(found)
+    return chosen

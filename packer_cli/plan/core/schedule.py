@@ -10,51 +10,17 @@ epoch. Price of both: O(i log i) for i iterations.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from packer_cli.plan.core.csr import select_packs
 from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.iterations import Iterations
 from packer_cli.plan.core.streams import Stream, next_uint64, rng_state, shuffle, shuffled
-from packer_cli.plan.core.types import FILLER, Int16Array, Int32Array, Int64Array, Schedule, UInt64Array, as_ids
+from packer_cli.plan.core.types import Int16Array, Int32Array, Int64Array, Schedule, UInt64Array, as_ids
 from packer_cli.plan.core.windows import Windows
-
-_ROW_MULTIPLE = 128
-
-
-@dataclass(frozen=True, kw_only=True)
-class Iterations:
-    """The i balanced iterations of an epoch, not yet ordered, with k slots."""
-
-    offsets: Int64Array
-    """int64[i+1]: iteration j has the slots `offsets[j]:offsets[j+1]`."""
-    slot_pack: Int32Array
-    """int32[k]: pack, or FILLER."""
-    slot_group: Int16Array
-    """int16[k]"""
-    slot_first_gpu: Int32Array
-    """int32[k], rising within an iteration."""
-    slot_row_length: Int32Array
-    """int32[k]"""
-    step: Int64Array | None = None
-    """int64[i], 0 .. s-1, none left out, where the strategy decides the steps; else `StepRules` do."""
-    is_dealt: bool = False
-    """Whether packs stay on their replicas, each of which may have several slots."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class GroupIterations:
-    """The iterations of one group: one micro-batch on each of its replicas."""
-
-    slots: Int32Array
-    """int32[iterations, dp_ranks]: pack numbers; FILLER for a rank without a pack."""
-    num_spread: int = 0
-    """Number of iterations at the end that hold spread packs, which are shorter than the capacity."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,33 +49,6 @@ class StepRules:
         if self.global_tokens is None:
             return 1
         return max(1, round(self.global_tokens / (group.capacity * group.num_dp_ranks(num_gpus))))
-
-
-def one_group_each(
-    groups: Sequence[Group], by_group: Sequence[GroupIterations], pack_tokens: Int64Array
-) -> Iterations:
-    """Iterations whose slots all belong to one group, those of the first group first. O(slots).
-
-    Args:
-        pack_tokens: int64[p], tokens of each pack.
-    """
-    shapes = [part.slots.shape for part in by_group]
-    sizes = np.concatenate([np.full(num, ranks) for num, ranks in shapes])
-    first_gpu = [
-        np.tile(np.arange(r, dtype=np.int32) * np.int32(group.num_gpus), num)
-        for (num, r), group in zip(shapes, groups, strict=True)
-    ]
-    rows = [
-        np.repeat(_row_lengths(g, part, pack_tokens).astype(np.int32), part.slots.shape[1])
-        for g, part in zip(groups, by_group, strict=True)
-    ]
-    return Iterations(
-        offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
-        slot_pack=as_ids(np.concatenate([part.slots.ravel() for part in by_group])),
-        slot_group=np.repeat(np.arange(len(groups), dtype=np.int16), [num * ranks for num, ranks in shapes]),
-        slot_first_gpu=np.concatenate(first_gpu),
-        slot_row_length=np.concatenate(rows),
-    )
 
 
 def schedule_epoch(
@@ -145,26 +84,14 @@ def schedule_epoch(
         order, steps = _order_of_steps(iterations.step, epoch, state)
     if rules.longest_first:
         order = order[np.lexsort((-work[order], steps))]
-
-    new_offsets, slots = select_packs(offsets, as_ids(np.arange(len(iterations.slot_pack))), order)
-    slot_pack, slot_group = iterations.slot_pack[slots], iterations.slot_group[slots]
+    num_steps = int(steps[-1]) + 1 if len(steps) else 0
+    window = rules.windows.of_steps(num_steps) if rules.windows is not None and not epoch else None
+    schedule = iterations.run(order, steps, window)
     if not iterations.is_dealt:
-        _deal_to_ranks(slot_pack, slot_group, new_offsets, num_groups, rng_state(seed, Stream.RANKS, epoch))
-    return Schedule(
-        slot_iteration=np.repeat(np.arange(len(order)), np.diff(new_offsets)),
-        slot_pack=slot_pack,
-        slot_group=slot_group,
-        slot_first_gpu=iterations.slot_first_gpu[slots],
-        slot_row_length=iterations.slot_row_length[slots],
-        iteration_step=steps,
-        step_window=_windows(rules, epoch, int(steps[-1]) + 1 if len(steps) else 0),
-    )
-
-
-def _windows(rules: StepRules, epoch: int, num_steps: int) -> Int32Array:
-    if rules.windows is None or epoch:
-        return np.zeros(num_steps, dtype=np.int32)
-    return rules.windows.of_steps(num_steps)
+        begins = np.searchsorted(schedule.slot_iteration, np.arange(len(order) + 1))
+        state = rng_state(seed, Stream.RANKS, epoch)
+        _deal_to_ranks(schedule.slot_pack, schedule.slot_group, begins, num_groups, state)
+    return schedule
 
 
 def _of_iterations(combine: np.ufunc, of_slot: Int64Array, offsets: Int64Array) -> Int64Array:
@@ -185,25 +112,6 @@ def _deal_to_ranks(
             while end < offsets[i + 1] and slot_group[end] == group:
                 end += 1
             shuffle(slot_pack[begin:end], state)
-
-
-def _row_lengths(group: Group, iterations: GroupIterations, pack_tokens: Int64Array) -> Int64Array:
-    lengths = np.full(len(iterations.slots), group.full_row, dtype=np.int64)
-    if iterations.num_spread:
-        longest = np.append(pack_tokens, 0)[iterations.slots[-iterations.num_spread :]].max(axis=1)
-        lengths[-iterations.num_spread :] = round_up_rows(longest, [group], 0)
-    return lengths
-
-
-def round_up_rows(longest: Int64Array, groups: Sequence[Group], group_of: NDArray[np.integer] | int) -> Int64Array:
-    """Row lengths (int64[k]) for the longest packs: multiples of 128 tokens a GPU, at most full rows.
-
-    Args:
-        group_of: int[k], the group of each; or that of all.
-    """
-    multiple = np.array([_ROW_MULTIPLE * group.layout.stage_gpus for group in groups], dtype=np.int64)[group_of]
-    full = np.array([group.full_row for group in groups], dtype=np.int64)[group_of]
-    return np.minimum(np.maximum(1, -(-longest // multiple)) * multiple, full)
 
 
 def _order_and_steps(
@@ -255,14 +163,6 @@ def _steps(tokens: Int64Array, target: int) -> Int64Array:
         steps[i] = step
         total += more
     return steps
-
-
-def deal(order: Int32Array, num_ranks: int) -> Int32Array:
-    """Iterations of consecutive packs: int32[ceil(p / ranks), ranks], the last one completed with FILLER."""
-    num_iterations = -(-len(order) // num_ranks)
-    slots = np.full(num_iterations * num_ranks, FILLER, dtype=np.int32)
-    slots[: len(order)] = order
-    return slots.reshape(num_iterations, num_ranks)
 
 
 StepMix = Literal["alternate", "stratified"]

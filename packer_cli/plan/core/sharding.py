@@ -12,6 +12,7 @@ the same for all. A rank takes the sum over its pieces, a sharding as long as it
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -66,12 +67,7 @@ def cp_imbalance(plan: Plan) -> Float64Array:
 
     Work is the number of keys that queries see. Price: about 25 ns for each sample and CP rank.
     """
-    imbalance = np.ones(len(plan.packs))
-    cp_sizes = _cp_sizes(plan)
-    if (cp_sizes > 1).any():
-        lengths, offsets = attention_segments(plan)
-        _imbalance(read_only(lengths), read_only(offsets), cp_sizes, read_only(plan.packs.cp_sharding), imbalance)
-    return imbalance
+    return _of_shared_rows(plan, _imbalance)
 
 
 def cp_slowdown(plan: Plan) -> Float64Array:
@@ -79,12 +75,16 @@ def cp_slowdown(plan: Plan) -> Float64Array:
 
     That of the slowest rank, in tiles: a short piece takes as long as a whole tile. Price: as of `cp_imbalance`.
     """
-    slowdown = np.ones(len(plan.packs))
-    cp_sizes = _cp_sizes(plan)
+    return _of_shared_rows(plan, _slowdown)
+
+
+def _of_shared_rows(plan: Plan, kernel: Callable[..., None]) -> Float64Array:
+    """What the kernel fills in for packs that CP ranks share (float64[p]); 1 for others."""
+    values, cp_sizes = np.ones(len(plan.packs)), _cp_sizes(plan)
     if (cp_sizes > 1).any():
         lengths, offsets = attention_segments(plan)
-        _slowdown(read_only(lengths), read_only(offsets), cp_sizes, read_only(plan.packs.cp_sharding), slowdown)
-    return slowdown
+        kernel(read_only(lengths), read_only(offsets), cp_sizes, read_only(plan.packs.cp_sharding), values)
+    return values
 
 
 def _cp_sizes(plan: Plan) -> Int64Array:

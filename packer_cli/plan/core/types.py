@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -31,6 +32,24 @@ def read_only(values: NDArray[Any]) -> NDArray[Any]:
 def as_ids(values: NDArray[np.integer]) -> Int32Array:
     """Numbers of pieces, packs or iterations as kernels take them (int32[n]); the same array if it is of that type."""
     return np.asarray(values, dtype=np.int32)
+
+
+def begins_run(*keys: NDArray[Any]) -> BoolArray:
+    """Whether a place (bool[n]) is the first, or differs from the one before in a key ([n] each). O(n)."""
+    begins = np.ones(len(keys[0]), dtype=np.bool_)
+    begins[1:] = keys[0][1:] != keys[0][:-1]
+    for key in keys[1:]:
+        begins[1:] |= key[1:] != key[:-1]
+    return begins
+
+
+def blocks_of(offsets: Int64Array, size: int) -> Iterator[slice]:
+    """Consecutive parts of p packs or iterations (offsets int64[p+1]), of at most so many members or one of them."""
+    first = 0
+    while first < len(offsets) - 1:
+        stop = max(first + 1, int(np.searchsorted(offsets, offsets[first] + size, side="right")) - 1)
+        yield slice(first, stop)
+        first = stop
 
 
 MOST_PIECES = 2**31 - 1
@@ -117,10 +136,7 @@ class Schedule:
     @property
     def begins_replica(self) -> BoolArray:
         """Whether a slot is the first of its replica in its iteration (bool[k]). O(k)."""
-        begins = np.ones(len(self.slot_pack), dtype=np.bool_)
-        begins[1:] = self.slot_iteration[1:] != self.slot_iteration[:-1]
-        begins[1:] |= self.slot_first_gpu[1:] != self.slot_first_gpu[:-1]
-        return begins
+        return begins_run(self.slot_iteration, self.slot_first_gpu)
 
     @property
     def num_iterations(self) -> int:

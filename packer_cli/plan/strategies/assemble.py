@@ -1,21 +1,72 @@
-"""From packs by group and iterations to a plan: schedules each epoch, and numbers the packs."""
+"""From packs by group and iterations to a plan: schedules each epoch, and numbers the packs.
+
+Where replicas do not wait for each other in every micro-batch (`--lockstep 1`; DDP, ZeRO-1), only the end of a step
+and a change of replicas bring all GPUs together, as in ByteScale (arXiv 2502.21231) and Megatron's dynamic context
+parallelism. So the iterations of a step whose replicas are the same become one, in which each replica runs its packs
+one after another. Their numbers are free: the packs of a group are dealt by time, longest first, each to the replica
+with the least. A replica with nothing to do has one filler, and the others none.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from packer_cli.plan.core.cost import GroupCosts, segment_sums
-from packer_cli.plan.core.csr import copy_packs, pack_tokens_and_work
-from packer_cli.plan.core.schedule import Iterations, schedule_epoch
-from packer_cli.plan.core.segments import align_up, aligned_lengths
-from packer_cli.plan.core.types import FILLER, Int32Array, Int64Array, Packs, Pieces, Plan, Schedule
-from packer_cli.plan.strategies.free import pack_times, run_freely
+from packer_cli.plan.core.csr import copy_packs, pack_tokens_and_work, plan_tokens_and_work, select_packs
+from packer_cli.plan.core.iterations import GroupIterations, Iterations, one_group_each, order_slots
+from packer_cli.plan.core.schedule import schedule_epoch
+from packer_cli.plan.core.segments import align_up, aligned_lengths, padded_lengths
+from packer_cli.plan.core.types import (
+    FILLER,
+    Float64Array,
+    Int32Array,
+    Int64Array,
+    Packs,
+    Pieces,
+    Plan,
+    Schedule,
+    begins_run,
+)
 from packer_cli.plan.strategies.protocol import PlanRequest
+
+
+class GroupPacks(NamedTuple):
+    """The packs of one group in the order of their iterations."""
+
+    offsets: Int64Array
+    """int64[p+1]"""
+    pieces: Int32Array
+    """int32[m]"""
+    num_rest: int = 0
+    """Packs at the end that fill no whole iteration."""
+    is_spread: bool = False
+    """Whether these were spread over all ranks, in rows shorter than the capacity."""
+
+    @property
+    def num_packs(self) -> int:
+        """p"""
+        return len(self.offsets) - 1
+
+
+def packs_by_group(
+    offsets: Int64Array, pieces: Int32Array, group: Int64Array, num_groups: int
+) -> tuple[list[GroupPacks], Int64Array]:
+    """The packs of each group, and the number of each pack (int64[p]) through the groups. O(m).
+
+    Args:
+        group: int64[p], of each pack.
+    """
+    order = np.argsort(group, kind="stable")
+    number = np.empty(len(order), dtype=np.int64)
+    number[order] = np.arange(len(order))
+    parts = np.split(order, np.searchsorted(group[order], np.arange(1, num_groups)))
+    return [GroupPacks(*select_packs(offsets, pieces, own)) for own in parts], number
 
 
 class PackSizes(NamedTuple):
@@ -67,19 +118,28 @@ def assemble(
         iterations: their slots number the packs through the groups.
         costs: of the groups, if known.
     """
-    group = np.repeat(np.arange(len(by_group)), [len(part.offsets) - 1 for part in by_group])
+    group = np.repeat(np.arange(len(by_group)), [part.num_packs for part in by_group])
     schedules = [scheduled(iterations, sizes, group, request, epoch, costs) for epoch in range(request.epochs)]
-    packs, schedules = number_as_used(by_group, schedules)
-    return Plan(
-        groups=request.groups,
-        num_gpus=request.num_gpus,
-        pieces=pieces,
-        packs=packs,
-        epochs=tuple(schedules),
-        lockstep=request.lockstep,
-        max_samples=request.max_samples,
-        mask=request.mask,
-    )
+    return numbered_plan(pieces, by_group, schedules, request)
+
+
+def assemble_padded(
+    pieces: Pieces, batches: GroupPacks, slots: GroupIterations, request: PlanRequest, step: Int64Array | None = None
+) -> Plan:
+    """The plan of padded batches of the only group, each in rows of its own length.
+
+    Args:
+        slots: the iterations of the batches.
+        step: int64[i], of each iteration; None: `StepRules` decide.
+    """
+    padded = padded_lengths(batches.offsets, batches.pieces, pieces.length)
+    tokens, sizes = (pack_sizes([batches], lengths, request) for lengths in (pieces.length, padded))
+    sizes = sizes._replace(tokens=tokens.tokens)
+    iterations = replace(one_group_each(request.groups, [slots], sizes.aligned), step=step)
+    plan = replace(assemble(pieces, [batches], iterations, sizes, request), is_padded=True)
+    rows = np.append(plan_tokens_and_work(plan)[0], 0).astype(np.int32)  # FILLER is -1, the appended zero
+    epochs = (replace(schedule, slot_row_length=rows[schedule.slot_pack]) for schedule in plan.epochs)
+    return replace(plan, epochs=tuple(epochs))
 
 
 def scheduled(
@@ -96,50 +156,125 @@ def scheduled(
         group: int[p], of each pack.
         costs: of the groups, if known.
     """
-    num_groups = len(request.groups)
+    num_groups, linear = len(request.groups), request.evened
     schedule = schedule_epoch(iterations, sizes.tokens, sizes.work, num_groups, request.steps, request.seed, epoch)
     if request.lockstep != 1 or iterations.is_dealt:
         return schedule
-    times = pack_times(group, sizes.aligned, sizes.work, request.evened, costs)
-    falling = sizes.work if request.steps.longest_first else None
-    return run_freely(schedule, num_groups, times, falling)
+    # The load that dealing evens out: seconds, or work where these are not known. Not attention work alone: there, one
+    # long sample would weigh as much as many packs of short ones.
+    times = sizes.work.astype(np.float64) if linear else None
+    if costs is not None:
+        times = costs.seconds(group, sizes.work - linear * sizes.aligned, sizes.aligned)
+    return run_freely(schedule, num_groups, times, sizes.work if request.steps.longest_first else None)
 
 
-@dataclass(frozen=True, kw_only=True)
-class GroupPacks:
-    """The packs of one group in the order of their iterations."""
-
-    offsets: Int64Array
-    """int64[p+1]"""
-    pieces: Int32Array
-    """int32[m]"""
-    num_whole: int
-    """Packs before this index form whole iterations; the others are the rest."""
-    is_spread: bool
-    """Whether the rest was spread over all ranks, in rows shorter than the capacity."""
-
-
-def number_as_used(by_group: list[GroupPacks], schedules: Sequence[Schedule]) -> tuple[Packs, list[Schedule]]:
-    """The packs of all groups, one group after another, and the schedules with their new numbers. O(m).
+def numbered_plan(
+    pieces: Pieces, by_group: list[GroupPacks], schedules: Sequence[Schedule], request: PlanRequest, **others: Any
+) -> Plan:
+    """The plan of these epochs, its packs numbered as the first one reads them, one group after another. O(m).
 
     Args:
         by_group: emptied, so that no group's packs are held longer than needed.
         schedules: of each epoch; their slots number the packs through the groups.
+        others: fields of the plan that are not the request's.
     """
     slot_pack = schedules[0].slot_pack
-    sizes = [len(part.offsets) - 1 for part in by_group]
+    sizes = [part.num_packs for part in by_group]
     group = np.repeat(np.arange(len(by_group), dtype=np.int16), sizes)
     used = slot_pack[slot_pack != FILLER]
     order = used[np.argsort(group[used], kind="stable")]
     offsets = np.zeros(len(group) + 1, dtype=np.int64)
-    pieces = np.empty(sum(len(part.pieces) for part in by_group), dtype=np.int32)
+    members = np.empty(sum(len(part.pieces) for part in by_group), dtype=np.int32)
     first = 0
     for size in sizes:
         part = by_group.pop(0)
-        copy_packs(part.offsets, part.pieces, order[first : first + size] - first, offsets, pieces, first)
+        copy_packs(part.offsets, part.pieces, order[first : first + size] - first, offsets, members, first)
         first += size
     number = np.empty(len(group) + 1, dtype=np.int32)
     number[order] = np.arange(len(group))
     number[FILLER] = FILLER  # -1, the last one.
-    packs = Packs(offsets=offsets, pieces=pieces, group=group, cp_sharding=np.zeros(len(group), dtype=np.int8))
-    return packs, [replace(schedule, slot_pack=number[schedule.slot_pack]) for schedule in schedules]
+    packs = Packs(offsets=offsets, pieces=members, group=group, cp_sharding=np.zeros(len(group), dtype=np.int8))
+    of_request = {name: getattr(request, name) for name in ("groups", "num_gpus", "lockstep", "max_samples", "mask")}
+    epochs = tuple(replace(schedule, slot_pack=number[schedule.slot_pack]) for schedule in schedules)
+    return Plan(pieces=pieces, packs=packs, epochs=epochs, **{**of_request, **others})
+
+
+def run_freely(
+    schedule: Schedule, num_groups: int, times: Float64Array | None, falling: Int64Array | None = None
+) -> Schedule:
+    """Merge the iterations of each step that have the same replicas. O(k log k) for k slots.
+
+    Args:
+        schedule: one slot a replica and iteration; its replicas stand by falling group.
+        times: float64[p], of each pack, see `scheduled`; None leaves every pack where it is.
+        falling: int64[p], of each pack, by which a replica orders its own; None for the schedule's order.
+    """
+    merged, iteration_step = _merge(schedule, num_groups)
+    iteration, first_gpu = merged[schedule.slot_iteration], schedule.slot_first_gpu.astype(np.int64)
+    if times is not None:
+        first_gpu = _dealt(schedule, iteration, np.append(times, 0)[schedule.slot_pack])
+    own = np.zeros(len(iteration)) if falling is None else -np.append(falling, 0)[schedule.slot_pack]
+    slots = order_slots(iteration, first_gpu, schedule.slot_pack, own)
+    return Schedule(
+        slot_iteration=iteration[slots],
+        slot_pack=schedule.slot_pack[slots],
+        slot_group=schedule.slot_group[slots],
+        slot_first_gpu=first_gpu[slots].astype(np.int32),
+        slot_row_length=schedule.slot_row_length[slots],
+        iteration_step=iteration_step,
+        step_window=schedule.step_window,
+    )
+
+
+def _merge(schedule: Schedule, num_groups: int) -> tuple[Int64Array, Int64Array]:
+    """(the merged iteration of each, int64[i]; the step of each merged one, int64)."""
+    counts = np.zeros((schedule.num_iterations, num_groups), dtype=np.int64)
+    np.add.at(counts, (schedule.slot_iteration, schedule.slot_group), 1)
+    _, layout = np.unique(counts, axis=0, return_inverse=True)
+    step = schedule.iteration_step
+    order = np.lexsort((layout.ravel(), step))
+    is_new = begins_run(step[order], layout.ravel()[order])
+    merged = np.empty(len(order), dtype=np.int64)
+    merged[order] = np.cumsum(is_new) - 1
+    return merged, step[order][is_new]
+
+
+def _dealt(schedule: Schedule, iteration: Int64Array, times: Float64Array) -> Int64Array:
+    """First GPU (int64[k]) of each slot's replica, after dealing the slots of each group again by time.
+
+    Args:
+        iteration: int64[k], the merged iterations.
+        times: float64[k]; 0 for fillers, so they come last and go to the replica with the least time.
+    """
+    order = np.lexsort((-times, schedule.slot_group, iteration))
+    key = iteration[order] * (int(schedule.slot_group.max(initial=0)) + 1) + schedule.slot_group[order]
+    begins = np.append(np.flatnonzero(np.diff(key, prepend=-1)), len(key))
+    dealt = np.empty(len(order), dtype=np.int64)
+    dealt[order] = _deal(begins, schedule.slot_first_gpu[order].astype(np.int64), times[order])
+    return dealt
+
+
+@njit(cache=True)
+def _deal(begins: Int64Array, first_gpu: Int64Array, times: Float64Array) -> Int64Array:
+    """First GPUs (int64[k]) of slots that are dealt, run by run, to the replicas of the run.
+
+    Args:
+        begins: int64[r+1], where each run begins.
+        first_gpu: int64[k], each replica of a run at least once.
+        times: float64[k], falling in a run.
+    """
+    dealt = np.empty(len(first_gpu), dtype=np.int64)
+    for run in range(len(begins) - 1):
+        begin, end = begins[run], begins[run + 1]
+        replicas = np.unique(first_gpu[begin:end])
+        loads = np.zeros(len(replicas))
+        counts = np.zeros(len(replicas), dtype=np.int64)
+        for k in range(begin, end):
+            least = 0
+            for r in range(1, len(replicas)):
+                if loads[r] < loads[least] or (loads[r] == loads[least] and counts[r] < counts[least]):
+                    least = r
+            loads[least] += times[k]
+            counts[least] += 1
+            dealt[k] = replicas[least]
+    return dealt

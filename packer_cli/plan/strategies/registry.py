@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 
 from packer_cli.errors import ConfigError
-from packer_cli.plan.strategies.balanced import Balanced
-from packer_cli.plan.strategies.batch_rebalance.strategy import BatchRebalance
+from packer_cli.plan.strategies.by_group.strategy import (
+    Axolotl,
+    Balanced,
+    BatchRebalance,
+    Hbp,
+    LongAlignPacking,
+    LongAlignSorted,
+    Naive,
+    Padded,
+    TrlBfd,
+)
 from packer_cli.plan.strategies.dynamic_cp.strategy import ByteScale, DpBalanced, Fcp, Megatron
 from packer_cli.plan.strategies.flexsp.strategy import BatchAda, FlexSp, FlexSpAll
-from packer_cli.plan.strategies.hbp import Hbp
 from packer_cli.plan.strategies.hydraulis.strategy import Hydraulis
-from packer_cli.plan.strategies.longalign import LongAlignPacking, LongAlignSorted
-from packer_cli.plan.strategies.naive import Naive
 from packer_cli.plan.strategies.protocol import Strategy, take_strategy
-from packer_cli.plan.strategies.run_time import Axolotl, Padded, TrlBfd
 from packer_cli.plan.strategies.wlb.strategy import Fixed4d, Plain4d, Wlb
 from packer_cli.plugins import Registry, unknown
 

@@ -12,7 +12,7 @@ from packer_cli.config.resolve import resolve
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.metrics import measure
-from packer_cli.plan.strategies.batch_rebalance.steps import balanced_counts
+from packer_cli.plan.strategies.by_group.batch_rebalance import balanced_counts
 from tests.plan.test_build import whole
 
 

@@ -8,10 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.plan.strategies.dynamic_cp import rounds
-from packer_cli.plan.strategies.dynamic_cp.degrees import any_degree, pack_by_need, powers_of_two
-from packer_cli.plan.strategies.dynamic_cp.fcp import cut_rounds
-from packer_cli.plan.strategies.dynamic_cp.megatron import dynamic_rounds, packs_of_one_degree
-from packer_cli.plan.strategies.dynamic_cp.rounds import form_rounds
+from packer_cli.plan.strategies.dynamic_cp.rounds import any_degree, form_rounds, pack_by_need, powers_of_two
+from packer_cli.plan.strategies.dynamic_cp.schedulers import cut_rounds, dynamic_rounds, packs_of_one_degree
 from tests.naive import dynamic_cp as naive
 
 ON_A_RANK = 16
@@ -127,6 +125,10 @@ def test_packs_of_one_degree_fill_all_replicas(lengths, replicas):
     stays = pack_of <= next_fit[-1]
     assert pack_of[stays].tolist() == np.array(next_fit)[stays].tolist()
     assert (np.bincount(pack_of)[next_fit[-1] + 1 :] == 1).all()
+
+
+def test_the_last_samples_become_packs_of_their_own():
+    assert packs_of_one_degree(np.array([4, 4, 4, 4, 4]), 8, 2).tolist() == [0, 0, 1, 3, 2]
 
 
 @pytest.mark.parametrize("num_ranks", [8, 12, 64, 1000])

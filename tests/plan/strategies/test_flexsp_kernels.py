@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.plan.kernels.timed_dealing import deal, deal_by_room, even_out
-from packer_cli.plan.strategies.flexsp.batches import cut_evenly
-from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
 from packer_cli.plan.strategies.flexsp.iterations import form_iterations, pack_seconds
 from packer_cli.plan.strategies.flexsp.micro_batch import least_seconds
 from packer_cli.plan.strategies.flexsp.milp import make_buckets
-from packer_cli.plan.strategies.flexsp.packing import MixedPacks, pack_by_degree
+from packer_cli.plan.strategies.flexsp.packing import DegreeCosts, MixedPacks, pack_by_degree
+from packer_cli.plan.strategies.flexsp.plan import cut_evenly
 from tests.naive import flexsp as naive
 from tests.naive import packs_of
 from tests.plan.strategies.flexsp import any_costs, both

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from packer_cli.errors import ConfigError
 from packer_cli.plan.strategies.hydraulis.candidates import LengthTable, find_layouts, length_table
 from packer_cli.plan.strategies.hydraulis.data_set import make_batches, plan_data_set
-from packer_cli.plan.strategies.hydraulis.layouts import choose_layouts, kinds_of
-from packer_cli.plan.strategies.hydraulis.packers import PACKERS
-from packer_cli.plan.strategies.hydraulis.programs import solve_pipeline, solve_step
+from packer_cli.plan.strategies.hydraulis.layouts import PACKERS, choose_layouts, kinds_of
+from packer_cli.plan.strategies.hydraulis.programs import solve_step
 from packer_cli.plan.strategies.hydraulis.step import StepPlan, plan_pipeline, plan_step
 from tests.naive import hydraulis as naive
 from tests.plan.strategies.hydraulis import FITTED, any_costs, both, fitted_costs, longest_of, random_step
@@ -142,7 +141,7 @@ def test_equal_seeds_give_equal_steps():
 
 def test_a_node_limit_is_no_matter_of_the_clock():
     lengths, _, costs = random_step(3)
-    first, again = (solve_pipeline(lengths, costs, 12, time_limit=60, node_limit=1) for _ in range(2))
+    first, again = (solve_step(lengths, np.array([12]), costs, time_limit=60, node_limit=1) for _ in range(2))
     assert np.array_equal(first.step.slot_of, again.step.slot_of)
     assert first.step.seconds <= plan_pipeline(lengths, costs, 12).seconds * (1 + 1e-9)
 

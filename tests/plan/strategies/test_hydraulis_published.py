@@ -12,10 +12,9 @@ from packer_cli.plan.core.check import MOST_PROCESS_GROUPS
 from packer_cli.plan.core.streams import rng_state
 from packer_cli.plan.strategies.hydraulis.candidates import length_table
 from packer_cli.plan.strategies.hydraulis.data_set import plan_data_set
-from packer_cli.plan.strategies.hydraulis.layouts import kinds_of
-from packer_cli.plan.strategies.hydraulis.packers import PUBLISHED, SEARCH
-from packer_cli.plan.strategies.hydraulis.published import deal_as_printed, plan_as_printed, printed_layouts
-from packer_cli.plan.strategies.hydraulis.step import plan_step
+from packer_cli.plan.strategies.hydraulis.layouts import PUBLISHED, SEARCH, kinds_of, printed_layouts
+from packer_cli.plan.strategies.hydraulis.stage1 import deal_as_printed
+from packer_cli.plan.strategies.hydraulis.step import plan_sorted, plan_step
 from tests.naive import hydraulis as naive
 from tests.plan.strategies.hydraulis import any_costs, both, fitted_costs
 from tests.plan.strategies.test_hydraulis import check_step, mix
@@ -39,7 +38,7 @@ def test_stage_1_deals_as_its_twin(costs, lengths, data, restarts, seed):
 
 
 def published(falling, kinds, costs, restarts=50):
-    return plan_as_printed(np.array(falling), np.array(kinds), costs, restarts, rng_state(0), 0.0)
+    return plan_sorted(np.array(falling), np.array(kinds), costs, restarts, rng_state(0), 0.0, deal_as_printed)
 
 
 def test_one_pipeline_and_empty_pipelines_are_planned():

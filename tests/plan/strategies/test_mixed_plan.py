@@ -13,10 +13,9 @@ from packer_cli.config import PlannedConfig
 from packer_cli.config.resolve import resolve
 from packer_cli.plan.build import build_plan, check_rest, rest_of_epoch, short_packs
 from packer_cli.plan.core.check import check_plan
-from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import FILLER
-from packer_cli.plan.figures import baseline_plan, plan_stats
+from packer_cli.plan.figures import baseline_of, plan_stats
 from tests.plan.test_build import whole
 
 
@@ -88,12 +87,11 @@ def test_every_plan_passes_the_checker(lengths, num_gpus, groups, epochs, balanc
 
 def test_the_baseline_beside_it_is_a_plan_of_its_own():
     """On the GPUs that its one degree divides, so that its replicas are all of them, and its bound holds."""
-    lengths = np.random.default_rng(0).integers(1, 256, 200)
-    pieces = whole(lengths)
-    baseline = baseline_plan(pieces, Group(capacity=256, sp_size=4), 11, seed=0)
+    plan = build_plan(whole(np.random.default_rng(0).integers(1, 256, 200)), rules_for(11))
+    baseline = baseline_of(plan, rules_for(11)).plan
     assert baseline.num_gpus == 8
     check_plan(baseline)
-    figures = plan_stats(build_plan(pieces, rules_for(11)), rules_for(11))
+    figures = plan_stats(plan, rules_for(11))
     assert 0 < figures.baseline.abr_bound <= figures.baseline.abr
 
 

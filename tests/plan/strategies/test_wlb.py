@@ -14,8 +14,15 @@ from packer_cli.plan.core.check import check_pieces
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import Pieces
 from packer_cli.plan.packing import parse_packing
-from packer_cli.plan.strategies.wlb.arrival import Arrivals, arrive, imbalances, in_batches, mean_delay
-from packer_cli.plan.strategies.wlb.delay import pack_with_queues, tune_thresholds
+from packer_cli.plan.strategies.wlb.arrival import (
+    Arrivals,
+    arrive,
+    imbalances,
+    in_batches,
+    mean_delay,
+    pack_with_queues,
+    tune_thresholds,
+)
 from packer_cli.plan.strategies.wlb.packers import REGISTRY, as_it_comes, pack_by_greed, pack_by_program
 from packer_cli.plan.strategies.wlb.plan import _EXCHANGES, deal_steps
 from tests.naive import wlb as naive

@@ -49,6 +49,27 @@ def make_solver(time_limit: float, *, uses_start: bool = False, node_limit: int 
     )
 
 
+def solve_program(
+    problem: Any, objective: Any, time_limit: float, *, uses_start: bool = False, node_limit: int | None = None
+) -> tuple[bool, float, bool]:
+    """Solve a minimising integer program; arguments as of `make_solver`.
+
+    Args:
+        objective: the variable that is minimised.
+
+    Returns:
+        `(whether there is an answer, proved bound of the objective, whether the answer is the best)`.
+    """
+    import pulp
+
+    problem.solve(make_solver(time_limit, uses_start=uses_start, node_limit=node_limit))
+    is_solved = problem.sol_status == pulp.LpSolutionOptimal
+    proved = dual_bound(problem)
+    if proved == float("-inf") and is_solved:
+        proved = float(objective.varValue)
+    return is_solved or problem.sol_status == pulp.LpSolutionIntegerFeasible, proved, is_solved
+
+
 def add_variable(problem: Any, name: str, **rules: Any) -> Any:
     """A variable of a PuLP program, created as PuLP 4 requires, or as releases before 3.3 do."""
     import pulp

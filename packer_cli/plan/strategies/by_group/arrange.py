@@ -15,12 +15,11 @@ from packer_cli.plan.core.csr import (
     ids_of,
     merge_packs,
     pack_tokens_and_work,
-    plan_tokens_and_work,
     rename_members,
     select_packs,
 )
 from packer_cli.plan.core.groups import is_in_group
-from packer_cli.plan.core.schedule import GroupIterations, Iterations, deal, one_group_each
+from packer_cli.plan.core.iterations import GroupIterations, Iterations, deal, one_group_each
 from packer_cli.plan.core.segments import align_up, padded_lengths
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import BoolArray, Int32Array, Int64Array, Pieces, Plan, Schedule, UInt64Array, as_ids
@@ -28,7 +27,14 @@ from packer_cli.plan.kernels.balance import order_packs, spread
 from packer_cli.plan.kernels.balance.refine import refine_packs
 from packer_cli.plan.kernels.fill import balanced_fill, greedy_fill, longest_fill, median_length, pick_samples
 from packer_cli.plan.packing.limit import limit_samples, trim_packs
-from packer_cli.plan.strategies.assemble import GroupPacks, assemble, pack_sizes, scheduled, sizes_of_plan
+from packer_cli.plan.strategies.assemble import (
+    GroupPacks,
+    assemble,
+    assemble_padded,
+    pack_sizes,
+    scheduled,
+    sizes_of_plan,
+)
 from packer_cli.plan.strategies.protocol import PlanRequest
 
 
@@ -43,11 +49,8 @@ def plan_groups(pieces: Pieces, request: PlanRequest) -> Plan:
         pieces = request.algorithm.cut(pieces, request.groups[0].capacity, seed, request.groups[0].align)
     lengths = pieces.length
     if request.algorithm.is_padded:
-        by_group = [arrange_batches(lengths, request)]
-        padded = padded_lengths(by_group[0].offsets, by_group[0].pieces, lengths)
-        sizes = pack_sizes(by_group, padded, request)._replace(tokens=pack_sizes(by_group, lengths, request).tokens)
-        iterations = one_group_each(request.groups, _iterations(by_group, request), sizes.aligned)
-        return padded_plan(assemble(pieces, by_group, iterations, sizes, request))
+        batches = arrange_batches(lengths, request)
+        return assemble_padded(pieces, batches, _iterations([batches], request)[0], request)
     is_left = np.ones(len(pieces), dtype=np.bool_)
     by_group = [arrange_group(lengths, is_left, g, request) for g in reversed(range(len(request.groups)))]
     by_group.reverse()
@@ -56,25 +59,15 @@ def plan_groups(pieces: Pieces, request: PlanRequest) -> Plan:
     return assemble(pieces, by_group, iterations, sizes, request)
 
 
-def padded_plan(plan: Plan) -> Plan:
-    """The plan of padded batches: each has rows of its own length."""
-    plan = replace(plan, is_padded=True)
-    tokens, _ = plan_tokens_and_work(plan)
-    rows = np.append(tokens, 0).astype(np.int32)  # FILLER is -1, the appended zero
-    epochs = (replace(schedule, slot_row_length=rows[schedule.slot_pack]) for schedule in plan.epochs)
-    return replace(plan, epochs=tuple(epochs))
-
-
 def _iterations(by_group: Sequence[GroupPacks], request: PlanRequest) -> list[GroupIterations]:
     iterations = []
     first = 0
     for part, group in zip(by_group, request.groups, strict=True):
-        num_packs = len(part.offsets) - 1
         num_ranks = group.num_dp_ranks(request.num_gpus)
-        slots = deal(as_ids(first + np.arange(num_packs)), num_ranks)
-        num_rest = -(-(num_packs - part.num_whole) // num_ranks)
-        iterations.append(GroupIterations(slots=slots, num_spread=num_rest if part.is_spread else 0))
-        first += num_packs
+        slots = deal(as_ids(first + np.arange(part.num_packs)), num_ranks)
+        num_spread = -(-part.num_rest // num_ranks) if part.is_spread else 0
+        iterations.append(GroupIterations(slots=slots, num_spread=num_spread))
+        first += part.num_packs
     return iterations
 
 
@@ -99,29 +92,17 @@ def rest_of_groups(plan: Plan, chosen: Int64Array, is_short: BoolArray, request:
     Packs are sorted by work; samples are not exchanged, and a group's last packs are not spread.
     """
     sizes = sizes_of_plan(plan, request)
-    iterations = _deal_groups(plan, chosen, is_short, sizes.aligned, sizes.work, request, epoch)
-    return scheduled(iterations, sizes, plan.packs.group, request, epoch)
-
-
-def _deal_groups(
-    plan: Plan,
-    chosen: Int64Array,
-    is_short: BoolArray,
-    tokens: Int64Array,
-    work: Int64Array,
-    request: PlanRequest,
-    epoch: int,
-) -> Iterations:
     packs, by_group = plan.packs, []
     for g, group in enumerate(plan.groups):
         members = chosen[packs.group[chosen] == g]
-        num_ranks = group.num_dp_ranks(request.num_gpus)
-        order = order_packs(work[members], num_ranks, request.balance, rng_state(request.seed, Stream.DEAL, g, epoch))
+        num_ranks, state = group.num_dp_ranks(request.num_gpus), rng_state(request.seed, Stream.DEAL, g, epoch)
+        order = order_packs(sizes.work[members], num_ranks, request.balance, state)
         slots = deal(members[order], num_ranks)
         is_long = (~np.append(is_short, True)[slots]).any(axis=1)  # FILLER is -1, the appended one
         num_short = len(slots) - 1 - int(np.flatnonzero(is_long)[-1]) if is_long.any() else len(slots)
         by_group.append(GroupIterations(slots=slots, num_spread=num_short))
-    return _in_steps(by_group, tokens, request)
+    iterations = _in_steps(by_group, sizes.aligned, request)
+    return scheduled(iterations, sizes, packs.group, request, epoch)
 
 
 FREE_TO_FILL = 1 / 16
@@ -189,8 +170,7 @@ def arrange_batches(lengths: Int32Array, request: PlanRequest) -> GroupPacks:
     _, work = pack_tokens_and_work(offsets, pieces, padded_lengths(offsets, pieces, lengths), request.evened)
     state = rng_state(request.seed, Stream.BALANCE, 0)
     order = order_packs(work, group.num_dp_ranks(request.num_gpus), request.balance, state)
-    offsets, pieces = select_packs(offsets, pieces, order)
-    return GroupPacks(offsets=offsets, pieces=pieces, num_whole=len(order), is_spread=False)
+    return GroupPacks(*select_packs(offsets, pieces, order))
 
 
 def _pack(lengths: Int32Array, capacity: int, seed: int, request: PlanRequest) -> tuple[Int64Array, Int32Array]:
@@ -264,7 +244,7 @@ def _complete(
     copy_packs(offsets, pieces, order[:num_whole], new_offsets, new_pieces, 0)
     new_pieces[new_offsets[num_whole] :] = left
     new_offsets[num_whole:] = left_offsets + new_offsets[num_whole]
-    return GroupPacks(offsets=new_offsets, pieces=new_pieces, num_whole=num_whole, is_spread=spread_out is not None)
+    return GroupPacks(new_offsets, new_pieces, len(left_offsets) - 1, spread_out is not None)
 
 
 def _num_to_spread(num_packs: int, num_ranks: int) -> int:
@@ -295,10 +275,10 @@ def _spread(
 
 def _refine(lengths: Int32Array, packs: GroupPacks, capacity: int, num_even: int, request: PlanRequest) -> None:
     """Even out each `num_even` packs in place; spread rows do not become longer."""
-    rest_tokens, _ = pack_tokens_and_work(packs.offsets[packs.num_whole :], packs.pieces, lengths)
+    num_whole = packs.num_packs - packs.num_rest
+    rest_tokens, _ = pack_tokens_and_work(packs.offsets[num_whole:], packs.pieces, lengths)
     longest_rest = int(rest_tokens.max(initial=0))
-    num_packs = len(packs.offsets) - 1
     of_packs = packs.offsets, packs.pieces, lengths
     linear, most = request.evened, request.max_samples
-    refine_packs(*of_packs, 0, packs.num_whole, num_even, capacity, linear=linear, most=most)
-    refine_packs(*of_packs, packs.num_whole, num_packs, num_even, longest_rest, linear=linear, most=most)
+    refine_packs(*of_packs, 0, num_whole, num_even, capacity, linear=linear, most=most)
+    refine_packs(*of_packs, num_whole, packs.num_packs, num_even, longest_rest, linear=linear, most=most)

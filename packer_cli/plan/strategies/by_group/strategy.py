@@ -1,4 +1,9 @@
-"""What the strategies that plan group by group have in common."""
+"""The strategies that plan group by group, and the rows of comparisons that show what trainers do at run time.
+
+Those rows take the longest group alone, since every sample must fit, and run rows in random order, as the trainers'
+samplers do. hbpack writes none of them. Samples over the capacity follow --overflow, as in all rows; TRL cuts them
+off, and Axolotl leaves them out.
+"""
 
 from __future__ import annotations
 
@@ -54,6 +59,30 @@ class GroupStrategy(Strategy):
         return rest_of_groups(plan, chosen, is_short, request, epoch)
 
 
+class Balanced(GroupStrategy):
+    """hbpack's own: every option at its default."""
+
+    name = "balanced"
+    summary = "hbpack's own: best fit, fillers that even out work, samples exchanged"
+    short = "hbpack's"
+    evens_steps = True
+
+
+class Hbp(GroupStrategy):
+    """HBP (arXiv 2503.07680, algorithm 2), to the letter."""
+
+    name = "hbp"
+    summary = "HBP (arXiv 2503.07680): ISF, GreedyFill, packs sorted by work, 500 steps of short groups first"
+    short = "HBP's, to the letter"
+    details = (
+        "The curriculum of `hbp` takes a fifth of the short iterations at most: the paper's 500 steps are a seventh "
+        "of its run, and would leave a small data set nothing to mix with the long ones."
+    )
+    curriculum_share = 0.2
+    group_algorithm = "hbp"
+    defaults = {"packing": "isf", "fill": "greedy", "balance": "sort", "curriculum_steps": 500}
+
+
 class LongestAlone(GroupStrategy):
     """Uses the longest of the groups, which every sample fits."""
 
@@ -68,3 +97,79 @@ class OnlyCompared(LongestAlone):
     is_packed = False
     ignores = frozenset({"packing", "fill", "balance", "step_mix", "curriculum", "curriculum_steps"})
     lacks = frozenset({"align", "max_samples", "mask"})
+
+
+class Naive(LongestAlone):
+    """HBP's baseline (arXiv 2503.07680, tables 2 and 6)."""
+
+    name = "naive"
+    summary = "HBP's baseline: ISF packs everything to the longest length, in random order"
+    short = "HBP's baseline, with the longest group alone"
+    defaults = {"packing": "isf", "balance": "none"}
+
+
+class LongAlignPacking(LongestAlone):
+    """LongAlign's packing with loss weights, as its code has it (`sort_and_group.py`)."""
+
+    name = "longalign-packing"
+    summary = "LongAlign's packing (arXiv 2401.18058): next fit in random order; the loader has its loss weights"
+    short = "LongAlign's packing, with the longest group alone"
+    defaults = {"packing": "random", "balance": "none"}
+    ignores = frozenset({"packing", "fill", "balance"})
+
+
+class LongAlignSorted(OnlyCompared):
+    """LongAlign's sorted batches, without packing, as its code has them."""
+
+    name = "longalign-sorted"
+    summary = "LongAlign's sorted batches (arXiv 2401.18058): a sample a row, those of like length side by side"
+    short = "LongAlign's sorted batches, which are not packed"
+    defaults = {"packing": "padded:order=sorted,batch=1", "balance": "sort"}
+
+
+class Padded(OnlyCompared):
+    """A trainer that does not pack."""
+
+    name = "padded"
+    summary = "random batches, as large as fit, padded to their longest sample"
+    short = "random batches, padded"
+    defaults = {"packing": "padded", "balance": "none"}
+
+
+class TrlBfd(OnlyCompared):
+    """TRL's `packing=True` (`pack_dataset` through `datasets.map`, whose batches have 1,000 samples)."""
+
+    name = "trl-bfd"
+    summary = "TRL's packing (1.16): best fit decreasing, 1,000 samples of the data at a time; rows in random order"
+    short = "TRL's packing"
+    defaults = {"packing": "bfd:chunk=1000", "balance": "none"}
+
+
+class Axolotl(OnlyCompared):
+    """Axolotl's `sample_packing: true`, with its default `sample_packing_group_size` and `sample_packing_bin_size`."""
+
+    name = "axolotl"
+    summary = "Axolotl's multipack (0.21): first fit in random order, at most 200 samples a pack; rows in random order"
+    short = "Axolotl's multipack"
+    defaults = {"packing": "ffs:chunk=100000", "balance": "none", "max_samples": 200}
+
+
+class BatchRebalance(OnlyCompared):
+    """Padded batches of like cost, formed step by step; see `by_group.batch_rebalance`."""
+
+    name = "batch-rebalance"
+    summary = "transformers' batch_rebalance (5.23): each step's samples in padded batches of like cost"
+    short = "transformers' rebalanced batches, padded"
+    defaults = {"packing": "padded", "balance": "none"}
+    needs = frozenset({"tokens of a step"})
+    keeps_steps = True
+
+    def bytes_a_sample(self, request: PlanRequest) -> int:
+        """Measured on samples of 550 tokens, in steps of 2M of them."""
+        return 180
+
+    def plan(self, pieces: Pieces, request: PlanRequest) -> Plan:
+        """Step by step, in random order."""
+        from packer_cli.plan.strategies.by_group.batch_rebalance import plan_rebalanced
+
+        return plan_rebalanced(pieces, request)

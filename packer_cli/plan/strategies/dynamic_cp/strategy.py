@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from packer_cli.errors import ConfigError
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.strategies.protocol import PlanRequest, Prediction, Question, Strategy
-from packer_cli.plan.strategies.unlike import UnlikeDegrees
+from packer_cli.plan.strategies.protocol import PlanRequest, Prediction, Question, Strategy, UnlikeDegrees
 
 if TYPE_CHECKING:
     from packer_cli.plan.core.types import BoolArray, Int64Array, Pieces, Plan, Schedule
@@ -35,7 +34,7 @@ class _BySteps(Strategy):
         >>> [f"{group.capacity}:{group.cp_size}" for group in Megatron().groups([Group(capacity=4096, sp_size=4)])]
         ['1024:1', '2048:2', '4096:4']
         """
-        from packer_cli.plan.strategies.dynamic_cp.degrees import any_degree, groups_of_degrees, powers_of_two
+        from packer_cli.plan.strategies.dynamic_cp.rounds import any_degree, groups_of_degrees, powers_of_two
 
         highest = given[-1].layout.row_ranks
         return groups_of_degrees(given, any_degree(highest) if self.any_degree else powers_of_two(highest))
@@ -49,6 +48,12 @@ class _BySteps(Strategy):
             return found
         model = question.load(f"--strategy {self.name}")
         return replace(found, rates=tuple(stage_rates(group, model) for group in question.groups))
+
+    def plan(self, pieces: Pieces, request: PlanRequest) -> Plan:
+        """See `dynamic_cp.plan`."""
+        from packer_cli.plan.strategies.dynamic_cp.plan import plan_by_steps
+
+        return plan_by_steps(pieces, request)
 
     def rest(self, plan: Plan, chosen: Int64Array, is_short: BoolArray, request: PlanRequest, epoch: int) -> Schedule:
         """The same steps, in rounds formed anew."""
@@ -92,12 +97,6 @@ class Fcp(_DynamicCp):
     )
     needs = frozenset({"a cost model", "tokens of a step"})
 
-    def plan(self, pieces: Pieces, request: PlanRequest) -> Plan:
-        """See `dynamic_cp.plan`."""
-        from packer_cli.plan.strategies.dynamic_cp.plan import fcp_step, plan_by_steps
-
-        return plan_by_steps(pieces, request, fcp_step)
-
 
 class ByteScale(_DynamicCp):
     """ByteScale's hybrid data parallelism."""
@@ -108,12 +107,6 @@ class ByteScale(_DynamicCp):
     defaults = {"lockstep": "1"}
     needs = frozenset({"a cost model", "tokens of a step"})
 
-    def plan(self, pieces: Pieces, request: PlanRequest) -> Plan:
-        """See `dynamic_cp.plan`."""
-        from packer_cli.plan.strategies.dynamic_cp.plan import bytescale_step, plan_by_steps
-
-        return plan_by_steps(pieces, request, bytescale_step)
-
 
 class Megatron(_DynamicCp):
     """Megatron-LM's dynamic context parallelism."""
@@ -123,12 +116,6 @@ class Megatron(_DynamicCp):
     short = "Megatron-LM's dynamic context parallelism"
     defaults = {"lockstep": "1"}
     any_degree = False
-
-    def plan(self, pieces: Pieces, request: PlanRequest) -> Plan:
-        """See `dynamic_cp.plan`."""
-        from packer_cli.plan.strategies.dynamic_cp.plan import megatron_step, plan_by_steps
-
-        return plan_by_steps(pieces, request, megatron_step)
 
 
 class DpBalanced(_BySteps):
@@ -142,9 +129,3 @@ class DpBalanced(_BySteps):
     def groups(self, given: Sequence[Group]) -> tuple[Group, ...]:
         """The longest alone."""
         return super().groups(given[-1:])[-1:]
-
-    def plan(self, pieces: Pieces, request: PlanRequest) -> Plan:
-        """See `dynamic_cp.plan`."""
-        from packer_cli.plan.strategies.dynamic_cp.plan import dp_balanced_step, plan_by_steps
-
-        return plan_by_steps(pieces, request, dp_balanced_step)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from packer_cli.plan.core.types import Float64Array, Int64Array, UInt64Array
 from packer_cli.plan.kernels.timed_dealing import copy_to, deal, deal_by_room, even_out
-from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
+from packer_cli.plan.strategies.flexsp.packing import DegreeCosts
 
 _POOL = 12
 """Sets of degrees to even out in the end, for small batches; fewer for large ones."""

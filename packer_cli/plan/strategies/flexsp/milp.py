@@ -29,9 +29,9 @@ from numba import njit
 from numpy.typing import NDArray
 
 from packer_cli.plan.core.types import Int32Array, Int64Array
-from packer_cli.plan.packing.ilp.solver import add_variable, dual_bound, make_solver
-from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
+from packer_cli.plan.packing.ilp.solver import add_variable, solve_program
 from packer_cli.plan.strategies.flexsp.micro_batch import MicroBatch, least_seconds, solve_micro_batch
+from packer_cli.plan.strategies.flexsp.packing import DegreeCosts
 
 _TOLERANCE = 1e-6
 """Solvers let constraints be violated by this much, so their bounds are lowered by as much."""
@@ -157,18 +157,12 @@ class _Program:
 
     def solve(self, time_limit: float, uses_start: bool) -> tuple[Int64Array | None, float, bool]:
         """`(samples int64[k, p] of each length in each group, proved bound in seconds, whether solved)`."""
-        import pulp
-
-        self.problem.solve(make_solver(time_limit, uses_start=uses_start))
-        is_solved = self.problem.sol_status == pulp.LpSolutionOptimal
-        found = None
-        if is_solved or self.problem.sol_status == pulp.LpSolutionIntegerFeasible:
-            found = np.zeros((len(self.lengths), len(self.kinds)), dtype=np.int64)
-            for (k, p), variable in self.held.items():
-                found[k, p] = round(variable.varValue or 0)
-        proved = dual_bound(self.problem)
-        if proved == float("-inf") and is_solved:
-            proved = float(self.slowest.varValue)
+        has_answer, proved, is_solved = solve_program(self.problem, self.slowest, time_limit, uses_start=uses_start)
+        if not has_answer:
+            return None, proved * self.scale, is_solved
+        found = np.zeros((len(self.lengths), len(self.kinds)), dtype=np.int64)
+        for (k, p), variable in self.held.items():
+            found[k, p] = round(variable.varValue or 0)
         return found, proved * self.scale, is_solved
 
 

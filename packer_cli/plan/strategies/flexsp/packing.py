@@ -1,4 +1,4 @@
-"""Packs a whole data set for groups of several degrees: each sample where its GPU-seconds are least.
+"""What a group of GPUs of each degree costs, and the packs of a whole data set: each sample where it costs least.
 
 From the highest degree down, a pack opens with the longest sample of its degree and takes, longest first, whatever
 still fits: more of its own, and shorter samples that cost less here than at their own degree, where they would need
@@ -11,18 +11,94 @@ Price: O(n + longest) a degree; 0.3 s for a million samples.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
+from packer_cli.plan.core.cost import GroupCosts
 from packer_cli.plan.core.csr import ONE_EACH, count_lengths, group_by_pack, group_moves, ids_of
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import BoolArray, Float64Array, Int8Array, Int32Array, Int64Array, UInt64Array, as_ids
 from packer_cli.plan.kernels.fill import pick_samples
 from packer_cli.plan.kernels.length_index import full_index, index_floor, index_remove
 from packer_cli.plan.packing.best_fit import best_fit_each
-from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
+from packer_cli.plan.strategies.protocol import PlanRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class DegreeCosts(GroupCosts):
+    """The time of a micro-batch on a group of GPUs, for k degrees (FlexSP, arXiv 2412.01523, section 4.1).
+
+    A group of degree d with samples of lengths s takes `quadratic sum(s^2) + linear sum(s) + constant` seconds and
+    holds at most `capacity` tokens. From a `cost.models.CostModel` with n of L layers checkpointed,
+    `again = 1 + recompute n / L` and `resend = 1 + resend n / L`::
+
+        quadratic = cost.quadratic * again / d
+        linear    = cost.linear * again / d + cost.send[d] * resend        (no send at d = 1)
+        constant  = cost.constant + cost.send_constant                     (no send at d = 1)
+        capacity  = d * tokens that fit one GPU
+
+    >>> costs = DegreeCosts(degrees=[1, 2], quadratic=[2, 1], linear=[8, 5], constant=[0, 1], capacity=[10, 20])
+    >>> costs.seconds(1, work=9, tokens=3).tolist()
+    25.0
+    """
+
+    degrees: Int64Array
+    """int64[k]: GPUs of a group, increasing. Any integers of at least 1; powers of two need fewer process groups.
+    Capacities do not decrease with them."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "degrees", np.ascontiguousarray(self.degrees, dtype=np.int64))
+        super().__post_init__()
+        assert len(self.degrees) == len(self)
+        assert self.degrees[0] >= 1
+        assert (np.diff(self.degrees) > 0).all()
+        assert (np.diff(self.capacity) >= 0).all()
+
+    @property
+    def arrays(self) -> tuple[Int64Array, Float64Array, Int64Array]:
+        """`(degrees, rates, capacity)`, as kernels take them."""
+        return self.degrees, self.rates, self.capacity
+
+    def up_to(self, num_gpus: int) -> DegreeCosts:
+        """Only the degrees of at most `num_gpus` GPUs, of which there is one at least."""
+        last = int(np.searchsorted(self.degrees, num_gpus, side="right"))
+        return self.select(slice(last))
+
+    def gpu_seconds(self, lengths: NDArray[np.integer], limit: float = np.inf) -> tuple[Int64Array, Float64Array]:
+        """`(kind int64[n], GPU-seconds float64[n])` of each length at the degree where these are least.
+
+        Counts a sample's share of the constant as if its pack were full; no sample takes less in any plan. Ties go to
+        the lower degree. Samples longer than every capacity have kind -1 and infinite seconds. O(n k).
+
+        Args:
+            limit: seconds; a sample that takes longer alone gets a degree where it does not, else the fastest one.
+        """
+        length = np.asarray(lengths, dtype=np.float64)
+        kind, fastest = np.full((2, len(length)), -1, dtype=np.int64)
+        least, alone, of_fastest = np.full((3, len(length)), np.inf)
+        for k, degree in enumerate(self.degrees.tolist()):
+            own = (self.quadratic[k] * length + self.linear[k]) * length
+            taken = degree * (own + self.constant[k] / self.capacity[k] * length)
+            seconds = np.where(length <= self.capacity[k], own + self.constant[k], np.inf)
+            faster = seconds < alone
+            fastest[faster], alone[faster], of_fastest[faster] = k, seconds[faster], taken[faster]
+            cheaper = (taken < least) & (seconds <= min(limit, np.finfo(np.float64).max))
+            kind[cheaper], least[cheaper] = k, taken[cheaper]
+        over = kind < 0
+        return np.where(over, fastest, kind), np.where(over, of_fastest, least)
+
+
+def degree_costs(request: PlanRequest) -> DegreeCosts:
+    """Of the groups of a request, which has the rates."""
+    assert request.rates is not None
+    gpus, capacity = (np.array([getattr(g, each) for g in request.groups]) for each in ("num_gpus", "capacity"))
+    return DegreeCosts.of(request.rates, capacity, degrees=gpus)
+
 
 _LONG = 8
 """Samples over this part of the capacity are packed before the others."""
@@ -39,6 +115,24 @@ class MixedPacks(NamedTuple):
     """int32[m]"""
     kinds: Int64Array
     """int64[p]: index into `DegreeCosts.degrees`."""
+
+
+class MixedIterations(NamedTuple):
+    """i iterations of p packs of m samples: what all planners of this package return.
+
+    Packs are numbered by iteration, within one by falling degree: so where degrees are powers of two, giving GPUs to
+    them in turn, from GPU 0, keeps every group aligned. Degrees of an iteration add up to the GPUs, or to less where
+    the rest stays idle; no pack is empty.
+    """
+
+    offsets: Int64Array
+    """int64[p+1]: pack k holds `samples[offsets[k]:offsets[k+1]]`."""
+    samples: Int32Array
+    """int32[m]"""
+    kinds: Int64Array
+    """int64[p]: index of the pack's degree in `DegreeCosts.degrees`."""
+    iterations: Int64Array
+    """int64[i+1]: iteration j runs packs `iterations[j] .. iterations[j+1] - 1`."""
 
 
 def pack_by_degree(lengths: Int32Array, costs: DegreeCosts, seed: int, limit: float = np.inf) -> MixedPacks:
@@ -61,11 +155,17 @@ def pack_by_degree(lengths: Int32Array, costs: DegreeCosts, seed: int, limit: fl
         parts.append(_pack_longest_first(lengths, is_left, count, role, costs, kind, limit))
     for kind in used[-1:]:
         parts.append(_pack_lowest(lengths, is_left, int(costs.capacity[kind]), kind, seed))
-    sizes = np.concatenate([np.diff(part.offsets) for part in parts]) if parts else np.empty(0, dtype=np.int64)
+    return join_packs(parts)
+
+
+def join_packs(parts: Sequence[MixedPacks | MixedIterations]) -> MixedPacks:
+    """The packs of the parts one after the other. O(m)."""
+    none = np.empty(0, dtype=np.int64)
+    sizes = np.concatenate([none, *(np.diff(part.offsets) for part in parts)])
     return MixedPacks(
-        offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
-        samples=np.concatenate([part.samples for part in parts]) if parts else np.empty(0, dtype=np.int32),
-        kinds=np.concatenate([part.kinds for part in parts]) if parts else np.empty(0, dtype=np.int64),
+        offsets=np.concatenate([[0], np.cumsum(sizes)]),
+        samples=np.concatenate([as_ids(none), *(part.samples for part in parts)]),
+        kinds=np.concatenate([none, *(part.kinds for part in parts)]),
     )
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from packer_cli.plan.core.groups import Group, divisors
-from packer_cli.plan.strategies.protocol import PlanRequest, Prediction, Question
-from packer_cli.plan.strategies.unlike import UnlikeDegrees
+from packer_cli.plan.strategies.protocol import PlanRequest, Prediction, Question, UnlikeDegrees
 
 if TYPE_CHECKING:
     from packer_cli.plan.core.types import BoolArray, Int64Array, Pieces, Plan, Schedule
@@ -47,6 +46,12 @@ class MixedDegrees(UnlikeDegrees):
         groups = tuple(group for group in question.groups if group.sp_size in known or longest % group.sp_size)
         return replace(found, groups=groups, rates=tuple(stage_rates(group, model) for group in groups))
 
+    def rest(self, plan: Plan, chosen: Int64Array, is_short: BoolArray, request: PlanRequest, epoch: int) -> Schedule:
+        """Iterations of packs of unlike degrees and near-equal predicted time; the same steps, if they are kept."""
+        from packer_cli.plan.strategies.flexsp.plan import rest_of_mixed
+
+        return rest_of_mixed(plan, chosen, request, epoch)
+
 
 class FlexSp(MixedDegrees):
     """FlexSP as published: batches of samples as they come, each planned for itself."""
@@ -63,24 +68,20 @@ class FlexSp(MixedDegrees):
     ignores = frozenset({"fill", "balance", "cost", "step_mix", "curriculum", "curriculum_steps"})
     needs = frozenset({"a cost model", "tokens of a step"})
     keeps_steps = True
+    one_degree: ClassVar[bool] = False
+    """Whether all replicas of a step have one degree."""
 
     def packings(self) -> Mapping[str, Any]:
         """Its solvers of a micro-batch."""
-        from packer_cli.plan.strategies.flexsp.batches import SOLVERS
+        from packer_cli.plan.strategies.flexsp.plan import SOLVERS
 
         return SOLVERS
 
     def plan(self, pieces: Pieces, request: PlanRequest) -> Plan:
-        """See `flexsp.batches`."""
-        from packer_cli.plan.strategies.flexsp.arrange import plan_in_batches
+        """See `flexsp.plan`."""
+        from packer_cli.plan.strategies.flexsp.plan import plan_in_batches
 
-        return plan_in_batches(pieces, request)
-
-    def rest(self, plan: Plan, chosen: Int64Array, is_short: BoolArray, request: PlanRequest, epoch: int) -> Schedule:
-        """The same steps, in iterations formed anew."""
-        from packer_cli.plan.strategies.flexsp.arrange import rest_of_mixed
-
-        return rest_of_mixed(plan, chosen, request, epoch, keeps_steps=True)
+        return plan_in_batches(pieces, request, one_degree=self.one_degree)
 
     def bytes_a_sample(self, request: PlanRequest) -> int:
         """Measured on samples of 550 tokens, in steps of 2M of them."""
@@ -97,16 +98,11 @@ class BatchAda(FlexSp):
     defaults = {}
     ignores = FlexSp.ignores | {"packing"}
     demands = "run iterations of any SP degree"
+    one_degree = True
 
     def packings(self) -> Mapping[str, Any]:
         """None: it solves by search."""
         return {}
-
-    def plan(self, pieces: Pieces, request: PlanRequest) -> Plan:
-        """See `flexsp.batches`."""
-        from packer_cli.plan.strategies.flexsp.arrange import plan_in_batches
-
-        return plan_in_batches(pieces, request, one_degree=True)
 
 
 class FlexSpAll(MixedDegrees):
@@ -143,16 +139,10 @@ class FlexSpAll(MixedDegrees):
         }
 
     def plan(self, pieces: Pieces, request: PlanRequest) -> Plan:
-        """See `flexsp.arrange`."""
-        from packer_cli.plan.strategies.flexsp.arrange import plan_mixed
+        """See `flexsp.iterations`."""
+        from packer_cli.plan.strategies.flexsp.plan import plan_mixed
 
         return plan_mixed(pieces, request)
-
-    def rest(self, plan: Plan, chosen: Int64Array, is_short: BoolArray, request: PlanRequest, epoch: int) -> Schedule:
-        """Iterations of packs of unlike degrees and near-equal predicted time."""
-        from packer_cli.plan.strategies.flexsp.arrange import rest_of_mixed
-
-        return rest_of_mixed(plan, chosen, request, epoch)
 
 
 def _fits(group: Group, on_a_gpu: int, longest: Group) -> bool:

@@ -5,10 +5,8 @@
     strategy.py     what the rest of hbpack sees; figures.py: what it says to people
     costs.py        the schemes that memory holds and that are worth having, their seconds and capacity
     candidates.py   candidates for layouts of pipelines, from a dynamic program over the lengths
-    layouts.py      those that pay on the real steps
-    stage1.py       the samples of each pipeline of a step
-    published.py    the paper's candidates and its stage 1, as printed
-    packers.py      what `--packing` names: ours, or those
+    layouts.py      those that pay on the real steps, or the paper's; what `--packing` names
+    stage1.py       the samples of each pipeline of a step; the same as printed
     step.py         both stages, with the second: the micro-batches of each pipeline
     programs.py     both by integer programming, exact, for few samples
     data_set.py     the whole data set: its steps, planned one by one, as a plan

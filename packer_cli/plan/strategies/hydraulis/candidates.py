@@ -17,12 +17,14 @@ Price: O(lengths^2 GPUs schemes log GPUs) in steps of both; 0.1 s for 128 length
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from packer_cli.errors import ConfigError
 from packer_cli.plan.core.types import Float64Array, Int32Array, Int64Array
 from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
 
@@ -208,3 +210,50 @@ def least_range_seconds(
     most = max(fewest, min(number, tokens / rates[4, kind]))
     v = fewest if waiting == 0.0 else min(max(best, fewest), most)
     return total + v * constant + waiting * (max(total / v, alone) + constant)
+
+
+class ChosenLayouts(NamedTuple):
+    """The layouts of a data set; each uses all GPUs."""
+
+    counts: Int64Array
+    """int64[c, k]: pipelines of each scheme."""
+    longest: Int64Array
+    """int64[c]: greatest sample that it holds."""
+
+    @classmethod
+    def of(cls, counts: Sequence[Sequence[int]] | Int64Array, costs: SchemeCosts) -> ChosenLayouts:
+        """Those with these pipelines of each scheme (int[c, k])."""
+        array = np.array(counts, dtype=np.int64).reshape(-1, len(costs))
+        return cls(array, np.where(array > 0, costs.capacity, 0).max(axis=1))
+
+
+def of_one_scheme(costs: SchemeCosts, num_gpus: int) -> Iterator[Int64Array]:
+    """For each scheme, as many of its pipelines (int64[k]) as the GPUs allow."""
+    for kind, gpus in enumerate(costs.gpus.tolist()):
+        if gpus <= num_gpus:
+            counts = np.zeros(len(costs), dtype=np.int64)
+            counts[kind] = num_gpus // gpus
+            yield counts
+
+
+def fill_up(counts: Int64Array, table: LengthTable, costs: SchemeCosts, num_gpus: int) -> Int64Array | None:
+    """The layout with more pipelines on its idle GPUs, of the cheapest scheme that fits; None if some stay idle."""
+    number, tokens, work = table.sums[:, -1]
+    cheapest = np.argsort(costs.gpus * (costs.quadratic * work + costs.linear * tokens + costs.constant * number))
+    whole = counts.copy()
+    left = num_gpus - int(counts @ costs.gpus)
+    for kind in cheapest.tolist():
+        fits = left // int(costs.gpus[kind])
+        whole[kind] += fits
+        left -= fits * int(costs.gpus[kind])
+    return None if left else whole
+
+
+def require_held(held: int, longest: int, costs: SchemeCosts, num_gpus: int) -> None:
+    """Raise ConfigError unless the most tokens that any layout holds are those of the longest sample."""
+    if held < longest:
+        of_one = costs.gpus[costs.capacity >= longest].min()
+        raise ConfigError(
+            f"--strategy hydraulis: no layout divides {num_gpus} GPUs into pipelines of which one holds the longest "
+            f"sample, {longest:,} tokens; give a multiple of {of_one} GPUs"
+        )

@@ -70,15 +70,11 @@ class SchemeCosts(GroupCosts):
 def scheme_costs(request: PlanRequest, groups: Sequence[Group] | None = None) -> SchemeCosts:
     """Of the groups of a request, which has the rates, or of some of these groups."""
     assert request.rates is not None
-    quadratic, linear, constant = np.array(request.rates).T
     gpus, capacity, pp, of_stage = np.array(
         [(group.num_gpus, group.capacity, group.pp_size, group.layout.stage_gpus) for group in request.groups]
     ).T
     once, each = _ENOUGH_TOKENS
-    costs = SchemeCosts(
-        gpus=gpus, pp=pp, quadratic=quadratic, linear=linear, constant=constant, capacity=capacity,
-        enough=once + each * of_stage,
-    )  # fmt: skip
+    costs = SchemeCosts.of(request.rates, capacity, gpus=gpus, pp=pp, enough=once + each * of_stage)
     return costs if groups is None else costs.select([request.groups.index(group) for group in groups])
 
 

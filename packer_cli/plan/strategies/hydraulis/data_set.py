@@ -8,33 +8,31 @@ program, limited by nodes and not by a clock, so that equal inputs give equal pl
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
-from packer_cli.plan.core.csr import select_packs
+from packer_cli.plan.core.csr import group_by_pack, pack_tokens_and_work
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.core.schedule import round_up_rows
+from packer_cli.plan.core.iterations import Iterations, Slots, cut_steps
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import (
     FILLER,
     Float64Array,
     Int32Array,
     Int64Array,
-    Packs,
     Pieces,
     Plan,
-    Schedule,
     UInt64Array,
     as_ids,
 )
+from packer_cli.plan.strategies.assemble import numbered_plan, packs_by_group
+from packer_cli.plan.strategies.hydraulis.candidates import ChosenLayouts
 from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts, scheme_costs
-from packer_cli.plan.strategies.hydraulis.layouts import ChosenLayouts, kinds_of, sampled_steps
-from packer_cli.plan.strategies.hydraulis.packers import SEARCH, StepPacker
+from packer_cli.plan.strategies.hydraulis.layouts import SEARCH, StepPacker, kinds_of, sampled_steps
 from packer_cli.plan.strategies.hydraulis.stage1 import RESTARTS
-from packer_cli.plan.strategies.hydraulis.step import StepPlan, least_step_seconds, plan_pipeline
+from packer_cli.plan.strategies.hydraulis.step import StepPlan, least_step_seconds, plan_pipeline, plan_sorted
 from packer_cli.plan.strategies.protocol import PlanRequest
 
 _ENOUGH = 1.001
@@ -102,7 +100,7 @@ def layouts_of(
     costs: SchemeCosts,
     num_gpus: int,
     batch_tokens: int,
-    packer: StepPacker = SEARCH,
+    packer: StepPacker,
 ) -> ChosenLayouts:
     """The layouts that steps with these samples choose from (int64[n], falling within each step).
 
@@ -132,12 +130,12 @@ def _plan_step(
     for c in sorted(range(len(layouts)), key=lambda c: bounds[c]):
         if best is not None and bounds[c] >= best.seconds:
             break
-        found = packer.pack(lengths, layouts[c], costs, few, state.copy(), bounds[c])
+        found = plan_sorted(lengths, layouts[c], costs, few, state.copy(), bounds[c], packer.pack)
         if best is None or found.seconds < best.seconds:
             chosen, best = c, found
     assert best is not None
     if restarts > few and best.seconds > best.bound * _ENOUGH:
-        found = packer.pack(lengths, layouts[chosen], costs, restarts, state, bounds[chosen])
+        found = plan_sorted(lengths, layouts[chosen], costs, restarts, state, bounds[chosen], packer.pack)
         if found.seconds < best.seconds:
             best = found
     return chosen, _solve_slowest(lengths, layouts[chosen], costs, best)
@@ -154,9 +152,9 @@ def _solve_slowest(lengths: Int64Array, kinds: Int64Array, costs: SchemeCosts, s
             or times[slow] <= _SOLVED_GAP * plan_pipeline(lengths[own], costs, kinds[slow]).bound
         ):
             return step._replace(slot_of=slot_of, pipeline_seconds=times, seconds=float(times[slow]))
-        from packer_cli.plan.strategies.hydraulis.programs import solve_pipeline  # Loads PuLP.
+        from packer_cli.plan.strategies.hydraulis.programs import solve_step  # Loads PuLP.
 
-        exact = solve_pipeline(lengths[own], costs, int(kinds[slow]), time_limit=np.inf, node_limit=_MOST_NODES)
+        exact = solve_step(lengths[own], kinds[slow : slow + 1], costs, time_limit=np.inf, node_limit=_MOST_NODES)
         if exact.step.seconds >= times[slow]:
             return step._replace(slot_of=slot_of, pipeline_seconds=times, seconds=float(times[slow]))
         slot_of[own], times[slow] = exact.step.slot_of, exact.step.seconds
@@ -196,13 +194,9 @@ def make_batches(lengths: Int32Array, batch_tokens: int, seed: int) -> tuple[Int
     [[3], [9], [3, 3]]
     """
     order = shuffled(len(lengths), rng_state(seed, Stream.ORDER))
-    ends = np.cumsum(lengths[order], dtype=np.int64)
-    offsets = [0]
-    while offsets[-1] < len(order):
-        before = int(ends[offsets[-1] - 1]) if offsets[-1] else 0
-        offsets.append(max(offsets[-1] + 1, int(np.searchsorted(ends, before + batch_tokens, side="right"))))
+    offsets = cut_steps(lengths[order], batch_tokens)
     batch = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    return order[np.lexsort((-lengths[order].astype(np.int64), batch))], np.array(offsets)
+    return order[np.lexsort((-lengths[order].astype(np.int64), batch))], offsets
 
 
 def plan_pipelines(pieces: Pieces, request: PlanRequest) -> Plan:
@@ -221,16 +215,42 @@ def plan_pipelines(pieces: Pieces, request: PlanRequest) -> Plan:
         seed=request.seed,
         packer=request.algorithm,
     )
-    layouts = [_on_gpus(kinds_of(counts, costs), request.groups) for counts in found.layouts.counts]
-    used = sorted({kind for c in set(found.layout_of.tolist()) for kind in kinds_of(found.layouts.counts[c], costs)})
-    plan = _assembled(pieces, found, layouts, np.array(used), costs, request)
-    schedule = plan.epochs[0]
-    epochs = [schedule] + [_in_other_order(schedule, request.seed, epoch) for epoch in range(1, request.epochs)]
-    return replace(plan, epochs=tuple(epochs))
+    kinds = [kinds_of(counts, costs) for counts in found.layouts.counts]
+    used = np.array(sorted({kind for c in set(found.layout_of.tolist()) for kind in kinds[c].tolist()}))
+    groups = tuple(request.groups[kind] for kind in used.tolist())
+    num_steps = len(found.layout_of)
+    # Pipelines of all steps, numbered step by step.
+    sizes = np.array([len(each) for each in kinds])[found.layout_of]
+    pipeline_step = np.repeat(np.arange(num_steps), sizes)
+    pipeline_kind = np.concatenate([kinds[c] for c in found.layout_of.tolist()])
+    first_gpus = [_first_gpus(each, request.groups) for each in kinds]
+    pipeline_gpu = np.concatenate([first_gpus[c] for c in found.layout_of.tolist()])
+    pipeline_group = np.searchsorted(used, pipeline_kind)
+    # A pack is a micro-batch.
+    step = np.repeat(np.arange(num_steps), np.diff(found.offsets))
+    key = np.stack([(np.cumsum(sizes) - sizes)[step] + found.pipeline_of, found.slot_of])
+    (pipeline, _), pack_of = np.unique(key, axis=1, return_inverse=True)
+    offsets, places = group_by_pack(pack_of.ravel(), as_ids(np.arange(len(step))), len(pipeline))
+    by_group, number = packs_by_group(offsets, found.order[places], pipeline_group[pipeline], len(groups))
+    tokens, work = pack_tokens_and_work(offsets, found.order[places], pieces.length)
+    idle = np.flatnonzero(np.bincount(pipeline, minlength=len(pipeline_kind)) == 0)
+    none, of_slot = np.zeros(len(idle), dtype=np.int64), np.concatenate([pipeline, idle])
+    slots = Slots(
+        iteration=pipeline_step[of_slot],
+        first_gpu=pipeline_gpu[of_slot],
+        group=pipeline_group[of_slot],
+        pack=np.concatenate([number, none + FILLER]),
+        tokens=np.concatenate([tokens, none]),
+        load=np.concatenate([costs.seconds(pipeline_kind[pipeline], work, tokens), none]),
+    )
+    iterations, steps = Iterations.of(slots, groups), np.arange(num_steps)
+    orders = [shuffled(num_steps, rng_state(request.seed, Stream.ORDER, epoch)) for epoch in range(1, request.epochs)]
+    schedules = [iterations.run(order, steps) for order in [as_ids(steps), *orders]]
+    return numbered_plan(pieces, by_group, schedules, request, groups=groups)
 
 
-def _on_gpus(kinds: Int64Array, groups: Sequence[Group]) -> tuple[Int64Array, Int64Array]:
-    """`(pipelines in the order of their GPUs int64[p], first GPU of each pipeline int64[p])`.
+def _first_gpus(kinds: Int64Array, groups: Sequence[Group]) -> Int64Array:
+    """First GPU of each pipeline (int64[p]).
 
     Pipelines whose rows are divided most come first. Their degrees of sp, cp and tp are powers of two, so each begins
     at a multiple of as many GPUs, and tensor parallelism stays inside a node.
@@ -240,82 +260,4 @@ def _on_gpus(kinds: Int64Array, groups: Sequence[Group]) -> tuple[Int64Array, In
     order = np.lexsort((kinds, -gpus, -of_row))
     first = np.empty(len(kinds), dtype=np.int64)
     first[order] = np.cumsum(gpus[order]) - gpus[order]
-    return order, first
-
-
-def _assembled(
-    pieces: Pieces,
-    found: PlannedSteps,
-    layouts: Sequence[tuple[Int64Array, Int64Array]],
-    used: Int64Array,
-    costs: SchemeCosts,
-    request: PlanRequest,
-) -> Plan:
-    groups = tuple(request.groups[kind] for kind in used.tolist())
-    kinds = [kinds_of(counts, costs) for counts in found.layouts.counts]
-    num_steps = len(found.layout_of)
-    # Pipelines of all steps, numbered step by step.
-    sizes = np.array([len(each) for each in kinds])[found.layout_of]
-    first_pipeline = np.concatenate([[0], np.cumsum(sizes)])
-    pipeline_step = np.repeat(np.arange(num_steps), sizes)
-    pipeline_kind = np.concatenate([kinds[c] for c in found.layout_of.tolist()])
-    pipeline_gpu = np.concatenate([layouts[c][1] for c in found.layout_of.tolist()])
-    pipeline_group = np.searchsorted(used, pipeline_kind)
-    step = np.repeat(np.arange(num_steps), np.diff(found.offsets))
-    pipeline = first_pipeline[step] + found.pipeline_of
-    # A pack is a micro-batch; packs are numbered by group, and in a group as the first epoch reads them. A pipeline
-    # runs its longest one first.
-    lengths = pieces.length[found.order].astype(np.float64)
-    _, first, slot = np.unique(np.stack([pipeline, found.slot_of]), axis=1, return_index=True, return_inverse=True)
-    sums = (np.bincount(slot.ravel(), weights=lengths**power) for power in (2, 1))
-    falling = -costs.seconds(pipeline_kind[pipeline[first]], *sums)[slot.ravel()]
-    by_pack = np.lexsort((found.slot_of, falling, pipeline_gpu[pipeline], step, pipeline_group[pipeline]))
-    begins = np.ones(len(by_pack), dtype=np.bool_)
-    begins[1:] = (np.diff(pipeline[by_pack]) != 0) | (np.diff(found.slot_of[by_pack]) != 0)
-    starts = np.flatnonzero(begins)
-    offsets = np.append(starts, len(by_pack))
-    pack_pieces = found.order[by_pack]
-    pack_pipeline, pack_falling = pipeline[by_pack][starts], falling[by_pack][starts]
-    tokens = np.add.reduceat(pieces.length[pack_pieces].astype(np.int64), starts)
-    group = pipeline_group[pack_pipeline].astype(np.int16)
-    packs = Packs(offsets=offsets, pieces=pack_pieces, group=group, cp_sharding=np.zeros(len(group), dtype=np.int8))
-    idle = np.flatnonzero(np.bincount(pack_pipeline, minlength=len(pipeline_kind)) == 0)
-    slot_pipeline = np.concatenate([pack_pipeline, idle])
-    slot_pack = np.concatenate([np.arange(len(starts)), np.full(len(idle), FILLER)])
-    order = np.lexsort(
-        (np.append(pack_falling, np.zeros(len(idle))), pipeline_gpu[slot_pipeline], pipeline_step[slot_pipeline])
-    )
-    slot_pipeline, slot_pack = slot_pipeline[order], slot_pack[order]
-    group = pipeline_group[slot_pipeline]
-    schedule = Schedule(
-        slot_iteration=pipeline_step[slot_pipeline],
-        slot_pack=as_ids(slot_pack),
-        slot_group=group.astype(np.int16),
-        slot_first_gpu=pipeline_gpu[slot_pipeline].astype(np.int32),
-        slot_row_length=round_up_rows(np.append(tokens, 0)[slot_pack], groups, group).astype(np.int32),
-        iteration_step=np.arange(num_steps),
-        step_window=np.zeros(num_steps, dtype=np.int32),
-    )
-    return Plan(
-        groups=groups,
-        num_gpus=request.num_gpus,
-        pieces=pieces,
-        packs=packs,
-        epochs=(schedule,),
-        lockstep=request.lockstep,
-    )
-
-
-def _in_other_order(schedule: Schedule, seed: int, epoch: int) -> Schedule:
-    """The same steps, shuffled; each is one iteration."""
-    order = shuffled(schedule.num_iterations, rng_state(seed, Stream.ORDER, epoch))
-    first = np.searchsorted(schedule.slot_iteration, np.arange(schedule.num_iterations + 1))
-    offsets, slots = select_packs(first, as_ids(np.arange(len(schedule.slot_pack))), order)
-    return replace(
-        schedule,
-        slot_iteration=np.repeat(np.arange(len(order)), np.diff(offsets)),
-        slot_pack=schedule.slot_pack[slots],
-        slot_group=schedule.slot_group[slots],
-        slot_first_gpu=schedule.slot_first_gpu[slots],
-        slot_row_length=schedule.slot_row_length[slots],
-    )
+    return first

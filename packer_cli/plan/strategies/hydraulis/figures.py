@@ -15,6 +15,7 @@ from packer_cli.plan.core.types import FILLER, Float64Array, Int32Array, Int64Ar
 from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts, scheme_costs
 from packer_cli.plan.strategies.hydraulis.data_set import layouts_of, make_batches
 from packer_cli.plan.strategies.hydraulis.layouts import layout_seconds, sampled_steps
+from packer_cli.plan.strategies.predict import digits
 from packer_cli.plan.strategies.protocol import LayoutChoice, LayoutRow, PlanRequest, SchemeRow
 
 
@@ -127,11 +128,11 @@ def choose_step_layouts(lengths: Int32Array, request: PlanRequest) -> LayoutChoi
                 pipelines={names[kind]: int(counts[kind]) for kind in reversed(used) if counts[kind]},
                 longest=int(longest),
                 fastest=float(share),
-                step_seconds=_digits(float(seconds.mean())) if np.isfinite(seconds).all() else None,
+                step_seconds=digits(float(seconds.mean())) if np.isfinite(seconds).all() else None,
             )
             for counts, longest, share, seconds in zip(found.counts, found.longest, fastest, tried, strict=True)
         ),
-        step_seconds=_digits(float(tried.min(axis=0).mean())),
+        step_seconds=digits(float(tried.min(axis=0).mean())),
         num_steps=len(offsets) - 1,
         num_tried=len(steps),
         num_gpus=request.num_gpus,
@@ -153,8 +154,4 @@ def _gpu_seconds(costs: SchemeCosts, kind: int, length: int) -> float:
     """GPU-seconds of a million tokens in samples of one length, in full micro-batches."""
     number = max(1, int(costs.capacity[kind]) // length)
     seconds = float(costs.seconds(kind, number * length * length, number * length))
-    return _digits(seconds * float(costs.gpus[kind]) / (number * length) * 1e6)
-
-
-def _digits(value: float) -> float:
-    return float(f"{value:.6g}")
+    return digits(seconds * float(costs.gpus[kind]) / (number * length) * 1e6)

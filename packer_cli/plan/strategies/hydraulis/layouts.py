@@ -3,21 +3,42 @@
 Each layout costs a trainer process groups and a switch of its parameters, so only those stay that pay. The paper's
 candidates follow from the lengths alone. Here the steps are known, so layouts are timed on some of them, and neighbors
 of the best ones (some pipelines exchanged for others on as many GPUs) may join. Price: 1 to 10 s, bounded by counts.
+
+`printed_layouts` are the paper's: candidates are traced from the dynamic program over the lengths of the whole data
+set, with the printed cost, for every greatest length, after one layout of a single scheme. None is timed, and no
+neighbor is added. A step takes the candidate on which stage 2 leaves its slowest pipeline fastest. What is ours there:
+
+- GPUs that a traced layout leaves idle get more pipelines, and a layout on which some stay idle is left out.
+- The single scheme is that of the optimizer's states in the paper, which the user chooses. Here it is the one that is
+  fastest by the printed cost, of those that hold the longest sample.
+- At most `MOST_PROCESS_GROUPS` candidates stay, spread evenly over the greatest lengths: each may add a process group
+  to every GPU, and the checker allows no more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from packer_cli.errors import ConfigError
+from packer_cli.plan.core.check import MOST_PROCESS_GROUPS
 from packer_cli.plan.core.streams import rng_state
 from packer_cli.plan.core.types import Float64Array, Int64Array
-from packer_cli.plan.strategies.hydraulis.candidates import LengthTable, find_layouts
+from packer_cli.plan.packing.base import PackingAlgorithm
+from packer_cli.plan.strategies.hydraulis.candidates import (
+    ChosenLayouts,
+    LengthTable,
+    fill_up,
+    find_layouts,
+    length_table,
+    of_one_scheme,
+    printed_seconds,
+    require_held,
+)
 from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
-from packer_cli.plan.strategies.hydraulis.step import PlanStep, plan_sorted
+from packer_cli.plan.strategies.hydraulis.stage1 import RESTARTS, deal_as_printed, deal_to_pipelines
+from packer_cli.plan.strategies.hydraulis.step import Deal, plan_sorted
 
 MOST_LAYOUTS = 12
 """Of all steps together. The paper's case study has 7."""
@@ -31,21 +52,6 @@ _NEIGHBORS = 300
 """Layouts to try besides those of the dynamic program; fewer, if the steps have many samples."""
 _FEW = 8
 """A neighbor that is best in none of the first steps, so many or a quarter of all, is not tried on the others."""
-
-
-class ChosenLayouts(NamedTuple):
-    """The layouts of a data set; each uses all GPUs."""
-
-    counts: Int64Array
-    """int64[c, k]: pipelines of each scheme."""
-    longest: Int64Array
-    """int64[c]: greatest sample that it holds."""
-
-    @classmethod
-    def of(cls, counts: Sequence[Sequence[int]] | Int64Array, costs: SchemeCosts) -> ChosenLayouts:
-        """Those with these pipelines of each scheme (int[c, k])."""
-        array = np.array(counts, dtype=np.int64).reshape(-1, len(costs))
-        return cls(array, np.where(array > 0, costs.capacity, 0).max(axis=1))
 
 
 def choose_layouts(
@@ -121,32 +127,10 @@ def kinds_of(counts: Int64Array, costs: SchemeCosts) -> Int64Array:
 
 
 def layout_seconds(
-    falling: Int64Array, counts: Int64Array, costs: SchemeCosts, restarts: int = 0, plan: PlanStep = plan_sorted
+    falling: Int64Array, counts: Int64Array, costs: SchemeCosts, restarts: int = 0, deal: Deal = deal_to_pipelines
 ) -> float:
     """Seconds of a step (int64[n], falling lengths) on a layout; infinite if it does not fit."""
-    return plan(falling, kinds_of(counts, costs), costs, restarts, rng_state(0), 0.0).seconds
-
-
-def of_one_scheme(costs: SchemeCosts, num_gpus: int) -> Iterator[Int64Array]:
-    """For each scheme, as many of its pipelines (int64[k]) as the GPUs allow."""
-    for kind, gpus in enumerate(costs.gpus.tolist()):
-        if gpus <= num_gpus:
-            counts = np.zeros(len(costs), dtype=np.int64)
-            counts[kind] = num_gpus // gpus
-            yield counts
-
-
-def fill_up(counts: Int64Array, table: LengthTable, costs: SchemeCosts, num_gpus: int) -> Int64Array | None:
-    """The layout with more pipelines on its idle GPUs, of the cheapest scheme that fits; None if some stay idle."""
-    number, tokens, work = table.sums[:, -1]
-    cheapest = np.argsort(costs.gpus * (costs.quadratic * work + costs.linear * tokens + costs.constant * number))
-    whole = counts.copy()
-    left = num_gpus - int(counts @ costs.gpus)
-    for kind in cheapest.tolist():
-        fits = left // int(costs.gpus[kind])
-        whole[kind] += fits
-        left -= fits * int(costs.gpus[kind])
-    return None if left else whole
+    return plan_sorted(falling, kinds_of(counts, costs), costs, restarts, rng_state(0), 0.0, deal).seconds
 
 
 def _neighbors(counts: Int64Array, costs: SchemeCosts) -> Iterator[Int64Array]:
@@ -187,11 +171,67 @@ def _select(
     return [keys[each] for each in chosen]
 
 
-def require_held(held: int, longest: int, costs: SchemeCosts, num_gpus: int) -> None:
-    """Raise ConfigError unless the most tokens that any layout holds are those of the longest sample."""
-    if held < longest:
-        of_one = costs.gpus[costs.capacity >= longest].min()
-        raise ConfigError(
-            f"--strategy hydraulis: no layout divides {num_gpus} GPUs into pipelines of which one holds the longest "
-            f"sample, {longest:,} tokens; give a multiple of {of_one} GPUs"
-        )
+def printed_layouts(table: LengthTable, costs: SchemeCosts, num_gpus: int) -> ChosenLayouts:
+    """The paper's candidates, that which holds most first. Price: that of the dynamic program.
+
+    Args:
+        table: of the whole data set, in one step; one of the layouts holds the longest sample.
+
+    Raises:
+        ConfigError: no layout uses all GPUs and holds the longest sample.
+    """
+    traced = find_layouts(table, costs, num_gpus, as_printed=True).counts
+    whole = [fill_up(counts, table, costs, num_gpus) for counts in traced]
+    keys = dict.fromkeys(
+        tuple(each.tolist()) for each in [_of_one(table, costs, num_gpus), *whole] if each is not None
+    )
+    found = ChosenLayouts.of([*keys], costs)
+    require_held(int(found.longest.max(initial=0)), int(table.longest[-1]), costs, num_gpus)
+    falling = np.argsort(-found.longest, kind="stable")
+    kept = falling[np.unique(np.linspace(0, len(keys) - 1, min(len(keys), MOST_PROCESS_GROUPS)).astype(np.int64))]
+    return ChosenLayouts(found.counts[kept], found.longest[kept])
+
+
+def _of_one(table: LengthTable, costs: SchemeCosts, num_gpus: int) -> Int64Array | None:
+    """The layout of one scheme that is fastest by the printed cost and holds the longest sample, if there is one."""
+    number, tokens, work = table.sums[:, -1].tolist()
+    longest, best, least = int(table.longest[-1]), None, np.inf
+    for counts in of_one_scheme(costs, num_gpus):
+        kind = int(np.argmax(counts))
+        seconds = printed_seconds(costs.rates, kind, number, tokens, work, longest) / int(counts[kind])
+        whole = fill_up(counts, table, costs, num_gpus)
+        if costs.capacity[kind] >= longest and whole is not None and seconds < least:
+            best, least = whole, seconds
+    return best
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepPacker(PackingAlgorithm):
+    """One way to find layouts, and to plan a step on one of them."""
+
+    pack: Deal  # type: ignore[assignment]
+    """Stage 1."""
+    find: Callable[[Sequence[Int64Array], Int64Array, int, SchemeCosts, int], ChosenLayouts]
+    """(some steps, all samples, tokens of a step, costs, GPUs) -> the layouts of all steps"""
+    restarts: int = 0
+    """Shuffled orders that are dealt on each layout that a step tries; its best one gets all `RESTARTS`."""
+
+
+SEARCH = StepPacker(
+    name="search",
+    summary="layouts timed on steps of the data, samples dealt by predicted time and exchanged",
+    pack=deal_to_pipelines,
+    find=lambda steps, lengths, tokens, costs, num_gpus: choose_layouts(
+        steps, length_table(lengths, tokens), costs, num_gpus
+    ),
+)
+PUBLISHED = StepPacker(
+    name="published",
+    summary="the layouts of Hydraulis's dynamic program as printed, and its stage 1 with 50 shuffled orders",
+    pack=deal_as_printed,
+    find=lambda steps, lengths, tokens, costs, num_gpus: printed_layouts(
+        length_table(lengths, int(lengths.sum())), costs, num_gpus
+    ),
+    restarts=RESTARTS,
+)
+PACKERS: Mapping[str, StepPacker] = {packer.name: packer for packer in (SEARCH, PUBLISHED)}

@@ -1,7 +1,8 @@
 """Hydraulis's integer programs, through PuLP: exact, and for few samples only.
 
-`solve_pipeline` is the paper's stage 2; `solve_step` decides both stages at once, which the paper leaves out as too
-slow, and shows how far they are from the optimum. Price: exponential; seconds for 12 samples on 3 pipelines.
+For one pipeline this is the paper's stage 2, for all numbers of micro-batches at once. For several it decides both
+stages at once, which the paper leaves out as too slow, and shows how far they are from the optimum. Price:
+exponential; seconds for 12 samples on 3 pipelines.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.plan.core.types import Int64Array
-from packer_cli.plan.packing.ilp.solver import add_variable, dual_bound, make_solver
+from packer_cli.plan.packing.ilp.solver import add_variable, solve_program
 from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
 from packer_cli.plan.strategies.hydraulis.step import StepPlan, plan_step
 
@@ -28,23 +29,6 @@ class ExactStep(NamedTuple):
     """No answer takes fewer seconds."""
     is_optimal: bool
     """Whether the answer was proved the best, up to a few millionths."""
-
-
-def solve_pipeline(
-    lengths: NDArray[np.integer],
-    costs: SchemeCosts,
-    kind: int,
-    *,
-    time_limit: float = 5.0,
-    node_limit: int | None = None,
-) -> ExactStep:
-    """The micro-batches of one pipeline (H5 of the paper, for all numbers of micro-batches at once).
-
-    Args:
-        lengths: int[n], tokens, each at most the scheme's capacity.
-        time_limit, node_limit: as in `solve_step`.
-    """
-    return solve_step(lengths, np.array([kind]), costs, time_limit=time_limit, node_limit=node_limit)
 
 
 def solve_step(
@@ -150,17 +134,10 @@ class _Program:
 
     def solve(self, time_limit: float, node_limit: int | None) -> tuple[StepPlan | None, float, bool]:
         """`(an answer, proved bound in seconds, whether solved)`."""
-        import pulp
-
-        self.problem.solve(make_solver(time_limit, uses_start=True, node_limit=node_limit))
-        is_solved = self.problem.sol_status == pulp.LpSolutionOptimal
-        found = None
-        if is_solved or self.problem.sol_status == pulp.LpSolutionIntegerFeasible:
-            found = self._answer()
-        proved = dual_bound(self.problem)
-        if proved == float("-inf") and is_solved:
-            proved = float(self.slowest.varValue)
-        return found, proved * self.scale, is_solved
+        has_answer, proved, is_solved = solve_program(
+            self.problem, self.slowest, time_limit, uses_start=True, node_limit=node_limit
+        )
+        return self._answer() if has_answer else None, proved * self.scale, is_solved
 
     def _answer(self) -> StepPlan | None:
         """The answer in exact integers; None if a solver's rounding broke a rule."""

@@ -1,6 +1,6 @@
 """Stage 1 of Hydraulis (arXiv 2412.07894): which samples of a step run on which pipeline.
 
-The published rule (see `published`) deals samples in 50 shuffled orders, each to the pipeline after which the slowest
+The published rule deals samples in 50 shuffled orders, each to the pipeline after which the slowest
 of all is fastest. It weighs a pipeline by `sum of costs + (pp - 1) largest cost`, breaks ties towards the largest
 pipelines, where it heaps short samples, and has no answer where a pipeline stays empty. Here:
 
@@ -10,6 +10,13 @@ pipelines, where it heaps short samples, and has no answer where a pipeline stay
 3. The best starts are improved by moving samples away from the slowest pipeline, or exchanging them.
 
 Empty pipelines are a load of 0 like any other. Price: 0.2 to 2 ms for 200 samples on 16 pipelines, bounded by counts.
+
+`deal_as_printed` is the published rule: it weighs a pipeline without the constants of its micro-batches. In each order
+it first deals the samples that only the largest pipeline holds. Each other sample goes to the pipeline after which the
+slowest of all is fastest; of equal ones to the last empty pipeline, else to the first, which holds most. The order
+whose slowest pipeline is fastest stays. What is ours, since the printed rules do not say or would stop: an earlier
+version of the code crashes on a single pipeline, which here takes all samples; and the code rejects a layout once its
+best order leaves a pipeline empty, which here is a load of 0. Price: O(orders n p).
 """
 
 from __future__ import annotations
@@ -19,7 +26,7 @@ from typing import cast
 import numpy as np
 from numba import njit
 
-from packer_cli.plan.core.streams import next_below
+from packer_cli.plan.core.streams import next_below, shuffle
 from packer_cli.plan.core.types import Float64Array, Int64Array, UInt64Array
 from packer_cli.plan.kernels.timed_dealing import copy_to
 from packer_cli.plan.strategies.hydraulis.costs import least_pipeline_seconds
@@ -294,3 +301,66 @@ def _sum_up(
                 sums[4, p] = lengths[i]
             _add(sums, p, lengths[i])
     return least_pipeline_seconds(rates, capacity, kinds[p], sums[0, p], sums[1, p], sums[2, p], sums[3, p])
+
+
+@njit(cache=True)
+def deal_as_printed(
+    lengths: Int64Array,
+    kinds: Int64Array,
+    rates: Float64Array,
+    capacity: Int64Array,
+    restarts: int,
+    state: UInt64Array,
+    pipeline_of: Int64Array,
+) -> float:
+    """Stage 1: write to `pipeline_of` (int64[n]); returns the greatest load, in seconds without constants.
+
+    Infinite, and nothing is written, if no pipeline holds the longest sample. O(restarts n p).
+
+    Args:
+        lengths: int64[n], falling.
+        kinds: int64[p], by falling capacity.
+        restarts: shuffled orders, at least 1.
+        state: of the shuffles.
+    """
+    num, num_pipelines = len(lengths), len(kinds)
+    if num and lengths[0] > capacity[kinds[0]]:
+        return np.inf
+    first = 0  # Samples that only the largest pipeline holds: all of them, if it is alone.
+    while first < num and (num_pipelines == 1 or lengths[first] > capacity[kinds[1]]):
+        first += 1
+    order = np.arange(num, dtype=np.int32)
+    dealt = np.zeros(num, dtype=np.int64)
+    work, tokens, longest = np.empty((3, num_pipelines), dtype=np.int64)
+    best = np.inf
+    for _ in range(restarts):
+        shuffle(order[first:], state)
+        work[:] = 0
+        tokens[:] = 0
+        longest[:] = 0
+        slowest = 0.0
+        for k in range(num):
+            i = order[k]
+            length = lengths[i]
+            at, least = 0, np.inf
+            for p in range(1 if k < first else num_pipelines):
+                kind = kinds[p]
+                if length > capacity[kind]:
+                    break
+                greatest = max(longest[p], length)
+                load = rates[0, kind] * (work[p] + length * length) + rates[1, kind] * (tokens[p] + length)
+                load += rates[3, kind] * (rates[0, kind] * greatest + rates[1, kind]) * greatest
+                after = max(slowest, load)
+                if after < least or (after == least and tokens[p] == 0):
+                    at, least = p, after
+            dealt[i] = at
+            work[at] += length * length
+            tokens[at] += length
+            longest[at] = max(longest[at], length)
+            slowest = least
+        if slowest < best:
+            best = slowest
+            copy_to(dealt, pipeline_of)
+        if first == num:
+            break
+    return best

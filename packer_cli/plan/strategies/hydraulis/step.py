@@ -4,7 +4,7 @@ For stage 2, the micro-batches of one pipeline, the paper solves an integer prog
 micro-batches v, and takes the one with the least `(pp - 1 + v) max t_j`. Here it is the least
 `sum t_j + (pp - 1) max t_j`. Numbers are tried from the most promising on, by longest-first dealing and exchanges, and
 a bound says how far the answer can be from the best one: usually a few tenths of a percent, so that the program
-(`programs.solve_pipeline`) is left to tests and to pipelines of few samples.
+(`programs`) is left to tests and to pipelines of few samples.
 
 Price: 0.05 to 2 ms a pipeline, bounded by counts and not by a clock, so that equal inputs give equal plans.
 """
@@ -80,22 +80,30 @@ def plan_step(
     return found._replace(pipeline_of=pipeline_of, slot_of=slot_of, pipeline_seconds=pipeline_seconds)
 
 
+Deal = Callable[..., float]
+"""A kernel of stage 1, with the arguments of `deal_to_pipelines`."""
+
+
 def plan_sorted(
-    falling: Int64Array, kinds: Int64Array, costs: SchemeCosts, restarts: int, state: UInt64Array, bound: float
+    falling: Int64Array,
+    kinds: Int64Array,
+    costs: SchemeCosts,
+    restarts: int,
+    state: UInt64Array,
+    bound: float,
+    deal: Deal = deal_to_pipelines,
 ) -> StepPlan:
     """`plan_step` for falling lengths (int64[n]) and pipelines by falling capacity (int64[p]), with a known bound.
 
     Args:
         state: of the shuffles.
+        deal: stage 1.
     """
     pipeline_of, slot_of = np.zeros((2, len(falling)), dtype=np.int64)
-    times = np.zeros(len(kinds))
-    seconds = plan_falling(falling, kinds, *costs.arrays, restarts, state, pipeline_of, slot_of, times)
-    return StepPlan(pipeline_of, slot_of, times, float(seconds), bound)
-
-
-PlanStep = Callable[[Int64Array, Int64Array, SchemeCosts, int, UInt64Array, float], StepPlan]
-"""Both stages for falling lengths, as `plan_sorted`."""
+    times, seconds = np.zeros(len(kinds)), np.inf
+    if deal(falling, kinds, *costs.arrays, restarts, state, pipeline_of) < np.inf:
+        seconds = float(divide_all(falling, kinds, *costs.arrays, pipeline_of, slot_of, times))
+    return StepPlan(pipeline_of, slot_of, times, seconds, bound)
 
 
 def _bound(lengths: Int64Array, kinds: Int64Array, costs: SchemeCosts) -> float:
@@ -114,24 +122,6 @@ def least_step_seconds(lengths: Int64Array, kinds: Int64Array, rates: Float64Arr
             alone = least_pipeline_seconds(rates, capacity, kind, longest * longest, longest, longest, np.int64(1))
             least = min(least, alone)
     return least
-
-
-@njit(cache=True)
-def plan_falling(
-    lengths: Int64Array,
-    kinds: Int64Array,
-    rates: Float64Array,
-    capacity: Int64Array,
-    restarts: int,
-    state: UInt64Array,
-    pipeline_of: Int64Array,
-    slot_of: Int64Array,
-    pipeline_seconds: Float64Array,
-) -> float:
-    """The kernel, for falling lengths, and pipelines by falling capacity: fills the last three, returns seconds."""
-    if deal_to_pipelines(lengths, kinds, rates, capacity, restarts, state, pipeline_of) == np.inf:
-        return np.inf
-    return divide_all(lengths, kinds, rates, capacity, pipeline_of, slot_of, pipeline_seconds)
 
 
 @njit(cache=True)

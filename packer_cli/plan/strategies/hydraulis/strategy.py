@@ -38,7 +38,7 @@ class Hydraulis(Strategy):
 
     def packings(self) -> Mapping[str, Any]:
         """Planners of a step of its own."""
-        from packer_cli.plan.strategies.hydraulis.packers import PACKERS
+        from packer_cli.plan.strategies.hydraulis.layouts import PACKERS
 
         return PACKERS
 

@@ -3,7 +3,7 @@
 ::
 
     strategy.py  what the rest of hbpack sees
-    arrival.py   the stream: documents in a seeded order, in global batches; what a packer makes of them
-    packers.py   what `--packing` names: delay.py, the paper's; fixed.py, its baselines
+    arrival.py   the stream: documents in a seeded order, in global batches; the paper's packer, which lets some wait
+    packers.py   what `--packing` names: that one, and its baselines
     plan.py      pieces -> plan: which replica runs which micro-batch when
 """

@@ -25,8 +25,14 @@ from packer_cli.plan.kernels.balance.sort import spread
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
 from packer_cli.plan.packing.ilp.minmax import min_max_work
 from packer_cli.plan.packing.next_fit import next_fit
-from packer_cli.plan.strategies.wlb.arrival import Arrivals, PackedSteps, work_imbalances
-from packer_cli.plan.strategies.wlb.delay import MOST_QUEUES, pack_with_queues, tune_thresholds
+from packer_cli.plan.strategies.wlb.arrival import (
+    MOST_QUEUES,
+    Arrivals,
+    PackedSteps,
+    pack_with_queues,
+    tune_thresholds,
+    work_imbalances,
+)
 from packer_cli.sizes import parse_tokens
 
 AUTO = "auto"
@@ -173,18 +179,6 @@ def _delay(arrivals: Arrivals, options: DelayOptions, capacity: int) -> PackedSt
     return pack_with_queues(arrivals, capacity, options.find_thresholds(arrivals, capacity))
 
 
-def _original(arrivals: Arrivals, options: StepOptions, capacity: int) -> PackedSteps:
-    return as_it_comes(arrivals)
-
-
-def _greedy(arrivals: Arrivals, options: GreedyOptions, capacity: int) -> PackedSteps:
-    return pack_by_greed(arrivals, options.batches)
-
-
-def _solver(arrivals: Arrivals, options: SolverOptions, capacity: int) -> PackedSteps:
-    return pack_by_program(arrivals, options.batches, options.time_limit)
-
-
 REGISTRY: dict[str, StepPacker] = {
     packer.name: packer
     for packer in (
@@ -197,19 +191,19 @@ REGISTRY: dict[str, StepPacker] = {
         StepPacker(
             name="original",
             summary="baseline: the stream as it comes, row by row",
-            pack=_original,
+            pack=lambda arrivals, options, capacity: as_it_comes(arrivals),
             deals=False,
         ),
         StepPacker(
             name="greedy",
             summary="baseline: windows of `batches` global batches, longest first to the least work",
-            pack=_greedy,
+            pack=lambda arrivals, options, capacity: pack_by_greed(arrivals, options.batches),
             options=GreedyOptions,
         ),
         StepPacker(
             name="solver",
             summary="baseline: the same windows, dealt by an integer program; slow",
-            pack=_solver,
+            pack=lambda arrivals, options, capacity: pack_by_program(arrivals, options.batches, options.time_limit),
             options=SolverOptions,
         ),
     )

@@ -8,18 +8,18 @@ O(k^2) for the k micro-batches of a step, at most `_EXCHANGES` times.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numba import njit
 
 from packer_cli.plan.core.csr import group_by_pack, pack_tokens_and_work
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.core.schedule import round_up_rows
+from packer_cli.plan.core.iterations import Iterations, Slots
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
-from packer_cli.plan.core.types import FILLER, Delays, Float64Array, Int64Array, Pieces, Plan, Schedule, as_ids
+from packer_cli.plan.core.types import Delays, Float64Array, Int64Array, Pieces, Plan, Schedule, as_ids
 from packer_cli.plan.kernels.pipeline import pipeline_seconds
-from packer_cli.plan.strategies.assemble import GroupPacks, number_as_used, sizes_of_plan
+from packer_cli.plan.strategies.assemble import GroupPacks, numbered_plan, sizes_of_plan
 from packer_cli.plan.strategies.protocol import PlanRequest, Rates
 from packer_cli.plan.strategies.wlb.arrival import Arrivals, PackedSteps, arrive, in_batches
 from packer_cli.plan.strategies.wlb.packers import StepOptions
@@ -91,26 +91,23 @@ def _plan_of(
     row = np.flatnonzero(np.diff(offsets))
     offsets = np.append(offsets[row], len(members))
     tokens, work = pack_tokens_and_work(offsets, members, arrivals.lengths, request.linear)
-    micro_batches = MicroBatches(
-        pack=np.arange(len(row)), step=row // of_step, times=work.astype(np.float64), tokens=tokens
-    )
     epochs = [
         schedule_steps(
-            micro_batches, group, request.num_gpus, most, request.seed, epoch, deals=request.algorithm.deals
+            np.arange(len(row)),
+            row // of_step,
+            tokens,
+            work,
+            group,
+            most,
+            request,
+            epoch,
+            deals=request.algorithm.deals,
         )
         for epoch in range(request.epochs)
     ]
-    own = GroupPacks(offsets=offsets, pieces=members, num_whole=len(row), is_spread=False)
-    packs, epochs = number_as_used([own], epochs)
-    return Plan(
-        groups=(group,),
-        num_gpus=request.num_gpus,
-        pieces=pieces,
-        packs=packs,
-        epochs=tuple(epochs),
-        lockstep=1,
-        delays=Delays(arrival=packed.arrival, thresholds=packed.thresholds, num_carried=packed.num_carried),
-    )
+    delays = Delays(arrival=packed.arrival, thresholds=packed.thresholds, num_carried=packed.num_carried)
+    own = [GroupPacks(offsets, members)]
+    return numbered_plan(pieces, own, epochs, request, groups=(group,), lockstep=1, delays=delays)
 
 
 def rest_of_steps(plan: Plan, chosen: Int64Array, request: PlanRequest, epoch: int) -> Schedule:
@@ -121,31 +118,18 @@ def rest_of_steps(plan: Plan, chosen: Int64Array, request: PlanRequest, epoch: i
     packs = chosen[np.argsort(step_of[chosen], kind="stable")]
     _, step, sizes = np.unique(step_of[packs], return_inverse=True, return_counts=True)
     most = -(-int(sizes.max(initial=1)) // group.num_dp_ranks(request.num_gpus))
-    of_packs = MicroBatches(pack=packs, step=step, times=work[packs].astype(np.float64), tokens=tokens[packs])
-    return schedule_steps(of_packs, group, request.num_gpus, most, request.seed, epoch)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MicroBatches:
-    """p packs, each a micro-batch of its step."""
-
-    pack: Int64Array
-    """int64[p]: their numbers."""
-    step: Int64Array
-    """int64[p]: 0 .. s-1, rising, none left out."""
-    times: Float64Array
-    """float64[p], on one stage of a pipeline, in any unit."""
-    tokens: Int64Array
-    """int64[p], aligned."""
+    return schedule_steps(packs, step, tokens, work, group, most, request, epoch)
 
 
 def schedule_steps(
-    micro_batches: MicroBatches,
+    packs: Int64Array,
+    step: Int64Array,
+    tokens: Int64Array,
+    work: Int64Array,
     group: Group,
-    num_gpus: int,
     most: int,
-    seed: int,
-    epoch: int = 0,
+    request: PlanRequest,
+    epoch: int,
     *,
     deals: bool = True,
 ) -> Schedule:
@@ -155,48 +139,34 @@ def schedule_steps(
     micro-batch first, and a filler if it has none. Epochs above 0 run the steps in a seeded order.
 
     Args:
-        group: of the packs; its degrees divide `num_gpus`.
+        packs: int64[p], numbers of the packs, each a micro-batch.
+        step: int64[p], of each: 0 .. s-1, rising, none left out.
+        tokens, work: int64[all packs], aligned.
+        group: of the packs; its degrees divide the GPUs.
         most: micro-batches of a replica in a step, enough for all.
         deals: by time; or replica after replica takes the next, as many each as there are rows for.
     """
-    step, num_replicas = micro_batches.step, group.num_dp_ranks(num_gpus)
-    num_steps = int(step[-1]) + 1 if len(step) else 0
+    num_replicas, num_steps = group.num_dp_ranks(request.num_gpus), int(step[-1]) + 1 if len(step) else 0
     offsets = np.searchsorted(step, np.arange(num_steps + 1))
     if deals:
-        replica = deal_steps(offsets, micro_batches.times, num_replicas, most, group.pp_size)
+        replica = deal_steps(offsets, work[packs].astype(np.float64), num_replicas, most, group.pp_size)
     else:
         replica = (np.arange(len(step)) - offsets[step]) // most
-    state = rng_state(seed, Stream.RANKS, epoch)
+    state = rng_state(request.seed, Stream.RANKS, epoch)
     names = np.array([shuffled(num_replicas, state) for _ in range(num_steps)], dtype=np.int64)
-    replica = names.reshape(-1, num_replicas)[step, replica]
+    first_gpu = names.reshape(-1, num_replicas)[step, replica] * group.num_gpus
     if epoch:
-        step = shuffled(num_steps, rng_state(seed, Stream.ORDER, epoch))[step].astype(np.int64)
-    is_idle = np.ones((num_steps, num_replicas), dtype=np.bool_)
-    is_idle[step, replica] = False
-    idle_step, idle_replica = np.nonzero(is_idle)
-    order = np.lexsort(
-        (
-            np.concatenate([-micro_batches.times, np.zeros(len(idle_step))]),
-            np.concatenate([replica, idle_replica]),
-            np.concatenate([step, idle_step]),
-        )
-    )
-    tokens = np.concatenate([micro_batches.tokens, np.zeros(len(idle_step), dtype=np.int64)])
-    return Schedule(
-        slot_iteration=np.concatenate([step, idle_step])[order],
-        slot_pack=as_ids(np.concatenate([micro_batches.pack, np.full(len(idle_step), FILLER)])[order]),
-        slot_group=np.zeros(len(order), dtype=np.int16),
-        slot_first_gpu=(np.concatenate([replica, idle_replica])[order] * group.num_gpus).astype(np.int32),
-        slot_row_length=round_up_rows(tokens[order], [group], 0).astype(np.int32),
-        iteration_step=np.arange(num_steps),
-        step_window=np.zeros(num_steps, dtype=np.int32),
-    )
+        step = shuffled(num_steps, rng_state(request.seed, Stream.ORDER, epoch))[step].astype(np.int64)
+    slots = Slots(step, first_gpu, np.zeros_like(packs), packs, tokens[packs], work[packs])
+    iterations = Iterations.of(slots.with_fillers([group], request.num_gpus), [group])
+    return iterations.run(np.arange(num_steps), np.arange(num_steps))
 
 
 _EXCHANGES = 64
 """Most exchanges a step."""
 
 
+@njit(cache=True)
 def deal_steps(offsets: Int64Array, times: Float64Array, num_replicas: int, most: int, pp_size: int) -> Int64Array:
     """The replica (int64[p]) of each micro-batch.
 
@@ -208,26 +178,13 @@ def deal_steps(offsets: Int64Array, times: Float64Array, num_replicas: int, most
         pp_size: stages.
     """
     replica_of = np.zeros(len(times), dtype=np.int64)
-    if num_replicas > 1:
-        _deal_steps(offsets, times, num_replicas, most, pp_size - 1, replica_of)
-    return replica_of
-
-
-@njit(cache=True)
-def _deal_steps(
-    offsets: Int64Array,
-    times: Float64Array,
-    num_replicas: int,
-    most: int,
-    bubbles: int,
-    replica_of: Int64Array,
-) -> None:
-    for step in range(len(offsets) - 1):
+    for step in range(len(offsets) - 1 if num_replicas > 1 else 0):
         own = slice(offsets[step], offsets[step + 1])
-        _deal(times[own], num_replicas, most, bubbles, replica_of[own])
+        _deal(times[own], num_replicas, most, pp_size - 1, replica_of[own])
         for _ in range(_EXCHANGES):
-            if not _exchange(times[own], num_replicas, bubbles, replica_of[own]):
+            if not _exchange(times[own], num_replicas, pp_size - 1, replica_of[own]):
                 break
+    return replica_of
 
 
 @njit(cache=True)

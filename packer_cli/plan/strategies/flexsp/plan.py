@@ -1,4 +1,6 @@
-"""FlexSP as published (arXiv 2412.01523): samples arrive in batches, the steps, and each is planned for itself.
+"""From pieces to a plan: the whole data set at once (`iterations`), or batch by batch.
+
+FlexSP as published (arXiv 2412.01523): samples arrive in batches, the steps, and each is planned for itself.
 
 A batch is cut into micro-batches of similar lengths (section 4.2): samples by falling length, in consecutive parts
 whose most tokens are least, from as few parts as the GPUs' memory allows to four more. Each part is solved, and the
@@ -6,23 +8,39 @@ number of parts with the least total time stays. BatchAda, the paper's baseline,
 of a batch, and takes the best.
 
 A batch has few samples of each length, so its groups are less even, and its last micro-batch less full, than where the
-whole data set is planned at once (`arrange`). Price: a few milliseconds a micro-batch that is tried with `search`, up
-to the time limit with `milp`.
+whole data set is planned at once. Price: a few milliseconds a micro-batch that is tried with `search`, up to the time
+limit with `milp`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from packer_cli.plan.core.types import Int32Array, Int64Array, as_ids
+from packer_cli.plan.core.csr import pack_tokens_and_work, select_packs
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.iterations import Iterations, Slots, cut_steps
+from packer_cli.plan.core.segments import align_up, aligned_lengths
+from packer_cli.plan.core.streams import Stream, rng_state, shuffled
+from packer_cli.plan.core.types import Int32Array, Int64Array, Pieces, Plan, Schedule, as_ids
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
-from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
-from packer_cli.plan.strategies.flexsp.iterations import MixedIterations, joined, one_iteration
+from packer_cli.plan.strategies.assemble import (
+    GroupPacks,
+    assemble,
+    pack_sizes,
+    packs_by_group,
+    scheduled,
+    sizes_of_plan,
+)
+from packer_cli.plan.strategies.flexsp.iterations import form_iterations, joined, one_iteration, plan_data_set
 from packer_cli.plan.strategies.flexsp.micro_batch import MicroBatch, least_seconds, solve_micro_batch
+from packer_cli.plan.strategies.flexsp.packing import DegreeCosts, MixedIterations, MixedPacks, degree_costs
+from packer_cli.plan.strategies.protocol import PlanRequest
 
 Solve = Callable[[Int32Array, DegreeCosts, int, float], MicroBatch]
 """(lengths, costs, GPUs, seconds beyond which it is not wanted) -> the groups of one micro-batch"""
@@ -68,10 +86,6 @@ class BatchPacker(PackingAlgorithm):
     options: type[PackingOptions] = BatchOptions
 
 
-def _search(lengths: Int32Array, costs: DegreeCosts, num_gpus: int, limit: float, options: BatchOptions) -> MicroBatch:
-    return solve_micro_batch(lengths, costs, num_gpus, limit)
-
-
 def _program(
     lengths: Int32Array, costs: DegreeCosts, num_gpus: int, limit: float, options: ProgramOptions
 ) -> MicroBatch:
@@ -84,7 +98,10 @@ def _program(
 SOLVERS: Mapping[str, BatchPacker] = {
     packer.name: packer
     for packer in (
-        BatchPacker(name="search", summary="groups by search, within a few per cent of the program's", pack=_search),
+        BatchPacker(
+            name="search", summary="groups by search, within a few per cent of the program's",
+            pack=lambda lengths, costs, num_gpus, limit, options: solve_micro_batch(lengths, costs, num_gpus, limit),
+        ),
         BatchPacker(
             name="milp", summary="FlexSP's integer program over buckets of lengths; slow", pack=_program,
             options=ProgramOptions,
@@ -125,11 +142,7 @@ def plan_batches(
     choices = [[kind] for kind in range(len(costs))] if one_degree else [[*range(len(costs))]]
     micro_batches: list[tuple[Int32Array, MicroBatch]] = []
     batch: list[int] = []
-    ends = np.cumsum(lengths, dtype=np.int64)
-    begin = number = 0
-    while begin < len(lengths):
-        before = int(ends[begin - 1]) if begin else 0
-        end = max(begin + 1, int(np.searchsorted(ends, before + batch_tokens, side="right")))
+    for number, (begin, end) in enumerate(pairwise(cut_steps(lengths, batch_tokens).tolist())):
         falling = as_ids(begin + np.argsort(-lengths[begin:end], kind="stable"))
         best: list[tuple[Int32Array, MicroBatch]] = []
         fastest = np.inf
@@ -143,7 +156,6 @@ def plan_batches(
                 fastest = seconds
         micro_batches += best
         batch += [number] * len(best)
-        begin, number = end, number + 1
     return PlannedBatches(joined([one_iteration(*each) for each in micro_batches]), np.array(batch, dtype=np.int64))
 
 
@@ -210,3 +222,86 @@ def cut_evenly(tokens: Int64Array, num_parts: int) -> Int64Array:
         else:
             low = middle + 1
     return cuts
+
+
+def plan_mixed(pieces: Pieces, request: PlanRequest) -> Plan:
+    """Pack all pieces for the groups, whose degrees differ, and divide the GPUs of each iteration.
+
+    The lowest degree divides the others and the number of GPUs. Price: see `iterations`.
+    """
+    costs, lengths = degree_costs(request), align_up(pieces.length, request.groups[0].align)
+    seed = int(rng_state(request.seed, Stream.PACKING)[0])
+    found = plan_data_set(lengths, costs, request.num_gpus, seed=seed, window=request.balance.window or 0)
+    by_group, iterations = arrange(found, lengths, request.groups, request.num_gpus)
+    return assemble(pieces, by_group, iterations, pack_sizes(by_group, pieces.length, request), request, costs)
+
+
+def plan_in_batches(pieces: Pieces, request: PlanRequest, *, one_degree: bool = False) -> Plan:
+    """Plan the pieces batch by batch, in the order of a seeded stream; see the module.
+
+    Args:
+        one_degree: BatchAda, which solves its micro-batches by search.
+    """
+    costs, options = degree_costs(request), request.packing_options
+    tokens, num_gpus = request.steps.global_tokens, request.num_gpus
+    assert tokens is not None
+    order = shuffled(len(pieces), rng_state(request.seed, Stream.ARRIVAL))
+    lengths = align_up(pieces.length, request.groups[0].align)
+    arrived = lengths[order]
+    trials, solve = BatchOptions.trials, solve_micro_batch
+    if isinstance(options, BatchOptions):
+        trials, solve = options.trials, partial(request.algorithm.pack, options=options)
+    found, batch = plan_batches(arrived, costs, num_gpus, tokens, solve=solve, trials=trials, one_degree=one_degree)
+    found = found._replace(samples=order[found.samples])
+    by_group, iterations = arrange(found, lengths, request.groups, num_gpus)
+    sizes = pack_sizes(by_group, pieces.length, request)
+    return assemble(pieces, by_group, replace(iterations, step=batch), sizes, request, costs)
+
+
+def rest_of_mixed(plan: Plan, chosen: Int64Array, request: PlanRequest, epoch: int) -> Schedule:
+    """Schedule packs (int64[r], their numbers) that are there, in iterations formed anew. O(m + p log p).
+
+    Where the strategy keeps its steps, packs of one step of the plan's first epoch stay together.
+    """
+    costs, packs, keeps_steps = degree_costs(request), plan.packs, request.strategy.keeps_steps
+    lengths = aligned_lengths(plan.pieces, packs, plan.groups)
+    step = plan.epochs[0].step_of_packs(len(packs))[chosen] * keeps_steps
+    order = np.argsort(step, kind="stable")
+    formed = []
+    for part in np.split(chosen[order], np.flatnonzero(np.diff(step[order])) + 1):
+        own = MixedPacks(*select_packs(packs.offsets, packs.pieces, part), packs.group[part].astype(np.int64))
+        formed.append(form_iterations(own, lengths, costs, request.num_gpus))
+    found = joined(formed)
+    pack_of = np.empty(len(lengths), dtype=np.int64)
+    pack_of[packs.pieces] = np.repeat(np.arange(len(packs)), np.diff(packs.offsets))
+    number = pack_of[found.samples[found.offsets[:-1]]]
+    iterations = _on_gpus(found, number, lengths, plan.groups, request.num_gpus)
+    if keeps_steps:
+        sizes = [len(each.iterations) - 1 for each in formed]
+        iterations = replace(iterations, step=np.repeat(np.arange(len(formed)), sizes))
+    return scheduled(iterations, sizes_of_plan(plan, request), packs.group, request, epoch, costs)
+
+
+def arrange(
+    found: MixedIterations, lengths: Int32Array, groups: Sequence[Group], num_gpus: int
+) -> tuple[list[GroupPacks], Iterations]:
+    """Packs by group, numbered through the groups, and the iterations on GPUs. O(m)."""
+    by_group, number = packs_by_group(found.offsets, found.samples, found.kinds, len(groups))
+    return by_group, _on_gpus(found, number, lengths, groups, num_gpus)
+
+
+def _on_gpus(
+    found: MixedIterations, number: Int64Array, lengths: Int32Array, groups: Sequence[Group], num_gpus: int
+) -> Iterations:
+    """Replicas from GPU 0 on, in the order of the packs; the GPUs that are left get fillers of the lowest degree.
+
+    Args:
+        number: int64[p], of each pack.
+    """
+    tokens, _ = pack_tokens_and_work(found.offsets, found.samples, lengths)
+    gpus = np.array([group.num_gpus for group in groups])[found.kinds]
+    before = np.cumsum(gpus) - gpus
+    iteration = np.repeat(np.arange(len(found.iterations) - 1), np.diff(found.iterations))
+    first_gpu = before - before[found.iterations[:-1]][iteration]
+    slots = Slots(iteration, first_gpu, found.kinds, number, tokens, np.zeros_like(tokens))
+    return Iterations.of(slots.with_fillers(groups, num_gpus), groups, has_equal_rows=True)

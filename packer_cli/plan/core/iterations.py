@@ -1,0 +1,224 @@
+"""Iterations without an order: which packs run side by side, on which GPUs, in rows of which length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer_cli.plan.core.csr import select_packs
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.types import (
+    FILLER,
+    Int16Array,
+    Int32Array,
+    Int64Array,
+    Schedule,
+    as_ids,
+    begins_run,
+)
+
+_ROW_MULTIPLE = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class Iterations:
+    """The i balanced iterations of an epoch, not yet ordered, with k slots."""
+
+    offsets: Int64Array
+    """int64[i+1]: iteration j has the slots `offsets[j]:offsets[j+1]`."""
+    slot_pack: Int32Array
+    """int32[k]: pack, or FILLER."""
+    slot_group: Int16Array
+    """int16[k]"""
+    slot_first_gpu: Int32Array
+    """int32[k], rising within an iteration."""
+    slot_row_length: Int32Array
+    """int32[k]"""
+    step: Int64Array | None = None
+    """int64[i], 0 .. s-1, none left out, where the strategy decides the steps; else `StepRules` do."""
+    is_dealt: bool = False
+    """Whether packs stay on their replicas, each of which may have several slots."""
+
+    @classmethod
+    def of(
+        cls,
+        slots: Slots,
+        groups: Sequence[Group],
+        *,
+        has_equal_rows: bool = False,
+        step: Int64Array | None = None,
+        is_dealt: bool = False,
+    ) -> Iterations:
+        """From slots in any order; fillers of replicas that have packs are left out. O(k log k).
+
+        Args:
+            has_equal_rows: whether the rows of a group in an iteration are as long as its longest, else as their own.
+        """
+        slots = slots.take(order_slots(slots.iteration, slots.first_gpu, slots.pack, -slots.load))
+        num, tokens = int(slots.iteration.max(initial=-1)) + 1, slots.tokens
+        if has_equal_rows:
+            longest = np.zeros((num, len(groups)), dtype=np.int64)
+            np.maximum.at(longest, (slots.iteration, slots.group), tokens)
+            tokens = longest[slots.iteration, slots.group]
+        return cls(
+            offsets=np.searchsorted(slots.iteration, np.arange(num + 1)),
+            slot_pack=as_ids(slots.pack),
+            slot_group=slots.group.astype(np.int16),
+            slot_first_gpu=slots.first_gpu.astype(np.int32),
+            slot_row_length=round_up_rows(tokens, groups, slots.group).astype(np.int32),
+            step=step,
+            is_dealt=is_dealt,
+        )
+
+    def run(self, order: NDArray[np.integer], steps: Int64Array, step_window: Int32Array | None = None) -> Schedule:
+        """The schedule of the iterations in this order (int[i]), in these steps (int64[i]). O(slots)."""
+        offsets, slots = select_packs(self.offsets, as_ids(np.arange(len(self.slot_pack))), order)
+        num_steps = int(steps[-1]) + 1 if len(steps) else 0
+        return Schedule(
+            slot_iteration=np.repeat(np.arange(len(order)), np.diff(offsets)),
+            slot_pack=self.slot_pack[slots],
+            slot_group=self.slot_group[slots],
+            slot_first_gpu=self.slot_first_gpu[slots],
+            slot_row_length=self.slot_row_length[slots],
+            iteration_step=steps,
+            step_window=np.zeros(num_steps, dtype=np.int32) if step_window is None else step_window,
+        )
+
+
+class Slots(NamedTuple):
+    """k slots in any order."""
+
+    iteration: Int64Array
+    """int64[k], from 0 on, none left out."""
+    first_gpu: Int64Array
+    """int64[k]"""
+    group: Int64Array
+    """int64[k]"""
+    pack: Int64Array
+    """int[k]: pack, or FILLER."""
+    tokens: Int64Array
+    """int64[k]: aligned, of the pack; 0 of fillers."""
+    load: NDArray[Any]
+    """[k]: a replica runs its packs by falling load."""
+
+    def take(self, chosen: Int64Array) -> Slots:
+        """Those of these numbers, in their order."""
+        return Slots._make(values[chosen] for values in self)
+
+    def with_fillers(self, groups: Sequence[Group], num_gpus: int) -> Slots:
+        """And fillers of the first group on GPUs that have no pack in an iteration. O(k log k)."""
+        order = np.lexsort((self.first_gpu, self.iteration))
+        iteration, begin = self.iteration[order], self.first_gpu[order]
+        end = begin + np.array([group.num_gpus for group in groups])[self.group[order]]
+        is_first = begins_run(iteration)
+        is_last = np.append(is_first[1:], True)[: len(order)]
+        before = np.where(is_first, 0, np.append(0, end)[: len(order)])
+        of = np.concatenate([iteration, iteration[is_last]])
+        free_from = np.concatenate([before, end[is_last]])
+        free_to = np.concatenate([begin, np.full(int(is_last.sum()), num_gpus)])
+        number = np.maximum(free_to - free_from, 0) // groups[0].num_gpus
+        place = np.arange(number.sum()) - np.repeat(np.cumsum(number) - number, number)
+        none = np.zeros(len(place), dtype=np.int64)
+        fillers = (
+            np.repeat(of, number),
+            np.repeat(free_from, number) + place * groups[0].num_gpus,
+            none,
+            none + FILLER,
+            none,
+            none,
+        )
+        return Slots._make(np.concatenate(pair) for pair in zip(self, fillers, strict=True))
+
+
+def order_slots(
+    iteration: Int64Array, first_gpu: NDArray[np.integer], pack: NDArray[np.integer], key: NDArray[Any]
+) -> Int64Array:
+    """Slots by iteration and first GPU, a replica's packs by rising key ([k]); no fillers where it has packs."""
+    is_pack = pack != FILLER
+    order = np.lexsort((key, ~is_pack, first_gpu, iteration))
+    return order[begins_run(iteration[order], first_gpu[order]) | is_pack[order]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupIterations:
+    """The iterations of one group: one micro-batch on each of its replicas."""
+
+    slots: Int32Array
+    """int32[iterations, dp_ranks]: pack numbers; FILLER for a rank without a pack."""
+    num_spread: int = 0
+    """Number of iterations at the end that hold spread packs, which are shorter than the capacity."""
+
+
+def one_group_each(
+    groups: Sequence[Group], by_group: Sequence[GroupIterations], pack_tokens: Int64Array
+) -> Iterations:
+    """Iterations whose slots all belong to one group, those of the first group first. O(slots).
+
+    Args:
+        pack_tokens: int64[p], tokens of each pack.
+    """
+    shapes = [part.slots.shape for part in by_group]
+    sizes = np.concatenate([np.full(num, ranks) for num, ranks in shapes])
+    first_gpu = [
+        np.tile(np.arange(r, dtype=np.int32) * np.int32(group.num_gpus), num)
+        for (num, r), group in zip(shapes, groups, strict=True)
+    ]
+    rows = [
+        np.repeat(_row_lengths(g, part, pack_tokens).astype(np.int32), part.slots.shape[1])
+        for g, part in zip(groups, by_group, strict=True)
+    ]
+    return Iterations(
+        offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
+        slot_pack=as_ids(np.concatenate([part.slots.ravel() for part in by_group])),
+        slot_group=np.repeat(np.arange(len(groups), dtype=np.int16), [num * ranks for num, ranks in shapes]),
+        slot_first_gpu=np.concatenate(first_gpu),
+        slot_row_length=np.concatenate(rows),
+    )
+
+
+def _row_lengths(group: Group, iterations: GroupIterations, pack_tokens: Int64Array) -> Int64Array:
+    lengths = np.full(len(iterations.slots), group.full_row, dtype=np.int64)
+    if iterations.num_spread:
+        longest = np.append(pack_tokens, 0)[iterations.slots[-iterations.num_spread :]].max(axis=1)
+        lengths[-iterations.num_spread :] = round_up_rows(longest, [group], 0)
+    return lengths
+
+
+def round_up_rows(longest: Int64Array, groups: Sequence[Group], group_of: NDArray[np.integer] | int) -> Int64Array:
+    """Row lengths (int64[k]) for the longest packs: multiples of 128 tokens a GPU, at most full rows.
+
+    Args:
+        group_of: int[k], the group of each; or that of all.
+    """
+    multiple = np.array([_ROW_MULTIPLE * group.layout.stage_gpus for group in groups], dtype=np.int64)[group_of]
+    full = np.array([group.full_row for group in groups], dtype=np.int64)[group_of]
+    return np.minimum(np.maximum(1, -(-longest // multiple)) * multiple, full)
+
+
+def deal(order: Int32Array, num_ranks: int) -> Int32Array:
+    """Iterations of consecutive packs: int32[ceil(p / ranks), ranks], the last one completed with FILLER."""
+    num_iterations = -(-len(order) // num_ranks)
+    slots = np.full(num_iterations * num_ranks, FILLER, dtype=np.int32)
+    slots[: len(order)] = order
+    return slots.reshape(num_iterations, num_ranks)
+
+
+def cut_steps(lengths: NDArray[np.integer], most: int) -> Int64Array:
+    """Where steps of at most so many tokens begin, and the end (int64[s+1]); a longer sample is a step of its own.
+
+    Args:
+        lengths: int[n], tokens, in the order of training.
+
+    >>> cut_steps(np.array([3, 3, 9, 3]), 6).tolist()
+    [0, 2, 3, 4]
+    """
+    ends = np.cumsum(lengths, dtype=np.int64)
+    bounds = [0]
+    while bounds[-1] < len(ends):
+        before = int(ends[bounds[-1] - 1]) if bounds[-1] else 0
+        bounds.append(max(bounds[-1] + 1, int(np.searchsorted(ends, before + most, side="right"))))
+    return np.array(bounds)
