@@ -20,8 +20,14 @@ from packer_cli.format.metrics import Counts, GroupChoice, PlanMetrics, SampleCo
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_pieces, check_plan
 from packer_cli.plan.core.csr import ids_of
-from packer_cli.plan.core.pieces import make_pieces
-from packer_cli.plan.core.samples import Samples, kept_samples, pieces_to_plan, sample_counts, tokens_of_sources
+from packer_cli.plan.core.pieces import (
+    Samples,
+    kept_samples,
+    make_pieces,
+    pieces_to_plan,
+    sample_counts,
+    tokens_of_sources,
+)
 from packer_cli.plan.core.types import Int32Array, PieceLoss, Pieces, Plan
 from packer_cli.plan.figures import plan_stats
 from packer_cli.plan.strategies.protocol import PlanRequest
@@ -153,7 +159,7 @@ def predicted(plan: Plan, config: PlannedConfig) -> Plan:
     """The plan with predicted seconds of its steps, if its options have a model of the GPUs that can predict them."""
     if config.gpu_model is None:
         return plan
-    from packer_cli.simulate.steps import with_step_seconds  # Only predictions need the simulator.
+    from packer_cli.simulate.figures import with_step_seconds  # Only predictions need the simulator.
 
     try:
         return with_step_seconds(plan, config.gpu_model)

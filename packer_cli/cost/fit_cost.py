@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +16,10 @@ from packer_cli.cost.shape import ModelShape
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import Layout
 
-Float64s = NDArray[np.float64]
+Floats = NDArray[np.float64]
 
 
-def solve_nonnegative(features: Float64s, values: Float64s) -> Float64s:
+def solve_nonnegative(features: Floats, values: Floats) -> Floats:
     """The x >= 0 with the least `|features @ x - values|`.
 
     Args:
@@ -62,7 +63,7 @@ def solve_nonnegative(features: Float64s, values: Float64s) -> Float64s:
     return x / scale
 
 
-def standard_errors(jacobian: Float64s, residuals: Float64s) -> Float64s:
+def standard_errors(jacobian: Floats, residuals: Floats) -> Floats:
     """Standard errors of the coefficients of a least-squares fit; infinite for those that the rows do not determine.
 
     Args:
@@ -83,13 +84,11 @@ def standard_errors(jacobian: Float64s, residuals: Float64s) -> Float64s:
     determined = singular > 1e-9 * singular[0]
     variance = float(residuals @ residuals) / (num_rows - num)
     inverse = np.divide(1.0, singular, out=np.zeros_like(singular), where=determined)
-    errors: Float64s = np.sqrt(variance * ((directions.T * inverse) ** 2).sum(axis=1)) / scale
+    errors: Floats = np.sqrt(variance * ((directions.T * inverse) ** 2).sum(axis=1)) / scale
     undetermined = (np.abs(directions[~determined]) > 1e-6).any(axis=0)
     errors[undetermined] = np.inf
     return errors
 
-
-Floats = NDArray[np.float64]
 
 RECOMPUTE = CostModel.recompute
 RESEND = CostModel.resend
@@ -98,19 +97,21 @@ LEAST_INDEPENDENT = 1e-3
 """A coefficient is fitted if more than this share of its column is independent of the other columns."""
 
 
-@dataclass(frozen=True)
-class CostFit:
-    """A fitted cost model."""
+M = TypeVar("M")
 
-    model: CostModel
-    """Its `send` has the measured SP degrees."""
+
+@dataclass(frozen=True)
+class Fitted(Generic[M]):
+    """A model of cost or memory, fitted to measured rows."""
+
+    model: M
     fit: Fit
     notes: tuple[str, ...]
     """What the rows cannot determine, and the values assumed instead."""
 
 
-def fit_cost(profile: Profile, shape: ModelShape | None) -> CostFit:
-    """Non-negative least squares on relative errors, over all rows that ran.
+def fit_cost(profile: Profile, shape: ModelShape | None) -> Fitted[CostModel]:
+    """Non-negative least squares on relative errors, over all rows that ran; `send` has the measured SP degrees.
 
     `recompute` is a factor in the model, so it is searched from 0 to 1, and the others are solved for each value.
     `resend` is not fitted: a repeated forward pass sends as much as the first, half of forward and backward together.
@@ -160,7 +161,7 @@ def fit_cost(profile: Profile, shape: ModelShape | None) -> CostFit:
         errors={name: float(error) for name, error in zip(fitted, errors, strict=True) if np.isfinite(error)},
         mean_error=float(np.abs(residuals).mean()),
     )
-    return CostFit(model, fit, tuple(notes))
+    return Fitted(model, fit, tuple(notes))
 
 
 def _choose(system: _System, shape: ModelShape | None, notes: list[str]) -> tuple[list[str], float | None]:

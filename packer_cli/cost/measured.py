@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,8 @@ from packer_cli.cost.analytic import (
     send_seconds,
     ulysses_bytes,
 )
-from packer_cli.cost.fit_cost import CostFit, add_degrees, fit_cost, solve_nonnegative, standard_errors
-from packer_cli.cost.models import GpuModel, MemoryModel
+from packer_cli.cost.fit_cost import Fitted, add_degrees, fit_cost, solve_nonnegative, standard_errors
+from packer_cli.cost.models import CostModel, GpuModel, MemoryModel
 from packer_cli.cost.profile import Fit, Profile
 from packer_cli.cost.shape import ModelShape
 from packer_cli.errors import ConfigError
@@ -70,7 +70,7 @@ def measured_model(profile: Profile) -> GpuModel:
     )
 
 
-def fit_profile(profile: Profile) -> tuple[CostFit, MemoryFit]:
+def fit_profile(profile: Profile) -> tuple[Fitted[CostModel], Fitted[MemoryModel]]:
     """Fit time and memory to the measured rows, without assumed bandwidths."""
     shape = known_shape(profile.model)
     num_layers = profile.model.get("num_layers")
@@ -137,17 +137,7 @@ def _number(profile: Profile, key: str, default: float) -> float:
     return float(value)
 
 
-@dataclass(frozen=True)
-class MemoryFit:
-    """A fitted memory model."""
-
-    model: MemoryModel
-    fit: Fit
-    notes: tuple[str, ...]
-    """What the rows cannot determine, and the values assumed instead."""
-
-
-def fit_memory(profile: Profile, shape: ModelShape | None, added: float = 0.0) -> MemoryFit:
+def fit_memory(profile: Profile, shape: ModelShape | None, added: float = 0.0) -> Fitted[MemoryModel]:
     """Non-negative least squares on relative errors, over all rows whose peak was measured.
 
     All rows have the model's number of layers, so they determine three values: the bytes that do not depend on the
@@ -218,7 +208,7 @@ def fit_memory(profile: Profile, shape: ModelShape | None, added: float = 0.0) -
         errors={names[key]: float(each) for key, each in zip(columns, errors, strict=True) if math.isfinite(each)},
         mean_error=float(np.abs(residuals).mean()),
     )
-    return MemoryFit(model, fit, tuple(notes))
+    return Fitted(model, fit, tuple(notes))
 
 
 def search_checkpoint_layers(

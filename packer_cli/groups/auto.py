@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 
 import numpy as np
 
 from packer_cli.config import AutoGroupsConfig, PlanConfig
 from packer_cli.config.gpu_model import load_gpu_model, read_profile, require_memory
+from packer_cli.config.resolve import resolve
 from packer_cli.cost.measured import measured_model
 from packer_cli.cost.models import GpuModel
 from packer_cli.cost.profile import Profile
@@ -15,16 +17,45 @@ from packer_cli.errors import ConfigError, RunError
 from packer_cli.files import fingerprint
 from packer_cli.format.metrics import HBP, AlternativeGroups, GroupChoice
 from packer_cli.groups.choice import LONGEST, Choice, choose_groups, choose_measured_groups
-from packer_cli.groups.planned import EpochPlanner
+from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.groups import UNLIMITED, Group
 from packer_cli.plan.core.pieces import Overflow, describe_overflow, make_pieces
-from packer_cli.plan.core.types import Int32Array
+from packer_cli.plan.core.types import Int32Array, Pieces
+from packer_cli.plan.strategies.predict import digits
 from packer_cli.plan.strategies.protocol import GroupAlgorithm
+from packer_cli.simulate.epoch import simulate
 from packer_cli.sizes import four_digits
 
 AUTO_NEEDS = "--groups auto"
+_MOST_PLANNED = 1_000_000
+"""Samples; of more, every so many-th is planned."""
 _SAME = 0.001
 """A plan may differ by this share from what was estimated, and nothing is said."""
+
+
+class EpochPlanner:
+    """Plans the same samples with several sets of groups, each once."""
+
+    def __init__(self, config: PlanConfig, model: GpuModel, lengths: Int32Array) -> None:
+        """Plan nothing yet.
+
+        Args:
+            config: with any groups.
+            lengths: int32[n], n > 0.
+        """
+        self._config, self._model = config, model
+        some = lengths[:: -(-len(lengths) // _MOST_PLANNED)].copy()
+        self._scale = int(lengths.sum(dtype=np.int64)) / int(some.sum(dtype=np.int64))
+        self._pieces = Pieces(samples=None, start=np.zeros(len(some), dtype=np.int32), length=some)
+        self._seconds: dict[tuple[Group, ...], float] = {}
+
+    def seconds(self, groups: Sequence[Group]) -> float:
+        """The predicted time of the first epoch with those of the groups that the strategy uses."""
+        request = resolve(self._config.with_groups(groups)).request
+        if request.groups not in self._seconds:
+            plan = build_plan(self._pieces, replace(request, epochs=1))
+            self._seconds[request.groups] = simulate(plan, self._model).seconds * self._scale
+        return self._seconds[request.groups]
 
 
 def load_models(config: PlanConfig, num_gpus: int, what: str) -> tuple[GpuModel | None, Profile | None]:
@@ -141,14 +172,14 @@ def _record(
         samples=choice.sums.num_samples,
         tokens=choice.sums.num_tokens,
         longest=choice.sums.longest,
-        seconds=choice.seconds and _digits(choice.seconds),
-        gpu_hours=choice.gpu_hours and _digits(choice.gpu_hours),
+        seconds=choice.seconds and digits(choice.seconds),
+        gpu_hours=choice.gpu_hours and digits(choice.gpu_hours),
         notes=(*notes, *_notes(choice, profile)),
         alternatives=tuple(
             AlternativeGroups(
                 name=each.name,
                 groups=",".join(map(str, each.groups)),
-                seconds=_digits(each.seconds),
+                seconds=digits(each.seconds),
                 gain=round(each.seconds / choice.seconds - 1, 6),
             )
             for each in choice.alternatives
@@ -174,11 +205,6 @@ def _notes(choice: Choice, profile: Profile | None) -> list[str]:
             f"{choice.estimated / choice.seconds - 1:+.1%}"
         )
     return notes
-
-
-def _digits(value: float) -> float:
-    """Round to six significant digits, which are the same on every machine."""
-    return float(f"{value:.6g}")
 
 
 def describe(choice: GroupChoice) -> str:

@@ -129,27 +129,24 @@ def choose_groups(
     epoch = EpochModel(model.cost, sums, num_gpus)
     found = search_groups(epoch, ways, max(max_groups, MOST_COMPARED))
     one = (best[max(best)].group,)
-    sets = [Found(groups=groups, gpu_seconds=epoch.gpu_seconds(groups)) for groups in (hbp, one)]
-    estimated = {each.groups: each.gpu_seconds / num_gpus for each in (*sets, *found)}
+    sets = [
+        Alternative(name=name, groups=groups, seconds=epoch.gpu_seconds(groups) / num_gpus)
+        for name, groups in ((HBP, hbp), (LONGEST, one))
+    ]
+    estimated = {each.groups: each.seconds for each in (*sets, *found)}
     if planned is not None:
-        sets, found = (
-            [replace(each, gpu_seconds=planned(each.groups) * num_gpus) for each in some] for some in (sets, found)
-        )
+        sets, found = ([replace(each, seconds=planned(each.groups)) for each in some] for some in (sets, found))
     allowed = found[:max_groups]
-    shortest = min(each.gpu_seconds for each in allowed)
-    fewest = next(each for each in allowed if each.gpu_seconds <= (1 + NOT_WORTH_A_GROUP) * shortest)
+    shortest = min(each.seconds for each in allowed)
+    fewest = next(each for each in allowed if each.seconds <= (1 + NOT_WORTH_A_GROUP) * shortest)
     chosen = sets[0] if algorithm == "hbp" else fewest
-    names = [HBP, LONGEST, *(_name(each) for each in found)]
-    shown = [length for length in (group.capacity for group in chosen.groups) if length not in settings]
+    shown = [group.capacity for group in chosen.groups if group.capacity not in settings]
     return Choice(
         groups=chosen.groups,
-        seconds=chosen.gpu_seconds / num_gpus,
+        seconds=chosen.seconds,
         estimated=estimated[chosen.groups],
         num_gpus=num_gpus,
-        alternatives=tuple(
-            Alternative(name=name, groups=each.groups, seconds=each.gpu_seconds / num_gpus)
-            for name, each in zip(names, [*sets, *found], strict=True)
-        ),
+        alternatives=(*sets, *found),
         settings=settings | predicted_settings(model, shown, layouts, num_gpus, sums),
         origin=model.origin,
         sums=sums,
@@ -210,10 +207,6 @@ def _predicted_for_hbp(
     return predicted_settings(model, lengths, layouts, num_gpus, sums)
 
 
-def _name(found: Found) -> str:
-    return f"best of {len(found.groups)}" if len(found.groups) > 1 else "best single group"
-
-
 def _why_not(model: GpuModel, longest: int, layouts: Sequence[Layout], num_gpus: int) -> str:
     fits = longest_that_fits(model, layouts)
     if not fits:
@@ -221,14 +214,9 @@ def _why_not(model: GpuModel, longest: int, layouts: Sequence[Layout], num_gpus:
     return (
         f"the longest sample has {longest:,} tokens, and at most {fits:,} fit, with all {model.memory.num_layers} "
         f"layers checkpointed and SP degree {layouts[-1].sp}: use a higher degree (more GPUs, or a model with more "
-        f"heads) or GPUs with more memory; or cut or leave out what is longer: --max-length {_round(fits)} with "
-        "--overflow split or drop"
+        f"heads) or GPUs with more memory; or cut or leave out what is longer: --max-length "
+        f"{fits // 1024 * 1024 or fits} with --overflow split or drop"
     )
-
-
-def _round(tokens: int) -> int:
-    """Round down to a multiple of 1024, if there is one above 0."""
-    return tokens // 1024 * 1024 or tokens
 
 
 def hbp_groups(best: Mapping[int, Setting], setting_of: Callable[[int], Group | None]) -> tuple[Group, ...]:
@@ -241,7 +229,7 @@ def hbp_groups(best: Mapping[int, Setting], setting_of: Callable[[int], Group | 
         best: the fastest setting of each candidate length that fits; at least one.
         setting_of: gives the setting on one GPU of a length that is not a candidate; None if unknown.
     """
-    fastest = min(best.values(), key=_time)
+    fastest = min(best.values(), key=lambda setting: (setting.speed, setting.group.capacity))
     longest = best[max(best)]
     groups = {longest.group.capacity: longest.group, fastest.group.capacity: fastest.group}
     short = [fastest.group]
@@ -256,23 +244,7 @@ def hbp_groups(best: Mapping[int, Setting], setting_of: Callable[[int], Group | 
     return tuple(groups[length] for length in sorted(groups))
 
 
-def _time(setting: Setting) -> tuple[float, int]:
-    """Sort key: time per token, then length."""
-    assert setting.seconds_per_token is not None
-    return setting.seconds_per_token, setting.group.capacity
-
-
-@dataclass(frozen=True, kw_only=True)
-class Found:
-    """A set of groups and its predicted epoch."""
-
-    groups: tuple[Group, ...]
-    """By increasing capacity."""
-    gpu_seconds: float
-    """GPU-seconds of the epoch."""
-
-
-def search_groups(model: EpochModel, settings: Mapping[int, Sequence[Group]], max_groups: int) -> list[Found]:
+def search_groups(model: EpochModel, settings: Mapping[int, Sequence[Group]], max_groups: int) -> list[Alternative]:
     """The best sets of exactly 1, 2, .. `max_groups` groups, or fewer if there are fewer lengths.
 
     Every group has samples of its own, since one without changes nothing. Ties go to the set with longer rows. Price:
@@ -293,7 +265,7 @@ def search_groups(model: EpochModel, settings: Mapping[int, Sequence[Group]], ma
     best = np.where(np.arange(len(lengths)) == 0, 0.0, np.inf)
     back: list[list[tuple[int, Group] | None]] = []
     found = []
-    for _ in range(min(max_groups, len(lengths) - 1)):
+    for number in range(1, min(max_groups, len(lengths) - 1) + 1):
         following = np.full(len(lengths), np.inf)
         came: list[tuple[int, Group] | None] = [None] * len(lengths)
         for j in range(1, len(lengths)):
@@ -308,7 +280,9 @@ def search_groups(model: EpochModel, settings: Mapping[int, Sequence[Group]], ma
         ends = np.where(lengths >= model.sums.longest, best, np.inf)
         last = len(ends) - 1 - int(np.argmin(ends[::-1]))
         if np.isfinite(ends[last]):
-            found.append(Found(groups=_trace(back, last), gpu_seconds=float(ends[last])))
+            name = f"best of {number}" if number > 1 else "best single group"
+            seconds = float(ends[last]) / model.num_gpus
+            found.append(Alternative(name=name, groups=_trace(back, last), seconds=seconds))
     return found
 
 

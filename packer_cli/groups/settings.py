@@ -35,6 +35,12 @@ class Setting:
     is_measured: bool
     """Whether the figures are measured rather than predicted."""
 
+    @property
+    def speed(self) -> float:
+        """`seconds_per_token` of one that fits."""
+        assert self.seconds_per_token is not None
+        return self.seconds_per_token
+
 
 def candidate_lengths(longest: int, sp_sizes: Iterable[int], max_length: int | None) -> list[int]:
     """Lengths that the search may choose, increasing: eight per octave from 1K, and HBP's l / sp; up to `max_length`.
@@ -175,12 +181,7 @@ def best_setting(settings: Sequence[Setting]) -> Setting | None:
         kept = fewest.get(sp_size)
         if kept is None or setting.group.checkpoint_layers < kept.group.checkpoint_layers:
             fewest[sp_size] = setting
-    return min(fewest.values(), key=_speed, default=None)
-
-
-def _speed(setting: Setting) -> tuple[float, int]:
-    assert setting.seconds_per_token is not None
-    return setting.seconds_per_token, setting.group.sp_size
+    return min(fewest.values(), key=lambda setting: (setting.speed, setting.group.sp_size), default=None)
 
 
 def best_settings(settings: Mapping[int, Sequence[Setting]]) -> dict[int, Setting]:

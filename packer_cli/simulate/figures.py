@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from packer_cli.cost.models import GpuModel
 from packer_cli.cost.stages import stage_layers
+from packer_cli.format.records import read_record
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.types import Int32Array, Plan
 from packer_cli.simulate.epoch import PARTS, Simulation, simulate
-from packer_cli.simulate.slots import PadTo
+from packer_cli.simulate.slots import PadTo, epoch_times
 from packer_cli.sizes import format_tokens, large
 
 _HOUR = 3600.0
@@ -210,3 +211,24 @@ def group_name(group: Group) -> str:
 def _round(value: float) -> float:
     """Round to ten digits: the last bits of a sum may differ between machines."""
     return float(f"{value:.10g}")
+
+
+def with_step_seconds(plan: Plan, gpu_model: Mapping[str, Any]) -> Plan:
+    """The plan with the seconds of its steps. Price: O(pieces + slots) for each epoch.
+
+    Args:
+        gpu_model: what `model_values` made, perhaps for another number of GPUs. FSDP then takes as long to gather
+            weights as on those.
+
+    Raises:
+        ConfigError: the model does not know a degree of the plan.
+        ValueError: the values are of another release.
+    """
+    model = read_record(GpuModel, {**gpu_model, "origin": {}})
+    model = replace(model, num_gpus=plan.num_gpus, memory=replace(model.memory, num_gpus=plan.num_gpus))
+    rules = vars(SimulateRules())
+    epochs = (
+        replace(schedule, step_seconds=epoch_times(plan, model, **rules, epoch=epoch).steps.astype(np.float32))
+        for epoch, schedule in enumerate(plan.epochs)
+    )
+    return replace(plan, epochs=tuple(epochs))

@@ -28,7 +28,7 @@ from packer_cli.format.token_parts import PieceTokens, with_tokens
 from packer_cli.plan.build import check_rest
 from packer_cli.plan.core.check import check_pieces, check_plan
 from packer_cli.plan.core.cost import Cost
-from packer_cli.plan.core.samples import kept_samples
+from packer_cli.plan.core.pieces import kept_samples
 from packer_cli.plan.core.types import FILLER, PieceLoss, Pieces, Plan, Schedule
 from packer_cli.remote.local import open_source
 from packer_cli.shards.manifest import ShardRange
