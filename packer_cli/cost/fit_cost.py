@@ -60,7 +60,7 @@ def solve_nonnegative(features: Floats, values: Floats) -> Floats:
             free[gone] = False
             x[~free] = 0.0
         x = trial
-    return x / scale
+    return np.asarray(x / scale)
 
 
 def standard_errors(jacobian: Floats, residuals: Floats) -> Floats:
@@ -272,7 +272,7 @@ class _System:
     def recompute_column(self, model: CostModel) -> Floats:
         """Derivative of the relative prediction by `recompute`."""
         computing = model.quadratic * self.work + model.linear * self.length
-        return computing * self.share / self.sp_size / self.seconds
+        return np.asarray(computing * self.share / self.sp_size / self.seconds)
 
     def predict(self, model: CostModel) -> Floats:
         """Seconds of each row's micro-batch."""

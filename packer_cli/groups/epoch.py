@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packer_cli.cost.models import CostModel
+from packer_cli.plan.core.csr import count_lengths
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.types import Float64Array, Int64Array
 from packer_cli.plan.strategies.by_group.arrange import FREE_TO_FILL
@@ -77,19 +78,10 @@ class EpochModel:
         """
         total, below = 0.0, 0
         for group in groups:
-            share, own = self.add_group(np.array([below]), group)
-            total = float((1 - share[0]) * total + own[0])
+            range_ = self.range_of(np.array([below]), group.capacity)
+            total = float((1 - range_.share[0]) * total + self.cost_of(range_, group)[0])
             below = group.capacity
         return total
-
-    def add_group(self, below: Int64Array, group: Group) -> tuple[Float64Array, Float64Array]:
-        """(f, g) of a group above each capacity in `below`, both float64[k]; see the module.
-
-        Args:
-            below: int64[k], the capacity of the previous group, 0 for the first group.
-        """
-        range_ = self.range_of(below, group.capacity)
-        return range_.share, self.cost_of(range_, group)
 
     def range_of(self, below: Int64Array, capacity: int) -> _Range:
         """The contents of a group's packs, whatever its SP degree."""
@@ -142,7 +134,7 @@ class EpochModel:
             room = beside[0] * capacity - beside[1]
             small = np.maximum(0.0, up_to_half[1] - self.sums.up_to(np.maximum(below, least - 1))[1])
             bounds.append(large[0] + np.maximum(0.0, small - room) / capacity)
-        return np.maximum.reduce(bounds)
+        return np.asarray(np.maximum.reduce(bounds))
 
 
 class LengthSums:
@@ -194,7 +186,6 @@ class LengthSums:
 
 
 _MOST_COUNTED = 2**24
-_AT_ONCE = 2**22
 
 
 def _count(lengths: NDArray[np.integer]) -> tuple[Int64Array, Int64Array]:
@@ -203,10 +194,6 @@ def _count(lengths: NDArray[np.integer]) -> tuple[Int64Array, Int64Array]:
     if longest > _MOST_COUNTED:
         found, counts = np.unique(lengths.astype(np.int64), return_counts=True)
         return found, counts
-    counts = np.zeros(longest + 1, dtype=np.int64)
-    # In parts, since bincount copies its input as int64.
-    for first in range(0, len(lengths), _AT_ONCE):
-        part = np.bincount(lengths[first : first + _AT_ONCE])
-        counts[: len(part)] += part
+    counts = count_lengths(lengths)
     found = np.flatnonzero(counts)
     return found, counts[found]

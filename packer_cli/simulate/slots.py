@@ -162,7 +162,7 @@ def _padded(plan: Plan, schedule: Schedule, tokens: Int64Array, pad_to: PadTo) -
         length = np.maximum(length, schedule.slot_row_length)
     elif pad_to == "capacity":
         length = np.maximum(length, np.array([each.capacity for each in plan.groups])[schedule.slot_group])
-    return -(-length // multiple) * multiple
+    return np.asarray(-(-length // multiple) * multiple)
 
 
 @dataclass(frozen=True, kw_only=True)

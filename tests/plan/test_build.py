@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from packer_cli.errors import PlanError, RunError
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core import pieces as pieces_module
-from packer_cli.plan.core import pieces as pieces_module
 from packer_cli.plan.core.check import check_pieces, check_plan
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.pieces import make_pieces, weighted_samples

@@ -170,8 +170,8 @@ def _add_up(
 _SORT_BLOCK = 1 << 20
 
 
-def count_lengths(lengths: Int32Array, chosen: BoolArray | None = None) -> Int64Array:
-    """Histogram (int64[longest + 1]) of the lengths (int32[n]), or of the chosen ones (bool[n]). O(n + longest).
+def count_lengths(lengths: NDArray[np.integer], chosen: BoolArray | None = None) -> Int64Array:
+    """Histogram (int64[longest + 1]) of the lengths (int[n]), or of the chosen ones (bool[n]). O(n + longest).
 
     Counts in blocks, since numpy copies its input as int64. A block is at least as long as the histogram so far.
     """

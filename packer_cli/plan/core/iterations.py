@@ -139,7 +139,7 @@ def order_slots(
 ) -> Int64Array:
     """Slots by iteration and first GPU, a replica's packs by rising key ([k]); no fillers where it has packs."""
     is_pack = pack != FILLER
-    order = np.lexsort((key, ~is_pack, first_gpu, iteration))
+    order: Int64Array = np.lexsort((key, ~is_pack, first_gpu, iteration))
     return order[begins_run(iteration[order], first_gpu[order]) | is_pack[order]]
 
 
@@ -196,7 +196,7 @@ def round_up_rows(longest: Int64Array, groups: Sequence[Group], group_of: NDArra
     """
     multiple = np.array([_ROW_MULTIPLE * group.layout.stage_gpus for group in groups], dtype=np.int64)[group_of]
     full = np.array([group.full_row for group in groups], dtype=np.int64)[group_of]
-    return np.minimum(np.maximum(1, -(-longest // multiple)) * multiple, full)
+    return np.asarray(np.minimum(np.maximum(1, -(-longest // multiple)) * multiple, full))
 
 
 def deal(order: Int32Array, num_ranks: int) -> Int32Array:

@@ -132,7 +132,7 @@ def _least_works_of(
         totals = np.diff(np.concatenate([[0], np.cumsum(falling)])[first_piece])
         longest = np.where(totals > 0, np.append(falling, 0)[first_piece[:-1]], 0)
         tokens = np.maximum(longest, -(-totals // num_slots))
-        least = tokens * (tokens + linear) / most_gpus
+        least: Float64Array = tokens * (tokens + linear) / most_gpus
     else:
         most_tokens = np.maximum.reduceat(capacity, first)
         least = least_max_works(falling, first_piece, num_slots, most_tokens, linear) / most_gpus

@@ -152,7 +152,7 @@ def _slowdown(
 def _rate(q: int, kv: int, queries: Int64Array, keys: Int64Array, rates: Float64Array) -> float:
     i, to_i = _between(q, queries)
     j, to_j = _between(kv, keys)
-    rate = rates[j, i] + to_i * (rates[j, min(i + 1, len(queries) - 1)] - rates[j, i])
+    rate: float = rates[j, i] + to_i * (rates[j, min(i + 1, len(queries) - 1)] - rates[j, i])
     if to_j == 0:
         return rate
     above = rates[j + 1, i] + to_i * (rates[j + 1, min(i + 1, len(queries) - 1)] - rates[j + 1, i])

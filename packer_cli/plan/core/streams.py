@@ -53,7 +53,7 @@ def rng_state(seed: int, *stream: int) -> UInt64Array:
 def next_uint64(state: UInt64Array) -> np.uint64:
     """Advance the state and return 64 random bits."""
     state[0] += _GOLDEN
-    z = state[0]
+    z: np.uint64 = state[0]
     z = (z ^ (z >> np.uint64(30))) * _MIX_1
     z = (z ^ (z >> np.uint64(27))) * _MIX_2
     return z ^ (z >> np.uint64(31))

@@ -21,6 +21,12 @@ OBJECTIVES = ("work", "tokens")
 class PackingOptions:
     """Options of one algorithm. An algorithm with options has a subclass in its own file."""
 
+    def require(self, name: str, holds: bool, rule: str, of: str | None = None) -> None:
+        """Raise ValueError with the rule of an option, perhaps of a packing of that name, unless it holds."""
+        if not holds:
+            where = f" of packing {of!r}" if of else ""
+            raise ValueError(f"option {name!r}{where} must {rule}, got {getattr(self, name)!r}")
+
     def capacity(self, longest: int) -> int:
         """Most tokens of a pack in a group of that capacity."""
         return longest

@@ -261,7 +261,7 @@ def _cut(length: Int64Array, count_to: Int64Array, tokens_to: Int64Array, cuts: 
                 _put(waiting[top], first, k - 1, low, cut)
                 top += 1
         before = error.copy()
-    return error[num]
+    return int(error[num])
 
 
 @njit(cache=True, no_cpython_wrapper=True)

@@ -54,8 +54,7 @@ class BatchOptions(PackingOptions):
     """Numbers of micro-batches to try for a batch, from the least on."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.trials < 2**20:
-            raise ValueError(f"option 'trials' must be in 1..{2**20 - 1}, got {self.trials}")
+        self.require("trials", 1 <= self.trials < 2**20, f"be in 1..{2**20 - 1}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,12 +69,8 @@ class ProgramOptions(BatchOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1 <= self.buckets < 2**20:
-            raise ValueError(f"option 'buckets' of packing 'milp' must be in 1..{2**20 - 1}, got {self.buckets}")
-        if not 0 < self.time_limit <= 86400:
-            raise ValueError(
-                f"option 'time_limit' of packing 'milp' must be in 0..86400 seconds, got {self.time_limit}"
-            )
+        self.require("buckets", 1 <= self.buckets < 2**20, f"be in 1..{2**20 - 1}", "milp")
+        self.require("time_limit", 0 < self.time_limit <= 86400, "be in 0..86400 seconds", "milp")
 
 
 @dataclass(frozen=True, kw_only=True)

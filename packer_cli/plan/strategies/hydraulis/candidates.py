@@ -186,7 +186,7 @@ def printed_seconds(rates: Float64Array, kind: int, number: float, tokens: float
     """C of the paper before it is divided by r: one pipeline runs each of the samples alone. O(1)."""
     quadratic, linear, constant, waiting = rates[0, kind], rates[1, kind], rates[2, kind], rates[3, kind]
     slowest = (quadratic * longest + linear) * longest + constant
-    return quadratic * work + linear * tokens + constant * number + waiting * slowest
+    return float(quadratic * work + linear * tokens + constant * number + waiting * slowest)
 
 
 @njit(cache=True)
@@ -209,7 +209,7 @@ def least_range_seconds(
         best = min(best, np.sqrt(waiting * total / constant))
     most = max(fewest, min(number, tokens / rates[4, kind]))
     v = fewest if waiting == 0.0 else min(max(best, fewest), most)
-    return total + v * constant + waiting * (max(total / v, alone) + constant)
+    return float(total + v * constant + waiting * (max(total / v, alone) + constant))
 
 
 class ChosenLayouts(NamedTuple):

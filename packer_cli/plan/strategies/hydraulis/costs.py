@@ -96,7 +96,7 @@ def least_pipeline_seconds(
     if num == 0:
         return 0.0
     quadratic, linear, constant, waiting = rates[0, kind], rates[1, kind], rates[2, kind], rates[3, kind]
-    total = quadratic * work + linear * tokens
+    total: float = quadratic * work + linear * tokens
     fewest = -(-tokens // capacity[kind])
     if waiting == 0.0:
         return total + fewest * constant

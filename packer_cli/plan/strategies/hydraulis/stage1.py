@@ -280,7 +280,7 @@ def _improve(
             pipeline_of[taken] = slow
         for p in (slow, to):
             seconds[p] = _sum_up(lengths, kinds, rates, capacity, pipeline_of, sums, p)
-    return seconds[np.argmax(seconds)]
+    return float(seconds[np.argmax(seconds)])
 
 
 @njit(cache=True, no_cpython_wrapper=True)

@@ -277,7 +277,7 @@ def least_micro_batches(lengths: Int64Array, capacity: int) -> int:
     for i in range(len(lengths)):
         tokens_to[i + 1] = tokens_to[i] + lengths[i]
         half += lengths[i] > capacity // 2
-    least = max(half, -(-tokens_to[-1] // capacity))
+    least: int = max(half, -(-tokens_to[-1] // capacity))
     alone = half
     for i in range(half, len(lengths)):
         while alone > 0 and lengths[alone - 1] <= capacity - lengths[i]:

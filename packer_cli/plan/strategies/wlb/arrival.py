@@ -154,7 +154,7 @@ def work_imbalances(lengths: Int32Array, row_of: Int64Array, num_micro_batches: 
     length = lengths.astype(np.float64)
     num_rows = (int(row_of.max(initial=-1)) // num_micro_batches + 1) * num_micro_batches
     work = np.bincount(row_of, weights=length * (length + linear), minlength=num_rows).reshape(-1, num_micro_batches)
-    return work.max(axis=1) / work.mean(axis=1)
+    return np.asarray(work.max(axis=1) / work.mean(axis=1))
 
 
 def mean_delay(arrivals: Arrivals, packed: PackedSteps) -> float:

@@ -49,10 +49,8 @@ class StepOptions(PackingOptions):
     """Where arriving documents are cut: where a `step` ends, or a `row`, which takes attention work from long ones."""
 
     def __post_init__(self) -> None:
-        if self.cut not in ("step", "row"):
-            raise ValueError(f"option 'cut' must be step or row, got {self.cut!r}")
-        if not 0 <= self.micro_batches < 2**20:
-            raise ValueError(f"option 'micro_batches' must be in 0..{2**20 - 1}, got {self.micro_batches}")
+        self.require("cut", self.cut in ("step", "row"), "be step or row")
+        self.require("micro_batches", 0 <= self.micro_batches < 2**20, f"be in 0..{2**20 - 1}")
 
     def capacity(self, window: int) -> int:
         """Most tokens of a micro-batch: those of the context window, in trainers that run rows of one length."""
@@ -87,51 +85,39 @@ class DelayOptions(StepOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.queues not in (AUTO, *map(str, range(MOST_QUEUES + 1))):
+        numbers = (AUTO, *map(str, range(MOST_QUEUES + 1)))
+        self.require("queues", self.queues in numbers, f"be {AUTO} or 0 to {MOST_QUEUES}", "delay")
+        self.require("delay", 0 <= self.delay < float("inf"), "be a number of steps, at least 0", "delay")
+        lengths = self._lengths("thresholds", "32k+64k")
+        if lengths and self.queues not in (AUTO, str(len(lengths))):
             raise ValueError(
-                f"option 'queues' of packing 'delay' must be {AUTO} or 0 to {MOST_QUEUES}, got {self.queues!r}"
+                f"option 'thresholds' of packing 'delay' makes {len(lengths)} queues, not {self.queues}; leave out "
+                "'queues'"
             )
-        if not 0 <= self.delay < float("inf"):
-            raise ValueError(
-                f"option 'delay' of packing 'delay' must be a number of steps, at least 0, got {self.delay}"
-            )
-        if self.thresholds != AUTO:
-            lengths = self._lengths(self.thresholds.split("+"), "thresholds", "32k+64k")
-            if lengths != sorted(set(lengths)):
-                raise ValueError(f"option 'thresholds' of packing 'delay' must rise, got {self.thresholds!r}")
-            if self.queues not in (AUTO, str(len(lengths))):
-                raise ValueError(
-                    f"option 'thresholds' of packing 'delay' makes {len(lengths)} queues, not {self.queues}; leave "
-                    "out 'queues'"
-                )
-        if self.s_max != AUTO:
-            lengths = self._lengths(self.s_max.split("+"), "s_max", "192k")
-            if lengths != sorted(set(lengths)):
-                raise ValueError(f"option 's_max' of packing 'delay' must rise, got {self.s_max!r}")
+        self._lengths("s_max", "192k")
 
-    @staticmethod
-    def _lengths(parts: list[str], name: str, example: str) -> list[int]:
+    def _lengths(self, name: str, example: str = "") -> list[int]:
+        """The tokens that an option names, at least one; none for `auto`. Raises ValueError unless they rise."""
+        text = getattr(self, name)
+        if text == AUTO:
+            return []
         try:
-            lengths = [parse_tokens(part) for part in parts]
+            lengths = [parse_tokens(part) for part in text.split("+")]
         except ValueError:
             lengths = [0]
-        if min(lengths) < 1 or max(lengths) >= 2**31:
-            text = "+".join(parts)
-            raise ValueError(
-                f"option {name!r} of packing 'delay' must be {AUTO} or tokens such as {example}, got {text!r}"
-            )
+        are_fine = min(lengths) >= 1 and max(lengths) < 2**31
+        self.require(name, are_fine, f"be {AUTO} or tokens such as {example}", "delay")
+        self.require(name, lengths == sorted(set(lengths)), "rise", "delay")
         return lengths
 
     def capacities(self, window: int) -> list[int]:
         """What memory holds, not the context window."""
-        if self.s_max != AUTO:
-            return [parse_tokens(part) for part in self.s_max.split("+")]
-        return [2 * window if 2 * window < 2**31 else window]
+        return self._lengths("s_max") or [2 * window if 2 * window < 2**31 else window]
 
     def find_thresholds(self, arrivals: Arrivals, capacity: int) -> Int64Array:
         """The thresholds (int64[n]), tuned if none are given."""
         if self.thresholds != AUTO:
-            return np.array([parse_tokens(part) for part in self.thresholds.split("+")], dtype=np.int64)
+            return np.array(self._lengths("thresholds"), dtype=np.int64)
         number = None if self.queues == AUTO else int(self.queues)
         return tune_thresholds(arrivals, capacity, self.delay, number)
 
@@ -145,8 +131,7 @@ class GreedyOptions(StepOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1 <= self.batches < 2**20:
-            raise ValueError(f"option 'batches' must be in 1..{2**20 - 1}, got {self.batches}")
+        self.require("batches", 1 <= self.batches < 2**20, f"be in 1..{2**20 - 1}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,10 +143,7 @@ class SolverOptions(GreedyOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.time_limit <= 86400:
-            raise ValueError(
-                f"option 'time_limit' of packing 'solver' must be in 0..86400 seconds, got {self.time_limit}"
-            )
+        self.require("time_limit", 0 < self.time_limit <= 86400, "be in 0..86400 seconds", "solver")
 
 
 @dataclass(frozen=True, kw_only=True)
