@@ -16,7 +16,7 @@ from typing import Any
 
 from packer_cli.commands.output import APPEND_MARKER, TOKENS, locked_output, refuse_validation, store_of
 from packer_cli.commands.pack import pack_corpus
-from packer_cli.config import TokenizeConfig, WriteConfig, validate
+from packer_cli.config import PlannedConfig, TokenizeConfig, WriteConfig, validate
 from packer_cli.corpus.discover import discover, find_files, real_paths
 from packer_cli.corpus.types import CorpusFile, Source
 from packer_cli.engine.base import Engine
@@ -55,6 +55,7 @@ def run_append(
     read_plan_header(folder / PLAN_NAME)  # Reports a folder that holds no plan.
     with locked_output(folder, has_plan=True):
         header, index = _opened(folder)
+        _require_packing(header.config)
         known = [info.source(number) for number, info in enumerate(index.sources)]
         given, new_files = discover(inputs, output=str(folder))
         noted = begun = _begun(folder, given, known)
@@ -83,6 +84,15 @@ def run_append(
     else:
         say(f"appended {counted(len(given), 'input')} to {num_old}; the plan is new, and all shards were rewritten")
     return header
+
+
+def _require_packing(config: PlannedConfig) -> None:
+    """Raise ConfigError for a set whose packing was removed since: the plan of old and new data needs it."""
+    from packer_cli.config.resolve import no_longer_plans  # Loads numba: the folder is checked by now.
+
+    why = no_longer_plans(config)
+    if why is not None:
+        raise ConfigError(f"{why}; run hbpack pack with all inputs and that packing")
 
 
 def _opened(folder: Path) -> tuple[PlanHeader, StoreIndex]:

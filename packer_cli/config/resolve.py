@@ -17,7 +17,7 @@ from packer_cli.plan.core.groups import UNLIMITED, Group
 from packer_cli.plan.core.schedule import StepRules
 from packer_cli.plan.core.windows import parse_curriculum
 from packer_cli.plan.kernels.balance import parse_balance
-from packer_cli.plan.packing import REGISTRY, PackingOptions, parse_packing
+from packer_cli.plan.packing import REGISTRY, PackingAlgorithm, PackingOptions, parse_packing, why_removed
 from packer_cli.plan.strategies.predict import digits
 from packer_cli.plan.strategies.protocol import PlanRequest, Question
 from packer_cli.plan.strategies.registry import STRATEGIES
@@ -103,7 +103,23 @@ def read_options(config: PlannedConfig, given: PlanConfig | None = None) -> Reso
     Args:
         given: those that stand for them where other plans are made, see `PlannedConfig.as_given`.
     """
-    return Resolved(given=given or config, config=config, request=_request(config, *_read_packing(config)))
+    why = no_longer_plans(config)
+    packing = _read_packing(config) if why is None else (_removed(why), PackingOptions())
+    return Resolved(given=given or config, config=config, request=_request(config, *packing))
+
+
+def no_longer_plans(config: PlannedConfig) -> str | None:
+    """Why no plan can be made as this one was, whose packing was removed since; None of any other."""
+    return why_removed(config.packing, config.planner.packings() or REGISTRY)
+
+
+def _removed(why: str) -> PackingAlgorithm:
+    """What stands for a packing that was removed, in the request of a plan that is only read."""
+
+    def refuse(*_: Any) -> Any:
+        raise ConfigError(f"--packing: {why}")
+
+    return PackingAlgorithm(name="removed", summary=why, pack=refuse)
 
 
 def refuse_rows_alone(config: PlanConfig) -> None:

@@ -233,7 +233,7 @@ def row_without_a_solver(task):
         os._exit(3)
     if task.request.algorithm.name == "bfs":
         raise MemoryError
-    if task.request.algorithm.name == "kk":
+    if task.request.algorithm.name == "spfhp":
         raise KeyError("a bug")
     return row_figures(task)
 
@@ -242,19 +242,19 @@ def test_a_row_that_fails_shows_why_and_ends_no_other(hbpack, tmp_path, monkeypa
     lengths = tmp_path / "hard.npy"  # neither best-fit nor bin slack reaches the bound, so `ilp` needs its solver
     np.save(lengths, np.random.default_rng(0).integers(1500, 4500, 300))
     monkeypatch.setattr(side_by_side, "row_figures", row_without_a_solver)
-    arguments = ("compare", lengths, *GROUPS, "--algorithms", "ilp,ffd,bfd,ffs,bfs,kk,isf", "--sort", "abr")
+    arguments = ("compare", lengths, *GROUPS, "--algorithms", "ilp,ffd,bfd,ffs,bfs,spfhp,isf", "--sort", "abr")
     done = hbpack(*arguments)
     assert done.code == 0
     table = [line.split() for line in done.stdout.splitlines()[4:11]]
     assert {row[0] for row in table[:2]} == {"bfd", "isf"}
-    assert [row[0] for row in table[2:]] == ["ilp", "ffd", "ffs", "bfs", "kk"]
+    assert [row[0] for row in table[2:]] == ["ilp", "ffd", "ffs", "bfs", "spfhp"]
     assert [len(row) for row in table[2:]] == [1, 1, 1, 2, 1]  # bfs is the plan of the options.
     assert done.stdout.splitlines()[12:-1] == [
         f"  ilp: failed: {NO_SOLVER}",
         "  ffd: failed: its process was killed, perhaps for want of memory; try fewer --workers",
         "  ffs: failed: its process ended with exit code 3",
         "  bfs: failed: out of memory; try fewer --workers",
-        "  kk: failed: KeyError: 'a bug'",
+        "  spfhp: failed: KeyError: 'a bug'",
         "  (yours): what your options plan",
     ]
     assert " waits least, for " in done.stdout.splitlines()[-1]

@@ -51,7 +51,7 @@ def test_the_default_rows_hold_every_packing_and_every_balance():
 
 
 def test_the_names_of_the_default_rows_make_them_again():
-    for base in (config(), config(packing="kk:window=8,objective=work", balance="window:3"), config(groups="4k:2")):
+    for base in (config(), config(packing="isf:rounds=8,threshold=0.9", balance="window:3"), config(groups="4k:2")):
         rows = default_rows(base)
         again = parse_rows(",".join(names(rows)), base)
         assert [(row.name, row.config) for row in again] == [(row.name, row.config) for row in rows]

@@ -119,76 +119,6 @@ def place_limited(
     return found, len(rooms)
 
 
-def longest_processing_time(lengths: Sequence[int], capacity: int, cost: Callable[[int], int]) -> list[list[int]]:
-    num_packs = l2_bound(lengths, capacity)
-    while True:
-        packs: list[list[int]] = [[] for _ in range(num_packs)]
-        for i in descending(lengths):
-            fitting = [k for k, pack in enumerate(packs) if sum(lengths[j] for j in pack) + lengths[i] <= capacity]
-            if fitting:
-                k = min(fitting, key=lambda k: (sum(cost(lengths[j]) for j in packs[k]), k))
-                packs[k].append(i)
-            else:
-                packs.append([i])
-        if len(packs) == num_packs:
-            return packs
-        num_packs = len(packs)
-
-
-def largest_differencing(values: Sequence[int], num_parts: int) -> list[list[int]]:
-    """Karmarkar-Karp with every partition written out, empty parts and all."""
-
-    def total(part: Sequence[int]) -> int:
-        return sum(values[i] for i in part)
-
-    def spread(parts: Sequence[Sequence[int]]) -> int:
-        return total(parts[0]) - total(parts[-1])
-
-    partitions: dict[int, list[list[int]]] = {
-        i: [[i], *([] for _ in range(num_parts - 1))] for i in range(len(values))
-    }
-    while len(partitions) > 1:
-        a, b = sorted(partitions, key=lambda i: (-spread(partitions[i]), i))[:2]
-        merged = [x + y for x, y in zip(partitions[a], reversed(partitions.pop(b)), strict=True)]
-        partitions[a] = sorted(merged, key=total, reverse=True)
-    return next(iter(partitions.values()))
-
-
-def karmarkar_karp(
-    lengths: Sequence[int], capacity: int, window: int, cost: Callable[[int], int], state: int
-) -> list[list[int]]:
-    coming = shuffled(len(lengths), state)
-    left: list[int] = []
-    packs: list[list[int]] = []
-    while coming or left:
-        here = left
-        while coming and sum(lengths[i] for i in here) + lengths[coming[0]] <= window * capacity:
-            here = [*here, coming.pop(0)]
-        sizes = [lengths[i] for i in here]
-        parts = largest_differencing([cost(size) for size in sizes], l2_bound(sizes, capacity))
-        part_of = {k: number for number, part in enumerate(parts) for k in part}
-        filled: list[list[int]] = [[] for _ in parts]
-        moved = []
-        for k in descending(sizes):
-            part = filled[part_of[k]]
-            if sum(sizes[j] for j in part) + sizes[k] <= capacity:
-                part.append(k)
-            else:
-                moved.append(k)
-        left_over = []
-        for k in moved:
-            fitting = [part for part in filled if sum(sizes[j] for j in part) + sizes[k] <= capacity]
-            if fitting:
-                min(fitting, key=lambda part: sum(cost(sizes[j]) for j in part)).append(k)
-            elif coming:
-                left_over.append(k)
-            else:
-                filled.append([k])
-        left = [here[k] for k in sorted(left_over)]
-        packs += [[here[k] for k in part] for part in filled]
-    return packs
-
-
 def wrap(pieces: Sequence[tuple[int, int, int]], capacity: int, state: int) -> list[list[tuple[int, int, int]]]:
     """Rows of (sample, start, length), token by token."""
     stretches: list[list[tuple[int, int]]] = []
@@ -237,31 +167,6 @@ def l2_bound(lengths: Sequence[int], capacity: int) -> int:
         small = [s for s in lengths if capacity / 2 >= s >= a]
         over = sum(small) - (len(big) * capacity - sum(big))
         best = max(best, len(alone) + len(big) + max(0, -(-over // capacity)))
-    return best
-
-
-def strategies(sizes: Sequence[int], room: int, free: int, depth: int) -> set[tuple[int, ...]]:
-    """Sets of sizes, falling, that fill a pack; the least is the greatest that fitted when it was taken."""
-    found = set()
-    for number in range(1, depth + 1):
-        for chosen in itertools.combinations_with_replacement(sorted(sizes, reverse=True), number):
-            before = room - sum(chosen[:-1])
-            limit = min([before, *chosen[-2:-1]])
-            if 0 <= before - chosen[-1] <= free and chosen[-1] == max(size for size in sizes if size <= limit):
-                found.add(chosen)
-    return found
-
-
-def least_squares(matrix: np.ndarray, target: np.ndarray) -> float:
-    """Least sum of squares for factors that are not negative, by trying every set of columns."""
-    best = float(target @ target)
-    for number in range(1, matrix.shape[1] + 1):
-        for columns in itertools.combinations(range(matrix.shape[1]), number):
-            part = matrix[:, columns]
-            factors = np.linalg.lstsq(part, target, rcond=None)[0]
-            if (factors >= -1e-12).all():
-                rest = target - part @ factors
-                best = min(best, float(rest @ rest))
     return best
 
 

@@ -17,9 +17,9 @@ def instances(draw, max_size=60):
     return np.array(lengths, dtype=np.int32), capacity
 
 
-def run(name, lengths, capacity, seed=0, linear=0):
+def run(name, lengths, capacity, seed=0):
     algorithm, options = parse_packing(name, REGISTRY)
-    offsets, order = algorithm.with_linear(linear).pack(lengths, capacity, seed, options)
+    offsets, order = algorithm.pack(lengths, capacity, seed, options)
     return naive.packs_of(offsets, order)
 
 

@@ -114,7 +114,6 @@ def arrays(plan):
         (mixed(3000, 300, 131_072), {"fill": "greedy"}, 0.6),
         (mixed(20_000, 300, 4096), {"groups": "4k:1", "gpus": 32}, 0.5),
         (mixed(3000, 300, 131_072), {"packing": "sorted", "groups": "128k:8"}, 0.5),
-        (mixed(3000, 300, 131_072), {"packing": "lpt", "groups": "128k:8", "gpus": 32, "balance": "sort"}, 0.9),
     ],
 )  # fmt: skip
 def test_ranks_wait_less_by_the_cost_that_was_balanced(lengths, options, gain):
@@ -126,7 +125,7 @@ def test_ranks_wait_less_by_the_cost_that_was_balanced(lengths, options, gain):
     assert measure(by_cost).abr > measure(by_squares).abr  # Nothing is for nothing.
 
 
-@pytest.mark.parametrize("packing", ["bfs", "lpt", "kk:objective=work"])
+@pytest.mark.parametrize("packing", ["bfs", "spfhp"])
 def test_a_cost_of_squares_alone_is_the_default(packing):
     lengths = mixed(2000, 100, 8192)
     options = {"groups": "1k:1,8k:4", "gpus": 8, "packing": packing, "global_tokens": "64k", "step_mix": "stratified"}
@@ -134,7 +133,7 @@ def test_a_cost_of_squares_alone_is_the_default(packing):
     assert arrays(plans[0]) == arrays(plans[1]) == arrays(plans[2])
 
 
-@pytest.mark.parametrize("packing", ["bfs", "lpt", "kk:objective=work"])
+@pytest.mark.parametrize("packing", ["bfs", "spfhp"])
 def test_only_the_ratio_of_both_terms_decides_and_nothing_is_random(packing):
     lengths = mixed(2000, 100, 8192)
     options = {"groups": "1k:1,8k:4", "gpus": 8, "packing": packing, "epochs": 2}

@@ -40,7 +40,7 @@ def test_work_is_that_of_whole_rows():
     assert measure(replace(plan, mask="causal"), linear=K).cbr == pytest.approx(1 - (16 + 4 + 4 + 2) / (2 * 20))
 
 
-@given(lengths=st.lists(st.integers(1, 200), min_size=1, max_size=80), packing=st.sampled_from(["bfs", "lpt", "kk"]))
+@given(lengths=st.lists(st.integers(1, 200), min_size=1, max_size=80), packing=st.sampled_from(["bfs", "bfd", "spfhp"]))
 def test_plans_hold_and_no_bound_is_above_what_is_reached(lengths, packing):
     plan = build_plan(whole(lengths), causal_rules([Group(capacity=100), Group(capacity=200)], 4, packing))
     check_plan(plan)
@@ -50,14 +50,13 @@ def test_plans_hold_and_no_bound_is_above_what_is_reached(lengths, packing):
 
 
 def test_it_evens_out_tokens():
-    """One long sample beside many short ones of as many tokens: even for a causal mask, and uneven in squares."""
-    lengths = np.concatenate([np.full(8, 3000), np.full(800, 30)])
+    """Long samples beside short ones of as many tokens: even for a causal mask, and uneven in squares."""
+    lengths = np.concatenate([np.full(8, 2000), np.full(8, 3000), np.full(800, 30)])
     groups = [Group(capacity=4096)]
-    given = {"packing": "lpt", "fill": "balanced"}
-    documents = build_plan(whole(lengths), request(groups, 12, **given))
-    rows = build_plan(whole(lengths), causal_rules(groups, 12, **given))
+    documents = build_plan(whole(lengths), request(groups, 12, fill="balanced"))
+    rows = build_plan(whole(lengths), causal_rules(groups, 12, fill="balanced"))
     as_rows = [measure(replace(plan, mask="causal")).abr for plan in (documents, rows)]
-    assert as_rows[1] < 0.02 < as_rows[0]
+    assert as_rows[1] < 0.06 < 0.18 < as_rows[0]
 
 
 @given(packs, st.integers(1, 9))

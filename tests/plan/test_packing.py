@@ -13,7 +13,7 @@ from packer_cli.plan.packing import REGISTRY
 from tests.plan.packing import assert_valid, instances, run
 
 NAMES = list(REGISTRY)
-SEEDED = {"bfs", "ffs", "isf", "kk", "padded", "random"}
+SEEDED = {"bfs", "ffs", "isf", "padded", "random"}
 PACKING_NAMES = [name for name in NAMES if name not in ("none", "padded")]
 
 
@@ -57,10 +57,7 @@ LIMITS = {
     "ffs": 1.005,
     "bfs": 1.005,
     "spfhp": 1.001,
-    "lpt": 1.001,
-    "kk": 1.01,
     "ilp": 1.001,
-    "nnlshp": 1.001,
     "wrap": 1.2,  # of whole samples, as next-fit; it is full where it may cut
     "bfd-split": 1.001,
     "decompose": 1.001,  # of whole samples, as bfd

@@ -32,6 +32,11 @@ def test_packings_that_the_options_rule_out_are_refused():
     [
         ("best", f"unknown packing algorithm 'best'; known: {', '.join(REGISTRY)}"),
         (
+            "kk:window=8",
+            "packing 'kk' was removed; use 'bfs', which is faster and, with --balance refine, leaves ranks waiting less",
+        ),
+        ("nnlshp", "packing 'nnlshp' was removed; use 'bfd', which is faster and needs no more packs"),
+        (
             "spfhp:max_samples=-1",
             "option 'max_samples' of packing 'spfhp' must be at least 0, got -1",
         ),
@@ -39,14 +44,6 @@ def test_packings_that_the_options_rule_out_are_refused():
             "spfhp:max_samples=2147483648",
             "option 'max_samples' of packing 'spfhp' must be at most 2147483647, got 2147483648",
         ),
-        ("nnlshp:depth=5", "option 'depth' of packing 'nnlshp' must be in 1..4, got 5"),
-        ("nnlshp:buckets=1025", "option 'buckets' of packing 'nnlshp' must be in 1..1024 with depth=3, got 1025"),
-        ("nnlshp:buckets=513,depth=4", "option 'buckets' of packing 'nnlshp' must be in 1..512 with depth=4, got 513"),
-        ("nnlshp:iterations=0", "option 'iterations' of packing 'nnlshp' must be in 1..2147483647, got 0"),
-        ("lpt:objective=time", "option 'objective' of packing 'lpt' must be work or tokens, got 'time'"),
-        ("kk:objective=", "option 'objective' of packing 'kk' must be work or tokens, got ''"),
-        ("kk:window=0", "option 'window' of packing 'kk' must be at least 1, got 0"),
-        ("kk:window=2147483648", "option 'window' of packing 'kk' must be at most 2147483647, got 2147483648"),
         (
             "isf:round=3",
             "packing 'isf' has no option 'round=3'; known, with defaults: rounds=300, threshold=0.997",

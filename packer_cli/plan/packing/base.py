@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -13,8 +12,12 @@ import numpy as np
 from packer_cli.plan.core.types import Int32Array, Int64Array, Pieces
 from packer_cli.plugins import Registry, unknown
 
-OBJECTIVES = ("work", "tokens")
-"""What an algorithm can even out over packs: work (attention work, or that of `--cost`), or tokens."""
+REMOVED = {
+    "nnlshp": ("bfd", "which is faster and needs no more packs"),
+    "lpt": ("bfs", "which is faster and, with --balance refine, leaves ranks waiting less"),
+    "kk": ("bfs", "which is faster and, with --balance refine, leaves ranks waiting less"),
+}
+"""Packings of earlier releases: what to use instead, and why. What was packed with them is still read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +60,6 @@ class PackingAlgorithm:
     is_padded: bool = False
     """Whether a pack is a batch whose samples are padded to its longest. A plan that uses it has exactly one group,
     exchanges no samples, and is never written."""
-    uses_work: bool = False
-    """Whether `pack` considers work, and so also takes `linear`."""
     bytes_a_sample: int = 20
     """Memory of a plan that uses it at its peak, with its figures and the lengths; measured on samples of 550
     tokens."""
@@ -67,11 +68,6 @@ class PackingAlgorithm:
     def needs_one_group(self) -> bool:
         """Whether a plan that uses it has exactly one group."""
         return self.cut is not None or self.is_padded
-
-    def with_linear(self, linear: int) -> PackingAlgorithm:
-        """The same algorithm for work with a linear term of this many tokens, see `plan.core.cost`."""
-        pack: Callable[..., Any] = self.pack
-        return replace(self, pack=partial(pack, linear=linear)) if self.uses_work and linear else self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,14 +103,6 @@ class ChunkOptions(PackingOptions):
 ChunkFunction = Callable[[Int32Array], tuple[Int64Array, Int32Array]]
 
 
-def require_objective(name: str, objective: str) -> None:
-    """Raise ValueError for an unknown objective."""
-    if objective not in OBJECTIVES:
-        raise ValueError(
-            f"option 'objective' of packing {name!r} must be {' or '.join(OBJECTIVES)}, got {objective!r}"
-        )
-
-
 class HasOptions(Protocol):
     """An entry of a registry of packings."""
 
@@ -128,12 +116,21 @@ P = TypeVar("P", bound=HasOptions)
 
 
 def find_packing(text: str, registry: Mapping[str, P]) -> P:
-    """The algorithm of `name` or `name:option=value,...`. Raises ValueError for an unknown name."""
+    """The algorithm of `name` or `name:option=value,...`. Raises ValueError for an unknown or a removed name."""
     name = text.partition(":")[0]
     if name not in registry:
         known = registry.names() if isinstance(registry, Registry) else list(registry)
-        raise ValueError(unknown("packing algorithm", name, known))
+        raise ValueError(why_removed(text, registry) or unknown("packing algorithm", name, known))
     return registry[name]
+
+
+def why_removed(text: str, registry: Mapping[str, Any]) -> str | None:
+    """What to say of a packing of an earlier release; None if `text` names another, or the registry has its own."""
+    name = text.partition(":")[0]
+    if name not in REMOVED or name in registry:
+        return None
+    substitute, why = REMOVED[name]
+    return f"packing {name!r} was removed; use {substitute!r}, {why}"
 
 
 def parse_packing(text: str, registry: Mapping[str, P]) -> tuple[P, PackingOptions]:

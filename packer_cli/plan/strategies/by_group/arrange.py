@@ -174,9 +174,7 @@ def arrange_batches(lengths: Int32Array, request: PlanRequest) -> GroupPacks:
 
 
 def _pack(lengths: Int32Array, capacity: int, seed: int, request: PlanRequest) -> tuple[Int64Array, Int32Array]:
-    algorithm = request.algorithm.with_linear(request.evened)
-    offsets, pieces = algorithm.pack(lengths, capacity, seed, request.packing_options)
-    return offsets, pieces
+    return request.algorithm.pack(lengths, capacity, seed, request.packing_options)
 
 
 def _pack_own(
