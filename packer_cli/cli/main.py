@@ -103,7 +103,6 @@ COMMANDS = {
     "stats": "Report balance, padding and communication of a packed set, a token store or lengths.",
     "report": "Write a page with charts of a packed set, a plan or lengths, and what to try next.",
     "show": "Show a rank's packs as text: samples, loss masks, and the records they come from.",
-    "bench-loader": "Measure how fast the loader reads a packed set on this machine, next to a plain copy.",
 }
 """What each does, in the order of the help."""
 

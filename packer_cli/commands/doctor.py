@@ -29,7 +29,7 @@ Subject = Literal["versions", "machine", "extras"]
 State = Literal["ok", "note", "broken"]
 
 EXTRAS: Mapping[str, str] = {
-    "torch": "reads sets in PyTorch; hbpack profile and bench-loader",
+    "torch": "reads sets in PyTorch; hbpack profile",
     "remote": "s3:// inputs and outputs",
     "ray": "--engine ray",
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -170,29 +169,9 @@ class PeakMemory:
         return None if now is None or self._before is None else max(0, now - self._before)
 
 
-def mapped_bytes() -> int | None:
-    """Bytes that this process holds of mapped files, which the system can reclaim; None if not reported."""
-    return _status("RssFile")
-
-
-def private_bytes(processes: Iterable[int]) -> int | None:
-    """Bytes that these processes wrote and share with no other process; None if the system does not report them.
-
-    Args:
-        processes: process ids.
-    """
-    held = [_field(f"/proc/{number}/smaps_rollup", "Private_Dirty") for number in processes]
-    known = [num_bytes for num_bytes in held if num_bytes is not None]
-    return sum(known) if len(known) == len(held) else None
-
-
 def _status(name: str) -> int | None:
-    return _field("/proc/self/status", name)
-
-
-def _field(path: str, name: str) -> int | None:
     try:
-        with open(path) as file:
+        with open("/proc/self/status") as file:
             return next((int(line.split()[1]) * 1024 for line in file if line.startswith(f"{name}:")), None)
     except OSError:
         return None

@@ -1,4 +1,4 @@
-"""The measurements of `hbpack profile` and `hbpack bench-loader`, with torch.
+"""The measurements of `hbpack profile`, with torch.
 
 `profile` measures iterations of the user's model on the available GPUs.
 
@@ -8,7 +8,6 @@
     subject.py    the model to measure, transformers' or in plain torch: forward and backward of a packed row
     device.py     GPU or CPU: clock, peak memory, out of memory
     run.py        chooses the settings to measure, and builds the profile
-    reading/      how fast the loader reads a set
 """
 
 try:

@@ -19,7 +19,6 @@ EMPTY = (
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["bench-loader", "x", "--seconds", "nan"], SECONDS.format("seconds", "nan is not a number", "bench-loader")),
         (
             ["simulate", "x", "--step-seconds", "nan"],
             SECONDS.format("step-seconds", "nan is not a number", "simulate"),

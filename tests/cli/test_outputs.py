@@ -115,7 +115,7 @@ def test_the_next_report_predicts_what_was_predicted(words):
 def test_every_command_has_json():
     for name in COMMANDS:
         assert "as_json" in {parameter.name for parameter in cli.get_command(None, name).params}, name
-    assert {name for name, _, _ in RUNS} | {"bench-loader"} == set(OUTPUTS)
+    assert {name for name, _, _ in RUNS} == set(OUTPUTS)
 
 
 def test_a_prediction_where_there_is_a_model(words):

@@ -37,7 +37,6 @@ COMMANDS = {
     "stats": "OUT --bound lp",
     "report": "OUT --output new.html",
     "show": "OUT",
-    "bench-loader": "OUT --batches 1",
 }
 """What each command is given, in a folder of its own with a packed set."""
 

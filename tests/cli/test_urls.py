@@ -12,7 +12,6 @@ WRITES = "hbpack writes local files; name a local path, and upload what is there
     ("arguments", "message"),
     [
         (["profile", "--model", "m", "--output", URL], WRITES),
-        (["bench-loader", "out", "--cache-dir", URL], WRITES),
         (["profile", "--model", URL, "--output", "p.json"], "hbpack reads local files; download it first"),
     ],
 )

@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from tests.naive.random import SplitMix64, shuffled
 
 

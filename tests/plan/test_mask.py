@@ -40,7 +40,9 @@ def test_work_is_that_of_whole_rows():
     assert measure(replace(plan, mask="causal"), linear=K).cbr == pytest.approx(1 - (16 + 4 + 4 + 2) / (2 * 20))
 
 
-@given(lengths=st.lists(st.integers(1, 200), min_size=1, max_size=80), packing=st.sampled_from(["bfs", "bfd", "spfhp"]))
+@given(
+    lengths=st.lists(st.integers(1, 200), min_size=1, max_size=80), packing=st.sampled_from(["bfs", "bfd", "spfhp"])
+)
 def test_plans_hold_and_no_bound_is_above_what_is_reached(lengths, packing):
     plan = build_plan(whole(lengths), causal_rules([Group(capacity=100), Group(capacity=200)], 4, packing))
     check_plan(plan)

@@ -33,7 +33,7 @@ def test_packings_that_the_options_rule_out_are_refused():
         ("best", f"unknown packing algorithm 'best'; known: {', '.join(REGISTRY)}"),
         (
             "kk:window=8",
-            "packing 'kk' was removed; use 'bfs', which is faster and, with --balance refine, leaves ranks waiting less",
+            "packing 'kk' was removed; use 'bfs', which is faster and, with --balance refine, makes ranks wait less",
         ),
         ("nnlshp", "packing 'nnlshp' was removed; use 'bfd', which is faster and needs no more packs"),
         (

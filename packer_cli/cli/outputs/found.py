@@ -1,4 +1,4 @@
-"""The records of what commands find: `hbpack status`, `verify`, `show` and `bench-loader`."""
+"""The records of what commands find: `hbpack status`, `verify` and `show`."""
 
 from __future__ import annotations
 
@@ -85,47 +85,6 @@ class DoctorOutput(Output):
     healthy: bool
     """Whether nothing is broken."""
     checks: tuple[CheckOutput, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SpeedRow(Output):
-    """A row of `hbpack bench-loader`."""
-
-    name: str
-    workers: int
-    num_batches: int
-    tokens_per_batch: float | None
-    seconds_per_batch: float | None
-    batches_per_second: float | None
-    tokens_per_second: float | None
-    floor_seconds_per_batch: float | None
-    """A plain copy of the batch's tensors."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkersOutput(Output):
-    """What a number of workers takes."""
-
-    workers: int
-    first_batch_seconds: float | None
-    peak_bytes: int | None
-    mapped_bytes: int | None
-    worker_bytes: int | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class SpeedOutput(Output):
-    """`hbpack bench-loader`."""
-
-    format: str
-    rank: int
-    num_gpus: int
-    is_remote: bool
-    open_seconds: float
-    rows: tuple[SpeedRow, ...]
-    workers: tuple[WorkersOutput, ...]
-    num_cpus: int
-    torch_version: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from packer_cli.cli.outputs.figures import (
     SetOutput,
     StatsOutput,
 )
-from packer_cli.cli.outputs.found import DoctorOutput, ShowOutput, SpeedOutput, StatusOutput, VerifyOutput
+from packer_cli.cli.outputs.found import DoctorOutput, ShowOutput, StatusOutput, VerifyOutput
 from packer_cli.cli.outputs.written import ExportOutput, InitOutput, RebalanceOutput, StoreOutput
 from packer_cli.plan.strategies.protocol import LayoutChoice
 
@@ -30,7 +30,6 @@ OUTPUTS: dict[str, Any] = {
     "groups": GroupsOutput | LayoutChoice,
     "verify": VerifyOutput,
     "status": StatusOutput,
-    "bench-loader": SpeedOutput,
     "show": list[ShowOutput],
 }
 """The name of each schema, and what it describes."""

@@ -14,8 +14,8 @@ from packer_cli.plugins import Registry, unknown
 
 REMOVED = {
     "nnlshp": ("bfd", "which is faster and needs no more packs"),
-    "lpt": ("bfs", "which is faster and, with --balance refine, leaves ranks waiting less"),
-    "kk": ("bfs", "which is faster and, with --balance refine, leaves ranks waiting less"),
+    "lpt": ("bfs", "which is faster and, with --balance refine, makes ranks wait less"),
+    "kk": ("bfs", "which is faster and, with --balance refine, makes ranks wait less"),
 }
 """Packings of earlier releases: what to use instead, and why. What was packed with them is still read."""
 

@@ -1,1 +1,0 @@
-"""`hbpack bench-loader`: how fast `PackedDataset` reads a set on this machine."""
