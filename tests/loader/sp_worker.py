@@ -24,7 +24,6 @@ from packer_cli.loader.parallel import (
     gathered_attention,
     init_sp_groups,
     packed_attention,
-    ring_attention,
     take_slice,
     ulysses_attention,
 )
@@ -35,10 +34,6 @@ EXACT = 1e-10  # float64
 
 PATHS: dict[str, Callable[..., torch.Tensor]] = {
     "contiguous": ulysses_attention,
-    "zigzag": lambda q, k, v, cu, group: ring_attention(q, k, v, cu, group, "zigzag"),
-    "document": lambda q, k, v, cu, group: ring_attention(q, k, v, cu, group, "document"),
-}
-GATHERED: dict[str, Callable[..., torch.Tensor]] = {
     "zigzag": lambda q, k, v, cu, group: gathered_attention(q, k, v, cu, group, "zigzag"),
     "document": lambda q, k, v, cu, group: gathered_attention(q, k, v, cu, group, "document"),
 }
@@ -147,7 +142,7 @@ def check_attention(groups: SPGroups, num_heads: int, kv_heads: int) -> None:
     for degree in (1, 2, 4):
         place = groups.rank % degree
         group = groups.for_batch(place_of(Layout(sp=degree), place))
-        for sharding, function in (*PATHS.items(), *GATHERED.items()):
+        for sharding, function in PATHS.items():
 
             def part(x: torch.Tensor, sharding: Any = sharding, degree: int = degree, place: int = place) -> Any:
                 return take_slice(x, borders, degree, place, sharding, dim=0)

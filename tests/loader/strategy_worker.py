@@ -12,7 +12,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from packer_cli.loader import PackedDataset
 from packer_cli.loader.losses import sample_mean, stable_loss, token_losses
-from packer_cli.loader.parallel import init_sp_groups, ring_attention
+from packer_cli.loader.parallel import gathered_attention, init_sp_groups
 from tests.loader.llama import closeness, gradients, tiny_llama
 from tests.loader.sp_worker import Attention, mean_of_ranks
 
@@ -28,9 +28,9 @@ def main(rank: int, expected_file: str) -> None:
         timeout=timedelta(seconds=60),
     )  # fmt: skip
     attention = Attention()
-    attention.function = lambda q, k, v, cu, group: ring_attention(q, k, v, cu, group, attention.sharding)
-    ALL_ATTENTION_FUNCTIONS.register("reference_ring", attention)
-    model = tiny_llama("reference_ring")
+    attention.function = lambda q, k, v, cu, group: gathered_attention(q, k, v, cu, group, attention.sharding)
+    ALL_ATTENTION_FUNCTIONS.register("reference_gathered", attention)
+    model = tiny_llama("reference_gathered")
     try:
         for folder, steps in torch.load(expected_file).items():
             check_set(rank, folder, steps, model, attention)

@@ -19,10 +19,10 @@ from packer_cli.loader import PackedDataset
 from packer_cli.loader.batch import BatchBuilder
 from packer_cli.loader.parallel import (
     SHARDINGS,
+    gathered_attention,
     local_indices,
     merge_slices,
     packed_attention,
-    ring_attention,
     take_slice,
     ulysses_attention,
 )
@@ -157,7 +157,7 @@ def test_reference_attention_of_one_rank_is_packed_attention() -> None:
     borders = torch.tensor([0, 7, 8, 20])
     wanted = packed_attention(q, k, v, borders)
     alone = torch.cat([packed_attention(q[a:b], k[a:b], v[a:b], [0, b - a]) for a, b in ((0, 7), (7, 8), (8, 20))])
-    for found in (alone, ulysses_attention(q, k, v, borders, None), ring_attention(q, k, v, borders, None)):
+    for found in (alone, ulysses_attention(q, k, v, borders, None), gathered_attention(q, k, v, borders, None)):
         torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
     merged = packed_attention(q, k, v, [0, 8, 20])
     assert float((merged - wanted).abs().max()) > 1e-2

@@ -3,7 +3,7 @@
 ::
 
     groups.py      process groups of all degrees, created once
-    attention.py   splits and merges tensors of a row; reference attention: packed, Ulysses, ring, all-gather
+    attention.py   splits and merges tensors of a row; reference attention: packed, Ulysses, all-gather
 """
 
 from packer_cli.format.layout import Layout
@@ -13,7 +13,6 @@ from packer_cli.loader.parallel.attention import (
     gathered_attention,
     merge_slices,
     packed_attention,
-    ring_attention,
     take_slice,
     ulysses_attention,
 )
@@ -33,7 +32,6 @@ __all__ = [
     "merge_slices",
     "packed_attention",
     "plan_rank",
-    "ring_attention",
     "row_order",
     "take_slice",
     "ulysses_attention",

@@ -134,61 +134,6 @@ class _AllToAll(torch.autograd.Function):
         return _AllToAll.apply(grad, ctx.group), None
 
 
-def ring_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    cu_seqlens: Any,
-    group: dist.ProcessGroup | None,
-    sharding: Sharding = "zigzag",
-    scale: float | None = None,
-) -> torch.Tensor:
-    """Ring attention: keys and values travel round the group, and each rank accumulates what its queries see.
-
-    Args:
-        query: [t, heads, dim], this rank's part under `sharding`.
-        key, value: [t, kv_heads, dim]; kv_heads divides heads.
-        cu_seqlens: the borders of the whole row.
-        group: the SP group; None for degree 1.
-        sharding: any; `zigzag` and `document` balance the work.
-        scale: None for dim ** -0.5.
-
-    Returns:
-        [t, heads, dim].
-
-    Price: sp_size - 1 exchanges of keys and values each way; the scores, [heads, t, t], of one exchange at a time.
-    Source: Ring attention (Liu et al. 2023), section 3, with the streaming softmax of FlashAttention.
-    """
-    sp_size, sp_rank = (1, 0) if group is None else (dist.get_world_size(group), dist.get_rank(group))
-    borders = torch.as_tensor(_host(cu_seqlens)).long()
-    places = [torch.from_numpy(local_indices(borders.numpy(), sp_size, rank, sharding)) for rank in range(sp_size)]
-    segments = [torch.bucketize(place, borders, right=True) for place in places]
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
-    repeats = query.shape[1] // key.shape[1]
-    queries = query.transpose(0, 1) * scale
-    # The greatest score so far only keeps exp() in range; the result does not depend on it, hence no gradient.
-    top = queries.new_full(queries.shape[:2], -torch.inf)
-    total = queries.new_zeros(queries.shape[:2])
-    weighted = torch.zeros_like(queries)
-    pair = torch.stack((key, value))
-    for exchange in range(sp_size):
-        if exchange:
-            pair = _RingShift.apply(pair, group, 1)
-        source = (sp_rank - exchange) % sp_size
-        seen = (segments[sp_rank][:, None] == segments[source]) & (places[sp_rank][:, None] >= places[source])
-        seen = seen.to(query.device)
-        keys, values = pair.repeat_interleave(repeats, dim=2).transpose(1, 2)
-        scores = (queries @ keys.transpose(1, 2)).masked_fill(~seen, -torch.inf)
-        # Finite from the first round on: every token sees itself, and its own rank's keys come first.
-        new_top = torch.maximum(top, scores.detach().amax(-1))
-        weights = torch.exp(scores - new_top[..., None])
-        decay = torch.exp(top - new_top)
-        total = total * decay + weights.sum(-1)
-        weighted = weighted * decay[..., None] + weights @ values
-        top = new_top
-    return (weighted / total[..., None]).transpose(0, 1)
-
-
 def gathered_attention(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -248,26 +193,6 @@ class _AllGather(torch.autograd.Function):
         grad = grad.contiguous()
         dist.all_reduce(grad, group=ctx.group)
         return grad[:, ctx.size * dist.get_rank(ctx.group) :][:, : ctx.size], None
-
-
-class _RingShift(torch.autograd.Function):
-    """Sends to the rank `step` places ahead and receives from the one as far behind; the gradient goes back."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Any, step: int) -> torch.Tensor:
-        ctx.group, ctx.step = group, step
-        x = x.contiguous()
-        output = torch.empty_like(x)
-        rank, size = dist.get_rank(group), dist.get_world_size(group)
-        target, source = (dist.get_global_rank(group, (rank + s) % size) for s in (step, -step))
-        exchange = [dist.P2POp(dist.isend, x, target, group), dist.P2POp(dist.irecv, output, source, group)]
-        for work in dist.batch_isend_irecv(exchange):
-            work.wait()
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        return _RingShift.apply(grad, ctx.group, -ctx.step), None, None
 
 
 def take_slice(
