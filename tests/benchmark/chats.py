@@ -46,7 +46,7 @@ def run(_: Path, runs: int) -> str:
     return (
         f"{len(chats):,} chats with {statistics.mean(map(len, chats)):.1f} messages on average; CPU time on one core, "
         f"median of {runs} rounds in which both engines take turns. *jinja2* renders the conversations that minijinja "
-        "cannot: it is transformers' sandbox with hbpack's shortcuts. *Ranges* are the parts that the assistant "
+        "cannot, in transformers' sandbox. *Ranges* are the parts that the assistant "
         "wrote. The first template "
         f"writes an empty thinking block into each answer. {versions(('minijinja', 'jinja2', 'transformers'))}.\n\n"
         + table(header, rows)

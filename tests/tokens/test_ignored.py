@@ -4,8 +4,8 @@ import pytest
 
 from packer_cli.corpus.types import Document
 from packer_cli.tokens.encode.encoder import Encoder
-from packer_cli.tokens.templates.compiled import CompiledTemplate
 from packer_cli.tokens.templates.renderer import Ignored
+from packer_cli.tokens.templates.template import CompiledTemplate
 from tests.tokens.helpers import encode, turns
 from tests.tokens.published_templates import PUBLISHED
 
@@ -29,7 +29,7 @@ IGNORED = {
 @pytest.mark.parametrize("name", IGNORED)
 def test_what_published_templates_leave_out(name):
     template, bos, eos, _ = PUBLISHED[name]
-    compiled = CompiledTemplate(template, {"bos_token": bos, "eos_token": eos}, fast=True)
+    compiled = CompiledTemplate(template, {"bos_token": bos, "eos_token": eos})
     assert Ignored.of(compiled) == IGNORED[name]
 
 

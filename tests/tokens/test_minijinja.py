@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer_cli.tokens.templates import ChatRenderer, TemplateRejectError, read_chat
-from packer_cli.tokens.templates.compiled import CompiledTemplate
-from packer_cli.tokens.templates.minijinja.engine import MinijinjaTemplate
+from packer_cli.tokens.templates.minijinja import MinijinjaTemplate
+from packer_cli.tokens.templates.template import CompiledTemplate
 
 VARIABLES = {"bos_token": "<s>", "eos_token": "</s>"}
 MESSAGE = {
@@ -101,7 +101,7 @@ PROGRAMS = st.recursive(
 def rendered(source: str) -> list[bool]:
     """Whether minijinja rendered each of the chats; what it rendered is compared."""
     source = f"{HEAD}{{% for m in messages %}}{source}{{% endfor %}}"
-    exact = CompiledTemplate(source, VARIABLES, fast=False)
+    exact = CompiledTemplate(source, VARIABLES)
     ours = MinijinjaTemplate.of(exact, None)
     done = []
     for chat in CHATS:
@@ -185,7 +185,7 @@ def test_known_differences_are_left_to_jinja2(source: str) -> None:
 @pytest.mark.parametrize("end", ["| tojson", "| string", "is iterable", "[1:]"])
 def test_sources_do_not_grow_exponentially(end: str) -> None:
     source = f"{{{{ {'(' * 40}messages{f' {end})' * 40} }}}}"
-    assert MinijinjaTemplate.of(CompiledTemplate(source, VARIABLES, fast=True), None) is None or end == "[1:]"
+    assert MinijinjaTemplate.of(CompiledTemplate(source, VARIABLES), None) is None or end == "[1:]"
 
 
 def test_a_string_times_a_number_is_left_to_jinja2() -> None:

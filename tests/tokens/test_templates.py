@@ -9,12 +9,14 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from packer_cli.errors import TokenizerError
 from packer_cli.tokens.templates import ChatRenderer, TemplateRejectError, read_chat
-from packer_cli.tokens.templates.marks import CHARS, MARKS, split, split_chars
+from packer_cli.tokens.templates.conversation import MARK
+from packer_cli.tokens.templates.rounds import split
 from tests.tokens.helpers import engine_of
 
 VARIABLES = {"bos_token": "<s>", "eos_token": "</s>"}
 SPECIALS = ("<|im_start|>", "<|im_end|>", "<s>", "</s>", "<|endoftext|>")
 ENGINES = ("minijinja", "jinja2", "transformers")
+MARKS = [MARK, "\ue000", f"{MARK}\ue000", *(f"{MARK}{letter}{depth}" for letter in "AO" for depth in "01")]
 NAMES = ["chatml", "llama2", "qwen3", "macro", "loop-controls", "eos-between", "chatml-generation"]
 
 
@@ -48,8 +50,7 @@ TEXT = st.text(
         "<|im_end|>",
         "<|im_start|>assistant\n",
         "<think>\nx\n</think>\n\nyes",
-        *MARKS.values(),
-        *CHARS.values(),
+        *MARKS,
         "\x1c\x1d",
         "STOP\n",
         " \n",
@@ -172,7 +173,7 @@ def test_slow_way_rejects_what_it_cannot_tell_apart():
 
 def test_content_equal_to_a_mark_stays_text():
     template = "{% for m in messages %}{{ m.content }}{% endfor %}"
-    for text in (*MARKS.values(), *CHARS.values()):
+    for text in MARKS:
         assert renderer(template).way == "marks"
         assert renderer(template).render(chat(text, text)).text == text * 2
 
@@ -263,8 +264,15 @@ def test_mismatch_reports_a_wrong_range(templates, monkeypatch):
     assert "should begin at char" in ours.mismatch(read_chat(messages))
 
 
-@given(st.text(alphabet="ab" + "".join(CHARS.values()), max_size=12) | st.text(alphabet="a\x01\x02", max_size=12))
-def test_marks_that_are_chars_are_those_of_a_stream(text):
-    keys = {char: key for key, char in CHARS.items()}
-    text += CHARS["O", 0]  # The loop ends.
-    assert split_chars(text) == split(list(text), map(keys.get, text))
+@given(st.lists(st.sampled_from(["a", "bc", *MARKS[3:]]), max_size=12))
+def test_rounds_are_those_of_a_slow_search(pieces):
+    """A round lasts until the next mark of its level or of one above it; those inside another are part of it."""
+    pieces = [*pieces, f"{MARK}O0"]
+    texts = ["" if piece in MARKS else piece for piece in pieces]
+    expected, past = [], 0
+    for number, piece in enumerate(pieces):
+        if piece in MARKS and piece[-2] == "A" and number >= past:
+            ends = (i for i in range(number + 1, len(pieces)) if pieces[i] in MARKS and pieces[i][-1] <= piece[-1])
+            past = next(ends)
+            expected.append((len("".join(texts[:number])), len("".join(texts[:past]))))
+    assert split("".join(pieces)) == ("".join(texts), [span for span in expected if span[1] > span[0]])

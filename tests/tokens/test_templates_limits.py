@@ -6,7 +6,8 @@ import time
 import pytest
 
 from packer_cli.errors import TokenizerError
-from packer_cli.tokens.templates import ChatRenderer, TemplateRejectError, limits, read_chat
+from packer_cli.tokens.templates import ChatRenderer, TemplateRejectError, read_chat
+from packer_cli.tokens.templates import template as limits
 from tests.tokens.published_templates import PUBLISHED
 
 RECURSIVE = (
@@ -105,23 +106,3 @@ def test_templates_that_always_take_too_long_are_refused(hostile, monkeypatch):
     with pytest.raises(TokenizerError) as error:
         ChatRenderer(hostile, variables={})
     assert str(error.value) == f"a question and its answer: {TOO_LONG}"
-
-
-@pytest.mark.parametrize(
-    ("hostile", "operator"),
-    [
-        ("'a' * 10 ** 11", "*"),
-        ("10 ** (10 ** 10)", "**"),
-        ("[1] * 10 ** 11", "*"),
-        ("10 ** 11 * 'ab'", "*"),
-        ("2 ** (62 ** 9)", "**"),
-        ("messages * 10 ** 10", "*"),
-    ],
-)
-def test_templates_that_ask_for_all_memory_are_refused(hostile, operator):
-    with pytest.raises(TokenizerError) as error:
-        ChatRenderer("{% set x = " + hostile + " %}{{ x }}", variables={})
-    assert str(error.value) == (
-        f"a question and its answer: the chat template makes more than 67,108,864 items with {operator}; split the "
-        "conversation, or give another template with --chat-template FILE"
-    )

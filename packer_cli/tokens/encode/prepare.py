@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from packer_cli.corpus.types import Document
     from packer_cli.tokens.encode.backends import ReferenceBackend
     from packer_cli.tokens.encode.rows import Frame
-    from packer_cli.tokens.templates.conversation import Chat
-    from packer_cli.tokens.templates.types import Rendered, Span
+    from packer_cli.tokens.templates.conversation import Chat, Rendered, Span
     from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 SPREAD_CHARS = 1 << 14

@@ -14,7 +14,6 @@ import numpy as np
 
 from packer_cli.tokens.encode.backends import ReferenceBackend
 from packer_cli.tokens.encode.masks import mask_by_offsets
-from packer_cli.tokens.templates.compiled import make_environment
 from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 if TYPE_CHECKING:
@@ -75,19 +74,12 @@ def control_tokens(tokenizer: LoadedTokenizer, chat_template: str | None) -> tup
     elif chat_template is None:
         others = set()
     else:
-        literals = _literal_text(chat_template)
+        from transformers.utils.chat_template_utils import _get_template_literal_text
+
+        literals = _get_template_literal_text(chat_template)
         others = {token for token in tokenizer.added_tokens if token in literals and not token.isspace()}
     special = set(tokenizer.special_tokens)
     return tuple(token for token in tokenizer.added_tokens if token in special or token in others)
-
-
-def _literal_text(chat_template: str) -> str:
-    from jinja2 import nodes
-
-    tree = make_environment().parse(chat_template)
-    literals = {node.data for node in tree.find_all(nodes.TemplateData)}
-    literals |= {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
-    return "\0".join(literals)
 
 
 def mark(value: Any, tokens: re.Pattern[str]) -> Any:

@@ -1,18 +1,15 @@
-"""Chat templates: a conversation's text, and the char ranges that the assistant would have generated.
+r"""Chat templates: a conversation's text, and the char ranges that the assistant would have generated.
 
 ::
 
     messages -> conversation.py   normalizes them as transformers does; chats to try a template on
                     |
-    template -> compiled.py ----> text, in a faster jinja sandbox; limits.py: limits of time and memory
+    template -> template.py ---> text, in transformers' sandbox, with a limit of time
                     |
-                marks.py ---------------> text and rounds: the text of each assistant message
-                    |   \\
-                    |    minijinja/   the same with minijinja, several times as fast
-                    |    specialize.py   removes what plain chats do not need
-                turns.py      shorter renders, to the same end; rounds -> ranges from header to end of turn
-                    |
-                parts.py      ranges -> reasoning.py, answer and tool calls, for `--loss-on`
+                rounds.py ------> text and rounds: the text of each assistant message;
+                    |   \           rounds -> ranges from header to end of turn
+                    |    minijinja.py   the same with minijinja, several times as fast; translate.py, rules.py
+                parts.py      ranges -> reasoning, answer and tool calls, for `--loss-on`
                     |
                 renderer.py   ChatRenderer: chooses the way, returns `Rendered`; compares slower ways
     jinja/      templates that `--chat-template` knows by name
@@ -22,7 +19,7 @@ The text is that of `tokenizer.apply_chat_template(messages, tools=tools, tokeni
 There are three ways to find the assistant's text (`ChatRenderer.way`):
 
 generation   the template marks it with `{% generation %}`; the ranges are transformers' own
-marks        the loop over the messages is marked (see `marks`); one render gives everything
+marks        the loop over the messages is marked (see `rounds`); one render gives everything
 prefixes     `messages[:i]` is rendered for each assistant message; quadratic, for templates without such a loop
 
 With `marks` and `prefixes`, a range begins after the part of the generation prompt that the assistant's
@@ -31,12 +28,11 @@ text begins with, and ends after the end-of-turn token; whitespace after that to
 minijinja is a different engine, so hbpack guards it as it guards gigatoken: it compares each part's first chats, and
 some of the others, with jinja2 and transformers. A template or chat that minijinja cannot render, or may render
 differently, goes to jinja2.
-Price: about 22 us for a chat of eight messages; 55 us with jinja2; 0.4 ms with `prefixes`.
+Price: 25 to 50 us for a chat of eight messages; 60 to 300 us with jinja2; several times that with `prefixes`.
 """
 
-from packer_cli.tokens.templates.conversation import read_chat
+from packer_cli.tokens.templates.conversation import TemplateRejectError, read_chat
 from packer_cli.tokens.templates.parts import LossParts
 from packer_cli.tokens.templates.renderer import ChatRenderer
-from packer_cli.tokens.templates.types import TemplateRejectError
 
 __all__ = ["ChatRenderer", "LossParts", "TemplateRejectError", "read_chat"]

@@ -1,17 +1,46 @@
-"""Conversations as transformers passes them to a template, and made-up ones to try a template on."""
+"""Conversations as transformers passes them to a template, and what it makes of them; made-up ones to try it on."""
 
 from __future__ import annotations
 
+import re
 from itertools import chain
 from typing import Any, NamedTuple
 
-from packer_cli.tokens.templates.types import TemplateRejectError
+Span = tuple[int, int]
+
+
+class Rendered(NamedTuple):
+    """One conversation as text."""
+
+    text: str
+    spans: list[Span]
+    """Char ranges of `text` that the assistant generated, in order and disjoint; empty if not requested."""
+
+
+class TemplateRejectError(ValueError):
+    """The template cannot render this conversation; the message gives the reason."""
+
+
+def cannot_render(error: Exception) -> TemplateRejectError:
+    """The rejection for an error that a template raised."""
+    if isinstance(error, TemplateRejectError):
+        return error
+    return TemplateRejectError(f"the chat template cannot render this conversation: {one_line(error)}")
+
+
+def one_line(error: Exception) -> str:
+    """The error's message on one line of at most 300 chars, or its type's name if it has none."""
+    text = re.sub(r"\s+", " ", str(error)).strip() or type(error).__name__
+    return text if len(text) <= 300 else text[:297] + "..."
+
 
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 _PLAIN_FIELDS = {"role", "content"}
 _MOST_NESTED = 100
-_UNSAFE_CHARS = frozenset("\x01\x02\x03\x04\x1c\x1d\x1e\x1f")
-"""The first four are marks (see `marks`). The others are whitespace in Python but not in Rust."""
+MARK = "\x01"
+"""Begins a mark in a rendered text, see `rounds`."""
+_UNSAFE = (MARK, "\x1c", "\x1d", "\x1e", "\x1f")
+"""All but the first are whitespace in Python but not in Rust."""
 
 PROBES: list[list[dict[str, Any]]] = [
     [{"role": "user", "content": "Ask one."}, {"role": "assistant", "content": "Say one."}],
@@ -31,14 +60,16 @@ PROBES: list[list[dict[str, Any]]] = [
 
 
 class Chat(NamedTuple):
-    """A conversation, normalized as transformers does."""
+    """A conversation, normalized as transformers does it."""
 
     messages: list[dict[str, Any]]
     tools: list[Any] | None
     text: str
     """All its strings except the keys, separated by NUL."""
     is_safe: bool
-    """Whether minijinja and jinja2 treat every value alike, and no string contains a mark."""
+    """Whether minijinja and jinja2 treat every value alike, and nothing contains a mark."""
+    mark: str
+    """A char that no string or key contains: `MARK`, if possible."""
     is_plain: bool
     """Whether there are no tools, and each message has exactly a role and a content, both strings."""
 
@@ -60,8 +91,7 @@ def read_chat(messages: list[dict[str, Any]], tools: list[Any] | None = None) ->
     if tools is not None or not keys.isdisjoint(REASONING_FIELDS):
         return _read_any_chat(messages, tools)
     is_plain = keys == _PLAIN_FIELDS and len(values) == 2 * len(messages)
-    is_safe = is_plain or is_safe_text("\0".join(keys))
-    return Chat(messages, None, text, is_safe and is_safe_text(text), is_plain)
+    return Chat(messages, None, text, *_kind_of(text, keys), is_plain)
 
 
 def _read_any_chat(messages: list[Any], tools: list[Any] | None) -> Chat:
@@ -74,9 +104,18 @@ def _read_any_chat(messages: list[Any], tools: list[Any] | None) -> Chat:
             raise TemplateRejectError("a tool is not an object; tools are JSON schemas")
     texts: list[str] = []
     keys: set[str] = set()
-    is_safe = all([_collect(value, texts, keys) for value in (*messages, *(tools or ()))])  # noqa: C419 - all are collected
+    are_alike = all([_collect(value, texts, keys) for value in (*messages, *(tools or ()))])  # noqa: C419 - all are collected
     text = "\0".join(texts)
-    return Chat(messages, tools, text, is_safe and is_safe_text(text) and is_safe_text("\0".join(keys)), False)
+    is_safe, mark = _kind_of(text, keys)
+    return Chat(messages, tools, text, is_safe and are_alike, mark, False)
+
+
+def _kind_of(text: str, keys: set[str]) -> tuple[bool, str]:
+    """`Chat.is_safe`, as far as strings go, and `Chat.mark`."""
+    strings = "\0".join((text, *keys))
+    if MARK not in strings:
+        return is_safe_text(strings), MARK
+    return False, next(mark for mark in map(chr, range(0xE000, 0x110000)) if mark not in strings)
 
 
 def _check_depth(values: list[Any]) -> None:
@@ -95,8 +134,8 @@ def _check_depth(values: list[Any]) -> None:
 
 def is_safe_text(text: str) -> bool:
     """Whether both engines treat the text alike, and it contains no mark."""
-    for char in _UNSAFE_CHARS:
-        if char in text:
+    for unsafe in _UNSAFE:
+        if unsafe in text:
             return False
     if not text.isascii():
         try:

@@ -12,14 +12,19 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 from packer_cli.errors import TokenizerError
-from packer_cli.tokens.templates.compiled import CompiledTemplate
-from packer_cli.tokens.templates.conversation import PROBES, REASONING_FIELDS, Chat, read_chat
-from packer_cli.tokens.templates.limits import TemplateLimitError
-from packer_cli.tokens.templates.marks import MarkedTemplate, Place
-from packer_cli.tokens.templates.minijinja.engine import MinijinjaTemplate
+from packer_cli.tokens.templates.conversation import (
+    PROBES,
+    REASONING_FIELDS,
+    Chat,
+    Rendered,
+    Span,
+    TemplateRejectError,
+    read_chat,
+)
+from packer_cli.tokens.templates.minijinja import MinijinjaTemplate
 from packer_cli.tokens.templates.parts import LossParts, names_called
-from packer_cli.tokens.templates.turns import prefix_rounds, turn_edges
-from packer_cli.tokens.templates.types import Rendered, Span, TemplateRejectError
+from packer_cli.tokens.templates.rounds import MarkedTemplate, Place, prefix_rounds, turn_edges
+from packer_cli.tokens.templates.template import CompiledTemplate, TemplateLimitError
 
 Way = Literal["generation", "marks", "prefixes"]
 Engine = Literal["minijinja", "jinja2", "transformers"]
@@ -33,8 +38,8 @@ class ChatRenderer:
         variables: values that transformers passes to every template (`special_tokens_map`).
         special_tokens: strings that can end a turn.
         want_spans: False leaves out the ranges (`Rendered.spans` is empty).
-        engine: `minijinja`, with jinja2 for what minijinja cannot do; `jinja2` with the shortcuts of `compiled`;
-            `transformers`: its own sandbox, and each conversation's ranges proved.
+        engine: `minijinja`, with jinja2 for what minijinja cannot do; `jinja2`; `transformers`: jinja2, and each
+            conversation's ranges proved, or found as transformers does.
         way: force one way; by default the best one that works on made-up conversations.
 
     Raises:
@@ -55,7 +60,7 @@ class ChatRenderer:
         self.depends_on_date = "strftime_now" in chat_template
         self._want_spans = want_spans
         self._proves_each = engine == "transformers"
-        self._template = CompiledTemplate(chat_template, variables, fast=engine != "transformers")
+        self._template = CompiledTemplate(chat_template, variables)
         self._check_limits()
         self._marked: MarkedTemplate | None = None
         self._minijinja: MinijinjaTemplate | None = None
@@ -117,7 +122,7 @@ class ChatRenderer:
         if not self._want_spans:
             return Rendered(self._template.text(context), [])
         if self._marked is not None:
-            found = self._marked.rounds(context, is_safe=chat.is_safe)
+            found = self._marked.rounds(chat)
             if found is not None:
                 rendered = self._trimmed(*found)
                 if not self._proves_each or self._wrong_ranges(context, rendered) is None:
@@ -143,8 +148,8 @@ class ChatRenderer:
             return None
         places: tuple[Place, ...] = ("generation",) if self.way == "generation" else ("stream", "anywhere")
         for place in places:
-            self._marked = MarkedTemplate.of(self._template, place)
-            if self._marked is not None and (self.way == "generation" or self._marks_hold_on_probes()):
+            self._marked = MarkedTemplate(self._template, place)
+            if self._marked.has_marks and (self.way == "generation" or self._marks_hold_on_probes()):
                 return place
         self._marked = None
         if self.way == "marks":
@@ -158,7 +163,7 @@ class ChatRenderer:
                 chat = read_chat(messages)
                 context = self._template.context(chat)
                 whole = self._template.text(context)
-                found = self._marked.rounds(context, is_safe=chat.is_safe)
+                found = self._marked.rounds(chat)
             except TemplateRejectError:
                 continue
             if found is None:

@@ -1,4 +1,13 @@
-"""Runs a chat template in minijinja, several times as fast as in jinja2."""
+"""Runs a chat template in minijinja, several times as fast as in jinja2.
+
+::
+
+    template -> jinja2's syntax tree -> translate.py -> minijinja's source -> text and rounds; None leaves it to jinja2
+                                        rules.py: what means the same in both engines
+
+minijinja differs from jinja2 in many details. A template that may mean something else to it is refused on loading, or
+fails on rendering; either way, jinja2 takes over.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +16,15 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Self
 
-from packer_cli.tokens.templates.compiled import CompiledTemplate
-from packer_cli.tokens.templates.conversation import Chat, is_safe_text
-from packer_cli.tokens.templates.limits import FUEL, FUEL_PER_MESSAGE
-from packer_cli.tokens.templates.marks import CHARS, Place, marked_tree, split_chars
-from packer_cli.tokens.templates.minijinja.rules import NotTranslatableError
-from packer_cli.tokens.templates.minijinja.source import minijinja_source
-from packer_cli.tokens.templates.specialize import specialize
-from packer_cli.tokens.templates.types import Span
+from packer_cli.tokens.templates.conversation import Chat, Span, is_safe_text
+from packer_cli.tokens.templates.rounds import Place, marked_tree, split
+from packer_cli.tokens.templates.rules import NotTranslatableError
+from packer_cli.tokens.templates.template import CompiledTemplate
+from packer_cli.tokens.templates.translate import minijinja_source
+
+_FUEL, _FUEL_PER_MESSAGE = 10_000, 1_000
+"""Instructions that minijinja may spend on a conversation, besides one per char; beyond that, jinja2 takes over. Real
+templates take about 100 a message."""
 
 
 class MinijinjaTemplate:
@@ -27,29 +37,22 @@ class MinijinjaTemplate:
     def __init__(self, template: CompiledTemplate, place: Place | None):
         from minijinja import Environment, TemplateError
 
+        _check_literals(template)
+        self._is_marked = place is not None
+        sources = {"main": minijinja_source(_tree(template, place))}
+        if place == "anywhere":
+            sources["text"] = minijinja_source(_tree(template, None))
+        self._is_compared = "text" in sources
         self._environment = Environment(keep_trailing_newline=True)
         for name, function in FILTERS.items():
             self._environment.add_filter(name, function)
-        self._constants = template.context()
-        for name, value in (GLOBALS | self._constants).items():
+        for name, value in (GLOBALS | template.context()).items():
             self._environment.add_global(name, value)
-        self._is_marked = place is not None
-        self._is_compared = place == "anywhere"
-        _check_literals(template)
         try:
-            self._add("main", template, place)
-            if self._is_compared:
-                self._add("text", template, None)
+            for name, source in sources.items():
+                self._environment.add_template(name, source)
         except TemplateError as error:
             raise NotTranslatableError(str(error)) from None
-
-    def _add(self, name: str, template: CompiledTemplate, place: Place | None) -> None:
-        """Add two templates: one for all conversations, and one for plain ones (`Chat.is_plain`)."""
-        for is_plain in (False, True):
-            tree = _tree(template, place)
-            if is_plain:
-                specialize(tree, {**self._constants, "tools": None}, template.environment.globals)
-            self._environment.add_template(f"plain {name}" if is_plain else name, minijinja_source(tree))
 
     @classmethod
     def of(cls, template: CompiledTemplate, place: Place | None) -> Self | None:
@@ -65,14 +68,13 @@ class MinijinjaTemplate:
         None if the render fails or takes too many steps: jinja2 can do it, or tells why not.
         """
         environment, messages, tools = self._environment, chat.messages, chat.tools
-        environment.fuel = FUEL + FUEL_PER_MESSAGE * len(messages) + len(chat.text)
-        names = ("plain main", "plain text") if chat.is_plain else ("main", "text")
+        environment.fuel = _FUEL + _FUEL_PER_MESSAGE * len(messages) + len(chat.text)
         try:
-            text = environment.render_template(names[0], messages=messages, tools=tools)
+            text = environment.render_template("main", messages=messages, tools=tools)
             if not self._is_marked:
                 return text, []
-            found = split_chars(text)
-            if self._is_compared and found[0] != environment.render_template(names[1], messages=messages, tools=tools):
+            found = split(text)
+            if self._is_compared and found[0] != environment.render_template("text", messages=messages, tools=tools):
                 return None
             return found
         except Exception:
@@ -88,9 +90,9 @@ def _tree(template: CompiledTemplate, place: Place | None) -> Any:
     """The template's syntax tree, with marks unless `place` is None, and without `{% generation %}` tags."""
     tree: Any = template.environment.parse(template.source)
     if place is not None:
-        tree = marked_tree(template, place, CHARS)
+        tree = marked_tree(template, place)
     elif template.has_generation_tags:
-        tree = marked_tree(template, "generation", dict.fromkeys(CHARS, ""))
+        tree = marked_tree(template, "generation", mark="")
     if tree is None:
         raise NotTranslatableError("a generation tag is inside a macro or a block")
     return tree

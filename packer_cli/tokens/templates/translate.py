@@ -1,21 +1,209 @@
 """Writes a chat template's syntax tree as source for minijinja.
 
 jinja2 has parsed the template and so has applied whitespace control: every literal is written as it is, or as a
-string, and no blank is between two tags. A template of which any part may mean something else to minijinja is refused,
-and stays with jinja2.
+string, and no blank is between two tags. Every operation is in parentheses, so precedence is that of jinja2's parser.
+A template of which any part may mean something else to minijinja is refused, and stays with jinja2. Only methods that
+read a dict may reach the Python objects behind the values: minijinja would also call `messages.append`.
 """
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from packer_cli.tokens.templates.minijinja import rules
-from packer_cli.tokens.templates.minijinja.expressions import ExpressionWriter, attribute, is_text, quoted
-from packer_cli.tokens.templates.minijinja.rules import NotTranslatableError
+from packer_cli.tokens.templates import rules
+from packer_cli.tokens.templates.rules import NotTranslatableError, OwnLists
 
 
-class CallWriter(ExpressionWriter):
-    """Also writes calls, filters and tests."""
+def minijinja_source(tree: Any) -> str:
+    """Source that renders the same text as the tree, in an environment that trims nothing.
+
+    Args:
+        tree: jinja2.nodes.Template without `{% generation %}` blocks (see `marks`).
+
+    Raises:
+        NotTranslatableError: some of it may mean something else to minijinja.
+    """
+    from jinja2 import nodes
+
+    for loop in tree.find_all(nodes.For):
+        if _ends_with_flag(loop):
+            loop.body[-1].body.append(nodes.Break())
+    writer = _Writer(tree)
+    writer.check(tree)
+    return writer.body(tree.body)
+
+
+class _Writer:
+    """Writes the nodes of one template (jinja2.nodes.Template). The method `_X` writes a node of class `X`."""
+
+    def __init__(self, tree: Any):
+        from jinja2 import nodes
+
+        macros = list(tree.find_all(nodes.Macro))
+        self._macros = {macro.name for macro in macros}
+        self._macros_with_defaults = {macro.name for macro in macros if macro.defaults}
+        self._stored = {node.name for node in tree.find_all(nodes.Name) if node.ctx in ("store", "param")}
+        self._namespaces = {node.name for node in tree.find_all(nodes.NSRef)}
+        for node in tree.find_all(nodes.Assign):
+            if isinstance(node.node, nodes.Call) and getattr(node.node.node, "name", "") == "namespace":
+                self._namespaces.add(getattr(node.target, "name", ""))
+        self._own_lists = OwnLists(tree)
+
+    def write(self, node: Any) -> str:
+        """The source of a node.
+
+        Raises:
+            NotTranslatableError: it may mean something else to minijinja.
+        """
+        write = getattr(self, f"_{type(node).__name__}", None)
+        if write is None:
+            raise NotTranslatableError(f"{type(node).__name__} is not translated")
+        return str(write(node))
+
+    def printed(self, node: Any) -> str:
+        """The source of an expression that becomes text."""
+        if self._own_lists.may_hold(node):
+            raise NotTranslatableError("the template prints a list or dict of its own")
+        return self.write(node)
+
+    def repeated(self, node: Any, *, is_printed: bool = False) -> str:
+        """The source of an expression that is written more than once."""
+        text = self.printed(node) if is_printed else self.write(node)
+        if len(text) > rules.MOST_REPEATED:
+            raise NotTranslatableError("an expression is too long to be written more than once")
+        return text
+
+    # Values
+
+    def _Name(self, node: Any) -> str:  # noqa: N802 - jinja's names, here and below
+        if node.name in rules.OTHER_GLOBALS:
+            raise NotTranslatableError(f"{node.name} is not translated")
+        if node.name in self._namespaces:
+            raise NotTranslatableError("a namespace is not translated except for its attributes")
+        return str(node.name)
+
+    def _Const(self, node: Any) -> str:  # noqa: N802
+        value = node.value
+        if isinstance(value, str):
+            return quoted(value)
+        if value is None or isinstance(value, bool):
+            return {None: "none", True: "true", False: "false"}[value]
+        if isinstance(value, int) and abs(value) < 1 << 63:
+            return str(value)
+        raise NotTranslatableError(f"the constant {value!r} is not translated")
+
+    def _TemplateData(self, node: Any) -> str:  # noqa: N802
+        return quoted(node.data)
+
+    def _List(self, node: Any) -> str:  # noqa: N802
+        return f"[{','.join(map(self.write, node.items))}]"
+
+    def _Tuple(self, node: Any) -> str:  # noqa: N802
+        return f"({''.join(self.write(item) + ',' for item in node.items)})"
+
+    def _Dict(self, node: Any) -> str:  # noqa: N802
+        # Without the blank, two braces could end an output.
+        return "{" + ",".join(f"{self.write(pair.key)}:{self.write(pair.value)}" for pair in node.items) + " }"
+
+    # Parts of values
+
+    def _Getattr(self, node: Any) -> str:  # noqa: N802
+        from jinja2 import nodes
+
+        owner = node.node.name if isinstance(node.node, nodes.Name) else ""
+        if owner == "loop":
+            if node.attr not in rules.LOOP_ATTRIBUTES:
+                raise NotTranslatableError(f"loop.{node.attr} is not translated")
+        elif owner not in self._namespaces and node.attr in rules.PYTHON_ATTRIBUTES:
+            raise NotTranslatableError(f".{node.attr} is a method")
+        return f"{self._owner(node.node)}.{attribute(node.attr)}"
+
+    def _owner(self, node: Any) -> str:
+        """The source of an expression whose attribute is read."""
+        from jinja2 import nodes
+
+        is_namespace = isinstance(node, nodes.Name) and node.name in self._namespaces
+        return str(node.name) if is_namespace else self.write(node)
+
+    def _Getitem(self, node: Any) -> str:  # noqa: N802
+        from jinja2 import nodes
+
+        key = node.arg
+        if isinstance(key, nodes.Slice):
+            return self._sliced(node, "_slice")
+        if isinstance(key, nodes.Const) and isinstance(key.value, str):
+            if key.value.startswith("_"):
+                raise NotTranslatableError("names with a leading underscore are not translated")
+            if key.value in rules.PYTHON_ATTRIBUTES:
+                return f"({self.write(node.node)}|_item({quoted(key.value)}))"
+            if key.value.isascii() and key.value.isidentifier():
+                return f"{self._owner(node.node)}.{key.value}"  # Several times as fast as brackets.
+        return f"{self.write(node.node)}[{self.write(key)}]"
+
+    def _sliced(self, node: Any, function: str) -> str:
+        parts = node.arg
+        bounds = map(self._bound, (parts.start, parts.stop, parts.step))
+        return f"({self.write(node.node)}|{function}({','.join(bounds)}))"
+
+    def _bound(self, node: Any) -> str:
+        """A bound of a slice. Anything but a number makes the render fail: Python cannot tell undefined from none."""
+        from jinja2 import nodes
+
+        if node is None or (isinstance(node, nodes.Const) and node.value is None):
+            return "none"
+        number = node.node if isinstance(node, nodes.Neg) else node
+        if isinstance(number, nodes.Const) and type(number.value) is int:
+            return self.write(node)
+        return f"({self.write(node)}+0)"
+
+    # Operations
+
+    def _Compare(self, node: Any) -> str:  # noqa: N802
+        if len(node.ops) != 1:
+            raise NotTranslatableError("comparisons of three values are not translated")
+        (operand,) = node.ops
+        if operand.op in ("in", "notin"):
+            found = self._membership(node.expr, operand.expr)
+            return found if operand.op == "in" else f"(not {found})"
+        left, right = self.write(node.expr), self.write(operand.expr)
+        if operand.op in rules.EQUALITY:
+            return f"({left} {rules.EQUALITY[operand.op]} {right})"
+        # minijinja would order anything; the difference fails unless both are numbers.
+        return f"(({left} - {right}) {rules.ORDER[operand.op]} 0)"
+
+    def _membership(self, item: Any, container: Any) -> str:
+        from jinja2 import nodes
+
+        one, many = self.write(item), self.write(container)
+        is_usual = is_text(item) and item.value not in rules.PYTHON_ATTRIBUTES
+        if is_usual or isinstance(container, (nodes.List, nodes.Tuple)):
+            return f"({one} in {many})"
+        return f"({many}|_contains({one}))"
+
+    def _Concat(self, node: Any) -> str:  # noqa: N802
+        return f"({'~'.join(map(self.printed, node.nodes))})"
+
+    def _CondExpr(self, node: Any) -> str:  # noqa: N802
+        otherwise = f" else {self.write(node.expr2)}" if node.expr2 is not None else ""
+        return f"({self.write(node.expr1)} if {self.write(node.test)}{otherwise})"
+
+    def _Not(self, node: Any) -> str:  # noqa: N802
+        return f"(not {self.write(node.node)})"
+
+    def _Neg(self, node: Any) -> str:  # noqa: N802
+        return f"(-{self.write(node.node)})"
+
+    def _Mul(self, node: Any) -> str:  # noqa: N802
+        # A string times a number could be huge; the difference fails unless both are numbers.
+        return f"(({self.write(node.left)} - 0) * ({self.write(node.right)} - 0))"
+
+    def _binary(self, node: Any) -> str:
+        return f"({self.write(node.left)} {rules.OPERATORS[type(node).__name__]} {self.write(node.right)})"
+
+    _Add = _Sub = _FloorDiv = _Mod = _And = _Or = _binary
+
+    # Calls, filters and tests
 
     def consumed(self, node: Any) -> str:
         """The source of an expression whose items are all consumed at once."""
@@ -129,40 +317,7 @@ class CallWriter(ExpressionWriter):
             return f"({value} {name} {arguments[0]})"
         return f"({value} is {name}{f'({arguments[0]})' if arguments else ''})"
 
-
-def _are_usual(method: str, arguments: list[Any]) -> bool:
-    """Whether a method that both engines have treats these arguments alike in both."""
-    if method != "split":
-        return all(map(is_text, arguments))
-    if not arguments or not is_text(arguments[0]) or not arguments[0].value:
-        return False
-    return all(type(getattr(argument, "value", None)) is int for argument in arguments[1:])
-
-
-def _is_plain_attribute(node: Any) -> bool:
-    """Whether a node names one key: jinja2 splits names at dots, and reads digits as indices."""
-    if not is_text(node):
-        return False
-    name = node.value
-    return name.isidentifier() and not name.startswith("_") and name not in rules.PYTHON_ATTRIBUTES
-
-
-def minijinja_source(tree: Any) -> str:
-    """Source that renders the same text as the tree, in an environment that trims nothing.
-
-    Args:
-        tree: jinja2.nodes.Template without `{% generation %}` blocks (see `marks`).
-
-    Raises:
-        NotTranslatableError: some of it may mean something else to minijinja.
-    """
-    writer = _Writer(tree)
-    writer.check(tree)
-    return writer.body(tree.body)
-
-
-class _Writer(CallWriter):
-    """Also writes statements."""
+    # Statements
 
     def check(self, tree: Any) -> None:
         """Refuse differences that only show in the template as a whole."""
@@ -191,7 +346,7 @@ class _Writer(CallWriter):
         sets = any(nodes.Scope(body).find_all((nodes.Assign, nodes.AssignBlock)))
         return f"{{%with%}}{self.body(body)}{{%endwith%}}" if sets else self.body(body)
 
-    def _Output(self, node: Any) -> str:  # noqa: N802 - jinja's names, here and below
+    def _Output(self, node: Any) -> str:  # noqa: N802
         return "".join(map(self._output, node.nodes))
 
     def _output(self, node: Any) -> str:
@@ -270,3 +425,76 @@ class _Writer(CallWriter):
             return f"({','.join(map(self._target, node.items))},)"
         assert isinstance(node, nodes.Name)
         return str(node.name)
+
+
+def quoted(text: str) -> str:
+    """A string literal for minijinja."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def attribute(name: str) -> str:
+    """The name of an attribute, if minijinja may look it up."""
+    if name.startswith("_") or not name.isascii():
+        raise NotTranslatableError("names with a leading underscore are not translated")
+    return name
+
+
+def is_text(node: Any) -> bool:
+    """Whether a node is a string literal."""
+    return isinstance(getattr(node, "value", None), str)
+
+
+def _are_usual(method: str, arguments: list[Any]) -> bool:
+    """Whether a method that both engines have treats these arguments alike in both."""
+    if method != "split":
+        return all(map(is_text, arguments))
+    if not arguments or not is_text(arguments[0]) or not arguments[0].value:
+        return False
+    return all(type(getattr(argument, "value", None)) is int for argument in arguments[1:])
+
+
+def _is_plain_attribute(node: Any) -> bool:
+    """Whether a node names one key: jinja2 splits names at dots, and reads digits as indices."""
+    if not is_text(node):
+        return False
+    name = node.value
+    return name.isidentifier() and not name.startswith("_") and name not in rules.PYTHON_ATTRIBUTES
+
+
+def _ends_with_flag(loop: Any) -> bool:
+    """Whether a loop does nothing more once it has cleared a flag, such as Qwen3's, which looks for the last question.
+
+    To end it there makes a chat of eight messages 12 % faster.
+    """
+    from jinja2 import nodes
+
+    *before, last = loop.body or [None]
+    if not isinstance(last, nodes.If) or last.elif_ or last.else_ or loop.test is not None or loop.else_:
+        return False
+    if not isinstance(loop.target, nodes.Name):
+        return False  # A later round may fail.
+    flag = last.test
+    while isinstance(flag, nodes.And):
+        flag = flag.left
+    if not isinstance(flag, nodes.Getattr) or not isinstance(flag.node, nodes.Name):
+        return False
+    clears = nodes.Assign(nodes.NSRef(flag.node.name, flag.attr), nodes.Const(False))
+    assigned: list[Any] = [*last.find_all((nodes.Assign, nodes.AssignBlock))]
+    sets = [node for node in assigned if node.target == clears.target]
+    calls_macro = any(isinstance(call.node, nodes.Name) for call in last.find_all(nodes.Call))
+    if sets != [clears] or clears not in last.body or calls_macro:
+        return False
+    return all(isinstance(n, nodes.Assign) and isinstance(n.target, nodes.Name) and _counts(n.node) for n in before)
+
+
+def _counts(node: Any) -> bool:
+    """Whether an expression only counts messages and rounds, and so cannot fail."""
+    from jinja2 import nodes
+
+    if isinstance(node, (nodes.Add, nodes.Sub)):
+        return _counts(node.left) and _counts(node.right)
+    if isinstance(node, nodes.Filter):
+        return node.name in ("length", "count") and not node.args and getattr(node.node, "name", "") == "messages"
+    if isinstance(node, nodes.Getattr):
+        return getattr(node.node, "name", "") == "loop" and node.attr in ("index", "index0")
+    return isinstance(node, nodes.Const) and type(node.value) is int

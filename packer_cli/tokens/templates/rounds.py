@@ -1,0 +1,306 @@
+"""Finds the char ranges of the assistant's turns in the text that a template writes.
+
+Extra output nodes in the template's syntax tree mark where each round of a loop over the messages begins, and where
+the loop ends, so that the text between two marks is exactly the output of one round: one render gives the text and the
+place of each message in it. In the same way, the tags `{% generation %}` and `{% endgeneration %}` become marks.
+
+A mark begins with a char that the conversation does not contain (`Chat.mark`), so no content can forge one. The output
+of a loop that is not inside a macro, a call, a filter or a `set` block goes straight to the text. Elsewhere, the
+template may cut, strip or count the text that contains a mark, so the text without the marks must equal that of a
+render without marks.
+
+Without marks, message i begins where the text of `messages[:i]` ends. The price is quadratic, so conversations of more
+than a few hundred messages are rejected.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Literal
+
+from packer_cli.tokens.templates.conversation import MARK, Chat, Span, TemplateRejectError
+from packer_cli.tokens.templates.parts import TAGS
+from packer_cli.tokens.templates.template import CompiledTemplate, TemplateLimitError, is_generation, render
+
+Place = Literal["generation", "stream", "anywhere"]
+"""What to mark: generation tags; loops that write straight to the text; or loops in macros and blocks as well."""
+MAX_PREFIX_MESSAGES = 100_000
+"""Most messages to render, over all renders of one conversation, without marks."""
+_DEPTHS = 2
+"""Levels of nested loops to mark (`for turn in turns: for message in turn`).
+
+A mark is that char, a letter and the level: A where a part of the assistant begins; O where another's begins, or the
+loop ends."""
+
+
+class MarkedTemplate:
+    """A template with marks, run by jinja2."""
+
+    def __init__(self, template: CompiledTemplate, place: Place):
+        self._template = template
+        self._place = place
+        self._marked: dict[str, Any] = {}
+
+    @property
+    def has_marks(self) -> bool:
+        """Whether there is something to mark."""
+        return marked_tree(self._template, self._place) is not None
+
+    def rounds(self, chat: Chat) -> tuple[str, list[Span]] | None:
+        """The text and the char ranges of the assistant's rounds, in order; None if marks change the text.
+
+        Raises:
+            TemplateRejectError: the template raised.
+        """
+        context, mark = self._template.context(chat), chat.mark
+        if mark not in self._marked:
+            tree = marked_tree(self._template, self._place, mark)
+            self._marked[mark] = self._template.environment.from_string(tree)
+        found = split(render(self._marked[mark], context), mark)
+        return found if self._place != "anywhere" or found[0] == self._template.text(context) else None
+
+
+def marked_tree(template: CompiledTemplate, place: Place, mark: str = MARK) -> Any | None:
+    """The template's syntax tree with marks, or, if `mark` is empty, without; None if there is nothing to mark."""
+    tree = template.environment.parse(template.source)
+    return tree if _Marker(place, mark).mark(tree) else None
+
+
+class _Marker:
+    """Puts marks into a syntax tree."""
+
+    def __init__(self, place: Place, mark: str):
+        self._place = place
+        self._mark = mark
+
+    def mark(self, tree: Any) -> bool:
+        """Mark a jinja2.nodes.Template in place; returns False if it has nothing to mark or cannot be fully marked."""
+        from jinja2 import nodes
+
+        tags = sum(map(is_generation, tree.find_all(nodes.CallBlock)))
+        if self._place == "generation":
+            return tags > 0 and self._body(tree.body, 0) == tags
+        return tags == 0 and self._body(tree.body, 0) > 0
+
+    def _body(self, body: list[Any], depth: int) -> int:
+        """Mark statements in place; returns the number of marked loops or tags."""
+        from jinja2 import nodes
+
+        scopes = (nodes.With, nodes.Scope)
+        captures = (*scopes, nodes.Macro, nodes.AssignBlock)
+        found = 0
+        position = 0
+        while position < len(body):
+            node = body[position]
+            if isinstance(node, nodes.For):
+                target = node.target
+                names = [
+                    each.name for each in ([target] if isinstance(target, nodes.Name) else target.find_all(nodes.Name))
+                ]
+                if self._place != "generation" and depth < _DEPTHS and self._is_wanted(node, names):
+                    found += 1 + self._body(node.body, depth + 1)
+                    node.body.insert(0, self._round_mark(names, depth, node.lineno))
+                    body.insert(position + 1, self._output("O", depth, node.lineno))
+                    position += 1
+                else:
+                    found += self._body(node.body, depth)
+                found += self._body(node.else_, depth)
+            elif isinstance(node, nodes.If):
+                found += self._body(node.body, depth) + self._body(node.else_, depth)
+                # The tests of `elif` branches are nodes of their own.
+                found += sum(self._body(branch.body, depth) for branch in node.elif_)
+            elif isinstance(node, captures if self._place == "anywhere" else scopes):
+                found += self._body(node.body, depth)
+            elif isinstance(node, nodes.CallBlock) and self._place == "generation" and is_generation(node):
+                inner = nodes.Scope(node.body, lineno=node.lineno)
+                begin, end = (self._output(letter, 0, node.lineno) for letter in "AO")
+                body[position : position + 1] = [begin, inner, end]
+                position += 2
+                found += 1
+            position += 1
+        return found
+
+    def _is_wanted(self, loop: Any, names: list[str]) -> bool:
+        """Whether a loop may be the one over the messages. In a stream, needless marks do no harm; elsewhere, marks in
+        a loop over the parts of a message would end its round, so only loops that read roles are marked."""
+        from jinja2 import nodes
+
+        if not names:
+            return False
+        if self._place == "stream":
+            return loop.find(nodes.Output) is not None
+        reads = [node.node for node in loop.find_all(nodes.Getattr) if node.attr == "role"]
+        reads += [node.node for node in loop.find_all(nodes.Getitem) if getattr(node.arg, "value", None) == "role"]
+        reads += [argument for call in loop.find_all(nodes.Call) for argument in call.args]
+        return any(isinstance(node, nodes.Name) and node.name in names for node in reads)
+
+    def _output(self, letter: str, depth: int, lineno: int) -> Any:
+        from jinja2 import nodes
+
+        return nodes.Output([nodes.TemplateData(self._mark and f"{self._mark}{letter}{depth}")], lineno=lineno)
+
+    def _round_mark(self, names: list[str], depth: int, lineno: int) -> Any:
+        from jinja2 import nodes
+
+        is_assistant = [nodes.Operand("eq", nodes.Const("assistant"))]
+        roles = [nodes.Getattr(nodes.Name(name, "load"), "role", "load") for name in names]
+        tests: list[Any] = [nodes.Compare(role, is_assistant) for role in roles]
+        test = reduce(nodes.Or, tests)
+        yes, no = (self._output(letter, depth, lineno) for letter in "AO")
+        return nodes.If(test, [yes], [], [no], lineno=lineno)
+
+
+def split(text: str, mark: str = MARK) -> tuple[str, list[Span]]:
+    """The text without the marks, and the char ranges of the assistant's rounds, in order.
+
+    A round inside another assistant round (a loop over its parts) is part of the outer one.
+    """
+    first, *pieces = text.split(mark)
+    texts, spans = [first], []
+    position = len(first)
+    start, level = -1, ""  # Of the round of the assistant that has begun, if any.
+    for piece in pieces:
+        letter, depth = piece[:1], piece[1:2]
+        if start >= 0 and depth <= level:
+            if position > start:
+                spans.append((start, position))
+            start = -1
+        if letter == "A" and start < 0:
+            start, level = position, depth
+        texts.append(piece[2:])
+        position += len(piece) - 2
+    return "".join(texts), spans
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnEdges:
+    """How a template begins and ends the assistant's turns."""
+
+    prompt: str
+    """The generation prompt, after which the model continues."""
+    endings: tuple[str, ...]
+    """Strings that can end a turn; EOS first, since it ends most."""
+    closers: tuple[str, ...]
+    """Strings that end a turn even after its round: EOS, unless it is also BOS."""
+    tags: tuple[Span, ...] = ()
+    """Where special tokens and tags around reasoning are in the prompt: a header holds all of one, or nothing."""
+
+    def trim(self, text: str, rounds: list[Span]) -> list[Span]:
+        """Cut off the headers, and end each range after its end-of-turn token."""
+        spans = []
+        prompt, endings = self.prompt, self.endings
+        for start, stop in rounds:
+            if text.startswith(prompt, start, stop):
+                begin = start + len(prompt)
+            else:
+                begin = start + self._header_length(text, start, stop)
+            # Current templates end a turn with its token, perhaps followed by a newline.
+            end = stop - 1 if text[stop - 1] == "\n" else stop
+            if not text.endswith(endings, begin, end) or text[end - 1].isspace():
+                end = self._turn_end(text, begin, stop)
+            if end > begin:
+                spans.append((begin, end))
+        return spans
+
+    def _header_length(self, text: str, start: int, stop: int) -> int:
+        """Number of chars of `text[start:stop]` that belong to the generation prompt."""
+        prompt = self.prompt
+        head = text[start : min(stop, start + len(prompt))]
+        length = self._shared_length(head, 0)
+        if length == 0:
+            # Either of two turns may write the whitespace between them.
+            skipped, gap = len(prompt) - len(prompt.lstrip()), len(head) - len(head.lstrip())
+            head = text[start + gap : min(stop, start + gap + len(prompt) - skipped)]
+            shared = self._shared_length(head, skipped)
+            length = gap + shared if shared else 0
+        return length
+
+    def _shared_length(self, head: str, skipped: int) -> int:
+        """Length of the common prefix of a text and the prompt without its first chars."""
+        length = skipped
+        for left, right in zip(head, self.prompt[skipped:], strict=False):
+            if left != right:
+                break
+            length += 1
+        # What begins like `<think>` may be another tag, of the content.
+        return next((start for start, stop in self.tags if start < length < stop), length) - skipped
+
+    def _turn_end(self, text: str, begin: int, stop: int) -> int:
+        end = stop
+        while end > begin and text[end - 1].isspace():
+            end -= 1
+        # A special token may itself end with whitespace; that is rare, but try both.
+        for candidate in (end, stop):
+            if text.endswith(self.endings, begin, candidate):
+                return candidate
+        # Some templates close a turn at the beginning of the next one, or after the loop.
+        for ending in self.endings:
+            if ending in self.closers and text.startswith(ending, stop):
+                return stop + len(ending)
+        return stop
+
+
+def turn_edges(prompt: str, special_tokens: tuple[str, ...], variables: dict[str, str]) -> TurnEdges:
+    """The edges of a template with this generation prompt, these special tokens and this `special_tokens_map`."""
+    eos = variables.get("eos_token")
+    marks = {*special_tokens, *(tag for tags in TAGS for tag in (tags.opening, tags.closing))}
+    return TurnEdges(
+        prompt=prompt,
+        endings=tuple(sorted(special_tokens, key=lambda token: token != eos)),
+        closers=(eos,) if eos and eos != variables.get("bos_token") else (),
+        tags=tuple(found.span() for mark in sorted(marks) for found in re.finditer(re.escape(mark), prompt)),
+    )
+
+
+def prefix_rounds(template: CompiledTemplate, context: dict[str, Any]) -> tuple[str, list[Span]]:
+    """The text, and the char ranges of the assistant's messages, in order.
+
+    Raises:
+        TemplateLimitError: too many messages.
+        TemplateRejectError: the template raised, or writes a message differently once others follow.
+    """
+    messages = context["messages"]
+    edges = _edges(messages)
+    if sum(edges) > MAX_PREFIX_MESSAGES:
+        raise TemplateLimitError(
+            f"the chat template does not show who said what without rendering the beginning of the conversation again "
+            f"for each answer, and {len(messages)} messages are too many for that; mark the answers with "
+            "{% generation %} in the template, or split the conversation"
+        )
+    text = template.text(context)
+    ends = {count: _prefix_end(template, text, context, count) for count in edges}
+    ends[len(messages)] = len(text)
+    rounds = [
+        (ends[position], ends[position + 1])
+        for position, message in enumerate(messages)
+        if message.get("role") == "assistant" and ends[position + 1] > ends[position]
+    ]
+    return text, rounds
+
+
+def _edges(messages: list[dict[str, Any]]) -> list[int]:
+    """Lengths of the prefixes that end just before or just after an assistant message, except the whole."""
+    spoken = [position for position, message in enumerate(messages) if message.get("role") == "assistant"]
+    return sorted({*spoken, *(position + 1 for position in spoken)} - {len(messages)})
+
+
+def _prefix_end(template: CompiledTemplate, text: str, context: dict[str, Any], count: int) -> int:
+    """The char at which the first `count` messages end in the text of the whole conversation."""
+    try:
+        prefix = template.text(context, messages=context["messages"][:count])
+    except TemplateRejectError:
+        if count == 0:
+            prefix = "" if text else "?"
+        else:
+            raise
+    if not text.startswith(prefix):
+        # Perhaps only the end differs, as in templates that close the last turn in another way.
+        prefix = prefix.rstrip()
+        if not prefix or not text.startswith(prefix):
+            raise TemplateRejectError(
+                "the chat template writes earlier messages differently as the conversation goes on, so the "
+                "assistant's text cannot be told from the rest; mark it with {% generation %} in the template"
+            )
+    return len(prefix)

@@ -1,0 +1,160 @@
+"""A chat template, compiled by jinja2 in transformers' sandbox: a conversation's text, and `{% generation %}` ranges.
+
+A template comes from the same unknown source as the tokenizer, so each render has a limit of CPU time.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from packer_cli.errors import TokenizerError
+from packer_cli.tokens.templates.conversation import (
+    PROBES,
+    Chat,
+    Rendered,
+    Span,
+    TemplateRejectError,
+    cannot_render,
+    one_line,
+    read_chat,
+)
+
+Result = TypeVar("Result")
+
+CPU_SECONDS = 10.0
+"""CPU time that jinja2 may spend on a conversation. Real templates take 30 us a message."""
+_TICK_SECONDS = 0.1
+
+
+class TemplateLimitError(TemplateRejectError):
+    """The template needs more time than a conversation may take."""
+
+
+def limited(function: Callable[[], Result]) -> Result:
+    """Call a function within the limit of CPU time, which holds in the main thread only. Price: 1 us.
+
+    Raises:
+        TemplateLimitError: it took too long. Errors of the function pass through.
+    """
+    if threading.get_ident() != threading.main_thread().ident:
+        return function()
+    signal.signal(signal.SIGVTALRM, _stop_render)
+    # Raise again at each tick: in places, such as the test `is iterable`, jinja2 swallows any exception.
+    signal.setitimer(signal.ITIMER_VIRTUAL, CPU_SECONDS, _TICK_SECONDS)
+    try:
+        return function()
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+
+def _stop_render(*_: Any) -> None:
+    raise TemplateLimitError(
+        "the chat template takes too long to render this conversation; split it, or give another template with "
+        "--chat-template FILE"
+    )
+
+
+class CompiledTemplate:
+    """A compiled template.
+
+    Args:
+        source: Jinja.
+        variables: values that transformers passes to every template (`special_tokens_map`).
+
+    Raises:
+        TokenizerError: the template is not valid Jinja, or takes too long to compile.
+    """
+
+    def __init__(self, source: str, variables: dict[str, str]):
+        from jinja2 import TemplateError, nodes
+        from transformers.utils.chat_template_utils import _compile_jinja_template
+
+        self.source = source
+        self.variables = variables
+        try:
+            self._template: Any = limited(lambda: _compile_jinja_template(source))
+        except (TemplateError, RecursionError, SyntaxError) as error:
+            raise TokenizerError(
+                f"the chat template is not valid Jinja ({one_line(error)}); give another with --chat-template FILE"
+            ) from None
+        except TemplateLimitError:
+            raise TokenizerError(
+                "the chat template takes too long to compile; give another with --chat-template FILE"
+            ) from None
+        self.environment = self._template.environment
+        tree = self.environment.parse(source)
+        self._names = {node.name for node in tree.find_all(nodes.Name) if node.ctx == "load"}
+        self.has_generation_tags = any(is_generation(node) for node in tree.find_all(nodes.CallBlock))
+
+    def reads(self, name: str) -> bool:
+        """Whether the source reads a variable of this name."""
+        return name in self._names
+
+    def context(self, chat: Chat | None = None) -> dict[str, Any]:
+        """The template's variables for a conversation; without one, those that never change."""
+        own = {} if chat is None else {"messages": chat.messages, "tools": chat.tools}
+        return {**own, "documents": None, "add_generation_prompt": False, **self.variables}
+
+    def text(self, context: dict[str, Any], **changes: Any) -> str:
+        """The text for a context from `context`, with some variables changed.
+
+        Raises:
+            TemplateRejectError: the template raised.
+        """
+        return render(self._template, {**context, **changes})
+
+    def text_and_generation(self, context: dict[str, Any]) -> Rendered:
+        """The text and the ranges inside `{% generation %}` tags. Quadratic in the number of tags.
+
+        Raises:
+            TemplateRejectError: the template raised.
+        """
+        template = self._template
+        blocks: list[str] = []
+        spans: list[Span] = []
+
+        def render() -> None:
+            with self.environment.activate_tracker(blocks, spans):
+                for block in template.root_render_func(template.new_context(context)):
+                    blocks.append(block)
+
+        try:
+            limited(render)
+        except Exception as error:
+            raise cannot_render(error) from None
+        # Drop empty blocks: transformers would mark the token at their position.
+        return Rendered("".join(blocks), sorted(span for span in spans if span[1] > span[0]))
+
+    def generation_prompt(self) -> str:
+        """The text that `add_generation_prompt=True` adds after a user message; may be empty."""
+        for messages in (PROBES[0][:1], PROBES[0]):
+            try:
+                context = self.context(read_chat(messages))
+                plain, prompted = self.text(context), self.text(context, add_generation_prompt=True)
+            except TemplateRejectError:
+                continue
+            # Some templates end a conversation with EOS unless an answer is to follow.
+            for so_far in (plain, plain.removesuffix(self.variables.get("eos_token", ""))):
+                if prompted.startswith(so_far):
+                    return prompted[len(so_far) :]
+        return ""
+
+
+def render(template: Any, context: dict[str, Any]) -> str:
+    """The text of a jinja2.Template.
+
+    Raises:
+        TemplateRejectError: the template raised.
+    """
+    try:
+        return limited(lambda: "".join(template.root_render_func(template.new_context(context))))
+    except Exception as error:
+        raise cannot_render(error) from None
+
+
+def is_generation(node: Any) -> bool:
+    """Whether a call block comes from a `{% generation %}` tag."""
+    return getattr(node.call.node, "name", "") == "_generation_support"
