@@ -5,30 +5,66 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import is_dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import click
 import pyarrow as pa
 from api_reference import api_options, api_page, loader_page
 from click.testing import CliRunner
 from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema
 
+from packer_cli.cli.init import InitOutput
 from packer_cli.cli.main import COMMANDS, cli
-from packer_cli.cli.outputs.schemas import OUTPUTS
+from packer_cli.cli.set_output import SetOutput
+from packer_cli.cli.written import ExportOutput, RebalanceOutput, StoreOutput
+from packer_cli.commands.doctor import Checkup
+from packer_cli.commands.report import Report
+from packer_cli.commands.status import Status
+from packer_cli.compare import Comparison
+from packer_cli.compare.savings import PlanSimulation
 from packer_cli.config import PackConfig
 from packer_cli.cost.profile import Profile
 from packer_cli.format.manifest import Manifest
+from packer_cli.format.records import json_names, json_properties
 from packer_cli.format.schema import RANK_SCHEMA, iteration_schema, part_schema, shard_schema
+from packer_cli.groups.found import FoundGroups
+from packer_cli.plan.figures import Stats
 from packer_cli.plan.packing import REGISTRY, PackingAlgorithm
+from packer_cli.plan.strategies.protocol import LayoutChoice
 from packer_cli.plan.strategies.registry import STRATEGIES
+from packer_cli.show.view import ViewRecord
 from packer_cli.tokens.index import StoreIndex
+from packer_cli.verify import Report as VerifyReport
 
 ROOT = Path(__file__).parent.parent
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+OUTPUTS: dict[str, Any] = {
+    "init": InitOutput,
+    "set": SetOutput,
+    "tokenize": StoreOutput,
+    "rebalance": RebalanceOutput,
+    "export": ExportOutput,
+    "doctor": Checkup,
+    "stats": Stats,
+    "compare": Comparison,
+    "simulate": PlanSimulation | Comparison,
+    "report": Report,
+    "groups": FoundGroups | LayoutChoice,
+    "verify": VerifyReport,
+    "status": Status,
+    "show": list[ViewRecord],
+}
+"""The name of each schema of what `--json` prints, and the record that it describes."""
 
 
 def cli_reference() -> str:
@@ -82,12 +118,40 @@ def json_schema(model: Any, title: str) -> str:
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
+class ResultSchema(GenerateJsonSchema):
+    """The schema of what `json_values` gives: with the properties that are in it, and no other keys."""
+
+    def dataclass_schema(self, schema: Any) -> dict[str, Any]:
+        kind = schema["cls"]
+        described = {**_docstrings(kind), **{name: inspect.getdoc(get) for name, get in json_properties(kind).items()}}
+        found = super().dataclass_schema(schema)
+        for name, getter in json_properties(kind).items():
+            adapter = TypeAdapter(get_type_hints(getter)["return"])
+            found["properties"][name] = self.generate_inner(adapter.core_schema)
+        found["properties"] = {name: found["properties"][name] for name, _ in json_names(kind)}
+        for name, value in found["properties"].items():
+            if described.get(name) and "description" not in value:
+                found["properties"][name] = {**value, "description": described[name]}
+        needed = [name for name in found.pop("required", ()) if name in found["properties"]]
+        return {**found, **({"required": needed} if needed else {}), "additionalProperties": False}
+
+
+def _docstrings(kind: type) -> dict[str, str]:
+    """Those of the fields of a dataclass and its bases."""
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if is_dataclass(base):
+            (body,) = ast.parse(inspect.getsource(base)).body
+            for each, after in pairwise(body.body):
+                if isinstance(each, ast.AnnAssign) and isinstance(after, ast.Expr):
+                    found[each.target.id] = inspect.cleandoc(after.value.value)
+    return found
+
+
 def output_schema(name: str) -> str:
-    """Of what `--json` prints. No object has other keys than those that are described."""
-    schema = json.loads(json_schema(OUTPUTS[name], f"--json: {name}"))
-    for part in [schema, *schema.get("$defs", {}).values()]:
-        if "properties" in part:
-            part["additionalProperties"] = False
+    """Of what `--json` prints."""
+    schema = TypeAdapter(OUTPUTS[name]).json_schema(schema_generator=ResultSchema)
+    schema = {"$schema": DIALECT, **schema, "title": f"--json: {name}"}
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 

@@ -55,7 +55,7 @@ def definitions(modules: Mapping[str, ast.Module]) -> Parts:
     for module, tree in modules.items():
         for node in tree.body:
             if isinstance(node, ast.ClassDef):
-                public = [each for each in node.body if isinstance(each, ast.FunctionDef) and each.name[0] != "_"]
+                public = [each for each in node.body if isinstance(each, ast.FunctionDef) and is_public(each)]
                 rest = [each for each in node.body if each not in public]
                 parts[f"{module}.{node.name}"] = [*node.bases, *node.keywords, *node.decorator_list, *rest]
                 for method in public:
@@ -64,6 +64,11 @@ def definitions(modules: Mapping[str, ast.Module]) -> Parts:
                 for name in defined_by(node) or [""]:
                     parts.setdefault(f"{module}.{name}".rstrip("."), []).append(node)
     return parts
+
+
+def is_public(method: ast.FunctionDef) -> bool:
+    """Whether others use it by its name. A property in the JSON of a record is a part of its class."""
+    return method.name[0] != "_" and "in_json" not in map(ast.unparse, method.decorator_list)
 
 
 def defined_by(node: ast.stmt) -> list[str]:

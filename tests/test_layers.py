@@ -37,13 +37,14 @@ from tests.reached import definitions, unreached
 PACKAGE = "packer_cli"
 
 ORDER = [
-    ["errors", "html", "kernels", "lazy", "panels", "sizes", "version"],
+    ["errors", "kernels", "lazy", "panels", "sizes", "version"],
     ["format", "plugins", "remote"],
     ["files", "cost", "corpus"],
     ["folders", "engine", "plan", "loader"],
     ["config"],
     ["tokens", "simulate"],
     ["groups", "shards", "compare"],
+    ["tables"],
     ["export", "init", "show", "verify", "report"],
     ["measure"],
     ["commands"],

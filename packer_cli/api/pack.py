@@ -12,9 +12,10 @@ from packer_cli.commands.arguments import StrPath, config_of, path_names, takes
 from packer_cli.config import PackConfig, PlannedConfig, StorePlanConfig, TokenizeConfig, WriteConfig
 from packer_cli.config.models import BoundConfig, WorkersConfig
 from packer_cli.format.constants import PLAN_NAME
-from packer_cli.html import html_table
 from packer_cli.remote.names import as_path
 from packer_cli.sizes import counted, format_bytes
+from packer_cli.tables.html import tables_html
+from packer_cli.tables.table import table_of_values
 
 if TYPE_CHECKING:
     from packer_cli.commands.options import BoundOptions, PackOptions, WorkersOptions
@@ -130,6 +131,8 @@ class PackedSet:
         return f"PackedSet({str(self._path)!r})"
 
     def _repr_html_(self) -> str:
+        from packer_cli.tables.stats import stats_tables
+
         manifest = self.manifest()
         shards = list(manifest.shards)
         facts = {
@@ -139,4 +142,5 @@ class PackedSet:
             "epochs": f"{len(manifest.epochs):,}",
             "tokenizer": str(manifest.tokenizer.get("name")),
         }
-        return html_table(f"Packed set {self._path}", ["", ""], list(facts.items())) + self.stats()._repr_html_()
+        table = table_of_values(f"Packed set {self._path}", facts.items(), "")
+        return tables_html([table, *stats_tables(self.stats())])

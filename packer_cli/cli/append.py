@@ -54,6 +54,6 @@ def command(
         from packer_cli.commands.append import run_append
 
         run_append(as_path(folder), inputs, tokenizer, running, moved)
-    from packer_cli.cli.tables.plan import print_set
+    from packer_cli.cli.planned import print_set
 
     print_set(folder, GpuConfig(), as_json=as_json)

@@ -112,7 +112,7 @@ option: Callable[..., Any] = partial(click.option, cls=Option)
 
 
 def json_option(schema: str, panel: Panel = Panel.MAIN) -> Callable[..., Any]:
-    """`--json`; `schema` is a name of `cli.outputs.schemas.OUTPUTS`."""
+    """`--json`; `schema` is a name of `schemas/output/`."""
     text = f"Print JSON in place of tables; schemas/output/{schema}.schema.json describes it."
     return option("--json", "as_json", is_flag=True, panel=panel, help=text)
 

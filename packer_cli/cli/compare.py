@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Literal
 
 import click
 
 from packer_cli.api.compare import compare
 from packer_cli.cli.command import Command, json_option, option
+from packer_cli.cli.console import print_json, print_tables
 from packer_cli.cli.options import (
     bound_option,
     config_option,
@@ -88,18 +88,19 @@ def command(
     measured; with --model and --gpu, or --profile, the epoch's time is predicted as well (`hbpack simulate` says where
     it goes).
     """
-    from packer_cli.compare.side_by_side import parse_columns
+    from packer_cli.tables.columns import parse_columns
 
     chosen = parse_columns(columns)
     comparison = compare(
         inputs, algorithms=algorithms, strategies=strategies, sort=sort, bound=bound, workers=workers, **values
     )
     if as_json:
-        click.echo(json.dumps(comparison.values(), indent=2))
+        print_json(comparison)
     else:
-        from packer_cli.cli.tables.compare import print_comparison, say_best
+        from packer_cli.cli.best import say_best
+        from packer_cli.tables.compare import comparison_table
 
-        print_comparison(comparison, chosen)
+        print_tables(comparison_table(comparison, chosen))
         say_best(comparison)
-    if all(row.figures is None for row in comparison.rows):
+    if all(row.overall is None for row in comparison.rows):
         raise RunError("every plan failed, for the reasons above")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shlex
 import shutil
 import sys
-import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,8 @@ from packer_cli.engine.progress import LOGGER, Progress, show_bars
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
+
+    from packer_cli.tables.table import Table
 
 
 class _Lines(logging.Handler):
@@ -72,83 +74,29 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-_LEAST_TEXT = 20
-"""Characters of a column of text, however narrow the terminal is."""
+def print_tables(*tables: Table) -> None:
+    """Print tables on stdout, as wide as the terminal if it is one."""
+    from packer_cli.tables.text import tables_text
+
+    click.echo(tables_text(tables, _width()), nl=False)
 
 
-def print_table(
-    title: str, header: list[str], rows: list[list[str]], *, is_dense: bool = False, is_text: bool = False
-) -> None:
-    """Print a table on stdout: the first column left-aligned, the others right-aligned, or if they are text, left too.
-    Text in the last column takes several lines where the terminal is narrow.
+def print_note(text: str) -> None:
+    """Print a line as below a table; on a terminal, as several lines that fit it."""
+    from packer_cli.tables.text import note_lines
 
-    If the terminal is too narrow, headers take several lines. If it still is, the remaining columns follow below, with
-    the first column repeated and a heading that says so.
-    """
-    from rich.console import Console
-
-    padding = (0, 1, 0, 0) if is_dense else (0, 1, 0, 1)  # top, right, bottom, left
-    between = padding[1] + padding[3] + 1
-    widths = [max(map(len, column)) + between for column in zip(header, *rows, strict=True)]
-    width = Console().width if is_terminal() else max(160, sum(widths))
-    console = Console(width=width + 2, highlight=False)  # The frame on the right is not printed.
-    if is_text and sum(widths) > width:
-        room = max(_LEAST_TEXT, width - sum(widths[:-1]) - between)
-        rows = [[*row[:-1], textwrap.fill(row[-1], room, break_on_hyphens=False)] for row in rows]
-    elif sum(widths) > width:
-        header = [_wrapped(name, [row[i] for row in rows]) for i, name in enumerate(header)]
-        lines = [[*name.split("\n"), *(row[i] for row in rows)] for i, name in enumerate(header)]
-        widths = [max(map(len, column)) + between for column in lines]
-    blocks = [list(range(len(header)))] if is_text else _blocks(widths, width)
-    for number, block in enumerate(blocks):
-        heading = "More columns of the same rows" if number else title
-        if heading:
-            click.echo(textwrap.fill(heading, width, break_on_hyphens=False))
-        _print_block(console, [[row[i] for i in block] for row in [header, *rows]], padding, is_text=is_text)
+    click.echo("\n".join(note_lines(text, _width())))
 
 
-def _wrapped(header: str, cells: list[str]) -> str:
-    """A header over several lines, as narrow as its longest word and the cells allow."""
-    width = max(map(len, [*header.split(), *cells]), default=1)
-    return textwrap.fill(header, max(width, 1), break_long_words=False, break_on_hyphens=False)
+def print_json(result: Any) -> None:
+    """Print a result on stdout as JSON."""
+    from packer_cli.format.records import json_values
+
+    click.echo(json.dumps(json_values(result), indent=2))
 
 
-def _blocks(widths: list[int], room: int) -> list[list[int]]:
-    """The column indices of each block; every block starts with column 0."""
-    blocks = [[0]]
-    left = room - widths[0]
-    for i in range(1, len(widths)):
-        if widths[i] > left and len(blocks[-1]) > 1:
-            blocks.append([0])
-            left = room - widths[0]
-        blocks[-1].append(i)
-        left -= widths[i]
-    return blocks
-
-
-def _print_block(console: Any, cells: list[list[str]], padding: tuple[int, int, int, int], *, is_text: bool) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, padding=padding)
-    for i, name in enumerate(cells[0]):
-        table.add_column(name, justify="right" if i and not is_text else "left", no_wrap=True)
-    for row in cells[1:]:
-        table.add_row(*row)
-    with console.capture() as capture:
-        console.print(table)
-    click.echo("\n".join(line.rstrip() for line in capture.get().rstrip().splitlines()) + "\n")
-
-
-def print_note(text: str, indent: str = "  ") -> None:
-    """Print a line below a table; on a terminal, as several lines that fit it."""
-    if not is_terminal():
-        click.echo(indent + text)
-        return
-    width = max(40, shutil.get_terminal_size().columns)
-    click.echo(
-        textwrap.fill(text, width, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
-    )
+def _width() -> int | None:
+    return shutil.get_terminal_size().columns if is_terminal() else None
 
 
 def say_next(what: str, *steps: str) -> None:

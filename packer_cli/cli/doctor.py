@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from packer_cli.cli.command import Command, json_option, option
-from packer_cli.cli.console import say_next
+from packer_cli.cli.console import print_json, say_next
 from packer_cli.cli.param_types import LocalPath
 from packer_cli.errors import RunError
 from packer_cli.sizes import counted
@@ -50,18 +50,14 @@ def command(output: str, as_json: bool) -> None:
     """
     from packer_cli.commands.doctor import run_checks
 
-    checks = run_checks(Path(output))
-    broken = [check for check in checks if check.state == "broken"]
+    checkup = run_checks(Path(output))
     if as_json:
-        from packer_cli.cli.outputs.base import print_json
-        from packer_cli.cli.outputs.found import CheckOutput, DoctorOutput
-
-        print_json(DoctorOutput(healthy=not broken, checks=tuple(CheckOutput(**vars(check)) for check in checks)))
+        print_json(checkup)
     else:
-        _print(checks)
-    if broken:
-        names = ", ".join(check.name for check in broken)
-        raise RunError(f"{counted(len(broken), 'thing')} broken ({names}); the list says what to do")
+        _print(checkup.checks)
+    if checkup.broken:
+        names = ", ".join(check.name for check in checkup.broken)
+        raise RunError(f"{counted(len(checkup.broken), 'thing')} broken ({names}); the list says what to do")
     if not as_json:
         click.echo()
         say_next("Nothing is broken", "hbpack init DATA... --tokenizer PATH")

@@ -126,7 +126,7 @@ def command(
             pushed_to = run_export(options, as_path(folder), as_path(output), running, ids, push)
         elif push:
             pushed_to = run_push(push, as_path(folder), running)
-    from packer_cli.cli.tables.written import print_exported
+    from packer_cli.cli.written import print_exported
 
     print_exported(folder, output, format_name, pushed_to, as_json=as_json)
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
 from packer_cli.cli.command import Choice, Command, json_option, option
-from packer_cli.cli.console import say_next, shown_command, shown_options
+from packer_cli.cli.console import print_json, print_tables, say_next, shown_command, shown_options
 from packer_cli.cli.options import config_option, inputs_argument, is_typed, model_options, workers_option
 from packer_cli.commands.arguments import corpus_of
 from packer_cli.config import AUTO, AutoGroupsConfig, GpuConfig, PlanConfig, TokenizeConfig, validate
@@ -18,7 +16,7 @@ from packer_cli.config.defaults import default_of
 from packer_cli.errors import ConfigError
 from packer_cli.panels import Panel
 from packer_cli.plan.strategies.registry import DEFAULT
-from packer_cli.sizes import counted
+from packer_cli.sizes import counted, four_digits
 
 _OF_PLAN = {"strategy", "gpus", "packing", "overflow", "global_tokens", "seed"}
 _OF_LAYOUTS = ("strategy", "packing", "global_tokens")
@@ -72,14 +70,14 @@ def command(as_json: bool, workers: int | None, **values: Any) -> None:
                     f"--{option.replace('_', '-')} has no effect on hbpack groups --strategy {config.strategy}, which "
                     "finds pipelines and layouts instead of groups; leave it out"
                 )
-        from packer_cli.cli.tables.groups import print_layouts
         from packer_cli.commands.groups import run_layouts
+        from packer_cli.tables.groups import layouts_tables
 
         layouts = run_layouts(values["inputs"], corpus, config, workers)
         if as_json:
-            click.echo(json.dumps(layouts.values(), indent=2))
+            print_json(layouts)
             return
-        print_layouts(layouts)
+        print_tables(*layouts_tables(layouts))
         longest = max(layout.longest for layout in layouts.layouts)
         gpu = GpuConfig(**{name: getattr(config, name) for name in GpuConfig.model_fields})
         is_usual = config.packing == default_of(PlanConfig.model_fields["packing"], config.strategy)
@@ -103,16 +101,23 @@ def command(as_json: bool, workers: int | None, **values: Any) -> None:
                 "out"
             )
     config = config.model_copy(update={name: default_of(PlanConfig.model_fields[name]) for name in _OF_LAYOUTS})
-    from packer_cli.cli.tables.groups import candidates, print_choice
     from packer_cli.commands.groups import run_groups
+    from packer_cli.tables.groups import alternatives_table, candidates_table
 
-    choice, record = run_groups(values["inputs"], corpus, config, workers)
+    found = run_groups(values["inputs"], corpus, config, workers)
     if as_json:
-        click.echo(json.dumps({**asdict(record), "candidates": candidates(choice)}, indent=2))
+        print_json(found)
         return
-    print_choice(choice, record)
-    found = "have the shortest predicted epoch" if record.seconds is not None else "were chosen by HBP's algorithm 1"
-    say_next(f"Groups {record.groups} {found}", _plan_command(values, f"--groups {record.groups}", config.gpus))
+    print_tables(candidates_table(found))
+    click.echo(f"\n  --groups {found.groups}\n")
+    if found.seconds is not None and found.gpu_hours is not None:
+        click.echo(
+            f"  predicted epoch on {counted(found.gpus, 'GPU')}: {four_digits(found.seconds)} s, "
+            f"{four_digits(found.gpu_hours)} GPU-hours\n"
+        )
+        print_tables(alternatives_table(found))
+    why = "have the shortest predicted epoch" if found.seconds is not None else "were chosen by HBP's algorithm 1"
+    say_next(f"Groups {found.groups} {why}", _plan_command(values, f"--groups {found.groups}", config.gpus))
 
 
 def _plan_command(values: dict[str, Any], options: str, num_gpus: int) -> str:

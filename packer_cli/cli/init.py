@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import click
 
 from packer_cli.cli.command import Command, json_option, option
-from packer_cli.cli.console import say_next, shown_command
+from packer_cli.cli.console import print_json, say_next, shown_command
 from packer_cli.cli.output_file import output_file
 from packer_cli.cli.param_types import LocalPath, Text, gpus
 from packer_cli.engine.progress import warn
 from packer_cli.sizes import counted
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitOutput:
+    """`hbpack init`."""
+
+    output: str
+    """The config file, as it was named."""
+    options: dict[str, Any]
+    """What stands in it, besides `inputs`."""
+    missing: tuple[str, ...]
+    """Options that stand in it as comments, for you to set."""
+    lost: tuple[str, ...]
+    """What of another trainer's config could not be carried over."""
+    trainer_lines: tuple[str, ...]
+    """Lines for another trainer's config, so that it trains the packed set."""
 
 
 @click.command(
@@ -70,9 +89,6 @@ def command(
     )
     result = run_init(options)
     if as_json:
-        from packer_cli.cli.outputs.base import print_json
-        from packer_cli.cli.outputs.written import InitOutput
-
         print_json(
             InitOutput(
                 output=output,

@@ -59,6 +59,6 @@ def command(
     Run it again after a crash, or with other groups: whatever is still valid is reused.
     """
     pack(inputs, output=output, workers=workers, engine=engine, dry_run=dry_run, **values)
-    from packer_cli.cli.tables.plan import print_set
+    from packer_cli.cli.planned import print_set
 
     print_set(output, validate(GpuConfig, values), as_json=as_json)

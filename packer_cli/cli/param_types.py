@@ -164,6 +164,6 @@ def compared() -> Iterable[str]:
 
 def columns() -> Iterable[str]:
     """Columns of `hbpack compare`."""
-    from packer_cli.compare.columns import COLUMNS
+    from packer_cli.tables.columns import COLUMNS
 
     return (column.name for column in COLUMNS)

@@ -35,6 +35,6 @@ def command(store: str, output: str | None, as_json: bool, **values: Any) -> Non
     number of GPUs take seconds. `hbpack write` makes the shards.
     """
     plan(store, output=output or store, **values)
-    from packer_cli.cli.tables.plan import print_set
+    from packer_cli.cli.planned import print_set
 
     print_set(output or store, validate(GpuConfig, values), as_json=as_json)

@@ -9,10 +9,10 @@ from typing import Any
 import click
 
 from packer_cli.cli.command import Choice, Command, option
-from packer_cli.cli.console import print_table, say_next, shown_command
+from packer_cli.cli.console import print_tables, say_next, shown_command
 from packer_cli.cli.output_file import output_file
 from packer_cli.cli.param_types import LocalPath
-from packer_cli.cost.profile import Fit, IterationRow, Profile
+from packer_cli.cost.profile import Profile
 from packer_cli.engine.progress import say
 from packer_cli.errors import ConfigError, InputError, RunError
 from packer_cli.files import write_text
@@ -191,13 +191,16 @@ def command(output: str, repeats: int, gpus: int | None, as_json: bool, **values
         say if is_first else lambda text: None,
     )
     if is_first:
+        from packer_cli.tables.profile import profile_tables
+
         try:
             write_text(path, profile.model_dump_json(indent=2) + "\n")
         finally:
             if as_json:
                 click.echo(profile.model_dump_json(indent=2))
             else:
-                print_profile(profile)  # Print it even if the disk is full: measuring again takes minutes.
+                # Print it even if the disk is full: measuring again takes minutes.
+                print_tables(*profile_tables(profile))
         if not as_json:
             click.echo(f"wrote {output}")
         _require_fits(output, profile)
@@ -239,37 +242,3 @@ def _list(option: str, text: str, parse: Any, least: int = 1) -> tuple[int, ...]
         if number < least:
             raise ConfigError(f"{option}: numbers must be at least {least}, got {number}")
     return tuple(dict.fromkeys(numbers))
-
-
-_HEADER = ["length", "SP", "checkpointed", "work / length^2", "seconds", "tokens/s a GPU", "peak memory, GB"]
-
-
-def print_profile(profile: Profile) -> None:
-    """Print the measured iterations, then the fitted coefficients with their errors."""
-    num_gpus = profile.num_measured or profile.num_gpus
-    rows = [_cells(row, num_gpus) for row in profile.iterations]
-    print_table(f"Iterations on {num_gpus} x {profile.gpu}, forward and backward", _HEADER, rows, is_dense=True)
-    for name, unit, fit in (("Time", "s", profile.cost), ("Memory", "bytes", profile.memory)):
-        if fit is not None:
-            rows = [_coefficient(fit, key, value) for key, value in fit.coefficients.items()]
-            title = f"{name}, fitted: {100 * fit.mean_error:.1f} % mean error"
-            print_table(title, ["", unit, "standard error"], rows)
-
-
-def _cells(row: IterationRow, num_gpus: int) -> list[str]:
-    seconds = row.seconds
-    time = "out of memory" if row.out_of_memory else "-" if seconds is None else f"{seconds:.4g}"
-    return [
-        f"{row.length:,}",
-        str(row.sp_size),
-        str(row.checkpoint_layers),
-        f"{(row.work or row.length**2) / row.length**2:.3f}",
-        time,
-        "-" if seconds is None else f"{row.tokens / seconds / num_gpus:,.0f}",
-        "-" if row.memory_bytes is None else f"{row.memory_bytes / 1e9:.3g}",
-    ]
-
-
-def _coefficient(fit: Fit, name: str, value: float) -> list[str]:
-    error = fit.errors.get(name)
-    return [name, f"{value:.4g}", "not fitted" if error is None else f"{error:.2g}"]

@@ -68,7 +68,7 @@ def command(
         tokens = None if global_tokens is None else parse_tokens(global_tokens)
     except ValueError as error:
         raise ConfigError(f"--global-tokens: {error}") from None
-    from packer_cli.cli.tables.written import print_rebalanced
+    from packer_cli.cli.written import print_rebalanced
     from packer_cli.commands.rebalance import run_rebalance
 
     manifest = run_rebalance(as_path(folder), gpus, state, epoch, from_step, tokens)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 from typing import Any
 
 import click
 
 from packer_cli.api.report import report
 from packer_cli.cli.command import Command, json_option, option
-from packer_cli.cli.console import say_next
+from packer_cli.cli.console import print_json, say_next
 from packer_cli.cli.options import config_option, is_typed, model_options, training_options, workers_option
 from packer_cli.cli.output_file import begins_with, output_file
 from packer_cli.cli.param_types import LocalPath, Text
@@ -83,7 +81,6 @@ def command(
         **values,
     )
     if as_json:
-        written = {"output": output, "num_bytes": os.path.getsize(file)}
-        click.echo(json.dumps({**written, **found.values()}, indent=2))
+        print_json(found)
     else:
         say_next(f"Wrote {output}", "open it in a browser; it needs no network")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import shutil
 import sys
@@ -11,7 +10,7 @@ import sys
 import click
 
 from packer_cli.cli.command import Choice, Command, json_option, option
-from packer_cli.cli.console import say_next, shown_command
+from packer_cli.cli.console import print_json, say_next, shown_command
 from packer_cli.cli.options import set_tokenizer_option
 from packer_cli.cli.param_types import Folder
 from packer_cli.engine.progress import warn
@@ -86,7 +85,7 @@ def command(
     a step with several iterations, the first is shown and the others are listed.
     """
     _refuse_conflicts(step=step, iteration=iteration, pack=pack, sample=sample, rank=rank)
-    from packer_cli.show import Style, Wanted, load_decoder, look, open_files, view_lines, view_value
+    from packer_cli.show import Style, Wanted, load_decoder, look, open_files, view_lines, view_record
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # The terminal may lack some characters of the data.
@@ -99,7 +98,7 @@ def command(
         warn(decoder.warning)
     if as_json:
         decode = decoder.decode if decoder.name is not None else None
-        click.echo(json.dumps([view_value(view, manifest, decode) for view in views]))
+        print_json([view_record(view, manifest, decode) for view in views])
         return
     style = Style(
         is_colored=_has_colors(color),

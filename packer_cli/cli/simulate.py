@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
 from packer_cli.api.simulate import simulate
 from packer_cli.cli.command import Command, json_option, option
-from packer_cli.cli.console import say_next, shown_command, shown_options
+from packer_cli.cli.console import print_json, print_tables, say_next, shown_command, shown_options
 from packer_cli.cli.options import (
     config_option,
     inputs_argument,
@@ -108,18 +107,19 @@ def command(
         **values,
     )
     if as_json:
-        click.echo(json.dumps(result.values(), indent=2))
+        print_json(result)
         return
-    from packer_cli.cli.tables.compare import print_plan_simulation, print_strategies, say_best
+    from packer_cli.cli.best import say_best
     from packer_cli.compare import Comparison
     from packer_cli.sizes import duration
+    from packer_cli.tables.compare import simulation_table, strategies_table
 
     if isinstance(result, Comparison):
-        print_strategies(result)
+        print_tables(strategies_table(result))
         say_best(result)
     else:
-        print_plan_simulation(result)
-        what = f"An epoch takes {duration(result.figures.overall.seconds)}, predicted"
+        print_tables(simulation_table(result))
+        what = f"An epoch takes {duration(result.overall.seconds)}, predicted"
         train = validate(TrainConfig, {"pad_to": pad_to, "step_seconds": step_seconds})
         given = [*shown_options(validate(GpuConfig, values)), *shown_options(train)]
         say_next(what, shown_command("hbpack", "report", *inputs, *given))

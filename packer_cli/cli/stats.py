@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Literal
 
 import click
 
 from packer_cli.api.stats import stats
 from packer_cli.cli.command import Command, json_option
-from packer_cli.cli.console import say_next, shown_command
+from packer_cli.cli.console import print_json, print_tables, say_next, shown_command
 from packer_cli.cli.options import bound_option, config_option, model_options
 from packer_cli.cli.param_types import Text
 from packer_cli.config import PlanConfig
@@ -39,18 +38,14 @@ def command(path: str, as_json: bool, bound: Literal["l2", "lp"], **values: Any)
     these two are reported; --strategy wlb needs --gpus alone.
     """
     found = stats(path, bound=bound, **values)
-    from packer_cli.cli.tables.plan import print_counts, print_lengths, print_masks, print_stats
-
     if as_json:
-        click.echo(json.dumps(found.values(), indent=2))
+        print_json(found)
         return
-    if found.lengths:
-        print_lengths(found.lengths)
-    if found.plan:
-        print_counts(found.plan.counts)
-        print_stats(found.plan.metrics)
-        print_masks(found.plan.metrics, found.plan.masks, found.plan.mask)
-        overall = found.plan.metrics.overall
+    from packer_cli.tables.stats import stats_tables
+
+    print_tables(*stats_tables(found))
+    overall = found.overall
+    if overall:
         what = f"{counted(overall.num_packs, 'pack')} in {counted(overall.num_iterations, 'iteration')}"
         if found.lengths:
             say_next(f"{what}, not written", "hbpack pack or hbpack plan with the same options")

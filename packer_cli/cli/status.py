@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from typing import TYPE_CHECKING
@@ -10,10 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from packer_cli.cli.command import Choice, Command, json_option, option
-from packer_cli.cli.console import print_table, say_next, shown_command
+from packer_cli.cli.console import print_json, print_tables, say_next, shown_command
 from packer_cli.cli.options import config_option
 from packer_cli.cli.param_types import Folder
 from packer_cli.remote.names import as_path
+from packer_cli.tables.table import Table
 
 if TYPE_CHECKING:
     from packer_cli.commands.status import ArrayStatus, Status
@@ -58,46 +58,41 @@ def command(folder: str, stage: str | None, as_json: bool) -> None:
 
     status = run_status(as_path(folder), stage)
     if as_json:
-        running = status.holder and {"host": status.holder.host, "pid": status.holder.pid}
-        stages = [each.value() for each in status.stages]
-        click.echo(json.dumps({"complete": status.is_complete, "running": running, "stages": stages}, indent=2))
+        print_json(status)
     else:
         _print(status, folder)
-    if not status.is_complete:
+    if not status.complete:
         sys.exit(1)
 
 
 def _print(status: Status, folder: str) -> None:
-    rows = [[each.name, each.state, each.summary] for each in status.stages]
-    click.echo(f"{folder}: {'complete' if status.is_complete else 'not complete'}")
-    print_table("", ["stage", "state", ""], rows, is_text=True)
-    if status.holder is not None:
-        click.echo(f"An hbpack run writes here: process {status.holder.pid} on {status.holder.host}.")
+    rows = tuple((each.stage, each.state, each.summary) for each in status.stages)
+    click.echo(f"{folder}: {'complete' if status.complete else 'not complete'}")
+    print_tables(Table(title="", header=("stage", "state", ""), rows=rows, is_text=True))
+    if status.running is not None:
+        click.echo(f"An hbpack run writes here: process {status.running.pid} on {status.running.host}.")
     for each in status.stages:
         if each.array is not None:
             _print_array(each.array)
-    if status.is_complete:
+    if status.complete:
         say_next(f"{folder} is complete", shown_command("hbpack", "stats", folder))
     elif not any(each.array for each in status.stages):
         first = next(each for each in status.stages if each.state != "complete")
-        verb = "are" if first.name.endswith("s") else "is"
-        remedy = first.remedy or _REMEDIES[first.name].format(shlex.quote(folder))
-        say_next(f"The {first.name} of {folder} {verb} {first.state}", remedy)
+        verb = "are" if first.stage.endswith("s") else "is"
+        remedy = first.remedy or _REMEDIES[first.stage].format(shlex.quote(folder))
+        say_next(f"The {first.stage} of {folder} {verb} {first.state}", remedy)
 
 
 def _print_array(array: ArrayStatus) -> None:
     if array.running:
-        shown = [
-            f"{array.pin.id_of(holder.task.index)} on {holder.host}"
-            for holder in array.running[:_MOST_RUNNING]
-            if holder.task
-        ]
+        tasks = [(each.task, each.host) for each in array.running[:_MOST_RUNNING]]
+        shown = [f"{array.pin.id_of(task)} on {host}" for task, host in tasks if task is not None]
         more = len(array.running) - len(shown)
         click.echo(f"Running: {', '.join(shown)}{f' and {more:,} more' if more else ''}.")
     if array.missing:
         click.echo(
             f"Missing: run the same command with --array={array.expression} in Slurm, or with "
-            f"--shard I/{array.pin.num_tasks} for each of the missing tasks."
+            f"--shard I/{array.num_tasks} for each of the missing tasks."
         )
     elif not array.running:
         click.echo(

@@ -51,6 +51,6 @@ def command(output: str, shard: str | None, as_json: bool, workers: int | None, 
         from packer_cli.commands.tokenize import run_tokenize
 
         index = run_tokenize(config, as_path(output), running, ids)
-    from packer_cli.cli.tables.written import print_store
+    from packer_cli.cli.written import print_store
 
     print_store(output, index, as_json=as_json)

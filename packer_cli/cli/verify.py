@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import click
 
 from packer_cli.cli.command import Command, json_option, option
-from packer_cli.cli.console import say_next, shown_command
+from packer_cli.cli.console import print_json, say_next, shown_command
 from packer_cli.cli.options import config_option, workers_option
 from packer_cli.cli.param_types import Folder
 from packer_cli.engine.progress import Stopwatch
@@ -56,10 +55,10 @@ def command(folder: str, fast: bool, repairs: bool, as_json: bool, workers: int 
     watch = Stopwatch()
     report = run_verify(as_path(folder), LocalEngine(workers or default_workers()), fast=fast, repairs=repairs)
     if as_json:
-        click.echo(json.dumps(report.value(), indent=2))
+        print_json(report)
     else:
         _print(report, folder, watch)
-    if not report.is_sound:
+    if not report.sound:
         commands = " / ".join(dict.fromkeys(damage.repair for damage in report.damaged))
         raise FormatError(f"{folder!r} is damaged in {counted(len(report.damaged), 'place')}; run {commands}")
 
@@ -73,5 +72,5 @@ def _print(report: Report, folder: str, watch: object) -> None:
         click.echo(f"not checked: {text}")
     nouns = ((name.replace("_", " ").removesuffix("s"), number) for name, number in report.checked.items())
     checked = ", ".join(counted(number, noun) for noun, number in nouns)
-    if report.is_sound:
+    if report.sound:
         say_next(f"{folder} is sound: {checked} ({watch})", shown_command("hbpack", "stats", folder))

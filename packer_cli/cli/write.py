@@ -44,14 +44,14 @@ def command(folder: str, shard: str | None, as_json: bool, workers: int | None, 
     shards keep their size unless you give another.
     """
     config, ids = validate(WriteConfig, values), array_ids(shard)
-    from packer_cli.cli.tables.written import print_written
+    from packer_cli.cli.written import print_written
     from packer_cli.commands.array import make_engine
     from packer_cli.commands.write import run_write
 
     with make_engine(workers, engine, preload=()) as running:
         run_write(config, as_path(folder), running, ids)
     if as_json:
-        from packer_cli.cli.tables.plan import print_record  # Loads kernels, which nothing else here needs.
+        from packer_cli.cli.planned import print_record  # Loads kernels, which nothing else here needs.
 
         print_record(folder)
     else:

@@ -9,9 +9,8 @@ from functools import partial
 from packer_cli.commands.planning import resolve_for, say_choice
 from packer_cli.commands.samples import read_samples
 from packer_cli.commands.simulate import load_simulator
-from packer_cli.compare import Comparison, compare, with_savings
+from packer_cli.compare import Comparison, compare
 from packer_cli.compare.rows import default_rows, parse_rows, strategy_rows, with_baselines
-from packer_cli.compare.side_by_side import parse_sort, sort_rows
 from packer_cli.config import PlanConfig, TokenizeConfig
 from packer_cli.config.effects import require_use
 from packer_cli.config.resolve import resolve
@@ -23,6 +22,7 @@ from packer_cli.plan.core.pieces import Samples
 from packer_cli.plan.strategies.registry import DEFAULT
 from packer_cli.simulate.figures import SimulateRules
 from packer_cli.sizes import counted
+from packer_cli.tables.columns import parse_sort, sort_rows
 
 
 def run_compare(
@@ -45,7 +45,7 @@ def run_compare(
         algorithms: rows, see `compare.rows`; None for the default table.
         strategies: instead of them, a row for each of these.
         rules: simulate each row with these rules, and add HBP's baseline.
-        sort: the order of the rows, see `compare.side_by_side`.
+        sort: the order of the rows, see `tables.columns`.
         by_program: also prove the least number of packs with the linear program.
     """
     has_model = rules is not None or config.has_gpu_model
@@ -77,9 +77,7 @@ def run_compare(
     if rules is not None:
         rows, baseline = with_baselines(rows, base)
     watch = Stopwatch()
-    comparison = compare(samples, base.config, rows, workers, simulator, by_program=by_program)
-    if baseline is not None:
-        comparison = with_savings(comparison, baseline)
+    comparison = compare(samples, base.config, rows, workers, simulator, baseline=baseline, by_program=by_program)
     say(
         f"compared {counted(len(rows), 'plan')} of {counted(len(samples.lengths), 'sample')}, "
         f"{workers} at a time ({watch})"

@@ -21,6 +21,7 @@ from typing import Any, Literal
 from packer_cli.commands.planning import available_memory
 from packer_cli.engine.local import default_workers
 from packer_cli.errors import ConfigError
+from packer_cli.format.records import in_json
 from packer_cli.plugins import Registry
 from packer_cli.sizes import format_bytes
 from packer_cli.version import __version__
@@ -58,13 +59,31 @@ class Check:
     """What to do about it; empty if it is in order."""
 
 
-def run_checks(output: Path | None = None) -> list[Check]:
-    """Everything that is checked.
+@dataclass(frozen=True, kw_only=True)
+class Checkup:
+    """Everything that was checked."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def broken(self) -> list[Check]:
+        """Those that keep hbpack from working."""
+        return [check for check in self.checks if check.state == "broken"]
+
+    @property
+    @in_json
+    def healthy(self) -> bool:
+        """Whether nothing is broken."""
+        return not self.broken
+
+
+def run_checks(output: Path | None = None) -> Checkup:
+    """Check everything.
 
     Args:
         output: a folder that will be written to, for the free disk; None for the current one.
     """
-    return [*_versions(), *_machine(output or Path()), *_extras(), *_plugins()]
+    return Checkup(checks=(*_versions(), *_machine(output or Path()), *_extras(), *_plugins()))
 
 
 def _versions() -> Iterator[Check]:

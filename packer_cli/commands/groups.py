@@ -8,20 +8,20 @@ from packer_cli.commands.samples import read_samples
 from packer_cli.config import PlanConfig, TokenizeConfig
 from packer_cli.config.resolve import resolve
 from packer_cli.errors import RunError
-from packer_cli.format.metrics import GroupChoice
 from packer_cli.groups.auto import bounded, choose, load_models
-from packer_cli.groups.choice import Choice
+from packer_cli.groups.found import FoundGroups, found_groups
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.strategies.protocol import LayoutChoice
 
 
 def run_groups(
     inputs: Sequence[str], corpus: TokenizeConfig | None, config: PlanConfig, workers: int | None
-) -> tuple[Choice, GroupChoice]:
-    """Choose groups for the samples of an epoch. Returns the choice, and what a plan would record about it."""
+) -> FoundGroups:
+    """Choose groups for the samples of an epoch."""
     load_models(config, config.gpus, "hbpack groups")  # Report wrong options before the long work.
     samples = read_samples(inputs, corpus, workers)
-    return choose(config, samples.epoch_lengths(config.seed), config.gpus, config.overflow, "hbpack groups")
+    lengths = samples.epoch_lengths(config.seed)
+    return found_groups(*choose(config, lengths, config.gpus, config.overflow, "hbpack groups"))
 
 
 def run_layouts(

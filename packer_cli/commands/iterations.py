@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, overload
 import numpy as np
 
 from packer_cli.errors import ConfigError
-from packer_cli.html import html_table
 from packer_cli.plan.core.csr import pack_tokens_and_work, plan_tokens_and_work
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.types import FILLER, Int32Array, Plan
 from packer_cli.sizes import counted
+from packer_cli.tables.html import tables_html
+from packer_cli.tables.table import Table, cell
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -155,9 +156,13 @@ class Iterations(Sequence[Iteration]):
 
     def _repr_html_(self) -> str:
         columns = {name: values.to_pylist() for name, values in self._columns(slice(_SHOWN)).items()}
-        rows = [
-            ["-" if value is None else f"{value:,}" for value in row] for row in zip(*columns.values(), strict=True)
-        ]
-        more = len(self._schedule.slot_pack) - len(rows)
-        notes = [f"and {more:,} more"] if more else []
-        return html_table(f"Micro-batches of {counted(len(self), 'iteration')}", list(columns), rows, notes)
+        more = len(self._schedule.slot_pack) - _SHOWN
+        table = Table(
+            title=f"Micro-batches of {counted(len(self), 'iteration')}",
+            header=tuple(columns),
+            rows=tuple(
+                tuple(cell(value, "{:,}".format, "-") for value in row) for row in zip(*columns.values(), strict=True)
+            ),
+            notes=(f"and {more:,} more",) if more > 0 else (),
+        )
+        return tables_html([table])

@@ -60,11 +60,6 @@ class Planned:
         """The same samples in padded batches, see `padded_baseline`."""
         return padded_baseline(self.arrays, self.request)
 
-    @property
-    def is_rebalanced(self) -> bool:
-        """Whether the plan in force is of `hbpack rebalance`, and not the plan file's."""
-        return self.manifest is not None and bool(self.manifest.history)
-
     @cached_property
     def request(self) -> PlanRequest:
         """That of the plan, on as many GPUs as it has now."""

@@ -12,10 +12,11 @@ from packer_cli.commands.planned import Planned, plan_in_memory, read_planned
 from packer_cli.commands.samples import require_samples
 from packer_cli.commands.simulate import load_simulator
 from packer_cli.commands.stats import plan_figures_of, sample_stats
-from packer_cli.compare import ComparedRow, Comparison, compare
+from packer_cli.compare import Comparison, compare
+from packer_cli.compare.compared import compared_row
 from packer_cli.compare.row_figures import RowFigures
 from packer_cli.compare.rows import Row, own_row_first, parse_rows, strategy_rows
-from packer_cli.compare.savings import plan_simulation
+from packer_cli.compare.savings import PlanSimulation, plan_simulation
 from packer_cli.config import GpuConfig, PlanConfig
 from packer_cli.config.resolve import Resolved, no_longer_plans, read_options
 from packer_cli.engine.local import default_workers
@@ -23,14 +24,15 @@ from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import FormatError, InputError
 from packer_cli.files import atomic_file
 from packer_cli.format.constants import PLAN_NAME
-from packer_cli.format.metrics import PlanFigures
+from packer_cli.format.records import Hidden, in_json
 from packer_cli.plan.core.pieces import Samples
+from packer_cli.plan.figures import Stats
 from packer_cli.plan.packing.wrap import join
 from packer_cli.report.advice import Facts, PlanFacts, Prediction, Sources
 from packer_cli.report.build import build_page
 from packer_cli.report.charts.base import Chart
-from packer_cli.report.page import Page, render
-from packer_cli.simulate.figures import SimulateRules
+from packer_cli.report.page import Page, Section, render
+from packer_cli.simulate.figures import EpochFigures, SimulateRules
 from packer_cli.sizes import format_bytes
 from packer_cli.tokens.index import INDEX_NAME
 from packer_cli.tokens.samples import StoreSamples
@@ -48,12 +50,17 @@ _MOST_REFINED = 300_000
 class Report:
     """A page about a plan or lengths."""
 
-    facts: Facts
+    facts: Hidden[Facts]
     """What is known: lengths, the plan, its prediction, and the comparison with other plans."""
-    page: Page
+    page: Hidden[Page]
     """What is shown: title, summary, tiles and sections."""
+    output: str | None = None
+    """The file of the page; None if it was not written."""
+    num_bytes: int | None = None
+    """Its size."""
 
     @property
+    @in_json
     def next_steps(self) -> tuple[str, ...]:
         """What to try next, the most important first."""
         return self.page.next_steps
@@ -63,17 +70,30 @@ class Report:
         """The charts by name, in the order of the page."""
         return {chart.name: chart for section in self.page.sections for chart in section.charts}
 
-    def values(self) -> dict[str, Any]:
-        """JSON values: what to try next, the sections, and the figures as the other commands print them."""
-        comparison = self.facts.planned.comparison if self.facts.planned else None
-        simulation = self.page.values.get("simulation")
-        return {
-            "next_steps": list(self.next_steps),
-            "sections": [section.values() for section in self.page.sections],
-            "stats": self.facts.values,
-            **({} if simulation is None else {"simulation": simulation}),
-            **({} if comparison is None else {"comparison": comparison.values()}),
-        }
+    @property
+    @in_json
+    def sections(self) -> tuple[Section, ...]:
+        """The sections of the page."""
+        return self.page.sections
+
+    @property
+    @in_json
+    def stats(self) -> Stats:
+        """As `hbpack stats` has it."""
+        return self.facts.stats
+
+    @property
+    @in_json
+    def simulation(self) -> PlanSimulation | None:
+        """As `hbpack simulate` has it; None without predicted times."""
+        planned = self.facts.planned
+        return planned.prediction.result if planned and planned.prediction else None
+
+    @property
+    @in_json
+    def comparison(self) -> Comparison | None:
+        """The plan beside others of the same samples, as `hbpack compare` has it; None if it is not compared."""
+        return self.facts.planned.comparison if self.facts.planned else None
 
 
 def run_report(
@@ -103,7 +123,7 @@ def run_report(
         name=subject.name,
         lengths=planned.arrays.pieces.length if planned else samples.lengths,
         sources=Sources(names=_short(subject.sources), of_sample=samples.sources),
-        values=stats.values(),
+        stats=stats,
         planned=shown,
         made_from=_made_from(planned),
     )
@@ -112,6 +132,7 @@ def run_report(
         html = render(report.page)
         with atomic_file(output) as file:
             file.write(html)
+        report = replace(report, output=str(output), num_bytes=len(html))
         say(f"wrote {str(output)!r}, {format_bytes(len(html))} ({watch})")
     return report
 
@@ -170,14 +191,17 @@ def _compared(
     own, *others = own_row_first(_other_rows(base, strategies, len(samples.lengths)), base)
     simulator = prediction.simulator if prediction else None
     comparison = compare(samples, config, others, workers, simulator)
+    result = prediction.result if prediction else None
+    epoch = result and EpochFigures(overall=result.overall, groups=result.groups, notes=result.notes)
     figures = RowFigures(
         seconds=None,
         peak_bytes=None,
         cut_off=False,
-        metrics=PlanFigures(overall=found.metrics.overall, groups=found.metrics.groups),
-        simulation=prediction.result.figures if prediction else None,
+        overall=found.metrics.overall,
+        groups=found.metrics.groups,
+        simulation=epoch,
     )
-    mine = ComparedRow(spec=own, error=None, figures=figures)
+    mine = compared_row(own, figures)
     return replace(comparison, rows=(mine, *comparison.rows))
 
 

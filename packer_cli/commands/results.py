@@ -2,72 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from typing import Any
 
 from packer_cli.commands.report import Report as StageReport
-from packer_cli.commands.stats import Stats as StageStats
 from packer_cli.compare import Comparison as ComparedPlans
 from packer_cli.compare.savings import PlanSimulation
-from packer_cli.html import html_table
-from packer_cli.report.tables import Table, comparison_table, figures_table, lengths_table
-from packer_cli.simulate.epoch import headers, shares, shown_parts
-from packer_cli.simulate.figures import GroupFigures, OverallFigures
-from packer_cli.sizes import amount, counted, duration
+from packer_cli.format.records import json_values
+from packer_cli.plan.figures import Stats as StageStats
+from packer_cli.sizes import counted
+from packer_cli.tables.compare import comparison_table, simulation_table
+from packer_cli.tables.html import tables_html
+from packer_cli.tables.stats import stats_tables
+from packer_cli.tables.table import Table
 
 
-class Stats(StageStats):
-    """The figures of lengths and of a plan. `values()` gives them as JSON values, as `hbpack stats --json` does."""
+class _Result:
+    def values(self) -> dict[str, Any]:
+        """JSON values, as the command prints them with `--json`."""
+        return dict(json_values(self))
 
-    def _repr_html_(self) -> str:
-        tables = [lengths_table(self.lengths)] if self.lengths else []
-        tables += [figures_table(self.plan.metrics)] if self.plan else []
-        return "\n".join(map(_html, tables))
-
-
-class Comparison(ComparedPlans):
-    """Plans of the same samples: `rows`, each with its `figures`, or the `error` for which it has none."""
+    def _tables(self) -> Iterable[Table]:
+        raise NotImplementedError
 
     def _repr_html_(self) -> str:
-        return _html(comparison_table(self))
+        return tables_html(self._tables())
 
 
-class Simulation(PlanSimulation):
-    """A predicted epoch (`figures`) beside the baseline's, and what it saves."""
+class Stats(_Result, StageStats):
+    """The figures of lengths and of a plan."""
 
-    def _repr_html_(self) -> str:
-        overall = self.figures.overall
-        named: list[tuple[str, GroupFigures | OverallFigures]] = [(group.name, group) for group in self.figures.groups]
-        named += [("all packs", overall), (f"baseline: {self.baseline_name}", self.baseline)]
-        parts = shown_parts([figures.split for _, figures in named])
-        rows = [_epoch_row(name, figures, parts) for name, figures in named]
-        header = ["", "iterations", "s each", "GPU-days", "tokens/s a GPU", *headers(parts)]
-        title = f"Predicted epoch on {counted(overall.num_gpus, 'GPU')}: {duration(overall.seconds)}"
-        note = f"{self.saves.speedup:.2f} times as fast as the baseline"
-        return html_table(title, header, rows, [note, *self.figures.notes])
+    def _tables(self) -> Iterable[Table]:
+        return stats_tables(self)
 
 
-class Report(StageReport):
+class Comparison(_Result, ComparedPlans):
+    """Plans of the same samples: `rows`, each with its figures, or the `error` for which it has none."""
+
+    def _tables(self) -> Iterable[Table]:
+        return [comparison_table(self)]
+
+
+class Simulation(_Result, PlanSimulation):
+    """A predicted epoch beside the baseline's, and what it saves."""
+
+    def _tables(self) -> Iterable[Table]:
+        return [simulation_table(self)]
+
+
+class Report(_Result, StageReport):
     """What `hbpack report` shows: `charts` by name, which a notebook draws one by one, and what to try next."""
 
     def __repr__(self) -> str:
         return f"<Report on {self.page.title}: {counted(len(self.charts), 'chart')}: {', '.join(self.charts)}>"
 
-    def _repr_html_(self) -> str:
-        rows = [(tile.label, tile.value, tile.text) for tile in self.page.tiles]
-        notes = [*self.next_steps, f"charts: {', '.join(self.charts)}"]
-        return html_table(self.page.title, ["", "", ""], rows, notes)
-
-
-def _html(table: Table) -> str:
-    return html_table(table.title, table.header, table.rows, table.notes, table.marked)
-
-
-def _epoch_row(name: str, figures: GroupFigures | OverallFigures, parts: Sequence[str]) -> list[str]:
-    return [
-        name,
-        f"{figures.num_iterations:,}",
-        amount(figures.iteration_seconds),
-        amount(figures.gpu_days),
-        f"{figures.tokens_per_gpu_second:,.0f}",
-        *shares(figures.split, parts),
-    ]
+    def _tables(self) -> Iterable[Table]:
+        rows = tuple((tile.label, tile.value, tile.text) for tile in self.page.tiles)
+        notes = (*self.next_steps, f"charts: {', '.join(self.charts)}")
+        return [Table(title=self.page.title, header=("", "", ""), rows=rows, notes=notes)]

@@ -2,68 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from packer_cli.commands.planned import Planned, plan_in_memory, read_planned
 from packer_cli.commands.samples import require_samples
 from packer_cli.config import PlanConfig
-from packer_cli.format.constants import PLAN_NAME, Mask
-from packer_cli.format.metrics import GroupChoice, PlanMetrics, SampleCounts
-from packer_cli.format.records import known_values, sort_keys
+from packer_cli.format.constants import PLAN_NAME
 from packer_cli.plan.core.pieces import Samples
-from packer_cli.plan.core.segments import Sparsity, measure_sparsity
-from packer_cli.plan.figures import LengthStats, length_stats, prove_by_program
+from packer_cli.plan.figures import Stats, length_stats, measure_masks, prove_by_program
 from packer_cli.shards.plan_file import check_plan_file
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlanStats:
-    """The figures of a plan."""
-
-    counts: SampleCounts
-    metrics: PlanMetrics
-    masks: tuple[Sparsity, ...]
-    """What the attention mask leaves out, of each group's packs, and last of all packs."""
-    mask: Mask
-    """That of the plan."""
-    is_rebalanced: bool = False
-    """Whether the metrics are those after `hbpack rebalance`, and not the plan file's."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stats:
-    """What is known of a path."""
-
-    lengths: LengthStats | None = None
-    """The distribution of lengths; None of a plan that was read."""
-    group_choice: GroupChoice | None = None
-    """How automatic groups were chosen; None if they were named."""
-    plan: PlanStats | None = None
-    """The figures of the plan; None of lengths that were not planned."""
-
-    def values(self) -> dict[str, Any]:
-        """JSON values. What a plan file says has its keys in order, as there."""
-        values: dict[str, Any] = {}
-        if self.lengths:
-            values["lengths"] = self.lengths.values()
-        if self.group_choice:
-            values["group_choice"] = asdict(self.group_choice)
-        if self.plan:
-            counts, metrics = known_values(self.plan.counts), known_values(self.plan.metrics)
-            if not self.lengths:
-                counts = sort_keys(counts)
-                metrics = metrics if self.plan.is_rebalanced else sort_keys(metrics)
-            *groups, overall = map(asdict, self.plan.masks)
-            names = [group.name for group in self.plan.metrics.groups]
-            masks = [{"name": name, **group} for name, group in zip(names, groups, strict=True)]
-            values |= {
-                "counts": counts,
-                **metrics,
-                "masks": {"mask": self.plan.mask, "overall": overall, "groups": masks},
-            }
-        return values
 
 
 def stats_of(path: Path, config: PlanConfig | None, *, by_program: bool = False) -> Stats:
@@ -94,13 +41,14 @@ def sample_stats(samples: Samples, config: PlanConfig | None, *, by_program: boo
 def plan_figures_of(planned: Planned, *, by_program: bool = False) -> Stats:
     """The figures of a plan; see `stats_of`."""
     metrics, plan = planned.metrics, planned.arrays
-    found = PlanStats(
+    if by_program:
+        metrics = prove_by_program(metrics, plan)
+    return Stats(
+        lengths=None if planned.samples is None else length_stats(planned.samples.lengths),
+        group_choice=planned.group_choice,
         counts=planned.counts,
-        metrics=prove_by_program(metrics, plan) if by_program else metrics,
-        masks=tuple(measure_sparsity(plan, group) for group in (*range(len(plan.groups)), None)),
-        mask=plan.mask,
-        is_rebalanced=planned.is_rebalanced,
+        overall=metrics.overall,
+        groups=metrics.groups,
+        baseline=metrics.baseline,
+        masks=measure_masks(plan, metrics),
     )
-    if planned.samples is None:
-        return Stats(plan=found)
-    return Stats(lengths=length_stats(planned.samples.lengths), group_choice=planned.group_choice, plan=found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from packer_cli.commands.output import APPEND_MARKER, TOKENS, current_manifest, store_of
 from packer_cli.commands.validation import find_fault
@@ -17,6 +17,7 @@ from packer_cli.export.options import WORK as EXPORT_WORK
 from packer_cli.export.options import read_json
 from packer_cli.folders import Holder, find_holders
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, SHARD_MARKERS, VALIDATION
+from packer_cli.format.records import Hidden, in_json
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan_header
 from packer_cli.shards.stage import is_of_plan
@@ -24,24 +25,43 @@ from packer_cli.sizes import counted, format_bytes
 from packer_cli.tokens.index import INDEX_NAME, read_index
 from packer_cli.tokens.part import WORK
 
+StageName = Literal["tokens", "plan", "validation", "shards", "export"]
 State = Literal["complete", "unfinished", "missing"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """A process that writes to the folder."""
+
+    host: str
+    pid: int
+    task: int | None = None
+    """Of a job array, counted from 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayStatus:
     """The tasks of a job array that has not made its output yet. Tasks are counted from 0."""
 
-    pin: Pin
+    pin: Hidden[Pin]
     done: tuple[int, ...]
-    running: tuple[Holder, ...]
+    running: tuple[Running, ...]
 
     @property
+    @in_json
+    def num_tasks(self) -> int:
+        """Of the array."""
+        return self.pin.num_tasks
+
+    @property
+    @in_json
     def missing(self) -> list[int]:
         """The tasks that are not done and, as far as locks tell, do not run."""
-        others = {*self.done, *(holder.task.index for holder in self.running if holder.task)}
-        return [index for index in range(self.pin.num_tasks) if index not in others]
+        others = {*self.done, *(each.task for each in self.running)}
+        return [index for index in range(self.num_tasks) if index not in others]
 
     @property
+    @in_json
     def expression(self) -> str:
         """The ids of the missing tasks, as Slurm's `--array` takes them, such as `3,7-9`."""
         return array_expression(self.pin, self.missing)
@@ -51,8 +71,7 @@ class ArrayStatus:
 class StageStatus:
     """What is there of one stage."""
 
-    name: str
-    """`tokens`, `plan`, `validation`, `shards` or `export`."""
+    stage: StageName
     state: State
     summary: str
     """For people."""
@@ -60,34 +79,18 @@ class StageStatus:
     """What makes it complete, where that is not what usually does."""
     array: ArrayStatus | None = None
 
-    def value(self) -> dict[str, Any]:
-        """JSON values."""
-        value: dict[str, Any] = {"stage": self.name, "state": self.state, "summary": self.summary}
-        if self.array is not None:
-            value["array"] = {
-                "num_tasks": self.array.pin.num_tasks,
-                "done": list(self.array.done),
-                "running": [
-                    {"task": holder.task.index, "host": holder.host, "pid": holder.pid}
-                    for holder in self.array.running
-                    if holder.task
-                ],
-                "missing": self.array.missing,
-                "expression": self.array.expression,
-            }
-        return value
-
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
     """What is there of an output."""
 
     stages: tuple[StageStatus, ...]
-    holder: Holder | None
+    running: Running | None
     """A run that has the folder to itself, if one is known to run."""
 
     @property
-    def is_complete(self) -> bool:
+    @in_json
+    def complete(self) -> bool:
         """Whether every stage is."""
         return all(stage.state == "complete" for stage in self.stages)
 
@@ -106,9 +109,9 @@ def run_status(folder: Path, stage: str | None = None) -> Status:
     if not folder.is_dir():
         raise InputError(f"{str(folder)!r} is not a folder; name the output of an hbpack command")
     holders = find_holders(folder)
-    alone = next((holder for holder in holders if holder.task is None), None)
+    alone = next((Running(host=each.host, pid=each.pid) for each in holders if each.task is None), None)
     if (folder / EXPORT_NAME).exists() or (folder / EXPORT_WORK).exists():
-        return Status(stages=(_export(folder, holders),), holder=alone)
+        return Status(stages=(_export(folder, holders),), running=alone)
     traces = (TOKENS, PLAN_NAME, MANIFEST_NAME, SHARD_MARKERS)
     if not holders and not any((folder / name).exists() for name in traces):
         raise InputError(f"{str(folder)!r} holds no output of hbpack; name the folder given as --output")
@@ -120,7 +123,7 @@ def run_status(folder: Path, stage: str | None = None) -> Status:
     if stage == VALIDATION and not aside:
         raise InputError(f"{str(folder)!r} has no validation set; pack it with --validation, or name another --stage")
     stages = (tokens, _plan(header, store), *aside, _shards(folder, header, holders))
-    return Status(stages=tuple(each for each in stages if stage in (None, each.name)), holder=alone)
+    return Status(stages=tuple(each for each in stages if stage in (None, each.stage)), running=alone)
 
 
 def _array(records: ArrayRecords, stage: str, holders: Sequence[Holder]) -> ArrayStatus | None:
@@ -128,14 +131,18 @@ def _array(records: ArrayRecords, stage: str, holders: Sequence[Holder]) -> Arra
     if pin is None:
         return None
     done = records.done()
-    running = [h for h in holders if h.task and h.task.stage == stage and h.task.index not in done]
-    return ArrayStatus(pin=pin, done=tuple(done), running=tuple(running))
+    running = tuple(
+        Running(host=each.host, pid=each.pid, task=each.task.index)
+        for each in holders
+        if each.task and each.task.stage == stage and each.task.index not in done
+    )
+    return ArrayStatus(pin=pin, done=tuple(done), running=running)
 
 
-def _of_array(name: str, array: ArrayStatus, parts: str) -> StageStatus:
-    counts = [f"{len(array.done):,} of {counted(array.pin.num_tasks, 'task')} done"]
+def _of_array(name: StageName, array: ArrayStatus, parts: str) -> StageStatus:
+    counts = [f"{len(array.done):,} of {counted(array.num_tasks, 'task')} done"]
     counts += [f"{number:,} {what}" for what, number in _others(array) if number]
-    return StageStatus(name=name, state="unfinished", summary=f"{', '.join(counts)}; {parts}", array=array)
+    return StageStatus(stage=name, state="unfinished", summary=f"{', '.join(counts)}; {parts}", array=array)
 
 
 def _others(array: ArrayStatus) -> list[tuple[str, int]]:
@@ -151,7 +158,7 @@ def _tokens(store: Path, is_packed: bool, holders: Sequence[Holder], again: str)
         try:
             index = read_index(store)
         except HbpackError as error:
-            return StageStatus(name="tokens", state="missing", summary=str(error))
+            return StageStatus(stage="tokens", state="missing", summary=str(error))
         num_samples = sum(part.num_samples for part in index.parts)
         num_tokens = sum(part.num_tokens for part in index.parts)
         num_rejected = sum(part.num_rejected for part in index.parts)
@@ -159,13 +166,13 @@ def _tokens(store: Path, is_packed: bool, holders: Sequence[Holder], again: str)
             f"{counted(num_samples, 'sample')}, {counted(num_tokens, 'token')}, {num_rejected:,} rejected; "
             f"{counted(len(index.parts), 'part')}"
         )
-        return StageStatus(name="tokens", state="complete", summary=summary)
+        return StageStatus(stage="tokens", state="complete", summary=summary)
     if (store / WORK).exists():
         summary = f"{num_parts} written; run the same {again} again"
-        return StageStatus(name="tokens", state="unfinished", summary=summary)
+        return StageStatus(stage="tokens", state="unfinished", summary=summary)
     if is_packed:
-        return StageStatus(name="tokens", state="complete", summary="removed after the shards were written")
-    return StageStatus(name="tokens", state="missing", summary="run hbpack tokenize")
+        return StageStatus(stage="tokens", state="complete", summary="removed after the shards were written")
+    return StageStatus(stage="tokens", state="missing", summary="run hbpack tokenize")
 
 
 def _plan_header(folder: Path) -> PlanHeader | None:
@@ -177,20 +184,20 @@ def _plan_header(folder: Path) -> PlanHeader | None:
 
 def _plan(header: PlanHeader | None, store: Path) -> StageStatus:
     if header is None:
-        return StageStatus(name="plan", state="missing", summary="run hbpack plan")
+        return StageStatus(stage="plan", state="missing", summary="run hbpack plan")
     try:
         is_current = read_index(store).fingerprint == header.store_fingerprint
     except HbpackError:
         is_current = True  # Nothing tells otherwise.
     if not is_current:
         summary = "the token store has changed since it was made; run hbpack plan again"
-        return StageStatus(name="plan", state="missing", summary=summary)
+        return StageStatus(stage="plan", state="missing", summary=summary)
     overall = header.metrics.overall
     summary = (
         f"{counted(overall.num_packs, 'pack')}, {counted(overall.num_steps, 'step')}, "
         f"{counted(header.config.gpus, 'GPU')}"
     )
-    return StageStatus(name="plan", state="complete", summary=summary)
+    return StageStatus(stage="plan", state="complete", summary=summary)
 
 
 def _shards(folder: Path, header: PlanHeader | None, holders: Sequence[Holder]) -> StageStatus:
@@ -204,12 +211,12 @@ def _shards(folder: Path, header: PlanHeader | None, holders: Sequence[Holder]) 
         is_begun = (folder / SHARD_MARKERS).exists()
         state: State = "unfinished" if is_begun else "missing"
         summary = f"{num_written} written; run hbpack write again" if is_begun else "run hbpack write"
-        return StageStatus(name="shards", state=state, summary=summary)
+        return StageStatus(stage="shards", state=state, summary=summary)
     except HbpackError as error:
-        return StageStatus(name="shards", state="missing", summary=str(error))
+        return StageStatus(stage="shards", state="missing", summary=str(error))
     if header is not None and not is_of_plan(manifest, header.fingerprint):
-        return StageStatus(name="shards", state="missing", summary="of an earlier plan; run hbpack write")
-    return StageStatus(name="shards", state="complete", summary=describe_set(manifest))
+        return StageStatus(stage="shards", state="missing", summary="of an earlier plan; run hbpack write")
+    return StageStatus(stage="shards", state="complete", summary=describe_set(manifest))
 
 
 def _validation(folder: Path, header: PlanHeader | None) -> list[StageStatus]:
@@ -221,11 +228,11 @@ def _validation(folder: Path, header: PlanHeader | None) -> list[StageStatus]:
     if fault is not None:
         state: State = "missing" if header.config.sets_aside else "unfinished"
         summary = f"{fault.what}; run {fault.remedy}"
-        return [StageStatus(name=VALIDATION, state=state, summary=summary, remedy=fault.remedy)]
+        return [StageStatus(stage="validation", state=state, summary=summary, remedy=fault.remedy)]
     if own is None or not header.config.sets_aside:
         return []
     summary = f"{counted(own.counts.samples, 'sample')}; {describe_set(own)}"
-    return [StageStatus(name=VALIDATION, state="complete", summary=summary)]
+    return [StageStatus(stage="validation", state="complete", summary=summary)]
 
 
 def _export(folder: Path, holders: Sequence[Holder]) -> StageStatus:
@@ -235,10 +242,10 @@ def _export(folder: Path, holders: Sequence[Holder]) -> StageStatus:
         return _of_array("export", array, f"{counted(num_parts, 'part')} written")
     export = read_json(folder / EXPORT_NAME)
     if export is None:
-        return StageStatus(name="export", state="unfinished", summary="run the same hbpack export again")
+        return StageStatus(stage="export", state="unfinished", summary="run the same hbpack export again")
     num_bytes = sum(file["num_bytes"] for file in export["files"])
     summary = (
         f"{counted(export['num_rows'], 'pack')} and {counted(export['num_tokens'], 'token')} to {export['format']}, "
         f"{format_bytes(num_bytes)}"
     )
-    return StageStatus(name="export", state="complete", summary=summary)
+    return StageStatus(stage="export", state="complete", summary=summary)

@@ -6,6 +6,6 @@
     savings.py    what a row's epoch saves, and which to take
 """
 
-from packer_cli.compare.side_by_side import ComparedRow, Comparison, compare, with_savings
+from packer_cli.compare.side_by_side import ComparedRow, Comparison, compare
 
-__all__ = ["ComparedRow", "Comparison", "compare", "with_savings"]
+__all__ = ["ComparedRow", "Comparison", "compare"]

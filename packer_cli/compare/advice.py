@@ -34,12 +34,12 @@ def preferred(rows: Sequence[ComparedRow]) -> ComparedRow | None:
     Of epochs within `ALIKE` of the shortest: the plan of the options, else the simplest, which asks nothing of a
     trainer and has the fewest groups, in random order if it can.
     """
-    rows = [row for row in rows if row.figures and row.figures.simulation and row.spec.may_be_taken]
+    rows = [row for row in rows if row.simulation and row.spec.may_be_taken]
     if not rows:
         return None
     least = min(map(_seconds, rows))
     alike = [row for row in rows if _seconds(row) <= least * (1 + ALIKE)]
-    return min(alike, key=lambda row: (not row.spec.is_own, _effort(row), _seconds(row)))
+    return min(alike, key=lambda row: (not row.is_own, _effort(row), _seconds(row)))
 
 
 def advice(rows: Sequence[ComparedRow], attention: float | None, *, is_auto: bool) -> str | None:
@@ -50,7 +50,7 @@ def advice(rows: Sequence[ComparedRow], attention: float | None, *, is_auto: boo
         attention: share of the computing time that attention takes; None if it is not known.
         is_auto: whether the groups were chosen.
     """
-    rows = [row for row in rows if row.figures and row.figures.simulation]
+    rows = [row for row in rows if row.simulation]
     chosen = preferred(rows)
     if chosen is None:
         return None
@@ -60,10 +60,10 @@ def advice(rows: Sequence[ComparedRow], attention: float | None, *, is_auto: boo
 def _sentences(
     chosen: ComparedRow, rows: Sequence[ComparedRow], attention: float | None, is_auto: bool
 ) -> Iterator[str]:
-    by_name = {row.spec.name: row for row in rows}
-    name, epoch = chosen.spec.name, _epoch(chosen)
+    by_name = {row.name: row for row in rows}
+    name, epoch = chosen.name, _epoch(chosen)
     slowest = max((row for row in rows if row.spec.may_be_taken), key=_seconds)
-    text = f"Take {name}{', your own plan' if chosen.spec.is_own and len(rows) > 1 else ''}: an epoch of "
+    text = f"Take {name}{', your own plan' if chosen.is_own and len(rows) > 1 else ''}: an epoch of "
     text += duration(epoch.seconds)
     yield f"{text}{_against(chosen, slowest)}." if slowest is not chosen else f"{text}."
     limit = min(_seconds(row) for row in rows if row.spec.may_be_taken) * (1 + ALIKE)
@@ -80,31 +80,27 @@ def _sentences(
     needs = chosen.spec.request.strategy.demands
     without = preferred([row for row in rows if not row.spec.request.strategy.demands])
     if needs:
-        instead = f"; without that, take {without.spec.name} ({duration(_seconds(without))})" if without else ""
+        instead = f"; without that, take {without.name} ({duration(_seconds(without))})" if without else ""
         yield f"Your trainer must {needs}{instead}."
     plain = without or chosen
     recompute = _epoch(plain).split["recompute"] / max(_epoch(plain).gpu_hours, 1e-12)
     if recompute > _MUCH_RECOMPUTE and not is_auto:
         yield (
-            f"The GPUs of {plain.spec.name} repeat forward passes for {recompute:.0%} of their time in these groups; "
+            f"The GPUs of {plain.name} repeat forward passes for {recompute:.0%} of their time in these groups; "
             "--groups auto weighs that."
         )
 
 
 def _on_order(chosen: ComparedRow, rows: Sequence[ComparedRow]) -> Iterator[str]:
     """What the time costs in randomness."""
-    spreads = {
-        row.spec.name: row.figures.metrics.overall.length_mix_spread
-        for row in rows
-        if row.figures and row.spec.may_be_taken
-    }
-    own = spreads[chosen.spec.name]
+    spreads = {row.name: row.overall.length_mix_spread for row in rows if row.overall and row.spec.may_be_taken}
+    own = spreads[chosen.name]
     best = min(spreads, key=lambda name: spreads[name])
     words = []
     if own > _MIXED * spreads[best]:
         words.append(f"its steps mix lengths less than those of {best} (spread {ratio(own)}, {ratio(spreads[best])})")
-    assert chosen.figures is not None
-    delay = chosen.figures.metrics.overall.mean_delay
+    assert chosen.overall is not None
+    delay = chosen.overall.mean_delay
     if delay:
         words.append(f"a token trains {delay:.2f} steps after it arrives")
     if words:
@@ -114,19 +110,18 @@ def _on_order(chosen: ComparedRow, rows: Sequence[ComparedRow]) -> Iterator[str]
 
 def _against(chosen: ComparedRow, slowest: ComparedRow) -> str:
     best, worst = _epoch(chosen), _epoch(slowest)
-    text = f", {worst.seconds / best.seconds:.2f} times as fast as {slowest.spec.name}"
+    text = f", {worst.seconds / best.seconds:.2f} times as fast as {slowest.name}"
     more = {part: worst.split[part] - best.split[part] for part in _PARTS}
     part = max(_PARTS, key=lambda part: more[part])
     if more[part] > 0.2 * (worst.gpu_hours - best.gpu_hours):
         shares = [epoch.split[part] / epoch.gpu_hours for epoch in (worst, best)]
-        text += f", whose GPUs {_PARTS[part]} for {shares[0]:.0%} of their time ({chosen.spec.name}: {shares[1]:.1%})"
+        text += f", whose GPUs {_PARTS[part]} for {shares[0]:.0%} of their time ({chosen.name}: {shares[1]:.1%})"
     return text
 
 
 def _epoch(row: ComparedRow) -> OverallFigures:
-    assert row.figures is not None
-    assert row.figures.simulation is not None
-    return row.figures.simulation.overall
+    assert row.simulation is not None
+    return row.simulation.overall
 
 
 def _seconds(row: ComparedRow) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ import numpy as np
 
 from packer_cli.errors import RunError
 from packer_cli.format.metrics import PlanFigures
-from packer_cli.format.records import known_values
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.pieces import Overflow, Samples, pieces_to_plan
@@ -47,7 +46,7 @@ class RowTask:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowFigures:
+class RowFigures(PlanFigures):
     """The figures of a row's plan, and what it took to plan."""
 
     seconds: float | None
@@ -57,19 +56,8 @@ class RowFigures:
     on a few of them had freed; None if the system does not report it."""
     cut_off: bool
     """Whether a packing used up its time limit."""
-    metrics: PlanFigures
     simulation: EpochFigures | None
     """The predicted epoch; None without a simulator."""
-
-    def values(self) -> dict[str, Any]:
-        """JSON values."""
-        return {
-            **({} if self.seconds is None else {"seconds": self.seconds}),
-            "peak_bytes": self.peak_bytes,
-            "cut_off": self.cut_off,
-            **known_values(self.metrics),
-            **({"simulation": asdict(self.simulation)} if self.simulation else {}),
-        }
 
 
 def save_samples(samples: Samples, folder: Path) -> None:
@@ -99,7 +87,7 @@ def row_figures(task: RowTask) -> RowFigures:
         seconds=round(seconds, 6),
         peak_bytes=peak_bytes,
         cut_off=packing.is_cut_off,
-        metrics=prove_by_program(metrics, plan) if task.by_program else metrics,
+        **vars(prove_by_program(metrics, plan) if task.by_program else metrics),
         simulation=task.simulator.figures(plan) if task.simulator else None,
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 from packer_cli.config import PlanConfig, PlannedConfig
 from packer_cli.config.defaults import refusal, unsupported
@@ -46,14 +46,18 @@ _PADDED = (
 """Packing, balance and note of the baselines that do not pack."""
 
 
+Kind = Literal["packing", "balance", "baseline", "strategy", "chosen"]
+"""Of a row; `chosen` is by the user."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """One plan to compare."""
 
     name: str
     """In the form that `--algorithms` takes."""
-    kind: str
-    """Why the row is in the table: `packing`, `balance`, `baseline`, `strategy`, or `chosen` by the user."""
+    kind: Kind
+    """Why the row is in the table."""
     plan: Resolved
     note: str = ""
     """A remark for the reader of the table."""
@@ -227,7 +231,7 @@ def split_rows(text: str) -> list[str]:
     return [item.strip() for item in re.split(r",(?!\s*\w+=)", text)]
 
 
-def _make_row(base: Resolved, kind: str, packing: str, balance: str, *, is_longest: bool, note: str = "") -> Row:
+def _make_row(base: Resolved, kind: Kind, packing: str, balance: str, *, is_longest: bool, note: str = "") -> Row:
     """A row from its three parts, with any further change that its packing needs; a note says so.
 
     Raises:

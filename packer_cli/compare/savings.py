@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from packer_cli.plan.core.types import Plan
@@ -22,31 +22,25 @@ class Savings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanSimulation:
+class NamedFigures(OverallFigures):
+    """A predicted epoch with a name."""
+
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanSimulation(EpochFigures):
     """A plan's predicted epoch beside that of the baseline of `hbpack stats`, with equal tokens per step."""
 
     predicted_with: Mapping[str, Any]
-    """Where predicted times come from: a profile, or a model's shape and a data sheet."""
-    figures: EpochFigures
-    """The predicted epoch: `overall`, by `groups`, and `notes`."""
-    baseline_name: str
+    """Source of the times: a profile, or a model's shape and a data sheet with its assumptions."""
+    baseline: NamedFigures
     """What the plan is compared with."""
-    baseline: OverallFigures
-    """Its predicted epoch."""
     saves: Savings
     """What the plan saves over it: GPU-days, their share, and the speed-up."""
     padded: OverallFigures | None = None
-    """Of padded batches, as in a trainer that does not pack; None where the plan's rows cannot be such."""
-
-    def values(self) -> dict[str, Any]:
-        """JSON values."""
-        return {
-            "predicted_with": dict(self.predicted_with),
-            **asdict(self.figures),
-            "baseline": {"name": self.baseline_name, **asdict(self.baseline)},
-            "saves": asdict(self.saves),
-            **({"padded": asdict(self.padded)} if self.padded else {}),
-        }
+    """The same samples in padded batches, as in a trainer that does not pack; None where the plan's rows cannot be
+    such."""
 
 
 def plan_simulation(plan: Plan, simulator: Simulator, naive: Baseline, padded: Plan | None = None) -> PlanSimulation:
@@ -60,11 +54,10 @@ def plan_simulation(plan: Plan, simulator: Simulator, naive: Baseline, padded: P
         ConfigError: the plan has an SP degree that the model does not know.
     """
     figures = simulator.figures(plan)
-    baseline = simulator.figures(naive.plan).overall
+    baseline = NamedFigures(name=naive.name, **vars(simulator.figures(naive.plan).overall))
     return PlanSimulation(
+        **vars(figures),
         predicted_with=simulator.model.origin,
-        figures=figures,
-        baseline_name=naive.name,
         baseline=baseline,
         saves=savings(figures.overall, baseline),
         padded=simulator.figures(padded).overall if padded else None,

@@ -15,7 +15,7 @@ from packer_cli.format.checksums import check_json, describe_signature, sign_jso
 from packer_cli.format.constants import FORMAT_NAME, FORMAT_VERSION, Lockstep
 from packer_cli.format.entries import EpochInfo, FileInfo, Generation, GroupInfo, Origin, PartInfo, Replicas, ShardInfo
 from packer_cli.format.metrics import Counts, GroupChoice, PlanMetrics
-from packer_cli.format.records import FOR_SCHEMA, known_values, read_record, shown, sort_keys
+from packer_cli.format.records import FOR_SCHEMA, json_values, read_record, shown, sort_keys
 from packer_cli.format.schema import index_schema, shard_schema, token_type
 from packer_cli.version import __version__
 
@@ -148,8 +148,8 @@ class Manifest:
 
 def manifest_bytes(manifest: Manifest) -> bytes:
     """The bytes of `hbpack.json`, with its checksum. What it repeats of `plan.arrow` has its keys in order, too."""
-    values, metrics = asdict(manifest), known_values(manifest.metrics)
-    values["counts"] = sort_keys(known_values(manifest.counts))
+    values, metrics = asdict(manifest), json_values(manifest.metrics)
+    values["counts"] = sort_keys(json_values(manifest.counts))
     values["metrics"] = metrics if manifest.history else sort_keys(metrics)
     config = {name: sort_keys(value) for name, value in values["config"].items() if value is not None}
     values["config"] = {**config, "tokens": manifest.config.tokens}

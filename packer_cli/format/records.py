@@ -7,12 +7,13 @@ it makes the JSON Schema of a record.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 FOR_SCHEMA = {"extra": "forbid", "use_attribute_docstrings": True}
 """`__pydantic_config__` of a record in a JSON Schema."""
@@ -41,6 +42,31 @@ class Rule:
         return {**handler(core_schema), **dict(self.json_schema)}
 
 
+class _Hide:
+    """What pydantic is told of a field that has no place in JSON."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        return {"type": "any"}
+
+
+_HIDDEN = _Hide()
+Hidden = Annotated[T, _HIDDEN]
+"""A field of a result that its JSON does not have."""
+
+
+def in_json(getter: F) -> F:
+    """Mark the getter of a property as a part of its record's JSON."""
+    getter.__dict__["in_json"] = True
+    return getter
+
+
+def json_properties(kind: type) -> dict[str, Callable[[Any], Any]]:
+    """The getters of the properties of a record that are in its JSON."""
+    found = {name: each.fget for base in reversed(kind.__mro__) for name, each in vars(base).items()
+             if isinstance(each, property)}  # fmt: skip
+    return {name: getter for name, getter in found.items() if getter is not None and "in_json" in vars(getter)}
+
+
 def read_record(kind: type[T], value: Any) -> T:
     """The record of JSON values. O(values).
 
@@ -58,9 +84,36 @@ def read_record(kind: type[T], value: Any) -> T:
     return read(value, "")
 
 
-def known_values(record: Any) -> dict[str, Any]:
-    """JSON values of a record, without those that are None."""
-    return asdict(record, dict_factory=lambda items: {name: value for name, value in items if value is not None})
+def json_values(value: Any) -> Any:
+    """JSON values of a record, or of anything with records in it. Left out are fields that are None by default, and
+    are None, and those that are `Hidden`; properties `in_json` are added.
+
+    >>> @dataclass
+    ... class Shard:
+    ...     num_packs: int | None
+    ...     name: str | None = None
+    >>> json_values([Shard(None), Shard(3, "a")])
+    [{'num_packs': None}, {'num_packs': 3, 'name': 'a'}]
+    """
+    if is_dataclass(value):
+        names = json_names(type(value))  # type: ignore[arg-type]  # mypy: a type is not hashable
+        found = ((name, getattr(value, name), default) for name, default in names)
+        return {name: json_values(inner) for name, inner, default in found if inner is not None or default is not None}
+    if isinstance(value, Mapping):
+        return {str(name): json_values(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [json_values(inner) for inner in value]
+    if hasattr(value, "model_dump"):  # pydantic's
+        return value.model_dump(mode="json")
+    return value.tolist() if hasattr(value, "tolist") else value  # numpy's
+
+
+@cache
+def json_names(kind: Any) -> list[tuple[str, Any]]:
+    """Name and default of the fields and properties of a record that JSON has."""
+    hints = get_type_hints(kind, include_extras=True)
+    named = [(each.name, each.default) for each in fields(kind) if _HIDDEN not in get_args(hints[each.name])[1:]]
+    return [*named, *((name, None) for name in json_properties(kind))]
 
 
 def sort_keys(value: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -11,7 +10,9 @@ from numpy.typing import NDArray
 
 from packer_cli.format.metrics import (
     BaselineMetrics,
+    Counts,
     Delay,
+    GroupChoice,
     GroupMetrics,
     Metrics,
     OverallMetrics,
@@ -19,20 +20,26 @@ from packer_cli.format.metrics import (
     PlanFigures,
     PlanMetrics,
     Randomness,
+    SampleCounts,
 )
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.attention_rates import ShardingRule
 from packer_cli.plan.core.metrics import least_works, measure, pieces_by_group
 from packer_cli.plan.core.randomness import measure_delay, measure_randomness
 from packer_cli.plan.core.schedule import StepRules
-from packer_cli.plan.core.segments import align_up, aligned_lengths
-from packer_cli.plan.core.types import Int32Array, Plan
+from packer_cli.plan.core.segments import Sparsity, align_up, aligned_lengths, measure_sparsity
+from packer_cli.plan.core.types import Int32Array, Mask, Plan
 from packer_cli.plan.kernels.balance import BalanceRule
 from packer_cli.plan.packing.ilp.cutting_stock import lp_lower_bound
 from packer_cli.plan.strategies.protocol import PlanRequest, Strategy
 from packer_cli.plan.strategies.registry import BASELINE, STRATEGIES
 
 BASELINE_NAME = Strategy.baseline_name
+
+
+def as_in_text(baseline: str) -> str:
+    """The name of a baseline in a sentence."""
+    return "naive packing" if baseline == BASELINE_NAME else baseline
 
 
 class Baseline(NamedTuple):
@@ -170,34 +177,83 @@ class LengthStats:
     num_samples: int
     num_tokens: int
     mean: float
-    percentiles: Mapping[str, int]
-    """`p50` to `p99.9`."""
+    p50: int
+    """The median; the next are percentiles, too."""
+    p90: int
+    p99: int
+    p99_9: int
     max: int
-    tokens_of_long: Mapping[str, int]
-    """`tokens_over_8k` and so on: tokens in samples over that length."""
-
-    def values(self) -> dict[str, int | float]:
-        """The figures by name."""
-        before = {"num_samples": self.num_samples, "num_tokens": self.num_tokens, "mean": self.mean}
-        return {**before, **self.percentiles, "max": self.max, **self.tokens_of_long}
+    tokens_over_8k: int
+    """Tokens in samples over that length, as the next."""
+    tokens_over_32k: int
+    tokens_over_128k: int
 
 
 def length_stats(lengths: Int32Array) -> LengthStats:
     """Count, total, mean, percentiles and the tokens in long samples."""
-    percentiles = (50, 90, 99, 99.9)
-    values = np.percentile(lengths, percentiles, method="higher") if len(lengths) else np.zeros(len(percentiles))
+    at = (50, 90, 99, 99.9)
+    percentiles = np.percentile(lengths, at, method="higher").astype(int) if len(lengths) else np.zeros(4, dtype=int)
     total = int(lengths.sum(dtype=np.int64))
+    of_long = [int(lengths[lengths > limit].sum(dtype=np.int64)) for limit in (8192, 32768, 131072)]
     return LengthStats(
         num_samples=len(lengths),
         num_tokens=total,
         mean=total / len(lengths) if len(lengths) else 0.0,
-        percentiles={f"p{p:g}": int(value) for p, value in zip(percentiles, values, strict=True)},
         max=int(lengths.max(initial=0)),
-        tokens_of_long={
-            f"tokens_over_{limit // 1024}k": int(lengths[lengths > limit].sum(dtype=np.int64))
-            for limit in (8192, 32768, 131072)
-        },
+        **dict(zip(("p50", "p90", "p99", "p99_9"), percentiles.tolist(), strict=True)),
+        **dict(zip(("tokens_over_8k", "tokens_over_32k", "tokens_over_128k"), of_long, strict=True)),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedSparsity(Sparsity):
+    """What the masks of a group leave out."""
+
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Masks:
+    """What the attention mask leaves out."""
+
+    mask: Mask
+    """That of the plan."""
+    overall: Sparsity
+    groups: tuple[NamedSparsity, ...]
+
+
+def measure_masks(plan: Plan, metrics: PlanFigures) -> Masks:
+    """What the mask leaves out of the packs of each group, and of all. Price: O(pieces)."""
+    named = [(group.name, measure_sparsity(plan, number)) for number, group in enumerate(metrics.groups)]
+    groups = tuple(NamedSparsity(name=name, **vars(figures)) for name, figures in named)
+    return Masks(mask=plan.mask, overall=measure_sparsity(plan), groups=groups)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stats:
+    """What is known of lengths, of a plan, or of both."""
+
+    lengths: LengthStats | None = None
+    """The distribution of lengths; None of a plan that was read."""
+    group_choice: GroupChoice | None = None
+    """How automatic groups were chosen; None if they were named."""
+    counts: Counts | SampleCounts | None = None
+    """What became of the samples. This and the next are of a plan; None of lengths that were not planned."""
+    overall: OverallMetrics | None = None
+    """The figures of all packs."""
+    groups: tuple[GroupMetrics, ...] | None = None
+    """Those of each group."""
+    baseline: BaselineMetrics | None = None
+    """Those of the plan that it is compared with."""
+    masks: Masks | None = None
+    """What the attention mask leaves out."""
+
+    @property
+    def metrics(self) -> PlanMetrics | None:
+        """The figures of the plan; None without one."""
+        if self.overall is None or self.groups is None or self.baseline is None:
+            return None
+        return PlanMetrics(overall=self.overall, groups=self.groups, baseline=self.baseline)
 
 
 def _rounded(record: Metrics | Randomness | Delay | PipelineImbalances) -> dict[str, Any]:

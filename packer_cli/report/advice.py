@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.compare import Comparison
-from packer_cli.compare.row_figures import RowFigures
 from packer_cli.compare.savings import PlanSimulation
 from packer_cli.config import PlanConfig
 from packer_cli.config.fields import GIVE
-from packer_cli.format.metrics import PlanMetrics, SampleCounts
+from packer_cli.format.metrics import OverallMetrics, PlanMetrics, SampleCounts
 from packer_cli.plan.core.pieces import overflow_notes
 from packer_cli.plan.core.types import Int32Array, Plan
-from packer_cli.plan.figures import Baseline
+from packer_cli.plan.figures import Baseline, Stats
 from packer_cli.plan.strategies.protocol import PlanRequest
 from packer_cli.simulate.figures import Simulator
 from packer_cli.sizes import counted, format_tokens
@@ -67,8 +65,8 @@ class Facts:
     lengths: Int32Array
     """int32[n]: of all samples or, of a plan, of its pieces."""
     sources: Sources
-    values: dict[str, Any]
-    """As `hbpack stats --json` prints them."""
+    stats: Stats
+    """As of `hbpack stats`."""
     planned: PlanFacts | None
     """None: only lengths are known."""
     made_from: tuple[tuple[str, str], ...] = ()
@@ -117,7 +115,7 @@ def _on_waiting(planned: PlanFacts) -> Iterator[str]:
     if ratio <= _MUCH:
         return
     text = f"GPUs wait for {ratio:.1%} of their {what}"
-    best = _best(planned.comparison, lambda row: row.metrics.overall.waiting)
+    best = _best(planned.comparison, lambda overall: overall.waiting)
     if best is not None and best[1] < ratio / 2:
         yield f"{text}; with {best[0]} that is {best[1]:.1%}. The chart of balance and randomness shows what it costs."
         return
@@ -150,7 +148,7 @@ def _on_padding(planned: PlanFacts) -> Iterator[str]:
     overall = planned.metrics.overall
     if overall.pr <= _MUCH:
         return
-    best = _best(planned.comparison, lambda row: row.metrics.overall.pr)
+    best = _best(planned.comparison, lambda overall: overall.pr)
     text = f"{overall.pr:.1%} of the rows is padding"
     if overall.alignment_pr is not None and overall.alignment_pr > overall.pr / 2:
         yield f"{text}, most of it ({overall.alignment_pr:.1%}) because of --align; a lower one pads less."
@@ -187,14 +185,14 @@ def _on_strategies(planned: PlanFacts) -> Iterator[str]:
         yield text
 
 
-def _best(comparison: Comparison | None, value: Callable[[RowFigures], float]) -> tuple[str, float] | None:
+def _best(comparison: Comparison | None, value: Callable[[OverallMetrics], float]) -> tuple[str, float] | None:
     """The name and the figure of the row with the least of a figure, of those that every trainer can run."""
     rows = [
-        (value(row.figures), row.spec.name)
+        (value(row.overall), row.name)
         for row in (comparison.rows if comparison else ())
-        if row.figures is not None
-        and row.spec.kind != "baseline"
-        and not row.spec.is_own
+        if row.overall is not None
+        and row.kind != "baseline"
+        and not row.is_own
         and not row.spec.request.strategy.demands
     ]
     return min(rows)[::-1] if rows else None

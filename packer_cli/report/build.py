@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from packer_cli.compare.advice import ALIKE
 from packer_cli.config.fields import GIVE
+from packer_cli.format.records import json_values
 from packer_cli.plan.core.types import Plan
-from packer_cli.plan.figures import BASELINE_NAME, length_stats
+from packer_cli.plan.figures import BASELINE_NAME, as_in_text, length_stats
 from packer_cli.plan.strategies.registry import BASELINE
 from packer_cli.report.advice import Facts, PlanFacts, Prediction, next_steps
 from packer_cli.report.charts.base import Chart
@@ -29,26 +30,21 @@ from packer_cli.report.data import (
     work_of_ranks,
 )
 from packer_cli.report.page import Page, Section, Tile
-from packer_cli.report.tables import (
-    comparison_table,
-    counts_table,
-    facts_table,
-    figures_table,
-    lengths_table,
-    order_table,
-)
 from packer_cli.simulate.figures import OverallFigures, describe_origin, group_name
 from packer_cli.simulate.slots import epoch_times
 from packer_cli.simulate.timeline import Timeline, timeline
 from packer_cli.sizes import counted, duration, gpu_time, large, ratio
+from packer_cli.tables.compare import comparison_table
+from packer_cli.tables.stats import counts_table, lengths_table, metrics_tables
+from packer_cli.tables.table import table_of_values
 
 
 def build_page(facts: Facts) -> Page:
     """Everything that the page says. Price: O(pieces + slots)."""
     planned = facts.planned
-    values = dict(facts.values)
+    values = json_values(facts.stats)
     if planned is not None and planned.prediction is not None:
-        values["simulation"] = planned.prediction.result.values()
+        values["simulation"] = json_values(planned.prediction.result)
     return Page(
         title=facts.name,
         summary=_summary(facts),
@@ -73,11 +69,11 @@ def _summary(facts: Facts) -> str:
 
 def _tiles_of_lengths(facts: Facts) -> tuple[Tile, ...]:
     stats = length_stats(facts.lengths)
-    of_long = next(iter(stats.tokens_of_long.values()))
+    of_long = stats.tokens_over_8k
     return (
         Tile(label="Samples", value=f"{stats.num_samples:,}", text=f"{stats.mean:,.0f} tokens on average"),
         Tile(label="Tokens", value=large(stats.num_tokens), text=f"{stats.num_tokens:,}"),
-        Tile(label="Median length", value=f"{stats.percentiles['p50']:,}", text="tokens"),
+        Tile(label="Median length", value=f"{stats.p50:,}", text="tokens"),
         Tile(label="Longest sample", value=f"{stats.max:,}", text="tokens"),
         Tile(
             label="In samples over 8k",
@@ -109,7 +105,7 @@ def _tiles_of_plan(planned: PlanFacts) -> tuple[Tile, ...]:
         ),
     ]
     if planned.prediction is not None:
-        epoch, saves = planned.prediction.result.figures.overall, planned.prediction.result.saves
+        epoch, saves = planned.prediction.result.overall, planned.prediction.result.saves
         gain = f"{saves.speedup:.2f} times as fast as naive packing"
         if abs(saves.speedup - 1) <= ALIKE:
             gain = "as fast as naive packing, so packing alone gives the gain"
@@ -141,7 +137,8 @@ def sections_of(facts: Facts) -> tuple[Section, ...]:
             _figures(facts.planned),
         ]
     if facts.made_from:
-        found.append(Section(name="made", title="How it was made", text="", tables=(facts_table(facts.made_from),)))
+        table = table_of_values("How it was made", facts.made_from, is_open=False)
+        found.append(Section(name="made", title="How it was made", text="", tables=(table,)))
     return tuple(found)
 
 
@@ -180,7 +177,7 @@ def _packs(facts: Facts, planned: PlanFacts) -> Section:
     charts = []
     before = draw_packs(naive.plan, len(naive.plan.groups) - 1, classes)
     if before is not None:
-        charts.append(chart_of_packs(before, classes, "packs-before", f"Before: {_name_of(naive.name)}"))
+        charts.append(chart_of_packs(before, classes, "packs-before", f"Before: {as_in_text(naive.name)}"))
     for group in evenly(len(plan.groups), _MOST_GROUPS).tolist():
         drawn = draw_packs(plan, group, classes)
         if drawn is not None:
@@ -201,7 +198,7 @@ def _balance(planned: PlanFacts) -> Section:
     text = "ABR {}: GPUs wait for {:.1%} of their attention time."
     pairs = zip(
         ("work-before", "work-after"),
-        (f"Before: {_name_of(planned.baseline.name)}", "This plan"),
+        (f"Before: {as_in_text(planned.baseline.name)}", "This plan"),
         spreads,
         (before.abr, overall.abr),
         strict=True,
@@ -240,13 +237,13 @@ def _time(planned: PlanFacts) -> Section:
 def _epochs(planned: PlanFacts, prediction: Prediction) -> tuple[str, dict[str, OverallFigures]]:
     """The name of the user's own plan, and the epochs that are compared, by name: the baseline, strategies, others."""
     rows = planned.comparison.rows if planned.comparison else ()
-    own = next((row.spec.name for row in rows if row.spec.is_own), "this plan")
-    epochs = {own: prediction.result.figures.overall}
+    own = next((row.name for row in rows if row.is_own), "this plan")
+    epochs = {own: prediction.result.overall}
     for row in rows:
-        if row.spec.kind != "balance" and row.figures and row.figures.simulation:
-            epochs.setdefault(row.spec.name, row.figures.simulation.overall)
-    if BASELINE not in epochs or prediction.result.baseline_name != BASELINE_NAME:
-        epochs[_name_of(prediction.result.baseline_name)] = prediction.result.baseline
+        if row.kind != "balance" and row.simulation:
+            epochs.setdefault(row.name, row.simulation.overall)
+    if BASELINE not in epochs or prediction.result.baseline.name != BASELINE_NAME:
+        epochs[as_in_text(prediction.result.baseline.name)] = prediction.result.baseline
     if prediction.result.padded is not None:
         epochs.setdefault("padded", prediction.result.padded)
     return own, dict(sorted(epochs.items(), key=lambda item: item[1].seconds))
@@ -266,7 +263,7 @@ def _timelines(planned: PlanFacts, prediction: Prediction) -> list[Chart]:
             naive.plan.num_gpus,
             end,
             "timeline-before",
-            f"Before: {_name_of(naive.name)}",
+            f"Before: {as_in_text(naive.name)}",
             describe(before, _tokens(naive.plan, before)),
         ),
         chart_of_timeline(
@@ -304,17 +301,15 @@ def _ways(planned: PlanFacts) -> Section:
             text="",
             missing=planned.why_not,
         )
-    rows = [row for row in comparison.rows if row.figures is not None]
     choices = [
         Choice(
-            name=row.spec.name,
-            kind="this plan" if row.spec.is_own else row.spec.kind,
-            abr=row.figures.metrics.overall.abr,
-            length_mix_spread=row.figures.metrics.overall.length_mix_spread,
+            name=row.name,
+            kind="this plan" if row.is_own else row.kind,
+            abr=row.overall.abr,
+            length_mix_spread=row.overall.length_mix_spread,
         )
-        for row in rows
-        if row.figures
-        and row.spec.kind != "baseline"  # Padded batches wait so long that all others would be one point.
+        for row in comparison.rows
+        if row.overall and row.kind != "baseline"  # Padded batches wait so long that all others would be one point.
     ]
     return Section(
         name="strategies",
@@ -331,9 +326,5 @@ def _figures(planned: PlanFacts) -> Section:
         name="all-figures",
         title="All figures",
         text="As hbpack stats prints them; the page holds them as JSON, too.",
-        tables=(figures_table(planned.metrics), order_table(planned.metrics.overall), counts_table(planned.counts)),
+        tables=(*metrics_tables(planned.metrics), counts_table(planned.counts)),
     )
-
-
-def _name_of(baseline: str) -> str:
-    return "naive packing" if baseline == BASELINE_NAME else baseline

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
+from packer_cli.format.records import Hidden, in_json
 from packer_cli.report.charts.base import LOOK, Chart
-from packer_cli.report.tables import Table
+from packer_cli.tables.table import Table
 from packer_cli.version import __version__
 
 MARK = b"<!doctype html>\n<!-- hbpack report"
@@ -27,20 +28,22 @@ class Section:
     """Its anchor."""
     title: str
     text: str
-    charts: tuple[Chart, ...] = ()
-    tables: tuple[Table, ...] = ()
-    missing: str = ""
-    """Which option adds what is left out here; empty if nothing is."""
+    charts: Hidden[tuple[Chart, ...]] = ()
+    tables: Hidden[tuple[Table, ...]] = ()
+    missing: str | None = None
+    """Which option adds what is left out here."""
 
-    def values(self) -> dict[str, Any]:
-        """JSON values: what is here, by name."""
-        return {
-            "name": self.name,
-            "title": self.title,
-            "charts": [chart.name for chart in self.charts],
-            "tables": [table.title for table in self.tables],
-            **({"missing": self.missing} if self.missing else {}),
-        }
+    @property
+    @in_json
+    def chart_names(self) -> list[str]:
+        """Of its charts."""
+        return [chart.name for chart in self.charts]
+
+    @property
+    @in_json
+    def table_titles(self) -> list[str]:
+        """Of its tables."""
+        return [table.title for table in self.tables]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from packer_cli.files import HashingFile, atomic_file
 from packer_cli.format.arrays import to_arrow, to_numpy
 from packer_cli.format.checksums import require_damage
 from packer_cli.format.metrics import Counts, GroupChoice, PlanMetrics
-from packer_cli.format.records import known_values, read_record
+from packer_cli.format.records import json_values, read_record
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.cost import Cost, parse_cost
 from packer_cli.plan.core.groups import UNLIMITED, Group
@@ -76,8 +76,8 @@ def write_plan(path: Path, plan: Plan, piece_loss: PieceLoss, header: PlanHeader
         "store_fingerprint": header.store_fingerprint,
         "config": header.config.decisions(),
         **({"group_choice": asdict(header.group_choice)} if header.group_choice else {}),
-        "counts": known_values(header.counts),
-        "metrics": known_values(header.metrics),
+        "counts": json_values(header.counts),
+        "metrics": json_values(header.metrics),
     }
     _write_arrays(path, {**arrays, **_schedule_arrays(plan.epochs)}, metadata)
 

@@ -11,6 +11,6 @@
 from packer_cli.show.decode import load_decoder
 from packer_cli.show.lines import Style, view_lines
 from packer_cli.show.places import open_files
-from packer_cli.show.view import Wanted, look, view_value
+from packer_cli.show.view import Wanted, look, view_record
 
-__all__ = ["Style", "Wanted", "load_decoder", "look", "open_files", "view_lines", "view_value"]
+__all__ = ["Style", "Wanted", "load_decoder", "look", "open_files", "view_lines", "view_record"]

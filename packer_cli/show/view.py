@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -101,65 +100,130 @@ def _look_for_packs(files: SetFiles, manifest: Manifest, wanted: Wanted, epoch: 
     return sorted(views, key=lambda view: view.samples[0].start if view.samples else 0)
 
 
-def view_value(view: View, manifest: Manifest, decode: Decode | None) -> dict[str, Any]:
-    """The keys `place` (null where the pack is not used in the epoch), `pack` (null for a filler), `samples`.
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """Tokens in a row that are all trained on, or all masked."""
 
-    `step_iterations` and `step_packs` (null for a filler) are those of the rank's micro-batches in the step or
-    iteration that was asked for.
+    trained: bool
+    weight: float | None = None
+    """Of the loss of each token, in a set with weights."""
+    num_tokens: int
+    text: str | None
+    """None without the tokenizer."""
+    input_ids: list[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleRecord:
+    """A sample of a pack."""
+
+    index: int
+    """Its place in the pack."""
+    sample_id: int
+    source: str | None
+    file: str | None
+    line: int | None
+    """The record that it comes from."""
+    begin: int
+    """Its first token in the pack."""
+    start: int
+    """Its first token in the whole sample, which may be cut."""
+    num_tokens: int
+    num_loss_tokens: int
+    runs: list[RunRecord]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackRecord:
+    """A pack."""
+
+    pack_id: int
+    group: str
+    capacity: int
+    num_tokens: int
+    num_loss_tokens: int
+    loss_weight: float | None = None
+    """The sum of its tokens' weights, in a set that has any."""
+    attention_work: int
+    cp_sharding: str | None
+    num_samples: int
+    rank_tokens: tuple[int, int] | None
+    """Begin and end of the part of its row that the rank takes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewRecord:
+    """One pack in one place."""
+
+    place: dict[str, int] | None
+    """Epoch, rank, iteration, degrees and places; None where the epoch does not use the pack."""
+    pack: PackRecord | None
+    """None for a filler."""
+    samples: list[SampleRecord]
+    step_iterations: list[int]
+    """Those of the rank's micro-batches in the step or iteration that was asked for."""
+    step_packs: list[int | None]
+    """Their packs; None for a filler."""
+
+
+def view_record(view: View, manifest: Manifest, decode: Decode | None) -> ViewRecord:
+    """A view for JSON.
 
     Args:
-        decode: None leaves the texts null.
+        decode: None leaves the texts out.
     """
     place, pack = view.place, view.pack
     places = view.step_places or ((place,) if place else ())
-    return {
-        "place": None if place is None else _place_value(place),
-        "pack": None
-        if pack is None
-        else {
-            "pack_id": pack.pack_id,
-            "group": manifest.groups[pack.group].name,
-            "capacity": manifest.groups[pack.group].capacity,
-            "num_tokens": pack.num_tokens,
-            "num_loss_tokens": pack.num_loss_tokens,
-            **({} if pack.loss_weight is None else {"loss_weight": pack.loss_weight}),
-            "attention_work": pack.attention_work,
-            "cp_sharding": pack.cp_sharding if manifest.groups[pack.group].layout.cp > 1 else None,
-            "num_samples": len(pack.samples),
-            "rank_tokens": None if place is None else list(view.rank_tokens),
-        },
-        "samples": [_sample_value(sample, decode) for sample in view.samples],
-        "step_iterations": sorted({other.row.iteration for other in places}),
-        "step_packs": [None if other.row.shard < 0 else pack_id_of(other, manifest) for other in places],
-    }
+    shown = None
+    if pack is not None:
+        group = manifest.groups[pack.group]
+        shown = PackRecord(
+            pack_id=pack.pack_id,
+            group=group.name,
+            capacity=group.capacity,
+            num_tokens=pack.num_tokens,
+            num_loss_tokens=pack.num_loss_tokens,
+            loss_weight=pack.loss_weight,
+            attention_work=pack.attention_work,
+            cp_sharding=pack.cp_sharding if group.layout.cp > 1 else None,
+            num_samples=len(pack.samples),
+            rank_tokens=None if place is None else view.rank_tokens,
+        )
+    return ViewRecord(
+        place=None if place is None else _place_values(place),
+        pack=shown,
+        samples=[_sample_record(sample, decode) for sample in view.samples],
+        step_iterations=sorted({other.row.iteration for other in places}),
+        step_packs=[None if other.row.shard < 0 else pack_id_of(other, manifest) for other in places],
+    )
 
 
-def _place_value(place: Place) -> dict[str, Any]:
+def _place_values(place: Place) -> dict[str, int]:
     of_epoch = {"epoch": place.epoch, "rank": place.rank, "num_iterations": place.num_iterations}
     layout = place.layout
     return {**of_epoch, **place.row._asdict(), **layout.sizes, **layout.place(place.row.place)._asdict()}
 
 
-def _sample_value(sample: ShownSample, decode: Decode | None) -> dict[str, Any]:
-    runs = decode_runs(decode or (lambda ids: ""), sample.input_ids, sample.loss_mask)
-    return {
-        "index": sample.index,
-        "sample_id": sample.sample_id,
-        "source": sample.source,
-        "file": sample.file,
-        "line": sample.line,
-        "begin": sample.begin,
-        "start": sample.start,
-        "num_tokens": len(sample.input_ids),
-        "num_loss_tokens": sample.num_loss_tokens,
-        "runs": [
-            {
-                "trained": run.is_trained,
-                **({"weight": run.weight} if sample.loss_mask.dtype == np.float32 else {}),
-                "num_tokens": len(run.input_ids),
-                "text": run.text if decode else None,
-                "input_ids": run.input_ids,
-            }
-            for run in runs
+def _sample_record(sample: ShownSample, decode: Decode | None) -> SampleRecord:
+    is_weighted = sample.loss_mask.dtype == np.float32
+    return SampleRecord(
+        index=sample.index,
+        sample_id=sample.sample_id,
+        source=sample.source,
+        file=sample.file,
+        line=sample.line,
+        begin=sample.begin,
+        start=sample.start,
+        num_tokens=len(sample.input_ids),
+        num_loss_tokens=sample.num_loss_tokens,
+        runs=[
+            RunRecord(
+                trained=run.is_trained,
+                weight=run.weight if is_weighted else None,
+                num_tokens=len(run.input_ids),
+                text=run.text if decode else None,
+                input_ids=run.input_ids,
+            )
+            for run in decode_runs(decode or (lambda ids: ""), sample.input_ids, sample.loss_mask)
         ],
-    }
+    )

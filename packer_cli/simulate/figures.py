@@ -29,18 +29,16 @@ class SimulateRules:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OverallFigures:
-    """A predicted epoch."""
+class TimeFigures:
+    """Predicted time of some packs of an epoch, and what the GPUs do in it."""
 
     seconds: float
+    """Of the epoch."""
     gpu_hours: float
     gpu_days: float
-    num_gpus: int
     num_iterations: int
-    num_steps: int
+    """Those with any of these packs."""
     iteration_seconds: float
-    """Mean."""
-    step_seconds: float
     """Mean."""
     tokens_per_gpu_second: float
     useful: float
@@ -50,7 +48,17 @@ class OverallFigures:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupFigures:
+class OverallFigures(TimeFigures):
+    """A predicted epoch."""
+
+    num_gpus: int
+    num_steps: int
+    step_seconds: float
+    """Mean."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupFigures(TimeFigures):
     """A group's share of a predicted epoch."""
 
     name: str
@@ -60,17 +68,7 @@ class GroupFigures:
     """As simulated."""
     fits: bool
     """Whether it fits in memory, by the model."""
-    seconds: float
-    """Of the epoch."""
-    gpu_hours: float
-    gpu_days: float
-    num_iterations: int
-    """Iterations with packs of this group."""
-    iteration_seconds: float
     num_tokens: int
-    tokens_per_gpu_second: float
-    useful: float
-    split: dict[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +76,9 @@ class EpochFigures:
     """A predicted epoch and its groups."""
 
     overall: OverallFigures
+    """All of it."""
     groups: tuple[GroupFigures, ...]
+    """By group."""
     notes: tuple[str, ...]
     """For people."""
 

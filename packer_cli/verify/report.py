@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+
+from packer_cli.format.records import in_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +33,8 @@ class Report:
     """How many of what were found sound."""
 
     @property
-    def is_sound(self) -> bool:
+    @in_json
+    def sound(self) -> bool:
         """Whether nothing is damaged."""
         return not self.damaged
 
@@ -43,16 +45,6 @@ class Report:
     def add(self, found: Mapping[str, str], repair: str) -> None:
         """Add what is wrong, by file."""
         self.damaged += [Damage(file=file, what=what, repair=repair) for file, what in found.items()]
-
-    def value(self) -> dict[str, Any]:
-        """JSON values."""
-        return {
-            "sound": self.is_sound,
-            "damaged": [vars(damage) for damage in self.damaged],
-            "repaired": [vars(damage) for damage in self.repaired],
-            "not_checked": self.not_checked,
-            "checked": self.checked,
-        }
 
 
 def without_remedy(error: Exception) -> str:

@@ -25,7 +25,7 @@ def test_the_figures_are_those_of_the_command(plan, lengths, command, tmp_path):
         "--global-tokens", "16k", "--epochs", 2, "--json",
     )  # fmt: skip
     assert json.loads(json.dumps(plan.stats().values())) == json.loads(done.stdout)
-    assert plan.metrics == plan.stats().plan.metrics
+    assert plan.metrics == plan.stats().metrics
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from packer_cli.cli.main import COMMANDS, cli
-from packer_cli.compare.columns import COLUMNS
 from packer_cli.cost.analytic import PRESETS
 from packer_cli.export.formats import FORMATS
 from packer_cli.plan.packing import REGISTRY
 from packer_cli.plan.strategies.registry import PACKED
+from packer_cli.tables.columns import COLUMNS
 from tests.cli_runner import HBPACK
 
 

@@ -13,7 +13,7 @@ from packer_cli.commands.doctor import run_checks
 
 @pytest.fixture(scope="module")
 def checks():
-    return {check.name: check for check in run_checks()}
+    return {check.name: check for check in run_checks().checks}
 
 
 def test_this_machine(checks):
@@ -70,6 +70,6 @@ def test_the_limit_of_a_control_group(tmp_path, files, limit):
 
 def test_a_limit_of_cores_is_noted(monkeypatch):
     monkeypatch.setattr(doctor, "_cpu_limit", lambda: 0.5)
-    (check,) = [check for check in run_checks() if check.name == "cores"]
+    (check,) = [check for check in run_checks().checks if check.name == "cores"]
     assert check.state == "note"
     assert check.remedy == "give --workers 1: more processes only take turns"

@@ -55,7 +55,7 @@ def test_stats_show_the_imbalance_and_its_price(hbpack, lengths):
     lines = hbpack(*given).stdout.splitlines()
     (delay,) = [line for line in lines if line.startswith("  delay: a token runs ")]
     assert f"{overall['mean_delay']:.2f} steps from its arrival on average, {overall['max_delay']} at most" in delay
-    assert sum(line.startswith("    samples of ") for line in lines) == len(overall["queues"])
+    assert sum(line.startswith("  samples of ") for line in lines) == len(overall["queues"])
     assert any(line.startswith("  baseline: original packing: ") for line in lines)
     done = hbpack("stats", lengths, "--strategy", "wlb")
     assert done.code == 2

@@ -21,10 +21,12 @@ def row(name, hours, *, own=False, groups=2, window=0, spread=0.2, delay=None, *
     )  # fmt: skip
     strategy = STRATEGIES[name]
     request = SimpleNamespace(strategy=strategy, groups=[None] * groups, balance=SimpleNamespace(window=window))
-    metrics = SimpleNamespace(overall=SimpleNamespace(length_mix_spread=spread, mean_delay=delay))
     return SimpleNamespace(
-        spec=SimpleNamespace(name=name, is_own=own, may_be_taken=strategy.is_packed, request=request),
-        figures=SimpleNamespace(simulation=SimpleNamespace(overall=overall), metrics=metrics),
+        spec=SimpleNamespace(may_be_taken=strategy.is_packed, request=request),
+        name=name,
+        is_own=own,
+        overall=SimpleNamespace(length_mix_spread=spread, mean_delay=delay),
+        simulation=SimpleNamespace(overall=overall),
     )
 
 
@@ -55,7 +57,7 @@ def test_what_asks_for_more_must_gain_more():
 
 def test_the_simplest_of_equal_ones_is_taken_but_for_the_users_own():
     rows = [row("balanced", 1.0), row("hbp", 1.005, groups=1), row("naive", 1.009, **NAIVE)]
-    assert preferred(rows).spec.name == "naive"
+    assert preferred(rows).name == "naive"
     assert said(*rows) == (
         "Take naive: an epoch of 1.01 h. Within 1% of it: balanced, hbp. Packing alone gives the gain: evening out "
         "work and groups of lengths add nothing here."
@@ -63,7 +65,7 @@ def test_the_simplest_of_equal_ones_is_taken_but_for_the_users_own():
     own = row("balanced", 1.008, own=True)
     assert preferred([row("hbp", 1.0), own, row("naive", 1.001, **NAIVE)]) is own
     assert said(row("hbp", 1.0), own).startswith("Take balanced, your own plan: an epoch of 1.01 h")
-    assert preferred([row("hbp", 1.0), row("balanced", 1.02, own=True)]).spec.name == "hbp"
+    assert preferred([row("hbp", 1.0), row("balanced", 1.02, own=True)]).name == "hbp"
 
 
 def test_what_is_only_compared_is_never_taken():

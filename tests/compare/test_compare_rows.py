@@ -8,10 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from packer_cli.cli.console import print_table
-from packer_cli.compare.columns import COLUMNS
+from packer_cli.cli.console import print_tables
 from packer_cli.compare.rows import BALANCES, FORM, TIME_LIMIT, default_rows, parse_rows, strategy_rows
-from packer_cli.compare.side_by_side import parse_sort, sort_rows
 from packer_cli.config import PlanConfig
 from packer_cli.config.groups import parse_group
 from packer_cli.config.resolve import resolve
@@ -21,6 +19,8 @@ from packer_cli.plan.packing import REGISTRY
 from packer_cli.plan.strategies.flexsp.strategy import MixedDegrees
 from packer_cli.plan.strategies.protocol import Prediction
 from packer_cli.plan.strategies.registry import STRATEGIES
+from packer_cli.tables.columns import COLUMNS, parse_sort, sort_rows
+from packer_cli.tables.table import Table
 
 
 def config(**options):
@@ -168,8 +168,7 @@ def test_a_wrong_row(text, message):
 
 def compared(name, **metrics):
     """A row with these metrics of all packs, or a failed one."""
-    figures = SimpleNamespace(metrics=SimpleNamespace(overall=SimpleNamespace(**metrics))) if metrics else None
-    return SimpleNamespace(name=name, figures=figures)
+    return SimpleNamespace(name=name, overall=SimpleNamespace(**metrics) if metrics else None)
 
 
 def test_rows_are_sorted_by_a_column_and_failed_ones_come_last():
@@ -188,18 +187,19 @@ def test_rows_are_sorted_by_a_column_and_failed_ones_come_last():
 
 def test_a_narrow_terminal_gets_all_columns(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "40")
-    header = ["", *(column.header for column in COLUMNS)]
-    rows = [[f"row {i}", *(f"{i}.{k}" for k in range(len(COLUMNS)))] for i in range(3)]
-    print_table("A title", header, rows, is_dense=True)
+    header = ("", *(column.header for column in COLUMNS))
+    rows = tuple((f"row {i}", *(f"{i}.{k}" for k in range(len(COLUMNS)))) for i in range(3))
+    table = Table(title="A title", header=header, rows=rows)
+    print_tables(table)
     piped = capsys.readouterr().out
     assert "…" not in piped
     assert len([line for line in piped.splitlines() if line.startswith(" row 1 ")]) == 1
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    print_table("A title", header, rows, is_dense=True)
-    lines = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+    print_tables(table)
+    lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 40
     assert "…" not in "".join(lines)
     of_row = [line.split()[2:] for line in lines if line.startswith(" row 1")]
     assert len(of_row) > 2
-    assert [cell for cells in of_row for cell in cells] == rows[1][1:]
+    assert [cell for cells in of_row for cell in cells] == [*rows[1][1:]]
     assert sum("A title" in line for line in lines) == 1

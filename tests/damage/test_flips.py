@@ -113,7 +113,7 @@ def test_flips(anywhere: Packed, packed: Packed, kinds: Callable[[Any], dict[str
     paths = kinds(anywhere.folder)
     assert set(paths) == set(KINDS)
     attack(anywhere, tree(packed.folder), kind, paths[kind], 4, two_gpus)
-    assert verify(anywhere.folder).is_sound
+    assert verify(anywhere.folder).sound
 
 
 @pytest.mark.soak
@@ -151,7 +151,7 @@ def test_every_byte(
                 report = verify(folder)
                 assert any(name.startswith(damage.file) for damage in report.damaged), f"byte {place} of {name}"
             path.write_bytes(whole)
-    assert verify(folder).is_sound
+    assert verify(folder).sound
     assert reads() == good
 
 

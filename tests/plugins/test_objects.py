@@ -22,12 +22,12 @@ def test_objects_are_planned_and_compared_but_not_written(repo, tmp_path):
     assert len(plan.arrays.packs) == len(LENGTHS)
     assert plan.config.packages == {"strategy": OBJECT, "packing": OBJECT}
     found = hbpack.compare(LENGTHS, groups="50:1,100:1", gpus=2, strategies=["balanced", Longest(), "padded"])
-    assert [(row.spec.name, row.error) for row in found.rows] == [
+    assert [(row.name, row.error) for row in found.rows] == [
         ("balanced", None), ("longest-only", None), ("padded", None)
     ]  # fmt: skip
     assert [str(group) for group in found.rows[1].spec.config.groups] == ["100:1"]
     packings = hbpack.compare(LENGTHS, groups="100:1", gpus=2, algorithms=["bfd", one_each, "/none"])
-    assert [row.figures.metrics.overall.num_packs for row in packings.rows][:2] == [30, 60]
+    assert [row.overall.num_packs for row in packings.rows][:2] == [30, 60]
     sample = repo / "examples" / "sample"
     with pytest.raises(ConfigError, match="strategy 'longest-only' is an object of this process"):
         hbpack.pack(
@@ -140,6 +140,6 @@ class Seeded(Longest):
 
 def test_every_object_has_a_row_of_its_own():
     found = hbpack.compare(LENGTHS, groups="100:1", gpus=2, strategies=["balanced", Seeded(1), Seeded(2), Longest])
-    assert [row.spec.name for row in found.rows] == ["balanced", "seeded-1", "seeded-2", "longest-only"]
+    assert [row.name for row in found.rows] == ["balanced", "seeded-1", "seeded-2", "longest-only"]
     with pytest.raises(ConfigError, match="5 names no strategy"):
         hbpack.compare(LENGTHS, groups="100:1", gpus=2, strategies=["balanced", 5])

@@ -85,7 +85,11 @@ class Reader(HTMLParser):
             self.text.append(data)
 
     def table(self, caption: str) -> Table:
-        (found,) = (table for table in self.tables if table.caption == caption)
+        (found,) = (table for table in self.tables if table.caption.startswith(caption))
+        return found
+
+    def comparison(self) -> Table:
+        (found,) = (table for table in self.tables if " tokens; groups " in table.caption)
         return found
 
     def data(self, name: str):

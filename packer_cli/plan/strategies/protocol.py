@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from packer_cli.errors import ConfigError
@@ -68,10 +68,6 @@ class LayoutChoice:
     """Steps that the times are means of."""
     num_gpus: int
     global_tokens: int
-
-    def values(self) -> dict[str, Any]:
-        """JSON values."""
-        return asdict(self)
 
 
 Rates = tuple[float, float, float]

@@ -117,14 +117,34 @@ def quarters(capacity: int) -> list[int]:
     return [capacity * part // 4 for part in range(5)]
 
 
+def layer(rows: Sequence[Spec], mark: Spec, **encoding: Any) -> Spec:
+    """A mark for each row, with what its fields decide: a field by its name alone, or with more about it."""
+    shown = {name: {"field": each} if isinstance(each, str) else each for name, each in encoding.items()}
+    return {"data": {"values": rows}, "mark": mark, "encoding": shown}
+
+
+def number(field: str, **more: Any) -> Spec:
+    """A field with numbers."""
+    return {"field": field, "type": "quantitative", **more}
+
+
+def tooltip(*shown: Sequence[str]) -> list[Spec]:
+    """What is to be read where the mouse is: fields, with their titles and formats if they have any."""
+    return [dict(zip(("field", "title", "format"), each, strict=False)) for each in shown]
+
+
+DASHED: Spec = {"type": "rule", "strokeDash": [4, 3], "stroke": INK, "opacity": 0.7}
+"""The mark of a limit."""
+
+
 def framed(height: int, *layers: Spec, **more: Any) -> Spec:
     """A specification as wide as its place on the page."""
     spec: Spec = {"width": "container", "height": height, "autosize": {"type": "fit-x", "contains": "padding"}}
     return {**spec, **more, **({"layer": list(layers)} if len(layers) > 1 else layers[0])}
 
 
-def scale_of(domain: Sequence[str], values: Sequence[Any], title: str | None = None, **legend: Any) -> Spec:
-    """A scale of colors, shapes or dashes with a legend of the given names in their order.
+def color(field: str, domain: Sequence[str], values: Sequence[Any], title: str | None = None, **legend: Any) -> Spec:
+    """A field with names, each of which has a color, shape or dash, and a legend of them in their order.
 
     The legend has as many columns as there is room for.
     """
@@ -136,7 +156,7 @@ def scale_of(domain: Sequence[str], values: Sequence[Any], title: str | None = N
         **legend,
     }
     scale = {"domain": list(domain), "range": list(values[: len(domain)])}
-    return {"scale": scale, "legend": shown}
+    return {"field": field, "type": "nominal", "scale": scale, "legend": shown}
 
 
 def short(value: float, digits: int = 5) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from packer_cli.report.charts.base import LABELS, Chart, Spec, framed, legend_of, scale_of, short
+from packer_cli.report.charts.base import LABELS, Chart, color, framed, layer, legend_of, number, short, tooltip
 from packer_cli.simulate.epoch import PARTS
 from packer_cli.simulate.figures import OverallFigures
 from packer_cli.simulate.timeline import Timeline
@@ -39,36 +39,17 @@ def chart_of_epochs(epochs: Mapping[str, OverallFigures], own: str, origin: str)
                 {"name": name, "part": LABELS[part], "from": short(begin), "to": short(stop), "share": short(share, 3)}
             )
     labels, ranges = legend_of(parts)
-    y = {
-        "field": "name",
-        "type": "nominal",
-        "sort": list(epochs),
-        "axis": {
-            "title": None,
-            "labelLimit": 190,
-            "labelFontWeight": {
-                "condition": {"test": f"datum.value == {json.dumps(own)}", "value": "bold"},
-                "value": "normal",
-            },
-            "ticks": False,
-            "domain": False,
-        },
-    }
-    bars: Spec = {
-        "data": {"values": values},
-        "mark": {"type": "bar", "height": {"band": 0.72}},
-        "encoding": {
-            "y": y,
-            "x": {"field": "from", "type": "quantitative", "axis": {"title": f"{title} of an epoch", "tickCount": 6}},
-            "x2": {"field": "to"},
-            "color": {"field": "part", "type": "nominal", **scale_of(labels, ranges)},
-            "tooltip": [
-                {"field": "name"},
-                {"field": "part", "title": "GPUs are"},
-                {"field": "share", "title": "share of their time", "format": ".1%"},
-            ],
-        },
-    }
+    weight = {"condition": {"test": f"datum.value == {json.dumps(own)}", "value": "bold"}, "value": "normal"}
+    axis = {"title": None, "labelLimit": 190, "labelFontWeight": weight, "ticks": False, "domain": False}
+    bars = layer(
+        values,
+        {"type": "bar", "height": {"band": 0.72}},
+        y={"field": "name", "type": "nominal", "sort": list(epochs), "axis": axis},
+        x=number("from", axis={"title": f"{title} of an epoch", "tickCount": 6}),
+        x2="to",
+        color=color("part", labels, ranges),
+        tooltip=tooltip(("name",), ("part", "GPUs are"), ("share", "share of their time", ".1%")),
+    )
     return Chart(
         name="epochs",
         title="Time of an epoch",
@@ -109,39 +90,27 @@ def chart_of_timeline(line: Timeline, num_gpus: int, seconds: float, name: str, 
         if first < shown
     ]  # fmt: skip
     labels, ranges = legend_of(PARTS[part] for part in set(line.part.tolist()))
-    x = {"type": "quantitative", "scale": {"domain": [0, seconds], "nice": False}}
-    bars: Spec = {
-        "data": {"values": values},
-        "mark": {"type": "rect", "stroke": "var(--panel)", "strokeWidth": 0.3},
-        "encoding": {
-            "x": {"field": "from", **x, "axis": {"title": "seconds", "grid": False}},
-            "x2": {"field": "to"},
-            "y": {
-                "field": "gpu",
-                "type": "quantitative",
-                "scale": {"domain": [0, shown], "reverse": True, "nice": False},
-                "axis": {
-                    "title": "GPU",
-                    "grid": False,
-                    "values": list(range(0, shown, max(1, shown // 8))),
-                    "format": "d",
-                },
-            },
-            "y2": {"field": "end"},
-            "color": {"field": "part", "type": "nominal", **scale_of(labels, ranges)},
-            "tooltip": [
-                {"field": "part", "title": "GPUs are"},
-                {"field": "s", "title": "seconds"},
-                {"field": "iteration", "title": "iteration", "format": ",d"},
-                {"field": "gpu", "title": "from GPU"},
-            ],
-        },
-    }
-    starts: Spec = {
-        "data": {"values": [{"at": short(start, 6)} for start in line.iteration_start.tolist()]},
-        "mark": {"type": "rule", "stroke": "var(--ink)", "strokeWidth": 1},
-        "encoding": {"x": {"field": "at", **x}},
-    }
+    scale = {"domain": [0, seconds], "nice": False}
+    ticks = list(range(0, shown, max(1, shown // 8)))
+    bars = layer(
+        values,
+        {"type": "rect", "stroke": "var(--panel)", "strokeWidth": 0.3},
+        x=number("from", scale=scale, axis={"title": "seconds", "grid": False}),
+        x2="to",
+        y=number(
+            "gpu",
+            scale={"domain": [0, shown], "reverse": True, "nice": False},
+            axis={"title": "GPU", "grid": False, "values": ticks, "format": "d"},
+        ),
+        y2="end",
+        color=color("part", labels, ranges),
+        tooltip=tooltip(("part", "GPUs are"), ("s", "seconds"), ("iteration", "iteration", ",d"), ("gpu", "from GPU")),
+    )
+    starts = layer(
+        [{"at": short(start, 6)} for start in line.iteration_start.tolist()],
+        {"type": "rule", "stroke": "var(--ink)", "strokeWidth": 1},
+        x=number("at", scale=scale),
+    )
     limit = f" The first {shown} of {num_gpus:,} GPUs." if shown < num_gpus else ""
     return Chart(
         name=name,
@@ -166,11 +135,11 @@ def describe(line: Timeline, tokens: int) -> str:
 
 def _rows(line: Timeline, num_gpus: int) -> tuple[tuple[str, ...], ...]:
     """Of each iteration, its seconds and the share of the GPUs' time that each part takes."""
-    parts = [number for number in range(len(PARTS)) if (line.part == number).any()]
+    parts = [part for part in range(len(PARTS)) if (line.part == part).any()]
     rows = []
-    for place, number in enumerate(line.iterations.tolist()):
+    for place, iteration in enumerate(line.iterations.tolist()):
         seconds = float(line.iteration_seconds[place] + line.tail_seconds[place])
-        own = line.iteration == number
+        own = line.iteration == iteration
         taken = [float((line.seconds * line.num_gpus)[own & (line.part == part)].sum()) for part in parts]
-        rows.append((f"{number:,}", amount(seconds), *(f"{each / seconds / num_gpus:.1%}" for each in taken)))
+        rows.append((f"{iteration:,}", amount(seconds), *(f"{each / seconds / num_gpus:.1%}" for each in taken)))
     return tuple(rows)

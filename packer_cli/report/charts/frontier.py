@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from packer_cli.report.charts.base import INK, SERIES, Chart, Spec, framed, scale_of, short
+from packer_cli.report.charts.base import INK, SERIES, Chart, Spec, color, framed, layer, number, short, tooltip
 from packer_cli.sizes import ratio
 
 
@@ -44,43 +44,36 @@ def chart_of_frontier(choices: Sequence[Choice]) -> Chart:
         for each in reversed(shown)  # The user's own is drawn last.
     ]  # fmt: skip
     kinds = [kind for kind in _KINDS if any(each.kind == kind for each in shown)]
-    x = {
-        "field": "mix",
-        "type": "quantitative",
-        "scale": {"domain": [max(0.0, low - room), high + room], "nice": False, "zero": False},
-        "axis": {"title": "length mix spread (0: mixed like the data)", "tickCount": 6},
-    }
-    y = {
-        "field": "abr",
-        "type": "quantitative",
-        "scale": {"type": "sqrt", "domain": [0, max(highest * 1.1, 0.01)], "nice": False},
-        "axis": {"title": "ABR (share of attention time spent waiting)", "tickCount": 6},
-    }
-    points: Spec = {
-        "data": {"values": values},
-        "mark": {"type": "point", "filled": True, "opacity": 0.95},
-        "encoding": {
-            "x": x,
-            "y": y,
-            "color": {"field": "kind", "type": "nominal", **_scale(kinds, SERIES)},
-            "shape": {"field": "kind", "type": "nominal", **_scale(kinds, _SHAPES)},
-            "size": {"condition": {"test": f"datum.kind == '{_KINDS[0]}'", "value": 220}, "value": 100},
-            "tooltip": [
-                {"field": "name"},
-                {"field": "kind"},
-                {"field": "abr", "title": "ABR", "format": ".4f"},
-                {"field": "mix", "title": "length mix spread", "format": ".3f"},
-            ],
-        },
-    }
+    x = number(
+        "mix",
+        scale={"domain": [max(0.0, low - room), high + room], "nice": False, "zero": False},
+        axis={"title": "length mix spread (0: mixed like the data)", "tickCount": 6},
+    )
+    y = number(
+        "abr",
+        scale={"type": "sqrt", "domain": [0, max(highest * 1.1, 0.01)], "nice": False},
+        axis={"title": "ABR (share of attention time spent waiting)", "tickCount": 6},
+    )
+    points = layer(
+        values,
+        {"type": "point", "filled": True, "opacity": 0.95},
+        x=x,
+        y=y,
+        color=_of_kind(kinds, SERIES),
+        shape=_of_kind(kinds, _SHAPES),
+        size={"condition": {"test": f"datum.kind == '{_KINDS[0]}'", "value": 220}, "value": 100},
+        tooltip=tooltip(("name",), ("kind",), ("abr", "ABR", ".4f"), ("mix", "length mix spread", ".3f")),
+    )
     beside = {"expr": f"width / 2 - {_BESIDE}"}
     labels = [
-        {
-            "data": {"values": [each for each in values if each["side"] == side]},
-            "mark": {"type": "text", "align": align, "dx": dx, "dy": -9, "color": INK, "limit": beside},
-            "encoding": {"x": x, "y": y, "text": {"field": "label"}},
-        }
-        for side, align, dx in (("left", "left", _BESIDE), ("right", "right", -_BESIDE))
+        layer(
+            [each for each in values if each["side"] == side],
+            {"type": "text", "align": side, "dx": dx, "dy": -9, "color": INK, "limit": beside},
+            x=x,
+            y=y,
+            text="label",
+        )
+        for side, dx in (("left", _BESIDE), ("right", -_BESIDE))
     ]
     return Chart(
         name="frontier",
@@ -93,9 +86,9 @@ def chart_of_frontier(choices: Sequence[Choice]) -> Chart:
     )
 
 
-def _scale(kinds: Sequence[str], values: Sequence[str]) -> Spec:
+def _of_kind(kinds: Sequence[str], values: Sequence[str]) -> Spec:
     chosen = dict(zip(_KINDS, values, strict=False))
-    return scale_of(kinds, [chosen[kind] for kind in kinds])
+    return color("kind", kinds, [chosen[kind] for kind in kinds])
 
 
 def _named(choices: Sequence[Choice], highest: float, width: float) -> list[Choice]:

@@ -6,7 +6,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from packer_cli.report.charts.base import INK, SERIES, Chart, Spec, framed, scale_of, tokens_axis
+from packer_cli.report.charts.base import (
+    DASHED,
+    SERIES,
+    Chart,
+    Spec,
+    color,
+    framed,
+    layer,
+    number,
+    tokens_axis,
+    tooltip,
+)
 from packer_cli.report.data import Histogram
 from packer_cli.sizes import format_tokens
 
@@ -86,38 +97,18 @@ def _bars(edges: np.ndarray, counts: np.ndarray, names: Sequence[str], noun: str
     power = 2 if edges[-1] < 64 * edges[0] else 8 if edges[-1] > 4096 * edges[0] else 4
     ticks = [power**k for k in range(31) if edges[0] <= power**k <= edges[-1]]
     axis = tokens_axis("tokens of a sample", values=ticks, grid=False)
-    bars: Spec = {
-        "data": {"values": values},
-        "mark": {"type": "rect", "stroke": "var(--panel)", "strokeWidth": 0.5},
-        "encoding": {
-            "x": {"field": "from", "type": "quantitative", "scale": scale, "axis": axis},
-            "x2": {"field": "to"},
-            "y": {
-                "field": "begin",
-                "type": "quantitative",
-                "title": noun,
-                "axis": {"labelExpr": "format(datum.value, '~s')", "tickCount": 5},
-            },
-            "y2": {"field": "stop"},
-            "color": {
-                "field": "of",
-                "type": "nominal",
-                **scale_of(names, SERIES),
-                **({} if len(names) > 1 else {"legend": None}),
-            },
-            "tooltip": [
-                {"field": "of", "title": "of"},
-                {"field": "from", "title": "from, tokens", "format": ",d"},
-                {"field": "to", "title": "to under", "format": ",d"},
-                {"field": "count", "title": noun, "format": ",d"},
-            ],
-        },
-    }
-    lines: Spec = {
-        "data": {"values": [{"at": mark} for mark in marks if edges[0] < mark < edges[-1]]},
-        "mark": {"type": "rule", "strokeDash": [4, 3], "stroke": INK, "opacity": 0.7},
-        "encoding": {"x": {"field": "at", "type": "quantitative", "scale": scale}},
-    }
+    bars = layer(
+        values,
+        {"type": "rect", "stroke": "var(--panel)", "strokeWidth": 0.5},
+        x=number("from", scale=scale, axis=axis),
+        x2="to",
+        y=number("begin", title=noun, axis={"labelExpr": "format(datum.value, '~s')", "tickCount": 5}),
+        y2="stop",
+        color={**color("of", names, SERIES), **({} if len(names) > 1 else {"legend": None})},
+        tooltip=tooltip(("of", "of"), ("from", "from, tokens", ",d"), ("to", "to under", ",d"), ("count", noun, ",d")),
+    )
+    inside = [{"at": mark} for mark in marks if edges[0] < mark < edges[-1]]
+    lines = layer(inside, DASHED, x=number("at", scale=scale))
     return framed(260, bars, lines) if marks else framed(260, bars)
 
 

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from packer_cli.report.charts.base import INK, LENGTHS, Chart, Spec, framed, quarters, scale_of, short, tokens_axis
+from packer_cli.report.charts.base import (
+    DASHED,
+    LENGTHS,
+    Chart,
+    color,
+    framed,
+    layer,
+    number,
+    quarters,
+    short,
+    tokens_axis,
+    tooltip,
+)
 from packer_cli.report.data import DrawnPacks, WorkOfRanks
 from packer_cli.sizes import counted, format_tokens
 
@@ -22,34 +34,19 @@ def chart_of_packs(drawn: DrawnPacks, classes: Sequence[int], name: str, title: 
          "tokens": each.stop - each.begin}
         for each in drawn.segments
     ]  # fmt: skip
-    wide = {"type": "quantitative", "scale": {"domain": [0, max(len(place), _FEW)], "nice": False}, "axis": None}
-    high = {"type": "quantitative", "scale": {"domain": [0, drawn.capacity], "nice": False}}
-    bars: Spec = {
-        "data": {"values": values},
-        "mark": {"type": "rect", "stroke": "var(--panel)", "strokeWidth": 0.6},
-        "encoding": {
-            "x": {"field": "pack", **wide},
-            "x2": {"field": "end"},
-            "y": {"field": "begin", **high, "axis": tokens_axis("tokens of the row", values=quarters(drawn.capacity))},
-            "y2": {"field": "stop"},
-            "color": {
-                "field": "length",
-                "type": "ordinal",
-                **scale_of(names, LENGTHS, title="tokens of a sample"),
-            },
-            "tooltip": [
-                {"field": "id", "title": "pack"},
-                {"field": "samples", "title": "samples"},
-                {"field": "tokens", "title": "tokens", "format": ",d"},
-                {"field": "length", "title": "each"},
-            ],
-        },
-    }
-    line: Spec = {
-        "data": {"values": [{"at": drawn.capacity}]},
-        "mark": {"type": "rule", "strokeDash": [4, 3], "stroke": INK, "opacity": 0.7},
-        "encoding": {"y": {"field": "at", **high}},
-    }
+    wide = {"scale": {"domain": [0, max(len(place), _FEW)], "nice": False}, "axis": None}
+    high = {"scale": {"domain": [0, drawn.capacity], "nice": False}}
+    bars = layer(
+        values,
+        {"type": "rect", "stroke": "var(--panel)", "strokeWidth": 0.6},
+        x=number("pack", **wide),
+        x2="end",
+        y=number("begin", **high, axis=tokens_axis("tokens of the row", values=quarters(drawn.capacity))),
+        y2="stop",
+        color={**color("length", names, LENGTHS, title="tokens of a sample"), "type": "ordinal"},
+        tooltip=tooltip(("id", "pack"), ("samples", "samples"), ("tokens", "tokens", ",d"), ("length", "each")),
+    )
+    line = layer([{"at": drawn.capacity}], DASHED, y=number("at", **high))
     shown = counted(len(place), "pack")
     which = shown if len(place) == drawn.num_packs else f"{shown} of {drawn.num_packs:,}, evenly spread over the epoch"
     gpus = "one GPU runs each" if drawn.num_gpus == 1 else f"{drawn.num_gpus} GPUs run each together"
@@ -79,52 +76,29 @@ def chart_of_work(found: WorkOfRanks, highest: float, name: str, title: str, tex
     Args:
         highest: end of the axis, the same for all charts that are compared.
     """
-    x = {"type": "quantitative", "axis": None, "scale": {"domain": [-0.7, len(found.iterations) - 0.3], "nice": False}}
+    at = number("at", axis=None, scale={"domain": [-0.7, len(found.iterations) - 0.3], "nice": False})
     y = {
-        "type": "quantitative",
         "scale": {"domain": [0, highest], "nice": True},
         "axis": {"title": "work of a GPU / mean of the iteration", "tickCount": 5},
     }
     iterations = found.iterations.tolist()
     spans = [
-        {"at": at, "iteration": iterations[at], "least": short(least), "most": short(most)}
-        for at, (least, most) in enumerate(zip(found.least.tolist(), found.greatest.tolist(), strict=True))
+        {"at": place, "iteration": iterations[place], "least": short(least), "most": short(most)}
+        for place, (least, most) in enumerate(zip(found.least.tolist(), found.greatest.tolist(), strict=True))
     ]
     points = [
-        {"at": at, "work": short(work, 4)}
-        for at, work in zip(found.point_iteration.tolist(), found.point_work.tolist(), strict=True)
+        {"at": place, "work": short(work, 4)}
+        for place, work in zip(found.point_iteration.tolist(), found.point_work.tolist(), strict=True)
     ]
-    tooltip = [
-        {"field": "iteration", "title": "iteration"},
-        {"field": "least", "title": "least work"},
-        {"field": "most", "title": "most work"},
-    ]
-    layers: list[Spec] = [
-        {
-            "data": {"values": spans},
-            "mark": {"type": "rule", "stroke": "var(--line)", "strokeWidth": 6},
-            "encoding": {
-                "x": {"field": "at", **x},
-                "y": {"field": "least", **y},
-                "y2": {"field": "most"},
-                "tooltip": tooltip,
-            },
-        },
-        {
-            "data": {"values": points},
-            "mark": {"type": "circle", "size": 16, "color": "var(--series-1)", "opacity": 0.6},
-            "encoding": {"x": {"field": "at", **x}, "y": {"field": "work", **y}},
-        },
-        {
-            "data": {"values": spans},
-            "mark": {"type": "tick", "orient": "horizontal", "color": "var(--series-2)", "thickness": 3, "width": 9},
-            "encoding": {"x": {"field": "at", **x}, "y": {"field": "most", **y}, "tooltip": tooltip},
-        },
-        {
-            "data": {"values": [{"at": 1}]},
-            "mark": {"type": "rule", "strokeDash": [4, 3]},
-            "encoding": {"y": {"field": "at", **y}},
-        },
+    tips = tooltip(("iteration", "iteration"), ("least", "least work"), ("most", "most work"))
+    spread = {"type": "rule", "stroke": "var(--line)", "strokeWidth": 6}
+    point = {"type": "circle", "size": 16, "color": "var(--series-1)", "opacity": 0.6}
+    top = {"type": "tick", "orient": "horizontal", "color": "var(--series-2)", "thickness": 3, "width": 9}
+    layers = [
+        layer(spans, spread, x=at, y=number("least", **y), y2="most", tooltip=tips),
+        layer(points, point, x=at, y=number("work", **y)),
+        layer(spans, top, x=at, y=number("most", **y), tooltip=tips),
+        layer([{"at": 1}], {"type": "rule", "strokeDash": [4, 3]}, y=number("at", **y)),
     ]
     return Chart(
         name=name,

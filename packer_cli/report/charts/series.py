@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from packer_cli.report.charts.base import SERIES, Chart, Spec, framed, scale_of, short
+from packer_cli.report.charts.base import SERIES, Chart, color, framed, layer, number, short, tooltip
 from packer_cli.report.data import StepSeries
 from packer_cli.sizes import ratio
 
@@ -18,34 +18,17 @@ def chart_of_series(found: StepSeries) -> Chart:
         for name, series in found.ratios.items()
         for step, value in zip(steps, series.tolist(), strict=True)
     ]
-    lines: Spec = {
-        "data": {"values": values},
-        "mark": {"type": "line", "strokeWidth": 2, "point": {"size": 24} if len(steps) <= 40 else False},
-        "encoding": {
-            "x": {
-                "field": "step",
-                "type": "quantitative",
-                "axis": {"title": "step", "grid": False, "format": ",d", "tickMinStep": 1},
-                "scale": {"nice": False},
-            },
-            "y": {"field": "value", "type": "quantitative", "axis": {"title": "ratio (0 is best)", "tickCount": 5}},
-            "color": {
-                "field": "ratio",
-                "type": "nominal",
-                **scale_of(names, SERIES, symbolType="stroke", symbolSize=300),
-            },
-            "strokeDash": {
-                "field": "ratio",
-                "type": "nominal",
-                "scale": {"domain": names, "range": [_DASHES[name] for name in names]},
-            },
-            "tooltip": [
-                {"field": "ratio"},
-                {"field": "step", "title": "from step", "format": ",d"},
-                {"field": "value", "format": ".4f"},
-            ],
-        },
-    }
+    dashes = {"domain": names, "range": [_DASHES[name] for name in names]}
+    step_axis = {"title": "step", "grid": False, "format": ",d", "tickMinStep": 1}
+    lines = layer(
+        values,
+        {"type": "line", "strokeWidth": 2, "point": {"size": 24} if len(steps) <= 40 else False},
+        x=number("step", axis=step_axis, scale={"nice": False}),
+        y=number("value", axis={"title": "ratio (0 is best)", "tickCount": 5}),
+        color=color("ratio", names, SERIES, symbolType="stroke", symbolSize=300),
+        strokeDash={"field": "ratio", "type": "nominal", "scale": dashes},
+        tooltip=[*tooltip(("ratio",), ("step", "from step", ",d")), {"field": "value", "format": ".4f"}],
+    )
     columns = zip(*(series.tolist() for series in found.ratios.values()), strict=True)
     stretch = "each step" if found.num_iterations.max() == 1 else "stretches of the epoch"
     return Chart(

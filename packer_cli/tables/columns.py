@@ -1,11 +1,13 @@
-"""The figures of a comparison: the columns of its table, wherever that is shown."""
+"""The figures of a comparison: the columns of its table, by which its rows are sorted, too."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from packer_cli.compare.row_figures import RowFigures
+from packer_cli.compare import ComparedRow
+from packer_cli.config.fields import GIVE
+from packer_cli.errors import ConfigError, did_you_mean
 from packer_cli.format.metrics import OverallMetrics
 from packer_cli.simulate.figures import OverallFigures
 from packer_cli.sizes import amount, duration, ratio
@@ -18,18 +20,18 @@ class Column:
     name: str
     """As `--sort` takes it."""
     header: str
-    value: Callable[[RowFigures], float | None]
+    value: Callable[[ComparedRow], float | None]
     """The figure; None if a row has none."""
     show: Callable[[float], str]
     is_extra: bool = False
     """Whether a table may leave it out for want of room."""
 
 
-def _overall(figure: Callable[[OverallMetrics], float | None]) -> Callable[[RowFigures], float | None]:
-    return lambda row: figure(row.metrics.overall)
+def _overall(figure: Callable[[OverallMetrics], float | None]) -> Callable[[ComparedRow], float | None]:
+    return lambda row: None if row.overall is None else figure(row.overall)
 
 
-def _predicted(figure: Callable[[OverallFigures], float]) -> Callable[[RowFigures], float | None]:
+def _predicted(figure: Callable[[OverallFigures], float]) -> Callable[[ComparedRow], float | None]:
     return lambda row: None if row.simulation is None else figure(row.simulation.overall)
 
 
@@ -90,3 +92,52 @@ COLUMNS = (
     Column("time", "time, s", lambda row: row.seconds, lambda value: f"{value:.2f}" if value >= 1 else f"{value:.4f}"),
     Column("memory", "MiB", lambda row: row.peak_bytes, lambda value: f"{value / 2**20:,.1f}", is_extra=True),
 )
+
+_COLUMN_OF = {column.name: column for column in COLUMNS}
+
+
+def parse_columns(text: str) -> tuple[Column, ...]:
+    """Parse `main`, `all` or a comma-separated list of columns.
+
+    Raises:
+        ConfigError: there is no such column.
+    """
+    if text in ("main", "all"):
+        return tuple(column for column in COLUMNS if text == "all" or not column.is_extra)
+    return tuple(_column(name.strip(), "--columns") for name in text.split(","))
+
+
+def _column(text: str, option: str) -> Column:
+    name = text.lower().replace("_", "-")
+    if name not in _COLUMN_OF:
+        near = did_you_mean(name, _COLUMN_OF)
+        raise ConfigError(f"{option}: there is no column {text!r}{near}; columns: {', '.join(_COLUMN_OF)}")
+    return _COLUMN_OF[name]
+
+
+def parse_sort(text: str, *, has_model: bool = True, has_cost: bool = True) -> tuple[Column, bool]:
+    """Parse `COLUMN` or `-COLUMN` into (column, whether the order is descending).
+
+    Args:
+        has_model: whether epochs are predicted.
+        has_cost: whether plans are balanced by a cost other than attention work.
+
+    Raises:
+        ConfigError: there is no such column, or it needs a time model or a cost.
+    """
+    column = _column(text.removeprefix("-"), "--sort")
+    if not has_model and column in PREDICTED:
+        raise ConfigError(f"--sort {text} needs {GIVE}")
+    if not has_cost and column in COSTED:
+        raise ConfigError(f"--sort {text} needs a --cost, such as 1,24576; without one it is ABR")
+    return column, text.startswith("-")
+
+
+def sort_rows(rows: Sequence[ComparedRow], order: tuple[Column, bool] | None) -> tuple[ComparedRow, ...]:
+    """Sort rows by a column, stably; rows without a figure come last."""
+    if order is None:
+        return tuple(rows)
+    column, is_descending = order
+    figures = [column.value(row) for row in rows]
+    known = [(-figure if is_descending else figure, i) for i, figure in enumerate(figures) if figure is not None]
+    return (*(rows[i] for _, i in sorted(known)), *(rows[i] for i, figure in enumerate(figures) if figure is None))

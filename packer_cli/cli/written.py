@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from packer_cli.cli.console import say_next, shown_command, shown_options
-from packer_cli.cli.outputs.base import print_json
-from packer_cli.cli.outputs.written import ExportOutput, RebalanceOutput, StoreOutput
+from packer_cli.cli.console import print_json, say_next, shown_command, shown_options
 from packer_cli.commands.output import TOKENS, current_manifest
 from packer_cli.commands.write import describe_set
 from packer_cli.config import GpuConfig
@@ -18,6 +16,7 @@ from packer_cli.export.options import NAME as EXPORT_NAME
 from packer_cli.export.options import read_json
 from packer_cli.format.constants import PLAN_NAME, VALIDATION
 from packer_cli.format.manifest import Manifest
+from packer_cli.format.metrics import OverallMetrics
 from packer_cli.remote.names import as_path
 from packer_cli.shards.plan_file import PlanHeader, read_plan_header
 from packer_cli.shards.stage import is_of_plan
@@ -54,6 +53,24 @@ def say_set(output: str, manifest: Manifest, config: GpuConfig) -> None:
     say_next(f"{output} holds {describe_set(manifest)}", *steps)
 
 
+@dataclass(frozen=True, kw_only=True)
+class StoreOutput:
+    """`hbpack tokenize`."""
+
+    output: str
+    """The folder, as it was named; the store is its `tokens`."""
+    is_complete: bool
+    """False after a task of a job array whose others are not done."""
+    num_samples: int
+    num_tokens: int
+    num_loss_tokens: int
+    num_rejected: int
+    num_without_loss: int
+    """Those of the rejected in which no token carries a loss."""
+    num_parts: int
+    """Files of the store."""
+
+
 def print_store(output: str, index: StoreIndex | None, *, as_json: bool) -> None:
     """Print what came of `tokenize`.
 
@@ -86,6 +103,22 @@ def print_store(output: str, index: StoreIndex | None, *, as_json: bool) -> None
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class RebalanceOutput:
+    """`hbpack rebalance`."""
+
+    output: str
+    num_gpus: int
+    first_epoch: int
+    first_step: int
+    """Where training goes on."""
+    num_iterations: int
+    """Left in the first epoch, as are the steps."""
+    num_steps: int
+    overall: OverallMetrics
+    """Of whole epochs from now on."""
+
+
 def print_rebalanced(output: str, manifest: Manifest, *, as_json: bool) -> None:
     """Print what came of `rebalance`."""
     first = manifest.epochs[0]
@@ -107,6 +140,26 @@ def print_rebalanced(output: str, manifest: Manifest, *, as_json: bool) -> None:
         f"{output} has manifests for {counted(manifest.num_gpus, 'rank')}",
         f"train on {counted(manifest.num_gpus, 'GPU')}, from {start} on",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOutput:
+    """`hbpack export`."""
+
+    output: str | None = None
+    """None for a packed set that was pushed to the Hub as it is."""
+    format: str | None = None
+    """None likewise."""
+    pushed_to: str | None = None
+    """The data set on the Hub, `USER/NAME`."""
+    is_complete: bool
+    """False after a task of a job array whose others are not done; the numbers are of a complete export."""
+    num_rows: int | None = None
+    """Packs."""
+    num_samples: int | None = None
+    num_tokens: int | None = None
+    num_files: int | None = None
+    num_bytes: int | None = None
 
 
 def print_exported(

@@ -1,0 +1,56 @@
+"""The end of a comparison: its advice, and the row to pack with."""
+
+from __future__ import annotations
+
+import click
+
+from packer_cli.cli.console import print_note, say_next
+from packer_cli.compare import Comparison
+from packer_cli.config import PlanConfig
+from packer_cli.config.effects import without_effect
+from packer_cli.config.groups import used_groups
+from packer_cli.config.messages import option_name
+from packer_cli.sizes import duration, ratio
+
+
+def say_best(comparison: Comparison) -> None:
+    """Print the advice, and the last line: the row to pack with, and how."""
+    if comparison.advice:
+        click.echo()
+        print_note(comparison.advice)
+    best = comparison.best
+    if best is None or best.overall is None:
+        if any(group.pp_size > 1 for group in comparison.config.groups):
+            say_next("What pipelines wait for is known with a model", "hbpack compare with --model and --gpu")
+        return
+    pack = f"hbpack pack with the same options{_changes(comparison, best.spec.config)}"
+    simulation, name = best.simulation, best.name
+    if simulation:
+        say_next(f"Of these plans, take {name}: {duration(simulation.overall.seconds)} an epoch", pack)
+    else:
+        times = "compare predicted epochs with --model CONFIG.JSON --gpu NAME"
+        say_next(f"{name} waits least, for {ratio(best.overall.waiting)} of the work", times, pack)
+
+
+def _changes(comparison: Comparison, best: PlanConfig) -> str:
+    """The options that differ from those that were given, and those that have no effect then."""
+    own, was_auto = comparison.config, comparison.group_choice is not None
+    unused = set(without_effect(best, was_auto=was_auto))
+    if best.strategy != own.strategy:
+        changed = {"strategy": best.strategy}
+        unused |= own.not_for(best.strategy)
+        groups = used_groups(own.groups, best.planner)
+        if was_auto and best.planner.plans_streams:  # By itself, its window is the longest sample.
+            changed["groups"] = ",".join(map(str, groups))
+            unused |= without_effect(best).keys()
+        elif not was_auto and groups != own.groups:
+            changed["groups"] = ",".join(map(str, groups))
+    else:
+        before, after = (
+            {"groups": ",".join(map(str, each.groups)), "packing": each.packing, "balance": each.balance}
+            for each in (own, best)
+        )
+        changed = {option: value for option, value in after.items() if value != before[option]}
+    unused &= own.model_fields_set - changed.keys()
+    text = f" and {' '.join(f'{option_name(name)} {value}' for name, value in changed.items())}" if changed else ""
+    return f"{text}, without {' '.join(map(option_name, sorted(unused)))}" if unused else text

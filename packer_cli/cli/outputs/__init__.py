@@ -1,1 +1,0 @@
-"""What `--json` prints: one record per command."""

@@ -1,0 +1,37 @@
+"""What the commands that make a set print with `--json`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from packer_cli.compare.savings import PlanSimulation
+from packer_cli.format.metrics import Counts, GroupChoice, PlanMetrics, SampleCounts
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenShards:
+    """The files of a packed set."""
+
+    num_shards: int
+    num_bytes: int
+    """Of the shards."""
+    num_gpus: int
+    """Ranks with a manifest."""
+    num_epochs: int
+    """Epochs with manifests."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetOutput(PlanMetrics):
+    """`hbpack pack`, `plan`, `append` and `write`."""
+
+    output: str
+    """The folder, as it was named."""
+    counts: Counts | SampleCounts
+    """What became of the records."""
+    group_choice: GroupChoice | None = None
+    """How automatic groups were chosen."""
+    prediction: PlanSimulation | None = None
+    """With `--model` and `--gpu`, or `--profile`."""
+    shards: WrittenShards | None = None
+    """Of a set that is complete."""

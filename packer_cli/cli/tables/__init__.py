@@ -1,1 +1,0 @@
-"""The commands' tables, one file per command."""

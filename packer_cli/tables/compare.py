@@ -1,0 +1,175 @@
+"""Plans side by side, and predicted epochs, as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from packer_cli.compare import ComparedRow, Comparison
+from packer_cli.compare.savings import PlanSimulation, Savings, savings
+from packer_cli.plan.core.pieces import overflow_notes
+from packer_cli.simulate.epoch import PARTS
+from packer_cli.simulate.figures import TimeFigures, describe_origin
+from packer_cli.sizes import amount, counted, duration, gpu_time
+from packer_cli.tables.columns import COLUMNS, Column
+from packer_cli.tables.table import Table, cell
+
+_OF_THE_MACHINE = ("time", "memory")
+"""Columns that are not the same in every run."""
+SAME_IN_EVERY_RUN = tuple(column for column in COLUMNS if column.name not in _OF_THE_MACHINE)
+
+
+def comparison_table(comparison: Comparison, chosen: Sequence[Column] = SAME_IN_EVERY_RUN) -> Table:
+    """A row for each plan, with the chosen columns that some row has."""
+    rows, config = comparison.rows, comparison.config
+    # A plan may know the sources of its samples when the others do not, which are planned from lengths.
+    others = [row for row in rows if not row.is_own] or rows
+    has_sources = any(row.overall.source_mix_spread for row in others if row.overall)
+    columns = [
+        column
+        for column in chosen
+        if any(column.value(row) is not None for row in rows) and (column.name != "source-mix" or has_sources)
+    ]
+    linear = rows[0].spec.request.linear
+    title = f"{_samples(comparison)} on {counted(config.gpus, 'GPU')}{f', cost 1,{linear}' if linear else ''}"
+    if any(row.kind != "strategy" for row in rows):
+        title += f"; packing {config.packing} and balance {config.balance} where a row names none"
+    return _table(
+        comparison,
+        title,
+        [column.header for column in columns],
+        ([cell(column.value(row), column.show) for column in columns] for row in rows),
+    )
+
+
+def strategies_table(comparison: Comparison) -> Table:
+    """The predicted epoch of each plan, what it saves, and where its time goes."""
+    rows, config = comparison.rows, comparison.config
+    done = [row.simulation for row in rows if row.simulation]
+    parts = _shown_parts([epoch.overall for epoch in done])
+
+    def cells(row: ComparedRow) -> list[str]:
+        if row.simulation is None:
+            return [""] * (3 + len(parts))
+        epoch, saves = row.simulation.overall, row.saves
+        saved = [amount(saves.gpu_days), f"{saves.speedup:.2f}"] if saves else ["", ""]
+        return [duration(epoch.seconds), *saved, *_shares(epoch, parts)]
+
+    return _table(
+        comparison,
+        f"Predicted epochs of {_samples(comparison)} on {counted(config.gpus, 'GPU')}; packing {config.packing} and "
+        f"balance {config.balance} where a row names none",
+        ["epoch", "GPU-days saved", "speed-up", *_headers(parts)],
+        map(cells, rows),
+        [
+            *dict.fromkeys(note for epoch in done for note in epoch.notes),
+            describe_origin(comparison.predicted_with or {}),
+        ],
+    )
+
+
+def _samples(comparison: Comparison) -> str:
+    counts, groups = comparison.counts, ",".join(map(str, comparison.config.groups))
+    return f"{counted(counts.samples, 'sample')}, {counted(counts.tokens, 'token')}; groups {groups}"
+
+
+def _table(
+    comparison: Comparison, title: str, header: list[str], cells: Iterable[list[str]], notes: Sequence[str] = ()
+) -> Table:
+    """A table of the plans, with notes on single rows, on what the plans leave out, and others."""
+    rows, config = comparison.rows, comparison.config
+    names = [f"{row.name}{' *' if row.cut_off else ''}" for row in rows]
+    longest = [f"@longest: {config.groups[-1]} alone"] if any(row.name.endswith("@longest") for row in rows) else []
+    return Table(
+        title=title,
+        header=("", *header),
+        rows=tuple((name, *own) for name, own in zip(names, cells, strict=True)),
+        marked=next((place for place, row in enumerate(rows) if row.is_own), None),
+        notes=(
+            *(note for row in rows for note in _row_notes(row)),
+            *overflow_notes(comparison.counts, config.groups[-1].capacity, config.overflow),
+            *notes,
+            *longest,
+        ),
+    )
+
+
+def _row_notes(row: ComparedRow) -> Iterator[str]:
+    if row.note:
+        yield f"{row.name}: {row.note}"
+    if row.error is not None:
+        yield f"{row.name}: failed: {row.error}"
+    elif row.cut_off:
+        yield (
+            f"{row.name}: * stopped at its time limit; its packs are the best so far, and another run may find others"
+        )
+
+
+def simulation_table(result: PlanSimulation) -> Table:
+    """A row each for the groups, all packs and the baseline; the epoch's time, and notes."""
+    overall, baseline = result.overall, result.baseline
+    named: list[tuple[str, TimeFigures]] = [(group.name, group) for group in result.groups]
+    named += [("all", overall), ("baseline", baseline)]
+    notes = [
+        (
+            f"An epoch takes {duration(overall.seconds)}: {counted(overall.num_steps, 'step')} of "
+            f"{amount(overall.step_seconds)} s, {gpu_time(overall.gpu_days)}"
+        ),
+        (
+            f"baseline: {baseline.name}; it takes {duration(baseline.seconds)}, {gpu_time(baseline.gpu_days)}: "
+            f"{_saved(result.saves)}"
+        ),
+    ]
+    if result.padded:
+        named.append(("padded", result.padded))
+        notes.append(
+            "padded: random batches, as large as fit, as in a trainer that does not pack; they take "
+            f"{duration(result.padded.seconds)}: {_saved(savings(overall, result.padded))}"
+        )
+    parts = _shown_parts([figures for _, figures in named])
+    return Table(
+        title=f"Predicted epoch on {counted(overall.num_gpus, 'GPU')}, and where their time goes",
+        header=("", "iterations", "s each", "tokens/s a GPU", *_headers(parts)),
+        rows=tuple(
+            (
+                name,
+                f"{figures.num_iterations:,}",
+                amount(figures.iteration_seconds),
+                f"{figures.tokens_per_gpu_second:,.0f}",
+                *_shares(figures, parts),
+            )
+            for name, figures in named
+        ),
+        notes=(*notes, *result.notes, describe_origin(result.predicted_with)),
+    )
+
+
+def _saved(saves: Savings) -> str:
+    time = gpu_time(abs(saves.gpu_days))
+    if saves.gpu_days < 0:
+        return f"{time} are lost"
+    return f"{time} ({saves.share:.0%}) are saved, {saves.speedup:.2f} times as fast"
+
+
+_HEADERS = {"communication": "comm.", "constant": "fixed", "steps": "step extra"}
+_FIRST = ("compute", "communication", "waiting")
+"""Parts that always have a column; the others have one only if some row has them."""
+
+
+def _shown_parts(epochs: Iterable[TimeFigures]) -> list[str]:
+    """The names of the parts that get a column."""
+    splits = [epoch.split for epoch in epochs]
+    return [
+        name
+        for name in PARTS
+        if name in _FIRST or any(split[name] >= 5e-4 * sum(split.values()) > 0 for split in splits)
+    ]
+
+
+def _headers(parts: Iterable[str]) -> list[str]:
+    return [_HEADERS.get(name, name) for name in parts]
+
+
+def _shares(epoch: TimeFigures, parts: Iterable[str]) -> list[str]:
+    """The parts' cells: each part's share of the GPUs' time."""
+    total = sum(epoch.split.values())
+    return [f"{epoch.split[name] / total:.1%}" if total else "-" for name in parts]

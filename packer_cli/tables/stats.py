@@ -1,0 +1,189 @@
+"""The figures of lengths and plans, as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from packer_cli.format.metrics import Counts, Metrics, OverallMetrics, PipelineImbalances, PlanMetrics, SampleCounts
+from packer_cli.plan.core.segments import BLOCK
+from packer_cli.plan.figures import LengthStats, Masks, Stats
+from packer_cli.plan.strategies.registry import STRATEGIES
+from packer_cli.sizes import counted, ratio
+from packer_cli.tables.table import Table, cell, table_of_values
+
+
+def stats_tables(stats: Stats) -> list[Table]:
+    """What is known of lengths, of a plan, or of both."""
+    tables = [lengths_table(stats.lengths)] if stats.lengths else []
+    if stats.counts and stats.metrics and stats.masks:
+        tables += [counts_table(stats.counts), *metrics_tables(stats.metrics), masks_table(stats.metrics, stats.masks)]
+    return tables
+
+
+def lengths_table(stats: LengthStats) -> Table:
+    """The distribution of lengths."""
+    rows = (
+        (
+            name.removeprefix("num_").replace("tokens_over_", "tokens of samples over ").replace("_", "."),
+            f"{value:,.1f}" if isinstance(value, float) else f"{value:,}",
+        )
+        for name, value in vars(stats).items()
+    )
+    return table_of_values("Lengths, in tokens", rows)
+
+
+_COUNTS = {
+    "records": True,
+    "rejected": True,
+    "records_without_loss": False,
+    "validation_samples": False,
+    "validation_split": False,
+    "validation_truncated": False,
+    "validation_dropped": False,
+    "validation_tokens": False,
+    "samples": True,
+    "left_out_by_weight": False,
+    "repeated_by_weight": False,
+    "split": False,
+    "truncated": False,
+    "dropped": False,
+    "pieces": True,
+    "pieces_without_loss": False,
+    "tokens": True,
+    "loss_tokens": False,
+    "loss_weight": False,
+    "records_with_special_tokens": False,
+}
+"""In processing order; False: shown only if there are any."""
+
+
+def counts_table(counts: SampleCounts) -> Table:
+    """What became of the records, or of the samples if only lengths are known."""
+    values = vars(counts)
+    rows = (
+        (name.replace("_", " "), f"{values[name]:,.10g}" if isinstance(values[name], float) else f"{values[name]:,}")
+        for name, is_always in _COUNTS.items()
+        if values.get(name) or (is_always and name in values)
+    )
+    return table_of_values("Records" if isinstance(counts, Counts) else "Samples", rows, "count")
+
+
+_LEAST = "  least possible"
+_FIGURES: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+    ("ABR: waiting for the slowest rank", "abr", ratio),
+    (_LEAST, "abr_bound", ratio),
+    ("CBR: the same by --cost", "cbr", ratio),
+    (_LEAST, "cbr_bound", ratio),
+    ("DBR: uneven tokens", "dbr", ratio),
+    ("PR: padding", "pr", ratio),
+    ("  of it to align samples", "alignment_pr", ratio),
+    ("CR: tokens in SP communication", "cr", ratio),
+    ("Ave-T: mean tokens of a rank", "ave_t", "{:,.0f}".format),
+    ("imbalance: slowest over mean", "imbalance", "{:.3f}".format),
+    ("packs", "num_packs", "{:,}".format),
+    (_LEAST, "packs_lower_bound", "{:,}".format),
+    ("iterations", "num_iterations", "{:,}".format),
+    ("samples", "num_samples", "{:,}".format),
+    ("tokens", "num_tokens", "{:,}".format),
+)
+"""Label, field of `Metrics`, and how a value is written."""
+_KNOWN_WITHOUT_PACKS = ("num_packs", "packs_lower_bound", "num_iterations", "num_samples", "num_tokens")
+"""Fields that mean something for a group without packs, too."""
+
+
+def metrics_tables(metrics: PlanMetrics) -> list[Table]:
+    """A column for all packs, the baseline and each group, and notes on randomness; then imbalances of pipelines."""
+    # What is compared stands together, also where a narrow terminal breaks the table.
+    columns: list[tuple[str, Metrics]] = [("all", metrics.overall), ("baseline", metrics.baseline)]
+    columns += [(group.name, group) for group in metrics.groups]
+    rows = []
+    for label, field, show in _FIGURES:
+        is_known = field in _KNOWN_WITHOUT_PACKS
+        values = [getattr(column, field) if column.num_packs or is_known else None for _, column in columns]
+        if any(value is not None for value in values):
+            rows.append((label, *(cell(value, show) for value in values)))
+    table = Table(
+        title="Balance and padding (lower is better, except Ave-T)",
+        header=("", *(name for name, _ in columns)),
+        rows=tuple(rows),
+        notes=tuple(_notes(metrics)),
+    )
+    return [table] if metrics.overall.packing_between is None else [table, imbalances_table(metrics.overall)]
+
+
+def _notes(metrics: PlanMetrics) -> Iterator[str]:
+    overall, baseline = metrics.overall, metrics.baseline
+    yield (
+        f"{counted(overall.num_steps, 'step')}; displacement from a uniform order {overall.mean_displacement:,.1f} "
+        f"steps on average (uniform: {overall.num_steps / 3:,.1f}), {overall.max_displacement:,} at most; "
+        f"length-step correlation {overall.length_step_correlation:.3f}; "
+        f"length mix spread {overall.length_mix_spread:.3f}, source mix spread {overall.source_mix_spread:.3f}"
+    )
+    if overall.mean_delay is not None:
+        yield from _on_delays(overall)
+    if overall.cp_imbalance is not None:
+        beside = "" if baseline.cp_imbalance is None else f"; baseline {baseline.cp_imbalance:.3f}"
+        yield (
+            f"CP ranks of a pack: the busiest has {overall.cp_imbalance:.3f} times the mean attention work "
+            f"({overall.cp_imbalance_max:.3f} at most{beside}); "
+            f"{overall.cp_document_share:.0%} of the packs are sharded per document"
+        )
+    notes = {strategy.baseline_name: strategy.baseline_note for strategy in STRATEGIES.values()}
+    yield ": ".join(filter(None, ("baseline", baseline.name, notes.get(baseline.name))))
+    if overall.num_fillers:
+        yield f"{counted(overall.num_fillers, 'filler')} (without loss, so that every rank is busy)"
+
+
+def _on_delays(overall: OverallMetrics) -> Iterator[str]:
+    """How far samples are from the step in which a stream would bring them."""
+    carried = f"; {counted(overall.num_carried, 'piece')} found no room at first" if overall.num_carried else ""
+    yield (
+        f"delay: a token runs {overall.mean_delay:,.2f} steps from its arrival on average, {overall.max_delay:,} at "
+        f"most{carried}"
+    )
+    for queue in overall.queues or ():
+        yield (
+            f"samples of {queue.threshold:,} tokens or more wait: {queue.num_samples:,}, {queue.mean_delay:,.2f} "
+            f"steps on average, {queue.max_delay:,} at most"
+        )
+
+
+def imbalances_table(pipelines: PipelineImbalances) -> Table:
+    """The four imbalances of Hydraulis, a row each."""
+    rows = (
+        (f"{name}: {meaning}", cell(value, ratio if is_share else "{:.3f}".format, "-"))
+        for name, value, is_share, meaning in (
+            ("sampling, within iterations", pipelines.sampling_within, True, "tokens on larger pipelines than needed"),
+            ("sampling, between iterations", pipelines.sampling_between, False, "time with one layout for all steps"),
+            ("packing, within pipelines", pipelines.packing_within, False, "longest over mean micro-batch"),
+            ("packing, between pipelines", pipelines.packing_between, False, "slowest over mean pipeline"),
+        )
+    )
+    return table_of_values("Imbalances of pipelines (0 and 1 are best)", rows)
+
+
+def masks_table(metrics: PlanMetrics, masks: Masks) -> Table:
+    """What the masks leave out of attention, a row for each group with packs, and one for all."""
+    known = {group.name for group in metrics.groups if group.num_packs}
+    named = [(group.name, group) for group in masks.groups if group.name in known] + [("all", masks.overall)]
+    return Table(
+        title="Document masks" if masks.mask == "document" else "Causal masks over whole rows",
+        header=("", "scores left out", f"blocks of {BLOCK} left out", "packs for FlexAttention", "dense work"),
+        rows=tuple(
+            (
+                name,
+                ratio(figures.token_sparsity),
+                ratio(figures.block_sparsity),
+                ratio(figures.flex_share),
+                f"{figures.dense_work:,.1f}",
+            )
+            for name, figures in named
+        ),
+        notes=(
+            (
+                "packs for FlexAttention: the longest sample is at most half the pack; dense work: scores that SDPA "
+                "with a dense mask computes for each one that counts"
+            ),
+        ),
+    )
