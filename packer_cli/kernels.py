@@ -60,55 +60,6 @@ def choose_cache() -> None:
     _use_scratch(name)
 
 
-def known_as_compiled(kernels: str) -> bool:
-    """Whether `note_compiled` was called for these kernels (a name for a file) in the folder in use, now or before."""
-    folder = os.environ.get("NUMBA_CACHE_DIR")
-    return folder is not None and os.path.exists(os.path.join(folder, kernels))
-
-
-def note_compiled(kernels: str) -> None:
-    """Remember that these kernels need not be compiled again."""
-    folder = os.environ.get("NUMBA_CACHE_DIR")
-    if folder is not None:
-        with contextlib.suppress(OSError), open(os.path.join(folder, kernels), "wb"):
-            pass
-
-
-_is_owned = False
-
-
-def own_process() -> None:
-    """Say that this process runs hbpack alone, as the command line's does, and not a user's code as well."""
-    global _is_owned
-    _is_owned = True
-
-
-def owns_process() -> bool:
-    """Whether hbpack may change what all of this process sees, and fork it: there are no threads but its own."""
-    return _is_owned
-
-
-def skip_extensions() -> None:
-    """In the command line's own process, numba loads what kernels need, and not all that is installed beside it.
-
-    At its first kernel numba imports the packages that extend it, as awkward does, and scipy's linear algebra, to see
-    that it is there; none of our kernels uses these. Code that multiplies matrices still finds scipy when it is
-    compiled. Price: importing numba, which the caller is about to do; it saves 0.3 s of CPU.
-    """
-    if not owns_process():
-        return
-    with contextlib.suppress(ImportError, AttributeError):  # Names of numba's own: another release may lack them.
-        from numba.core import entrypoints
-        from numba.np import linalg
-
-        entrypoints._already_initialized = True
-        check, linalg.ensure_blas = linalg.ensure_blas, lambda: None
-        try:
-            import numba.np.arraymath  # noqa: F401 - it checks when it is imported
-        finally:
-            linalg.ensure_blas = check
-
-
 def _stamp() -> str:
     """Of the names, times and sizes of all files that may hold kernels."""
     package = os.path.dirname(os.path.abspath(__file__))

@@ -163,7 +163,7 @@ def test_the_places_are_those_that_hold_kernels(repo: Path) -> None:
 
 LEAN = """
 import sys
-from packer_cli.kernels import own_process, skip_extensions
+from packer_cli.startup import own_process, skip_extensions
 skip_extensions()
 print("numba" in sys.modules)
 own_process()

@@ -37,7 +37,7 @@ from tests.reached import definitions, unreached
 PACKAGE = "packer_cli"
 
 ORDER = [
-    ["errors", "kernels", "lazy", "panels", "sizes", "version"],
+    ["errors", "kernels", "lazy", "panels", "sizes", "startup", "version"],
     ["format", "plugins", "remote"],
     ["files", "cost", "corpus"],
     ["folders", "engine", "plan", "loader"],

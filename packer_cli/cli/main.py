@@ -8,11 +8,9 @@ Call `own_streams` where the process is hbpack's own: it changes descriptors, wh
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import difflib
 import errno
-import gc
 import importlib
 import io
 import os
@@ -26,8 +24,8 @@ import click
 from packer_cli.cli.console import say_colored, show_progress
 from packer_cli.engine.signals import stop_signals
 from packer_cli.errors import HbpackError, PlanError, RunError
-from packer_cli.kernels import own_process
 from packer_cli.remote.stopping import INSIDE
+from packer_cli.startup import exit_at_once, few_collections, own_process
 from packer_cli.version import __version__
 
 if TYPE_CHECKING:
@@ -276,26 +274,20 @@ def _value_of(option: str, words: list[str]) -> str | None:
 
 
 def run() -> None:
-    """Entry point of the process: run `main`, then exit at once.
-
-    Once all exit handlers have run, nothing needs the interpreter's shutdown, which takes 0.4 s with numba's kernels
-    loaded.
-    """
+    """Entry point of the process: run `main`, then exit at once."""
     own_streams()
-    gc.set_threshold(50_000)  # Imports create hardly any garbage; looking for it took 0.15 s.
-    # Scanning a file gives up the GIL many times: by default, it waited 0.3 s for the thread that loads kernels.
-    sys.setswitchinterval(0.0002)
+    few_collections()
     code = 1  # For an unexpected error, whose traceback Python prints.
 
-    def leave() -> None:
+    def finish() -> int:
         try:
             sys.stdout.flush()
             sys.stderr.flush()
         except StdoutError:
-            os._exit(code or 1)
-        os._exit(code)
+            return code or 1
+        return code
 
-    atexit.register(leave)  # Handlers run in reverse order, so this one runs last.
+    exit_at_once(finish)
     try:
         main()
         code = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +20,7 @@ from packer_cli.engine.base import Engine
 from packer_cli.engine.processes import start_worker
 from packer_cli.files import fingerprint
 from packer_cli.format.constants import PLAN_NAME
-from packer_cli.kernels import known_as_compiled, note_compiled, owns_process, skip_extensions
+from packer_cli.startup import known_as_compiled, note_compiled, owns_process, skip_extensions
 
 if TYPE_CHECKING:
     from packer_cli.plan.strategies.protocol import PlanRequest
@@ -140,6 +139,5 @@ def in_background(functions: Sequence[Callable[[], None]]) -> Iterator[None]:
 
 def _run(function: Callable[[], None]) -> None:
     start_worker()
-    gc.disable()  # A compiler creates many objects, and this process ends soon.
     with suppress(Exception):
         function()

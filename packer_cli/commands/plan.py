@@ -36,7 +36,6 @@ from packer_cli.errors import ConfigError
 from packer_cli.files import fingerprint
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS, VALIDATION
 from packer_cli.format.metrics import Counts, GroupChoice
-from packer_cli.kernels import skip_extensions
 from packer_cli.plan.core.pieces import overflow_notes
 from packer_cli.plan.core.types import PieceLoss, Pieces, Plan
 from packer_cli.plugins import OBJECT
@@ -44,6 +43,7 @@ from packer_cli.remote.names import relative_path
 from packer_cli.shards.plan_file import PLAN_VERSION, PlanHeader, write_plan
 from packer_cli.shards.stage import is_of_plan
 from packer_cli.sizes import counted
+from packer_cli.startup import skip_extensions
 from packer_cli.tokens.index import read_index
 from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import TokenStore

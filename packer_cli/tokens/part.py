@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 import os
 from collections import Counter
@@ -190,7 +189,6 @@ def _encoder(task: PartTask) -> Encoder:
     key = (task.tokenizer.name, task.tokenizer_fingerprint, task.encoder_options)
     if key not in _encoders:
         _encoders[key] = Encoder(_tokenizer(task), backends=_backends(task), **dict(task.encoder_options))
-        gc.freeze()  # Vocabularies stay: scanning them for garbage takes 2 % of the time.
     return _encoders[key]
 
 

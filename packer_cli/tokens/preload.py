@@ -4,9 +4,9 @@
 import gc
 import os
 
-from packer_cli.tokens.tokenizer.lean_transformers import postpone_package
+from packer_cli.startup import few_collections, postpone_package
 
-gc.disable()  # During the imports, which create hardly any garbage.
+few_collections()
 postpone_package()
 os.environ.setdefault("USE_TORCH", "0")  # For some tokenizers, transformers would import it.
 
@@ -30,7 +30,4 @@ _named = named_tokenizer()
 if _named is not None:
     load_ahead(_named)
 
-# The collector skips these objects, which stay, and runs less often, since records create many objects.
-gc.freeze()
-gc.enable()
-gc.set_threshold(50_000)
+gc.freeze()  # These objects stay. Looking at them would give each worker a copy of their pages.

@@ -60,8 +60,8 @@ def _load_kernels() -> None:
     """Load what numba loads with the first kernel, and the kernels of a plan: more work than all else in a command."""
     from packer_cli.config import PlanConfig, validate
     from packer_cli.config.resolve import resolve
-    from packer_cli.kernels import skip_extensions
     from packer_cli.plan.warming import warm_up
+    from packer_cli.startup import skip_extensions
 
     skip_extensions()
     warm_up(resolve(validate(PlanConfig, {"groups": "1k:1,8k:4", "gpus": 8})).request)

@@ -7,7 +7,7 @@ import sys
 
 LEAN = (
     "import sys\n"
-    "from packer_cli.tokens.tokenizer.lean_transformers import postpone_package\n"
+    "from packer_cli.startup import postpone_package\n"
     "postpone_package()\n"
     "import transformers.utils.chat_template_utils\n"
     "from transformers.tokenization_utils_tokenizers import TokenizersBackend\n"
@@ -42,7 +42,7 @@ def test_names_of_the_package_are_those_of_the_package() -> None:
 def test_a_package_that_is_loaded_stays() -> None:
     code = (
         "import transformers\n"
-        "from packer_cli.tokens.tokenizer.lean_transformers import postpone_package\n"
+        "from packer_cli.startup import postpone_package\n"
         "postpone_package()\n"
         "import sys\n"
         "print(sys.modules['transformers'] is transformers)\n"
