@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import sys
 from types import SimpleNamespace
@@ -183,6 +184,11 @@ def test_rows_are_sorted_by_a_column_and_failed_ones_come_last():
     assert sort_rows(rows, None) == tuple(rows)
     # A figure that no row has sorts nothing.
     assert [row.name for row in sort_rows(rows, parse_sort("cbr"))] == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=list(STRATEGIES))
+def test_the_packings_of_a_strategy_reach_the_process_of_a_row(strategy):
+    assert pickle.loads(pickle.dumps(dict(strategy.packings()))) == strategy.packings()
 
 
 def test_a_narrow_terminal_gets_all_columns(monkeypatch, capsys):

@@ -81,6 +81,10 @@ class BatchPacker(PackingAlgorithm):
     options: type[PackingOptions] = BatchOptions
 
 
+def _search(lengths: Int32Array, costs: DegreeCosts, num_gpus: int, limit: float, options: Any) -> MicroBatch:
+    return solve_micro_batch(lengths, costs, num_gpus, limit)
+
+
 def _program(
     lengths: Int32Array, costs: DegreeCosts, num_gpus: int, limit: float, options: ProgramOptions
 ) -> MicroBatch:
@@ -95,7 +99,7 @@ SOLVERS: Mapping[str, BatchPacker] = {
     for packer in (
         BatchPacker(
             name="search", summary="groups by search, within a few per cent of the program's",
-            pack=lambda lengths, costs, num_gpus, limit, options: solve_micro_batch(lengths, costs, num_gpus, limit),
+            pack=_search,
         ),
         BatchPacker(
             name="milp", summary="FlexSP's integer program over buckets of lengths; slow", pack=_program,

@@ -217,21 +217,29 @@ class StepPacker(PackingAlgorithm):
     """Shuffled orders that are dealt on each layout that a step tries; its best one gets all `RESTARTS`."""
 
 
+def _by_search(
+    steps: Sequence[Int64Array], lengths: Int64Array, tokens: int, costs: SchemeCosts, num_gpus: int
+) -> ChosenLayouts:
+    return choose_layouts(steps, length_table(lengths, tokens), costs, num_gpus)
+
+
+def _as_published(
+    steps: Sequence[Int64Array], lengths: Int64Array, tokens: int, costs: SchemeCosts, num_gpus: int
+) -> ChosenLayouts:
+    return printed_layouts(length_table(lengths, int(lengths.sum())), costs, num_gpus)
+
+
 SEARCH = StepPacker(
     name="search",
     summary="layouts timed on steps of the data, samples dealt by predicted time and exchanged",
     pack=deal_to_pipelines,
-    find=lambda steps, lengths, tokens, costs, num_gpus: choose_layouts(
-        steps, length_table(lengths, tokens), costs, num_gpus
-    ),
+    find=_by_search,
 )
 PUBLISHED = StepPacker(
     name="published",
     summary="the layouts of Hydraulis's dynamic program as printed, and its stage 1 with 50 shuffled orders",
     pack=deal_as_printed,
-    find=lambda steps, lengths, tokens, costs, num_gpus: printed_layouts(
-        length_table(lengths, int(lengths.sum())), costs, num_gpus
-    ),
+    find=_as_published,
     restarts=RESTARTS,
 )
 PACKERS: Mapping[str, StepPacker] = {packer.name: packer for packer in (SEARCH, PUBLISHED)}

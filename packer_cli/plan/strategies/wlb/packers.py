@@ -151,7 +151,7 @@ class StepPacker(PackingAlgorithm):
     """One way to fill the micro-batches of each step."""
 
     pack: Callable[[Arrivals, Any, int], PackedSteps]  # type: ignore[assignment]
-    """(arrivals, options, most tokens of a micro-batch) -> steps"""
+    """(arrivals, options, most tokens of a micro-batch) -> steps; found by its name in the processes of `compare`."""
     options: type[PackingOptions] = StepOptions
     deals: bool = True
     """Whether the micro-batches of a step are dealt to the replicas by time, and not as they come."""
@@ -159,6 +159,18 @@ class StepPacker(PackingAlgorithm):
 
 def _delay(arrivals: Arrivals, options: DelayOptions, capacity: int) -> PackedSteps:
     return pack_with_queues(arrivals, capacity, options.find_thresholds(arrivals, capacity))
+
+
+def _original(arrivals: Arrivals, options: StepOptions, capacity: int) -> PackedSteps:
+    return as_it_comes(arrivals)
+
+
+def _greedy(arrivals: Arrivals, options: GreedyOptions, capacity: int) -> PackedSteps:
+    return pack_by_greed(arrivals, options.batches)
+
+
+def _solver(arrivals: Arrivals, options: SolverOptions, capacity: int) -> PackedSteps:
+    return pack_by_program(arrivals, options.batches, options.time_limit)
 
 
 REGISTRY: dict[str, StepPacker] = {
@@ -173,19 +185,19 @@ REGISTRY: dict[str, StepPacker] = {
         StepPacker(
             name="original",
             summary="baseline: the stream as it comes, row by row",
-            pack=lambda arrivals, options, capacity: as_it_comes(arrivals),
+            pack=_original,
             deals=False,
         ),
         StepPacker(
             name="greedy",
             summary="baseline: windows of `batches` global batches, longest first to the least work",
-            pack=lambda arrivals, options, capacity: pack_by_greed(arrivals, options.batches),
+            pack=_greedy,
             options=GreedyOptions,
         ),
         StepPacker(
             name="solver",
             summary="baseline: the same windows, dealt by an integer program; slow",
-            pack=lambda arrivals, options, capacity: pack_by_program(arrivals, options.batches, options.time_limit),
+            pack=_solver,
             options=SolverOptions,
         ),
     )
