@@ -1,4 +1,4 @@
-"""The panels of a command's help. An option says where it is defined which one it stands in."""
+"""The panels of a command's help. An option names its panel where it is defined."""
 
 from enum import Enum
 

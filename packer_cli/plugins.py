@@ -76,7 +76,8 @@ class Registry(Mapping[str, T], Generic[T]):
         if name in self._own:
             raise ConfigError(f"{self._what} {name!r} is hbpack's own; give yours another name")
         if not _NAME.fullmatch(name):
-            raise ConfigError(f"{name!r} is no name of a {self._what}; use a-z, digits and hyphens, such as my-own")
+            rule = "use a-z, digits and hyphens, such as my-own"
+            raise ConfigError(f"{name!r} is not a valid name of a {self._what}; {rule}")
         place = f"{getattr(thing, '__module__', '')}:{getattr(thing, '__qualname__', '')}"
         brought = [each for each in self._entry_points() if (each.name, each.value) == (name, place)]
         if brought:
@@ -107,7 +108,7 @@ class Registry(Mapping[str, T], Generic[T]):
             except (Exception, SystemExit) as error:
                 reason = " ".join(str(error).split())
                 raise ConfigError(
-                    f"{self._what} {name!r} of {packages[0]} cannot be loaded: {type(error).__name__}: {reason}; mend "
+                    f"{self._what} {name!r} of {packages[0]} cannot be loaded: {type(error).__name__}: {reason}; fix "
                     "or uninstall that package, or choose another"
                 ) from None
         return self._others[name]

@@ -76,7 +76,7 @@ def _subject(plan: Any, config: PlanConfig | None) -> Subject:
 
     if isinstance(plan, Plan):
         if config is not None:
-            raise ConfigError("--groups is for making plans, and this is planned; leave it out")
+            raise ConfigError("--groups is for making plans, and this is already planned; leave it out")
         return subject_of_plan(plan._planned)
     if isinstance(plan, PackedSet):
         return subject_at(plan.path, config)

@@ -102,9 +102,9 @@ def simulate(
         file = None if trace is None else TraceFile(path=Path(trace), num_steps=trace_steps)
         return Simulation(**vars(run_simulate(planned, config, rules, file)))
     if trace is not None:
-        raise ConfigError("--trace is of one plan; name a packed data set or a plan, and leave out --groups")
+        raise ConfigError("--trace takes one plan; name a packed data set or a plan, and leave out --groups")
     if isinstance(plan, (Plan, PackedSet)):
-        raise ConfigError("--groups is for making plans, and this is planned; leave it out")
+        raise ConfigError("--groups is for making plans, and this is already planned; leave it out")
     plan_config = config_of(PlanConfig, options)
     corpus = corpus_of(plan, options)
     from packer_cli.commands.compare import run_compare
@@ -146,4 +146,6 @@ def _refuse_plan_options(options: Mapping[str, Any], what: str) -> None:
     of_plans = [*PlanConfig.model_fields, *TokenizeConfig.model_fields, "algorithms", "sort", "workers"]
     name = first_given(options, [each for each in of_plans if each not in {*GpuConfig.model_fields, "inputs"}])
     if name is not None:
-        raise ConfigError(f"{name} is for making plans, and {what} is planned; give {_NEEDS}, or leave {name} out")
+        raise ConfigError(
+            f"{name} is for making plans, and {what} is already planned; give {_NEEDS}, or leave {name} out"
+        )

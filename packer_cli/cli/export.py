@@ -45,7 +45,7 @@ from packer_cli.remote.names import as_path
     type=Choice(list(ORDERS)),
     default="use",
     show_default=True,
-    help="`use`: rows as training reads them, by iteration, then DP rank; `packs`: as they lie in the shards.",
+    help="`use`: rows as training reads them, by iteration, then DP rank; `packs`: in the order of the shards.",
 )
 @option(
     "--epoch",
@@ -70,7 +70,7 @@ from packer_cli.remote.names import as_path
     metavar="NAME",
     help="Data set on the Hugging Face Hub that gets the export, or the packed set without --to: USER/NAME.",
 )
-@option("--private", is_flag=True, help="Make that data set a private one; a public one is refused.")
+@option("--private", is_flag=True, help="Make that data set private; a public one is refused.")
 @option("--license", metavar="ID", help="Licence that its card names, such as apache-2.0.")
 @json_option("export")
 @shard_option
@@ -110,7 +110,9 @@ def command(
     given = [name for name, value in of_export.items() if value is not None]
     _require_together(format_name, output, push_to_hub, given, of_card=private or license is not None)
     if push_to_hub is not None and ids is not None:
-        raise ConfigError("--push-to-hub is no task of an array; when all are done, run the same command outside it")
+        raise ConfigError(
+            "--push-to-hub does not run in a job array; when all tasks are done, run the same command outside it"
+        )
     push = None if push_to_hub is None else PushOptions(name=push_to_hub, private=private, license=license)
     pushed_to = None
     with make_engine(workers, engine, preload=()) as running:
@@ -146,6 +148,6 @@ def _require_together(
         given, missing = ("--to", "--output") if format_name else ("--output", "--to")
         raise ConfigError(f"{given} needs {missing}")
     if format_name is None and of_export:
-        raise ConfigError(f"{of_export[0]} is of an export: give --to, too")
+        raise ConfigError(f"{of_export[0]} applies to an export: give --to, too")
     if push_to_hub is None and of_card:
-        raise ConfigError("--private and --license are of a data set on the Hub; give --push-to-hub, too")
+        raise ConfigError("--private and --license apply to a data set on the Hub; give --push-to-hub, too")

@@ -74,7 +74,7 @@ def command(
     output: str,
     as_json: bool,
 ) -> None:
-    """Look at your data and write a config file that hbpack pack runs as it stands.
+    """Look at your data and write a config file that hbpack pack runs unchanged.
 
     DATA are inputs as for `hbpack pack`. A few hundred records of each are read: their shapes, keys and lengths decide
     the options, and a comment says why. With --model and --gpu, the length groups are those with the shortest

@@ -83,7 +83,7 @@ def _text(raw: io.FileIO, usual: TextIO | None) -> io.TextIOWrapper:
 
 
 COMMANDS = {
-    "init": "Look at your data and write a config file that hbpack pack runs as it stands.",
+    "init": "Look at your data and write a config file that hbpack pack runs unchanged.",
     "doctor": "Check this installation and machine, and say how to fix what is missing.",
     "pack": "Turn a corpus into packed, balanced, scheduled shards: tokenize, plan and write.",
     "tokenize": "Tokenize a corpus into a token store.",

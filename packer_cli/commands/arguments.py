@@ -41,7 +41,7 @@ _OWN_ARGUMENTS = {"inputs"}
 def takes(*models: type[BaseModel]) -> Callable[[F], F]:
     """Let a function take the options of these models by name: checks the names, and shows them in its signature.
 
-    None stands for an option that was not given.
+    None means that an option was not given.
     """
     fields = {
         python_name(name): field

@@ -36,7 +36,7 @@ class InitOptions:
 
 
 def run_init(options: InitOptions) -> Draft:
-    """Write the config file. Returns what stands in it.
+    """Write the config file. Returns what it holds.
 
     Raises:
         ConfigError: there is no input, or of --model and --gpu one is missing.

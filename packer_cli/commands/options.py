@@ -35,7 +35,7 @@ class AutoGroupsOptions(GpuOptions, total=False):
     """Most groups the search may choose."""
     parallel: str | None
     """Degrees of tensor, context and pipeline parallelism of every replica, such as tp=8,cp=2,pp=4; `gpus` counts all
-    GPUs. Megatron's "sequence parallelism" is a part of tp; SP degrees (Ulysses) stand in `groups`."""
+    GPUs. Megatron's "sequence parallelism" is a part of tp; give SP degrees (Ulysses) in `groups`."""
     max_length: str | int | None
     """Longest capacity to choose; longer samples follow `overflow`. By default, the longest sample fits."""
 

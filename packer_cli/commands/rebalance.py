@@ -257,7 +257,7 @@ def _remaining(
     if step == num_steps:
         # The epoch is over, so the whole next one is left.
         if epoch == MAX_EPOCH:
-            raise ConfigError(f"{stop.name}: epoch {epoch} was the last that there is; choose an earlier place")
+            raise ConfigError(f"{stop.name}: epoch {epoch} was the last one; choose an earlier place")
         epoch, step, iteration, packs = epoch + 1, 0, 0, np.arange(len(plan.packs))
     return Origin(fingerprint=source.fingerprint, epoch=epoch, step=step, iteration=iteration), packs
 

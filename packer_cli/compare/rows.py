@@ -144,7 +144,7 @@ def parse_rows(text: str, base: Resolved) -> list[Row]:
             rows.append(_make_row(base, "chosen", packing, balance, is_longest=bool(at)))
         except (ConfigError, ValueError) as error:
             why = str(error).removeprefix("--packing: ").removeprefix("--balance: ")
-            hint = f"; a balance stands after a slash: /{packing}" if _is_balance(packing) else ""
+            hint = f"; a balance follows a slash: /{packing}" if _is_balance(packing) else ""
             raise ConfigError(f"--algorithms: row {item!r}: {why}{hint}") from None
     return _unique(rows, base)
 

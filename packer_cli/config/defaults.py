@@ -60,7 +60,7 @@ def require_declared(name: str, fields: Mapping[str, FieldInfo]) -> None:
     for kind in ("defaults", "ignores", "lacks", "unrecorded"):
         wrong = sorted(set(getattr(strategy, kind)) - fields.keys())
         if wrong:
-            raise ConfigError(f"{of} {kind} name {wrong[0]!r}, which is no plan option")
+            raise ConfigError(f"{of} {kind} name {wrong[0]!r}, which is not a plan option")
     for option, value in strategy.defaults.items():
         if default_of(fields[option], name) != value:
             raise ConfigError(f"{of} defaults name {option!r}, whose default is the same for all strategies")

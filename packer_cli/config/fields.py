@@ -67,7 +67,7 @@ class GpuConfig(Model):
             what: the option or command that needs it, such as `--groups auto`; for messages.
         """
         if self.profile is not None and (self.model is not None or self.gpu is not None):
-            raise ConfigError(f"--profile stands in place of --model and --gpu; {what} takes one or the other")
+            raise ConfigError(f"--profile replaces --model and --gpu; {what} takes one or the other")
         if self.profile is None and (self.model is None or self.gpu is None):
             option = "--model" if self.model is None else "--gpu"
             missing = "" if self.model is self.gpu else f"; {option} is missing"
@@ -84,7 +84,7 @@ class AutoGroupsConfig(GpuConfig):
     """Most groups the search may choose."""
     parallel: Annotated[Parallel, Panel.GROUPS] = None
     """Degrees of tensor, context and pipeline parallelism of every replica, such as tp=8,cp=2,pp=4; --gpus counts all
-    GPUs. Megatron's "sequence parallelism" is a part of tp; SP degrees (Ulysses) stand in --groups."""
+    GPUs. Megatron's "sequence parallelism" is a part of tp; give SP degrees (Ulysses) in --groups."""
     max_length: Annotated[PackTokens | None, Panel.GROUPS] = None
     """Longest capacity to choose; longer samples follow --overflow. By default, the longest sample fits."""
 

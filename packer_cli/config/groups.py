@@ -60,7 +60,7 @@ def read_parallel(value: Any) -> Any:
         if name not in _PARALLEL or not equals or name in degrees or not re.fullmatch("[1-9][0-9]{0,4}", number):
             raise ValueError(
                 f"{value!r} is not a list of degrees such as tp=8,cp=2,pp=4: tp (tensor), cp (context), pp "
-                "(pipeline) and vpp (parts of a stage), each once, at least 1; SP degrees stand in --groups"
+                "(pipeline) and vpp (parts of a stage), each once, at least 1; give SP degrees in --groups"
             )
         degrees[name] = int(number)
     if degrees.get("vpp", 1) > 1 and degrees.get("pp", 1) == 1:

@@ -22,7 +22,7 @@ def validate(model: type[M], values: Mapping[str, Any]) -> M:
     """Build a model; a wrong value becomes a ConfigError of one line.
 
     Args:
-        values: those of a command, which may have more than the model; None stands for an option that was not given.
+        values: those of a command, which may have more than the model; None means that an option was not given.
     """
     try:
         return model(**{name: values[name] for name in model.model_fields if values.get(name) is not None})

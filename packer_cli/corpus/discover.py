@@ -66,7 +66,7 @@ def parse_input(text: str) -> tuple[str, float | TokenShare]:
 def discover(inputs: Sequence[str], *, output: str | None = None) -> tuple[list[Source], list[CorpusFile]]:
     """Find the files of every input, in the order given; folders and globs sorted by path.
 
-    What stands in the folder `output` is never an input, and folders and globs pass over packed data sets.
+    Nothing in the folder `output` is an input, and folders and globs pass over packed data sets.
 
     An input is a file, a folder, a glob, a `save_to_disk` folder or the name of a Hugging Face data set,
     each with an optional @WEIGHT. In folders and globs a file counts once, and hidden files, empty files,
@@ -128,7 +128,7 @@ def _find(name: str, source_id: int, output: str | None) -> list[CorpusFile]:
         return _find_remote(name, source_id, output)
     own = set() if output is None else {output}
     if output is not None and os.path.exists(name) and _is_within(name, output):
-        raise InputError(f"{name}: lies in the output folder; name another output")
+        raise InputError(f"{name}: is in the output folder; name another output")
     if _is_packed(name):
         raise InputError(f"{name}: is an output of hbpack; name the data that it was made from")
     if hf.saved_path(name) is not None:
@@ -168,7 +168,7 @@ def _find_remote(name: str, source_id: int, output: str | None) -> list[CorpusFi
     """The files behind a URL, by the rules for local ones. Price: a request per 1000 files, per folder and `.json`."""
     place: Any = as_path(name)
     if output is not None and f"{place}/".startswith(f"{output}/"):
-        raise InputError(f"{name}: lies in the output folder; name another output")
+        raise InputError(f"{name}: is in the output folder; name another output")
     info = place.info_or_none()
     if info and info["type"] == "file":
         return [named_file(str(place), source_id, stamp_of_object(info))]

@@ -134,7 +134,7 @@ class CostModel:
         known = sorted({1, *self.send})
         if layout.sp not in known:
             raise ConfigError(
-                f"SP degree {layout.sp} is none of those that the model of the GPUs knows: "
+                f"SP degree {layout.sp} is unknown to the model of the GPUs, which knows "
                 f"{', '.join(map(str, known))}; plan with one of these, or give a --profile that holds it"
             )
         if layout == Layout(sp=layout.sp):

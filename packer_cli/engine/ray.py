@@ -158,8 +158,8 @@ def _one_line(error: BaseException) -> str:
 def _check_tries(tries: int, lost: _Lost) -> None:
     if tries == MOST_TRIES:
         raise RunError(
-            f"Ray lost the worker of a task {tries} times, the last time: {lost}; see that its nodes have memory and "
-            "stay, and run the same command again to go on"
+            f"Ray lost the worker of a task {tries} times, the last time: {lost}; make sure that its nodes have "
+            "enough memory and stay up, and run the same command again to go on"
         )
 
 
@@ -168,8 +168,8 @@ def _check_there(written: Written) -> None:
     missing = written.sink.missing
     if missing is not None:
         raise RunError(
-            f"{str(missing)!r}, which a node of Ray has written, is not there on this machine; name an output folder "
-            "that this machine and all nodes share"
+            f"{str(missing)!r}, which a node of Ray has written, does not exist on this machine; name an output "
+            "folder that this machine and all nodes share"
         )
 
 

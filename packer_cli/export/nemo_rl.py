@@ -68,9 +68,9 @@ class Exporter(Format):
         loss_on = manifest.config.tokens["loss_on"]
         if prompt_format is None:
             warn(
-                f"the chat template of {str(source)!r} is none of NeMo-RL's, which tokenizes again: rows keep their "
-                "lengths only if its prompt_format gives the same tokens; pack with --chat-template, the template of "
-                f"{', '.join(PROMPT_FORMATS)}"
+                f"the chat template of {str(source)!r} is not one of NeMo-RL's, which tokenizes again: rows keep "
+                "their lengths only if its prompt_format gives the same tokens; pack with --chat-template, the "
+                f"template of {', '.join(PROMPT_FORMATS)}"
             )
         elif loss_on != (wanted := "all" if prompt_format == "identity" else "completion"):
             warn(
@@ -174,8 +174,8 @@ def _wanted_samples(job: Job, parts: Sequence[Part], records: SetRecords) -> NDA
             closed[samples[last == eos]] = True
     if cut.any():
         raise InputError(
-            f"{records.where(int(cut.argmax()))}: was cut to the capacity, and a piece is no conversation for "
-            "NeMo-RL; run hbpack pack again with --overflow drop, or a larger capacity"
+            f"{records.where(int(cut.argmax()))}: was cut to the capacity, and NeMo-RL cannot read a piece of a "
+            "conversation; run hbpack pack again with --overflow drop, or a larger capacity"
         )
     if closed.any():
         raise InputError(

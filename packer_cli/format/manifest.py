@@ -96,7 +96,7 @@ class Manifest:
 
     @property
     def generation(self) -> Generation:
-        """What the set is now, as it will stand in `history`."""
+        """What the set is now, as `history` will have it."""
         return Generation(
             fingerprint=self.fingerprint,
             num_gpus=self.num_gpus,

@@ -34,9 +34,9 @@ def find_foreign(schema: pa.Schema, fingerprint: str, path: str) -> str | None:
         identity = json.loads((schema.metadata or {})[IDENTITY])
         found, where = identity["set"], identity["path"]
     except (KeyError, TypeError, ValueError):
-        return "it does not say of which set it is"
+        return "it does not say which set it belongs to"
     if found != fingerprint:
-        return f"it is of another set, {found}, and not of {fingerprint}"
+        return f"it belongs to another set, {found}, not to {fingerprint}"
     return None if where == path else f"it is a copy of {where}"
 
 

@@ -106,7 +106,7 @@ class Draft:
     reasons: dict[str, str] = field(default_factory=dict)
     """Name -> why it has this value."""
     unknown: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Name -> (an example value, what to put there): options that stand in the file as comments."""
+    """Name -> (an example value, what to put there): options that the file holds as comments."""
     lost: list[str] = field(default_factory=list)
     """What of another trainer's file could not be carried over, in words."""
     trainer_lines: list[str] = field(default_factory=list)

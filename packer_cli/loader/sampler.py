@@ -177,7 +177,7 @@ def begins_at(state: Any, manifest: Manifest) -> bool:
 
 
 def _of_another_set(state: LoaderState, manifest: Manifest, name: str) -> FormatError:
-    begin = f"the loader state is of the packed set {state.fingerprint}, but {name} is {manifest.fingerprint}"
+    begin = f"the loader state belongs to the packed set {state.fingerprint}, but {name} is {manifest.fingerprint}"
     origin = manifest.origin
     before = {entry.fingerprint: entry for entry in manifest.history}.get(state.fingerprint)
     if before is None or origin is None:

@@ -13,7 +13,7 @@ from packer_cli.remote.system import is_url, open_system
 
 
 def as_path(name: str | os.PathLike[str]) -> Path:
-    """The path of a file or folder that the user named: a `Path`, or for a URL a `RemotePath`, which stands for one.
+    """The path of a file or folder that the user named: a `Path`, or for a URL a `RemotePath`, which is used like one.
 
     Raises:
         InputError: there is no such kind of storage, or what reads it is not installed.

@@ -100,7 +100,7 @@ def _on_samples(planned: PlanFacts) -> Iterator[str]:
         capacity = format_tokens(planned.plan.groups[-1].capacity)
         yield (
             f"{counted(planned.counts.split, 'sample')} longer than {capacity} tokens "
-            f"{'was' if planned.counts.split == 1 else 'were'} cut: a piece does not see what stands before it. A "
+            f"{'was' if planned.counts.split == 1 else 'were'} cut: a piece does not see what comes before it. A "
             "longer last group keeps them whole."
         )
 

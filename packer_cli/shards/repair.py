@@ -161,7 +161,7 @@ def repair(
 
 
 def manifest_shards(manifest: Manifest) -> list[ShardRange]:
-    """Which packs stand in which shard."""
+    """Which packs are in which shard."""
     return [
         ShardRange(path=shard.path, group=g, number=k, first_pack=shard.first_pack, num_packs=shard.num_packs)
         for g, group in enumerate(manifest.groups)

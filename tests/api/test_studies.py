@@ -95,8 +95,8 @@ def test_options_without_effect_on_a_plan(packed, lengths, model):
     with pytest.raises(hbpack.HbpackError) as error:
         hbpack.simulate(path, model=model, gpu="h100", seed=1)
     needs = "give --groups and --gpus, or leave --seed out"
-    assert str(error.value) == f"--seed is for making plans, and {path!r} is planned; {needs}"
-    with pytest.raises(hbpack.HbpackError, match="--groups is for making plans, and this is planned; leave it out"):
+    assert str(error.value) == f"--seed is for making plans, and {path!r} is already planned; {needs}"
+    with pytest.raises(hbpack.HbpackError, match="--groups is for making plans, and this is already planned; leave"):
         hbpack.simulate(packed, model=model, gpu="h100", **GROUPS)
     with pytest.raises(hbpack.HbpackError) as error:
         hbpack.simulate(lengths, model=model, gpu="h100")
@@ -166,7 +166,7 @@ def test_a_report(lengths, packed, model, command, tmp_path):
     alone = hbpack.report(lengths)
     assert list(alone.charts) == ["lengths-by-source", "lengths-by-tokens"]
     assert alone.values()["stats"] == hbpack.stats(lengths).values()
-    with pytest.raises(hbpack.HbpackError, match="--groups is for making plans, and this is planned; leave it out"):
+    with pytest.raises(hbpack.HbpackError, match="--groups is for making plans, and this is already planned; leave"):
         hbpack.report(packed.plan(), **GROUPS)
 
 

@@ -52,7 +52,7 @@ def model(tmp_path_factory):
         (
             ["--cost", "1,5", "--groups", "2000000000"],
             (
-                "--cost: with a linear term of 5 tokens, 8 packs of 2000000000 tokens may come to more work than "
+                "--cost: with a linear term of 5 tokens, 8 packs of 2000000000 tokens may have more work than "
                 "2^62, which is not counted exactly; give a smaller B, or shorter groups"
             ),
         ),

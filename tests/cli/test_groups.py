@@ -146,7 +146,7 @@ def test_a_corpus(hbpack, chats, tokenizer, model):
         (["--model", "M", "--gpu", "h100"], "--gpus is required"),
         (["--gpus", 8, "--max-groups", 0], "--max-groups must be at least 1, got 0"),
         (["--gpus", 8, "--model", "M", "--profile", "P"],
-         "--profile stands in place of --model and --gpu; hbpack groups takes one or the other"),
+         "--profile replaces --model and --gpu; hbpack groups takes one or the other"),
         (["--gpus", 8, "--profile", "P"], "'P': No such file or directory; make a profile with hbpack profile"),
     ],
 )  # fmt: skip

@@ -179,7 +179,7 @@ PLAN = "give --groups and --gpus"
         (["nowhere", *GROUPS, "MODEL", "--sort", "speed"], "--sort: there is no column 'speed'; columns: "),
         (
             ["5.npy", "--groups", "1k:3", "--gpus", 6, "MODEL"],
-            "SP degree 3 is none of those that the model of the GPUs knows: 1, 2, 4; plan with one of these, or give ",
+            "SP degree 3 is unknown to the model of the GPUs, which knows 1, 2, 4; plan with one of these, or give ",
         ),
     ],
 )  # fmt: skip
@@ -232,7 +232,7 @@ def test_a_trace_has_the_times_of_the_simulation(hbpack, pack, chats, sample, gp
 def test_a_trace_is_refused_where_there_is_no_one_plan_and_no_place(hbpack, pack, chats, gpu, lengths, tmp_path):
     done = hbpack("simulate", lengths, *GROUPS, *gpu, "--trace", tmp_path / "trace.json")
     assert done == (
-        2, "", "error: --trace is of one plan; name a packed data set or a plan, and leave out --groups\n"
+        2, "", "error: --trace takes one plan; name a packed data set or a plan, and leave out --groups\n"
     )  # fmt: skip
     assert pack(chats).code == 0
     other = tmp_path / "notes.json"

@@ -135,7 +135,7 @@ def test_rows_are_read_with_what_they_leave_out():
 
 
 KNOWN = ", ".join(REGISTRY)
-HINT = "a balance stands after a slash: /window:8"
+HINT = "a balance follows a slash: /window:8"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from packer_cli.plan.core.groups import Group
 
 BAD = (
     "--parallel: {!r} is not a list of degrees such as tp=8,cp=2,pp=4: tp (tensor), cp (context), pp (pipeline) "
-    "and vpp (parts of a stage), each once, at least 1; SP degrees stand in --groups"
+    "and vpp (parts of a stage), each once, at least 1; give SP degrees in --groups"
 )
 
 

@@ -23,7 +23,7 @@ from packer_cli.plan.strategies.registry import PACKED, STRATEGIES
 from packer_cli.sizes import format_tokens
 
 UNKNOWN_DEGREE = (
-    "SP degree 64 is none of those that the model of the GPUs knows: 1, 2, 4, 8, 16, 32; plan "
+    "SP degree 64 is unknown to the model of the GPUs, which knows 1, 2, 4, 8, 16, 32; plan "
     "with one of these, or give a --profile that holds it"
 )
 GIVEN = {"groups": "16k:1,128k:8", "gpus": 8}
@@ -87,8 +87,7 @@ def test_a_record_means_what_its_strategy_was_called_then():
     with pytest.raises(ConfigError) as error:
         validate(PlanConfig, {**GIVEN, "strategy": "longalign"})
     assert str(error.value) == (
-        "--strategy: strategy 'longalign' was neither of LongAlign's ways to batch; give longalign-packing or "
-        "longalign-sorted"
+        "--strategy: strategy 'longalign' no longer exists; give longalign-packing or longalign-sorted"
     )
 
 

@@ -208,7 +208,7 @@ def test_one_object_over_many_lines(tmp_path: Path) -> None:
     ("name", "reason"),
     [
         ("a.parquet", "..."),
-        ("a.arrow", "no Arrow IPC file or stream (...)"),
+        ("a.arrow", "not an Arrow IPC file or stream (...)"),
         ("a.jsonl.gz", "not a .gz file: compressed data is corrupt (incorrect header check)"),
         ("a.jsonl.zst", "not a .zst file: compressed data is corrupt (Unknown frame descriptor)"),
     ],
@@ -244,7 +244,7 @@ def test_unknown_data_set_names_fail_fast(monkeypatch: pytest.MonkeyPatch) -> No
     text = error("no-owner/no-such-set:train")
     assert time.monotonic() - begin < 10
     assert text == (
-        "no-owner/no-such-set:train: no such file or directory, and no Hugging Face data set that can be loaded "
+        "no-owner/no-such-set:train: no such file or directory, and not a Hugging Face data set that can be loaded "
         "(the Hub cannot be reached, and the cache does not hold it); check the name"
     )
     assert datasets.config.HF_HUB_OFFLINE is False

@@ -86,7 +86,7 @@ def test_errors(places):
     assert error(f"{remote}/b/picture.png").startswith('/b/picture.png: unknown suffix ".png"; hbpack reads ')
     for name in ("packed", "packed/tokens", "begun"):
         assert error(f"{remote}/{name}") == f"/{name}: is an output of hbpack; name the data that it was made from"
-    assert error(f"{remote}/b", str(remote)) == "/b: lies in the output folder; name another output"
+    assert error(f"{remote}/b", str(remote)) == "/b: is in the output folder; name another output"
     (remote / "saved" / "dataset_info.json").write_bytes(b"{}")
     assert error(f"{remote}/saved") == (
         f"/saved: holds a data set of save_to_disk; name its Arrow files, as {remote}/saved/*.arrow"

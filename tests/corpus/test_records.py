@@ -268,8 +268,8 @@ def test_tokens(as_array: bool) -> None:
         ({"input_ids": [1], "labels": [True]}, "labels[0] must be an integer, this is a boolean"),
         ({"input_ids": [1, 2], "loss_mask": [True, "1"]}, "loss_mask[1] must be an integer, this is a string"),
         ({"input_ids": [[1]]}, "input_ids[0] must be an integer, this is an array"),
-        ({"input_ids": [5, -1]}, "input_ids[1] is -1; an id lies in 0..2147483647"),
-        ({"input_ids": [2**31]}, "input_ids[0] is 2147483648; an id lies in 0..2147483647"),
+        ({"input_ids": [5, -1]}, "input_ids[1] is -1; an id must be in 0..2147483647"),
+        ({"input_ids": [2**31]}, "input_ids[0] is 2147483648; an id must be in 0..2147483647"),
         ({"input_ids": [2**64]}, '"input_ids" holds an integer beyond 64 bits'),
         (
             {"input_ids": [5, 6], "labels": [5]},

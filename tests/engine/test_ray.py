@@ -70,7 +70,8 @@ def test_but_not_forever(address, tmp_path):
         list(engine.run(killing, [tmp_path / "9"]))
     assert str(caught.value) == (
         "Ray lost the worker of a task 5 times, the last time: its process was killed, perhaps for want of memory; "
-        "try fewer --workers; see that its nodes have memory and stay, and run the same command again to go on"
+        "try fewer --workers; make sure that its nodes have enough memory and stay up, and run the "
+        "same command again to go on"
     )
 
 
@@ -96,7 +97,7 @@ def test_nodes_that_do_not_fit(address, tmp_path):
     with pytest.raises(RunError) as caught:
         _check_there(Written(name="part", part=FinishedPart(fingerprint="", files=tuple(sink.files)), sink=sink))
     assert str(caught.value) == (
-        f"'{temporary}', which a node of Ray has written, is not there on this machine; name an output folder that "
+        f"'{temporary}', which a node of Ray has written, does not exist on this machine; name an output folder that "
         "this machine and all nodes share"
     )
     import ray

@@ -284,7 +284,7 @@ def test_a_checkpoint_without_a_place_is_refused(pack: Callable[..., Path], tmp_
     checkpoint = torch.load(tmp_path / "after.ckpt", weights_only=False)
     del checkpoint["PackedDataModule"]
     torch.save(checkpoint, tmp_path / "other.ckpt")
-    with pytest.raises(ConfigError, match=r"other\.ckpt has no place in a packed set"):
+    with pytest.raises(ConfigError, match=r"other\.ckpt does not hold a place in a packed set"):
         fit(PackedDataModule(packed), checkpoint=tmp_path / "other.ckpt", max_steps=2)
-    with pytest.raises(FormatError, match="the loader state is of the packed set"):
+    with pytest.raises(FormatError, match="the loader state belongs to the packed set"):
         fit(PackedDataModule(pack("384:1:0", 1)), checkpoint=tmp_path / "after.ckpt", max_steps=2)

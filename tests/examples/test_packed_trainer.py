@@ -321,7 +321,7 @@ def test_checkpoints_that_it_cannot_use_are_named(pack: Callable[..., Path], mak
     other = tmp_path / "checkpoint-7"
     other.mkdir()
     (other / "trainer_state.json").write_text(json.dumps({"global_step": 7, "stateful_callbacks": {}}))
-    with pytest.raises(ConfigError, match="the checkpoint has no place in a packed set: it is of a run with other"):
+    with pytest.raises(ConfigError, match="the checkpoint does not hold a place in a packed set: it is from a run"):
         trainer.train(resume_from_checkpoint=other)
 
 

@@ -241,9 +241,9 @@ def test_another_template(repo, tmp_path, tokenizer):
     done = export(packed, "nemo-rl", tmp_path / "dir", "--order", "packs")
     assert done.code == 0
     assert (
-        f"the chat template of {str(packed)!r} is none of NeMo-RL's, which tokenizes again: rows keep their lengths "
-        "only if its prompt_format gives the same tokens; pack with --chat-template, the template of identity, "
-        "nemotron-nano-v2, nemotron-h-aligned\n"
+        f"the chat template of {str(packed)!r} is not one of NeMo-RL's, which tokenizes again: rows keep their "
+        "lengths only if its prompt_format gives the same tokens; pack with --chat-template, the template of "
+        "identity, nemotron-nano-v2, nemotron-h-aligned\n"
     ) in done.stderr
     assert "prompt_format=PROMPT_FORMAT " in done.stdout
     assert "context_parallel_size=1, with a PROMPT_FORMAT whose template gives the tokens of the set's own (" in (

@@ -127,7 +127,7 @@ def test_samples_that_were_cut(repo, tmp_path, overflow):
     packed = pack(repo, tmp_path / "out", path, "--overflow", overflow)
     refused(
         export(packed, "nemo-rl", tmp_path / "dir"),
-        f"{path}:2: was cut to the capacity, and a piece is no conversation for NeMo-RL; run hbpack pack again "
+        f"{path}:2: was cut to the capacity, and NeMo-RL cannot read a piece of a conversation; run hbpack pack again "
         "with --overflow drop, or a larger capacity",
         tmp_path / "dir",
     )

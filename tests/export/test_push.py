@@ -239,12 +239,12 @@ def test_who_is_not_known_is_told(hbpack):
         ([], "--to is required; to push the packed set itself, give --push-to-hub"),
         (["--to", "trl"], "--to needs --output"),
         (["--output", "X", "--push-to-hub", "n"], "--output needs --to"),
-        (["--to", "trl", "--output", "X", "--private"], "--private and --license are of a data set on the Hub"),
+        (["--to", "trl", "--output", "X", "--private"], "--private and --license apply to a data set on the Hub"),
         (
             ["--to", "trl", "--output", "X", "--push-to-hub", "n", "--shard", "0/2"],
-            "--push-to-hub is no task of an array",
+            "--push-to-hub does not run in a job array",
         ),
-        (["--push-to-hub", "n", "--groups", "1k"], "--groups is of an export: give --to, too"),
+        (["--push-to-hub", "n", "--groups", "1k"], "--groups applies to an export: give --to, too"),
     ],
 )
 def test_options_that_do_not_go_together(folder, options, message):

@@ -135,7 +135,7 @@ def test_models_that_drop_the_row_are_refused():
     model = run_packed_rows(make(LlamaConfig))
     for layer in model.model.layers:
         layer.self_attn.forward = partial(_without_row, layer.self_attn.forward)
-    with pytest.raises(ConfigError, match="the layers around LlamaAttention hand no packed row on to it"):
+    with pytest.raises(ConfigError, match="the layers around LlamaAttention do not pass packed rows to it"):
         check_packed_rows(model, CPU)
     model = make(LlamaConfig)
     model.get_decoder = lambda: torch.nn.Linear(1, 1)
@@ -225,7 +225,7 @@ def test_the_check_leaves_modes_as_they_were():
 def test_prompts_of_peft_are_refused():
     peft = pytest.importorskip("peft")
     config = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)
-    with pytest.raises(ConfigError, match="prompts and prefixes of PEFT would stand before a row"):
+    with pytest.raises(ConfigError, match="prompts and prefixes of PEFT would come before a row"):
         run_packed_rows(peft.get_peft_model(make(LlamaConfig), config))
 
 

@@ -161,7 +161,7 @@ def test_states_that_do_not_fit(packed: Any) -> None:
         return str(error.value)
 
     assert message(fingerprint="fp-9") == (
-        f"the loader state is of the packed set fp-9, but {str(packed.path)!r} is fp-0: "
+        f"the loader state belongs to the packed set fp-9, but {str(packed.path)!r} is fp-0: "
         "resume with the set with which the run began, or start over"
     )
     for key in ("fingerprint", "epoch", "iteration", "step"):

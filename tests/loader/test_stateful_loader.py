@@ -262,7 +262,7 @@ def test_another_set_is_refused(packed: Any, tmp_path: Path) -> None:
     state = state_after(new_loader(open_set(packed)), 1)
     loader = new_loader(open_set(write_set(tmp_path, [(16, 1, 14)], num_gpus=2, fingerprint="fp-1")))
     loader.load_state_dict(state)
-    assert refused(loader, FormatError).startswith("the loader state is of the packed set fp-0, but ")
+    assert refused(loader, FormatError).startswith("the loader state belongs to the packed set fp-0, but ")
 
 
 def test_an_epoch_set_during_a_pass_ends_it(short_first: Any) -> None:

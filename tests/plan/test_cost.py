@@ -77,7 +77,7 @@ def test_work_that_might_not_be_exact_is_refused():
     with pytest.raises(ValueError) as error:
         require_exact(2**31 - 2, groups, 2048)
     assert str(error.value) == (
-        "with a linear term of 2147483646 tokens, 2048 packs of 1048576 tokens may come to more work than 2^62, which "
+        "with a linear term of 2147483646 tokens, 2048 packs of 1048576 tokens may have more work than 2^62, which "
         "is not counted exactly; give a smaller B, or shorter groups"
     )
 

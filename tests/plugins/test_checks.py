@@ -80,7 +80,7 @@ class Nameless(GroupStrategy):
 @pytest.mark.parametrize(
     ("strategy", "why"),
     [
-        (Declares, "strategy 'declares' cannot be used: its ignores name 'fills', which is no plan option"),
+        (Declares, "strategy 'declares' cannot be used: its ignores name 'fills', which is not a plan option"),
         (Defaults, "its defaults name 'overflow', whose default is the same for all strategies"),
         (Nameless, "cannot be used: it has no 'name'"),
         (one_each, "strategy 'one-each' cannot be used: it must be a Strategy, not function"),

@@ -68,7 +68,7 @@ def one_each_named(name):
 
 
 def test_what_is_no_packing_is_refused():
-    for thing, why in ((5, "--packing must be text, got 5"), (lambda: 1, "'<lambda>' is no name of a packing")):
+    for thing, why in ((5, "--packing must be text, got 5"), (lambda: 1, "'<lambda>' is not a valid name")):
         with pytest.raises(ConfigError, match=why):
             hbpack.plan([5], groups="10:1", gpus=1, packing=thing)
     with pytest.raises(ConfigError, match="strategy 'one-each' cannot be used: it must be a Strategy, not function"):

@@ -132,7 +132,7 @@ def test_the_doctor_knows_them(package):
         "ok"
     }
     assert checks["strategy broken"]["state"] == "note"
-    assert checks["strategy broken"]["remedy"] == "mend or uninstall that package, or choose another"
+    assert checks["strategy broken"]["remedy"] == "fix or uninstall that package, or choose another"
 
 
 def test_an_error_in_a_rebalance_names_the_strategy(repo, package, tmp_path):

@@ -65,7 +65,7 @@ def test_messages(out, tmp_path):
     )
     end = loader.PackedDataset(out, 0, 4, 2**31 - 1).num_steps
     assert message("--gpus", 8, "--from-step", end, "--epoch", 2**31 - 1) == (
-        f"--from-step {end}: epoch 2147483647 was the last that there is; choose an earlier place"
+        f"--from-step {end}: epoch 2147483647 was the last one; choose an earlier place"
     )
     assert message("--gpus", 8, "--from-step", 10**20) == (
         f"--from-step {10**20}: step {10**20} of epoch 0 is not there; on 4 GPUs the epoch has steps 0 to "

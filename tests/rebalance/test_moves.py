@@ -147,7 +147,10 @@ def test_the_old_state_is_refused_with_what_to_do(out, tmp_path):
     new = rebalance(out, 8, stop)[0].fingerprint
     data = loader.PackedDataset(out, 0, 8)
     assert (data.epoch, data.step_of(0)) == (0, 2)
-    begin = f"the loader state is of the packed set {old}, but {str(out)!r} is {new}, rebalanced from 4 to 8 GPUs at "
+    begin = (
+        f"the loader state belongs to the packed set {old}, but {str(out)!r} is {new}, rebalanced from 4 to 8 GPUs "
+    )
+    begin += "at "
     with pytest.raises(FormatError) as error:
         data.load_state_dict(state)
     assert str(error.value) == (

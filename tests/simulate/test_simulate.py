@@ -329,7 +329,7 @@ def test_a_degree_that_the_model_does_not_know():
     with pytest.raises(ConfigError) as error:
         simulate(plan, model())
     assert str(error.value) == (
-        "SP degree 3 is none of those that the model of the GPUs knows: 1, 2, 4; plan with one of these, or give a "
+        "SP degree 3 is unknown to the model of the GPUs, which knows 1, 2, 4; plan with one of these, or give a "
         "--profile that holds it"
     )
 

@@ -35,7 +35,7 @@ def _open(path: str, first_field_only: bool = False) -> Iterator[tuple[Any, bool
         except HbpackError:
             raise
         except Exception as error:
-            raise unreadable(path, f"no Arrow IPC file or stream ({error})") from error
+            raise unreadable(path, f"not an Arrow IPC file or stream ({error})") from error
         with reader:
             yield reader, is_file
 

@@ -152,7 +152,7 @@ def _load_from_hub(name: str, split: str | None) -> Any:
         if offline and isinstance(error, ConnectionError):
             reason = "the Hub cannot be reached, and the cache does not hold it"
         raise InputError(
-            f"{shown}: no such file or directory, and no Hugging Face data set that can be loaded "
+            f"{shown}: no such file or directory, and not a Hugging Face data set that can be loaded "
             f"({reason}); check the name"
         ) from error
 

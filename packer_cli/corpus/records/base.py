@@ -54,7 +54,7 @@ def _parse_other(name: str, parse: Callable[[Record, int], Any], record: Record,
         return Reject(line, f"schema {name}: {type(error).__name__}: {' '.join(str(error).split())}")
     if isinstance(found, (Document, Reject)):
         return found
-    return Reject(line, f"schema {name} made a {type(found).__name__} of it, and no Document or Reject")
+    return Reject(line, f"schema {name} made a {type(found).__name__} of it, not a Document or Reject")
 
 
 def type_name(value: object) -> str:

@@ -33,16 +33,16 @@ def run_packed_rows(model: nn.Module) -> nn.Module:
         ConfigError: it is none, or it cannot run packed rows.
     """
     if any(config.is_prompt_learning for config in getattr(model, "peft_config", {}).values()):
-        raise ConfigError("prompts and prefixes of PEFT would stand before a row, not before its samples; use LoRA")
+        raise ConfigError("prompts and prefixes of PEFT would come before a row, not before its samples; use LoRA")
     inner: Any = model
     if hasattr(inner, "get_base_model"):
         inner = inner.get_base_model()
     name = type(inner).__name__
     if not hasattr(inner, "get_decoder") or inner.get_output_embeddings() is None:
-        raise ConfigError(f"{name} is no causal language model of transformers with an output layer")
+        raise ConfigError(f"{name} is not a causal language model of transformers with an output layer")
     taken = inspect.signature(type(inner.get_decoder()).forward).parameters.values()
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken):
-        raise ConfigError(f"{name} takes no keyword arguments for its attention, which a packed row is; do not pack")
+        raise ConfigError(f"{name} takes no keyword arguments for its attention, which packed rows need; do not pack")
     set_row_attention(inner)
     if not hasattr(inner.forward, "runs_packed_rows"):  # Or no longer: another library's forward pass is in its place.
         _patch_forward(inner)
@@ -170,8 +170,8 @@ def _find_mixing(model: nn.Module, device: torch.device) -> str:
     off = abs(whole - alone) / alone
     if off > _TOLERANCE.get(next(model.parameters()).dtype, 0.03):
         return (
-            f"two samples in a row have a loss that is {off:.1%} off from theirs one by one, since it finishes its "
-            "logits in a way that is not known, or its layers mix samples"
+            f"two samples in a row have a loss that is {off:.1%} off from theirs one by one, because it changes its "
+            "logits in an unknown way, or its layers mix samples"
         )
     return ""
 

@@ -142,8 +142,8 @@ class PackedDataModule(lightning.LightningDataModule):
     def _train_steps(self) -> Iterator[Step]:
         if self.trainer.ckpt_path and not self._is_restored:
             raise ConfigError(
-                f"the checkpoint {self.trainer.ckpt_path} has no place in a packed set: it is of a run with other "
-                "data, or of another class of PackedDataModule; load its weights instead, without ckpt_path"
+                f"the checkpoint {self.trainer.ckpt_path} does not hold a place in a packed set: it is from a run "
+                "with other data, or of another class of PackedDataModule; load its weights instead, without ckpt_path"
             )
         num_trained, begin = self._rest()
         if begin is None:

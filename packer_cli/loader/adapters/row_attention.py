@@ -72,7 +72,7 @@ def _attention(
     before = partial(_as_before, former, module)
     if packed_row is None:
         if _IS_PACKED.get():
-            raise ConfigError(f"the layers around {type(module).__name__} hand no packed row on to it; do not pack")
+            raise ConfigError(f"the layers around {type(module).__name__} do not pass packed rows to it; do not pack")
         return before(query, key, value, attention_mask, **options)
     if options.get("dropout"):
         raise ConfigError(

@@ -176,8 +176,8 @@ class _PackedTrainer(_AnyTrainer):
         saved = attributes_of_trainer({"stateful_callbacks": state.stateful_callbacks})
         if not saved or not saved.get("data"):
             raise ConfigError(
-                "the checkpoint has no place in a packed set: it is of a run with other data; start from its weights "
-                "instead, without resume_from_checkpoint"
+                "the checkpoint does not hold a place in a packed set: it is from a run with other data; start from "
+                "its weights instead, without resume_from_checkpoint"
             )
         self._num_trained, self.data_state.first_epoch = state.global_step, saved.get("first_epoch", 0)
         if not self.packed_set.begins_at(saved["data"]):

@@ -87,7 +87,7 @@ def require_exact(linear: int, groups: Iterable[Group], num_gpus: int) -> None:
         num_ranks = group.num_dp_ranks(num_gpus)
         if linear and num_ranks * group.capacity * (group.capacity + linear) >= MOST_WORK:
             raise ValueError(
-                f"with a linear term of {linear} tokens, {num_ranks} packs of {group.capacity} tokens may come to "
+                f"with a linear term of {linear} tokens, {num_ranks} packs of {group.capacity} tokens may have "
                 "more work than 2^62, which is not counted exactly; give a smaller B, or shorter groups"
             )
 

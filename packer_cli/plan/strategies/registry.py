@@ -96,5 +96,5 @@ def packed_names() -> tuple[str, ...]:
 def unknown_strategy(name: str, known: Iterable[str]) -> str:
     """What to say of a name that no strategy has, where these are known."""
     if name in _HEIRS:
-        return f"strategy {name!r} was neither of LongAlign's ways to batch; give {_HEIRS[name]}"
+        return f"strategy {name!r} no longer exists; give {_HEIRS[name]}"
     return unknown("strategy", name, known)

@@ -67,7 +67,7 @@ def test_the_output_is_never_an_input(pack, hbpack, chats, tmp_path, tokenizer):
     done = pack(out, output=tmp_path / "third")
     assert done.stderr == f"error: {out}: is an output of hbpack; name the data that it was made from\n"
     done = pack(out / "tokens", output=out)
-    assert done.stderr == f"error: {out}/tokens: lies in the output folder; name another output\n"
+    assert done.stderr == f"error: {out}/tokens: is in the output folder; name another output\n"
 
 
 def test_damaged_sets_are_named(hbpack, pack, chats, tmp_path):

@@ -64,7 +64,7 @@ def _check_tokens(left: Left) -> NDArray[np.bool_] | None:
     if len(ids) and (int(ids.min()) < 0 or int(ids.max()) > MAX_ID):
         left.refuse_tokens(
             np.flatnonzero((ids < 0) | (ids > MAX_ID)),
-            lambda at, i: f"{IDS}[{i}] is {ids[at]}; an id lies in 0..{MAX_ID}",
+            lambda at, i: f"{IDS}[{i}] is {ids[at]}; an id must be in 0..{MAX_ID}",
         )
     mask: NDArray[np.bool_] | None = None
     if LABELS in left.columns:
