@@ -22,9 +22,9 @@ class InitOutput:
     output: str
     """The config file, as it was named."""
     options: dict[str, Any]
-    """What stands in it, besides `inputs`."""
+    """What it holds, besides `inputs`."""
     missing: tuple[str, ...]
-    """Options that stand in it as comments, for you to set."""
+    """Options that it holds as comments, for you to set."""
     lost: tuple[str, ...]
     """What of another trainer's config could not be carried over."""
     trainer_lines: tuple[str, ...]
