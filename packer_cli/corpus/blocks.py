@@ -6,7 +6,8 @@ import io
 import os
 import sys
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
@@ -36,10 +37,24 @@ def changed(path: str) -> RunError:
     return RunError(f"{path}: the file has changed since the run began; run again once nothing writes to it")
 
 
-def require_readable(path: str, error: Exception) -> None:
-    """Raise InputError for a fault of the system, which says nothing about what the file holds."""
+@contextmanager
+def readable(path: str) -> Iterator[None]:
+    """Turn whatever pyarrow and others raise for a damaged file, of many kinds, into InputError."""
+    try:
+        yield
+    except HbpackError:
+        raise
+    except Exception as error:
+        raise unreadable(path, error) from error
+
+
+def why_damaged(path: str, error: Exception) -> str:
+    """What an error says of a part of a file. Raises those of hbpack and the system, which say nothing about it."""
+    if isinstance(error, HbpackError):
+        raise error
     if isinstance(error, OSError) and error.errno:
         raise unreadable(path, error) from error
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def open_file(path: str, stop: int | None = None) -> io.RawIOBase:
@@ -72,12 +87,8 @@ def open_source(path: str) -> Any:
         InputError: it cannot be opened.
         RemoteError: the storage does not answer.
     """
-    try:
+    with readable(path):
         return open_remote_or_map(RemotePath(path) if is_url(path) else Path(path))
-    except HbpackError:
-        raise
-    except Exception as error:  # pyarrow raises all kinds for what is damaged.
-        raise unreadable(path, error) from error
 
 
 def fingerprint(path: str, *, on_chunk: Callable[[bytes], None] | None = None) -> str:

@@ -11,6 +11,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+def join_arrays(arrays: Sequence[NDArray[Any]]) -> Lists:
+    """Each array as a list; at least one."""
+    import numpy as np
+
+    return Lists(np.cumsum([0, *map(len, arrays)], dtype=np.int64), np.concatenate(arrays))
+
+
 def take(lists: Lists, rows: NDArray[Any]) -> Lists:
     """The lists of these rows (int64[m]), in their order. O(items)."""
     import numpy as np

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from packer_cli.corpus.blocks import changed, fingerprint, open_source, require_readable, unreadable
+from packer_cli.corpus.blocks import changed, fingerprint, open_source, readable, unreadable, why_damaged
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.readers.columns import raw_batches
 from packer_cli.corpus.readers.parquet import cut_units
@@ -45,12 +45,8 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
     with _open(file.path, first_field_only=True) as (reader, is_file):
         rows: list[int] = []
         if is_file:
-            try:
+            with readable(file.path):
                 rows = [reader.get_batch(i).num_rows for i in range(reader.num_record_batches)]
-            except HbpackError:
-                raise
-            except Exception as error:
-                raise unreadable(file.path, error) from error
     done = file._replace(fingerprint=fingerprint(file.path))
     if not is_file:
         return [CorpusSlice(file=done, start=0, stop=1)]
@@ -72,11 +68,8 @@ def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Itera
                 yield from raw_batches(whole, row, rules, fields)
                 row += whole.num_rows
                 number += 1
-        except HbpackError:
-            raise
-        except Exception as error:  # Whatever pyarrow finds in a damaged file.
-            require_readable(slice_.file.path, error)
-            reason = " ".join(str(error).split()) or type(error).__name__
+        except Exception as error:
+            reason = why_damaged(slice_.file.path, error)
             rest = "the rest of this slice is lost" if is_file else "the rest of the stream is lost"
             yield RawBatch(rejects=[Gap(row, f"record batch {number} cannot be read ({reason}); {rest}")])
 

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
-from packer_cli.corpus.blocks import fingerprint_of, require_readable, unreadable
+from packer_cli.corpus.blocks import fingerprint_of, readable, unreadable, why_damaged
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.readers.columns import raw_batches
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap
@@ -131,10 +131,8 @@ def load(path: str, stamp: str = "") -> Any:
         return _load_from_hub(*path.split(":", 1))
     import datasets
 
-    try:
+    with readable(path):
         return datasets.load_from_disk(folder_of(path))
-    except Exception as error:
-        raise unreadable(path, error) from error
 
 
 def _load_from_hub(name: str, split: str | None) -> Any:
@@ -231,9 +229,8 @@ def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Itera
             for part in data[start:stop].to_batches():
                 yield from raw_batches(part, row, rules, fields)
                 row += part.num_rows
-        except Exception as error:  # Whatever pyarrow finds in a damaged file.
-            require_readable(slice_.file.path, error)
-            reason = " ".join(str(error).split()) or type(error).__name__
+        except Exception as error:
+            reason = why_damaged(slice_.file.path, error)
             lost = f"rows {row} to {stop} cannot be read ({reason}) and are lost"
             yield RawBatch(rejects=[Gap(row, lost)])
 

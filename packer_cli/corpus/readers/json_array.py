@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from packer_cli.corpus.blocks import Blocks
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
@@ -26,6 +27,10 @@ from packer_cli.corpus.readers.stream import (
 )
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap, Reject
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 BORDERS = 1 << 14
 """Borders that one call of the kernel looks for."""
 
@@ -37,7 +42,13 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
     limit = slice_bytes or default_slice_bytes(file.num_bytes)
     if file.num_bytes <= limit:  # Without the kernel, whose import takes longer than reading a small file.
         return [whole_slice(file)]
-    return cut_plain(file, _ElementCutter(limit))
+    borders = _Borders(inside=False)
+
+    def find_ends(chunk: bytes) -> Iterator[NDArray[np.int64]]:
+        for found in borders.find(chunk):
+            yield found[:-1] if borders.is_closed else found  # Nothing begins behind the closing bracket.
+
+    return cut_plain(file, limit, find_ends, begun=0)
 
 
 def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
@@ -61,8 +72,8 @@ class _Borders:
         """Whether the array has ended."""
         return int(self._state[0]) < 0
 
-    def find(self, chunk: bytes) -> Iterator[list[int]]:
-        """Indices into the chunk, in order."""
+    def find(self, chunk: bytes) -> Iterator[NDArray[np.int64]]:
+        """Indices into the chunk, in order, some at a time; each holds until the next."""
         import numpy as np
 
         from packer_cli.corpus.readers.json_borders import find_borders
@@ -71,35 +82,7 @@ class _Borders:
         at = 0
         while at < len(data) and not self.is_closed:
             found, at = find_borders(data, at, self._state, self._buffer)
-            yield self._buffer[:found].tolist()
-
-
-class _ElementCutter:
-    """Finds cut points behind commas while the chunks of a file go by, and counts elements up to them."""
-
-    def __init__(self, slice_bytes: int) -> None:
-        self._slice_bytes = slice_bytes
-        self._borders = _Borders(inside=False)
-        self._position = 0
-        self._target = slice_bytes
-        self._number = 0
-        self.cuts: list[tuple[int, int]] = [(0, 1)]
-        """(first byte, number of its element) of each slice."""
-
-    def see(self, chunk: bytes) -> None:
-        from bisect import bisect_left
-
-        for borders in self._borders.find(chunk):
-            at = bisect_left(borders, self._target - 1 - self._position)
-            while at < len(borders):
-                if at == len(borders) - 1 and self._borders.is_closed:
-                    break  # Nothing begins behind the closing bracket.
-                start = self._position + borders[at] + 1
-                self.cuts.append((start, self._number + at + 1))
-                self._target = start + self._slice_bytes
-                at = bisect_left(borders, self._target - 1 - self._position)
-            self._number += len(borders)
-        self._position += len(chunk)
+            yield self._buffer[:found]
 
 
 @dataclass
@@ -153,7 +136,7 @@ class _Elements(RecordStream):
             self._open.append(rest)
         self._block, self._begin = self._blocks.read(self._rules.batch_bytes), 0
         if self._block:
-            self._ends = [end for some in self._borders.find(self._block) for end in some][::-1]
+            self._ends = [end for some in self._borders.find(self._block) for end in some.tolist()][::-1]
         else:
             self._end(taken)
 

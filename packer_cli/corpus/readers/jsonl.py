@@ -17,6 +17,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packer_cli.corpus.blocks import Blocks
+from packer_cli.corpus.ragged import join_arrays
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.readers.stream import (
     BOM,
@@ -30,7 +31,7 @@ from packer_cli.corpus.readers.stream import (
     why_not_object,
 )
 from packer_cli.corpus.records import tokens
-from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap, Lists, Reject, TokenRows
+from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap, Reject, TokenRows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,28 +50,6 @@ class _Taken(NamedTuple):
     """Of the first line."""
     lines: list[bytes]
     """Each with its line feed, which the last line of a file may lack."""
-
-
-class _LineCutter:
-    """Finds cut points behind newlines while the chunks of a file go by, and counts lines up to them."""
-
-    def __init__(self, slice_bytes: int) -> None:
-        self._slice_bytes = slice_bytes
-        self._position = 0
-        self._target = slice_bytes
-        self._lines = 0
-        self.cuts: list[tuple[int, int]] = [(0, 1)]
-        """(first byte, its 1-based line) of each slice."""
-
-    def see(self, chunk: bytes) -> None:
-        ends = _line_feeds(chunk)
-        # A slice holds at least slice_bytes, so the first byte that may end one is the target's last.
-        while (line := int(ends.searchsorted(self._target - 1 - self._position))) < len(ends):
-            begin = self._position + int(ends[line]) + 1
-            self.cuts.append((begin, self._lines + line + 2))
-            self._target = begin + self._slice_bytes
-        self._lines += len(ends)
-        self._position += len(chunk)
 
 
 def _line_feeds(data: bytes) -> NDArray[np.int64]:
@@ -93,7 +72,7 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
     slice_bytes = slice_bytes or default_slice_bytes(file.num_bytes)
     if 0 < file.num_bytes <= slice_bytes:  # Counting its lines would take longer than reading it.
         return [whole_slice(file)]
-    return cut_plain(file, _LineCutter(slice_bytes))
+    return cut_plain(file, slice_bytes, lambda chunk: (_line_feeds(chunk),), begun=1)
 
 
 def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
@@ -250,7 +229,7 @@ def read_token_lines(lines: Sequence[bytes], first_line: int, max_record_bytes: 
     if columns is None:
         return None
     numbers = np.arange(first_line, first_line + len(lines))
-    return TokenRows(numbers, {name: _lists(columns[name]) for name in tokens.COLUMNS if name in columns})
+    return TokenRows(numbers, {name: join_arrays(columns[name]) for name in tokens.COLUMNS if name in columns})
 
 
 def _parse(lines: Sequence[bytes]) -> dict[str, list[NDArray[Any]]] | None:
@@ -287,9 +266,3 @@ def _has_more(line: bytes, sign: bytes, count: int) -> bool:
         if place < 0:
             return False
     return True
-
-
-def _lists(arrays: list[NDArray[Any]]) -> Lists:
-    import numpy as np
-
-    return Lists(np.cumsum([0, *map(len, arrays)], dtype=np.int64), np.concatenate(arrays))

@@ -9,12 +9,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from packer_cli.corpus.blocks import changed, fingerprint, open_source, require_readable, unreadable
+from packer_cli.corpus.blocks import changed, fingerprint, open_source, readable, why_damaged
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.readers.columns import raw_batches
 from packer_cli.corpus.records.unused import MEDIA
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap
-from packer_cli.errors import HbpackError
 from packer_cli.remote.system import is_url
 
 if TYPE_CHECKING:
@@ -31,14 +30,10 @@ MOST_DICTIONARY = 4 << 20
 def _open(path: str, read_dictionary: Sequence[str] = ()) -> pq.ParquetFile:
     import pyarrow.parquet as pq
 
-    try:
+    with readable(path):
         if is_url(path):  # Its column chunks are requested at once, not page by page.
             return pq.ParquetFile(open_source(path), read_dictionary=list(read_dictionary), pre_buffer=True)
         return pq.ParquetFile(path, memory_map=False, read_dictionary=list(read_dictionary))
-    except HbpackError:
-        raise
-    except Exception as error:  # pyarrow raises all kinds for what is damaged.
-        raise unreadable(path, error) from error
 
 
 def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
@@ -88,11 +83,8 @@ def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Itera
                 for part in source.iter_batches(rows, [index], columns or None, use_threads=False):
                     yield from raw_batches(part, row, rules, fields)
                     row += part.num_rows
-            except HbpackError:
-                raise
-            except Exception as error:  # Whatever pyarrow finds in a damaged file.
-                require_readable(slice_.file.path, error)
-                reason = " ".join(str(error).split()) or type(error).__name__
+            except Exception as error:
+                reason = why_damaged(slice_.file.path, error)
                 lost = f"row group {index} cannot be read ({reason}); its rows {row} to {stop - 1} are lost"
                 yield RawBatch(rejects=[Gap(row, lost)])
             row = stop

@@ -9,9 +9,9 @@ decompresses a file once, however many of its slices it reads.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from packer_cli.corpus.blocks import Blocks, RangeDigest, fingerprint
 from packer_cli.corpus.readers.base import RawBatch, ReadRules, default_slice_bytes
@@ -19,7 +19,9 @@ from packer_cli.corpus.records.base import type_name
 from packer_cli.corpus.types import CorpusFile, CorpusSlice
 
 if TYPE_CHECKING:
+    import numpy as np
     import orjson
+    from numpy.typing import NDArray
 
 BOM = b"\xef\xbb\xbf"
 JSON_SPACE = b" \t\r\n"
@@ -58,6 +60,8 @@ def why_not_object(value: object) -> str:
 
 
 Item = TypeVar("Item")
+FindEnds = Callable[[bytes], "Iterable[NDArray[np.int64]]"]
+"""A chunk -> where in it records end, rising: behind each begins another."""
 
 END = 2**63 - 1
 """Where the last slice of a compressed file stops: nobody knows its length before having read it."""
@@ -145,19 +149,39 @@ def runs(items: list[Item]) -> Iterator[list[Item]]:
         yield items[first : first + step]
 
 
-class Cutter(Protocol):
-    """Finds where the slices of a plain file begin, while its chunks go by."""
+class _Cutter:
+    """Finds where the slices of a plain file begin, while its chunks go by, and the numbers of the records there."""
 
-    cuts: list[tuple[int, int]]
-    """(first byte, number of its record) of each slice; the last may be at the file's end."""
+    def __init__(self, slice_bytes: int, find_ends: FindEnds, begun: int) -> None:
+        self._slice_bytes = slice_bytes
+        self._find_ends = find_ends
+        self._begun = begun
+        self._position = 0
+        self._target = slice_bytes
+        self.cuts: list[tuple[int, int]] = [(0, 1)]
+        """(first byte, number of its record) of each slice; the last may be at the file's end."""
 
     def see(self, chunk: bytes) -> None:
         """Take the next chunk; cuts that are added lie in it, or at its end."""
+        for ends in self._find_ends(chunk):
+            # A slice holds at least slice_bytes, so the first byte that may end one is the target's last.
+            while (at := int(ends.searchsorted(self._target - 1 - self._position))) < len(ends):
+                start = self._position + int(ends[at]) + 1
+                self.cuts.append((start, self._begun + at + 1))
+                self._target = start + self._slice_bytes
+            self._begun += len(ends)
+        self._position += len(chunk)
 
 
-def cut_plain(file: CorpusFile, cutter: Cutter) -> list[CorpusSlice]:
-    """The slices of a plain file, each with its checksum. Reads the file once."""
-    digest = RangeDigest()
+def cut_plain(file: CorpusFile, slice_bytes: int, find_ends: FindEnds, begun: int) -> list[CorpusSlice]:
+    """Slices of a plain file that begin behind the end of a record, each with its checksum. Reads the file once.
+
+    Args:
+        slice_bytes: least bytes of each but the last.
+        find_ends: called with the chunks of the file in order.
+        begun: records that begin at the start of the file: of lines one, of an array's elements none.
+    """
+    cutter, digest = _Cutter(slice_bytes, find_ends, begun), RangeDigest()
 
     def see(chunk: bytes) -> None:
         known = len(cutter.cuts)

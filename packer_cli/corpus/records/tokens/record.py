@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from packer_cli.corpus.ragged import join_samples
+from packer_cli.corpus.ragged import join_arrays, join_samples
 from packer_cli.corpus.records.base import BadRecordError, Record, Shape
 from packer_cli.corpus.records.tokens.columns import COLUMNS, IDS, integers
 from packer_cli.corpus.records.tokens.rows import read_rows
 from packer_cli.corpus.records.weights import WEIGHT, read_weight
-from packer_cli.corpus.types import Lists, Reject, TokenBatch, TokenRows
+from packer_cli.corpus.types import Reject, TokenBatch, TokenRows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -54,7 +54,7 @@ def read_records(records: Sequence[TokenRecord]) -> tuple[TokenBatch | None, lis
         rows.append(arrays)
     batches: list[TokenBatch] = []
     for names, (lines, rows) in by_columns.items():
-        columns = {name: _lists([row[i] for row in rows]) for i, name in enumerate(names)}
+        columns = {name: join_arrays([row[i] for row in rows]) for i, name in enumerate(names)}
         batch, refused = read_rows(TokenRows(np.array(lines, dtype=np.int64), columns))
         batches.append(_with_weights(batch, weights) if weights else batch)
         rejects += refused
@@ -72,10 +72,3 @@ def _with_weights(batch: TokenBatch, weights: dict[int, float]) -> TokenBatch:
     mask = of_token if batch.loss_mask is None else of_token * batch.loss_mask
     is_mask = ((weight == 0) | (weight == 1)).all()
     return batch._replace(loss_mask=mask > 0 if is_mask else mask, weight=weight)
-
-
-def _lists(arrays: list[NDArray[Any]]) -> Lists:
-    import numpy as np
-
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum([len(each) for each in arrays])]).astype(np.int64)
-    return Lists(offsets, np.concatenate(arrays))
