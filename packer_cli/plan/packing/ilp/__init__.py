@@ -6,6 +6,7 @@
     stages.py               reduces too many distinct lengths to a solvable number
     columns.py, knapsack.py           column generation: classes of lengths, the linear program, and pricing
     search.py, solver.py              integer solutions
+    patterns.py             from patterns to packs
     minmax.py               the smallest possible maximum work of a pack
 """
 

@@ -37,9 +37,9 @@ from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.packing import bfd
 from packer_cli.plan.packing.base import ChunkOptions, PackingAlgorithm, PackingOptions
 from packer_cli.plan.packing.ilp.columns import SAND, generate_columns, make_classes, start_patterns
+from packer_cli.plan.packing.ilp.patterns import add_best_fit
 from packer_cli.plan.packing.ilp.search import CuttingStock, Search, min_bin_slack
 from packer_cli.plan.packing.ilp.stages import NUM_KNOTS, pack_in_stages, solve_many
-from packer_cli.plan.packing.patterns import add_best_fit
 
 _MOST_NODES = 5_000
 """Nodes to search for the samples of one pack: usually a tenth of a millisecond."""

@@ -32,7 +32,7 @@ from packer_cli.plan.packing.ilp.columns import (
     total_worth,
 )
 from packer_cli.plan.packing.ilp.knapsack import patterns_from
-from packer_cli.plan.packing.patterns import pack_patterns
+from packer_cli.plan.packing.ilp.patterns import pack_patterns
 
 _DIVES = 12
 """Most dives; more rarely find anything better."""

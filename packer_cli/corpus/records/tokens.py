@@ -1,17 +1,125 @@
-"""Columns of tokenized records -> samples: lengths, ids, labels and masks are checked, packed rows split."""
+"""Tokenized records: `{"input_ids": [...]}` with an optional loss, one sample or several packed into one row.
+
+The loss comes from `labels` (-100 where there is none, else the token itself), or from masks of 0 and 1:
+`loss_mask`, `assistant_masks`, `completion_mask`. Where several are given, a token counts if all say so.
+Positions whose `attention_mask` is 0 are padding and are dropped. `weight`, a number, is that of all its tokens.
+
+A packed row is split into its samples again, by `seq_lengths` (TRL), by `position_ids` that restart at 0 (Axolotl,
+TRL), or by an `attention_mask` that counts the samples from 1 (Axolotl, LLaMA-Factory).
+
+Records are checked many at a time: 2 ns a token for arrays. JSON lists cost about 20 ns a token to become arrays.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from array import array
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from packer_cli.corpus.ragged import take
-from packer_cli.corpus.records.tokens.columns import IDS, LABELS, LENGTHS, MASKS, MAX_ID, NO_LOSS, PADDING, POSITIONS
+from packer_cli.corpus.ragged import join_arrays, join_samples, take
+from packer_cli.corpus.records.base import BadRecordError, Record, Shape, type_name
+from packer_cli.corpus.records.weights import WEIGHT, read_weight
 from packer_cli.corpus.types import Lists, Reject, TokenBatch, TokenRows
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+IDS, LABELS, PADDING, POSITIONS, LENGTHS = "input_ids", "labels", "attention_mask", "position_ids", "seq_lengths"
+MASKS = ("loss_mask", "assistant_masks", "completion_mask")
+COLUMNS = (IDS, LABELS, *MASKS, PADDING, POSITIONS, LENGTHS)
+NO_LOSS = -100
+MAX_ID = 2**31 - 1
+NO_BOOLEANS = (IDS, LABELS, POSITIONS, LENGTHS)
+"""Columns in which True is not 1."""
+
+
+class TokenRecord(NamedTuple):
+    """A tokenized record, to be read with others by `read_records`."""
+
+    line: int
+    record: Record
+
+
+def parse(record: Record, line: int) -> TokenRecord | Reject:
+    """The record itself, unless it has no ids."""
+    if record[IDS] is None:
+        return Reject(line, f'"{IDS}" must be an array of integers, this is null')
+    return TokenRecord(line, record)
+
+
+SHAPE = Shape(((IDS,),), (*COLUMNS[1:], WEIGHT), parse)
+
+
+def read_records(records: Sequence[TokenRecord]) -> tuple[TokenBatch | None, list[Reject]]:
+    """The samples and rejects of records whose columns are lists of Python integers, or arrays."""
+    import numpy as np
+
+    rejects: list[Reject] = []
+    weights: dict[int, float] = {}
+    by_columns: dict[tuple[str, ...], tuple[list[int], list[list[NDArray[Any]]]]] = {}
+    for line, record in records:
+        names = tuple(name for name in COLUMNS if record.get(name) is not None)
+        try:
+            arrays = [integers(record[name], name) for name in names]
+            if WEIGHT in record:
+                weights[line] = read_weight(record)
+        except BadRecordError as error:
+            rejects.append(Reject(line, str(error)))
+            continue
+        lines, rows = by_columns.setdefault(names, ([], []))
+        lines.append(line)
+        rows.append(arrays)
+    batches: list[TokenBatch] = []
+    for names, (lines, rows) in by_columns.items():
+        columns = {name: join_arrays([row[i] for row in rows]) for i, name in enumerate(names)}
+        batch, refused = read_rows(TokenRows(np.array(lines, dtype=np.int64), columns))
+        batches.append(_with_weights(batch, weights) if weights else batch)
+        rejects += refused
+    return (join_samples(batches) if batches else None), rejects
+
+
+def _with_weights(batch: TokenBatch, weights: dict[int, float]) -> TokenBatch:
+    """The samples with the weights of their lines in the loss, which are 1 unless given."""
+    import numpy as np
+
+    weight = np.array([weights.get(line, 1.0) for line in batch.lines.tolist()], dtype=np.float32)
+    if (weight == 1).all():
+        return batch
+    of_token = np.repeat(weight, np.diff(batch.offsets))
+    mask = of_token if batch.loss_mask is None else of_token * batch.loss_mask
+    is_mask = ((weight == 0) | (weight == 1)).all()
+    return batch._replace(loss_mask=mask > 0 if is_mask else mask, weight=weight)
+
+
+def integers(value: Any, name: str) -> NDArray[Any]:
+    """`value` as an array of integers or booleans; raises BadRecordError with a reason if it is not one."""
+    import numpy as np
+
+    if isinstance(value, list):
+        try:
+            found = np.asarray(array("q", value))
+        except OverflowError:
+            raise BadRecordError(f'"{name}" holds an integer beyond 64 bits') from None
+        except TypeError:
+            raise _not_integer(value, name) from None
+        if name in NO_BOOLEANS:  # They pass for 0 and 1.
+            for index in np.flatnonzero((found == 0) | (found == 1)).tolist():
+                if type(value[index]) is bool:
+                    raise _not_integer(value, name)
+        return found
+    if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iub":
+        if value.dtype.kind == "b" and name in NO_BOOLEANS and len(value):
+            raise _not_integer(value.tolist(), name)
+        return value
+    raise BadRecordError(f'"{name}" must be an array of integers, this is {type_name(value)}')
+
+
+def _not_integer(value: list[Any], name: str) -> BadRecordError:
+    kinds = (int,) if name in NO_BOOLEANS else (int, bool)
+    index = next(index for index, entry in enumerate(value) if type(entry) not in kinds)
+    return BadRecordError(f"{name}[{index}] must be an integer, this is {type_name(value[index])}")
+
 
 _LOSS = "loss"
 
