@@ -1,4 +1,4 @@
-"""transformers without the work of its package, in processes of their own: this one may have it loaded."""
+"""What makes commands start sooner: transformers without the work of its package, in processes of their own."""
 
 from __future__ import annotations
 
