@@ -10,7 +10,7 @@ import inspect
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -113,13 +113,8 @@ def _help(command: click.Command, arguments: list[str]) -> list[str]:
     return ["```", *result.output.rstrip().splitlines(), "```"]
 
 
-def json_schema(model: Any, title: str) -> str:
-    schema = {"$schema": DIALECT, **TypeAdapter(model).json_schema(mode="validation"), "title": title}
-    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
-
-
-class ResultSchema(GenerateJsonSchema):
-    """The schema of what `json_values` gives: with the properties that are in it, and no other keys."""
+class RecordSchema(GenerateJsonSchema):
+    """The schema of records: with docstrings, the properties that are in their JSON, and no other keys."""
 
     def dataclass_schema(self, schema: Any) -> dict[str, Any]:
         kind = schema["cls"]
@@ -128,7 +123,8 @@ class ResultSchema(GenerateJsonSchema):
         for name, getter in json_properties(kind).items():
             adapter = TypeAdapter(get_type_hints(getter)["return"])
             found["properties"][name] = self.generate_inner(adapter.core_schema)
-        found["properties"] = {name: found["properties"][name] for name, _ in json_names(kind)}
+        hidden = {each.name for each in fields(kind)} - {name for name, _ in json_names(kind)}
+        found["properties"] = {name: value for name, value in found["properties"].items() if name not in hidden}
         for name, value in found["properties"].items():
             if described.get(name) and "description" not in value:
                 found["properties"][name] = {**value, "description": described[name]}
@@ -148,10 +144,8 @@ def _docstrings(kind: type) -> dict[str, str]:
     return found
 
 
-def output_schema(name: str) -> str:
-    """Of what `--json` prints."""
-    schema = TypeAdapter(OUTPUTS[name]).json_schema(schema_generator=ResultSchema)
-    schema = {"$schema": DIALECT, **schema, "title": f"--json: {name}"}
+def json_schema(model: Any, title: str) -> str:
+    schema = {"$schema": DIALECT, **TypeAdapter(model).json_schema(schema_generator=RecordSchema), "title": title}
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -227,7 +221,10 @@ def generated() -> dict[Path, str]:
         ROOT / "schemas" / "manifest.schema.json": json_schema(Manifest, "hbpack.json"),
         ROOT / "schemas" / "tokens.schema.json": json_schema(StoreIndex, "tokens.json"),
         ROOT / "schemas" / "profile.schema.json": json_schema(Profile, "hbpack profile"),
-        **{ROOT / "schemas" / "output" / f"{name}.schema.json": output_schema(name) for name in OUTPUTS},
+        **{
+            ROOT / "schemas" / "output" / f"{name}.schema.json": json_schema(OUTPUTS[name], f"--json: {name}")
+            for name in OUTPUTS
+        },
         ROOT / "schemas" / "arrow.json": arrow_schemas(),
         ROOT / "schemas" / "examples" / "config.yaml": example_config(),
     }

@@ -6,6 +6,7 @@
     savings.py    what a row's epoch saves, and which to take
 """
 
-from packer_cli.compare.side_by_side import ComparedRow, Comparison, compare
+from packer_cli.compare.compared import ComparedRow
+from packer_cli.compare.side_by_side import Comparison, compare
 
 __all__ = ["ComparedRow", "Comparison", "compare"]

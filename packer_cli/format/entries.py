@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated
 
 from packer_cli.format import epochs
 from packer_cli.format.checksums import check_path, is_checksum
 from packer_cli.format.layout import Layout
-from packer_cli.format.records import FOR_SCHEMA, Rule
+from packer_cli.format.records import Rule
 from packer_cli.format.schema import iterations_path, ranks_path
 
 
@@ -34,8 +34,6 @@ Count = Annotated[int, Rule(lambda value: None if value >= 0 else "below 0", (("
 @dataclass(frozen=True, kw_only=True)
 class FileInfo:
     """One file of the set."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
 
     path: RelativePath
     """Relative to the folder of the manifest."""
@@ -74,8 +72,6 @@ class PartInfo(FileInfo):
 class GroupInfo:
     """One group and its shards."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
-
     name: str
     capacity: int
     """Most tokens of a pack."""
@@ -113,8 +109,6 @@ class GroupInfo:
 class Replicas:
     """The replicas of one layout: where the GPUs begin that run packs together, in any of the epochs."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
-
     sp_size: Count
     cp_size: Count = 1
     tp_size: Count = 1
@@ -132,8 +126,6 @@ class Replicas:
 class RankFile:
     """The manifest of ranks that read the same, side by side."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
-
     first: Count
     """The first rank."""
     last: Count
@@ -145,8 +137,6 @@ class RankFile:
 @dataclass(frozen=True, kw_only=True)
 class EpochInfo:
     """One epoch's rank manifests."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
 
     path: RelativePath
     """Their folder."""
@@ -178,8 +168,6 @@ class EpochInfo:
 class Generation:
     """What the set was before a change of the number of GPUs (`hbpack rebalance`)."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
-
     fingerprint: str
     num_gpus: int
     first_epoch: int
@@ -204,8 +192,6 @@ class Generation:
 @dataclass(frozen=True, kw_only=True)
 class Origin:
     """Where a set for another number of GPUs goes on."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
 
     fingerprint: str
     """Of the generation that was left, one of `history`."""

@@ -15,7 +15,7 @@ from packer_cli.format.checksums import check_json, describe_signature, sign_jso
 from packer_cli.format.constants import FORMAT_NAME, FORMAT_VERSION, Lockstep
 from packer_cli.format.entries import EpochInfo, FileInfo, Generation, GroupInfo, Origin, PartInfo, Replicas, ShardInfo
 from packer_cli.format.metrics import Counts, GroupChoice, PlanMetrics
-from packer_cli.format.records import FOR_SCHEMA, json_values, read_record, shown, sort_keys
+from packer_cli.format.records import json_values, read_record, shown, sort_keys
 from packer_cli.format.schema import index_schema, shard_schema, token_type
 from packer_cli.version import __version__
 
@@ -23,8 +23,6 @@ from packer_cli.version import __version__
 @dataclass(frozen=True, kw_only=True)
 class WriteOptions:
     """Options of `hbpack write`."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
 
     shard_size: int
     """Approximate bytes of a shard."""
@@ -35,8 +33,6 @@ class WriteOptions:
 @dataclass(frozen=True, kw_only=True)
 class SetConfig:
     """Options that decided the bytes."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
 
     tokens: dict[str, Any]
     """As in `tokens.json`."""
@@ -51,7 +47,7 @@ class SetConfig:
 class Manifest:
     """A packed data set."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {**FOR_SCHEMA, "json_schema_extra": describe_signature}
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"json_schema_extra": describe_signature}
 
     format: Literal["hbpack"] = "hbpack"
     format_version: int = FORMAT_VERSION

@@ -6,16 +6,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
-
-from packer_cli.format.records import FOR_SCHEMA
+from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampleCounts:
     """What became of the samples: each is in the pieces or in one of the other counts."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
 
     samples: int
     left_out_by_weight: int
@@ -54,8 +50,6 @@ class Counts(SampleCounts):
 @dataclass(frozen=True, kw_only=True)
 class Metrics:
     """Figures of a set of iterations. Ratios are in 0..1, and lower is better."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
 
     dbr: float
     """Dist balance ratio: sum_i (T_max - T_i) / (T_max N), mean over iterations; T_i is a DP rank's tokens, padded to
@@ -109,8 +103,6 @@ class Metrics:
 class Randomness:
     """How far the order of samples is from a uniformly random one. Steps are optimizer steps."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
-
     num_steps: int
     mean_displacement: float
     """Mean distance, in steps, of a sample from its position in a seeded uniform order; for a uniform order this is a
@@ -130,8 +122,6 @@ class Randomness:
 class PipelineImbalances:
     """The four imbalances that Hydraulis names; None without `--strategy hydraulis`. See docs/metrics.md."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
-
     sampling_within: float | None = None
     """Within an iteration: share of the tokens on a pipeline that holds longer rows than another which would do."""
     sampling_between: float | None = None
@@ -147,8 +137,6 @@ class PipelineImbalances:
 class QueueMetrics:
     """Figures of a queue in which long samples wait for others of like length (WLB-LLM)."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
-
     threshold: int
     """Tokens: the shortest sample that waits in it."""
     num_samples: int
@@ -162,8 +150,6 @@ class QueueMetrics:
 @dataclass(frozen=True, kw_only=True)
 class Delay:
     """How far samples run from the step in which a stream would bring them; only of plans made from a stream."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
 
     mean_delay: float | None = None
     """Steps from a sample's arrival to its training, mean over tokens (WLB-LLM). Where several global batches are
@@ -206,8 +192,6 @@ class GroupMetrics(Metrics, _OfGroup):
 class PlanFigures:
     """Figures of a plan, rounded to ten digits, since the last bits of a mean may differ between machines."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
-
     overall: OverallMetrics
     groups: tuple[GroupMetrics, ...]
 
@@ -227,8 +211,6 @@ HBP = "HBP's algorithm 1"
 class AlternativeGroups:
     """Groups that the choice was compared with."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
-
     name: str
     groups: str
     """As `--groups` takes them."""
@@ -241,8 +223,6 @@ class AlternativeGroups:
 @dataclass(frozen=True, kw_only=True)
 class GroupChoice:
     """The chosen groups, what they were chosen for, and what they were compared with."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
 
     groups: str
     """As `--groups` takes them."""

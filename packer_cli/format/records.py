@@ -15,9 +15,6 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-FOR_SCHEMA = {"extra": "forbid", "use_attribute_docstrings": True}
-"""`__pydantic_config__` of a record in a JSON Schema."""
-
 _TYPES = {
     str: ((str,), "text"),
     int: ((int,), "an integer"),
