@@ -36,19 +36,14 @@ def kernel_shares(request: PlanRequest) -> list[Callable[[], None]]:
     They run the plan on tiny inputs, so each kernel is compiled with the signature that the plan uses.
     """
     # Two functions that take equally long. More would compile shared kernels more than once.
-    shares: list[Callable[[], None]] = [partial(_warm_all_but_refine, request)]
+    shares: list[Callable[[], None]] = [partial(_warm_plan, request)]
     if request.balance.refine:
         shares.insert(0, _warm_refine)
     return shares
 
 
-def _warm_all_but_refine(request: PlanRequest) -> None:
-    _warm_plan(request)
-    _warm_checks(request.seed)
-
-
 def _warm_plan(request: PlanRequest) -> None:
-    """Build a tiny plan, and the baseline of the report."""
+    """Build a tiny plan and the baseline of the report, and check and measure another."""
     request = request.strategy.to_warm(request)
     request = replace(request, balance=replace(request.balance, refine=False))
     # A few nearly full packs in every group, and short samples to fill them.
@@ -61,6 +56,7 @@ def _warm_plan(request: PlanRequest) -> None:
     cp_imbalance(plan)
     cp_slowdown(plan)
     baseline_of(plan, request)
+    _warm_checks(request.seed)
 
 
 def _warm_refine() -> None:

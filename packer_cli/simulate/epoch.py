@@ -92,7 +92,7 @@ def simulate(
         iteration_seconds=iterations,
         step_seconds=times.steps,
         gpu_seconds=_split(plan, schedule, times),
-        group_tokens=slots.tokens_of_groups(len(plan.groups)),
+        group_tokens=index_sums(slots.group, slots.tokens, len(plan.groups)),
         group_iterations=group_iterations,
         group_iteration_seconds=group_seconds / np.maximum(1, group_iterations),
         layers=times.layers,

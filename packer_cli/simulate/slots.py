@@ -50,12 +50,6 @@ class SlotSeconds:
         """Seconds (float64[k]) of each slot."""
         return self.compute + self.recompute + self.communication + self.padding + self.constant
 
-    def tokens_of_groups(self, num_groups: int) -> Int64Array:
-        """Real tokens (int64[g]) of each group."""
-        sums = np.zeros(num_groups, dtype=np.int64)
-        np.add.at(sums, self.group, self.tokens)
-        return sums
-
 
 def slot_seconds(
     plan: Plan, schedule: Schedule, model: GpuModel, checkpoint_layers: Sequence[int], pad_to: PadTo = "multiple"
@@ -287,8 +281,8 @@ def _longest_iterations(schedule: Schedule, iterations: Float64Array) -> Int64Ar
     return order[last]
 
 
-def index_sums(index: Int64Array, values: Float64Array, length: int) -> Float64Array:
-    """Sums (float64[length]) of the values with the same index."""
-    sums = np.zeros(length)
+def index_sums(index: Int64Array, values: NDArray[Any], length: int) -> NDArray[Any]:
+    """Sums ([length]) of the values with the same index."""
+    sums = np.zeros(length, dtype=values.dtype)
     np.add.at(sums, index, values)
     return sums

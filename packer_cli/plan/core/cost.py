@@ -140,12 +140,12 @@ class GroupCosts:
     """float64[.., k]: `quadratic`, `linear` and `constant`, and what a subclass adds, as kernels take them."""
 
     def __post_init__(self) -> None:
-        for name in ("quadratic", "linear", "constant"):
-            object.__setattr__(self, name, np.ascontiguousarray(getattr(self, name), dtype=np.float64))
-        object.__setattr__(self, "capacity", np.ascontiguousarray(self.capacity, dtype=np.int64))
+        for name in (each.name for each in fields(self) if each.init):
+            dtype = np.float64 if name in ("quadratic", "linear", "constant") else np.int64
+            values = np.broadcast_to(getattr(self, name), np.shape(self.capacity))
+            object.__setattr__(self, name, values.astype(dtype))
         rates = (self.quadratic, self.linear, self.constant, *self._more_rates())
         assert len(self)
-        assert all(len(values) == len(self) for values in rates)
         object.__setattr__(self, "rates", np.ascontiguousarray(rates))
         assert np.isfinite(self.rates).all()
         assert (self.rates >= 0).all()

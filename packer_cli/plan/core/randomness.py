@@ -91,7 +91,9 @@ def measure_delay(plan: Plan) -> Delay:
     if plan.delays is None:
         return Delay()
     length = plan.pieces.length.astype(np.int64)
-    steps = np.abs(_step_of_piece(plan, plan.epochs[0]) - plan.delays.arrival)
+    step, packs = np.empty(len(length), dtype=np.int64), plan.packs
+    step[packs.pieces] = np.repeat(plan.epochs[0].step_of_packs(len(packs)), np.diff(packs.offsets))
+    steps = np.abs(step - plan.delays.arrival)
     queue = np.searchsorted(plan.delays.thresholds, length, side="right") - 1
     queues = []
     for number, threshold in enumerate(plan.delays.thresholds):
@@ -115,12 +117,6 @@ def measure_delay(plan: Plan) -> Delay:
 
 def _weighted_mean(values: Int64Array, weights: Int64Array) -> float:
     return int(values @ weights) / max(1, int(weights.sum()))
-
-
-def _step_of_piece(plan: Plan, schedule: Schedule) -> Int64Array:
-    step_of_piece = np.empty(len(plan.pieces), dtype=np.int64)
-    step_of_piece[plan.packs.pieces] = np.repeat(schedule.step_of_packs(len(plan.packs)), np.diff(plan.packs.offsets))
-    return step_of_piece
 
 
 class _Correlation:

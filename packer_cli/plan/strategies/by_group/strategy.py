@@ -163,10 +163,7 @@ class BatchRebalance(OnlyCompared):
     defaults = {"packing": "padded", "balance": "none"}
     needs = frozenset({"tokens of a step"})
     keeps_steps = True
-
-    def bytes_a_sample(self, request: PlanRequest) -> int:
-        """Measured on samples of 550 tokens, in steps of 2M of them."""
-        return 180
+    sample_bytes = 180
 
     def plan(self, pieces: Pieces, request: PlanRequest) -> Plan:
         """Step by step, in random order."""

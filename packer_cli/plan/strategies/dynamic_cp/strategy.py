@@ -23,6 +23,7 @@ class _BySteps(Strategy):
     lacks = frozenset({"max_samples", "mask"})
     needs = frozenset({"tokens of a step"})
     keeps_steps = True
+    sample_bytes = 80
 
     def packings(self) -> Mapping[str, Any]:
         """None: it packs each step's samples."""
@@ -60,10 +61,6 @@ class _BySteps(Strategy):
         from packer_cli.plan.strategies.dynamic_cp.plan import rest_of_steps
 
         return rest_of_steps(plan, chosen, request, epoch)
-
-    def bytes_a_sample(self, request: PlanRequest) -> int:
-        """Measured on samples of 550 tokens, in steps of 2M of them."""
-        return 80
 
 
 class _DynamicCp(_BySteps, UnlikeDegrees):

@@ -52,9 +52,7 @@ class DegreeCosts(GroupCosts):
     Capacities do not decrease with them."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "degrees", np.ascontiguousarray(self.degrees, dtype=np.int64))
         super().__post_init__()
-        assert len(self.degrees) == len(self)
         assert self.degrees[0] >= 1
         assert (np.diff(self.degrees) > 0).all()
         assert (np.diff(self.capacity) >= 0).all()

@@ -68,6 +68,7 @@ class FlexSp(MixedDegrees):
     ignores = frozenset({"fill", "balance", "cost", "step_mix", "curriculum", "curriculum_steps"})
     needs = frozenset({"a cost model", "tokens of a step"})
     keeps_steps = True
+    sample_bytes = 130
     one_degree: ClassVar[bool] = False
     """Whether all replicas of a step have one degree."""
 
@@ -82,10 +83,6 @@ class FlexSp(MixedDegrees):
         from packer_cli.plan.strategies.flexsp.plan import plan_in_batches
 
         return plan_in_batches(pieces, request, one_degree=self.one_degree)
-
-    def bytes_a_sample(self, request: PlanRequest) -> int:
-        """Measured on samples of 550 tokens, in steps of 2M of them."""
-        return 130
 
 
 class BatchAda(FlexSp):

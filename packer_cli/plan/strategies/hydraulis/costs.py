@@ -49,9 +49,6 @@ class SchemeCosts(GroupCosts):
     are slower on fewer, which the rates do not say (the paper has 384 to 1,280 for tp 1 to 16)."""
 
     def __post_init__(self) -> None:
-        for name in ("gpus", "pp"):
-            object.__setattr__(self, name, np.ascontiguousarray(getattr(self, name), dtype=np.int64))
-        object.__setattr__(self, "enough", np.broadcast_to(np.asarray(self.enough, dtype=np.int64), self.gpus.shape))
         super().__post_init__()
         assert (self.pp >= 1).all()
         assert (self.gpus >= self.pp).all()

@@ -35,6 +35,7 @@ class Hydraulis(Strategy):
     mixes_layouts = True
     finds_layouts = True
     revision = 1
+    sample_bytes = 180
 
     def packings(self) -> Mapping[str, Any]:
         """Planners of a step of its own."""
@@ -92,7 +93,3 @@ class Hydraulis(Strategy):
         from packer_cli.plan.strategies.hydraulis.figures import measure_imbalances
 
         return measure_imbalances(plan, scheme_costs(request, plan.groups))._asdict()
-
-    def bytes_a_sample(self, request: PlanRequest) -> int:
-        """Measured on samples of 550 tokens."""
-        return 180

@@ -41,6 +41,7 @@ class Wlb(Strategy):
     predicts_cost = True
     plans_streams = True
     keeps_steps = True
+    sample_bytes = 90
 
     def packings(self) -> Mapping[str, Any]:
         """Packers of its own, which fill whole steps."""
@@ -129,10 +130,6 @@ class Wlb(Strategy):
         options = StepOptions(micro_batches=own.micro_batches, cut=own.cut)
         original = replace(request, algorithm=REGISTRY["original"], packing_options=options, rates=None)
         return before_arrival(plan.pieces, request.groups[-1].capacity), original
-
-    def bytes_a_sample(self, request: PlanRequest) -> int:
-        """Measured on samples of 550 tokens."""
-        return 90
 
     def to_warm(self, request: PlanRequest) -> PlanRequest:
         """Two replicas, to which a kernel deals micro-batches."""
