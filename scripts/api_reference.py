@@ -18,7 +18,8 @@ from pydantic import BaseModel
 import packer_cli
 from packer_cli.commands.arguments import python_name
 from packer_cli.commands.iterations import Iteration, Iterations, MicroBatch
-from packer_cli.commands.results import Comparison, Report, Simulation, Stats
+from packer_cli.commands.report import Report
+from packer_cli.commands.results import Comparison, Simulation, Stats
 from packer_cli.config import (
     AutoGroupsConfig,
     GpuConfig,

@@ -25,8 +25,7 @@ from packer_cli.errors import ConfigError
 
 if TYPE_CHECKING:
     from packer_cli.commands.options import PlanOptions, TrainOptions, WorkersOptions
-    from packer_cli.commands.report import Subject
-    from packer_cli.commands.results import Report
+    from packer_cli.commands.report import Report, Subject
 
     class _Options(PlanOptions, TrainOptions, WorkersOptions, total=False): ...
 
@@ -63,12 +62,11 @@ def report(
     workers = config_of(WorkersConfig, options).workers
     config = plan_config_of(options)
     from packer_cli.commands.report import run_report
-    from packer_cli.commands.results import Report
     from packer_cli.simulate.figures import SimulateRules
 
     rules = SimulateRules(pad_to=train.pad_to, step_seconds=train.step_seconds)
     page = None if output is None else Path(output)
-    return Report(**vars(run_report(_subject(plan, config), gpu, rules, strategies, workers, page)))
+    return run_report(_subject(plan, config), gpu, rules, strategies, workers, page)
 
 
 def _subject(plan: Any, config: PlanConfig | None) -> Subject:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,12 +28,14 @@ from packer_cli.format.records import Hidden, in_json
 from packer_cli.plan.core.pieces import Samples
 from packer_cli.plan.figures import Stats
 from packer_cli.plan.packing.wrap import join
-from packer_cli.report.advice import Facts, PlanFacts, Prediction, Sources
+from packer_cli.report.advice import Facts, PlanFacts, Prediction
 from packer_cli.report.build import build_page
 from packer_cli.report.charts.base import Chart
 from packer_cli.report.page import Page, Section, render
 from packer_cli.simulate.figures import EpochFigures, SimulateRules
-from packer_cli.sizes import format_bytes
+from packer_cli.sizes import counted, format_bytes
+from packer_cli.tables.result import Result
+from packer_cli.tables.table import Table
 from packer_cli.tokens.index import INDEX_NAME
 from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import TokenStore
@@ -46,9 +48,9 @@ _MOST_REFINED = 300_000
 """Samples; of more, refining every order would take most of the time, and orders are compared as they are."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Report:
-    """A page about a plan or lengths."""
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Report(Result):
+    """What `hbpack report` shows: `charts` by name, which a notebook draws one by one, and what to try next."""
 
     facts: Hidden[Facts]
     """What is known: lengths, the plan, its prediction, and the comparison with other plans."""
@@ -95,6 +97,14 @@ class Report:
         """The plan beside others of the same samples, as `hbpack compare` has it; None if it is not compared."""
         return self.facts.planned.comparison if self.facts.planned else None
 
+    def __repr__(self) -> str:
+        return f"<Report on {self.page.title}: {counted(len(self.charts), 'chart')}: {', '.join(self.charts)}>"
+
+    def _tables(self) -> Iterable[Table]:
+        rows = tuple((tile.label, tile.value, tile.text) for tile in self.page.tiles)
+        notes = (*self.next_steps, f"charts: {', '.join(self.charts)}")
+        return [Table(title=self.page.title, header=("", "", ""), rows=rows, notes=notes)]
+
 
 def run_report(
     subject: Subject,
@@ -122,7 +132,8 @@ def run_report(
     facts = Facts(
         name=subject.name,
         lengths=planned.arrays.pieces.length if planned else samples.lengths,
-        sources=Sources(names=_short(subject.sources), of_sample=samples.sources),
+        sources=_short(subject.sources),
+        source_of_sample=samples.sources,
         stats=stats,
         planned=shown,
         made_from=_made_from(planned),

@@ -22,15 +22,6 @@ from packer_cli.sizes import counted, format_tokens
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sources:
-    """Where the samples come from."""
-
-    names: tuple[str, ...]
-    of_sample: NDArray[np.integer] | None
-    """int[n]; None: it is not known."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Prediction:
     """The predicted epoch of the plan, and what predicts it."""
 
@@ -64,7 +55,10 @@ class Facts:
     """Of the input, as the user gave it."""
     lengths: Int32Array
     """int32[n]: of all samples or, of a plan, of its pieces."""
-    sources: Sources
+    sources: tuple[str, ...]
+    """Where the samples come from."""
+    source_of_sample: NDArray[np.integer] | None
+    """int[n]: which of them; None: it is not known."""
     stats: Stats
     """As of `hbpack stats`."""
     planned: PlanFacts | None

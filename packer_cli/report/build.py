@@ -56,7 +56,7 @@ def build_page(facts: Facts) -> Page:
 
 
 def _summary(facts: Facts) -> str:
-    text = f"From {', '.join(facts.sources.names)}. " if facts.sources.names else ""
+    text = f"From {', '.join(facts.sources)}. " if facts.sources else ""
     if facts.planned is None:
         return f"{text}Only lengths are known; nothing is planned."
     config, plan = facts.planned.config, facts.planned.plan
@@ -143,12 +143,12 @@ def sections_of(facts: Facts) -> tuple[Section, ...]:
 
 
 def _lengths(facts: Facts) -> Section:
-    plan, sources = facts.planned.plan if facts.planned else None, facts.sources
+    plan, source = facts.planned.plan if facts.planned else None, facts.source_of_sample
     kind: NDArray[np.integer] | None = None
     names: tuple[str, ...] = ("all samples",)
-    if sources.of_sample is not None and len(sources.names) > 1:
+    if source is not None and len(facts.sources) > 1:
         samples = None if plan is None else plan.pieces.samples
-        kind, names = sources.of_sample if samples is None else sources.of_sample[samples], sources.names
+        kind, names = source if samples is None else source[samples], facts.sources
     found = histogram(facts.lengths, kind, len(names))
     charts = [chart_of_sources(found, names)]
     if plan is None:
