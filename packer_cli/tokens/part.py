@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from packer_cli.tokens.encode.encoder import Encoder
     from packer_cli.tokens.encode.masks import Backends
+    from packer_cli.tokens.encode.rows import EncodedBatch
     from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
-    from packer_cli.tokens.types import EncodedBatch
 
 WORK = ".parts"
 """Folder in the store for the markers of finished parts, until the index is written."""

@@ -23,7 +23,7 @@ from packer_cli.format.schema import part_schema
 from packer_cli.tokens.slices import LINE_BITS, count_by_slice, with_lines
 
 if TYPE_CHECKING:
-    from packer_cli.tokens.types import EncodedBatch
+    from packer_cli.tokens.encode.rows import EncodedBatch
 
 _TOKENS_PER_BATCH = 2**22
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from packer_cli.tokens.encode.backends import GigatokenBackend, ReferenceBackend
-from packer_cli.tokens.encode.byte_schemes import _unassigned, is_settled
+from packer_cli.tokens.encode.unicode import _unassigned, is_settled
 
 
 @pytest.mark.parametrize(

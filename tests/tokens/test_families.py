@@ -7,8 +7,8 @@ import pytest
 
 from packer_cli.corpus.types import Document
 from packer_cli.tokens.encode.backends import GigatokenBackend, ReferenceBackend
-from packer_cli.tokens.encode.byte_schemes import is_settled
 from packer_cli.tokens.encode.encoder import Encoder
+from packer_cli.tokens.encode.unicode import is_settled
 from packer_cli.tokens.tokenizer.loading import load_tokenizer
 from tests.tokens.conftest import CORPUS
 from tests.tokens.families import BY_TOKENIZERS, FAMILIES, LLAMA2_TEMPLATE, save_family

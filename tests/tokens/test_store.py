@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from packer_cli.errors import FormatError, InputError, VersionError
 from packer_cli.files import atomic_file
 from packer_cli.format.schema import part_schema, token_type
+from packer_cli.tokens.encode.rows import EncodedBatch
 from packer_cli.tokens.index import (
     INDEX_NAME,
     STORE_VERSION,
@@ -24,7 +25,6 @@ from packer_cli.tokens.index import (
     write_index,
 )
 from packer_cli.tokens.store import TokenStore
-from packer_cli.tokens.types import EncodedBatch
 from packer_cli.tokens.writer import PartWriter
 from packer_cli.version import __version__
 from tests.naive import loss_spans as naive

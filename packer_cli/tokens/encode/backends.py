@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from packer_cli.errors import RunError, TokenizerError
-from packer_cli.tokens.encode.byte_schemes import is_settled, members_of, unsettled_places
+from packer_cli.tokens.encode.byte_lengths import members_of
+from packer_cli.tokens.encode.unicode import is_settled, unsettled_places
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

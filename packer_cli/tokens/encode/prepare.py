@@ -11,11 +11,10 @@ from packer_cli.corpus.ragged import join_samples, take_samples
 from packer_cli.corpus.types import Reject, TokenBatch
 from packer_cli.errors import TokenizerError
 from packer_cli.tokens.encode.backends import BackendMismatch
-from packer_cli.tokens.encode.rows import Row, Samples, Text
+from packer_cli.tokens.encode.rows import EncodedBatch, Row, Samples, Text
 from packer_cli.tokens.encode.specials import END, START, PlainContentEncoder, TokenFinder, control_tokens, mark
 from packer_cli.tokens.templates import ChatRenderer, LossParts, read_chat
 from packer_cli.tokens.templates.parts import weights_or_none
-from packer_cli.tokens.types import EncodedBatch
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -194,8 +193,7 @@ class Preparer:
 
     def _plain_chat(self, document: Document, renderer: ChatRenderer, controls: TokenFinder) -> Row:
         assert self._plain is not None
-        tokens = TokenFinder(control_tokens(self._tokenizer, renderer.chat_template)).pattern
-        chat = read_chat(mark(document.messages, tokens), mark(document.tools, tokens))
+        chat = read_chat(mark(document.messages, controls.pattern), mark(document.tools, controls.pattern))
         rendered = renderer.render_chat(chat)
         _check_utf8(rendered.text)
         self._unused.update(renderer.ignored(chat))

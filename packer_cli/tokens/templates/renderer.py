@@ -28,6 +28,10 @@ from packer_cli.tokens.templates.template import CompiledTemplate, TemplateLimit
 
 Way = Literal["generation", "marks", "prefixes"]
 Engine = Literal["minijinja", "jinja2", "transformers"]
+CHECKED_MESSAGES = 64
+"""Most messages of a conversation to compare, which bounds the price of long ones."""
+_CHECKED_ANSWERS = 4
+"""About how many of the assistant's messages, spread over these, to compare the ranges of."""
 
 
 class ChatRenderer:
@@ -228,60 +232,39 @@ class ChatRenderer:
         return wrong
 
     def _wrong_text(self, context: dict[str, Any], text: str) -> str | None:
-        return text_mismatch(self._template, context, text)
+        """The difference from the text that transformers renders; None if they are equal."""
+        from transformers.utils.chat_template_utils import render_jinja_template
+
+        source, variables = self._template.source, self._template.variables
+        try:
+            whole: str = render_jinja_template(
+                [context["messages"]], tools=context["tools"], chat_template=source, **variables
+            )[0][0]
+        except Exception:
+            return "transformers cannot render this conversation"
+        return None if text == whole else "the text differs from transformers'"
 
     def _wrong_ranges(self, context: dict[str, Any], rendered: Rendered) -> str | None:
-        return ranges_mismatch(self._template, context, rendered, self._edges.closers)
-
-
-CHECKED_MESSAGES = 64
-"""Most messages of a conversation to compare, which bounds the price of long ones."""
-_CHECKED_ANSWERS = 4
-"""About how many of the assistant's messages, spread over these, to compare the ranges of."""
-
-
-def text_mismatch(template: CompiledTemplate, context: dict[str, Any], text: str) -> str | None:
-    """The difference from the text that transformers renders; None if they are equal."""
-    from transformers.utils.chat_template_utils import render_jinja_template
-
-    try:
-        whole: str = render_jinja_template(
-            [context["messages"]], tools=context["tools"], chat_template=template.source, **template.variables
-        )[0][0]
-    except Exception:
-        return "transformers cannot render this conversation"
-    if text != whole:
-        return "the text differs from transformers'"
-    return None
-
-
-def ranges_mismatch(
-    template: CompiledTemplate, context: dict[str, Any], rendered: Rendered, closers: tuple[str, ...]
-) -> str | None:
-    """The difference between the ranges and those of shorter renders, see `ChatRenderer.mismatch`; None if they agree.
-
-    Args:
-        closers: see `TurnEdges`.
-    """
-    whole = rendered.text
-    messages = context["messages"][:CHECKED_MESSAGES]
-    stops = dict(rendered.spans)
-    answers = [i for i, message in enumerate(messages) if i and message.get("role") == "assistant"]
-    for position in answers[:: max(1, len(answers) // _CHECKED_ANSWERS)]:
-        try:
-            start = template.text(context, messages=messages[:position], add_generation_prompt=True)
-            stop = template.text(context, messages=messages[: position + 1])
-        except TemplateRejectError:
-            continue
-        if not whole.startswith(start) or not whole.startswith(stop) or len(stop) <= len(start):
-            continue
-        at = len(start)
-        if at not in stops:
-            return f"message {position + 1}: the assistant's text should begin at char {at}"
-        low, high = sorted((stops[at], len(stop)))
-        if whole[low:high].strip() and not whole[low:high].strip().startswith(closers or ("\0",)):
-            return f"message {position + 1}: the assistant's text should end at char {len(stop)}"
-    return None
+        """The difference between the ranges and those of shorter renders, see `mismatch`; None if they agree."""
+        whole, template, closers = rendered.text, self._template, self._edges.closers
+        messages = context["messages"][:CHECKED_MESSAGES]
+        stops = dict(rendered.spans)
+        answers = [i for i, message in enumerate(messages) if i and message.get("role") == "assistant"]
+        for position in answers[:: max(1, len(answers) // _CHECKED_ANSWERS)]:
+            try:
+                start = template.text(context, messages=messages[:position], add_generation_prompt=True)
+                stop = template.text(context, messages=messages[: position + 1])
+            except TemplateRejectError:
+                continue
+            if not whole.startswith(start) or not whole.startswith(stop) or len(stop) <= len(start):
+                continue
+            at = len(start)
+            if at not in stops:
+                return f"message {position + 1}: the assistant's text should begin at char {at}"
+            low, high = sorted((stops[at], len(stop)))
+            if whole[low:high].strip() and not whole[low:high].strip().startswith(closers or ("\0",)):
+                return f"message {position + 1}: the assistant's text should end at char {len(stop)}"
+        return None
 
 
 _QUESTION: dict[str, Any] = {"role": "user", "content": "Ask one."}
