@@ -108,7 +108,8 @@ class Worker:
     def receive_bytes(self) -> bytes | Died:
         """The answer, for `outcome_of`."""
         try:
-            return self.connection.recv_bytes()
+            message: bytes = self.connection.recv_bytes()
+            return message
         except (EOFError, OSError):
             self._process.join()
             self.connection.close()

@@ -125,6 +125,7 @@ class _Lost(str):
 
 def _ended(ray: Any, running: list[Any]) -> list[Any]:
     """The tasks that have ended, at least one."""
+    first: list[Any]
     first, others = ray.wait(running, num_returns=1)
     return first + (ray.wait(others, num_returns=len(others), timeout=0)[0] if others else [])
 

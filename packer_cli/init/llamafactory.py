@@ -92,14 +92,14 @@ def _wrong_tags(columns: dict[str, Any], tags: dict[str, Any]) -> str | None:
     field = columns.get("messages", "conversations")
     if not SHAPES["messages"].matches([str(field)]):
         return f"messages are in {field}: hbpack reads {SHAPES['messages'].expected()}; rename it"
-    pair = tuple(tags.get(tag, usual) for tag, usual in _TAGS.items())
-    if pair not in (("from", "value"), ("role", "content")):
-        return f"messages have {pair[0]} and {pair[1]}: hbpack reads from and value, or role and content"
+    of_role, of_text = (str(tags.get(tag, usual)) for tag, usual in _TAGS.items())
+    if (of_role, of_text) not in (("from", "value"), ("role", "content")):
+        return f"messages have {of_role} and {of_text}: hbpack reads from and value, or role and content"
     for tag, usual in _ROLES.items():
         role = tags.get(tag, usual[0])
-        if pair[0] == "from" and SHAREGPT_ROLES.get(role) != usual[1]:
+        if of_role == "from" and SHAREGPT_ROLES.get(role) != usual[1]:
             return f"{tag} is {role}: hbpack reads {' and '.join(usual)}"
-        if pair[0] == "role" and role != usual[1]:
+        if of_role == "role" and role != usual[1]:
             return f"{tag} is {role}: hbpack reads {usual[1]}"
     return None
 
