@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
-from packer_cli.commands.arguments import Inputs, config_of, corpus_of, is_paths, listed, path_names, samples_of, takes
-from packer_cli.config import PlanConfig, TokenizeConfig
+from packer_cli.commands.arguments import Inputs, corpus_of, is_paths, listed, path_names, samples_of, takes
+from packer_cli.config import PlanConfig, TokenizeConfig, validate
 from packer_cli.config.models import BoundConfig, WorkersConfig
 
 if TYPE_CHECKING:
@@ -47,10 +47,10 @@ def compare(
     Raises:
         HbpackError: an option or a length is wrong, or there is nothing to plan.
     """
-    config = config_of(PlanConfig, options)
+    config = validate(PlanConfig, options)
     corpus = corpus_of(lengths, options)
-    by_program = config_of(BoundConfig, options).bound == "lp"
-    workers = config_of(WorkersConfig, options).workers
+    by_program = validate(BoundConfig, options).bound == "lp"
+    workers = validate(WorkersConfig, options).workers
     from packer_cli.commands.compare import run_compare
     from packer_cli.commands.results import Comparison
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from packer_cli.api.plan import Plan
-from packer_cli.commands.arguments import StrPath, config_of, path_names, takes
-from packer_cli.config import PackConfig, PlannedConfig, StorePlanConfig, TokenizeConfig, WriteConfig
+from packer_cli.commands.arguments import StrPath, path_names, takes
+from packer_cli.config import PackConfig, PlannedConfig, StorePlanConfig, TokenizeConfig, WriteConfig, validate
 from packer_cli.config.models import BoundConfig, WorkersConfig
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.remote.names import as_path
@@ -51,9 +51,9 @@ def pack(
     Raises:
         HbpackError: an option is wrong (a `UsageError`; nothing has been written), or the run failed (a `RunError`).
     """
-    tokenize = config_of(TokenizeConfig, options, inputs=path_names(inputs))
-    plan, write = config_of(StorePlanConfig, options), config_of(WriteConfig, options)
-    workers = config_of(WorkersConfig, options).workers
+    tokenize = validate(TokenizeConfig, {**options, "inputs": path_names(inputs)})
+    plan, write = validate(StorePlanConfig, options), validate(WriteConfig, options)
+    workers = validate(WorkersConfig, options).workers
     from packer_cli.commands.array import make_engine
     from packer_cli.tokens.ahead import NamedTokenizer
 

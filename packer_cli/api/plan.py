@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Unpack
 
-from packer_cli.commands.arguments import Lengths, StrPath, config_of, is_paths, one_path, samples_of, takes
-from packer_cli.config import PlanConfig, StorePlanConfig
+from packer_cli.commands.arguments import Lengths, StrPath, is_paths, one_path, samples_of, takes
+from packer_cli.config import PlanConfig, StorePlanConfig, validate
 from packer_cli.config.models import BoundConfig
 from packer_cli.errors import ConfigError
 from packer_cli.remote.names import as_path
@@ -39,7 +39,7 @@ def plan(lengths: Lengths, *, output: StrPath | None = None, **options: Unpack[S
     Raises:
         HbpackError: an option or a length is wrong, or there is nothing to plan.
     """
-    config = config_of(StorePlanConfig, options)
+    config = validate(StorePlanConfig, options)
     if output is None:
         if config.validation is not None:
             raise ConfigError(
@@ -107,7 +107,7 @@ class Plan:
         from packer_cli.commands.results import Stats
         from packer_cli.commands.stats import plan_figures_of
 
-        found = plan_figures_of(self._planned, by_program=config_of(BoundConfig, options).bound == "lp")
+        found = plan_figures_of(self._planned, by_program=validate(BoundConfig, options).bound == "lp")
         return Stats(**vars(found))
 
     def iterations(self, epoch: int = 0) -> Iterations:

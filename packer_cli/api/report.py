@@ -10,7 +10,6 @@ from packer_cli.api.plan import Plan
 from packer_cli.commands.arguments import (
     Lengths,
     StrPath,
-    config_of,
     first_given,
     is_paths,
     one_path,
@@ -18,7 +17,7 @@ from packer_cli.commands.arguments import (
     samples_of,
     takes,
 )
-from packer_cli.config import GpuConfig, PlanConfig
+from packer_cli.config import GpuConfig, PlanConfig, validate
 from packer_cli.config.fields import GIVE
 from packer_cli.config.models import TrainConfig, WorkersConfig
 from packer_cli.errors import ConfigError
@@ -52,14 +51,14 @@ def report(
     Raises:
         HbpackError: an option or a length is wrong, or the path holds no lengths.
     """
-    gpu = config_of(GpuConfig, options)
+    gpu = validate(GpuConfig, options)
     if gpu.has_gpu_model:
         gpu.require_gpu_model("hbpack report")
     without_times = None if gpu.has_gpu_model else first_given(options, TrainConfig.model_fields)
     if without_times is not None:
         raise ConfigError(f"{without_times} has no effect without predicted times; give {GIVE}, or leave it out")
-    train = config_of(TrainConfig, options)
-    workers = config_of(WorkersConfig, options).workers
+    train = validate(TrainConfig, options)
+    workers = validate(WorkersConfig, options).workers
     config = plan_config_of(options)
     from packer_cli.commands.report import run_report
     from packer_cli.simulate.figures import SimulateRules

@@ -11,7 +11,6 @@ from packer_cli.api.plan import Plan
 from packer_cli.commands.arguments import (
     Inputs,
     StrPath,
-    config_of,
     corpus_of,
     first_given,
     is_paths,
@@ -19,7 +18,7 @@ from packer_cli.commands.arguments import (
     samples_of,
     takes,
 )
-from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig
+from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig, validate
 from packer_cli.config.models import TrainConfig, WorkersConfig
 from packer_cli.errors import ConfigError, InputError
 from packer_cli.remote.names import as_path
@@ -85,12 +84,12 @@ def simulate(
     Raises:
         HbpackError: an option is wrong, or there is no plan.
     """
-    config = config_of(GpuConfig, options)
+    config = validate(GpuConfig, options)
     config.require_gpu_model("hbpack simulate")
     if trace is None and trace_steps != _TRACE_STEPS:
         raise ConfigError("--trace-steps has no effect without --trace; give that, or leave it out")
-    train = config_of(TrainConfig, options)
-    workers = config_of(WorkersConfig, options).workers
+    train = validate(TrainConfig, options)
+    workers = validate(WorkersConfig, options).workers
     from packer_cli.commands.results import Comparison, Simulation
     from packer_cli.simulate.figures import SimulateRules
 
@@ -105,7 +104,7 @@ def simulate(
         raise ConfigError("--trace takes one plan; name a packed data set or a plan, and leave out --groups")
     if isinstance(plan, (Plan, PackedSet)):
         raise ConfigError("--groups is for making plans, and this is already planned; leave it out")
-    plan_config = config_of(PlanConfig, options)
+    plan_config = validate(PlanConfig, options)
     corpus = corpus_of(plan, options)
     from packer_cli.commands.compare import run_compare
 

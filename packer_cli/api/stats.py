@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Unpack
 
-from packer_cli.commands.arguments import Lengths, config_of, is_paths, one_path, plan_config_of, samples_of, takes
-from packer_cli.config import PlanConfig
+from packer_cli.commands.arguments import Lengths, is_paths, one_path, plan_config_of, samples_of, takes
+from packer_cli.config import PlanConfig, validate
 from packer_cli.config.models import BoundConfig
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def stats(lengths: Lengths, **options: Unpack[_Options]) -> Stats:
     Raises:
         HbpackError: an option or a length is wrong, or the path holds no lengths.
     """
-    by_program = config_of(BoundConfig, options).bound == "lp"
+    by_program = validate(BoundConfig, options).bound == "lp"
     config = plan_config_of(options)
     from packer_cli.commands.results import Stats
     from packer_cli.commands.stats import sample_stats, stats_of

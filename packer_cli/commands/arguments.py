@@ -32,7 +32,6 @@ file of lengths, of a token store, or of a packed set that keeps its tokens."""
 Inputs = Lengths | Sequence[StrPath]
 """Lengths, or the paths of a corpus."""
 F = TypeVar("F", bound=Callable[..., Any])
-M = TypeVar("M", bound=BaseModel)
 
 _OWN_ARGUMENTS = {"inputs"}
 """Fields of models that have a parameter of their own."""
@@ -41,32 +40,29 @@ _OWN_ARGUMENTS = {"inputs"}
 def takes(*models: type[BaseModel]) -> Callable[[F], F]:
     """Let a function take the options of these models by name: checks the names, and shows them in its signature.
 
-    None means that an option was not given.
+    The function gets them by the names of the models' fields. None means that an option was not given.
     """
-    fields = {
-        python_name(name): field
-        for model in models
-        for name, field in model.model_fields.items()
-        if name not in _OWN_ARGUMENTS
-    }
-    by_field = {name for model in models for name in model.model_fields}  # As the command line's options are named.
+    fields = {name: field for model in models for name, field in model.model_fields.items()}
+    shown = {python_name(name): field for name, field in fields.items() if name not in _OWN_ARGUMENTS}
+    by_name = {name: field for field in fields for name in (python_name(field), field)}
 
     def decorate(function: F) -> F:
         signature = inspect.signature(function)
         own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
         options = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=shown_default(field))
-            for name, field in fields.items()
+            for name, field in shown.items()
         ]
-        known = [*(each.name for each in own), *fields]
+        own_names = {each.name: each.name for each in own}
+        field_of = {**by_name, **own_names}
 
         @functools.wraps(function)
-        def checked(*arguments: Any, **options: Any) -> Any:
-            for name in options:
-                if name not in known and name not in by_field:
-                    raise ConfigError(f"{function.__name__}() has no option {name!r}{_suggestion(name, known)}")
-            given = {name: plain(_named(name, value)) for name, value in options.items()}
-            return function(*arguments, **given)
+        def checked(*arguments: Any, **given: Any) -> Any:
+            for name in given:
+                if name not in field_of:
+                    near = _suggestion(name, [*own_names, *shown])
+                    raise ConfigError(f"{function.__name__}() has no option {name!r}{near}")
+            return function(*arguments, **{field_of[name]: _plain(name, value) for name, value in given.items()})
 
         checked.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
         return cast("F", checked)
@@ -79,45 +75,32 @@ def python_name(field: str) -> str:
     return option_name(field).removeprefix("--").replace("-", "_")
 
 
-def _named(option: str, value: Any) -> Any:
-    """The name of a strategy or packing that was given as an object; another value as it is."""
-    is_object = callable(value) or hasattr(value, "name")
-    if option not in ("strategy", "packing") or not is_object:
-        return value
-    from packer_cli.plan.packing import REGISTRY  # Loads numba.
+def _plain(option: str, value: Any) -> Any:
+    """A value as the models take it: a path as text, a number of numpy as Python's, a strategy or packing by name."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if option in ("strategy", "packing") and (callable(value) or hasattr(value, "name")):
+        from packer_cli.plan.packing import REGISTRY  # Loads numba.
 
-    registry: Registry[Any] = STRATEGIES if option == "strategy" else REGISTRY
-    return registry.add(value)
+        registry: Registry[Any] = STRATEGIES if option == "strategy" else REGISTRY
+        return registry.add(value)
+    return value.item() if hasattr(value, "dtype") and hasattr(value, "item") and not value.shape else value
 
 
 def listed(option: str, value: Any) -> str | None:
     """Text that names several strategies or packings, of a list that may hold objects, too."""
     if value is None or isinstance(value, str):
         return value
-    names = [_named(option, each) for each in (value if isinstance(value, (list, tuple)) else [value])]
+    names = [_plain(option, each) for each in (value if isinstance(value, (list, tuple)) else [value])]
     wrong = [each for each in names if not isinstance(each, str)]
     if wrong:
         raise ConfigError(f"{wrong[0]!r} names no {option}; give names, or objects of {option} type")
     return ",".join(names)
 
 
-def plain(value: Any) -> Any:
-    """A value as the models take it: a path as text, a number of numpy as Python's."""
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    return value.item() if hasattr(value, "dtype") and hasattr(value, "item") and not value.shape else value
-
-
-def config_of(model: type[M], options: Mapping[str, Any], **others: Any) -> M:
-    """The config of options that `takes` let through; see `validate`."""
-    by_name = {python_name(name): name for name in model.model_fields}
-    return validate(model, {by_name.get(name, name): value for name, value in {**options, **others}.items()})
-
-
-def first_given(options: Mapping[str, Any], names: Collection[str]) -> str | None:
+def first_given(options: Mapping[str, Any], fields: Collection[str]) -> str | None:
     """The first of these fields that was given, as the command line names it; None if there is none."""
-    given = {name for name, value in options.items() if value is not None}
-    return next((option_name(name) for name in names if {name, python_name(name)} & given), None)
+    return next((option_name(name) for name in fields if options.get(name) is not None), None)
 
 
 def corpus_of(inputs: Any, options: Mapping[str, Any]) -> TokenizeConfig | None:
@@ -129,7 +112,7 @@ def corpus_of(inputs: Any, options: Mapping[str, Any]) -> TokenizeConfig | None:
     if options.get("tokenizer") is not None:
         if not is_paths(inputs):
             raise ConfigError("--tokenizer is for a corpus; lengths have no text, so leave it out")
-        return config_of(TokenizeConfig, options, inputs=path_names(inputs))
+        return validate(TokenizeConfig, {**options, "inputs": path_names(inputs)})
     name = first_given(options, [name for name in TokenizeConfig.model_fields if name not in _OWN_ARGUMENTS])
     if name is not None:
         raise ConfigError(f"{name} is for a corpus; give --tokenizer with it, or leave it out")
@@ -148,7 +131,7 @@ def plan_config_of(options: Mapping[str, Any]) -> PlanConfig | None:
     missing = [] if has_groups else ["--groups"]
     missing += ["--gpus"] if options.get("gpus") is None else []
     if not missing:
-        return config_of(PlanConfig, options)
+        return validate(PlanConfig, options)
     name = first_given(options, [each for each in PlanConfig.model_fields if each not in GpuConfig.model_fields])
     if name is None:
         return None
