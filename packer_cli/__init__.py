@@ -16,13 +16,14 @@ from packer_cli.version import __version__
 
 if TYPE_CHECKING:
     from packer_cli import testing
-    from packer_cli.api.compare import compare
-    from packer_cli.api.pack import PackedSet, pack
-    from packer_cli.api.plan import Plan, plan
-    from packer_cli.api.report import report
-    from packer_cli.api.simulate import simulate
-    from packer_cli.api.stats import stats
     from packer_cli.cli.console import show_progress
+    from packer_cli.commands.compare import compare
+    from packer_cli.commands.pack import PackedSet, pack
+    from packer_cli.commands.plan import plan
+    from packer_cli.commands.planned import Plan
+    from packer_cli.commands.report import report
+    from packer_cli.commands.simulate import simulate
+    from packer_cli.commands.stats import stats
 
 __all__ = [
     "HbpackError",
@@ -42,15 +43,15 @@ __all__ = [
 provide(
     __name__,
     {
-        "PackedSet": "packer_cli.api.pack",
-        "Plan": "packer_cli.api.plan",
-        "compare": "packer_cli.api.compare",
-        "pack": "packer_cli.api.pack",
-        "plan": "packer_cli.api.plan",
-        "report": "packer_cli.api.report",
+        "PackedSet": "packer_cli.commands.pack",
+        "Plan": "packer_cli.commands.planned",
+        "compare": "packer_cli.commands.compare",
+        "pack": "packer_cli.commands.pack",
+        "plan": "packer_cli.commands.plan",
+        "report": "packer_cli.commands.report",
         "show_progress": "packer_cli.cli.console",
-        "simulate": "packer_cli.api.simulate",
-        "stats": "packer_cli.api.stats",
+        "simulate": "packer_cli.commands.simulate",
+        "stats": "packer_cli.commands.stats",
         "testing": "packer_cli.testing",
     },
 )

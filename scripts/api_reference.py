@@ -10,6 +10,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
@@ -233,12 +234,13 @@ def _members(made: type) -> Iterator[tuple[str, list[str]]]:
     """Fields, properties and methods of a class: how to write each, and what it is."""
     if is_dataclass(made):
         texts = {name: text for base in reversed(made.__mro__) for name, text in _field_texts(base).items()}
-        yield from ((field.name, texts.get(field.name) or [""]) for field in fields(made))
+        public = [field.name for field in fields(made) if field.name[0] != "_"]
+        yield from ((name, texts.get(name) or [""]) for name in public)
     for base in reversed(made.__mro__[:-1]):
         for name, member in vars(base).items():
             if name.startswith("_") or base.__module__.split(".")[0] != "packer_cli":
                 continue
-            if isinstance(member, property):
+            if isinstance(member, (property, cached_property)):
                 yield name, _described(member)
             elif inspect.isfunction(member):
                 yield _call(member), _described(member)

@@ -48,7 +48,7 @@ ORDER = [
     ["export", "init", "show", "verify", "report"],
     ["measure"],
     ["commands"],
-    ["api", "testing"],
+    ["testing"],
     ["cli"],
     ["__init__", "__main__"],
 ]

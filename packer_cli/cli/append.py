@@ -53,7 +53,8 @@ def command(
     with make_engine(workers, engine) as running:
         from packer_cli.commands.append import run_append
 
-        run_append(as_path(folder), inputs, tokenizer, running, moved)
+        header = run_append(as_path(folder), inputs, tokenizer, running, moved)
     from packer_cli.cli.planned import print_set
+    from packer_cli.commands.planned import read_planned
 
-    print_set(folder, GpuConfig(), as_json=as_json)
+    print_set(folder, read_planned(as_path(folder), header), GpuConfig(), as_json=as_json)

@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 import click
 
-from packer_cli.api.compare import compare
 from packer_cli.cli.command import Command, json_option, option
 from packer_cli.cli.console import print_json, print_tables
 from packer_cli.cli.options import (
@@ -91,6 +90,8 @@ def command(
     from packer_cli.tables.columns import parse_columns
 
     chosen = parse_columns(columns)
+    from packer_cli.commands.compare import compare
+
     comparison = compare(
         inputs, algorithms=algorithms, strategies=strategies, sort=sort, bound=bound, workers=workers, **values
     )

@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from packer_cli.api.pack import pack
 from packer_cli.cli.command import Command, json_option, option
 from packer_cli.cli.options import (
     config_option,
@@ -58,7 +57,9 @@ def command(
 
     Run it again after a crash, or with other groups: whatever is still valid is reused.
     """
-    pack(inputs, output=output, workers=workers, engine=engine, dry_run=dry_run, **values)
+    from packer_cli.commands.pack import pack
+
+    packed = pack(inputs, output=output, workers=workers, engine=engine, dry_run=dry_run, **values)
     from packer_cli.cli.planned import print_set
 
-    print_set(output, validate(GpuConfig, values), as_json=as_json)
+    print_set(output, packed.plan(), validate(GpuConfig, values), as_json=as_json)

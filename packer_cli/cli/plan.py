@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from packer_cli.api.plan import plan
 from packer_cli.cli.command import Command, json_option
 from packer_cli.cli.options import config_option, model_options, output_option
 from packer_cli.cli.param_types import Folder
@@ -34,7 +33,9 @@ def command(store: str, output: str | None, as_json: bool, **values: Any) -> Non
     FOLDER is the output of `hbpack tokenize` or `hbpack pack`. Nothing is tokenized again, so other groups or another
     number of GPUs take seconds. `hbpack write` makes the shards.
     """
-    plan(store, output=output or store, **values)
+    from packer_cli.commands.plan import plan
+
+    found = plan(store, output=output or store, **values)
     from packer_cli.cli.planned import print_set
 
-    print_set(output or store, validate(GpuConfig, values), as_json=as_json)
+    print_set(output or store, found, validate(GpuConfig, values), as_json=as_json)

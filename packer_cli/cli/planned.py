@@ -9,7 +9,7 @@ import click
 
 from packer_cli.cli.console import print_json, print_note, print_tables, say_next, shown_command
 from packer_cli.cli.written import say_set, set_of_plan
-from packer_cli.commands.planned import Planned, read_planned
+from packer_cli.commands.planned import Plan, read_planned
 from packer_cli.config import GpuConfig
 from packer_cli.format.constants import REJECTED_NAME, VALIDATION
 from packer_cli.format.manifest import Manifest
@@ -24,14 +24,13 @@ if TYPE_CHECKING:
     from packer_cli.simulate.figures import OverallFigures
 
 
-def print_set(output: str, config: GpuConfig, *, as_json: bool) -> None:
+def print_set(output: str, planned: Plan, config: GpuConfig, *, as_json: bool) -> None:
     """Print what came of `pack`, `plan` or `append`: the figures of the plan, its predicted epoch, and its set.
 
     Args:
         config: with what an epoch is predicted, if it names a model.
     """
     folder = as_path(output)
-    planned = read_planned(folder)
     prediction = None
     if config.has_gpu_model:  # Importing the simulator takes 0.05 s.
         from packer_cli.commands.simulate import predict_plan
@@ -71,7 +70,7 @@ def print_record(output: str) -> None:
     _print_record(output, read_planned(as_path(output)), None)
 
 
-def _print_record(output: str, planned: Planned, prediction: PlanSimulation | None) -> None:
+def _print_record(output: str, planned: Plan, prediction: PlanSimulation | None) -> None:
     from packer_cli.cli.set_output import SetOutput, WrittenShards
 
     manifest = _manifest(planned)
@@ -109,6 +108,6 @@ def _print_prediction(result: PlanSimulation) -> None:
     print_note(f"predicted epoch on {gpus}: {duration(result.overall.seconds)}; {ratios}")
 
 
-def _manifest(planned: Planned) -> Manifest | None:
+def _manifest(planned: Plan) -> Manifest | None:
     assert planned.header is not None
     return set_of_plan(planned.manifest, planned.header)

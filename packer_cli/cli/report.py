@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from packer_cli.api.report import report
 from packer_cli.cli.command import Command, json_option, option
 from packer_cli.cli.console import print_json, say_next
 from packer_cli.cli.options import config_option, is_typed, model_options, training_options, workers_option
@@ -72,6 +71,8 @@ def command(
     train = {"pad_to": pad_to, "step_seconds": step_seconds}
     if not validate(GpuConfig, values).has_gpu_model:  # In a config file, they may be for another command.
         train = {name: value for name, value in train.items() if is_typed(name)}
+    from packer_cli.commands.report import report
+
     found = report(
         path,
         output=file,

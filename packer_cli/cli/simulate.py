@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from packer_cli.api.simulate import simulate
 from packer_cli.cli.command import Command, json_option, option
 from packer_cli.cli.console import print_json, print_tables, say_next, shown_command, shown_options
 from packer_cli.cli.options import (
@@ -97,6 +96,8 @@ def command(
         values["trace"] = file
     if trace is not None or is_typed("trace_steps"):  # In a config file, it may be for a run with a trace.
         values["trace_steps"] = trace_steps
+    from packer_cli.commands.simulate import simulate
+
     result = simulate(
         inputs,
         algorithms=algorithms,

@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 import click
 
-from packer_cli.api.stats import stats
 from packer_cli.cli.command import Command, json_option
 from packer_cli.cli.console import print_json, print_tables, say_next, shown_command
 from packer_cli.cli.options import bound_option, config_option, model_options
@@ -37,6 +36,8 @@ def command(path: str, as_json: bool, bound: Literal["l2", "lp"], **values: Any)
     one integer a line), planned in memory with the options below. Without --groups and --gpus, only the lengths of
     these two are reported; --strategy wlb needs --gpus alone.
     """
+    from packer_cli.commands.stats import stats
+
     found = stats(path, bound=bound, **values)
     if as_json:
         print_json(found)

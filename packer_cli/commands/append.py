@@ -14,8 +14,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from packer_cli.commands.chain import pack_corpus
 from packer_cli.commands.output import APPEND_MARKER, TOKENS, locked_output, refuse_validation, store_of
-from packer_cli.commands.pack import pack_corpus
 from packer_cli.config import PlannedConfig, TokenizeConfig, WriteConfig, validate
 from packer_cli.corpus.discover import discover, find_files, real_paths
 from packer_cli.corpus.types import CorpusFile, Source

@@ -1,18 +1,23 @@
-"""The compare stage: many plans of the same samples, side by side. It keeps no files."""
+"""`compare`: many plans of the same samples, side by side. It keeps no files."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING, Any, Unpack
 
+from packer_cli.commands.arguments import Inputs, corpus_of, is_paths, listed, path_names, samples_of, takes
 from packer_cli.commands.planning import resolve_for, say_choice
+from packer_cli.commands.results import Comparison
 from packer_cli.commands.samples import read_samples
-from packer_cli.commands.simulate import load_simulator
-from packer_cli.compare import Comparison, compare
+from packer_cli.compare import Comparison as ComparedPlans
+from packer_cli.compare import compare as compare_plans
 from packer_cli.compare.rows import default_rows, parse_rows, strategy_rows, with_baselines
-from packer_cli.config import PlanConfig, TokenizeConfig
+from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig, validate
 from packer_cli.config.effects import require_use
+from packer_cli.config.gpu_model import load_gpu_model
+from packer_cli.config.models import BoundConfig, WorkersConfig
 from packer_cli.config.resolve import resolve
 from packer_cli.engine.local import default_workers
 from packer_cli.engine.progress import Stopwatch, say
@@ -20,9 +25,58 @@ from packer_cli.errors import ConfigError
 from packer_cli.groups.auto import with_placeholder_groups
 from packer_cli.plan.core.pieces import Samples
 from packer_cli.plan.strategies.registry import DEFAULT
-from packer_cli.simulate.figures import SimulateRules
+from packer_cli.simulate.figures import SimulateRules, Simulator
 from packer_cli.sizes import counted
 from packer_cli.tables.columns import parse_sort, sort_rows
+
+if TYPE_CHECKING:
+    from packer_cli.commands.options import BoundOptions, PlanOptions, TokenizeOptions, WorkersOptions
+    from packer_cli.plan.packing import PackingAlgorithm
+    from packer_cli.plan.strategies.protocol import Strategy
+
+    class _Options(PlanOptions, TokenizeOptions, BoundOptions, WorkersOptions, total=False): ...
+
+
+@takes(PlanConfig, TokenizeConfig, BoundConfig, WorkersConfig)
+def compare(
+    lengths: Inputs,
+    *,
+    algorithms: str | Sequence[str | PackingAlgorithm | Callable[..., Any]] | None = None,
+    strategies: str | Sequence[str | Strategy] | None = None,
+    sort: str | None = None,
+    **options: Unpack[_Options],
+) -> Comparison:
+    """Compare packing algorithms, balances or whole strategies side by side, as `hbpack compare` does.
+
+    Each row is planned in a process of its own, checked and measured; with `model` and `gpu`, or `profile`, its epoch
+    is predicted as well. Nothing is kept.
+
+    Args:
+        lengths: as `plan` takes them; or, with `tokenizer`, a corpus as `pack` takes it.
+        algorithms: only these rows: `[PACKING][/BALANCE][@longest],...`, such as `"isf,bfd,/window:8"`; or a list, in
+            which objects may stand for packings.
+        strategies: only a row for each of these values of `strategy`, or `"all"`; or a list, in which objects may
+            stand for strategies.
+        sort: a column of the table, such as `"abr"`; `"-abr"` sorts in descending order.
+        options: those of a plan, of a corpus, `bound` and `workers`.
+
+    Returns:
+        The rows, each with its figures or the reason why it failed.
+
+    Raises:
+        HbpackError: an option or a length is wrong, or there is nothing to plan.
+    """
+    found = run_compare(
+        path_names(lengths) if is_paths(lengths) else samples_of(lengths),
+        corpus_of(lengths, options),
+        validate(PlanConfig, options),
+        listed("packing", algorithms),
+        validate(WorkersConfig, options).workers,
+        strategies=listed("strategy", strategies),
+        sort=sort,
+        by_program=validate(BoundConfig, options).bound == "lp",
+    )
+    return Comparison(**vars(found))
 
 
 def run_compare(
@@ -36,7 +90,7 @@ def run_compare(
     strategies: str | None = None,
     sort: str | None = None,
     by_program: bool = False,
-) -> Comparison:
+) -> ComparedPlans:
     """Plan the same samples once for each row. A corpus is tokenized into a temporary folder.
 
     If the options name a time model, each row's epoch time is predicted too.
@@ -77,9 +131,17 @@ def run_compare(
     if rules is not None:
         rows, baseline = with_baselines(rows, base)
     watch = Stopwatch()
-    comparison = compare(samples, base.config, rows, workers, simulator, baseline=baseline, by_program=by_program)
+    comparison = compare_plans(
+        samples, base.config, rows, workers, simulator, baseline=baseline, by_program=by_program
+    )
     say(
         f"compared {counted(len(rows), 'plan')} of {counted(len(samples.lengths), 'sample')}, "
         f"{workers} at a time ({watch})"
     )
     return replace(comparison, rows=sort_rows(comparison.rows, order), group_choice=choice)
+
+
+def load_simulator(config: GpuConfig, num_gpus: int, rules: SimulateRules) -> Simulator:
+    """The simulator with the model that the options name; all pipeline stages share its weights."""
+    model = load_gpu_model(config, num_gpus, "a prediction of time")
+    return Simulator(model=model, rules=rules)

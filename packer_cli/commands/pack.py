@@ -1,143 +1,144 @@
-"""The pack stage: the chain tokenize -> plan -> write."""
+"""`pack`: a corpus to a packed set."""
 
 from __future__ import annotations
 
-import multiprocessing
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
-from packer_cli.commands.output import APPEND_MARKER, locked_output
-from packer_cli.commands.tokenize import tokenize_corpus
-from packer_cli.commands.validation import refuse_other
-from packer_cli.commands.write import refuse_remote_index, write_planned
-from packer_cli.config import StorePlanConfig, TokenizeConfig, WriteConfig
-from packer_cli.config.effects import refuse_without_effect
-from packer_cli.engine.base import Engine
-from packer_cli.engine.processes import start_worker
-from packer_cli.files import fingerprint
+from packer_cli.commands.arguments import StrPath, path_names, takes
+from packer_cli.config import PackConfig, StorePlanConfig, TokenizeConfig, WriteConfig, validate
+from packer_cli.config.models import BoundConfig, WorkersConfig
 from packer_cli.format.constants import PLAN_NAME
-from packer_cli.startup import known_as_compiled, note_compiled, owns_process, skip_extensions
+from packer_cli.remote.names import as_path
+from packer_cli.sizes import counted, format_bytes
+from packer_cli.tables.html import tables_html
+from packer_cli.tables.table import table_of_values
 
 if TYPE_CHECKING:
-    from packer_cli.plan.strategies.protocol import PlanRequest
+    from packer_cli.commands.options import BoundOptions, PackOptions, WorkersOptions
+    from packer_cli.commands.planned import Plan
+    from packer_cli.commands.results import Stats
+    from packer_cli.format.manifest import Manifest
     from packer_cli.shards.plan_file import PlanHeader
-    from packer_cli.tokens.stage import Inputs
+
+    class _Options(PackOptions, WorkersOptions, total=False): ...
 
 
-def run_pack(
-    tokenize: TokenizeConfig, plan: StorePlanConfig, write: WriteConfig | None, folder: Path, engine: Engine
-) -> PlanHeader:
-    """Turn a corpus into shards. Returns the plan's header (configuration, counts, metrics).
+@takes(PackConfig, WorkersConfig)
+def pack(
+    inputs: StrPath | Sequence[StrPath],
+    *,
+    output: StrPath,
+    engine: str = "local",
+    dry_run: bool = False,
+    **options: Unpack[_Options],
+) -> PackedSet:
+    """Turn a corpus into packed, balanced, scheduled shards, as `hbpack pack` does.
 
-    Args:
-        write: None to stop at the plan.
-    """
-    refuse_without_effect(plan)
-    if write is not None:
-        refuse_remote_index(write, folder)
-    with locked_output(folder):
-        return pack_corpus(tokenize, plan, write, folder, engine)
-
-
-def pack_corpus(
-    tokenize: TokenizeConfig,
-    plan: StorePlanConfig,
-    write: WriteConfig | None,
-    folder: Path,
-    engine: Engine,
-    inputs: Inputs | None = None,
-) -> PlanHeader:
-    """Like `run_pack`, but without a lock.
+    Call it again after a crash, or with other groups: whatever is still valid is reused.
 
     Args:
-        inputs: see `packer_cli.tokens.stage.tokenize`.
+        inputs: files, folders, globs or data sets, each with an optional weight, `"PATH@2.0"`, or
+            number of tokens, `"PATH@500Mtokens"`.
+        output: folder to write: new, empty, or an earlier run's.
+        engine: where the work runs: `local`, the processes of this machine; `ray` or `ray:HOST:PORT`.
+        dry_run: tokenize and plan, but write no shards.
+        options: see "Options of a corpus", "of a plan" and "of shards"; `tokenizer`, and for most strategies `groups`
+            and `gpus`, are required.
+
+    Raises:
+        HbpackError: an option is wrong (a `UsageError`; nothing has been written), or the run failed (a `RunError`).
     """
-    # Loads numba, 0.3 s: the folder is checked by now.
-    from packer_cli.commands.plan import check_options, make_plan
+    tokenize = validate(TokenizeConfig, {**options, "inputs": path_names(inputs)})
+    plan, write = validate(StorePlanConfig, options), validate(WriteConfig, options)
+    workers = validate(WorkersConfig, options).workers
+    from packer_cli.commands.array import make_engine
+    from packer_cli.tokens.ahead import NamedTokenizer
 
-    checked = check_options(plan)
-    if plan.validation is not None:
-        refuse_other(folder)
-    is_parallel = engine.workers > 1 and not (folder / PLAN_NAME).exists()
-    with _kernels(checked.request) if is_parallel else nullcontext():
-        tokenize_corpus(tokenize, folder, engine, inputs)
-    engine.release()
-    header = make_plan(plan, checked, folder, folder)
-    if write is not None:
-        write_planned(write, header, folder, engine, is_pack=True)
-    (folder / APPEND_MARKER).unlink(missing_ok=True)  # Whatever an append had begun is done, or given up.
-    return header
+    folder = as_path(output)
+    with make_engine(workers, engine, tokenizer=NamedTokenizer.of(tokenize)) as running:
+        from packer_cli.commands.chain import run_pack
+
+        header = run_pack(tokenize, plan, None if dry_run else write, folder, running)
+    return PackedSet(output, header)
 
 
-@contextmanager
-def _kernels(request: PlanRequest) -> Iterator[None]:
-    """Load the plan's kernels on a thread while the block runs; on the first run, compile them in other processes."""
-    from packer_cli.plan.warming import kernel_shares, warm_up
+class PackedSet:
+    """A packed set on disk, or behind a URL: what `pack` gives, or `PackedSet(path)` opens."""
 
-    skip_extensions()
-    name = _kernels_name(request)
-    if known_as_compiled(name):
-        with ThreadPoolExecutor(1) as thread:
-            loading = thread.submit(warm_up, request)
-            yield
-        loading.result()
-        return
-    if not owns_process():  # Forked beside a user's threads, as a notebook has them, a process may hang.
-        yield
-        return
-    with in_background(kernel_shares(request)):
-        yield
-    note_compiled(name)
+    def __init__(self, path: StrPath, header: PlanHeader | None = None) -> None:
+        """Open a set; nothing is read yet.
 
+        Args:
+            path: its folder or URL.
+            header: what its plan says, where that is known; leave it out.
+        """
+        self._name = path
+        self._path = as_path(path)
+        self._header = header
 
-def _kernels_name(request: PlanRequest) -> str:
-    """A name for the set of kernels that `kernel_shares` compiles; equal sets have equal names."""
-    import llvmlite.binding  # type: ignore[import-untyped]
-    import numba
+    @property
+    def path(self) -> Path:
+        """Its folder; for a URL, an object with the same methods."""
+        return self._path
 
-    planner = type(request.strategy).plan.__qualname__
-    has_cp = any(group.cp_size > 1 for group in request.groups)
-    needed = (
-        request.algorithm.name,
-        request.fill,
-        request.balance.refine,
-        planner,
-        request.mask,
-        has_cp,
-    )
-    return "compiled-" + fingerprint(numba.__version__, llvmlite.binding.get_host_cpu_name(), needed)
+    def manifest(self) -> Manifest:
+        """What `hbpack.json` says, read anew: options, files and their checksums, groups, counts, metrics.
 
+        Raises:
+            HbpackError: there is no finished set, or its manifest is damaged.
+        """
+        from packer_cli.shards.manifest import read_manifest
 
-@contextmanager
-def in_background(functions: Sequence[Callable[[], None]]) -> Iterator[None]:
-    """Call each function in its own process while the block runs.
+        return read_manifest(self._path)
 
-    The block waits for the processes at its end, and kills them if it fails. Their errors are ignored, so everything
-    must work without them. On Linux they are forked from this process, and so import nothing again.
-    """
-    context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
-    processes = [context.Process(target=_run, args=(function,), daemon=True) for function in functions]
-    started = []
-    try:
-        with suppress(OSError):
-            for process in processes:
-                process.start()
-                started.append(process)
-        yield
-        for process in started:
-            process.join()
-    finally:
-        for process in started:
-            if process.is_alive():
-                process.kill()
-            process.join()
+    @cached_property
+    def _plan(self) -> Plan:
+        from packer_cli.commands.planned import read_planned
 
+        return read_planned(self._path / PLAN_NAME, self._header)
 
-def _run(function: Callable[[], None]) -> None:
-    start_worker()
-    with suppress(Exception):
-        function()
+    def validation(self) -> PackedSet | None:
+        """The packed set of the samples that `validation=` set aside; None without that.
+
+        Raises:
+            HbpackError: there is no plan, or it is damaged.
+        """
+        from packer_cli.format.constants import VALIDATION
+
+        return PackedSet(self._path / VALIDATION) if self._plan.config.sets_aside else None
+
+    def plan(self) -> Plan:
+        """Its plan, after any `hbpack rebalance`. The arrays are memory-mapped.
+
+        Raises:
+            HbpackError: there is no plan, or it is damaged.
+        """
+        return self._plan
+
+    @takes(BoundConfig)
+    def stats(self, **options: Unpack[BoundOptions]) -> Stats:
+        """The figures of `hbpack stats` of its plan, which is checked for damage; see `stats`."""
+        from packer_cli.commands.stats import stats
+
+        return stats(self._name, **options)
+
+    def __repr__(self) -> str:
+        return f"PackedSet({str(self._path)!r})"
+
+    def _repr_html_(self) -> str:
+        from packer_cli.tables.stats import stats_tables
+
+        manifest = self.manifest()
+        shards = list(manifest.shards)
+        facts = {
+            "GPUs": f"{manifest.num_gpus:,}",
+            "groups": ", ".join(group.name for group in manifest.groups),
+            "shards": f"{counted(len(shards), 'file')}, {format_bytes(sum(shard.num_bytes for shard in shards))}",
+            "epochs": f"{len(manifest.epochs):,}",
+            "tokenizer": str(manifest.tokenizer.get("name")),
+        }
+        table = table_of_values(f"Packed set {self._path}", facts.items(), "")
+        return tables_html([table, *stats_tables(self.stats())])

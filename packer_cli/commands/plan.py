@@ -1,13 +1,15 @@
-"""The plan stage: a token store to `plan.arrow` and `rejected.jsonl`."""
+"""`plan`: which samples share a pack, and which packs run together; a token store's plan becomes `plan.arrow`."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packer_cli.commands.arguments import Lengths, StrPath, is_paths, one_path, samples_of, takes
 from packer_cli.commands.array import require_tokens
 from packer_cli.commands.output import (
     TOKENS,
@@ -17,6 +19,7 @@ from packer_cli.commands.output import (
     refuse_validation,
     write_rejected,
 )
+from packer_cli.commands.planned import Plan, plan_in_memory, read_planned
 from packer_cli.commands.planning import (
     LeftOut,
     NothingToPlanError,
@@ -26,8 +29,9 @@ from packer_cli.commands.planning import (
     share_notes,
     with_gpu_model,
 )
+from packer_cli.commands.samples import require_samples
 from packer_cli.commands.validation import locked_validation, removing_validation
-from packer_cli.config import PlanConfig, PlannedConfig, StorePlanConfig
+from packer_cli.config import PlanConfig, PlannedConfig, StorePlanConfig, validate
 from packer_cli.config.effects import refuse_without_effect
 from packer_cli.config.resolve import Resolved, refuse_rows_alone, resolve, validation_options
 from packer_cli.engine.array import ArrayRecords
@@ -36,10 +40,11 @@ from packer_cli.errors import ConfigError
 from packer_cli.files import fingerprint
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS, VALIDATION
 from packer_cli.format.metrics import Counts, GroupChoice
+from packer_cli.plan.core import types
 from packer_cli.plan.core.pieces import overflow_notes
-from packer_cli.plan.core.types import PieceLoss, Pieces, Plan
+from packer_cli.plan.core.types import PieceLoss, Pieces
 from packer_cli.plugins import OBJECT
-from packer_cli.remote.names import relative_path
+from packer_cli.remote.names import as_path, relative_path
 from packer_cli.shards.plan_file import PLAN_VERSION, PlanHeader, write_plan
 from packer_cli.shards.stage import is_of_plan
 from packer_cli.sizes import counted
@@ -48,9 +53,40 @@ from packer_cli.tokens.index import read_index
 from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import TokenStore
 
+if TYPE_CHECKING:
+    from packer_cli.commands.options import StorePlanOptions
 
-def run_plan(config: StorePlanConfig, source: Path, folder: Path) -> PlanHeader:
-    """Check the options and the token store in `source/tokens`, and plan it; see `make_plan`."""
+
+@takes(StorePlanConfig)
+def plan(lengths: Lengths, *, output: StrPath | None = None, **options: Unpack[StorePlanOptions]) -> Plan:
+    """Plan samples: groups, packs, iterations and steps. The options are those of `hbpack plan`.
+
+    Only lengths are needed, so a plan takes seconds, and you can look at it before a token is written. The result is
+    the same as that of the command. A million lengths take about as long as there: the plan is made in this process,
+    by the same code.
+
+    Args:
+        lengths: tokens of each sample, as a numpy array, a list, or a column of pyarrow, pandas or polars (int[n]);
+            or the path or URL of a file of lengths, of a token store, or of a packed set that keeps its tokens.
+        output: folder for the plan of a token store, as `hbpack plan --output` writes it. By default, nothing is
+            written.
+        options: see "Options of a plan"; `groups` and `gpus` are required by most strategies.
+
+    Raises:
+        HbpackError: an option or a length is wrong, or there is nothing to plan.
+    """
+    config = validate(StorePlanConfig, options)
+    if output is None:
+        if config.validation is not None:
+            raise ConfigError(
+                "validation: samples are set aside by their tokens, when the plan of a token store is written; give "
+                "output, or leave validation out"
+            )
+        samples = require_samples(one_path(lengths, "plan")) if is_paths(lengths) else samples_of(lengths)
+        return plan_in_memory(samples, config)
+    if not is_paths(lengths):
+        raise ConfigError("output: a plan is written beside the tokens of a token store, which lengths lack")
+    source, folder = one_path(lengths, "plan"), as_path(output)
     refuse_without_effect(config)
     checked = check_options(config)
     refuse_validation(source)
@@ -58,7 +94,8 @@ def run_plan(config: StorePlanConfig, source: Path, folder: Path) -> PlanHeader:
     require_tokens(source / TOKENS)
     read_index(source / TOKENS)
     with locked_output(folder):
-        return make_plan(config, checked, source, folder)
+        header = make_plan(config, checked, source, folder)
+    return read_planned(folder, header)
 
 
 def check_options(config: PlanConfig) -> Resolved:
@@ -117,7 +154,7 @@ class _Draft:
     """A plan that is not written yet."""
 
     header: PlanHeader
-    arrays: tuple[Plan, PieceLoss] | None
+    arrays: tuple[types.Plan, PieceLoss] | None
     """None: it is the plan that the folder has."""
     seconds: str
     """What it took, for people."""

@@ -6,67 +6,137 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
 
+from packer_cli.commands.arguments import takes
+from packer_cli.commands.iterations import Iterations
 from packer_cli.commands.planning import plan_samples, resolve_for
 from packer_cli.commands.rebalance import plan_in_force
-from packer_cli.config import PlanConfig, PlannedConfig
+from packer_cli.commands.results import Stats
+from packer_cli.config import PlanConfig, PlannedConfig, validate
 from packer_cli.config.effects import refuse_without_effect
+from packer_cli.config.models import BoundConfig
 from packer_cli.config.resolve import read_options, refuse_rows_alone
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.metrics import GroupChoice, PlanMetrics, SampleCounts
+from packer_cli.plan.core import types
+from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.pieces import Samples, sample_counts
-from packer_cli.plan.core.types import Plan
-from packer_cli.plan.figures import Baseline, baseline_of, padded_baseline, plan_stats
+from packer_cli.plan.figures import (
+    Baseline,
+    baseline_of,
+    length_stats,
+    measure_masks,
+    padded_baseline,
+    plan_stats,
+    prove_by_program,
+)
 from packer_cli.plan.strategies.protocol import PlanRequest
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
+from packer_cli.sizes import counted
+
+if TYPE_CHECKING:
+    from packer_cli.commands.options import BoundOptions
 
 
-@dataclass(frozen=True, kw_only=True)
-class Planned:
-    """A plan. Its arrays are read, and its figures are computed, when they are first asked for."""
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class Plan:
+    """Which samples share a pack, which packs run together, on which GPUs and in which order; made by `plan`.
+
+    Its arrays are read, and its figures are computed, when they are first asked for.
+    """
 
     config: PlannedConfig
+    """The options that decided it, with groups and costs as numbers."""
     counts: SampleCounts
+    """What became of the samples."""
     group_choice: GroupChoice | None
-    """How automatic groups were chosen; None if they were named."""
+    """How `groups="auto"` chose; None if you named the groups."""
     samples: Samples | None = None
-    """None of a plan that was read."""
+    """What it was made from; None for a plan that was read."""
     header: PlanHeader | None = None
     """What the file of a plan that was read says beside its arrays."""
     manifest: Manifest | None = None
-    """Of the packed set that a plan was read from."""
-    load: Callable[[], Plan]
-    measure: Callable[[Planned], PlanMetrics]
+    """That of the packed set which it was read from."""
+    _load: Callable[[], types.Plan]
+    _measure: Callable[[Plan], PlanMetrics]
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The length groups, by rising capacity."""
+        return self.config.groups
 
     @cached_property
-    def arrays(self) -> Plan:
-        """The plan itself; its errors are those of `read_plan`."""
-        return self.load()
+    def arrays(self) -> types.Plan:
+        """The plan as flat numpy arrays: pieces, packs, and a schedule an epoch."""
+        return self._load()
 
     @cached_property
     def metrics(self) -> PlanMetrics:
-        """Its figures. Price: of a plan in memory, that of `plan_stats`."""
-        return self.measure(self)
+        """Figures of the plan and its groups, beside the paper's baseline; see docs/metrics.md."""
+        return self._measure(self)
 
     @cached_property
     def baseline(self) -> Baseline:
-        """What it is compared with. Price: that of `baseline_of`."""
+        """The plan that it is compared with."""
         return baseline_of(self.arrays, self.request)
 
     @cached_property
-    def padded(self) -> Plan | None:
-        """The same samples in padded batches, see `padded_baseline`."""
+    def padded(self) -> types.Plan | None:
+        """The same samples in padded batches; None where rows are more than samples one after another."""
         return padded_baseline(self.arrays, self.request)
 
     @cached_property
     def request(self) -> PlanRequest:
-        """That of the plan, on as many GPUs as it has now."""
+        """What its strategy planned from, on as many GPUs as it has now."""
         return replace(read_options(self.config).request, num_gpus=self.arrays.num_gpus)
 
+    @takes(BoundConfig)
+    def stats(self, **options: Unpack[BoundOptions]) -> Stats:
+        """The figures of `hbpack stats`: balance, padding, communication, lengths, and what the mask leaves out.
 
-def plan_in_memory(samples: Samples, config: PlanConfig) -> Planned:
+        Args:
+            options: `bound`, see `stats`.
+        """
+        metrics = self.metrics
+        if validate(BoundConfig, options).bound == "lp":
+            metrics = prove_by_program(metrics, self.arrays)
+        return Stats(
+            lengths=None if self.samples is None else length_stats(self.samples.lengths),
+            group_choice=self.group_choice,
+            counts=self.counts,
+            overall=metrics.overall,
+            groups=metrics.groups,
+            baseline=metrics.baseline,
+            masks=measure_masks(self.arrays, metrics),
+        )
+
+    def iterations(self, epoch: int = 0) -> Iterations:
+        """What runs in each iteration of an epoch: its micro-batches, their GPUs and their samples.
+
+        Args:
+            epoch: one of those that were planned (`epochs=`).
+
+        Raises:
+            HbpackError: there is no such epoch.
+        """
+        return Iterations(self.arrays, epoch)
+
+    def __repr__(self) -> str:
+        schedule, packs = self.arrays.epochs[0], self.arrays.packs
+        return (
+            f"<Plan of {counted(self.counts.samples, 'sample')}: {counted(len(packs), 'pack')}, "
+            f"{counted(schedule.num_iterations, 'iteration')}, {counted(schedule.num_steps, 'step')} on "
+            f"{counted(self.arrays.num_gpus, 'GPU')}; groups {','.join(map(str, self.groups))}>"
+        )
+
+    def _repr_html_(self) -> str:
+        return self.stats()._repr_html_()
+
+
+def plan_in_memory(samples: Samples, config: PlanConfig) -> Plan:
     """Plan samples of which only the lengths are known; the errors are those of `plan_samples`.
 
     Raises:
@@ -77,17 +147,17 @@ def plan_in_memory(samples: Samples, config: PlanConfig) -> Planned:
     resolved, choice = resolve_for(config, samples)
     plan = plan_samples(samples, resolved)
     chosen, capacity = samples.chosen(config.seed), resolved.config.groups[-1].capacity
-    return Planned(
+    return Plan(
         config=resolved.config,
         counts=sample_counts(samples, chosen, plan.pieces, capacity, config.overflow),
         group_choice=choice,
         samples=samples,
-        load=lambda: plan,
-        measure=lambda planned: plan_stats(planned.arrays, planned.request, samples.sources, planned.baseline),
+        _load=lambda: plan,
+        _measure=lambda planned: plan_stats(planned.arrays, planned.request, samples.sources, planned.baseline),
     )
 
 
-def read_planned(path: Path, header: PlanHeader | None = None, *, check: bool = False) -> Planned:
+def read_planned(path: Path, header: PlanHeader | None = None, *, check: bool = False) -> Plan:
     """A plan on disk: that of a packed set, after any rebalance, or of a file.
 
     Args:
@@ -104,12 +174,12 @@ def read_planned(path: Path, header: PlanHeader | None = None, *, check: bool = 
     manifest = read_manifest(file.parent) if (file.parent / MANIFEST_NAME).exists() else None
     is_rebalanced = manifest is not None and bool(manifest.history)
     metrics = manifest.metrics if manifest and is_rebalanced else header.metrics
-    return Planned(
+    return Plan(
         config=header.config,
         counts=header.counts,
         group_choice=header.group_choice,
         header=header,
         manifest=manifest,
-        load=partial(plan_in_force, file.parent) if is_rebalanced else lambda: read_plan(file, check=check)[0],
-        measure=lambda planned: metrics,
+        _load=partial(plan_in_force, file.parent) if is_rebalanced else lambda: read_plan(file, check=check)[0],
+        _measure=lambda planned: metrics,
     )

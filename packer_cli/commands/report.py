@@ -1,32 +1,47 @@
-"""The report stage: what is known of a plan or lengths, gathered for one page."""
+"""`report`: what is known of a plan or lengths, gathered for one page."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
+from packer_cli.commands.arguments import (
+    Lengths,
+    StrPath,
+    first_given,
+    is_paths,
+    one_path,
+    plan_config_of,
+    samples_of,
+    takes,
+)
+from packer_cli.commands.compare import load_simulator
 from packer_cli.commands.output import store_of
-from packer_cli.commands.planned import Planned, plan_in_memory, read_planned
+from packer_cli.commands.pack import PackedSet
+from packer_cli.commands.planned import Plan, plan_in_memory, read_planned
+from packer_cli.commands.results import Stats
 from packer_cli.commands.samples import require_samples
-from packer_cli.commands.simulate import load_simulator
-from packer_cli.commands.stats import plan_figures_of, sample_stats
+from packer_cli.commands.stats import planned_folder
 from packer_cli.compare import Comparison, compare
 from packer_cli.compare.compared import compared_row
 from packer_cli.compare.row_figures import RowFigures
 from packer_cli.compare.rows import Row, own_row_first, parse_rows, strategy_rows
 from packer_cli.compare.savings import PlanSimulation, plan_simulation
-from packer_cli.config import GpuConfig, PlanConfig
+from packer_cli.config import GpuConfig, PlanConfig, validate
+from packer_cli.config.fields import GIVE
+from packer_cli.config.models import TrainConfig, WorkersConfig
 from packer_cli.config.resolve import Resolved, no_longer_plans, read_options
 from packer_cli.engine.local import default_workers
 from packer_cli.engine.progress import Stopwatch, say
-from packer_cli.errors import FormatError, InputError
+from packer_cli.errors import ConfigError, FormatError, InputError
 from packer_cli.files import atomic_file
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.format.records import Hidden, in_json
 from packer_cli.plan.core.pieces import Samples
-from packer_cli.plan.figures import Stats
+from packer_cli.plan.figures import Stats as FoundStats
+from packer_cli.plan.figures import length_stats
 from packer_cli.plan.packing.wrap import join
 from packer_cli.report.advice import Facts, PlanFacts, Prediction
 from packer_cli.report.build import build_page
@@ -39,6 +54,12 @@ from packer_cli.tables.table import Table
 from packer_cli.tokens.index import INDEX_NAME
 from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import TokenStore
+
+if TYPE_CHECKING:
+    from packer_cli.commands.options import PlanOptions, TrainOptions, WorkersOptions
+
+    class _Options(PlanOptions, TrainOptions, WorkersOptions, total=False): ...
+
 
 NO_STRATEGIES = "none"
 """The value of `--strategies` that compares nothing."""
@@ -80,7 +101,7 @@ class Report(Result):
 
     @property
     @in_json
-    def stats(self) -> Stats:
+    def stats(self) -> FoundStats:
         """As `hbpack stats` has it."""
         return self.facts.stats
 
@@ -106,50 +127,59 @@ class Report(Result):
         return [Table(title=self.page.title, header=("", "", ""), rows=rows, notes=notes)]
 
 
-def run_report(
-    subject: Subject,
-    gpu: GpuConfig,
-    rules: SimulateRules,
-    strategies: str,
-    workers: int | None,
-    output: Path | None = None,
+@takes(PlanConfig, TrainConfig, WorkersConfig)
+def report(
+    plan: Plan | PackedSet | Lengths,
+    *,
+    output: StrPath | None = None,
+    strategies: str = "all",
+    **options: Unpack[_Options],
 ) -> Report:
-    """Gather what the page shows, and write it if an output is named.
+    """Draw charts of a packed set, a plan or lengths, and say what to try next, as `hbpack report` does.
 
     Args:
-        gpu: the options that predict times.
-        strategies: as `hbpack compare --strategies` takes them, or `NO_STRATEGIES`.
+        plan: a plan, a packed set, or the path of either, shown as it is. Or lengths as the function `plan` takes
+            them: with `groups` and `gpus` they are planned in memory; without, only the lengths are shown.
+        output: page to write, replaced if it exists. By default, nothing is written.
+        strategies: strategies to compare the plan with: `"all"`, `"none"`, or a list of names, such as
+            `"balanced,hbp"`.
+        options: `model` and `gpu`, or `profile`, for predicted times; `pad_to` and `step_seconds`; `workers`; for
+            lengths, those of a plan.
 
     Raises:
-        ConfigError, FormatError, RunError: as the simulation and the comparison.
+        HbpackError: an option or a length is wrong, or the path holds no lengths.
     """
-    watch = Stopwatch()
+    gpu = validate(GpuConfig, options)
+    if gpu.has_gpu_model:
+        gpu.require_gpu_model("hbpack report")
+    without_times = None if gpu.has_gpu_model else first_given(options, TrainConfig.model_fields)
+    if without_times is not None:
+        raise ConfigError(f"{without_times} has no effect without predicted times; give {GIVE}, or leave it out")
+    rules = SimulateRules(**validate(TrainConfig, options).model_dump())
+    workers = validate(WorkersConfig, options).workers or default_workers()
+    subject, watch = _subject(plan, plan_config_of(options)), Stopwatch()
     planned, samples = subject.planned, subject.samples
-    stats = plan_figures_of(planned) if planned else sample_stats(samples, None)
-    shown = None
-    if planned is not None:
-        shown = _planned(planned, samples, gpu, rules, strategies, workers or default_workers())
     facts = Facts(
         name=subject.name,
         lengths=planned.arrays.pieces.length if planned else samples.lengths,
         sources=_short(subject.sources),
         source_of_sample=samples.sources,
-        stats=stats,
-        planned=shown,
+        stats=planned.stats() if planned else Stats(lengths=length_stats(samples.lengths)),
+        planned=_planned(planned, samples, gpu, rules, strategies, workers) if planned else None,
         made_from=_made_from(planned),
     )
-    report = Report(facts=facts, page=build_page(facts))
+    found = Report(facts=facts, page=build_page(facts))
     if output is not None:
-        html = render(report.page)
-        with atomic_file(output) as file:
+        html = render(found.page)
+        with atomic_file(Path(output)) as file:
             file.write(html)
-        report = replace(report, output=str(output), num_bytes=len(html))
+        found = replace(found, output=str(output), num_bytes=len(html))
         say(f"wrote {str(output)!r}, {format_bytes(len(html))} ({watch})")
-    return report
+    return found
 
 
 def _planned(
-    found: Planned,
+    found: Plan,
     samples: Samples,
     gpu: GpuConfig,
     rules: SimulateRules,
@@ -186,7 +216,7 @@ def _planned(
 
 
 def _compared(
-    found: Planned,
+    found: Plan,
     samples: Samples,
     gpu: GpuConfig,
     prediction: Prediction | None,
@@ -234,7 +264,7 @@ def _short(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple("/".join(each) for each in parts)
 
 
-def _made_from(planned: Planned | None) -> tuple[tuple[str, str], ...]:
+def _made_from(planned: Plan | None) -> tuple[tuple[str, str], ...]:
     """What a set says of itself."""
     if planned is None or planned.header is None:
         return ()
@@ -265,51 +295,45 @@ def _listed(items: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
+class _Subject:
     """What a report is about."""
 
     name: str
     """As the user gave it; the heading of the page."""
-    planned: Planned | None
+    planned: Plan | None
     """None: only lengths are known."""
     samples: Samples
     sources: tuple[str, ...] = ()
     """Names of the inputs; empty where they are not known."""
 
 
-def subject_at(path: Path, config: PlanConfig | None) -> Subject:
-    """A packed set, a plan, a token store or a file of lengths.
+def _subject(given: Any, config: PlanConfig | None) -> _Subject:
+    """A plan, a packed set or a path, shown as it is; or lengths.
 
     Args:
         config: how to plan lengths; None for what is planned already, and for lengths alone.
-
-    Raises:
-        ConfigError, InputError, FormatError, RunError: as `stats_of`.
     """
-    name = _name_of(path)
-    if path.name == PLAN_NAME and path.is_file():
-        path = path.parent
-    if config is None and (path / PLAN_NAME).exists():
-        found = read_planned(path, check=True)
-        samples, sources = _samples_of_set(path, found)
-        return Subject(name=name, planned=found, samples=samples, sources=sources)
-    samples = require_samples(path)
+    if isinstance(given, Plan):
+        if config is not None:
+            raise ConfigError("--groups is for making plans, and this is already planned; leave it out")
+        return _Subject(name="Plan", planned=given, samples=given.samples or _samples_of_plan(given))
+    sources: tuple[str, ...] = ()
+    if not isinstance(given, PackedSet) and not is_paths(given):
+        samples = samples_of(given)
+        name = "Lengths" if config is None else "Plan"
+    else:
+        path = given.path if isinstance(given, PackedSet) else one_path(given, "report")
+        name, path = _name_of(path), planned_folder(path)
+        if config is None and (path / PLAN_NAME).exists():
+            found = read_planned(path, check=True)
+            samples, sources = _samples_of_set(path, found)
+            return _Subject(name=name, planned=found, samples=samples, sources=sources)
+        samples, sources = require_samples(path), _source_names(path)
     planned = None if config is None else plan_in_memory(samples, config)
-    return Subject(name=name, planned=planned, samples=samples, sources=_source_names(path))
+    return _Subject(name=name, planned=planned, samples=samples, sources=sources)
 
 
-def subject_of_plan(planned: Planned) -> Subject:
-    """A plan that was made or read before."""
-    return Subject(name="Plan", planned=planned, samples=planned.samples or _samples_of_plan(planned))
-
-
-def subject_of_samples(samples: Samples, config: PlanConfig | None) -> Subject:
-    """Samples of which the lengths are at hand; see `subject_at`."""
-    planned = None if config is None else plan_in_memory(samples, config)
-    return Subject(name="Lengths" if planned is None else "Plan", planned=planned, samples=samples)
-
-
-def _samples_of_set(path: Path, planned: Planned) -> tuple[Samples, tuple[str, ...]]:
+def _samples_of_set(path: Path, planned: Plan) -> tuple[Samples, tuple[str, ...]]:
     """The samples of a planned set and the names of their sources: of its token store or, without it, of its plan."""
     assert planned.header is not None
     store = store_of(path, planned.header)
@@ -325,7 +349,7 @@ def _samples_of_set(path: Path, planned: Planned) -> tuple[Samples, tuple[str, .
     return _samples_of_plan(planned), ()
 
 
-def _samples_of_plan(planned: Planned) -> Samples:
+def _samples_of_plan(planned: Plan) -> Samples:
     _, _, lengths = join(planned.arrays.pieces)
     return Samples(lengths=lengths)
 

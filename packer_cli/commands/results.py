@@ -1,4 +1,4 @@
-"""The results of the API: those of the stages, which a notebook shows as tables."""
+"""The results of commands that a notebook shows as tables."""
 
 from __future__ import annotations
 

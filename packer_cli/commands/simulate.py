@@ -1,81 +1,188 @@
-"""The simulate stage: the predicted epoch of a packed set or of a plan, and its trace."""
+"""`simulate`: the predicted epoch of a packed set or of a plan, and its trace; or that of many plans of lengths."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import orjson
 
-from packer_cli.commands.planned import Planned
+from packer_cli.commands.arguments import (
+    Inputs,
+    StrPath,
+    corpus_of,
+    first_given,
+    is_paths,
+    path_names,
+    samples_of,
+    takes,
+)
+from packer_cli.commands.compare import load_simulator, run_compare
+from packer_cli.commands.pack import PackedSet
+from packer_cli.commands.planned import Plan, read_planned
+from packer_cli.commands.results import Comparison, Simulation
 from packer_cli.compare.savings import PlanSimulation, plan_simulation
-from packer_cli.config import GpuConfig
-from packer_cli.config.gpu_model import load_gpu_model
+from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig, validate
+from packer_cli.config.models import TrainConfig, WorkersConfig
 from packer_cli.engine.progress import say
-from packer_cli.errors import UsageError
+from packer_cli.errors import ConfigError, InputError, UsageError
 from packer_cli.files import atomic_file
-from packer_cli.plan.core.types import Plan
+from packer_cli.plan.core import types
+from packer_cli.remote.names import as_path
 from packer_cli.simulate.figures import SimulateRules, Simulator
 from packer_cli.simulate.slots import epoch_times
 from packer_cli.simulate.timeline import iterations_of_steps, timeline, trace_events
 from packer_cli.sizes import counted
 from packer_cli.version import __version__
 
+if TYPE_CHECKING:
+    from packer_cli.commands.options import GpuOptions, PlanOptions, TokenizeOptions, TrainOptions, WorkersOptions
+
+    class _OfPlan(GpuOptions, TrainOptions, total=False): ...
+
+    class _Options(PlanOptions, TrainOptions, TokenizeOptions, WorkersOptions, total=False): ...
+
+
 TRACE_MARK = b'{"otherData": {"made_by": "hbpack simulate'
 """The first bytes of a trace."""
+_TRACE_STEPS = 10
+_NEEDS = "--groups and --gpus"
 
 
-@dataclass(frozen=True, kw_only=True)
-class TraceFile:
-    """A trace to write."""
+@overload
+def simulate(  # type: ignore[overload-overlap]  # Lengths come with `groups`, which the first form does not take.
+    plan: Plan | PackedSet | StrPath,
+    *,
+    trace: StrPath | None = None,
+    trace_steps: int = _TRACE_STEPS,
+    **options: Unpack[_OfPlan],
+) -> Simulation: ...
 
-    path: Path
-    num_steps: int
-    """Steps from the start of the first epoch."""
+
+@overload
+def simulate(
+    plan: Inputs, *, algorithms: str | None = None, sort: str | None = None, **options: Unpack[_Options]
+) -> Comparison: ...
 
 
-def run_simulate(
-    planned: Planned, config: GpuConfig, rules: SimulateRules, trace: TraceFile | None = None
-) -> PlanSimulation:
-    """Predict an epoch of a plan, and write its trace if one is asked for."""
-    plan = planned.arrays
-    simulator = load_simulator(config, plan.num_gpus, rules)
-    simulation = plan_simulation(plan, simulator, planned.baseline, planned.padded)
+@takes(PlanConfig, TrainConfig, TokenizeConfig, WorkersConfig)
+def simulate(
+    plan: Plan | PackedSet | Inputs,
+    *,
+    algorithms: str | None = None,
+    sort: str | None = None,
+    trace: StrPath | None = None,
+    trace_steps: int = _TRACE_STEPS,
+    **options: Any,
+) -> Simulation | Comparison:
+    """Predict an epoch's time, where the GPUs' time goes, and the savings over naive packing.
+
+    Times are predicted from the model's shape and the GPU's data sheet (`model`, `gpu`), or from what `hbpack profile`
+    measured (`profile`).
+
+    Args:
+        plan: a plan, a packed set, or the path of either, which is predicted as it is. With `groups` and `gpus`,
+            whatever `compare` takes: every strategy is planned and predicted.
+        algorithms: with `groups`, only these rows, as of `compare`, and the baseline.
+        sort: with `groups`, a column of `compare`; by default `"epoch"`, the fastest first.
+        trace: a file to write, replaced if it exists: the plan's first steps as trace events, GPU by GPU, for Perfetto
+            or Chrome.
+        trace_steps: steps of the trace, from the start of the first epoch.
+        options: `model` and `gpu`, or `profile`; `pad_to` and `step_seconds`; with `groups`, those of `compare`.
+
+    Returns:
+        The predicted epoch beside the baseline's; with `groups`, a row for each strategy.
+
+    Raises:
+        HbpackError: an option is wrong, or there is no plan.
+    """
+    config = validate(GpuConfig, options)
+    config.require_gpu_model("hbpack simulate")
+    if trace is None and trace_steps != _TRACE_STEPS:
+        raise ConfigError("--trace-steps has no effect without --trace; give that, or leave it out")
+    rules = SimulateRules(**validate(TrainConfig, options).model_dump())
+    workers = validate(WorkersConfig, options).workers
+    if options.get("groups") is None:
+        found = _planned(plan, {**options, "algorithms": algorithms, "sort": sort})
+        simulator = load_simulator(config, found.arrays.num_gpus, rules)
+        simulation = _simulation(found, simulator)
+        if trace is not None:
+            _write_trace(Path(trace), trace_steps, found.arrays, simulator)
+        return Simulation(**vars(simulation))
     if trace is not None:
-        _write_trace(trace, plan, simulator)
-    return simulation
+        raise ConfigError("--trace takes one plan; name a packed data set or a plan, and leave out --groups")
+    if isinstance(plan, (Plan, PackedSet)):
+        raise ConfigError("--groups is for making plans, and this is already planned; leave it out")
+    source = path_names(plan) if is_paths(plan) else samples_of(plan)
+    corpus, plan_config = corpus_of(plan, options), validate(PlanConfig, options)
+    return Comparison(
+        **vars(run_compare(source, corpus, plan_config, algorithms, workers, rules, sort=sort or "epoch"))
+    )
 
 
-def predict_plan(planned: Planned, config: GpuConfig) -> PlanSimulation | None:
+def predict_plan(plan: Plan, config: GpuConfig) -> PlanSimulation | None:
     """The prediction for a plan; None if the options name no model that can predict it."""
     if not config.has_gpu_model:
         return None
     try:
-        return run_simulate(planned, config, SimulateRules())
+        return _simulation(plan, load_simulator(config, plan.arrays.num_gpus, SimulateRules()))
     except UsageError:  # Too few rows of a profile, a degree that it lacks, or a file that is gone.
         return None
 
 
-def load_simulator(config: GpuConfig, num_gpus: int, rules: SimulateRules) -> Simulator:
-    """The simulator with the model that the options name; all pipeline stages share its weights."""
-    model = load_gpu_model(config, num_gpus, "a prediction of time")
-    return Simulator(model=model, rules=rules)
+def _simulation(plan: Plan, simulator: Simulator) -> PlanSimulation:
+    return plan_simulation(plan.arrays, simulator, plan.baseline, plan.padded)
 
 
-def _write_trace(trace: TraceFile, plan: Plan, simulator: Simulator) -> None:
+def _planned(plan: Plan | PackedSet | Inputs, options: Mapping[str, Any]) -> Plan:
+    """The plan to predict. Raises ConfigError for other inputs, and for options without effect."""
+    if isinstance(plan, PackedSet):
+        plan = plan.plan()
+    if isinstance(plan, Plan):
+        _refuse_plan_options(options, "this")
+        return plan
+    if not is_paths(plan):
+        raise ConfigError(f"lengths are not a plan; give {_NEEDS} to plan them in every way, or plan() them first")
+    names = path_names(plan)
+    if len(names) != 1:
+        raise ConfigError(
+            f"several inputs are a corpus, which needs --tokenizer, {_NEEDS}" if names else "INPUT is required"
+        )
+    path = as_path(names[0])
+    if not path.exists():
+        raise InputError(
+            f"{str(path)!r} does not exist; name a packed data set or a plan, or what to plan with {_NEEDS}"
+        )
+    file = path / "plan.arrow" if path.is_dir() else path
+    if file.suffix != ".arrow" or not file.exists():
+        raise ConfigError(f"{str(path)!r} is not a packed data set or plan; give {_NEEDS} to plan it in every way")
+    _refuse_plan_options(options, repr(str(path)))
+    return read_planned(file, check=True)
+
+
+def _refuse_plan_options(options: Mapping[str, Any], what: str) -> None:
+    of_plans = [*PlanConfig.model_fields, *TokenizeConfig.model_fields, "algorithms", "sort", "workers"]
+    name = first_given(options, [each for each in of_plans if each not in {*GpuConfig.model_fields, "inputs"}])
+    if name is not None:
+        raise ConfigError(
+            f"{name} is for making plans, and {what} is already planned; give {_NEEDS}, or leave {name} out"
+        )
+
+
+def _write_trace(path: Path, most_steps: int, plan: types.Plan, simulator: Simulator) -> None:
     times = epoch_times(plan, simulator.model, **vars(simulator.rules))
-    line = timeline(plan, times, iterations_of_steps(plan, trace.num_steps))
+    line = timeline(plan, times, iterations_of_steps(plan, most_steps))
     parallel = simulator.model.cost.model_parallel
     gpus_per_node = parallel.gpus_per_node if parallel else plan.num_gpus
     facts: dict[str, Any] = {"version": __version__, "predicted_with": dict(simulator.model.origin)}
-    with atomic_file(trace.path) as file:
+    with atomic_file(path) as file:
         file.write(TRACE_MARK + b'", ' + orjson.dumps(facts)[1:] + b',\n"displayTimeUnit": "ms",\n"traceEvents": [')
         for number, event in enumerate(trace_events(plan, line, gpus_per_node)):
             file.write((b",\n" if number else b"\n") + orjson.dumps(event))
         file.write(b"\n]}\n")
     num_steps = plan.epochs[0].num_steps
     say(
-        f"wrote {str(trace.path)!r}: the first {min(trace.num_steps, num_steps):,} of {counted(num_steps, 'step')}; "
+        f"wrote {str(path)!r}: the first {min(most_steps, num_steps):,} of {counted(num_steps, 'step')}; "
         "open it in Perfetto (ui.perfetto.dev) or in chrome://tracing"
     )

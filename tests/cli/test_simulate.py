@@ -198,7 +198,7 @@ def test_options_of_plans_for_what_is_planned(hbpack, pack, chats, gpu, tmp_path
     out = tmp_path / "out"
     for option in ("--gpus", "--packing", "--tokenizer", "--algorithms"):
         done = hbpack("simulate", out, *gpu, option, "8")
-        message = f"{option} is for making plans, and '{out}' is planned; {PLAN}, or leave {option} out"
+        message = f"{option} is for making plans, and '{out}' is already planned; {PLAN}, or leave {option} out"
         assert done == (2, "", f"error: {message}\n")
     (out / "plan.arrow").write_bytes(b"nothing")
     done = hbpack("simulate", out, *gpu)

@@ -1,0 +1,143 @@
+"""The chain tokenize -> plan -> write."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from packer_cli.commands.output import APPEND_MARKER, locked_output
+from packer_cli.commands.tokenize import tokenize_corpus
+from packer_cli.commands.validation import refuse_other
+from packer_cli.commands.write import refuse_remote_index, write_planned
+from packer_cli.config import StorePlanConfig, TokenizeConfig, WriteConfig
+from packer_cli.config.effects import refuse_without_effect
+from packer_cli.engine.base import Engine
+from packer_cli.engine.processes import start_worker
+from packer_cli.files import fingerprint
+from packer_cli.format.constants import PLAN_NAME
+from packer_cli.startup import known_as_compiled, note_compiled, owns_process, skip_extensions
+
+if TYPE_CHECKING:
+    from packer_cli.plan.strategies.protocol import PlanRequest
+    from packer_cli.shards.plan_file import PlanHeader
+    from packer_cli.tokens.stage import Inputs
+
+
+def run_pack(
+    tokenize: TokenizeConfig, plan: StorePlanConfig, write: WriteConfig | None, folder: Path, engine: Engine
+) -> PlanHeader:
+    """Turn a corpus into shards. Returns the plan's header (configuration, counts, metrics).
+
+    Args:
+        write: None to stop at the plan.
+    """
+    refuse_without_effect(plan)
+    if write is not None:
+        refuse_remote_index(write, folder)
+    with locked_output(folder):
+        return pack_corpus(tokenize, plan, write, folder, engine)
+
+
+def pack_corpus(
+    tokenize: TokenizeConfig,
+    plan: StorePlanConfig,
+    write: WriteConfig | None,
+    folder: Path,
+    engine: Engine,
+    inputs: Inputs | None = None,
+) -> PlanHeader:
+    """Like `run_pack`, but without a lock.
+
+    Args:
+        inputs: see `packer_cli.tokens.stage.tokenize`.
+    """
+    # Loads numba, 0.3 s: the folder is checked by now.
+    from packer_cli.commands.plan import check_options, make_plan
+
+    checked = check_options(plan)
+    if plan.validation is not None:
+        refuse_other(folder)
+    is_parallel = engine.workers > 1 and not (folder / PLAN_NAME).exists()
+    with _kernels(checked.request) if is_parallel else nullcontext():
+        tokenize_corpus(tokenize, folder, engine, inputs)
+    engine.release()
+    header = make_plan(plan, checked, folder, folder)
+    if write is not None:
+        write_planned(write, header, folder, engine, is_pack=True)
+    (folder / APPEND_MARKER).unlink(missing_ok=True)  # Whatever an append had begun is done, or given up.
+    return header
+
+
+@contextmanager
+def _kernels(request: PlanRequest) -> Iterator[None]:
+    """Load the plan's kernels on a thread while the block runs; on the first run, compile them in other processes."""
+    from packer_cli.plan.warming import kernel_shares, warm_up
+
+    skip_extensions()
+    name = _kernels_name(request)
+    if known_as_compiled(name):
+        with ThreadPoolExecutor(1) as thread:
+            loading = thread.submit(warm_up, request)
+            yield
+        loading.result()
+        return
+    if not owns_process():  # Forked beside a user's threads, as a notebook has them, a process may hang.
+        yield
+        return
+    with in_background(kernel_shares(request)):
+        yield
+    note_compiled(name)
+
+
+def _kernels_name(request: PlanRequest) -> str:
+    """A name for the set of kernels that `kernel_shares` compiles; equal sets have equal names."""
+    import llvmlite.binding  # type: ignore[import-untyped]
+    import numba
+
+    planner = type(request.strategy).plan.__qualname__
+    has_cp = any(group.cp_size > 1 for group in request.groups)
+    needed = (
+        request.algorithm.name,
+        request.fill,
+        request.balance.refine,
+        planner,
+        request.mask,
+        has_cp,
+    )
+    return "compiled-" + fingerprint(numba.__version__, llvmlite.binding.get_host_cpu_name(), needed)
+
+
+@contextmanager
+def in_background(functions: Sequence[Callable[[], None]]) -> Iterator[None]:
+    """Call each function in its own process while the block runs.
+
+    The block waits for the processes at its end, and kills them if it fails. Their errors are ignored, so everything
+    must work without them. On Linux they are forked from this process, and so import nothing again.
+    """
+    context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    processes = [context.Process(target=_run, args=(function,), daemon=True) for function in functions]
+    started = []
+    try:
+        with suppress(OSError):
+            for process in processes:
+                process.start()
+                started.append(process)
+        yield
+        for process in started:
+            process.join()
+    finally:
+        for process in started:
+            if process.is_alive():
+                process.kill()
+            process.join()
+
+
+def _run(function: Callable[[], None]) -> None:
+    start_worker()
+    with suppress(Exception):
+        function()
