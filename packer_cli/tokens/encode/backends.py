@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from packer_cli.errors import RunError, TokenizerError
-from packer_cli.tokens.encode.byte_lengths import members_of
-from packer_cli.tokens.encode.unicode import is_settled, unsettled_places
+from packer_cli.tokens.encode.unicode import asks_unicode, is_settled, unsettled_places
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -154,7 +153,7 @@ class GigatokenBackend:
             ) from None
         self._reference = reference
         self._cut = _word_cut(tokenizer.config)
-        self._asks_unicode = _asks_unicode(tokenizer.config)
+        self._asks_unicode = asks_unicode(tokenizer.config)
 
     def encode(self, texts: list[str]) -> Ids:
         """Ids without anything added, on one core. A `UnicodeEncodeError` must have been ruled out before."""
@@ -188,18 +187,6 @@ _CUT = r"\S\n(?=[A-Za-z])|(?= [A-Za-z])"
 _CUT_BY_SPACES = r"\S\n(?=[A-Za-z]|  )|(?<=\S)(?= [A-Za-z])"
 """For tokenizers with added tokens of two or more spaces."""
 _NEVER = re.compile("(?!)")
-
-
-def _asks_unicode(config: dict[str, Any]) -> bool:
-    """Whether ids depend on classes or compositions of code points: not where texts are only cut at given strings."""
-    if any(token["single_word"] for token in config["added_tokens"]):
-        return True
-    parts = members_of(config["normalizer"], "normalizers") + members_of(config["pre_tokenizer"], "pretokenizers")
-    return not all(
-        part["type"] in ("Prepend", "Metaspace")
-        or (part["type"] in ("Replace", "Split") and "String" in part["pattern"])
-        for part in parts
-    )
 
 
 def _word_cut(config: dict[str, Any]) -> re.Pattern[str]:

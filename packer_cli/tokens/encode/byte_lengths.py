@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from packer_cli.tokens.encode.unicode import is_settled
+from packer_cli.tokens.encode.unicode import is_settled, members_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -305,15 +305,6 @@ def _step(part: dict[str, Any]) -> str:
     # If these drop anything, the lengths do not add up; charsmaps are checked for each text.
     drops = kind == "Strip" or (kind == "Replace" and part.get("pattern") == {"Regex": " {2,}"})
     return "cleans" if kind == "Precompiled" or (drops and part.get("content", " ") in (" ", MARK)) else "other"
-
-
-def members_of(part: Any, key: str) -> list[dict[str, Any]]:
-    """The component itself, or the components of a sequence."""
-    if not part:
-        return []
-    if part.get("type") == "Sequence":
-        return [found for inner in part.get(key, []) for found in members_of(inner, key)]
-    return [part]
 
 
 def _normalizer_of(part: dict[str, Any] | None) -> Any:
