@@ -1,6 +1,13 @@
-"""The panels of a command's help. An option names its panel where it is defined."""
+"""How the help shows an option. An option says so where it is defined."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from enum import Enum
+
+Names = Callable[[], Iterable[str]]
+"""What a registry holds, imported when a shell asks."""
 
 
 class Panel(Enum):
@@ -13,3 +20,17 @@ class Panel(Enum):
     BALANCE = "Balance, steps and order"
     OUTPUT = "Output"
     SCALE = "Scale"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Of a field: it is an option. The first paragraph of its docstring is the help; docs/cli.md has the rest, too."""
+
+    panel: Panel = Panel.MAIN
+    metavar: str = "N"
+    """What stands for the value, unless its type lists all values. A shell completes its lower-case words, or files
+    where it begins with PATH or FILE."""
+    names: Names | None = None
+    """What a shell completes instead."""
+    is_common: bool = False
+    """Whether most people set it, so that the short help has it."""

@@ -118,7 +118,8 @@ def api_page(path: Path) -> str:
         lines += ["", f"### {title}", "", "| option | type | default | |", "|---|---|---|---|"]
         for name, row in ((name, row) for model in models for name, row in own_options(model).items()):
             kind, default, text = (cell.replace("|", "\\|") for cell in row)
-            lines.append(f"| `{name}` | `{kind}` | {default and f'`{default}`'} | {text} |")
+            term = f"[`{name}`](cli.md#option-{name.replace('_', '-')})"
+            lines.append(f"| {term} | `{kind}` | {default and f'`{default}`'} | {text} |")
     return guide + mark + "\n".join(lines) + "\n"
 
 
@@ -200,7 +201,8 @@ def own_options(model: type[BaseModel]) -> dict[str, tuple[str, str, str]]:
         kinds |= OBJECTS.get(name, set())
         shown = shown_default(field)
         default = "" if shown is None else repr(shown)
-        text = re.sub(r"--([a-z][a-z-]+)", lambda flag: f"`{flag[1].replace('-', '_')}`", field.description or "")
+        short = (field.description or "").partition("\n\n")[0]
+        text = re.sub(r"--([a-z][a-z-]+)", lambda flag: f"`{flag[1].replace('-', '_')}`", short)
         options[python_name(name)] = " | ".join(sorted(kinds, reverse=True)), default, " ".join(text.split())
     return options
 

@@ -14,15 +14,26 @@ from packer_cli.errors import did_you_mean
 from packer_cli.panels import Panel
 
 _FAR = 2**20
+_FEW = 16
+"""The help shows up to so many options whether they are common or not."""
+_ALL = "packer_cli.help_all"
 EXAMPLES = "Examples (run them in examples/sample)"
 
 
 class Option(click.Option):
-    """An option in a panel of the help."""
+    """An option in a panel of the help.
 
-    def __init__(self, *args: Any, panel: Panel = Panel.MAIN, **kwargs: Any) -> None:
-        self.panel = panel
+    Args:
+        help: its first paragraph is for the terminal; docs/cli.md has the rest, too.
+        is_common: whether most people set it, so that a short help has it.
+    """
+
+    def __init__(
+        self, *args: Any, help: str, panel: Panel = Panel.MAIN, is_common: bool = True, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
+        short, _, self.story = help.partition("\n\n")
+        self.help, self.panel, self.is_common = " ".join(short.split()), panel, is_common
 
     def get_help_extra(self, ctx: click.Context) -> Any:
         """What the help says of it in brackets: its default and its range, in words."""
@@ -55,6 +66,12 @@ class Command(click.Command):
         super().__init__(*args, **kwargs)
         self.examples = textwrap.dedent(examples).strip()
         self._chain = chain
+        self.options = [each for each in self.params if isinstance(each, Option)]
+        self._has_more = len(self.options) > _FEW and not all(each.is_common for each in self.options)
+        if self._has_more:
+            text = f"Show all {len(self.options)} options."
+            show: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": _show_all}
+            self.params.append(click.Option(["--help-all"], help=text, **show))
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run it. What a config file says of `--groups auto` is for `hbpack groups` where it names groups."""
@@ -67,16 +84,19 @@ class Command(click.Command):
         return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write each panel that has options."""
+        """Write the options panel by panel, or the common ones of many as one list."""
+        is_short = self._has_more and _ALL not in ctx.meta
         panels: dict[Panel, list[tuple[str, str]]] = {panel: [] for panel in Panel}
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
-            if record is not None:
-                panels[getattr(parameter, "panel", Panel.MAIN)].append(record)
+        order = list(Panel)
+        of_help = [each for each in self.get_params(ctx) if not isinstance(each, (click.Argument, Option))]
+        for each in [*sorted(self.options, key=lambda option: order.index(option.panel)), *of_help]:
+            record = each.get_help_record(ctx)
+            if record is not None and (not is_short or getattr(each, "is_common", True)):
+                panels[Panel.MAIN if is_short else getattr(each, "panel", Panel.MAIN)].append(record)
         for panel, records in panels.items():
             if records:
                 with formatter.section(panel.value):
-                    formatter.write_dl(records)
+                    formatter.write_dl(records, col_max=26 if is_short else 30)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples as they are, so that they can be copied."""
@@ -100,6 +120,13 @@ class Command(click.Command):
             raise click.UsageError(message, ctx) from None
 
 
+def _show_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        ctx.meta[_ALL] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
+
+
 def _in_words(span: click.IntRange | click.FloatRange) -> str:
     """A range; an end that only guards against slips of the keyboard is left out."""
     if span.max is None or span.max >= _FAR:
@@ -113,8 +140,8 @@ option: Callable[..., Any] = partial(click.option, cls=Option)
 
 def json_option(schema: str, panel: Panel = Panel.MAIN) -> Callable[..., Any]:
     """`--json`; `schema` is a name of `schemas/output/`."""
-    text = f"Print JSON in place of tables; schemas/output/{schema}.schema.json describes it."
-    return option("--json", "as_json", is_flag=True, panel=panel, help=text)
+    text = f"Print JSON instead of tables; schemas/output/{schema}.schema.json describes it."
+    return option("--json", "as_json", is_flag=True, panel=panel, is_common=False, help=text)
 
 
 def _commands_with(name: str, ctx: click.Context) -> list[str]:

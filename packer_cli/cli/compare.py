@@ -38,8 +38,8 @@ from packer_cli.panels import Panel
 @option(
     "--algorithms",
     metavar="ROW,...",
-    help="Only these rows: [PACKING][/BALANCE][@longest], such as isf,bfd,/window:8 or isf:rounds=10/none; what "
-    "a row leaves out is as in --packing, --balance and --groups, and @longest is the longest group alone.",
+    help="Only these rows, as [PACKING][/BALANCE][@longest], such as isf,bfd,/window:8 or isf:rounds=10/none.\n\n"
+    "What a row leaves out is as in --packing, --balance and --groups; @longest is the longest group alone.",
 )
 @option(
     "--strategies",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ import click
 from packer_cli.cli.command import Command, json_option, option
 from packer_cli.cli.console import print_json, say_next, shown_command
 from packer_cli.cli.output_file import output_file
-from packer_cli.cli.param_types import LocalPath, Text, gpus
+from packer_cli.cli.param_types import LocalPath, Text
 from packer_cli.engine.progress import warn
 from packer_cli.sizes import counted
 
@@ -31,6 +32,12 @@ class InitOutput:
     """Lines for another trainer's config, so that it trains the packed set."""
 
 
+def _gpus() -> Iterable[str]:
+    from packer_cli.cost.analytic import PRESETS
+
+    return PRESETS
+
+
 @click.command(
     "init",
     cls=Command,
@@ -47,13 +54,13 @@ class InitOutput:
     "source",
     type=LocalPath(),
     metavar="FILE",
-    help="Config to read instead: an Axolotl YAML, or LLaMA-Factory's dataset_info.json. DATA then names the "
-    "data sets to take from it; by default, all.",
+    help="Config to read instead: an Axolotl YAML, or LLaMA-Factory's dataset_info.json.\n\n"
+    "DATA then names the data sets to take from it; by default, all.",
 )
 @option("--tokenizer", type=Text(), metavar="PATH", help="As hbpack pack takes it. Without it, lengths are estimated.")
 @option("--gpus", type=click.IntRange(1, 2**20), default=8, show_default=True, metavar="N", help="GPUs that train.")
 @option("--model", type=LocalPath(), metavar="PATH", help="The model's config.json, or its folder; needs --gpu.")
-@option("--gpu", type=Text(gpus), metavar="NAME", help="GPU to train on, such as h100.")
+@option("--gpu", type=Text(_gpus), metavar="NAME", help="GPU to train on, such as h100.")
 @option(
     "--output",
     "-o",

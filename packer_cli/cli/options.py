@@ -2,75 +2,36 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Callable, Collection
-from types import NoneType
-from typing import Annotated, Any, Literal
+from typing import Any, Literal, get_args, get_origin
 
 import click
 from click.core import ParameterSource
-from pydantic import BaseModel, WithJsonSchema
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from packer_cli.cli.command import Choice, Option, option
-from packer_cli.cli.param_types import (
-    FiniteRange,
-    OutputFolder,
-    Text,
-    Value,
-    balances,
-    curricula,
-    gpus,
-    packings,
-    shapes,
-    strategies,
-    words_of,
-)
-from packer_cli.config import AUTO, load_config_file, show_value
+from packer_cli.cli.param_types import OutputFolder, Text, Value, words_of
+from packer_cli.config import AUTO, load_config_file, show_value, validate
 from packer_cli.config.defaults import REQUIRED, default_of, shown_default
+from packer_cli.config.messages import option_name
+from packer_cli.config.models import BoundConfig, TrainConfig, WorkersConfig
 from packer_cli.errors import ConfigError, did_you_mean
-from packer_cli.panels import Panel
+from packer_cli.panels import Names, Panel, Shown
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-_NAMES = {"record_schema": "schema"}
-_NO_OPTIONS = {"inputs"}
-_SHOWN_AFTER = {"align": "max_samples"}
-"""Options that the model reads before others; the help begins with what everyone gives."""
-_METAVARS = {
-    "tokenizer": "PATH",
-    "groups": "GROUPS",
-    "align": "N|N*cp[,...]",
-    "strategy": "NAME",
-    "packing": "NAME[:OPTION=VALUE,...]",
-    "balance": "RULE",
-    "curriculum": "NAME[:START]",
-    "cost": "quadratic|profile|A,B",
-    "cp_sharding": "sequence|document|static|auto[:rho=R]",
-    "chat_template": "FILE|NAME",
-    "eos_token": "TOKEN",
-    "loss_on": "PART[+PART]",
-    "global_tokens": "TOKENS",
-    "shard_size": "BYTES",
-    "max_record_bytes": "BYTES",
-    "model": "PATH",
-    "gpu": "NAME[:KEY=VALUE,...]",
-    "max_length": "TOKENS",
-    "profile": "FILE",
-    "validation": "SHARE%|N",
-    "parallel": "tp=N,cp=N,pp=N,vpp=N",
-    "assume": "KEY=VALUE[,...]",
-}
-_REGISTRIES = {
-    "strategy": strategies,
-    "record_schema": shapes,
-    "packing": packings,
-    "balance": balances,
-    "curriculum": curricula,
-    "gpu": gpus,
-    "groups": lambda: ["auto"],
-}
-"""What a shell completes options with whose metavar does not say it."""
+
+class _Checked(Value):
+    """A value of a field of a model; wrong ones are refused at once."""
+
+    def __init__(self, model: type[BaseModel], field: str) -> None:
+        super().__init__()
+        self._model, self._field = model, field
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the model's value, or raise ConfigError."""
+        return getattr(validate(self._model, {self._field: value}), self._field)
 
 
 class _FromModel(Option):
@@ -95,22 +56,25 @@ class _FromModel(Option):
 
 
 def model_options(
-    model: type[BaseModel], names: Collection[str] | None = None, *, is_optional: bool = False
+    model: type[BaseModel],
+    names: Collection[str] | None = None,
+    *,
+    is_optional: bool = False,
+    is_checked: bool = False,
 ) -> Decorator:
-    """Options for the named fields of a model, or for all except `inputs`.
+    """Options for the fields of a model that are `Shown`, or for the named ones of them.
 
     Args:
         is_optional: the command can do without what the model needs.
+        is_checked: the command gets the model's values, rather than words for the model.
     """
-    chosen = [name for name in model.model_fields if name not in _NO_OPTIONS and (names is None or name in names)]
-    for name, other in _SHOWN_AFTER.items():
-        if {name, other} <= set(chosen):
-            chosen.remove(name)
-            chosen.insert(chosen.index(other) + 1, name)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        for name in reversed(chosen):
-            function = _option(name, model.model_fields[name], is_optional)(function)
+        for name, field in reversed(model.model_fields.items()):
+            shown = next((each for each in field.metadata if isinstance(each, Shown)), None)
+            if shown is not None and (names is None or name in names):
+                kind = _Checked(model, name) if is_checked else Value(_completed(shown))
+                function = _option(name, field, shown, kind, is_optional=is_optional)(function)
         return function
 
     return decorate
@@ -121,146 +85,44 @@ def output_option(text: str, *, required: bool = True) -> Decorator:
     return option("--output", "-o", type=OutputFolder(), required=required, metavar="FOLDER", help=text)
 
 
-def bound_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`--bound`: how the least number of packs is proved."""
-    return option(
-        "--bound",
-        type=Choice(["l2", "lp"]),
-        default="l2",
-        show_default=True,
-        panel=Panel.PACKING,
-        help="Proof of the least number of packs: `l2` uses sizes alone (Martello and Toth's L2); `lp` also solves "
-        "the linear program of cutting stock where a plan has more packs than that, which takes up to 60 seconds for "
-        "each group of each plan.",
-    )(function)
-
-
-def config_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`--config FILE.yaml`: any option of the command, by its long name. The command line wins.
-
-    One file may serve several commands: each takes the options that it has.
-    """
-    return option(
-        "--config",
-        metavar="FILE",
-        type=Text(),
-        is_eager=True,
-        expose_value=False,
-        callback=_load_config,
-        help="YAML file holding any of these options by their long names; the command line wins. Options of other "
-        "commands are skipped, so one file may serve several.",
-    )(function)
-
-
 def is_typed(name: str) -> bool:
     """Whether an option of the running command stands on the command line. In a config file, it may be for another."""
     return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
-def workers_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`--workers N`."""
-    return option(
-        "--workers",
-        type=click.IntRange(1, 4096),
-        default=None,
-        show_default="CPUs",
-        metavar="N",
-        panel=Panel.SCALE,
-        help="Worker processes. The result is the same for any number.",
-    )(function)
-
-
-def engine_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`--engine NAME`."""
-    return option(
-        "--engine",
-        default="local",
-        show_default=True,
-        metavar="local|ray|ray:ADDRESS",
-        type=Text(lambda: ("local", "ray")),
-        panel=Panel.SCALE,
-        help="Where the work runs: `local`, the processes of this machine; `ray`, the Ray cluster of RAY_ADDRESS, or "
-        "one that is started on this machine; `ray:HOST:PORT`, another cluster. The result is the same for all.",
-    )(function)
-
-
-def shard_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`--shard I/N`."""
-    return option(
-        "--shard",
-        metavar="I/N",
-        panel=Panel.SCALE,
-        help="As a task of a job array, make share I of N, counted from 0. The last task to end completes the output, "
-        "which is the same for any N; 0/1 is an ordinary run.",
-        show_default="Slurm's SLURM_ARRAY_TASK_ID and _COUNT; Kubernetes' JOB_COMPLETION_INDEX, with the N that "
-        "another task gave",
-    )(function)
-
-
-def set_tokenizer_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`--tokenizer PATH`, of a set that names its own."""
-    return option(
-        "--tokenizer",
-        metavar="PATH",
-        type=Text(),
-        help="Where the set's tokenizer is now.",
-        show_default="where it was when the set was made",
-    )(function)
-
-
-def inputs_argument(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`INPUT...`."""
-    return click.argument("inputs", metavar="INPUT...", nargs=-1, type=Text())(function)
-
-
-def _option(name: str, field: FieldInfo, is_optional: bool) -> Decorator:
-    flag = "--" + _NAMES.get(name, name).replace("_", "-")
-    text = " ".join((field.description or "").split())
-    panel = next((item for item in field.metadata if isinstance(item, Panel)), Panel.MAIN)
-    default = shown_default(field)
+def _option(name: str, field: FieldInfo, shown: Shown, kind: Value, *, is_optional: bool) -> Decorator:
+    flag, default = option_name(name), shown_default(field)
+    about: dict[str, Any] = {"panel": shown.panel, "is_common": shown.is_common, "help": field.description}
     if field.annotation is bool:
-        declaration = f"{flag}/--no-{flag[2:]}"
         return click.option(
-            declaration, name, cls=_FromModel, panel=panel, default=default, show_default=True, help=text
+            f"{flag}/--no-{flag[2:]}", name, cls=_FromModel, default=default, show_default=True, **about
         )
-    choices, names = _choices(field.annotation), _own_names(field)
-    kind: click.ParamType[Any] = Choice(choices) if choices else _kind(name)
-    metavar = _METAVARS.get(name) or (f"[{'|'.join(names)}]" if names else "N")
-    if _METAVARS.get(name) == "BYTES":
-        default = f"{default >> 20}MiB"
+    choices = _choices(field.annotation)
+    if default is not None:
+        default = f"{default >> 20}MiB" if shown.metavar == "BYTES" else str(default)
     return click.option(
         flag,
         name,
-        type=kind,
+        type=Choice(choices) if choices else kind,
         cls=_FromModel,
-        panel=panel,
         is_needed=default_of(field) is REQUIRED and not is_optional,
-        default=None if default is None else str(default),
+        default=default,
         show_default=default is not None,
-        metavar=None if choices else metavar,
-        help=text,
+        metavar=None if choices else shown.metavar,
+        **about,
     )
 
 
-def _kind(name: str) -> Value:
-    metavar = _METAVARS.get(name, "N")
-    if metavar in ("PATH", "FILE", "FILE|NAME"):
-        return Value()
-    return Value(_REGISTRIES.get(name, words_of(metavar)))
-
-
-def _own_names(field: FieldInfo) -> list[str]:
-    """Of an option that also takes names of other packages."""
-    of = next((each.json_schema for each in field.metadata if isinstance(each, WithJsonSchema)), None) or {}
-    return list(of.get("anyOf", [{}])[0].get("enum", ()))
+def _completed(shown: Shown) -> Names | None:
+    """What a shell completes its value with; None for files."""
+    is_file = shown.metavar.startswith(("PATH", "FILE"))
+    return shown.names or (None if is_file else words_of(shown.metavar))
 
 
 def _choices(annotation: Any) -> list[str]:
-    if typing.get_origin(annotation) is Literal:
-        return list(typing.get_args(annotation))
-    given = [each for each in typing.get_args(annotation) if each is not NoneType]
-    is_optional = len(given) == 1 and typing.get_origin(annotation) is not Annotated
-    return _choices(given[0]) if is_optional else []
+    """The values of a Literal that may be None; none of another type."""
+    kinds = (annotation, *get_args(annotation))
+    return [value for kind in kinds if get_origin(kind) is Literal for value in get_args(kind)]
 
 
 def _load_config(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
@@ -300,7 +162,7 @@ def _of_other_commands(ctx: click.Context) -> set[str]:
 
 def _config_names(parameter: click.Parameter) -> list[str]:
     """The names of an option in a config file, the usual one first; empty if a config file cannot set it."""
-    if parameter.name in ("config", "help"):
+    if parameter.name in ("config", "help_all"):
         return []
     if isinstance(parameter, click.Argument):
         return [str(parameter.name)]
@@ -322,30 +184,55 @@ def _from_yaml(parameter: click.Parameter, item: Any, where: str) -> Any:
         raise ConfigError(f"{where} {rule}, got {str(item).lower() if isinstance(item, bool) else show_value(item)}")
     if is_flag or isinstance(parameter.type, Value):
         return item
-    if parameter.metavar == _METAVARS["groups"] and (isinstance(item, (list, dict)) or item == AUTO):
+    if parameter.name == "groups" and (isinstance(item, (list, dict)) or item == AUTO):
         return None  # How to plan groups. `hbpack export` chooses among those of a set.
     if isinstance(item, (list, dict)):
         raise ConfigError(f"{where} must be a single value, got {show_value(item)}")
     return str(item)
 
 
-def training_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`--pad-to` and `--step-seconds`: how a plan is trained, for predictions."""
-    step_seconds = option(
-        "--step-seconds",
-        type=FiniteRange(min=0, max=86_400),
-        default=0.0,
-        show_default=True,
-        panel=Panel.GROUPS,
-        metavar="S",
-        help="Fixed seconds of each optimizer step: gradient sync and optimizer.",
-    )
-    pad_to = option(
-        "--pad-to",
-        type=Choice(["multiple", "row", "capacity"]),
-        default="multiple",
-        show_default=True,
-        panel=Panel.GROUPS,
-        help="What the loader pads rows to.",
-    )
-    return pad_to(step_seconds(function))
+inputs_argument = click.argument("inputs", metavar="INPUT...", nargs=-1, type=Text())
+bound_option = model_options(BoundConfig, is_checked=True)
+training_options = model_options(TrainConfig, is_checked=True)
+workers_option = model_options(WorkersConfig, is_checked=True)
+engine_option = option(
+    "--engine",
+    default="local",
+    show_default=True,
+    metavar="local|ray|ray:ADDRESS",
+    type=Text(words_of("local|ray")),
+    panel=Panel.SCALE,
+    is_common=False,
+    help="Where the work runs: on this machine (`local`), or on a Ray cluster.\n\n"
+    "`ray` is the cluster of RAY_ADDRESS, or one that hbpack starts on this machine; `ray:HOST:PORT` is another "
+    "cluster. The result is the same for all.",
+)
+shard_option = option(
+    "--shard",
+    metavar="I/N",
+    panel=Panel.SCALE,
+    help="Make share I of N, counted from 0, as a task of a job array.\n\n"
+    "The last task to end completes the output, which is the same for any N; 0/1 is an ordinary run. By default, I "
+    "and N come from Slurm (SLURM_ARRAY_TASK_ID and _COUNT) or Kubernetes (JOB_COMPLETION_INDEX, with the N that "
+    "another task gave).",
+    show_default="what Slurm or Kubernetes says",
+)
+set_tokenizer_option = option(
+    "--tokenizer",
+    metavar="PATH",
+    type=Text(),
+    help="Where the set's tokenizer is now.",
+    show_default="where it was when the set was made",
+)
+"""Of a set, which says where its tokenizer was."""
+config_option = option(
+    "--config",
+    metavar="FILE",
+    type=Text(),
+    is_eager=True,
+    expose_value=False,
+    callback=_load_config,
+    help="YAML file with any of these options by their long names; the command line wins.\n\n"
+    "Options of other commands are skipped, so one file can serve several.",
+)
+"""One file may serve several commands: each takes the options that it has."""

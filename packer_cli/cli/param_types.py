@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from packer_cli.errors import InputError, OutputError
-
-Names = Callable[[], Iterable[str]]
-"""What a registry holds, imported when a shell asks."""
-
-
-class FiniteRange(click.FloatRange):
-    """A range of floats that rejects NaN, which click's range accepts."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the number, or fail."""
-        number = super().convert(value, param, ctx)
-        if number != number:
-            self.fail(f"{value} is not a number.", param, ctx)
-        return number
+from packer_cli.panels import Names
 
 
 class LocalPath(click.ParamType):
@@ -48,23 +35,6 @@ class LocalPath(click.ParamType):
         return value
 
 
-class OutputFolder(click.ParamType):
-    """A folder or URL to write to. An empty name, as from an unset variable, is refused: it would mean the current
-    folder."""
-
-    name = "path"
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Folders."""
-        return [CompletionItem(incomplete, type="dir")]
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the name unchanged, or fail."""
-        if not str(value):
-            self.fail("it is empty; name a folder, or '.' for the current one.", param, ctx)
-        return value
-
-
 class Folder(click.ParamType):
     """The output of an earlier command, or its URL."""
 
@@ -73,6 +43,17 @@ class Folder(click.ParamType):
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Folders."""
         return [CompletionItem(incomplete, type="dir")]
+
+
+class OutputFolder(Folder):
+    """A folder or URL to write to. An empty name, as from an unset variable, is refused: it would mean the current
+    folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the name unchanged, or fail."""
+        if not str(value):
+            self.fail("it is empty; name a folder, or '.' for the current one.", param, ctx)
+        return value
 
 
 class Text(click.ParamType):
@@ -110,48 +91,6 @@ def words_of(metavar: str) -> Names:
     ['sequence', 'document', 'auto']
     """
     return lambda: re.findall(r"(?:^|\|)([a-z]+)(?=$|[|\[])", metavar)
-
-
-def packings() -> Iterable[str]:
-    """Packing algorithms."""
-    from packer_cli.plan.packing import REGISTRY
-
-    return REGISTRY.names()
-
-
-def strategies() -> Iterable[str]:
-    """Values of `--strategy`."""
-    from packer_cli.plan.strategies.registry import packed_names
-
-    return packed_names()
-
-
-def shapes() -> Iterable[str]:
-    """Values of `--schema`."""
-    from packer_cli.corpus.records import SHAPES
-
-    return ("auto", *SHAPES.names())
-
-
-def balances() -> Iterable[str]:
-    """Rules of `--balance`."""
-    from packer_cli.compare.rows import BALANCES
-
-    return ("refine", *BALANCES)
-
-
-def curricula() -> Iterable[str]:
-    """Rules of `--curriculum`."""
-    from packer_cli.plan.core.windows import CURRICULA, SHORT_FIRST
-
-    return (SHORT_FIRST, *CURRICULA)
-
-
-def gpus() -> Iterable[str]:
-    """GPUs whose data sheet is known."""
-    from packer_cli.cost.analytic import PRESETS
-
-    return PRESETS
 
 
 def compared() -> Iterable[str]:

@@ -87,8 +87,8 @@ from packer_cli.sizes import counted, parse_bytes, parse_integer, parse_tokens
 @option(
     "--bandwidth",
     metavar="BYTES[,BYTES]",
-    help="Bytes a second that all-to-alls reach, within a node and, after a comma, between nodes: for the SP degrees "
-    "that are not measured.",
+    help="Bytes a second that all-to-alls reach within a node and, after a comma, between nodes.\n\n"
+    "For the SP degrees that are not measured.",
 )
 @option(
     "--modelling",
@@ -102,8 +102,9 @@ from packer_cli.sizes import counted, parse_bytes, parse_integer, parse_tokens
     type=Choice(["sharded", "whole"]),
     default="sharded",
     show_default=True,
-    help="How the processes of torchrun hold the weights: `sharded` over all, which gather them in every micro-batch "
-    "(FSDP, ZeRO-3); or `whole` on each (DDP), as plans with --lockstep 1 are trained.",
+    help="How the processes of torchrun hold the weights: `sharded` (FSDP, ZeRO-3) or `whole` (DDP).\n\n"
+    "Processes with sharded weights gather them in every micro-batch. Plans with --lockstep 1 are trained with whole "
+    "weights.",
 )
 @option(
     "--attention",
@@ -139,7 +140,7 @@ from packer_cli.sizes import counted, parse_bytes, parse_integer, parse_tokens
     "--json",
     "as_json",
     is_flag=True,
-    help="Print the profile in place of tables; schemas/profile.schema.json describes it.",
+    help="Print the profile as JSON; schemas/profile.schema.json describes it.",
 )
 def command(output: str, repeats: int, gpus: int | None, as_json: bool, **values: Any) -> None:
     """Measure iteration times and peak memory of your model on the GPUs of this machine.

@@ -27,15 +27,15 @@ from packer_cli.sizes import parse_tokens
 @option(
     "--state",
     metavar="FILE",
-    help="The loader's state as JSON, saved at the end of the last step of training, or trainer_state.json of a "
-    "checkpoint of transformers' Trainer; it may be older than the last rebalance.",
+    help="The loader's state as JSON, or trainer_state.json of a checkpoint of transformers' Trainer.\n\n"
+    "Save the loader's state at the end of the last step of training. It may be older than the last rebalance.",
 )
 @option(
     "--from-step",
     type=click.IntRange(min=0),
     metavar="STEP",
-    help="First step of the epoch that training did not run, as training counted it. Without this and --state, "
-    "everything is distributed again, from where the last rebalance began.",
+    help="First step of the epoch that training did not run, as training counted it.\n\n"
+    "Without this and --state, everything is distributed again, from where the last rebalance began.",
 )
 @option(
     "--epoch",

@@ -15,29 +15,26 @@ class GpuOptions(TypedDict, total=False):
     """What time and memory are predicted from: the model's shape and a GPU, or what was measured."""
 
     model: str | os.PathLike[str] | None
-    """The model's config.json (Hugging Face), or its folder; needs `gpu`."""
+    """Your model's config.json (Hugging Face), or its folder; needs `gpu`."""
     gpu: str | None
-    """GPU to train on, such as h100: its speed, memory and links."""
+    """GPU you train on, such as h100; needs `model`."""
     profile: str | os.PathLike[str] | None
-    """File of `hbpack profile`, to use measurements instead of `model` and `gpu`."""
+    """Measurements of `hbpack profile`, instead of `model` and `gpu`."""
     assume: str | None
-    """Other values than ours for what no data sheet gives, such as gradient_bytes=2,exposed_sync=0.3; docs/profile.md
-    lists them. With `profile`, these two alone."""
+    """Other values for what no data sheet gives, such as gradient_bytes=2."""
 
 
 class AutoGroupsOptions(GpuOptions, total=False):
     """How `auto` chooses groups, see `hbpack groups`."""
 
     group_algorithm: Literal["search", "hbp"] | None
-    """How to choose groups: `search` for the fewest groups whose predicted epoch of these lengths is within 1% of the
-    shortest; `hbp` for HBP's algorithm 1. By default, `hbp` for `strategy` hbp, and `search` for others."""
+    """How ``groups` auto` chooses groups: by hbpack's `search`, or by HBP's algorithm 1."""
     max_groups: int | None
     """Most groups the search may choose."""
     parallel: str | None
-    """Degrees of tensor, context and pipeline parallelism of every replica, such as tp=8,cp=2,pp=4; `gpus` counts all
-    GPUs. Megatron's "sequence parallelism" is a part of tp; give SP degrees (Ulysses) in `groups`."""
+    """Tensor, context and pipeline parallel degrees of every replica, such as tp=8,cp=2,pp=4."""
     max_length: str | int | None
-    """Longest capacity to choose; longer samples follow `overflow`. By default, the longest sample fits."""
+    """Longest capacity to choose; by default, the longest sample fits."""
 
 
 class PlanOptions(AutoGroupsOptions, total=False):
@@ -65,73 +62,40 @@ class PlanOptions(AutoGroupsOptions, total=False):
         ]
         | None
     )
-    """Whose plan: `balanced`: hbpack's; `hbp`: HBP's, to the letter; `naive`: HBP's baseline, with the longest group
-    alone; `longalign-packing`: LongAlign's packing, with the longest group alone; `flexsp:all`: FlexSP's mixed SP
-    degrees over the whole data set; `flexsp`: FlexSP's mixed SP degrees, step by step; `batchada`: FlexSP's baseline,
-    one SP degree a step; `fcp`: FCP's CP degrees, any number, step by step; `bytescale`: ByteScale's hybrid data
-    parallelism; `megatron`: Megatron-LM's dynamic context parallelism; `dp-balanced`: Megatron-LM's packing at one CP
-    degree; `wlb`: WLB-LLM's steps of even micro-batches; `fixed-4d`: WLB-LLM's baseline, rows of equal length;
-    `plain-4d`: WLB-LLM's baseline, rows as they come; `hydraulis`: Hydraulis's pipelines of unlike tp, cp, pp. It sets
-    the defaults of other options, such as `packing` and `balance`. The curriculum of `hbp` takes a fifth of the short
-    iterations at most: the paper's 500 steps are a seventh of its run, and would leave a small data set nothing to mix
-    with the long ones. `flexsp`, `batchada` and `flexsp:all` plan at every degree that divides the longest group's,
-    and need `model` and `gpu`, or `profile`; `flexsp` solves its micro-batches by `packing` search, or by milp, the
-    paper's program. `fcp`, `bytescale` and `megatron` use CP degrees up to that of the longest group; the first two
-    need `model` and `gpu`, or `profile`. `wlb` takes the capacity of the longest group for the context window (by
-    default, the longest sample), packs by `packing` delay, original, greedy or solver, and evens out `cost` 1,24576,
-    or what `model` and `gpu`, or `profile`, predict. `hydraulis` needs `model` and `gpu`, or `profile`, and
-    `global_tokens`; samples are as long as the longest group's capacity at most, and degrees as high as `parallel` and
-    that group's SP degree. It plans by `packing` search, or by published, the paper's layouts and stage 1."""
+    """Planning method: balanced, hbp, naive, longalign-packing, flexsp:all, flexsp, batchada, fcp, bytescale,
+    megatron, dp-balanced, wlb, fixed-4d, plain-4d, hydraulis; docs/strategies.md explains each."""
     align: str | int | None
-    """Count each sample at its length rounded up to a multiple of this, for trainers that pad each sample: tokens, or
-    N*cp for N times the SP or CP degree of each group above degree 1; or of several, such as 2*cp,32.
-    TransformerEngine (Megatron, NeMo) needs 2*cp with context parallelism. By default, samples are not padded."""
+    """Round each sample up to a multiple of this many tokens, for trainers that pad each sample."""
     groups: str | Sequence[str | Mapping[str, Any]] | None
-    """CAPACITY[:SP_DEGREE[:CHECKPOINT_LAYERS]] of each, shortest first, such as 16k:1,128k:8; or `auto`, to choose
-    them from the lengths with `model` and `gpu`, or `profile`."""
+    """Length groups as CAPACITY:SP_DEGREE, shortest first, such as 16k:1,128k:8; `auto` chooses them."""
     gpus: int | None
-    """Number of GPUs that train."""
+    """Number of GPUs you train on."""
     packing: str | PackingAlgorithm | Callable[..., Any] | None
-    """Packing algorithm with its options, such as isf:rounds=10."""
+    """Packing algorithm and its options, such as isf:rounds=10."""
     fill: Literal["balanced", "greedy", "longest"] | None
-    """Which short samples fill long packs: `balanced`: those that even out attention work; `greedy`: all that fit, in
-    the order of the data (HBP); `longest`: the longest that fit."""
+    """Which short samples fill up long packs."""
     balance: str | None
-    """Which packs share an iteration: `sort`: those of similar attention work (HBP); `window:K`: the same within
-    windows of K iterations; `none`: random ones. `+refine` also exchanges samples within iterations; `refine` is
-    `sort+refine`."""
+    """Which packs share an iteration."""
     mask: Literal["document", "causal"] | None
-    """What a token may attend to: `document`: those before it of its own sample; `causal`: all before it in its row.
-    It decides the attention work of a pack; the loader takes it from the set."""
+    """What a token attends to: earlier tokens of its own sample, or of its whole row."""
     cp_sharding: str | None
-    """How the ranks of a context-parallel group (`parallel` cp=N) divide a row: `sequence`: they cut the row;
-    `document`: they cut each sample, so that attention work is even; `static`: the one of the two that is faster for
-    all packs together; `auto[:rho=R]`: for each pack the faster, by the attention times of `profile` or, without it,
-    by tiles of 128 tokens, which pieces of under 256 tokens compute at R (default 1) of the full rate."""
+    """How context-parallel ranks (`parallel` cp=N) divide a row."""
     cost: str | None
-    """What to even out: `quadratic`: attention work, the sum of squared lengths (HBP); `A,B`: A a squared token and B
-    a token, such as 1,24576 for a 7B model; `profile`: both from `profile`, or from `model` and `gpu`."""
+    """What to even out: attention work, or time."""
     overflow: Literal["split", "truncate", "drop", "error"] | None
     """What to do with samples longer than the largest group."""
     max_samples: int | None
-    """Most samples of a pack, for kernels and graphs that take borders of a fixed number of samples. A lower number
-    pads more. By default, as many as fit."""
+    """Most samples in a pack; by default, as many as fit."""
     global_tokens: str | int | None
-    """Tokens in an optimizer step. By default, each iteration is one step."""
+    """Tokens in an optimizer step; by default, each iteration is a step."""
     lockstep: Literal["all", "1"] | None
-    """Which GPUs share collectives in every micro-batch: `all` of them (FSDP, ZeRO-2 and 3); or those of `1` replica
-    (DDP, ZeRO-1). Then each replica runs as many micro-batches as its share of a step needs, and the loader gives
-    lists of micro-batches (`lockstep=False`). `1` needs `global_tokens`."""
+    """GPUs that meet in every micro-batch: `all` (FSDP, ZeRO-2/3), or those of `1` replica (DDP, ZeRO-1)."""
     step_mix: Literal["alternate", "stratified"] | None
-    """How to combine iterations into steps of several: `alternate`: shuffled; `stratified`: with the same proportions
-    of groups and lengths in every step."""
+    """How to combine several iterations into a step."""
     curriculum: str | None
-    """What the first `curriculum_steps` are: `short`: steps without the longest group or, if there is one group, of
-    the lighter half of its packs; `skyladder[:START]`: attention sees START tokens of a sample at a time (default 32),
-    growing by the same amount in each step; `growlength[:START]`: the same from 128 tokens on, doubling at equal
-    intervals."""
+    """What the first `curriculum_steps` train on."""
     curriculum_steps: int | None
-    """Steps of the curriculum at the start of the first epoch."""
+    """Steps of the curriculum, at the start of the first epoch."""
     epochs: int | None
     """Epochs to write rank manifests for; the loader can go on beyond them."""
     seed: int | None
@@ -142,43 +106,34 @@ class StorePlanOptions(PlanOptions, total=False):
     """Tokens to plan."""
 
     validation: str | int | None
-    """Samples to set aside for validation, in OUT/validation: a share of them, such as 1%, or a number, such as 2000.
-    A hash of its tokens decides for each sample, so the choice stays the same when data is added, and equal samples
-    stay together. A number takes the lowest hashes. Training never sees these samples."""
+    """Samples to set aside for validation: a share such as 1%, or a number."""
 
 
 class TokenizeOptions(TypedDict, total=False):
     """Corpus to token store."""
 
     tokenizer: str | os.PathLike[str] | None
-    """Folder, tokenizer.json, SentencePiece .model, vocab.json beside merges.txt, or a hub name."""
+    """Tokenizer: a folder, a file, or a name on the Hugging Face Hub."""
     tokenizer_backend: Literal["auto", "gigatoken", "tokenizers"] | None
-    """Library that encodes; `auto` is gigatoken if it can load the tokenizer, checked against tokenizers."""
+    """Library that encodes."""
     schema: str | Literal["auto", "messages", "alpaca", "prompt-completion", "text", "tokens"] | None
-    """Shape of the records; `auto` detects it for each record."""
+    """Format of the records; `auto` detects it for each record."""
     chat_template: str | os.PathLike[str] | None
-    """Template to use instead of the tokenizer's own: a Jinja file (or text), or a name: chatml, gemma3, llama3,
-    llama3.1, mistral, phi3, qwen2.5, qwen3."""
+    """Chat template to use instead of the tokenizer's: a Jinja file, or a name such as chatml."""
     loss_on: str | None
-    """`completion`: assistant turns and completions (and all of a plain text); `all`: every token; `last-turn`: the
-    last assistant turn; `reasoning`: the thinking in assistant turns; `no-reasoning`: assistant turns without it;
-    `tool-calls`: the tool calls in them. Join with +: last-turn+reasoning, reasoning+tool-calls."""
+    """What to train on: completion, all, last-turn, reasoning, no-reasoning or tool-calls."""
     append_eos: Literal["auto", "always", "never"] | None
-    """Which samples get the EOS token at their end, and are trained on it: `auto`: completions, texts, and chats whose
-    template does not end the last turn; `always`: every sample that does not end with it; `never`: none."""
+    """Which samples get the EOS token at their end, and are trained on it."""
     eos_token: str | None
-    """EOS token to use instead of the tokenizer's own, or if it has none; a token of its vocabulary."""
+    """EOS token to use instead of the tokenizer's; it must be in its vocabulary."""
     alpaca: Literal["auto", "template", "stanford"] | None
-    """What Alpaca records become: `template`: a conversation for the chat template; `stanford`: the prompt of the
-    Stanford Alpaca project and its completion; `auto`: the template if there is one."""
+    """What Alpaca records become."""
     plain_content: bool | None
-    """Encode special tokens written inside the data as ordinary text."""
+    """Encode special tokens that appear in the data as ordinary text."""
     max_rejected: int | None
-    """Stop if more records than this are rejected, not counting those without a loss. By default, there is no
-    limit."""
+    """Stop if more records than this are rejected; by default, there is no limit."""
     max_record_bytes: str | int | None
-    """Largest record, in bytes of decompressed text; longer ones are rejected. Reading takes a few times as much
-    memory."""
+    """Reject records with more bytes of decompressed text than this."""
 
 
 class WriteOptions(TypedDict, total=False):
@@ -187,10 +142,9 @@ class WriteOptions(TypedDict, total=False):
     shard_size: str | int | None
     """Approximate size of a shard."""
     keep_tokens: bool | None
-    """Keep the token store, to plan again without tokenizing."""
+    """Keep the token store, so that you can plan again without tokenizing."""
     index_only: bool | None
-    """Leave the tokens in the token store: shards say where each pack's samples lie there, and the loader gathers
-    them. Takes half the space."""
+    """Leave the tokens in the token store, which takes half the space."""
 
 
 class PackOptions(WriteOptions, StorePlanOptions, TokenizeOptions, total=False):
@@ -201,16 +155,14 @@ class WorkersOptions(TypedDict, total=False):
     """Where work runs."""
 
     workers: int | None
-    """Worker processes; by default, as many as there are CPUs. The result is the same for any number."""
+    """Worker processes; by default, one for each CPU."""
 
 
 class BoundOptions(TypedDict, total=False):
     """How bounds are proved."""
 
     bound: Literal["l2", "lp"] | None
-    """Proof of the least number of packs: `l2` uses sizes alone (Martello and Toth's L2); `lp` also solves the linear
-    program of cutting stock where a plan has more packs than that, which takes up to 60 seconds for each group of each
-    plan."""
+    """How to prove the least number of packs."""
 
 
 class TrainOptions(TypedDict, total=False):

@@ -3,11 +3,10 @@
 ::
 
     models.py        the options of each stage: rules, defaults, help; schemas/config.schema.json is generated from it
-    plan_options.py  those of a plan; auto_groups.py those that choose groups, with groups.py, defaults.py
+    plan_options.py  those of a plan; fields.py those that choose groups, with groups.py, defaults.py
     validation.py    `--validation`
     effects.py       which of them change nothing beside the others
-    messages.py      what is wrong with a value, in words
-    yaml_file.py     `--config`
+    messages.py      what is wrong with a value, in words; `--config`
     resolve.py       plan options -> the request that a strategy plans from, and what a plan's file holds
     gpu_model.py     `--model --gpu` or `--profile` -> `packer_cli.cost`'s model
 """

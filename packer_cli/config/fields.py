@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 from packer_cli.config.groups import read_parallel
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import ONE_GPU, Layout
-from packer_cli.panels import Panel
+from packer_cli.panels import Panel, Shown
 from packer_cli.sizes import parse_bytes, parse_tokens
 
 _read_tokens = BeforeValidator(
@@ -42,18 +42,32 @@ GIVE = "--model CONFIG.JSON --gpu NAME (such as h100), or --profile FILE of hbpa
 Parallel = Annotated[Layout | None, BeforeValidator(read_parallel, json_schema_input_type=str | None)]
 
 
+def known_gpus() -> Iterable[str]:
+    """GPUs whose data sheet is known."""
+    from packer_cli.cost.analytic import PRESETS
+
+    return PRESETS
+
+
 class GpuConfig(Model):
     """What time and memory are predicted from: the model's shape and a GPU, or what was measured."""
 
-    model: Annotated[str | None, Panel.GROUPS] = Field(default=None, min_length=1)
-    """The model's config.json (Hugging Face), or its folder; needs --gpu."""
-    gpu: Annotated[str | None, Panel.GROUPS] = Field(default=None, min_length=1)
-    """GPU to train on, such as h100: its speed, memory and links."""
-    profile: Annotated[str | None, Panel.GROUPS] = Field(default=None, min_length=1)
-    """File of `hbpack profile`, to use measurements instead of --model and --gpu."""
-    assume: Annotated[str | None, Panel.GROUPS] = Field(default=None, min_length=1)
-    """Other values than ours for what no data sheet gives, such as gradient_bytes=2,exposed_sync=0.3; docs/profile.md
-    lists them. With --profile, these two alone."""
+    model: Annotated[str | None, Shown(Panel.GROUPS, "PATH", is_common=True)] = Field(default=None, min_length=1)
+    """Your model's config.json (Hugging Face), or its folder; needs --gpu."""
+    gpu: Annotated[str | None, Shown(Panel.GROUPS, "NAME[:KEY=VALUE,...]", known_gpus, is_common=True)] = Field(
+        default=None, min_length=1
+    )
+    """GPU you train on, such as h100; needs --model.
+
+    hbpack knows its speed, memory and links. You can change them, as in h100:memory=94GiB,network=25GB: `flops` are
+    dense bfloat16 FLOP/s, `memory` is in bytes, `nvlink` and `network` are bytes/s in one direction, and `node` is the
+    number of GPUs in a node. Any other name needs the first four."""
+    profile: Annotated[str | None, Shown(Panel.GROUPS, "FILE", is_common=True)] = Field(default=None, min_length=1)
+    """Measurements of `hbpack profile`, instead of --model and --gpu."""
+    assume: Annotated[str | None, Shown(Panel.GROUPS, "KEY=VALUE[,...]")] = Field(default=None, min_length=1)
+    """Other values for what no data sheet gives, such as gradient_bytes=2.
+
+    docs/profile.md lists them. With --profile, only gradient_bytes and exposed_sync can be changed."""
 
     @property
     def has_gpu_model(self) -> bool:
@@ -77,16 +91,21 @@ class GpuConfig(Model):
 class AutoGroupsConfig(GpuConfig):
     """How `auto` chooses groups, see `hbpack groups`."""
 
-    group_algorithm: Annotated[Literal["search", "hbp"] | None, Panel.GROUPS] = None
-    """How to choose groups: `search` for the fewest groups whose predicted epoch of these lengths is within 1% of the
-    shortest; `hbp` for HBP's algorithm 1. By default, `hbp` for --strategy hbp, and `search` for others."""
-    max_groups: Annotated[int, Panel.GROUPS] = Field(default=4, ge=1, le=8)
+    group_algorithm: Annotated[Literal["search", "hbp"] | None, Shown(Panel.GROUPS)] = None
+    """How `--groups auto` chooses groups: by hbpack's `search`, or by HBP's algorithm 1.
+
+    `search` finds the fewest groups whose predicted epoch of your lengths is within 1% of the shortest. The default is
+    `hbp` with --strategy hbp, and `search` with the others."""
+    max_groups: Annotated[int, Shown(Panel.GROUPS)] = Field(default=4, ge=1, le=8)
     """Most groups the search may choose."""
-    parallel: Annotated[Parallel, Panel.GROUPS] = None
-    """Degrees of tensor, context and pipeline parallelism of every replica, such as tp=8,cp=2,pp=4; --gpus counts all
-    GPUs. Megatron's "sequence parallelism" is a part of tp; give SP degrees (Ulysses) in --groups."""
-    max_length: Annotated[PackTokens | None, Panel.GROUPS] = None
-    """Longest capacity to choose; longer samples follow --overflow. By default, the longest sample fits."""
+    parallel: Annotated[Parallel, Shown(Panel.GROUPS, "tp=N,cp=N,pp=N,vpp=N")] = None
+    """Tensor, context and pipeline parallel degrees of every replica, such as tp=8,cp=2,pp=4.
+
+    --gpus counts all GPUs. Megatron's "sequence parallelism" is part of tp; give SP degrees (Ulysses) in --groups."""
+    max_length: Annotated[PackTokens | None, Shown(Panel.GROUPS, "TOKENS")] = None
+    """Longest capacity to choose; by default, the longest sample fits.
+
+    Longer samples follow --overflow."""
 
     @property
     def layout(self) -> Layout:

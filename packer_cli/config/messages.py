@@ -48,17 +48,25 @@ def _say(error: ValidationError) -> str:
 
 
 def rule(error: Any) -> str:
-    """What pydantic\'s error says that a value must be."""
+    """What pydantic's error says that a value must be."""
     limits = error.get("ctx", {})
     for name, words in _LIMITS.items():
         if name in limits:
-            return f"must be {words} {limits[name]}"
+            return f"must be {words} {str(limits[name]).removesuffix('.0')}"
     kind = error["type"].split("_")[0]
     return f"must be {_TYPES[kind]}" if kind in _TYPES else f"is wrong ({error['msg']})"
 
 
 _LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below", "expected": "one of"}
-_TYPES = {"int": "an integer", "string": "text", "bool": "true or false", "tuple": "a list", "dataclass": "a mapping"}
+_TYPES = {
+    "int": "an integer",
+    "float": "a number",
+    "finite": "a finite number",
+    "string": "text",
+    "bool": "true or false",
+    "tuple": "a list",
+    "dataclass": "a mapping",
+}
 
 
 def show_value(value: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
@@ -23,7 +23,7 @@ from packer_cli.config.messages import validate
 from packer_cli.config.validation import read_validation
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import ONE_GPU
-from packer_cli.panels import Panel
+from packer_cli.panels import Panel, Shown
 from packer_cli.plan.core.groups import Group, divisors, require_aligned
 from packer_cli.plan.strategies.protocol import Strategy
 from packer_cli.plan.strategies.registry import (
@@ -41,13 +41,15 @@ from packer_cli.sizes import counted, format_tokens
 AUTO = "auto"
 """The value of `groups` that has them chosen."""
 
+_STRATEGY = f"""Planning method: {", ".join(PACKED)}; docs/strategies.md explains each.
+
+It sets the defaults of other options, such as --packing and --balance."""
+
 Align = Annotated[int | str | None, BeforeValidator(read_align, json_schema_input_type=int | str | None)]
 
 
-def _describe() -> str:
-    whose = "; ".join(f"`{name}`: {strategy.short}" for name, strategy in STRATEGIES.items() if name in PACKED)
-    details = " ".join(strategy.details for strategy in STRATEGIES.values() if strategy.details)
-    return f"Whose plan: {whose}. It sets the defaults of other options, such as --packing and --balance. {details}"
+def _packings() -> Iterable[str]:
+    return STRATEGIES[DEFAULT].packings()
 
 
 def _known(name: str) -> str:
@@ -61,62 +63,102 @@ def _known(name: str) -> str:
 class PlanConfig(AutoGroupsConfig):
     """Lengths to plan."""
 
-    strategy: Annotated[str, AfterValidator(_known), or_another(PACKED), Panel.PACKING] = Field(
-        default=DEFAULT, description=_describe()
-    )
-    align: Annotated[Align, Panel.PACKING] = None
-    """Count each sample at its length rounded up to a multiple of this, for trainers that pad each sample: tokens, or
-    N*cp for N times the SP or CP degree of each group above degree 1; or of several, such as 2*cp,32.
+    strategy: Annotated[
+        str, AfterValidator(_known), or_another(PACKED), Shown(Panel.PACKING, "NAME", packed_names, is_common=True)
+    ] = Field(default=DEFAULT, description=_STRATEGY)
+    align: Annotated[Align, Shown(Panel.PACKING, "N|N*cp[,...]")] = None
+    """Round each sample up to a multiple of this many tokens, for trainers that pad each sample.
+
+    `N*cp` is N times the SP or CP degree of each group above degree 1, and 2*cp,32 is a multiple of both.
     TransformerEngine (Megatron, NeMo) needs 2*cp with context parallelism. By default, samples are not padded."""
-    groups: tuple[Group, ...] = by_strategy("groups", REQUIRED)
-    """CAPACITY[:SP_DEGREE[:CHECKPOINT_LAYERS]] of each, shortest first, such as 16k:1,128k:8; or `auto`, to choose
-    them from the lengths with --model and --gpu, or --profile."""
-    gpus: int = Field(ge=1, le=2**20)
-    """Number of GPUs that train."""
-    packing: Annotated[str, Panel.PACKING] = by_strategy("packing", "bfs")
-    """Packing algorithm with its options, such as isf:rounds=10."""
-    fill: Annotated[Literal["balanced", "greedy", "longest"], Panel.PACKING] = by_strategy("fill", "balanced")
-    """Which short samples fill long packs: `balanced`: those that even out attention work; `greedy`: all that fit,
-    in the order of the data (HBP); `longest`: the longest that fit."""
-    balance: Annotated[str, Panel.BALANCE] = by_strategy("balance", "refine")
-    """Which packs share an iteration: `sort`: those of similar attention work (HBP); `window:K`: the same within
-    windows of K iterations; `none`: random ones. `+refine` also exchanges samples within iterations; `refine` is
-    `sort+refine`."""
-    mask: Annotated[Literal["document", "causal"], Panel.PACKING] = "document"
-    """What a token may attend to: `document`: those before it of its own sample; `causal`: all before it in its row.
-    It decides the attention work of a pack; the loader takes it from the set."""
-    cp_sharding: Annotated[str, Panel.PACKING] = by_strategy("cp_sharding", "auto")
-    """How the ranks of a context-parallel group (--parallel cp=N) divide a row: `sequence`: they cut the row;
-    `document`: they cut each sample, so that attention work is even; `static`: the one of the two that is faster for
-    all packs together; `auto[:rho=R]`: for each pack the faster, by the attention times of --profile or, without it,
-    by tiles of 128 tokens, which pieces of under 256 tokens compute at R (default 1) of the full rate."""
-    cost: Annotated[str, Panel.BALANCE] = by_strategy("cost", "quadratic")
-    """What to even out: `quadratic`: attention work, the sum of squared lengths (HBP); `A,B`: A a squared token and B
-    a token, such as 1,24576 for a 7B model; `profile`: both from --profile, or from --model and --gpu."""
-    overflow: Annotated[Literal["split", "truncate", "drop", "error"], Panel.PACKING] = "split"
+    groups: Annotated[tuple[Group, ...], Shown(metavar="GROUPS|auto", is_common=True)] = by_strategy(
+        "groups", REQUIRED
+    )
+    """Length groups as CAPACITY:SP_DEGREE, shortest first, such as 16k:1,128k:8; `auto` chooses them.
+
+    CAPACITY is the most tokens of a pack, and SP_DEGREE (by default 1) the number of GPUs that share a row. After
+    another colon, you can give the number of layers to checkpoint, as in 16k:1,128k:8:20. `auto` chooses groups for
+    your lengths, and needs --model and --gpu, or --profile."""
+    gpus: Annotated[int, Shown(is_common=True)] = Field(ge=1, le=2**20)
+    """Number of GPUs you train on."""
+    packing: Annotated[str, Shown(Panel.PACKING, "NAME[:OPTION=VALUE,...]", _packings)] = by_strategy("packing", "bfs")
+    """Packing algorithm and its options, such as isf:rounds=10.
+
+    docs/cli.md lists them under "Packing algorithms"."""
+    fill: Annotated[Literal["balanced", "greedy", "longest"], Shown(Panel.PACKING)] = by_strategy("fill", "balanced")
+    """Which short samples fill up long packs.
+
+    - `balanced`: those that even out attention work
+    - `greedy`: all that fit, in the order of the data (HBP)
+    - `longest`: the longest that fit"""
+    balance: Annotated[str, Shown(Panel.BALANCE, "refine|sort|window:K|none")] = by_strategy("balance", "refine")
+    """Which packs share an iteration.
+
+    - `sort`: packs of similar attention work (HBP)
+    - `window:K`: the same, within windows of K iterations
+    - `none`: random packs
+
+    Add `+refine` to any of them to also exchange samples within iterations. `refine` alone is `sort+refine`."""
+    mask: Annotated[Literal["document", "causal"], Shown(Panel.PACKING)] = "document"
+    """What a token attends to: earlier tokens of its own sample, or of its whole row.
+
+    The mask decides the attention work of a pack, and the loader takes it from the set.
+
+    - `document`: earlier tokens of its own sample
+    - `causal`: all earlier tokens of its row"""
+    cp_sharding: Annotated[str, Shown(Panel.PACKING, "sequence|document|static|auto[:rho=R]")] = by_strategy(
+        "cp_sharding", "auto"
+    )
+    """How context-parallel ranks (--parallel cp=N) divide a row.
+
+    - `sequence`: they cut the row
+    - `document`: they cut each sample, so that attention work is even
+    - `static`: the faster of the two, for all packs together
+    - `auto`: the faster of the two, for each pack. Its attention times are those of --profile. Without a profile, it
+      counts tiles of 128 tokens, and pieces of under 256 tokens run at R of the full rate (`auto:rho=R`; by default
+      1)"""
+    cost: Annotated[str, Shown(Panel.BALANCE, "quadratic|profile|A,B")] = by_strategy("cost", "quadratic")
+    """What to even out: attention work, or time.
+
+    - `quadratic`: attention work, the sum of squared lengths (HBP)
+    - `A,B`: A for each squared token and B for each token, such as 1,24576 for a 7B model
+    - `profile`: A and B from --profile, or from --model and --gpu"""
+    overflow: Annotated[Literal["split", "truncate", "drop", "error"], Shown(Panel.PACKING, is_common=True)] = "split"
     """What to do with samples longer than the largest group."""
-    max_samples: Annotated[int | None, Panel.PACKING] = by_strategy("max_samples", None, ge=1, lt=2**31)
-    """Most samples of a pack, for kernels and graphs that take borders of a fixed number of samples. A lower number
-    pads more. By default, as many as fit."""
-    global_tokens: Annotated[StepTokens | None, Panel.BALANCE] = None
-    """Tokens in an optimizer step. By default, each iteration is one step."""
-    lockstep: Annotated[Literal["all", "1"], BeforeValidator(str), Panel.BALANCE] = by_strategy("lockstep", "all")
-    """Which GPUs share collectives in every micro-batch: `all` of them (FSDP, ZeRO-2 and 3); or those of `1` replica
-    (DDP, ZeRO-1). Then each replica runs as many micro-batches as its share of a step needs, and the loader
-    gives lists of micro-batches (`lockstep=False`). `1` needs --global-tokens."""
-    step_mix: Annotated[Literal["alternate", "stratified"], Panel.BALANCE] = by_strategy("step_mix", "alternate")
-    """How to combine iterations into steps of several: `alternate`: shuffled; `stratified`: with the same proportions
-    of groups and lengths in every step."""
-    curriculum: Annotated[str, Panel.BALANCE] = by_strategy("curriculum", "short")
-    """What the first --curriculum-steps are: `short`: steps without the longest group or, if there is one group, of
-    the lighter half of its packs; `skyladder[:START]`: attention sees START tokens of a sample at a time (default 32),
-    growing by the same amount in each step; `growlength[:START]`: the same from 128 tokens on, doubling at equal
-    intervals."""
-    curriculum_steps: Annotated[int, Panel.BALANCE] = by_strategy("curriculum_steps", 0, ge=0, lt=2**31)
-    """Steps of the curriculum at the start of the first epoch."""
-    epochs: Annotated[int, Panel.BALANCE] = Field(default=1, ge=1, le=1000)
+    max_samples: Annotated[int | None, Shown(Panel.PACKING)] = by_strategy("max_samples", None, ge=1, lt=2**31)
+    """Most samples in a pack; by default, as many as fit.
+
+    For kernels and graphs that take a fixed number of sample borders. A lower number pads more."""
+    global_tokens: Annotated[StepTokens | None, Shown(Panel.BALANCE, "TOKENS", is_common=True)] = None
+    """Tokens in an optimizer step; by default, each iteration is a step."""
+    lockstep: Annotated[Literal["all", "1"], BeforeValidator(str), Shown(Panel.BALANCE)] = by_strategy(
+        "lockstep", "all"
+    )
+    """GPUs that meet in every micro-batch: `all` (FSDP, ZeRO-2/3), or those of `1` replica (DDP, ZeRO-1).
+
+    With `1`, each replica runs as many micro-batches as its share of a step needs, and the loader gives lists of
+    micro-batches (`lockstep=False`). It needs --global-tokens."""
+    step_mix: Annotated[Literal["alternate", "stratified"], Shown(Panel.BALANCE)] = by_strategy(
+        "step_mix", "alternate"
+    )
+    """How to combine several iterations into a step.
+
+    - `alternate`: shuffled
+    - `stratified`: with the same proportions of groups and lengths in every step"""
+    curriculum: Annotated[str, Shown(Panel.BALANCE, "short|skyladder[:START]|growlength[:START]")] = by_strategy(
+        "curriculum", "short"
+    )
+    """What the first --curriculum-steps train on.
+
+    - `short`: steps without the longest group; if there is one group, the lighter half of its packs
+    - `skyladder`: attention sees START tokens of a sample at a time (by default 32), and a fixed number more
+      in each step
+    - `growlength`: the same from 128 tokens on, doubling at equal intervals"""
+    curriculum_steps: Annotated[int, Shown(Panel.BALANCE)] = by_strategy("curriculum_steps", 0, ge=0, lt=2**31)
+    """Steps of the curriculum, at the start of the first epoch."""
+    epochs: Annotated[int, Shown(Panel.BALANCE, is_common=True)] = Field(default=1, ge=1, le=1000)
     """Epochs to write rank manifests for; the loader can go on beyond them."""
-    seed: Annotated[int, Panel.BALANCE] = Field(default=0, ge=0)
+    seed: Annotated[int, Shown(Panel.BALANCE)] = Field(default=0, ge=0)
     """Seed for everything random."""
 
     @property
@@ -264,11 +306,14 @@ class StorePlanConfig(PlanConfig):
     """Tokens to plan."""
 
     validation: Annotated[
-        str | None, BeforeValidator(read_validation, json_schema_input_type=int | str | None), Panel.MAIN
+        str | None,
+        BeforeValidator(read_validation, json_schema_input_type=int | str | None),
+        Shown(metavar="SHARE%|N", is_common=True),
     ] = None
-    """Samples to set aside for validation, in OUT/validation: a share of them, such as 1%, or a number, such as 2000.
-    A hash of its tokens decides for each sample, so the choice stays the same when data is added, and equal samples
-    stay together. A number takes the lowest hashes. Training never sees these samples."""
+    """Samples to set aside for validation: a share such as 1%, or a number.
+
+    They go to OUT/validation, and training never sees them. A hash of a sample's tokens decides, so the choice stays
+    the same when data is added, and equal samples stay together. A number takes the lowest hashes."""
 
 
 OF_VALIDATION = ("gpus", "mask", "cost", "overflow", "max_samples", "seed", "validation")

@@ -104,7 +104,7 @@ GROUP_HAS = "a group has capacity, sp_size, checkpoint_layers, align, cp_size, t
         ("groups: &a [*a]\ngpus: 1", "--groups must be a mapping, got [[[[...]]]]"),
         (
             "workers: 9999999999",
-            "invalid value for '--workers': 9999999999 is not in the range 1<=x<=4096; see hbpack pack --help",
+            "--workers must be at most 4096, got 9999999999",
         ),
         ("seed: true", "config file '{}': seed takes a value, not true or false, got true"),
         ("groups: 1k\ngpus: 1\nseed: 1.5", "--seed must be an integer, got 1.5"),
@@ -215,5 +215,7 @@ def test_every_option_of_every_command_can_stand_in_a_file():
 
     for name in COMMANDS:
         command = cli.get_command(None, name)
-        names = [_config_names(parameter)[0] for parameter in command.params if parameter.name != "config"]
+        names = [
+            _config_names(parameter)[0] for parameter in command.params if parameter.name not in ("config", "help_all")
+        ]
         assert len(set(names)) == len(names)

@@ -23,10 +23,29 @@ def test_the_reference_has_every_option_of_a_command(name):
     (part,) = [part for part in parts if part.startswith(f"hbpack {name}\n")]
     words = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", part))
     for parameter in cli.get_command(None, name).params:
+        if parameter.name == "help_all":
+            continue
         if isinstance(parameter, click.Option):
             assert set(parameter.opts) <= words, parameter.name
         else:
             assert str(parameter.metavar) in part
+
+
+def test_the_full_text_of_an_option_stands_in_the_reference_once():
+    text = " ".join(page("cli.md").split())
+    commands = [cli.get_command(None, name) for name in COMMANDS]
+    stories = {" ".join(option.story.split()) for command in commands for option in command.options} - {""}
+    assert len(stories) > 30
+    assert {story: text.count(story) for story in stories} == dict.fromkeys(stories, 1)
+
+
+@pytest.mark.parametrize("name", ["cli.md", "api.md"])
+def test_links_to_options_lead_to_them(name):
+    linked = set(re.findall(r"(?:\(|cli\.md)#(option-[a-z-]+)\)", page(name)))
+    anchors = re.findall(r'<a id="(option-[a-z-]+)">', page("cli.md"))
+    assert len(anchors) == len(set(anchors)) > 40
+    assert linked
+    assert linked <= set(anchors)
 
 
 def test_every_command_has_a_guide():

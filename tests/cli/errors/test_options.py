@@ -63,7 +63,7 @@ BAD_OVERFLOW = (
         (["--tokenizer", ""], "--tokenizer is required"),
         (
             ["--workers", "0"],
-            "invalid value for '--workers': 0 is not in the range 1<=x<=4096; see hbpack pack --help",
+            "--workers must be at least 1, got 0",
         ),
         (
             ["--overflow", "spill"],
