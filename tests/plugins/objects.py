@@ -13,7 +13,7 @@ class Longest(GroupStrategy):
     """The longest group alone."""
 
     name = "longest-only"
-    summary = short = "the longest group alone"
+    summary = "the longest group alone"
 
     def groups(self, given):
         return (given[-1],)

@@ -27,7 +27,7 @@ MODULES = {
 
         class NoRest(GroupStrategy):
             name = "no-rest"
-            summary = short = "cannot go on"
+            summary = "cannot go on"
             finds_layouts = True
 
             def rest(self, plan, chosen, is_short, request, epoch):

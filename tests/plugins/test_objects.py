@@ -129,7 +129,7 @@ def test_errors_of_others_say_whose_they_are():
 
 
 class Seeded(Longest):
-    summary = short = "with a seed of its own"
+    summary = "with a seed of its own"
 
     def __init__(self, seed):
         self.seed, self.name = seed, f"seeded-{seed}"

@@ -176,10 +176,6 @@ class Strategy(ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
     """What it does, and whose it is; for tables and docs."""
-    short: ClassVar[str]
-    """The same in a few words, for the help."""
-    details: ClassVar[str] = ""
-    """Sentences on the options that it takes and needs, for the help."""
     defaults: ClassVar[Mapping[str, Any]] = {}
     """Plan options whose default is another here."""
     ignores: ClassVar[frozenset[str]] = frozenset()
@@ -350,7 +346,7 @@ def take_strategy(name: str, thing: Any) -> Strategy:
     if not (isinstance(thing, Strategy) or (isinstance(thing, type) and issubclass(thing, Strategy))):
         raise TypeError(f"it must be a Strategy, not {type(thing).__name__}")
     strategy = thing() if isinstance(thing, type) else thing
-    missing = [each for each in ("name", "summary", "short") if not getattr(strategy, each, "")]
+    missing = [each for each in ("name", "summary") if not getattr(strategy, each, "")]
     if missing:
         raise ValueError(f"it has no {missing[0]!r}")
     if strategy.name != name:

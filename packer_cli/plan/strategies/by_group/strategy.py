@@ -64,7 +64,6 @@ class Balanced(GroupStrategy):
 
     name = "balanced"
     summary = "hbpack's own: best fit, fillers that even out work, samples exchanged"
-    short = "hbpack's"
     evens_steps = True
 
 
@@ -73,11 +72,6 @@ class Hbp(GroupStrategy):
 
     name = "hbp"
     summary = "HBP (arXiv 2503.07680): ISF, GreedyFill, packs sorted by work, 500 steps of short groups first"
-    short = "HBP's, to the letter"
-    details = (
-        "The curriculum of `hbp` takes a fifth of the short iterations at most: the paper's 500 steps are a seventh "
-        "of its run, and would leave a small data set nothing to mix with the long ones."
-    )
     curriculum_share = 0.2
     group_algorithm = "hbp"
     defaults = {"packing": "isf", "fill": "greedy", "balance": "sort", "curriculum_steps": 500}
@@ -104,7 +98,6 @@ class Naive(LongestAlone):
 
     name = "naive"
     summary = "HBP's baseline: ISF packs everything to the longest length, in random order"
-    short = "HBP's baseline, with the longest group alone"
     defaults = {"packing": "isf", "balance": "none"}
 
 
@@ -113,7 +106,6 @@ class LongAlignPacking(LongestAlone):
 
     name = "longalign-packing"
     summary = "LongAlign's packing (arXiv 2401.18058): next fit in random order; the loader has its loss weights"
-    short = "LongAlign's packing, with the longest group alone"
     defaults = {"packing": "random", "balance": "none"}
     ignores = frozenset({"packing", "fill", "balance"})
 
@@ -123,7 +115,6 @@ class LongAlignSorted(OnlyCompared):
 
     name = "longalign-sorted"
     summary = "LongAlign's sorted batches (arXiv 2401.18058): a sample a row, those of like length side by side"
-    short = "LongAlign's sorted batches, which are not packed"
     defaults = {"packing": "padded:order=sorted,batch=1", "balance": "sort"}
 
 
@@ -132,7 +123,6 @@ class Padded(OnlyCompared):
 
     name = "padded"
     summary = "random batches, as large as fit, padded to their longest sample"
-    short = "random batches, padded"
     defaults = {"packing": "padded", "balance": "none"}
 
 
@@ -141,7 +131,6 @@ class TrlBfd(OnlyCompared):
 
     name = "trl-bfd"
     summary = "TRL's packing (1.16): best fit decreasing, 1,000 samples of the data at a time; rows in random order"
-    short = "TRL's packing"
     defaults = {"packing": "bfd:chunk=1000", "balance": "none"}
 
 
@@ -150,7 +139,6 @@ class Axolotl(OnlyCompared):
 
     name = "axolotl"
     summary = "Axolotl's multipack (0.21): first fit in random order, at most 200 samples a pack; rows in random order"
-    short = "Axolotl's multipack"
     defaults = {"packing": "ffs:chunk=100000", "balance": "none", "max_samples": 200}
 
 
@@ -159,7 +147,6 @@ class BatchRebalance(OnlyCompared):
 
     name = "batch-rebalance"
     summary = "transformers' batch_rebalance (5.23): each step's samples in padded batches of like cost"
-    short = "transformers' rebalanced batches, padded"
     defaults = {"packing": "padded", "balance": "none"}
     needs = frozenset({"tokens of a step"})
     keeps_steps = True

@@ -87,11 +87,6 @@ class Fcp(_DynamicCp):
 
     name = "fcp"
     summary = "FCP (arXiv 2602.21788): each step's packs at any CP degree, which ranks that are left raise"
-    short = "FCP's CP degrees, any number, step by step"
-    details = (
-        "`fcp`, `bytescale` and `megatron` use CP degrees up to that of the longest group; the first two need --model "
-        "and --gpu, or --profile."
-    )
     needs = frozenset({"a cost model", "tokens of a step"})
 
 
@@ -100,7 +95,6 @@ class ByteScale(_DynamicCp):
 
     name = "bytescale"
     summary = "ByteScale (arXiv 2502.21231): as many ranks as a sample needs, and more samples for ranks that lag"
-    short = "ByteScale's hybrid data parallelism"
     defaults = {"lockstep": "1"}
     needs = frozenset({"a cost model", "tokens of a step"})
 
@@ -110,7 +104,6 @@ class Megatron(_DynamicCp):
 
     name = "megatron"
     summary = "Megatron-LM's dynamic context parallelism (default_dynamic_cp): CP degrees that lower the busiest rank"
-    short = "Megatron-LM's dynamic context parallelism"
     defaults = {"lockstep": "1"}
     any_degree = False
 
@@ -120,7 +113,6 @@ class DpBalanced(_BySteps):
 
     name = "dp-balanced"
     summary = "Megatron-LM's dp_balanced: rows at one CP degree, packed in order of arrival"
-    short = "Megatron-LM's packing at one CP degree"
     defaults = {"lockstep": "1"}
 
     def groups(self, given: Sequence[Group]) -> tuple[Group, ...]:

@@ -58,12 +58,6 @@ class FlexSp(MixedDegrees):
 
     name = "flexsp"
     summary = "FlexSP (arXiv 2412.01523): each step is planned for itself, in iterations that mix SP degrees"
-    short = "FlexSP's mixed SP degrees, step by step"
-    details = (
-        "`flexsp`, `batchada` and `flexsp:all` plan at every degree that divides the longest group's, and need "
-        "--model and --gpu, or --profile; `flexsp` solves its micro-batches by --packing search, or by milp, the "
-        "paper's program."
-    )
     defaults = {"packing": "search"}
     ignores = frozenset({"fill", "balance", "cost", "step_mix", "curriculum", "curriculum_steps"})
     needs = frozenset({"a cost model", "tokens of a step"})
@@ -90,8 +84,6 @@ class BatchAda(FlexSp):
 
     name = "batchada"
     summary = "FlexSP's baseline BatchAda (arXiv 2412.01523): each step at the one SP degree that suits it best"
-    short = "FlexSP's baseline, one SP degree a step"
-    details = ""
     defaults = {}
     ignores = FlexSp.ignores | {"packing"}
     demands = "run iterations of any SP degree"
@@ -107,7 +99,6 @@ class FlexSpAll(MixedDegrees):
 
     name = "flexsp:all"
     summary = "our FlexSP: the whole data set at once, in iterations that mix SP degrees of equal time"
-    short = "FlexSP's mixed SP degrees over the whole data set"
     ignores = frozenset({"packing", "fill"})
 
     def packings(self) -> Mapping[str, Any]:

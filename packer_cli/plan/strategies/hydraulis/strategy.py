@@ -20,12 +20,6 @@ class Hydraulis(Strategy):
 
     name = "hydraulis"
     summary = "Hydraulis (arXiv 2412.07894): each step divides the GPUs among pipelines of unlike tp, cp and pp"
-    short = "Hydraulis's pipelines of unlike tp, cp, pp"
-    details = (
-        "`hydraulis` needs --model and --gpu, or --profile, and --global-tokens; samples are as long as the longest "
-        "group's capacity at most, and degrees as high as --parallel and that group's SP degree. It plans by "
-        "--packing search, or by published, the paper's layouts and stage 1."
-    )
     defaults = {"packing": "search", "lockstep": "1"}
     ignores = frozenset({"fill", "balance", "lockstep", "step_mix", "curriculum", "curriculum_steps"})
     lacks = frozenset({"max_samples", "mask", "align"})

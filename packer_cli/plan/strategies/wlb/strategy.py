@@ -25,12 +25,6 @@ class Wlb(Strategy):
 
     name = "wlb"
     summary = "WLB-LLM (arXiv 2503.17924): steps of micro-batches of equal predicted time, for pipelines"
-    short = "WLB-LLM's steps of even micro-batches"
-    details = (
-        "`wlb` takes the capacity of the longest group for the context window (by default, the longest sample), packs "
-        "by --packing delay, original, greedy or solver, and evens out --cost 1,24576, or what --model and --gpu, or "
-        "--profile, predict."
-    )
     defaults = {"groups": "auto", "packing": "delay", "cost": "1,24576", "lockstep": "1"}
     ignores = frozenset({"fill", "balance", "lockstep", "step_mix", "curriculum", "curriculum_steps"})
     revision = 1
@@ -142,8 +136,6 @@ class Plain4d(Wlb):
 
     name = "plain-4d"
     summary = "WLB-LLM's baseline Plain-4D (arXiv 2503.17924): rows as they come, CP ranks cut them per sequence"
-    short = "WLB-LLM's baseline, rows as they come"
-    details = ""
     defaults = {**Wlb.defaults, "packing": "original", "cp_sharding": "sequence"}
     ignores = Wlb.ignores | {"cp_sharding"}
 
@@ -160,8 +152,6 @@ class Fixed4d(Wlb):
         "WLB-LLM's baseline Fixed-4D (arXiv 2503.17924): each step's samples in rows of at most a window, and the "
         "faster of the two CP shardings for all"
     )
-    short = "WLB-LLM's baseline, rows of equal length"
-    details = ""
     defaults = {**Wlb.defaults, "packing": "greedy", "cp_sharding": "static"}
     ignores = Wlb.ignores | {"cp_sharding"}
 
