@@ -82,36 +82,38 @@ def _text(raw: io.FileIO, usual: TextIO | None) -> io.TextIOWrapper:
     return io.TextIOWrapper(io.BufferedWriter(raw), encoding, errors, line_buffering=raw.isatty() or raw.fileno() == 2)
 
 
-COMMANDS = {
-    "init": "Look at your data and write a config file that hbpack pack runs unchanged.",
-    "doctor": "Check this installation and machine, and say how to fix what is missing.",
-    "pack": "Turn a corpus into packed, balanced, scheduled shards: tokenize, plan and write.",
-    "tokenize": "Tokenize a corpus into a token store.",
-    "plan": "Plan a token store: groups, packs, iterations and steps.",
-    "write": "Write the shards and rank manifests of a plan.",
-    "append": "Add data to a packed set, with the options it was made with.",
-    "status": "Say what is done, what is missing, and which tasks of a job array are left to run.",
-    "rebalance": "Adapt a packed data set to a different number of GPUs, even in the middle of an epoch.",
-    "verify": "Check a packed data set for damage.",
-    "export": "Write a packed data set in another trainer's format, or push it to the Hugging Face Hub.",
-    "profile": "Measure iteration times and peak memory of your model on the GPUs of this machine.",
-    "groups": "Find the length groups with the shortest epoch for your lengths, model and GPUs.",
-    "compare": "Compare packing algorithms, balances or whole strategies side by side on your own lengths.",
-    "simulate": "Predict an epoch's time, where the GPUs' time goes, and the savings over naive packing.",
-    "stats": "Report balance, padding and communication of a packed set, a token store or lengths.",
-    "report": "Write a page with charts of a packed set, a plan or lengths, and what to try next.",
-    "show": "Show a rank's packs as text: samples, loss masks, and the records they come from.",
-}
-"""What each does, in the order of the help."""
-
 _SECTIONS = {
-    "init": "Begin",
-    "pack": "Make a packed set",
-    "rebalance": "Change, check and export it",
-    "profile": "Choose how to pack",
-    "stats": "Look at lengths, plans and sets",
+    "Begin": {
+        "init": "Look at your data and write a config file that hbpack pack runs unchanged.",
+        "doctor": "Check this installation and machine, and say how to fix what is missing.",
+    },
+    "Make a packed set": {
+        "pack": "Turn a corpus into packed, balanced, scheduled shards: tokenize, plan and write.",
+        "tokenize": "Tokenize a corpus into a token store.",
+        "plan": "Plan a token store: groups, packs, iterations and steps.",
+        "write": "Write the shards and rank manifests of a plan.",
+        "append": "Add data to a packed set, with the options it was made with.",
+        "status": "Say what is done, what is missing, and which tasks of a job array are left to run.",
+    },
+    "Change, check and export it": {
+        "rebalance": "Adapt a packed data set to a different number of GPUs, even in the middle of an epoch.",
+        "verify": "Check a packed data set for damage.",
+        "export": "Write a packed data set in another trainer's format, or push it to the Hugging Face Hub.",
+    },
+    "Choose how to pack": {
+        "profile": "Measure iteration times and peak memory of your model on the GPUs of this machine.",
+        "groups": "Find the length groups with the shortest epoch for your lengths, model and GPUs.",
+        "compare": "Compare packing algorithms, balances or whole strategies side by side on your own lengths.",
+        "simulate": "Predict an epoch's time, where the GPUs' time goes, and the savings over naive packing.",
+    },
+    "Look at lengths, plans and sets": {
+        "stats": "Report balance, padding and communication of a packed set, a token store or lengths.",
+        "report": "Write a page with charts of a packed set, a plan or lengths, and what to try next.",
+        "show": "Show a rank's packs as text: samples, loss masks, and the records they come from.",
+    },
 }
-"""The command that each section of the list begins with, and the section's title."""
+"""What each command does, in the order of the help."""
+COMMANDS = {name: text for commands in _SECTIONS.values() for name, text in commands.items()}
 
 _BUG = "this is a bug in hbpack, or in what another package brought; report it with the command that you ran"
 
@@ -147,14 +149,10 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""
-        sections: list[list[tuple[str, str]]] = []
-        for name, text in COMMANDS.items():
-            if name in _SECTIONS:
-                sections.append([])
-            sections[-1].append((name.ljust(max(map(len, COMMANDS))), text))
-        for title, rows in zip(_SECTIONS.values(), sections, strict=True):
+        width = max(map(len, COMMANDS))
+        for title, commands in _SECTIONS.items():
             with formatter.section(title):
-                formatter.write_dl(rows)
+                formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Say how to go on."""
