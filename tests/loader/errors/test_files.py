@@ -92,7 +92,7 @@ def test_rank_manifests(own_set: Any) -> None:
     )
     other = write_set(own_set.path.parent / "other", [(32, 1, 20)], num_gpus=2, num_epochs=1, fingerprint="fp-1")
     file.write_bytes((other.path / name).read_bytes())
-    assert message(FormatError, own_set.path) == f"{start}it belongs to another set, fp-1, and not of fp-0{end}"
+    assert message(FormatError, own_set.path) == f"{start}it belongs to another set, fp-1, not to fp-0{end}"
     with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, table.schema.remove_metadata()) as writer:
         writer.write_table(table)
     assert message(FormatError, own_set.path) == f"{start}it does not say which set it belongs to{end}"
@@ -120,7 +120,7 @@ def test_shards(own_set: Any) -> None:
     assert read_error(own_set) == f"{start}Not an Arrow file{end}"
     other = write_set(own_set.path.parent / "other", [(32, 1, 20)], num_gpus=2, num_epochs=1, fingerprint="fp-1")
     shard.write_bytes((other.path / "shards/g0-32-sp1/shard-00000.arrow").read_bytes())
-    assert read_error(own_set) == f"{start}it belongs to another set, fp-1, and not of fp-0{end}"
+    assert read_error(own_set) == f"{start}it belongs to another set, fp-1, not to fp-0{end}"
     shard.unlink()
     assert read_error(own_set) == f"{start}[Errno 2] No such file or directory: {str(shard)!r}{end}"
     groups = json.loads((own_set.path / "hbpack.json").read_text())["groups"]
