@@ -39,8 +39,7 @@ from packer_cli.plan.core.types import Int64Array, Plan, Schedule
 from packer_cli.plan.figures import plan_stats
 from packer_cli.plan.strategies.protocol import PlanRequest
 from packer_cli.remote.names import as_path, path_from
-from packer_cli.shards.entries import file_info, shared_replicas
-from packer_cli.shards.manifest import read_manifest, write_manifest
+from packer_cli.shards.manifest import file_info, read_manifest, shared_replicas, write_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header, write_schedules
 from packer_cli.shards.repair import generation_schedules
 from packer_cli.shards.stage import is_of_plan, write_epochs

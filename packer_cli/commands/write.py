@@ -30,8 +30,7 @@ from packer_cli.folders import TaskLock
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS, VALIDATION
 from packer_cli.format.manifest import Manifest, WriteOptions
 from packer_cli.remote.path import is_remote
-from packer_cli.shards.entries import file_info, with_names
-from packer_cli.shards.manifest import write_manifest
+from packer_cli.shards.manifest import file_info, with_names, write_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan_header
 from packer_cli.shards.repair import describe_damage, find_damaged, repair, set_files
 from packer_cli.shards.stage import is_of_plan, set_fingerprint, write_set, write_share

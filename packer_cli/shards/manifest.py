@@ -1,21 +1,28 @@
-"""`hbpack.json` in a folder."""
+"""`hbpack.json`: what it says of a set, reading and writing it in a folder."""
 
 from __future__ import annotations
 
-import itertools
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from packer_cli.engine.sink import FinishedPart
 from packer_cli.errors import FormatError, InputError
 from packer_cli.files import atomic_file
-from packer_cli.format.checksums import require_damage
-from packer_cli.format.constants import MANIFEST_NAME, PACKS_PER_BATCH
-from packer_cli.format.manifest import Manifest, manifest_bytes, parse_manifest
-from packer_cli.format.schema import shard_path
-from packer_cli.plan.core.types import Int64Array, Plan
+from packer_cli.format.checksums import file_checksum, require_damage
+from packer_cli.format.constants import MANIFEST_NAME
+from packer_cli.format.entries import FileInfo, GroupInfo, PartInfo, Replicas, ShardInfo
+from packer_cli.format.manifest import Manifest, SetConfig, WriteOptions, manifest_bytes, parse_manifest
+from packer_cli.plan.core.cost import pack_sums
+from packer_cli.plan.core.types import PieceLoss, Plan
 from packer_cli.remote.path import is_remote
+from packer_cli.shards.plan_file import PlanHeader
+from packer_cli.shards.write import ShardTask
+from packer_cli.tokens.index import StoreIndex
+from packer_cli.version import __version__
 
 REMEDY = "run hbpack write, which rewrites it"
 
@@ -45,56 +52,111 @@ def read_manifest(folder: Path) -> Manifest:
     return parse_manifest(data, str(file), REMEDY)
 
 
-_BYTES_PER_PIECE = 36
-"""With two loss spans: a document has one, a chat one for each answer."""
-_BYTES_PER_PACK = 64
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShardRange:
-    """The packs of one shard: a range of pack ids of one group."""
-
-    path: str
-    group: int
-    number: int
-    """Index of the shard in its group."""
-    first_pack: int
-    num_packs: int
-
-
-def lay_out(plan: Plan, pack_tokens: Int64Array, shard_size: int, token_bytes: int) -> list[ShardRange]:
-    """Cut each group's packs into shards of about `shard_size` bytes, at borders of record batches.
+def make_manifest(
+    plan: Plan,
+    piece_loss: PieceLoss,
+    header: PlanHeader,
+    index: StoreIndex,
+    options: WriteOptions,
+    shards: Sequence[ShardTask],
+    finished: Mapping[str, FinishedPart],
+    facts: dict[str, Any],
+) -> Manifest:
+    """The manifest of a set whose shards are written.
 
     Args:
-        pack_tokens: int64[p].
-        token_bytes: of a token id.
+        finished: the shards, by path.
+        facts: the other entries: fingerprint, epochs, plan, rejected, tokens.
     """
-    num_pieces = np.diff(plan.packs.offsets)
-    num_bytes = pack_tokens * token_bytes + num_pieces * _BYTES_PER_PIECE + _BYTES_PER_PACK
-    shards = []
+    num_samples = np.diff(plan.packs.offsets)
+    num_tokens, num_loss_tokens = (
+        pack_sums(each, plan.packs.offsets, plan.packs.pieces) for each in (plan.pieces.length, piece_loss.tokens)
+    )
+    loss_weight = None
+    if piece_loss.weights is not None:
+        pack = np.repeat(np.arange(len(plan.packs)), num_samples)
+        loss_weight = np.bincount(pack, piece_loss.weights[plan.packs.pieces], minlength=len(plan.packs))
+    groups = []
     for g, group in enumerate(plan.groups):
-        first, stop = np.searchsorted(plan.packs.group, [g, g + 1]).tolist()
-        for number, (begin, end) in enumerate(_cuts(num_bytes[first:stop], shard_size)):
-            shards.append(
-                ShardRange(
-                    path=shard_path(group.name(g), number),
-                    group=g,
-                    number=number,
-                    first_pack=first + begin,
-                    num_packs=end - begin,
-                )
+        own = plan.packs.group == g
+        files = [
+            ShardInfo(
+                path=shard.path,
+                first_pack=shard.first_pack,
+                num_packs=shard.num_packs,
+                num_bytes=file.num_bytes,
+                xxh3=file.xxh3,
             )
-    return shards
+            for shard in shards
+            if shard.group == g
+            for file in finished[shard.path].files
+        ]
+        groups.append(
+            GroupInfo(
+                name=group.name(g),
+                **group.values,
+                num_packs=int(own.sum()),
+                num_samples=int(num_samples[own].sum()),
+                most_samples=int(num_samples[own].max(initial=0)),
+                num_tokens=int(num_tokens[own].sum()),
+                num_loss_tokens=int(num_loss_tokens[own].sum()),
+                loss_weight=None if loss_weight is None else float(loss_weight[own].sum()),
+                shards=tuple(files),
+            )
+        )
+    return Manifest(
+        hbpack_version=__version__,
+        **facts,
+        seed=header.config.seed,
+        num_gpus=plan.num_gpus,
+        groups=tuple(groups),
+        replicas=shared_replicas(plan),
+        lockstep=plan.lockstep,
+        **_names(index),
+        counts=header.counts,
+        metrics=header.metrics,
+        config=SetConfig(
+            tokens=index.options,
+            plan=header.config.decisions(),
+            group_choice=header.group_choice,
+            write=options,
+        ),
+        library_versions=index.library_versions,
+    )
 
 
-def _cuts(num_bytes: Int64Array, shard_size: int) -> list[tuple[int, int]]:
-    """Ranges of packs. As many even shards as the size asks for, so that none is a small remainder."""
-    if not len(num_bytes):
-        return []
-    num_shards = max(1, round(int(num_bytes.sum()) / shard_size))
-    cumulated = np.cumsum(num_bytes)
-    targets = cumulated[-1] * np.arange(1, num_shards) // num_shards
-    places = np.searchsorted(cumulated, targets)
-    places = -(-places // PACKS_PER_BATCH) * PACKS_PER_BATCH
-    borders = [0, *sorted({place for place in places.tolist() if 0 < place < len(num_bytes)}), len(num_bytes)]
-    return list(itertools.pairwise(borders))
+def token_parts(index: StoreIndex, store: str) -> tuple[PartInfo, ...]:
+    """The entries of the token parts that a set without tokens of its own reads.
+
+    Args:
+        store: path of the token store, relative to the set.
+    """
+    return tuple(
+        PartInfo(path=f"{store}/{part.path}", num_bytes=part.num_bytes, xxh3=part.xxh3, num_samples=part.num_samples)
+        for part in index.parts
+    )
+
+
+def shared_replicas(plan: Plan) -> tuple[Replicas, ...]:
+    """What the manifest says of the replicas of more than one GPU."""
+    return tuple(
+        Replicas(**layout.sizes, first_gpus=tuple(first.tolist()))
+        for layout, first in plan.replicas.items()
+        if layout.num_gpus > 1
+    )
+
+
+def file_info(folder: Path, path: str) -> FileInfo:
+    """What the manifest says of a file that is there. Price: reading it once."""
+    file = folder / path
+    return FileInfo(path=path, num_bytes=file.stat().st_size, xxh3=file_checksum(file))
+
+
+def _names(index: StoreIndex) -> dict[str, Any]:
+    """What the manifest says of the inputs and the tokenizer; their names decide no byte of the shards."""
+    return {"tokenizer": index.tokenizer, "sources": tuple(source.given for source in index.sources)}
+
+
+def with_names(manifest: Manifest, index: StoreIndex) -> Manifest:
+    """The manifest of a set with the names that its token store has now."""
+    return replace(manifest, **_names(index))

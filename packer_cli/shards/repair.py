@@ -25,7 +25,6 @@ from packer_cli.format.schema import iterations_path
 from packer_cli.plan.core.types import PieceLoss, Plan, Schedule
 from packer_cli.remote.local import open_source
 from packer_cli.remote.names import path_from
-from packer_cli.shards.manifest import ShardRange
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header, read_schedules, write_plan
 from packer_cli.shards.ranks import EpochColumns, write_epoch
 from packer_cli.shards.write import ShardTask, ShardWork, ShardWriter
@@ -140,10 +139,7 @@ def repair(
     plan, piece_loss = read_plan(folder / manifest.plan.path, check=True)
     if manifest.plan.path in damaged:
         write_plan(folder / manifest.plan.path, plan, piece_loss, header)
-    shards = manifest_shards(manifest)
-    tasks = [
-        ShardTask(shard=shard, fingerprint=manifest.planned_fingerprint) for shard in shards if shard.path in damaged
-    ]
+    tasks = [task for task in shard_tasks(manifest) if task.path in damaged]
     if tasks:
         writer = ShardWriter(
             plan,
@@ -160,12 +156,12 @@ def repair(
     return all(describe_damage(folder, file) is None for file in files if file.kind != "rejected")
 
 
-def manifest_shards(manifest: Manifest) -> list[ShardRange]:
+def shard_tasks(manifest: Manifest) -> list[ShardTask]:
     """Which packs are in which shard."""
     return [
-        ShardRange(path=shard.path, group=g, number=k, first_pack=shard.first_pack, num_packs=shard.num_packs)
+        ShardTask(shard.path, g, shard.first_pack, shard.num_packs, manifest.planned_fingerprint)
         for g, group in enumerate(manifest.groups)
-        for k, shard in enumerate(group.shards)
+        for shard in group.shards
     ]
 
 

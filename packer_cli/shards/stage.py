@@ -21,11 +21,10 @@ from packer_cli.format.schema import epoch_name, iterations_path, ranks_path
 from packer_cli.plan.core.cost import pack_sums
 from packer_cli.plan.core.types import PieceLoss, Plan, Schedule
 from packer_cli.remote.names import relative_path
-from packer_cli.shards.entries import file_info, make_manifest, token_parts
-from packer_cli.shards.manifest import ShardRange, lay_out, read_manifest, write_manifest
+from packer_cli.shards.manifest import file_info, make_manifest, read_manifest, token_parts, write_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan
 from packer_cli.shards.ranks import EpochColumns, write_epoch
-from packer_cli.shards.write import ShardTask, ShardWork, ShardWriter
+from packer_cli.shards.write import ShardTask, ShardWork, ShardWriter, lay_out
 from packer_cli.tokens.index import StoreIndex, read_index
 from packer_cli.tokens.store import TokenStore
 
@@ -54,11 +53,6 @@ class SetLayout(NamedTuple):
     num_tokens: list[int]
     """Of each shard."""
 
-    @property
-    def shards(self) -> list[ShardRange]:
-        """The shards, in order."""
-        return [task.shard for task in self.tasks]
-
 
 def lay_out_set(header: PlanHeader, options: WriteOptions, folder: Path, store: Path) -> SetLayout:
     """Read the plan in `folder`, and cut its packs into shards.
@@ -70,9 +64,8 @@ def lay_out_set(header: PlanHeader, options: WriteOptions, folder: Path, store: 
     index = read_index(store)
     own_fingerprint = set_fingerprint(header.fingerprint, options)
     pack_tokens = pack_sums(plan.pieces.length, plan.packs.offsets, plan.packs.pieces)
-    shards = lay_out(plan, pack_tokens, options.shard_size, index.token_type.byte_width)
-    tasks = [ShardTask(shard=shard, fingerprint=own_fingerprint) for shard in shards]
-    sizes = [int(pack_tokens[s.first_pack : s.first_pack + s.num_packs].sum()) for s in shards]
+    tasks = lay_out(plan, pack_tokens, options.shard_size, index.token_type.byte_width, own_fingerprint)
+    sizes = [int(pack_tokens[t.first_pack : t.first_pack + t.num_packs].sum()) for t in tasks]
     return SetLayout(plan, piece_loss, index, tasks, sizes)
 
 
@@ -114,8 +107,8 @@ def write_set(
         "rejected": file_info(folder, REJECTED_NAME) if (folder / REJECTED_NAME).exists() else None,
         "tokens": token_parts(index, relative_path(store, folder)) if options.index_only else (),
     }
-    manifest = make_manifest(plan, piece_loss, header, index, options, layout.shards, parts.finished, facts)
-    _remove_stale(folder, epochs, layout.shards)
+    manifest = make_manifest(plan, piece_loss, header, index, options, tasks, parts.finished, facts)
+    _remove_stale(folder, epochs, tasks)
     write_manifest(folder, manifest)
     if recorded is None:
         parts.close()
@@ -193,7 +186,7 @@ def listed_shards(folder: Path) -> dict[str, FinishedPart]:
     return {file.path: FinishedPart(fingerprint=manifest.planned_fingerprint, files=(file,)) for file in files}
 
 
-def _remove_stale(folder: Path, epochs: Sequence[EpochInfo], shards: Sequence[ShardRange]) -> None:
+def _remove_stale(folder: Path, epochs: Sequence[EpochInfo], shards: Sequence[ShardTask]) -> None:
     """Remove what an earlier, different plan left."""
     remove_temporaries(folder)
     wanted = {shard.path for shard in shards}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
@@ -19,28 +19,68 @@ from packer_cli.format.arrays import to_arrow, to_lists
 from packer_cli.format.constants import PACKS_PER_BATCH, PLAN_NAME, SHARD_MARKERS
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS
 from packer_cli.format.marks import CHECKSUM, identify, row_checksums
-from packer_cli.format.schema import index_schema, shard_schema
+from packer_cli.format.schema import index_schema, shard_path, shard_schema
 from packer_cli.plan.core.cost import Cost, segment_sums
 from packer_cli.plan.core.types import Int64Array, PieceLoss, Plan
-from packer_cli.shards.manifest import ShardRange
 from packer_cli.shards.plan_file import arrow_file, read_plan, read_plan_header
 from packer_cli.tokens.store import TokenStore
 
 _TOKENS_PER_GATHER = 2**20
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShardTask:
-    """One shard to make."""
+class ShardTask(NamedTuple):
+    """One shard to make: a range of pack ids of one group."""
 
-    shard: ShardRange
+    path: str
+    group: int
+    first_pack: int
+    num_packs: int
     fingerprint: str
     """The set's; with the shard's path it decides every byte."""
 
     @property
     def name(self) -> str:
         """The shard's path."""
-        return self.shard.path
+        return self.path
+
+
+_BYTES_PER_PIECE = 36
+"""With two loss spans: a document has one, a chat one for each answer."""
+_BYTES_PER_PACK = 64
+
+
+def lay_out(
+    plan: Plan, pack_tokens: Int64Array, shard_size: int, token_bytes: int, fingerprint: str
+) -> list[ShardTask]:
+    """Cut each group's packs into shards of about `shard_size` bytes, at borders of record batches.
+
+    Args:
+        pack_tokens: int64[p].
+        token_bytes: of a token id.
+        fingerprint: the set's.
+    """
+    num_pieces = np.diff(plan.packs.offsets)
+    num_bytes = pack_tokens * token_bytes + num_pieces * _BYTES_PER_PIECE + _BYTES_PER_PACK
+    tasks = []
+    for g, group in enumerate(plan.groups):
+        first, stop = np.searchsorted(plan.packs.group, [g, g + 1]).tolist()
+        for number, (begin, end) in enumerate(_cuts(num_bytes[first:stop], shard_size)):
+            path = shard_path(group.name(g), number)
+            tasks.append(ShardTask(path, g, first + begin, end - begin, fingerprint))
+    return tasks
+
+
+def _cuts(num_bytes: Int64Array, shard_size: int) -> list[tuple[int, int]]:
+    """Ranges of packs. As many even shards as the size asks for, so that none is a small remainder."""
+    if not len(num_bytes):
+        return []
+    num_shards = max(1, round(int(num_bytes.sum()) / shard_size))
+    cumulated = np.cumsum(num_bytes)
+    targets = cumulated[-1] * np.arange(1, num_shards) // num_shards
+    places = np.searchsorted(cumulated, targets)
+    places = -(-places // PACKS_PER_BATCH) * PACKS_PER_BATCH
+    borders = [0, *sorted({place for place in places.tolist() if 0 < place < len(num_bytes)}), len(num_bytes)]
+    return list(itertools.pairwise(borders))
 
 
 class ShardWriter:
@@ -72,8 +112,8 @@ class ShardWriter:
         self._tasks = tasks
         self._lock = Lock()
         self._has_fetched = False
-        self._full_schema = shard_schema(store.index.token_type, is_weighted=store.index.is_weighted)
-        self._schema = index_schema(store.index.token_type) if index_only else self._full_schema
+        token = store.index.token_type
+        self._schema = index_schema(token) if index_only else shard_schema(token, is_weighted=store.index.is_weighted)
         # Where blocks begin decides bytes: Arrow pads the columns of a batch cut from one with what follows.
         largest = PACKS_PER_BATCH * max(group.capacity for group in plan.groups)
         self._packs_per_block = PACKS_PER_BATCH * max(1, _TOKENS_PER_GATHER // largest)
@@ -88,9 +128,9 @@ class ShardWriter:
             if not self._has_fetched:
                 self._fetch()
                 self._has_fetched = True
-        schema = identify(self._schema, task.fingerprint, task.shard.path)
-        with sink.file(task.shard.path, sync_early=True) as file, arrow_file(file, schema) as writer:
-            for blocks in one_ahead(self._blocks(task.shard, schema)):
+        schema = identify(self._schema, task.fingerprint, task.path)
+        with sink.file(task.path, sync_early=True) as file, arrow_file(file, schema) as writer:
+            for blocks in one_ahead(self._blocks(task, schema)):
                 for block in blocks:
                     for row in range(0, len(block), PACKS_PER_BATCH):
                         writer.write_batch(block.slice(row, PACKS_PER_BATCH))
@@ -102,57 +142,77 @@ class ShardWriter:
             self._store.fetch_parts()
             return
         needs = np.zeros(len(self._store.index.parts))
-        for shard in (task.shard for task in self._tasks):
+        for shard in self._tasks:
             offsets = self._plan.packs.offsets
             members = self._plan.packs.pieces[offsets[shard.first_pack] : offsets[shard.first_pack + shard.num_packs]]
             needs += self._store.needs(self._plan.pieces.sample[members], self._plan.pieces.length[members])
         self._store.fetch_parts(needs)
 
-    def _blocks(self, shard: ShardRange, schema: pa.Schema) -> Iterator[list[pa.RecordBatch]]:
+    def _blocks(self, shard: ShardTask, schema: pa.Schema) -> Iterator[list[pa.RecordBatch]]:
         """The blocks of a shard, about a million tokens at a time."""
         stop = shard.first_pack + shard.num_packs
         at_once = self._packs_per_block
         at_once *= max(1, _TOKENS_PER_GATHER // (at_once * self._plan.groups[shard.group].capacity))
         for first in range(shard.first_pack, stop, at_once):
-            columns = self._columns(first, min(first + at_once, stop))
+            columns = pack_columns(
+                self._plan, self._piece_loss, self._cost, self._store, first, min(first + at_once, stop)
+            )
             num_rows = len(columns["pack_id"])
-            columns[CHECKSUM] = row_checksums(_batch(columns, 0, num_rows, self._full_schema.remove(len(columns))))
             yield [
                 _batch(columns, row, min(row + self._packs_per_block, num_rows), schema)
                 for row in range(0, num_rows, self._packs_per_block)
             ]
 
-    def _columns(self, first: int, stop: int) -> dict[str, Any]:
-        """The columns of the packs first .. stop-1, but for the checksums: an array or `_Lists` each."""
-        plan = self._plan
-        members = plan.packs.pieces[plan.packs.offsets[first] : plan.packs.offsets[stop]]
-        offsets = plan.packs.offsets[first : stop + 1] - plan.packs.offsets[first]
-        sample, start, length = plan.pieces.sample[members], plan.pieces.start[members], plan.pieces.length[members]
-        gathered = self._store.gather(sample, start, length)
-        tokens = segment_sums(length, offsets)
-        work = segment_sums(np.square(length, dtype=np.int64), offsets) if plan.mask == "document" else tokens * tokens
+
+class Lists(NamedTuple):
+    """A column of lists: those of row k are `items[offsets[k]:offsets[k+1]]`."""
+
+    offsets: Int64Array
+    items: NDArray[Any]
+
+
+def pack_columns(
+    plan: Plan, piece_loss: PieceLoss, cost: Cost, store: TokenStore | None, first: int, stop: int
+) -> dict[str, NDArray[Any] | Lists]:
+    """The columns of the packs first .. stop-1, as shards have them.
+
+    Args:
+        store: None leaves out what it holds: tokens, sources, and with them the checksums of rows.
+    """
+    members = plan.packs.pieces[plan.packs.offsets[first] : plan.packs.offsets[stop]]
+    offsets = plan.packs.offsets[first : stop + 1] - plan.packs.offsets[first]
+    sample, start, length = plan.pieces.sample[members], plan.pieces.start[members], plan.pieces.length[members]
+    tokens = segment_sums(length, offsets)
+    work = segment_sums(np.square(length, dtype=np.int64), offsets) if plan.mask == "document" else tokens * tokens
+    group = plan.packs.group[first:stop]
+    columns: dict[str, NDArray[Any] | Lists] = {"pack_id": np.arange(first, stop)}
+    if store is not None:
+        gathered = store.gather(sample, start, length)
         token_offsets = np.concatenate([[0], np.cumsum(tokens)])
         span_offsets, loss_starts, loss_stops = gathered.spans_by_row(token_offsets)
-        group = plan.packs.group[first:stop]
-        return {
-            "pack_id": np.arange(first, stop),
-            "input_ids": _Lists(token_offsets, gathered.input_ids),
-            STARTS: _Lists(span_offsets, loss_starts),
-            STOPS: _Lists(span_offsets, loss_stops),
-            **({} if gathered.loss_weights is None else {WEIGHTS: _Lists(span_offsets, gathered.loss_weights)}),
-            "cu_seqlens": _cu_seqlens(offsets, length),
-            "sample_ids": _Lists(offsets, sample),
-            "sample_starts": _Lists(offsets, start.astype(np.int32)),
-            "source_ids": _Lists(offsets, self._store.sources_of(sample)),
-            "group": group,
-            "sp_size": np.array([g.sp_size for g in plan.groups], dtype=np.int16)[group],
-            "checkpoint_layers": np.array([g.checkpoint_layers for g in plan.groups], dtype=np.int16)[group],
-            "num_tokens": tokens.astype(np.int32),
-            "num_loss_tokens": segment_sums(self._piece_loss.tokens[members], offsets).astype(np.int32),
-            "attention_work": work,
-            "cost": self._cost.quadratic * work + self._cost.linear * tokens,
-            "cp_sharding": plan.packs.cp_sharding[first:stop],
-        }
+        columns["input_ids"] = Lists(token_offsets, gathered.input_ids)
+        columns[STARTS], columns[STOPS] = Lists(span_offsets, loss_starts), Lists(span_offsets, loss_stops)
+        if gathered.loss_weights is not None:
+            columns[WEIGHTS] = Lists(span_offsets, gathered.loss_weights)
+    columns["cu_seqlens"] = _cu_seqlens(offsets, length)
+    columns["sample_ids"] = Lists(offsets, sample)
+    columns["sample_starts"] = Lists(offsets, start.astype(np.int32))
+    if store is not None:
+        columns["source_ids"] = Lists(offsets, store.sources_of(sample))
+    columns |= {
+        "group": group,
+        "sp_size": np.array([g.sp_size for g in plan.groups], dtype=np.int16)[group],
+        "checkpoint_layers": np.array([g.checkpoint_layers for g in plan.groups], dtype=np.int16)[group],
+        "num_tokens": tokens.astype(np.int32),
+        "num_loss_tokens": segment_sums(piece_loss.tokens[members], offsets).astype(np.int32),
+        "attention_work": work,
+        "cost": cost.quadratic * work + cost.linear * tokens,
+        "cp_sharding": plan.packs.cp_sharding[first:stop],
+    }
+    if store is not None:
+        schema = shard_schema(store.index.token_type, is_weighted=store.index.is_weighted)
+        columns[CHECKSUM] = row_checksums(_batch(columns, 0, stop - first, schema.remove(len(columns))))
+    return columns
 
 
 class ShardWork:
@@ -182,18 +242,11 @@ def _open_work(folder: Path, store: Path, plan_fingerprint: str, index_only: boo
     return ShardWork(folder, store, plan_fingerprint, writer)
 
 
-class _Lists(NamedTuple):
-    """A column of lists: those of row k are `items[offsets[k]:offsets[k+1]]`."""
-
-    offsets: Int64Array
-    items: NDArray[Any]
-
-
-def _batch(columns: dict[str, Any], begin: int, end: int, schema: pa.Schema) -> pa.RecordBatch:
+def _batch(columns: dict[str, NDArray[Any] | Lists], begin: int, end: int, schema: pa.Schema) -> pa.RecordBatch:
     """The rows begin .. end-1 of the columns."""
     arrays = []
     for column in (columns[name] for name in schema.names):
-        if isinstance(column, _Lists):
+        if isinstance(column, Lists):
             offsets = column.offsets[begin : end + 1]
             arrays.append(to_lists(offsets - offsets[0], column.items[offsets[0] : offsets[-1]]))
         else:
@@ -201,7 +254,7 @@ def _batch(columns: dict[str, Any], begin: int, end: int, schema: pa.Schema) -> 
     return pa.record_batch(arrays, schema=schema)
 
 
-def _cu_seqlens(offsets: Int64Array, length: NDArray[np.int32]) -> _Lists:
+def _cu_seqlens(offsets: Int64Array, length: NDArray[np.int32]) -> Lists:
     """For each pack, the running sum of its lengths with a leading 0."""
     num_packs = len(offsets) - 1
     ends = np.cumsum(length, dtype=np.int64)
@@ -209,7 +262,7 @@ def _cu_seqlens(offsets: Int64Array, length: NDArray[np.int32]) -> _Lists:
     values = np.zeros(len(length) + num_packs, dtype=np.int32)
     place = np.arange(len(length)) + np.repeat(np.arange(num_packs), np.diff(offsets)) + 1
     values[place] = ends - np.repeat(before, np.diff(offsets))
-    return _Lists(offsets + np.arange(num_packs + 1), values)
+    return Lists(offsets + np.arange(num_packs + 1), values)
 
 
 Item = TypeVar("Item")

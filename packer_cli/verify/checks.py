@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,15 +23,14 @@ from packer_cli.format.manifest import Manifest
 from packer_cli.format.marks import CHECKSUM, row_checksums
 from packer_cli.format.ranks import read_iterations, read_rank
 from packer_cli.format.schema import iterations_path
-from packer_cli.format.token_parts import PieceTokens, with_tokens
 from packer_cli.plan.build import check_rest
 from packer_cli.plan.core.check import check_pieces, check_plan
 from packer_cli.plan.core.cost import Cost
 from packer_cli.plan.core.pieces import kept_samples
 from packer_cli.plan.core.types import FILLER, PieceLoss, Pieces, Plan, Schedule
 from packer_cli.remote.local import open_source
-from packer_cli.shards.manifest import ShardRange
 from packer_cli.shards.ranks import EpochColumns
+from packer_cli.shards.write import Lists, ShardTask, pack_columns
 from packer_cli.sizes import counted
 from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import TokenStore
@@ -52,13 +50,8 @@ class Expected:
     store: TokenStore | None
     """None: tokens, and sources, are not compared."""
 
-    @property
-    def index_only(self) -> bool:
-        """Whether shards leave the tokens in the token store."""
-        return "input_ids" not in self.schema.names
 
-
-def check_shard(folder: Path, shard: ShardRange, expected: Expected) -> str | None:
+def check_shard(folder: Path, shard: ShardTask, expected: Expected) -> str | None:
     """What is wrong with the contents of a shard; None where nothing is. Price: reading it once, and its tokens."""
     try:
         with open_source(folder / shard.path, goes_forward=True) as source:
@@ -70,7 +63,7 @@ def check_shard(folder: Path, shard: ShardRange, expected: Expected) -> str | No
                 stop = min(first + PACKS_PER_BATCH, shard.first_pack + shard.num_packs)
                 batch = reader.get_batch(number)
                 why = "" if batch.num_rows == stop - first else f"its record batch {number} has {batch.num_rows} packs"
-                why = why or _check_batch(batch, first, stop, shard.group, expected)
+                why = why or _check_batch(batch, first, stop, expected)
                 del batch
                 if why:
                     return why
@@ -82,79 +75,37 @@ def check_shard(folder: Path, shard: ShardRange, expected: Expected) -> str | No
     return None
 
 
-def _check_batch(batch: pa.RecordBatch, first: int, stop: int, group: int, expected: Expected) -> str:
+def _check_batch(batch: pa.RecordBatch, first: int, stop: int, expected: Expected) -> str:
     """What is wrong with the packs first .. stop - 1; empty where nothing is."""
     batch.validate(full=True)
-    plan = expected.plan
-    of_group = plan.groups[group]
-    offsets = plan.packs.offsets[first : stop + 1]
-    members = plan.packs.pieces[offsets[0] : offsets[-1]]
-    borders = offsets - offsets[0]
-    sample, start = plan.pieces.sample[members], plan.pieces.start[members]
-    length = plan.pieces.length[members].astype(np.int64)
-    tokens = np.add.reduceat(length, borders[:-1])
-    work = np.add.reduceat(length * length, borders[:-1]) if plan.mask == "document" else tokens**2
-    loss_tokens = expected.piece_loss.tokens[members].astype(np.int64)
-    rows = np.repeat(np.arange(stop - first), np.diff(borders))
-    ends = np.cumsum(length) - np.repeat(np.cumsum(tokens) - tokens, np.diff(borders))
-    cu_seqlens = [np.concatenate([[0], ends[rows == row]]) for row in range(stop - first)]
-    numbers: dict[str, Any] = {
-        "pack_id": np.arange(first, stop),
-        "group": group,
-        "sp_size": of_group.sp_size,
-        "checkpoint_layers": of_group.checkpoint_layers,
-        "num_tokens": tokens,
-        "num_loss_tokens": np.add.reduceat(loss_tokens, borders[:-1]),
-        "attention_work": work,
-        "cost": expected.cost.quadratic * work + expected.cost.linear * tokens,
-        "cp_sharding": plan.packs.cp_sharding[first:stop],
-    }
-    lists: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {
-        "cu_seqlens": (np.concatenate(cu_seqlens), borders + np.arange(len(borders))),
-        "sample_ids": (sample, borders),
-        "sample_starts": (start, borders),
-    }
-    token_borders = np.concatenate([[0], np.cumsum(tokens)])
-    if expected.store is not None:
-        gathered = expected.store.gather(sample, start, plan.pieces.length[members])
-        span_borders, loss_starts, loss_stops = gathered.spans_by_row(token_borders)
-        lists |= {
-            "source_ids": (expected.store.sources_of(sample), borders),
-            "input_ids": (gathered.input_ids, token_borders),
-            STARTS: (loss_starts, span_borders),
-            STOPS: (loss_stops, span_borders),
-        }
-        if gathered.loss_weights is not None:
-            lists[WEIGHTS] = (gathered.loss_weights, span_borders)
-        if expected.index_only:
-            tokens_of = PieceTokens(gathered.input_ids, loss_starts, loss_stops, gathered.loss_weights)
-            batch = with_tokens(batch, token_borders, span_borders, tokens_of)
-    elif not expected.index_only:
-        lists["input_ids"] = (to_numpy(batch.column("input_ids").values), token_borders)
+    columns = pack_columns(expected.plan, expected.piece_loss, expected.cost, expected.store, first, stop)
     has_tokens = "input_ids" in batch.schema.names
-    if has_tokens:
-        numbers[CHECKSUM] = row_checksums(batch)
-    for name, values in numbers.items():
-        wrong = np.flatnonzero(to_numpy(batch.column(name)) != values)
-        if len(wrong):
-            return f"pack {first + wrong[0]} has another {name} than the plan"
-    for name, (items, ends_of_rows) in lists.items():
-        column = batch.column(name)
-        found, found_ends = to_numpy(column.values), to_numpy(column.offsets)
+    borders = np.concatenate([[0], np.cumsum(columns["num_tokens"], dtype=np.int64)])
+    if has_tokens and expected.store is None:
+        columns["input_ids"] = Lists(borders, to_numpy(batch.column("input_ids").values))
+        columns[CHECKSUM] = row_checksums(batch)
+    names = [name for name in batch.schema.names if name in columns]
+    # The checksum last: it covers the others.
+    for name in sorted(names, key=lambda name: (name == CHECKSUM, isinstance(columns[name], Lists))):
+        column, values = batch.column(name), columns[name]
         source = "token store" if name in _OF_THE_STORE else "plan"
-        if not np.array_equal(found_ends, ends_of_rows):
-            return f"the lengths of {name} in packs {first} to {stop - 1} are not the {source}'s"
-        wrong = np.flatnonzero(found != items)
-        if len(wrong):
-            pack = first + int(np.searchsorted(ends_of_rows, wrong[0], side="right")) - 1
-            return f"pack {pack} has other {name} than the {source}"
-    return _check_spans(batch, first, token_borders, np.concatenate([[0], np.cumsum(length)])) if has_tokens else ""
+        if isinstance(values, Lists):
+            ends = to_numpy(column.offsets)
+            if not np.array_equal(ends, values.offsets):
+                return f"the lengths of {name} in packs {first} to {stop - 1} are not the {source}'s"
+            wrong = np.flatnonzero(to_numpy(column.values) != values.items)
+            if len(wrong):
+                pack = first + int(np.searchsorted(ends, wrong[0], side="right")) - 1
+                return f"pack {pack} has other {name} than the {source}"
+        elif len(wrong := np.flatnonzero(to_numpy(column) != values)):
+            return f"pack {first + wrong[0]} has another {name} than the plan"
+    return _check_spans(batch, first, borders) if has_tokens else ""
 
 
-def _check_spans(
-    batch: pa.RecordBatch, first: int, token_borders: NDArray[np.int64], borders: NDArray[np.int64]
-) -> str:
-    """Whether loss spans keep their rules and give the numbers of loss tokens; `borders` are those of the samples."""
+def _check_spans(batch: pa.RecordBatch, first: int, token_borders: NDArray[np.int64]) -> str:
+    """Whether loss spans keep their rules and give the numbers of loss tokens."""
+    ends = batch.column("cu_seqlens")
+    borders = np.unique(to_numpy(ends.values) + np.repeat(token_borders[:-1], np.diff(to_numpy(ends.offsets))))
     starts, stops = batch.column(STARTS), batch.column(STOPS)
     offsets = to_numpy(starts.offsets)
     if not np.array_equal(offsets, to_numpy(stops.offsets)):

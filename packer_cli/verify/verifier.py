@@ -22,8 +22,8 @@ from packer_cli.shards.repair import (
     PLAN_AGAIN,
     find_damaged,
     generation_schedules,
-    manifest_shards,
     set_files,
+    shard_tasks,
     what_writes_shards,
     write_command,
 )
@@ -202,7 +202,7 @@ class Verifier:
                 self.report.add(found, self._write_all)
 
     def _check_packs(self, expected: Expected, progress: Progress | None) -> None:
-        shards = [shard for shard in manifest_shards(self._manifest) if not self.report.is_damaged(shard.path)]
+        shards = [shard for shard in shard_tasks(self._manifest) if not self.report.is_damaged(shard.path)]
         num_bytes = {shard.path: shard.num_bytes for shard in self._manifest.shards}
         sizes = [num_bytes[shard.path] for shard in shards]
         faults = self._engine.find_faults(
