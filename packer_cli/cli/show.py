@@ -85,14 +85,16 @@ def command(
     a step with several iterations, the first is shown and the others are listed.
     """
     _refuse_conflicts(step=step, iteration=iteration, pack=pack, sample=sample, rank=rank)
-    from packer_cli.show import Style, Wanted, load_decoder, look, open_files, view_lines, view_record
+    from packer_cli.remote.names import as_path
+    from packer_cli.shards.manifest import read_manifest
+    from packer_cli.show import Style, Wanted, load_decoder, look, view_lines, view_record
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # The terminal may lack some characters of the data.
-    files = open_files(folder)
-    manifest = files.manifest()
+    root = as_path(folder)
+    manifest = read_manifest(root)
     wanted = Wanted(epoch=epoch, rank=rank or 0, step=step, iteration=iteration, pack=pack, sample=sample)
-    views = look(files, manifest, wanted)
+    views = look(root, manifest, wanted)
     decoder = load_decoder(manifest, tokenizer)
     if decoder.warning:
         warn(decoder.warning)

@@ -9,18 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.engine.progress import warn
-from packer_cli.errors import ConfigError, FormatError, OutputError
+from packer_cli.errors import ConfigError, OutputError
 from packer_cli.export.formats import FORMATS, OTHERS, keeping_weights, load_format
 from packer_cli.files import fingerprint
-from packer_cli.format.checksums import inside, require_damage
-from packer_cli.format.entries import EpochInfo, GroupInfo
+from packer_cli.format.checksums import require_damage
+from packer_cli.format.entries import GroupInfo
 from packer_cli.format.manifest import Manifest
-from packer_cli.format.ranks import Columns, RankFileError, as_epoch, read_rows
-from packer_cli.remote.local import open_source
+from packer_cli.format.ranks import read_rank_rows
+from packer_cli.shards.files import SetFolder
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.sizes import format_tokens, parse_bytes, parse_tokens
 
@@ -225,30 +224,17 @@ def packs_by_use(folder: Path, manifest: Manifest, groups: list[int], epoch: int
         ConfigError: there is no such epoch.
         FormatError: a rank's manifest is missing or damaged.
     """
-    entry, is_written = manifest.generation.find_epoch(epoch, "--epoch")
+    entry, _ = manifest.generation.find_epoch(epoch, "--epoch")
     counts = [len(group.shards) for group in manifest.groups]
     first_shard = np.cumsum(counts) - counts
-    first_pack = np.array([shard.first_pack for group in manifest.groups for shard in group.shards], dtype=np.int64)
+    first_pack = np.array([shard.first_pack for shard in manifest.shards], dtype=np.int64)
     wanted = np.isin(np.arange(len(manifest.groups)), groups)
     packs, iterations, dp_ranks = [], [], []
     for rank in (ranks.first for ranks in entry.ranks):
-        columns = as_epoch(_read(folder, manifest, entry, rank), entry, manifest.seed, epoch, is_written=is_written)
+        columns = read_rank_rows(SetFolder(folder), manifest, rank, epoch).columns
         is_own = (columns["place"] == 0) & (columns["shard"] >= 0) & wanted[columns["group"]]
         own = {name: values[is_own] for name, values in columns.items()}
         packs.append(first_pack[first_shard[own["group"]] + own["shard"]] + own["row"])
         iterations.append(own["iteration"])
         dp_ranks.append(own["dp_rank"])
     return np.concatenate(packs)[np.lexsort((np.concatenate(dp_ranks), np.concatenate(iterations)))]
-
-
-def _read(folder: Path, manifest: Manifest, entry: EpochInfo, rank: int) -> Columns:
-    def read(path: str) -> pa.Buffer:
-        with open_source(inside(folder, path)) as source:
-            return source.read_buffer()
-
-    try:
-        return read_rows(read, manifest, entry, rank)
-    except RankFileError as error:
-        raise FormatError(
-            f"{str(folder / error.path)!r} is damaged or incomplete ({error}); run hbpack write again"
-        ) from None

@@ -7,12 +7,14 @@ iteration of all ranks together, and 30 a row of each.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packer_cli.errors import FormatError
 from packer_cli.format.arrays import to_numpy
 from packer_cli.format.checksums import check_bytes, require_damage
 from packer_cli.format.entries import EpochInfo
@@ -117,36 +119,95 @@ def _read(
         raise ValueError(why or str(error)) from None
 
 
-class RankFileError(ValueError):
-    """What is wrong with a rank manifest, in a few words."""
+class SetFiles(Protocol):
+    """The files of a packed set, by their paths there."""
 
-    def __init__(self, path: str, why: object) -> None:
-        super().__init__(str(why))
-        self.path = path
-        """Of the file in the set."""
+    @property
+    def remedy(self) -> str:
+        """What to do about a damaged file."""
+        ...
+
+    def name(self, path: str) -> str:
+        """A file's full name, for messages."""
+        ...
+
+    def read(self, path: str) -> pa.Buffer:
+        """A small file. Raises OSError or ValueError."""
+        ...
 
 
-def read_rows(
-    read: Callable[[str], pa.Buffer], manifest: Manifest, entry: EpochInfo, rank: int, *, compares: bool = True
-) -> Columns:
-    """What a rank reads in an epoch that was written: the fields of `RankRow`, and `step_seconds` if steps have any.
+@dataclass(frozen=True, kw_only=True)
+class RankRows:
+    """The rows of one rank in one epoch. Steps are counted through the epoch, whatever ran on other GPUs before."""
+
+    epoch: int
+    columns: Columns
+    num_steps: int
+    """Of the whole epoch."""
+    firsts: NDArray[np.int64]
+    """int64[i]: first row of each iteration."""
+
+    _items: tuple[Callable[[int], Any], ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Look up the methods once, which would be a third of the price of a row.
+        object.__setattr__(self, "_items", tuple(self.columns[name].item for name in RankRow._fields))
+
+    def __len__(self) -> int:
+        return len(self.firsts)
+
+    @property
+    def shortest_window(self) -> int:
+        """Tokens of the epoch's shortest window; 0: samples are whole in all its steps."""
+        window = self.columns["window"]
+        return int(window.min(initial=2**31 - 1, where=window > 0)) if window.any() else 0
+
+    def rows_of(self, i: int) -> range:
+        """The rows of iteration `i`, one or more."""
+        first = self.firsts.item(i)
+        return range(first, self.firsts.item(i + 1) if i + 1 < len(self.firsts) else len(self.columns["step"]))
+
+    def step_of(self, i: int) -> int:
+        """The step of iteration `i`; `num_steps` for the iteration after the last."""
+        return int(self.columns["step"][self.firsts[i]]) if i < len(self) else self.num_steps
+
+    def row(self, i: int) -> RankRow:
+        """Row `i`."""
+        return RankRow(*[item(i) for item in self._items])
+
+
+def read_rank_rows(
+    files: SetFiles, manifest: Manifest, rank: int, epoch: int, name: str = "epoch", *, compares: bool = True
+) -> RankRows:
+    """The rows of a rank in an epoch; one that was not written repeats one that was, in another order.
 
     Args:
-        read: gives the bytes of the file at a path in the set; may raise OSError or ValueError.
+        name: what asked for the epoch, for messages.
         compares: as for `read_iterations`.
 
     Raises:
-        RankFileError: a file is missing or damaged, or does not fit the set.
+        ConfigError: the set does not hold the epoch.
+        FormatError: a file is missing or damaged, or belongs to another set or rank.
     """
+    entry, is_written = manifest.generation.find_epoch(epoch, name)
     path = iterations_path(entry.path)
     try:
-        iterations = read_iterations(read(path), entry, manifest.fingerprint, compares=compares)
+        iterations = read_iterations(files.read(path), entry, manifest.fingerprint, compares=compares)
         path, _ = entry.file_of(rank)
-        of_rank = read_rank(read(path), entry, rank, manifest.fingerprint, compares=compares)
-        return _rows(iterations, of_rank, manifest, rank)
+        of_rank = read_rank(files.read(path), entry, rank, manifest.fingerprint, compares=compares)
+        columns = _rows(iterations, of_rank, manifest, rank)
     except (OSError, ValueError) as error:
         require_damage(error)
-        raise RankFileError(path, error) from None
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise FormatError(f"{files.name(path)!r} is missing or damaged ({why}); {files.remedy}") from None
+    if is_written:
+        columns["step"] = columns["step"] + entry.first_step
+    else:
+        columns = repeat_rows(columns, manifest.seed, epoch)
+    firsts = np.arange(entry.num_iterations)
+    if len(columns["step"]) > len(firsts):
+        firsts = np.flatnonzero(np.diff(columns["iteration"], prepend=-1))
+    return RankRows(epoch=epoch, columns=columns, num_steps=entry.first_step + entry.num_steps, firsts=firsts)
 
 
 def _rows(iterations: Columns, of_rank: Columns, manifest: Manifest, rank: int) -> Columns:
@@ -192,22 +253,8 @@ def _places(
     return number[found], (pack - first[found]).astype(np.int32)
 
 
-def as_epoch(columns: Columns, entry: EpochInfo, seed: int, epoch: int, *, is_written: bool) -> Columns:
-    """Rows of an epoch that was written, as `epoch` has them: that very epoch, or one that repeats it.
-
-    Steps are counted through the epoch, also where the first of them ran on another number of GPUs.
-
-    Args:
-        seed: of the set.
-        is_written: whether `epoch` is that very epoch, as `Generation.find_epoch` says.
-    """
-    if is_written:
-        return {**columns, "step": columns["step"] + entry.first_step}
-    return repeat_rows(columns, seed, epoch)
-
-
 def repeat_rows(columns: Columns, seed: int, epoch: int) -> Columns:
-    """Rows of a whole epoch that was written, as an epoch that was not takes them: whole steps in another order.
+    """Rows of a whole epoch that was written, as one that was not takes them: whole steps in another order.
 
     The order is the same on every rank, and the iterations of a step stay together and in order, so that a rank still
     meets its partners; steps and iterations are numbered from 0 again.

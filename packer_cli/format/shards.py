@@ -30,9 +30,14 @@ _KINDS["input_ids"].append(shard_schema(pa.int32()).field("input_ids").type)
 LISTS = ("input_ids", STARTS, STOPS, "cu_seqlens", "sample_ids")
 INDEX_LISTS = ("cu_seqlens", "sample_ids", "sample_starts")
 """Of a shard that leaves the tokens in the token store."""
-NUMBERS = ("pack_id", "num_loss_tokens", "cp_sharding")
+NUMBERS = {
+    "pack_id": (Struct("<q").unpack_from, 8),
+    "num_loss_tokens": (Struct("<i").unpack_from, 4),
+    "cp_sharding": (Struct("<b").unpack_from, 1),
+}
+"""What reads each, and its bytes."""
 
-_i8, _i32, _i64, _u64 = (Struct(f"<{code}").unpack_from for code in "biqQ")
+_u64 = Struct("<Q").unpack_from
 _BITS = {8: "b", 16: "h", 32: "i", 64: "q"}
 _pair = Struct("<ii").unpack_from
 
@@ -58,6 +63,16 @@ class Pack(NamedTuple):
     """float32 [s]: the weight of each loss span; None: the set has none"""
 
 
+class _Places(NamedTuple):
+    """Where the columns of a record batch begin in the file."""
+
+    num_rows: int
+    numbers: list[tuple[int, tuple[Any, int]]]
+    """The first byte of each, and its entry of `NUMBERS`."""
+    lists: list[tuple[int, int, np.ndarray]]
+    """The first byte of the offsets, the first item in the view, and the view."""
+
+
 class ShardFile:
     """The packs of one shard.
 
@@ -73,10 +88,11 @@ class ShardFile:
     def __init__(self, source: pa.NativeFile, lists: Sequence[str] = LISTS) -> None:
         reader = pa.ipc.open_file(source)
         self.schema: pa.Schema = reader.schema
-        if not {*lists, *NUMBERS, CHECKSUM} <= set(self.schema.names):
+        names = set(self.schema.names)
+        if not {*lists, *NUMBERS, CHECKSUM} <= names:
             raise FormatError("it lacks columns")
-        has_weights = WEIGHTS in self.schema.names
-        for name in dict.fromkeys((*lists, *NUMBERS, CHECKSUM, *([WEIGHTS] if has_weights else []))):
+        lists = [*dict.fromkeys((*lists, *({WEIGHTS} & names)))]
+        for name in (*lists, *NUMBERS, CHECKSUM):
             found, kinds = self.schema.field(name).type, _KINDS[name]
             # Whether items may be null, other tools say differently.
             if not any(found == kind or _items(found) == _items(kind) is not None for kind in kinds):
@@ -84,66 +100,43 @@ class ShardFile:
         self.num_batches = reader.num_record_batches
         source.seek(0)
         self._bytes = memoryview(source.read_buffer())
-        items = [self.schema.field(name).type.value_type for name in lists]
-        views = {kind: self._view(dtype_of(kind)) for kind in set(items)}
-        self._lists = [(views[kind], kind.byte_width) for kind in items]
+        items = [dtype_of(self.schema.field(name).type.value_type) for name in lists]
+        views = {kind: np.frombuffer(self._bytes, kind, len(self._bytes) // kind.itemsize) for kind in set(items)}
+        self._views = [views[kind] for kind in items]
         first = first_buffers(self.schema)
-        self._buffers = [first[name] + at for name in lists for at in (1, 3)] + [first[name] + 1 for name in NUMBERS]
-        self._weights = self._view(np.dtype(np.float32))
-        if has_weights:
-            self._buffers += [first[WEIGHTS] + 1, first[WEIGHTS] + 3]
+        self._buffers = [first[name] + 1 for name in NUMBERS] + [first[name] + at for name in lists for at in (1, 3)]
         self._row: _Row | None = None
         if self.num_batches:
             self._blocks, _ = find_blocks(self._bytes)  # pyarrow has checked the footer.
-        self._places: dict[int, tuple[int, ...]] = {}
+        self._places: dict[int, _Places] = {}
         self._row_places: dict[int, tuple[int, ...]] = {}
-
-    def _view(self, dtype: np.dtype) -> np.ndarray:
-        return np.frombuffer(self._bytes, dtype=dtype, count=len(self._bytes) // dtype.itemsize)
 
     def read(self, row: int) -> Pack | None:
         """The pack in a row, None if there is no such row. Raises FormatError for a damaged record batch."""
-        places = self._batch_of(row)
-        if places is None:
+        found = self._read(row)
+        if found is None:
             return None
-        _, o0, v0, o1, v1, o2, v2, o3, v3, o4, v4, pack_id, num_loss_tokens, cp_sharding, *of_weights = places
-        i = row % PACKS_PER_BATCH
-        data, j = self._bytes, 4 * i
-        (ids, _), (starts, _), (stops, _), (borders, _), (samples, _) = self._lists
-        try:
-            a, b = _pair(data, o0 + j)
-            c, d = _pair(data, o1 + j)
-            e, f = _pair(data, o2 + j)
-            g, h = _pair(data, o3 + j)
-            k, m = _pair(data, o4 + j)
-            weights = None
-            if of_weights:
-                p, q = _pair(data, of_weights[0] + j)
-                at = of_weights[1] // 4
-                weights = self._weights[at + p : at + q]
-            return Pack(
-                _i64(data, pack_id + 8 * i)[0],
-                _i32(data, num_loss_tokens + j)[0],
-                ids[v0 + a : v0 + b],
-                starts[v1 + c : v1 + d],
-                stops[v2 + e : v2 + f],
-                borders[v3 + g : v3 + h],
-                samples[v4 + k : v4 + m],
-                _i8(data, cp_sharding + i)[0],
-                weights,
-            )
-        except error as why:
-            raise FormatError(f"row {row} cannot be read: {why}") from None
+        (pack_id, num_loss_tokens, sharding), (ids, starts, stops, borders, samples, *weights) = found
+        return Pack(pack_id, num_loss_tokens, ids, starts, stops, borders, samples, sharding, *weights)
 
-    def _batch_of(self, row: int) -> tuple[int, ...] | None:
-        """Where the columns of a row's record batch are, see `_find`; None if there is no such row."""
-        number = row // PACKS_PER_BATCH
+    def _read(self, row: int) -> tuple[list[int], list[np.ndarray]] | None:
+        """The numbers and lists of a row; None if there is no such row."""
+        number, i = divmod(row, PACKS_PER_BATCH)
         places = self._places.get(number)
         if places is None:
             if not 0 <= number < self.num_batches:
                 return None
             places = self._find(number)
-        return places if row % PACKS_PER_BATCH < places[0] else None
+        if i >= places.num_rows:
+            return None
+        data, arrays = self._bytes, []
+        try:
+            for offsets, first, view in places.lists:
+                begin, end = _pair(data, offsets + 4 * i)
+                arrays.append(view[first + begin : first + end])
+            return [unpack(data, begin + width * i)[0] for begin, (unpack, width) in places.numbers], arrays
+        except error as why:
+            raise FormatError(f"row {row} cannot be read: {why}") from None
 
     def check(self, row: int) -> None:
         """Raise FormatError if an existing row does not match its checksum. Price: one read of the row."""
@@ -163,19 +156,18 @@ class ShardFile:
         if expected != found:
             raise FormatError(f"the checksum of row {row} is {found:016x}, not {expected:016x} as stored")
 
-    def _find(self, number: int) -> tuple[int, ...]:
-        """Number of rows; for each list where its offsets (bytes) and values (items) begin; then the numbers."""
+    def _find(self, number: int) -> _Places:
         try:
             num_rows, *starts = self.starts(number, self._buffers)
         except (error, IndexError, ValueError) as why:
             raise FormatError(f"record batch {number} cannot be read: {why}") from None
-        for at, (_, width) in enumerate(self._lists):
-            starts[2 * at + 1] //= width
-        places = (num_rows, *starts)
+        of_lists = starts[len(NUMBERS) :]
+        firsts = [begin // view.itemsize for begin, view in zip(of_lists[1::2], self._views, strict=True)]
+        lists = [*zip(of_lists[::2], firsts, self._views, strict=True)]
         if len(self._places) >= BATCHES_KEPT:
             self._places.clear()
             self._row_places.clear()
-        self._places[number] = places
+        places = self._places[number] = _Places(num_rows, [*zip(starts, NUMBERS.values(), strict=False)], lists)
         return places
 
     def starts(self, number: int, buffers: Sequence[int]) -> tuple[int, ...]:
@@ -212,26 +204,14 @@ class IndexFile(ShardFile):
 
     def read(self, row: int) -> Pack | None:
         """As `ShardFile.read`; the arrays of tokens are copies. Raises FormatError if the store lacks them, too."""
-        places = self._batch_of(row)
-        if places is None:
+        found = self._read(row)
+        if found is None:
             return None
-        _, *of_lists, pack_id, num_loss_tokens, cp_sharding = places
-        i, data = row % PACKS_PER_BATCH, self._bytes
-        try:
-            columns = []
-            for at, (values, _) in enumerate(self._lists):
-                begin, end = _pair(data, of_lists[2 * at] + 4 * i)
-                first = of_lists[2 * at + 1]
-                columns.append(values[first + begin : first + end])
-            numbers = _i64(data, pack_id + 8 * i)[0], _i32(data, num_loss_tokens + 4 * i)[0]
-            sharding = _i8(data, cp_sharding + i)[0]
-        except error as why:
-            raise FormatError(f"row {row} cannot be read: {why}") from None
-        borders, samples, starts = columns
+        (pack_id, num_loss_tokens, sharding), (borders, samples, starts, *_) = found
         if not len(samples) == len(starts) == len(borders) - 1:
             raise FormatError(f"row {row} has other numbers of samples than of borders")
         ids, loss_starts, loss_stops, weights = self._tokens.gather(samples, starts, np.diff(borders))
-        pack = Pack(*numbers, ids, loss_starts, loss_stops, borders, samples, sharding, weights)
+        pack = Pack(pack_id, num_loss_tokens, ids, loss_starts, loss_stops, borders, samples, sharding, weights)
         self._last = row, pack
         return pack
 

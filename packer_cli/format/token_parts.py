@@ -25,17 +25,6 @@ PARTS_KEPT = 1024
 """Most parts that are open at a time; each takes some KiB, and addresses."""
 
 
-class _Rows:
-    """One record batch of a part, to find rows one by one."""
-
-    def __init__(self, batch: PartBatch) -> None:
-        # Reading a number of a memory view takes half as long as reading it of an array.
-        self.offsets, self.span_offsets = batch.offsets.data, batch.span_offsets.data
-        self.input_ids, self.loss_starts, self.loss_stops = batch.input_ids, batch.loss_starts, batch.loss_stops
-        self.loss_weights = batch.loss_weights
-        self.num_rows = batch.num_rows
-
-
 class PartBatch:
     """Numpy views of one record batch of a part."""
 
@@ -144,7 +133,7 @@ class TokenParts:
         self._open_part = open_part
         self._num_samples = num_samples
         self._first = np.concatenate([[0], np.cumsum(num_samples, dtype=np.int64)])
-        self._parts: OrderedDict[int, tuple[list[int], list[_Rows]]] = OrderedDict()
+        self._parts: OrderedDict[int, tuple[list[int], list[PartBatch]]] = OrderedDict()
         self._pid = os.getpid()
 
     def gather(self, sample: Int64Array, start: NDArray[np.int32], length: NDArray[np.int32]) -> PieceTokens:
@@ -167,11 +156,11 @@ class TokenParts:
         pieces = zip(part.tolist(), row.tolist(), start.tolist(), length.tolist(), strict=True)
         for number, local, begin, size in pieces:
             batch, at = self._find(number, local)
-            first, last = batch.offsets[at], batch.offsets[at + 1]
+            first, last = batch.offsets.item(at), batch.offsets.item(at + 1)
             if not 0 <= begin <= begin + size <= last - first:
                 raise FormatError(f"sample {local} of token part {number} is shorter than planned")
             ids.append(batch.input_ids[first + begin : first + begin + size])
-            a, b = batch.span_offsets[at], batch.span_offsets[at + 1]
+            a, b = batch.span_offsets.item(at), batch.span_offsets.item(at + 1)
             starts.append(batch.loss_starts[a:b])
             stops.append(batch.loss_stops[a:b])
             if self._is_weighted:
@@ -184,7 +173,7 @@ class TokenParts:
         place = (np.cumsum(length) - length).astype(np.int32)[spans.piece]
         return PieceTokens(np.concatenate(ids), spans.starts + place, spans.stops + place, spans.weights)
 
-    def _find(self, number: int, row: int) -> tuple[_Rows, int]:
+    def _find(self, number: int, row: int) -> tuple[PartBatch, int]:
         """The record batch of a row of a part, and the row in it."""
         if self._pid != os.getpid():
             self._parts.clear()
@@ -200,11 +189,11 @@ class TokenParts:
         batch = bisect_right(first, row) - 1
         return batches[batch], row - first[batch]
 
-    def _open(self, number: int) -> tuple[list[int], list[_Rows]]:
+    def _open(self, number: int) -> tuple[list[int], list[PartBatch]]:
         try:
             with self._open_part(number) as source:
                 reader = pa.ipc.open_file(source.read_buffer())
-            batches = [_Rows(PartBatch(reader.get_batch(i))) for i in range(reader.num_record_batches)]
+            batches = [PartBatch(reader.get_batch(i)) for i in range(reader.num_record_batches)]
         except (OSError, KeyError, ValueError, pa.ArrowException) as error:
             raise FormatError(f"token part {number} cannot be read: {' '.join(str(error).split())}") from None
         first = [0, *itertools.accumulate(batch.num_rows for batch in batches)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from packer_cli.format.constants import FILLER_TOKENS, Mask
 from packer_cli.format.layout import Layout
 from packer_cli.format.ranks import RankRow
 from packer_cli.format.sharding import PLANNED, Sharding, length_multiple, local_indices
+from packer_cli.format.shards import Pack
 from packer_cli.loader.pages import PAGES
 from packer_cli.loader.passes import (
     IGNORE_INDEX,
@@ -27,10 +28,6 @@ from packer_cli.loader.passes import (
     write_positions,
     write_weights,
 )
-from packer_cli.loader.shards import Pack
-
-if TYPE_CHECKING:
-    from packer_cli.format.sharding import Sharding
 
 
 @dataclass(slots=True, kw_only=True)
@@ -113,6 +110,11 @@ def round_up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 
+_NONE = np.empty(0, dtype=np.int64)
+_NO_PACK = Pack(-1, 0, _NONE, _NONE, _NONE, np.zeros(1, dtype=np.int32), _NONE, 0, np.empty(0, dtype=np.float32))
+"""What a filler is built from."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class BatchBuilder:
     """Builds a data set's micro-batches from packs; the fields are arguments of `PackedDataset`, checked there."""
@@ -175,11 +177,12 @@ class BatchBuilder:
             lengths = pack.cu_seqlens[1:] - pack.cu_seqlens[:-1]
         num_tokens = len(pack.input_ids)
         sharding = self._sharding(layout, pack.cp_sharding)
-        length = self.padded_length(num_tokens, row, sharding)
+        least = num_tokens or layout.stage_gpus * FILLER_TOKENS
+        length = self.padded_length(least, row, sharding)
         samples = with_padding(pack.cu_seqlens, length)
         whole = np.array([0, length], dtype=np.int32)
         cu_seqlens, real_lengths = samples, sample_lengths
-        longest = max(int(np.maximum.reduce(lengths)), length - num_tokens)
+        longest = max(int(np.maximum.reduce(lengths, initial=0)), length - num_tokens)
         if self.mask == "causal":
             cu_seqlens, real_lengths, longest = whole, sample_lengths.sum(keepdims=True), length
         if row.window:
@@ -233,47 +236,7 @@ class BatchBuilder:
         It has a few tokens, or as many as `pad_to` requires, so that shapes stay fixed. A window cuts it, too: else
         its attention would take longer than that of the packs for which it waits.
         """
-        layout = self.layouts[row.group]
-        sharding = self._sharding(layout, 0)
-        length = self.padded_length(layout.stage_gpus * FILLER_TOKENS, row, sharding)
-        alignment = self._alignment(row) if self.align_samples else 1
-        whole = np.array([0, length], dtype=np.int32)
-        none = np.empty(0, dtype=np.int64)
-        cu_seqlens = cut_segments(whole, none, round_up(row.window, alignment))[0] if row.window else whole
-        sliced = self.sp_slice and layout.row_ranks > 1
-        place = layout.row_rank(row.place)
-        held = local_indices(cu_seqlens, layout.row_ranks, place, sharding) if sliced else ramp(length)
-        places = cu_seqlens if self.mask == "document" and self.reset_positions else whole
-        positions = held - places[places.searchsorted(held, "right") - 1].astype(np.int64)
-        weights: dict[str, Any] = {}
-        if self.is_weighted:
-            zeros = np.zeros(len(positions), dtype=np.float32)
-            weights = {"loss_weights": zeros, "shift_loss_weights": zeros.copy()}
-        return MicroBatch(
-            **weights,
-            input_ids=np.full(len(positions), self.pad_token_id, dtype=np.int64),
-            position_ids=positions,
-            labels=np.full(len(positions), IGNORE_INDEX, dtype=np.int64),
-            shift_labels=np.full(len(positions), IGNORE_INDEX, dtype=np.int64),
-            cu_seqlens=self._fixed(cu_seqlens, row),
-            max_seqlen=length if self.max_segments else int(cu_seqlens[1]),
-            sample_borders=whole,
-            real_lengths=none,
-            sample_lengths=none,
-            sample_num_loss_tokens=none,
-            sample_ids=none,
-            row=row,
-            layout=layout,
-            checkpoint_layers=self.checkpoint_layers[row.group] if self.checkpoint_layers else 0,
-            pack_id=-1,
-            num_loss_tokens=0,
-            epoch=epoch,
-            sharding=sharding,
-            sliced=sliced,
-            has_samples_as_segments=self.mask == "document" and cu_seqlens is whole,
-            is_aligned=alignment > 1,
-            has_varying_degrees=self.has_varying_degrees,
-        )
+        return self.build(_NO_PACK, row, epoch)
 
     def _fixed(self, cu_seqlens: np.ndarray, row: RankRow) -> np.ndarray:
         """The borders, the last one repeated for segments without tokens, which varlen kernels skip."""

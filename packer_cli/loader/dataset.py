@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 from packer_cli.format.constants import Mask
 from packer_cli.format.epochs import LoaderState
 from packer_cli.format.layout import Layout
+from packer_cli.format.ranks import RankRows
 from packer_cli.loader.batch import BatchBuilder, PadTo, SPSharding
 from packer_cli.loader.formats import get_format
 from packer_cli.loader.options import (
@@ -26,7 +27,7 @@ from packer_cli.loader.options import (
     choose_max_segments,
     choose_weights,
 )
-from packer_cli.loader.place import Place, RankRows
+from packer_cli.loader.place import Place
 from packer_cli.loader.reader import MicroBatchReader
 from packer_cli.loader.sampler import PackedSampler, begins_at, is_left_to_sampler, read_state
 from packer_cli.loader.storage import Verify, choose_pad_token, open_storage, read_manifest
@@ -327,7 +328,8 @@ class PackedDataset(Dataset):
         i = as_integer("iteration", i)
         if not 0 <= i < len(self):
             raise ValueError(f"iteration is {i}: it must be from 0 to {len(self) - 1}")
-        return self._rows.seconds_of(i)
+        seconds = self._rows.columns.get("step_seconds")
+        return None if seconds is None else float(seconds[self._rows.firsts[i]])
 
     def set_epoch(self, epoch: int) -> None:
         """Go to iteration 0 of `epoch`; the position does not change if this is the current epoch.

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from packer_cli.loader.shards import Pack
+from packer_cli.format.shards import Pack
 
 IGNORE_INDEX = np.int32(-100)
 

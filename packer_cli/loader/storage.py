@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 import pyarrow as pa
 
@@ -22,7 +22,7 @@ from packer_cli.format.constants import MANIFEST_NAME
 from packer_cli.format.entries import FileInfo
 from packer_cli.format.manifest import Manifest, parse_manifest
 from packer_cli.remote.cache import FileCache
-from packer_cli.remote.local import cached_name, default_cache_dir, filler
+from packer_cli.remote.local import CACHE_BYTES, cached_name, default_cache_dir, filler
 from packer_cli.remote.path import RemotePath
 from packer_cli.remote.system import is_url, open_system
 
@@ -53,66 +53,24 @@ class LocalFile:
         """Do nothing."""
 
 
-class Storage(Protocol):
-    """The files of a packed set, by their paths in `hbpack.json`. It pickles; a forked process opens its own files."""
-
-    files_kept: int
-    """Most shards that a reader should keep open."""
-    is_remote: bool
-    verify: Verify
-    remedy: str
-    """What to do about a damaged file."""
-
-    def name(self, path: str) -> str:
-        """A file's full name, for messages."""
-        ...
-
-    def read(self, path: str) -> pa.Buffer:
-        """Read a small file. Raises OSError."""
-        ...
-
-    def open_shard(self, entry: FileInfo, release: Any) -> tuple[pa.NativeFile, KeptFile]:
-        """(memory map of a shard, object to keep while it is used). Raises OSError.
-
-        Args:
-            release: closes all shards that the caller has open, if there is no room for another.
-        """
-        ...
-
-    def check_shard(self, entry: FileInfo) -> None:
-        """Raise FormatError unless a shard has all the bytes that were written."""
-        ...
-
-    def discard(self, entry: FileInfo) -> bool:
-        """Remove a damaged copy of a shard; returns False if there are no copies, so that retrying is pointless."""
-        ...
-
-    def prefetch(self, entries: Sequence[FileInfo]) -> None:
-        """Fetch the shards to read next, in the background."""
-        ...
-
-    def stop(self) -> None:
-        """Stop fetching in the background, and wait for the shard that is being fetched."""
-        ...
-
-
-class LocalStorage:
-    """A folder."""
+class Storage:
+    """The files of a packed set in a folder, by their paths in `hbpack.json`. It pickles."""
 
     files_kept = 32
+    """Most shards that a reader should keep open."""
     is_remote = False
     remedy = "run hbpack write, which rewrites damaged files"
+    """What to do about a damaged file."""
 
     def __init__(self, root: Path, verify: Verify) -> None:
-        self.root = root
-        self.verify = verify
+        self.root, self.verify = root, verify
 
     def name(self, path: str) -> str:
-        """A path."""
+        """A file's full name, for messages: a path, or a URL."""
         return str(self.root / path)
 
     def read(self, path: str) -> pa.Buffer:
-        """Map a file."""
+        """Map a small file. Raises OSError."""
         return pa.memory_map(self._inside(path)).read_buffer()
 
     def _inside(self, path: str) -> str:
@@ -122,7 +80,11 @@ class LocalStorage:
             raise FormatError(str(error)) from None
 
     def open_shard(self, entry: FileInfo, release: Any) -> tuple[pa.NativeFile, KeptFile]:
-        """Map a shard."""
+        """(memory map of a shard, object to keep while it is used). Raises OSError.
+
+        Args:
+            release: closes all shards that the caller has open, if there is no room for another.
+        """
         file = self._inside(entry.path)
         num_bytes = os.stat(file).st_size
         if num_bytes != entry.num_bytes:
@@ -130,24 +92,24 @@ class LocalStorage:
         return pa.memory_map(file), LocalFile(Path(file))
 
     def check_shard(self, entry: FileInfo) -> None:
-        """Check a shard. Price: one read, some GB/s."""
+        """Raise FormatError unless a shard has all the bytes that were written. Price: one read, some GB/s."""
         why = find_damage(self._inside(entry.path), entry.num_bytes, entry.xxh3)
         if why is not None:
             raise FormatError(why)
 
     def discard(self, entry: FileInfo) -> bool:
-        """Return False: there are no copies."""
+        """Remove a damaged copy of a shard; returns False if there are no copies, so that retrying is pointless."""
         return False
 
     def prefetch(self, entries: Sequence[FileInfo]) -> None:
-        """Do nothing: the page cache reads ahead by itself."""
+        """Fetch the shards to read next, in the background; of a folder, the page cache does."""
 
     def stop(self) -> None:
-        """Do nothing."""
+        """Stop fetching in the background, and wait for the shard that is being fetched."""
 
 
-class RemoteStorage:
-    """The files below a URL."""
+class RemoteStorage(Storage):
+    """Those below a URL, shards behind a cache; a forked process has threads and locks of its own."""
 
     files_kept = 8
     is_remote = True
@@ -155,9 +117,8 @@ class RemoteStorage:
 
     def __init__(self, url: str, cache_dir: Path, cache_bytes: int, verify: Verify, options: dict[str, Any]) -> None:
         open_system(url, options)  # Its errors name the set.
-        self.root = RemotePath(url, options)
+        super().__init__(cast("Path", RemotePath(url, options)), verify)
         self.cache = FileCache(cache_dir, cache_bytes)
-        self.verify = verify
         self._reset()
 
     def _reset(self) -> None:
@@ -172,10 +133,6 @@ class RemoteStorage:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._reset()
-
-    def name(self, path: str) -> str:
-        """A URL."""
-        return str(self.root / path)
 
     def read(self, path: str) -> pa.Buffer:
         """Read a small file, without the cache, because manifests change."""
@@ -250,7 +207,7 @@ class RemoteStorage:
             self._reset()
 
     def _fill(self, entry: FileInfo) -> Callable[[int], None]:
-        return filler(self.root / entry.path, entry.num_bytes, entry.xxh3)
+        return filler(cast("RemotePath", self.root / entry.path), entry.num_bytes, entry.xxh3)
 
 
 def _cached(entry: FileInfo) -> str:
@@ -260,14 +217,14 @@ def _cached(entry: FileInfo) -> str:
 def open_storage(
     path: str | os.PathLike[str],
     *,
-    verify: Verify,
-    cache_dir: str | os.PathLike[str] | None,
-    cache_bytes: int,
-    storage_options: dict[str, Any] | None,
+    verify: Verify = "lazy",
+    cache_dir: str | os.PathLike[str] | None = None,
+    cache_bytes: int = CACHE_BYTES,
+    storage_options: dict[str, Any] | None = None,
 ) -> Storage:
     """The storage of a folder or URL; the arguments are those of `PackedDataset`."""
     if not is_url(path):
-        return LocalStorage(Path(path), verify)
+        return Storage(Path(path), verify)
     folder = Path(cache_dir) if cache_dir is not None else default_cache_dir()
     return RemoteStorage(str(path).rstrip("/"), folder, cache_bytes, verify, storage_options or {})
 

@@ -2,7 +2,7 @@
 
 ::
 
-    places.py    a set's files, anywhere; step, iteration, pack or sample -> the row of a rank manifest
+    places.py    step, iteration, pack or sample -> the row of a rank manifest
     contents.py  that row -> the pack: tokens, masks, where each sample came from
     decode.py    runs of tokens -> text, none of which is lost or torn
     lines.py     all of it in lines that a terminal cannot obey; view.py: the same for --json
@@ -10,7 +10,6 @@
 
 from packer_cli.show.decode import load_decoder
 from packer_cli.show.lines import Style, view_lines
-from packer_cli.show.places import open_files
 from packer_cli.show.view import Wanted, look, view_record
 
-__all__ = ["Style", "Wanted", "load_decoder", "look", "open_files", "view_lines", "view_record"]
+__all__ = ["Style", "Wanted", "load_decoder", "look", "view_lines", "view_record"]

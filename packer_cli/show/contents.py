@@ -18,8 +18,9 @@ from packer_cli.format.marks import CHECKSUM, row_checksums
 from packer_cli.format.schema import shard_schema
 from packer_cli.format.sharding import PLANNED, Sharding
 from packer_cli.format.token_parts import TokenParts, with_tokens
+from packer_cli.remote.names import path_from
+from packer_cli.shards.files import SetFolder
 from packer_cli.shards.plan_file import parse_plan_header
-from packer_cli.show.places import SetFiles
 from packer_cli.tokens.index import INDEX_NAME, parse_index
 
 
@@ -66,7 +67,7 @@ class ShownPack:
     samples: tuple[ShownSample, ...]
 
 
-def read_pack(files: SetFiles, manifest: Manifest, group: int, shard: int, row: int) -> ShownPack:
+def read_pack(files: SetFolder, manifest: Manifest, group: int, shard: int, row: int) -> ShownPack:
     """The pack in a row of a shard. Price: one record batch; of a remote shard, some 16 packs travel.
 
     Raises:
@@ -119,11 +120,11 @@ def read_pack(files: SetFiles, manifest: Manifest, group: int, shard: int, row: 
     )
 
 
-def _with_tokens(files: SetFiles, manifest: Manifest, row: pa.RecordBatch) -> pa.RecordBatch:
+def _with_tokens(files: SetFolder, manifest: Manifest, row: pa.RecordBatch) -> pa.RecordBatch:
     """A row of an index-only set with its tokens, out of the token store. Of a remote set, whole parts travel."""
     row.validate(full=True)
     parts = TokenParts(
-        lambda number: pa.BufferReader(files.buffer(manifest.tokens[number].path)),
+        lambda number: pa.BufferReader(files.read(manifest.tokens[number].path)),
         [part.num_samples for part in manifest.tokens],
         is_weighted=manifest.is_weighted,
     )
@@ -163,7 +164,7 @@ def _source_name(manifest: Manifest, source: int) -> str:
     return str(manifest.sources[source]["name"]) if 0 <= source < len(manifest.sources) else f"source {source}"
 
 
-def sample_origins(files: SetFiles, samples: NDArray[np.int64]) -> list[tuple[str, int]] | None:
+def sample_origins(files: SetFolder, samples: NDArray[np.int64]) -> list[tuple[str, int]] | None:
     """(file, line) of each sample, out of the token store; None where it is gone, or is another one by now.
 
     Price: the line column of the parts that hold them, 8 bytes a sample.
@@ -171,7 +172,7 @@ def sample_origins(files: SetFiles, samples: NDArray[np.int64]) -> list[tuple[st
     try:
         with files.open(PLAN_NAME) as reader:
             header = parse_plan_header(reader.schema)
-        index = parse_index(files.read(f"{header.store}/{INDEX_NAME}"))
+        index = parse_index(path_from(files.root, f"{header.store}/{INDEX_NAME}").read_bytes())
         if index.fingerprint != header.store_fingerprint:
             return None
         first = np.cumsum([0, *(part.num_samples for part in index.parts)])
@@ -189,7 +190,7 @@ def sample_origins(files: SetFiles, samples: NDArray[np.int64]) -> list[tuple[st
         return None
 
 
-def _lines(files: SetFiles, path: str) -> NDArray[np.int64]:
+def _lines(files: SetFolder, path: str) -> NDArray[np.int64]:
     with files.open(path, ["line"]) as reader:
         batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
         return np.concatenate([np.array(to_numpy(batch.column("line"))) for batch in batches])

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from packer_cli.format.manifest import Manifest
+from packer_cli.shards.files import SetFolder
 from packer_cli.show.contents import ShownPack, ShownSample, read_pack
 from packer_cli.show.decode import Decode, decode_runs
 from packer_cli.show.places import (
     Place,
-    SetFiles,
     find_pack,
     locate_pack,
     pack_id_of,
     packs_of_sample,
-    read_rank_epoch,
+    place_of,
+    read_rank,
     rows_of_iteration,
     rows_of_step,
 )
@@ -59,7 +61,7 @@ class View:
         return size * self.place.row_rank, size * (self.place.row_rank + 1)
 
 
-def look(files: SetFiles, manifest: Manifest, wanted: Wanted) -> list[View]:
+def look(root: Path, manifest: Manifest, wanted: Wanted) -> list[View]:
     """What is asked for; several views only for a sample that is in several packs.
 
     Raises:
@@ -67,15 +69,17 @@ def look(files: SetFiles, manifest: Manifest, wanted: Wanted) -> list[View]:
         FormatError: a file of the set is missing or damaged.
         RemoteError: remote storage does not answer.
     """
+    files = SetFolder(root)
     epoch = manifest.first_epoch if wanted.epoch is None else wanted.epoch
     if wanted.pack is not None or wanted.sample is not None:
         return _look_for_packs(files, manifest, wanted, epoch)
-    rows = read_rank_epoch(files, manifest, wanted.rank, epoch)
+    rows = read_rank(files, manifest, wanted.rank, epoch)
     if wanted.iteration is not None:
         found = rows_of_iteration(rows, wanted.iteration)
     else:
         found = rows_of_step(rows, int(rows.columns["step"][0]) if wanted.step is None else wanted.step)
-    place = rows.place(found[0])
+    places = tuple(place_of(manifest, rows, wanted.rank, number) for number in found)
+    place = places[0]
     pack = None if place.row.shard < 0 else read_pack(files, manifest, place.row.group, place.row.shard, place.row.row)
     return [
         View(
@@ -83,12 +87,12 @@ def look(files: SetFiles, manifest: Manifest, wanted: Wanted) -> list[View]:
             place=place,
             pack=pack,
             samples=pack.samples if pack else (),
-            step_places=tuple(map(rows.place, found)) if len(found) > 1 else (),
+            step_places=places if len(places) > 1 else (),
         )
     ]
 
 
-def _look_for_packs(files: SetFiles, manifest: Manifest, wanted: Wanted, epoch: int) -> list[View]:
+def _look_for_packs(files: SetFolder, manifest: Manifest, wanted: Wanted, epoch: int) -> list[View]:
     packs = [wanted.pack] if wanted.pack is not None else packs_of_sample(files, manifest, int(wanted.sample or 0))
     places = find_pack(files, manifest, packs, epoch)
     views = []

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from packer_cli.format.layout import Layout
 from packer_cli.format.ranks import RankRow
+from packer_cli.format.shards import Pack
 from packer_cli.loader.batch import BatchBuilder, PadTo
-from packer_cli.loader.shards import Pack
 from tests.naive import loss_spans
 
 

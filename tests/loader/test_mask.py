@@ -14,10 +14,10 @@ from packer_cli.cli.main import main
 from packer_cli.format.layout import Layout
 from packer_cli.format.ranks import RankRow
 from packer_cli.format.sharding import local_indices
+from packer_cli.format.shards import Pack
 from packer_cli.loader import PackedDataset, metadata_of
 from packer_cli.loader.batch import BatchBuilder
 from packer_cli.loader.losses import sample_weights, token_losses
-from packer_cli.loader.shards import Pack
 from tests.cli_runner import run
 from tests.loader.flash_twin import install_flash_twin
 from tests.loader.llama import tiny_llama

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from packer_cli.format.layout import Layout
 from packer_cli.format.ranks import RankRow
 from packer_cli.format.sharding import length_multiple
+from packer_cli.format.shards import Pack
 from packer_cli.loader import PackedDataset
 from packer_cli.loader.batch import BatchBuilder
 from packer_cli.loader.parallel import (
@@ -26,7 +27,6 @@ from packer_cli.loader.parallel import (
     take_slice,
     ulysses_attention,
 )
-from packer_cli.loader.shards import Pack
 from tests.naive import loss_spans
 
 

@@ -193,7 +193,7 @@ def test_damage_in_the_store_and_missing_files(packed: Any, memory: Any, tmp_pat
     assert message().startswith(begin)
     system.rm_file(f"{root}/ranks/epoch-000/rank-00000.arrow")
     gone = message()
-    assert gone.startswith(f"'{url}/ranks/epoch-000/rank-00000.arrow' is damaged or incomplete (")
+    assert gone.startswith(f"'{url}/ranks/epoch-000/rank-00000.arrow' is missing or damaged (")
     assert gone.endswith("); copy the set again")
     system.rm_file(f"{root}/hbpack.json")
     assert message().startswith(f"'{url}' holds no hbpack.json, so it is not a packed set, or not a finished one")

@@ -16,11 +16,11 @@ from packer_cli.format.constants import FILLER_TOKENS
 from packer_cli.format.layout import Layout
 from packer_cli.format.ranks import RankRow
 from packer_cli.format.sharding import local_indices
+from packer_cli.format.shards import Pack
 from packer_cli.loader.batch import BatchBuilder
 from packer_cli.loader.formats.base import metadata
 from packer_cli.loader.losses import sample_weights
 from packer_cli.loader.options import choose_mask, choose_max_segments
-from packer_cli.loader.shards import Pack
 from tests.naive import loss_spans
 
 

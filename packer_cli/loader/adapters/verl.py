@@ -21,7 +21,7 @@ from torch.utils.data import Dataset
 from packer_cli.errors import ConfigError
 from packer_cli.format.loss_spans import spans_to_mask
 from packer_cli.loader.passes import write_positions
-from packer_cli.loader.shards import ShardReader
+from packer_cli.loader.reader import ShardReader
 from packer_cli.loader.storage import open_storage, read_manifest
 from packer_cli.remote.local import CACHE_BYTES
 
@@ -63,7 +63,7 @@ class PackedSFTDataset(Dataset[dict[str, torch.Tensor]]):
             raise ConfigError(f"{path} has loss weights, and verl counts loss tokens; pack without weights")
         if manifest.config.plan.get("mask") == "causal":
             raise ConfigError(f"{path} was planned with --mask causal, and here samples are apart; plan without it")
-        self._shards = ShardReader(storage, manifest.groups, manifest.planned_fingerprint, manifest.tokens)
+        self._shards = ShardReader(storage, manifest)
         shards = [(g, k, shard) for g, each in enumerate(manifest.groups) for k, shard in enumerate(each.shards)]
         self._places = [(g, k) for g, k, _ in shards]
         self._first = [shard.first_pack for *_, shard in shards]

@@ -28,7 +28,7 @@ class RankFile:
         self.packed, self.name, self.file = packed, name, packed.path / name
         self.whole = self.file.read_bytes()
         self.table = pa.ipc.open_file(self.whole).read_all()
-        self.start, self.end = f"{str(self.file)!r} is damaged or incomplete (", f"); {REMEDY}"
+        self.start, self.end = f"{str(self.file)!r} is missing or damaged (", f"); {REMEDY}"
 
     def error_with(self, changed: pa.Table) -> str:
         """The message for another table, with checksums as they should be."""
@@ -127,7 +127,7 @@ def test_shards(own_set: Any) -> None:
     own_set.edit_manifest(groups=[{**groups[0], "shards": []}])
     rank = own_set.path / "ranks/epoch-000/rank-00000.arrow"
     assert message(FormatError, own_set.path) == (
-        f"{str(rank)!r} is damaged or incomplete (it names packs that the set does not have); {REMEDY}"
+        f"{str(rank)!r} is missing or damaged (it names packs that the set does not have); {REMEDY}"
     )
 
 

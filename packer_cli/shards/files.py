@@ -1,0 +1,84 @@
+"""The files of a packed set, here or behind a URL; what goes wrong becomes an error that names file and remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+
+from packer_cli.errors import FormatError, RemoteError
+from packer_cli.format.checksums import check_bytes, inside
+from packer_cli.remote.local import open_source
+from packer_cli.remote.names import path_from
+from packer_cli.remote.path import is_remote
+
+
+class SetFolder:
+    """The files of the packed set in a folder, by their paths there."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @property
+    def remedy(self) -> str:
+        """What to do about a damaged file."""
+        return "copy the set again" if is_remote(self.root) else "run hbpack write, which rewrites damaged files"
+
+    def name(self, path: str) -> str:
+        """A file's full name, for messages."""
+        return str(path_from(self.root, path))
+
+    @contextmanager
+    def open(
+        self, path: str, columns: list[str] | None = None, *, xxh3: str | None = None
+    ) -> Iterator[pa.ipc.RecordBatchFileReader]:
+        """An Arrow file, of which only these columns are read; None is all.
+
+        Args:
+            xxh3: of the whole file, which then is read and compared first; None: the caller checks what it reads.
+
+        Raises:
+            FormatError: it is missing or damaged, also where that shows inside the block.
+            RemoteError: it cannot be fetched.
+        """
+        with self.reading(path), self._source(path) if xxh3 is None else self._checked(path, xxh3) as source:
+            reader = pa.ipc.open_file(source)
+            if columns is not None:
+                numbers = [reader.schema.get_field_index(name) for name in columns]
+                if -1 in numbers:
+                    raise KeyError(f"no column {columns[numbers.index(-1)]!r}")
+                reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=numbers))
+            yield reader
+
+    @contextmanager
+    def reading(self, path: str) -> Iterator[None]:
+        """While a file is read: what goes wrong becomes an error that names the file and the remedy.
+
+        Raises:
+            FormatError: it is missing or damaged.
+            RemoteError: it cannot be fetched.
+        """
+        try:
+            yield
+        except (FormatError, RemoteError):
+            raise
+        except (OSError, pa.ArrowException, KeyError, IndexError, ValueError) as error:
+            reason = " ".join(str(getattr(error, "strerror", None) or error).split())
+            raise FormatError(f"{self.name(path)!r} is missing or damaged ({reason}); {self.remedy}") from None
+
+    def read(self, path: str) -> pa.Buffer:
+        """A small file. Raises OSError or ValueError."""
+        with open_source(inside(self.root, path)) as source:
+            return source.read_buffer()
+
+    def _source(self, path: str) -> pa.NativeFile:
+        return open_source(path_from(self.root, path))
+
+    def _checked(self, path: str, xxh3: str) -> pa.NativeFile:
+        data = self.read(path)
+        why = check_bytes(data, xxh3)
+        if why is not None:
+            raise ValueError(why)
+        return pa.BufferReader(data)
