@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
 from packer_cli.cli.console import print_json, say_next, shown_command, shown_options
 from packer_cli.commands.output import TOKENS, current_manifest
@@ -12,8 +11,8 @@ from packer_cli.commands.write import describe_set
 from packer_cli.config import GpuConfig
 from packer_cli.errors import InputError
 from packer_cli.export.formats import FORMATS, load_format
-from packer_cli.export.options import NAME as EXPORT_NAME
-from packer_cli.export.options import read_json
+from packer_cli.export.job import ExportListing
+from packer_cli.export.options import read_listing
 from packer_cli.format.constants import PLAN_NAME, VALIDATION
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.metrics import OverallMetrics
@@ -171,14 +170,16 @@ def print_exported(
         folder: of the packed set.
         pushed_to: the data set on the Hub that has the export, or without one the packed set.
     """
-    export = read_json(as_path(output) / EXPORT_NAME) if output else None
+    export = read_listing(as_path(output)) if output else None
     is_complete = output is None or export is not None
     record = ExportOutput(output=output, format=format_name, pushed_to=pushed_to, is_complete=is_complete)
     if export is not None:
         files = export["files"]
         record = replace(
             record,
-            **{name: export[name] for name in ("num_rows", "num_samples", "num_tokens")},
+            num_rows=export["num_rows"],
+            num_samples=export["num_samples"],
+            num_tokens=export["num_tokens"],
             num_files=len(files),
             num_bytes=sum(file["num_bytes"] for file in files),
         )
@@ -192,7 +193,7 @@ def print_exported(
         _say_exported(output, format_name, record, export)
 
 
-def _say_exported(output: str, format_name: str, record: ExportOutput, listing: dict[str, Any]) -> None:
+def _say_exported(output: str, format_name: str, record: ExportOutput, listing: ExportListing) -> None:
     """Say what an export holds, and how to use it."""
     assert record.num_rows is not None
     assert record.num_bytes is not None

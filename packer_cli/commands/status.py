@@ -12,9 +12,9 @@ from packer_cli.commands.validation import find_fault
 from packer_cli.commands.write import describe_set
 from packer_cli.engine.array import ArrayRecords, Pin, array_expression
 from packer_cli.errors import HbpackError, InputError
-from packer_cli.export.options import NAME as EXPORT_NAME
-from packer_cli.export.options import WORK as EXPORT_WORK
-from packer_cli.export.options import read_json
+from packer_cli.export.job import NAME as EXPORT_NAME
+from packer_cli.export.job import WORK as EXPORT_WORK
+from packer_cli.export.options import read_listing
 from packer_cli.folders import Holder, find_holders
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, SHARD_MARKERS, VALIDATION
 from packer_cli.format.records import Hidden, in_json
@@ -240,7 +240,7 @@ def _export(folder: Path, holders: Sequence[Holder]) -> StageStatus:
     if array is not None:
         num_parts = sum(1 for _ in (folder / EXPORT_WORK).glob("part-*.json"))
         return _of_array("export", array, f"{counted(num_parts, 'part')} written")
-    export = read_json(folder / EXPORT_NAME)
+    export = read_listing(folder)
     if export is None:
         return StageStatus(stage="export", state="unfinished", summary="run the same hbpack export again")
     num_bytes = sum(file["num_bytes"] for file in export["files"])

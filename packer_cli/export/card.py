@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from packer_cli.export.formats import load_format
+from packer_cli.export.job import ExportListing
 from packer_cli.format.entries import GroupInfo
 from packer_cli.format.manifest import Manifest
 from packer_cli.sizes import counted, format_tokens
@@ -63,7 +63,7 @@ def card_of_set(manifest: Manifest, name: str, license: str | None) -> str:
     return _card(manifest, name, license, None, f"Packed by hbpack {manifest.hbpack_version}.", how, facts)
 
 
-def card_of_export(manifest: Manifest, listing: Mapping[str, Any], name: str, license: str | None) -> str:
+def card_of_export(manifest: Manifest, listing: ExportListing, name: str, license: str | None) -> str:
     """`README.md` of an export, likewise.
 
     Args:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,45 @@ TOKENS_PER_BATCH = 4 * 2**20
 """Most tokens that a thread holds at once, unless one pack has more."""
 
 _ROWS_COUNTED = 65_536
+
+
+NAME = ".hbpack-export.json"
+"""The listing of a finished export. Hidden, since readers take visible files for data."""
+WORK = ".export"
+"""Folder in an unfinished export for its header, the markers of finished parts, and files that parts share."""
+
+
+class ExportHeader(TypedDict):
+    """What decides every byte of an export, with what `Format.describe` gives. As JSON in the listing."""
+
+    export_version: int
+    format: str
+    set_fingerprint: str
+    groups: list[str]
+    """Names."""
+    order: str
+    epoch: int | None
+    shard_size: int
+    """Approximate bytes of a part."""
+    loss_weights: NotRequired[bool]
+    """Whether the weights of loss tokens are written; of a set that has any."""
+    package: NotRequired[str | None]
+    """Who brings the format, if it is not hbpack's own."""
+    fingerprint: str
+
+
+class ExportListing(ExportHeader):
+    """What a finished export says of itself."""
+
+    hbpack_version: str
+    num_rows: int
+    num_samples: int
+    num_tokens: int
+    capacity: int
+    parts: list[dict[str, Any]]
+    """What `Format.write_part` gave."""
+    files: list[dict[str, Any]]
+    """As `FileRange.value` gives them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,22 +92,28 @@ class Job:
     """The packed set."""
     folder: Path
     """The output."""
-    work: str
-    """Name of the folder in the output for what is there only until the export ends."""
+    header: ExportHeader
+    format: Format
     packed: PackedSet
     manifest: Manifest
     groups: tuple[int, ...]
     packs: Int64Array
     """int64[r]: the pack of each row."""
-    shard_size: int
-    """Approximate bytes of a part."""
     parts: tuple[Part, ...]
     written_tokens: Int64Array
     """int64[r]: tokens of each row with the pads that align its samples, where the format writes these."""
-    is_weighted: bool = False
-    """Whether the weights of loss tokens are written."""
     prepared: dict[str, Any] = field(default_factory=dict)
     """What `Format.preparing` gave for the parts that are written."""
+
+    @property
+    def work(self) -> Path:
+        """Folder for what is there only until the export ends."""
+        return self.folder / WORK
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether the weights of loss tokens are written."""
+        return self.header.get("loss_weights", False)
 
     def aligned(self, lengths: Lists, packs: Int64Array) -> Lists:
         """int32: what each sample of these packs takes in its row, where the plan aligns samples."""
@@ -81,6 +126,11 @@ class Job:
     def row_samples(self) -> NDArray[np.int32]:
         """int32[r]: samples of each row."""
         return self.packed.num_samples[self.packs]
+
+    def part_tokens(self) -> list[int]:
+        """Tokens of each part."""
+        tokens = self.row_tokens()
+        return [int(tokens[part.first : part.stop].sum(dtype=np.int64)) for part in self.parts]
 
     @property
     def capacity(self) -> int:
@@ -177,7 +227,7 @@ class Format(ABC):
         """
         return {}
 
-    def usage_of(self, output: str, listing: Mapping[str, Any]) -> str | None:
+    def usage_of(self, output: str, listing: ExportListing) -> str | None:
         """`usage` for a finished export.
 
         Args:

@@ -107,7 +107,7 @@ def _config(job: Job) -> dict[str, Any]:
         "format": "mds",
         "compression": None,
         "hashes": ["xxh128"],
-        "size_limit": job.shard_size,
+        "size_limit": job.header["shard_size"],
         "column_names": list(columns),
         "column_encodings": list(columns.values()),
         "column_sizes": [8 if encoding == "int" else None for encoding in columns.values()],

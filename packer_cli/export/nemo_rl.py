@@ -9,7 +9,7 @@ tokenized by the same template. As NeMo-RL chooses the loss itself, by the promp
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from packer_cli.corpus.types import Document
 from packer_cli.engine.progress import say, warn
 from packer_cli.engine.sink import FileRange, Sink
 from packer_cli.errors import InputError
-from packer_cli.export.job import Format, Int64Array, Job, Part
+from packer_cli.export.job import ExportListing, Format, Int64Array, Job, Part
 from packer_cli.export.records import SetRecords
 from packer_cli.export.texts import SampleTexts, written_texts
 from packer_cli.format.manifest import Manifest
@@ -79,13 +79,16 @@ class Exporter(Format):
             )
         return {"prompt_format": prompt_format, "context_parallel_size": context_parallel_size_of(manifest, groups)}
 
-    def usage_of(self, output: str, listing: Mapping[str, Any]) -> str | None:
+    def usage_of(self, output: str, listing: ExportListing) -> str | None:
         """See `Format`."""
-        values = {**listing, "prompt_format": listing["prompt_format"] or _NO_FORMAT, "output": shlex.quote(output)}
-        text = self.usage.format(**values)
-        if listing["context_parallel_size"] > 1:
+        known: dict[str, Any] = {**listing}
+        prompt_format = known["prompt_format"]
+        text = self.usage.format(
+            **{**known, "prompt_format": prompt_format or _NO_FORMAT, "output": shlex.quote(output)}
+        )
+        if known["context_parallel_size"] > 1:
             text += " policy.sequence_packing.enabled=true"
-        if listing["prompt_format"] is None:
+        if prompt_format is None:
             text += f", with a {_NO_FORMAT} whose template gives the tokens of the set's own"
         return text
 
@@ -107,12 +110,12 @@ class Exporter(Format):
         num_wanted = int(wanted.sum())
         say(f"reading {counted(num_wanted, 'conversation')} again from the inputs")
         texts = ((sample, _text_of(records, sample, document)) for sample, document in records.read(wanted))
-        with written_texts(texts, len(wanted), job.folder / job.work, f"{parts[0].number:05d}") as facts:
+        with written_texts(texts, len(wanted), job.work, f"{parts[0].number:05d}") as facts:
             yield facts
 
     def write_part(self, job: Job, part: Part, sink: Sink) -> dict[str, Any]:
         """Write one JSONL file."""
-        texts = SampleTexts.open(job.folder / job.work, job.prepared)
+        texts = SampleTexts.open(job.work, job.prepared)
         with sink.file(f"part-{part.number:05d}.jsonl") as file:
             for packs in job.batches(part.first, part.stop, _ROWS_PER_BATCH):
                 samples = job.packed.lists("sample_ids", packs)

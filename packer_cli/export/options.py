@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from packer_cli.engine.progress import warn
 from packer_cli.errors import ConfigError, OutputError
 from packer_cli.export.formats import FORMATS, OTHERS, keeping_weights, load_format
+from packer_cli.export.job import NAME, WORK, ExportHeader, ExportListing
 from packer_cli.files import fingerprint
 from packer_cli.format.checksums import require_damage
 from packer_cli.format.entries import GroupInfo
@@ -61,7 +62,7 @@ def parse_shard_size(text: str | None) -> int | None:
     return size
 
 
-def describe_export(options: ExportOptions, source: Path) -> tuple[Manifest, dict[str, Any]]:
+def describe_export(options: ExportOptions, source: Path) -> tuple[Manifest, ExportHeader]:
     """The set's manifest, and the header of its export, which decides every byte of it.
 
     Raises:
@@ -106,16 +107,10 @@ def describe_export(options: ExportOptions, source: Path) -> tuple[Manifest, dic
     if options.format not in FORMATS:
         header["package"] = OTHERS.package(options.format)
     header["fingerprint"] = fingerprint(header)
-    return manifest, header
+    return manifest, cast("ExportHeader", header)
 
 
-NAME = ".hbpack-export.json"
-"""The header and the files of a finished export. Hidden, since readers take visible files for data."""
-WORK = ".export"
-"""Folder in an unfinished export for its header, the markers of finished parts, and files that parts share."""
-
-
-def is_same_export(folder: Path, entries: list[str], header: dict[str, Any]) -> bool:
+def is_same_export(folder: Path, entries: list[str], header: ExportHeader) -> bool:
     """Whether an earlier run of the same export wrote a folder.
 
     Args:
@@ -135,7 +130,7 @@ def is_same_export(folder: Path, entries: list[str], header: dict[str, Any]) -> 
     return True
 
 
-def _difference(earlier: dict[str, Any], header: dict[str, Any]) -> str | None:
+def _difference(earlier: dict[str, Any], header: ExportHeader) -> str | None:
     """How an earlier export differs from the requested one."""
     if earlier.get("set_fingerprint") != header["set_fingerprint"]:
         return "of another packed set"
@@ -143,7 +138,7 @@ def _difference(earlier: dict[str, Any], header: dict[str, Any]) -> str | None:
         return f"to {earlier.get('format')}"
     for key in ("groups", "order", "epoch", "shard_size"):
         value = earlier.get(key)
-        if value != header[key]:
+        if value != header.get(key):
             return f"with --{key.replace('_', '-')} {','.join(value) if isinstance(value, list) else value}"
     if earlier.get("loss_weights") != header.get("loss_weights"):
         return f"{'with' if earlier.get('loss_weights') else 'without'} loss weights"
@@ -158,6 +153,11 @@ def read_json(path: Path) -> dict[str, Any] | None:
         require_damage(error)
         return None
     return value if isinstance(value, dict) else None
+
+
+def read_listing(folder: Path) -> ExportListing | None:
+    """What the finished export in a folder says of itself; None if there is none."""
+    return cast("ExportListing | None", read_json(folder / NAME))
 
 
 def choose_groups(manifest: Manifest, text: str | None) -> list[int]:

@@ -15,7 +15,8 @@ from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Progress
 from packer_cli.errors import ConfigError, FormatError, HbpackError, OutputError, RemoteError
 from packer_cli.export.card import card_of_export, card_of_set
-from packer_cli.export.options import NAME, read_json
+from packer_cli.export.job import NAME
+from packer_cli.export.options import read_listing
 from packer_cli.format.checksums import inside
 from packer_cli.format.constants import MANIFEST_NAME, VALIDATION
 from packer_cli.format.manifest import Manifest
@@ -94,7 +95,8 @@ def push_export(options: PushOptions, folder: Path, manifest: Manifest) -> str:
     Args:
         manifest: of the packed set.
     """
-    listing = read_json(folder / NAME) or {}
+    listing = read_listing(folder)
+    assert listing is not None
     files = [NAME, *dict.fromkeys(file["path"] for file in listing["files"])]
     return _push(options, folder, files, lambda name: card_of_export(manifest, listing, name, options.license))
 

@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -24,15 +24,8 @@ from packer_cli.engine.progress import Progress
 from packer_cli.engine.sink import FileRange, FinishedPart, Sink, Written, finish_file, make_room, write_part
 from packer_cli.errors import ConfigError, FormatError
 from packer_cli.export.formats import load_format
-from packer_cli.export.job import Format, Job, Part, count_written, cut_parts
-from packer_cli.export.options import (
-    NAME,
-    WORK,
-    choose_groups,
-    packs_by_id,
-    packs_by_use,
-    read_json,
-)
+from packer_cli.export.job import NAME, WORK, ExportHeader, Job, Part, count_written, cut_parts
+from packer_cli.export.options import choose_groups, packs_by_id, packs_by_use, read_json
 from packer_cli.export.packed import PackedSet
 from packer_cli.files import remove_temporaries, write_json
 from packer_cli.format.manifest import Manifest
@@ -54,7 +47,7 @@ class ExportResult:
 
 
 def export_set(
-    header: dict[str, Any], manifest: Manifest, source: Path, folder: Path, engine: Engine, progress: Progress
+    header: ExportHeader, manifest: Manifest, source: Path, folder: Path, engine: Engine, progress: Progress
 ) -> ExportResult | None:
     """Write the packed set `source` to `folder`, which the caller holds, as a header describes.
 
@@ -70,200 +63,160 @@ def export_set(
         InputError, FormatError: `source` holds no packed set, or a damaged one.
         ConfigError: an option does not fit the set or the format.
     """
-    job = open_job(source, folder, header, engine, manifest)
-    return finish_export(job, ExportWork(source, folder, header, job), header, engine, progress)
+    return _finish(_open_job(source, folder, header, engine, manifest), engine, progress)
 
 
-class ExportWork:
+class _Work:
     """Writes parts of one export: the function of its tasks.
 
     Pickled, it is the names of the set and the output and the header, from which a worker process opens the job once.
     Checking the set is left to the process that made it.
     """
 
-    def __init__(self, source: Path, folder: Path, header: dict[str, Any], job: Job) -> None:
-        self._names = source, folder, json.dumps(header)
-        self._header = header
+    def __init__(self, job: Job) -> None:
         self._job = job
-        self._write = partial(load_format(header["format"]).write_part, job)
 
     def __call__(self, part: Part) -> Written:
         """Write a part, under temporary names."""
-        return write_part(self._write, part, self._job.folder, WORK)
-
-    @contextmanager
-    def prepared(self, parts: Sequence[Part]) -> Iterator[ExportWork]:
-        """The same, while what these parts need is there."""
-        if not parts:
-            yield self
-            return
-        source, folder, _ = self._names
-        with load_format(self._header["format"]).preparing(self._job, parts) as facts:
-            yield ExportWork(source, folder, self._header, replace(self._job, prepared=facts))
+        return write_part(partial(self._job.format.write_part, self._job), part, self._job.folder, WORK)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _open_work, (*self._names, json.dumps(self._job.prepared))
+        job = self._job
+        return _open_work, (job.source, job.folder, json.dumps(job.header), json.dumps(job.prepared))
 
 
 @lru_cache(maxsize=1)
-def _open_work(source: Path, folder: Path, header_text: str, prepared_text: str) -> ExportWork:
-    header = json.loads(header_text)
-    job = open_job(source, folder, header, LocalEngine(1), to_check=())
-    return ExportWork(source, folder, header, replace(job, prepared=json.loads(prepared_text)))
+def _open_work(source: Path, folder: Path, header: str, prepared: str) -> _Work:
+    job = _open_job(source, folder, json.loads(header), LocalEngine(1), read_manifest(source), to_check=())
+    return _Work(replace(job, prepared=json.loads(prepared)))
 
 
-def open_job(
+def _open_job(
     source: Path,
     folder: Path,
-    header: dict[str, Any],
+    header: ExportHeader,
     engine: Engine,
-    manifest: Manifest | None = None,
+    manifest: Manifest,
     to_check: Collection[str] | None = None,
 ) -> Job:
     """The job that a header describes.
 
     Args:
-        manifest: the set's, if it has been read.
         to_check: see `PackedSet`.
     """
-    manifest = manifest or read_manifest(source)
-    groups = tuple(choose_groups(manifest, ",".join(header["groups"])))
+    format = load_format(header["format"])
+    groups = choose_groups(manifest, ",".join(header["groups"]))
     if header["epoch"] is None:
-        packs = packs_by_id(manifest, list(groups))
+        packs = packs_by_id(manifest, groups)
     else:
-        packs = packs_by_use(source, manifest, list(groups), header["epoch"])
+        packs = packs_by_use(source, manifest, groups, header["epoch"])
     if not len(packs):
         raise ConfigError(f"--groups: {', '.join(header['groups'])} hold no packs; choose groups that do")
     packed = PackedSet(source, manifest, groups, engine, to_check=to_check)
-    return _job(load_format(header["format"]), source, folder, packed, manifest, groups, packs, header)
-
-
-def _job(
-    format: Format,
-    source: Path,
-    folder: Path,
-    packed: PackedSet,
-    manifest: Manifest,
-    groups: tuple[int, ...],
-    packs: np.ndarray,
-    header: dict[str, Any],
-) -> Job:
     num_tokens, num_samples = packed.num_tokens[packs].astype(np.int64), packed.num_samples[packs].astype(np.int64)
-    is_weighted = header.get("loss_weights", False)
-    row_bytes = format.row_bytes(num_tokens, num_samples) + is_weighted * format.weight_bytes * num_tokens
+    row_bytes = format.row_bytes(num_tokens, num_samples)
+    if header.get("loss_weights"):
+        row_bytes = row_bytes + format.weight_bytes * num_tokens
     written = count_written(format, packed, manifest, packs)
     return Job(
         source=source,
         folder=folder,
-        work=WORK,
+        header=header,
+        format=format,
         packed=packed,
         manifest=manifest,
-        groups=groups,
+        groups=tuple(groups),
         packs=packs,
-        shard_size=header["shard_size"],
         parts=cut_parts(row_bytes, written, header["shard_size"], header["fingerprint"]),
         written_tokens=written,
-        is_weighted=is_weighted,
     )
 
 
-def finish_export(
-    job: Job,
-    work: ExportWork,
-    header: dict[str, Any],
-    engine: Engine,
-    progress: Progress,
-    recorded: dict[str, FinishedPart] | None = None,
+def _finish(
+    job: Job, engine: Engine, progress: Progress, recorded: dict[str, FinishedPart] | None = None
 ) -> ExportResult | None:
     """Write the parts that are missing, and the files that describe the whole; None if nothing was missing.
 
     Args:
         recorded: the parts that the tasks of an array wrote, by name; files of their own are not read again.
     """
-    folder, format = job.folder, load_format(header["format"])
-    parts = Parts(folder, WORK, NAME, job.parts, part_tokens(job))
-    listed, files = listed_parts(format, job)
-    if recorded is None or format.shared_files(job):  # Tasks on several machines wrote to one file.
+    folder, shared = job.folder, job.format.shared_files(job)
+    parts = Parts(folder, WORK, NAME, job.parts, job.part_tokens())
+    listed, others = _listed_parts(job)
+    if recorded is None or shared:  # Tasks on several machines wrote to one file.
         parts.find(engine, {**listed, **(recorded or {})})
     else:
         parts.trust(recorded)
-    each = max(1, len(format.shared_files(job)))
-    others = files[len(job.parts) * each :]
     is_listed = (folder / NAME).exists()  # Otherwise a run that repaired it has not ended.
     if is_listed and not parts.todo and all(file.is_intact(folder / file.path) for file in others):
-        progress(total := sum(part_tokens(job)), total)
+        progress(total := sum(job.part_tokens()), total)
         parts.close()
         return None
-    with work.prepared(parts.todo) as ready:
-        mark_folder(folder, header)
+    with _prepared(job, parts.todo) as ready:
+        _mark_folder(folder, job.header)
         parts.begin()
-        write_parts(format, job, ready, parts, engine, progress)
-    results = [parts.finished[part.name] for part in job.parts]
-    facts = [result.facts for result in results]
-    ranges = [file for result in results for file in result.files]
-    for path in format.shared_files(job):
+        _write_parts(ready, parts, engine, progress)
+    finished = [parts.finished[part.name] for part in job.parts]
+    facts, ranges = [part.facts for part in finished], [file for part in finished for file in part.files]
+    for path in shared:
         own = [(file.offset, file.num_bytes) for file in ranges if file.path == path]
         finish_file(folder / path, parts.work / path, own)
     sink = Sink(folder, WORK)
-    format.finish(job, facts, ranges, sink)
+    job.format.finish(job, facts, ranges, sink)
     sink.commit()
     remove_temporaries(folder)
     files = [*ranges, *sink.files]
-    result = _result(job, files)
-    totals = {"num_rows": result.num_rows, "num_samples": result.num_samples, "num_tokens": result.num_tokens}
-    text = {"hbpack_version": __version__, **header, **totals, "capacity": job.capacity, "parts": facts}
-    write_json(folder / NAME, {**text, "files": [file.value() for file in files]})
+    totals = {
+        "num_rows": len(job.packs),
+        "num_samples": int(job.row_samples().sum(dtype=np.int64)),
+        "num_tokens": int(job.row_tokens().sum(dtype=np.int64)),
+    }
+    listing = {"hbpack_version": __version__, **job.header, **totals, "capacity": job.capacity, "parts": facts}
+    write_json(folder / NAME, {**listing, "files": [file.value() for file in files]})
     parts.close()
-    return result
+    num_files = len({file.path for file in files})
+    return ExportResult(**totals, num_files=num_files, num_bytes=sum(file.num_bytes for file in files))
 
 
-def part_tokens(job: Job) -> list[int]:
-    """Tokens of each part."""
-    tokens = job.row_tokens()
-    return [int(tokens[part.first : part.stop].sum(dtype=np.int64)) for part in job.parts]
+@contextmanager
+def _prepared(job: Job, parts: Sequence[Part]) -> Iterator[Job]:
+    """The same, while what these parts need is there."""
+    if not parts:
+        yield job
+        return
+    with job.format.preparing(job, parts) as facts:
+        yield replace(job, prepared=facts)
 
 
-def listed_parts(format: Format, job: Job) -> tuple[dict[str, FinishedPart], list[FileRange]]:
-    """The parts that the listing of a finished export vouches for, by name, and all files that it lists."""
+def _listed_parts(job: Job) -> tuple[dict[str, FinishedPart], list[FileRange]]:
+    """What the listing of a finished export vouches for: its parts, by name, and the files besides theirs."""
     listing = {"files": [], "parts": [], **(read_json(find_listing(job.folder, WORK, NAME)) or {})}
     files = [FileRange(**item) for item in listing["files"]]
-    each = max(1, len(format.shared_files(job)))
+    each = max(1, len(job.format.shared_files(job)))
     listed = {
         part.name: FinishedPart(fingerprint=part.fingerprint, files=tuple(files[i : i + each]), facts=facts)
         for i, part, facts in zip(range(0, len(files), each), job.parts, listing["parts"], strict=False)
     }
-    return listed, files
+    return listed, files[len(job.parts) * each :]
 
 
-def mark_folder(folder: Path, header: dict[str, Any]) -> None:
+def _mark_folder(folder: Path, header: ExportHeader) -> None:
     """Mark a folder as this export's, should the run be killed."""
     if not (folder / WORK / NAME).exists():
         write_json(folder / WORK / NAME, header)
 
 
-def write_parts(
-    format: Format, job: Job, work: ExportWork, parts: Parts[Part], engine: Engine, progress: Progress
-) -> None:
+def _write_parts(job: Job, parts: Parts[Part], engine: Engine, progress: Progress) -> None:
     """Write the missing parts. Files that they share stay in the work folder until all are written."""
-    for path, num_bytes in format.shared_files(job).items():
+    for path, num_bytes in job.format.shared_files(job).items():
         make_room(job.folder / path, parts.work / path, num_bytes)
-    with parts.committing(progress) as commit, closing(engine.run_writing(work, parts.todo)) as outcomes:
+    with parts.committing(progress) as commit, closing(engine.run_writing(_Work(job), parts.todo)) as outcomes:
         for _, written in outcomes:
             commit(written)
 
 
-def _result(job: Job, files: list[FileRange]) -> ExportResult:
-    return ExportResult(
-        num_rows=len(job.packs),
-        num_samples=int(job.row_samples().sum(dtype=np.int64)),
-        num_tokens=int(job.row_tokens().sum(dtype=np.int64)),
-        num_files=len({range_.path for range_ in files}),
-        num_bytes=sum(range_.num_bytes for range_ in files),
-    )
-
-
 def export_share(
-    header: dict[str, Any],
+    header: ExportHeader,
     manifest: Manifest,
     source: Path,
     folder: Path,
@@ -281,7 +234,7 @@ def export_share(
     """
     is_complete = (folder / NAME).exists() and not share.has_begun
     if not is_complete:
-        mark_folder(folder, header)
+        _mark_folder(folder, header)
         share.join(
             {"the export": header["fingerprint"]}, {"source": str(source if is_remote(source) else source.absolute())}
         )
@@ -289,17 +242,16 @@ def export_share(
     to_check = [*shards, *manifest.tokens]
     own_files = share.task.share(to_check, [info.num_bytes for info in to_check])
     try:
-        job = open_job(source, folder, header, engine, manifest, {info.path for info in own_files})
+        job = _open_job(source, folder, header, engine, manifest, {info.path for info in own_files})
     except FormatError:
         if not is_complete:
             share.start_over()  # The parts of the others may hold what is damaged.
-            mark_folder(folder, header)
+            _mark_folder(folder, header)
         raise
-    sizes = part_tokens(job)
+    sizes = job.part_tokens()
     own = share.task.share(job.parts, sizes)
     parts = Parts(folder, WORK, NAME, own, share.task.share(sizes, sizes))
-    format = load_format(header["format"])
-    parts.find(engine, {**listed_parts(format, job)[0], **share.recorded()})
+    parts.find(engine, {**_listed_parts(job)[0], **share.recorded()})
     if is_complete:
         if parts.todo:
             raise FormatError(
@@ -308,10 +260,10 @@ def export_share(
             )
         return None
     if parts.todo:
-        with ExportWork(source, folder, header, job).prepared(parts.todo) as work:
+        with _prepared(job, parts.todo) as ready:
             share.discard()
             parts.begin()
-            write_parts(format, job, work, parts, engine, progress)
+            _write_parts(ready, parts, engine, progress)
     share.record({part.name: parts.finished[part.name] for part in own})
     return len(own)
 
@@ -324,7 +276,7 @@ def complete_export(folder: Path) -> ExportResult | None:
     """
     records = ArrayRecords(folder / WORK)
     pin, recorded = records.pin(), records.parts()
-    header = read_json(folder / WORK / NAME)
+    header = cast("ExportHeader | None", read_json(folder / WORK / NAME))
     assert pin is not None
     assert header is not None
     source = as_path(pin.facts["source"])
@@ -335,6 +287,5 @@ def complete_export(folder: Path) -> ExportResult | None:
             f"{str(folder)!r}, and run hbpack export again"
         )
     engine = LocalEngine(1)
-    job = open_job(source, folder, header, engine, manifest, to_check=())
-    work = ExportWork(source, folder, header, job)
-    return finish_export(job, work, header, engine, lambda done, total: None, recorded)
+    job = _open_job(source, folder, header, engine, manifest, to_check=())
+    return _finish(job, engine, lambda done, total: None, recorded)
