@@ -2,7 +2,7 @@
 
 ::
 
-    hbpack.json --> packed.py    the packs of a set: their sizes, and gathering any of them in any order; shard.py
+    hbpack.json --> packed.py    the packs of a set: their sizes, and gathering any of them in any order
     ranks/...   --> options.py   what is asked for, and in which order the packs are used
                         |
                     job.py       what a format is told: rows, their order, their cuts into parts
@@ -11,7 +11,7 @@
                         |
                     formats.py   the registry; one format a file: megatron, nemo, automodel, trl, llamafactory, ...
                         |
-                    records.py   records of the inputs, for a format of text; texts.py: on disk, while parts take them
+                    records.py   records of the inputs, for a format of text, on disk while parts take them
                         |
                     columns.py   labels, positions and full rows; saved.py: what load_from_disk opens
 """

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.export.packed import Lists, PackedSet
-from packer_cli.export.shard import Int64Array
+from packer_cli.export.packed import Int64Array, Lists, PackedSet
 
 NO_LOSS = -100
 """The label of a token that carries no loss."""

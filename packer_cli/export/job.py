@@ -139,10 +139,8 @@ class Job:
 
     @property
     def pad_token_id(self) -> int:
-        """Pads rows: the tokenizer's pad token, else its end-of-text token, else 0, as the loader does."""
-        tokenizer = self.manifest.tokenizer
-        known = (tokenizer.get(name) for name in ("pad_token_id", "eos_token_id"))
-        return next((token for token in known if token is not None), 0)
+        """Pads rows, as in the loader."""
+        return self.manifest.pad_token_id
 
     def batches(self, first: int, stop: int, max_rows: int) -> Iterator[Int64Array]:
         """The packs of rows `first .. stop - 1`, at most `max_rows` and about TOKENS_PER_BATCH tokens at a time."""

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 
 from packer_cli.engine.sink import FileRange, Sink
 from packer_cli.export.job import Format, Int64Array, Job, Part
-from packer_cli.export.packed import Lists
-from packer_cli.export.shard import as_source, copy_bytes
+from packer_cli.export.packed import Lists, as_source, copy_bytes
 from packer_cli.format.loss_spans import WEIGHTS
 
 _COLUMNS = {

@@ -25,21 +25,13 @@ from packer_cli.export.columns import align_lengths, pad_samples
 from packer_cli.export.job import Format, Int64Array, Job, Part, aligns_of
 from packer_cli.export.packed import Lists
 from packer_cli.format.arrays import to_lists
+from packer_cli.format.schema import list_of
 
 _ROWS_PER_GROUP = 16
 
 
-def _list(item: pa.DataType) -> pa.DataType:
-    return pa.list_(pa.field("item", item, nullable=False))
-
-
-SCHEMA = pa.schema(
-    [
-        pa.field("input_ids", _list(pa.int32()), nullable=False),
-        pa.field("loss_mask", _list(pa.int8()), nullable=False),
-        pa.field("seq_start_id", _list(pa.int32()), nullable=False),
-    ]
-)
+_COLUMNS = {"input_ids": pa.int32(), "loss_mask": pa.int8(), "seq_start_id": pa.int32()}
+SCHEMA = pa.schema([pa.field(name, list_of(item), nullable=False) for name, item in _COLUMNS.items()])
 
 
 class Exporter(Format):

@@ -79,7 +79,7 @@ def describe_export(options: ExportOptions, source: Path) -> tuple[Manifest, Exp
         )
     if format.needs_one_capacity:
         check_one_capacity(options.format, manifest, groups)
-    if manifest.config.plan.get("mask") == "causal":
+    if manifest.mask == "causal":
         warn(
             f"{str(source)!r} was planned with --mask causal, but the export keeps the borders of its samples: have "
             "the trainer attend across them, or plan with --mask document"

@@ -7,6 +7,7 @@ Price: opening reads each shard once for its checksum, and keeps the offsets of 
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,18 +15,33 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+from numba import njit
 from numpy.typing import NDArray
 
 from packer_cli.engine.base import Engine
 from packer_cli.errors import FormatError
-from packer_cli.export.shard import LISTS, NUMBERS, Int64Array, Shard, copy_bytes, damaged, map_shard, open_shard
-from packer_cli.format.checksums import find_damage
+from packer_cli.format.arrays import dtype_of
+from packer_cli.format.checksums import find_damage, inside, require_damage
 from packer_cli.format.constants import PACKS_PER_BATCH
-from packer_cli.format.entries import PartInfo
+from packer_cli.format.entries import PartInfo, ShardInfo
+from packer_cli.format.ipc import first_buffers
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, find_wrong_row, spans_to_mask, spans_to_weights
 from packer_cli.format.manifest import Manifest
-from packer_cli.format.schema import TOKEN_COLUMNS, token_type
+from packer_cli.format.schema import TOKEN_COLUMNS, shard_schema
+from packer_cli.format.shards import ShardFile
+from packer_cli.remote.local import local_file, map_file
 from packer_cli.tokens.store import TokenStore
+
+Int64Array = NDArray[np.int64]
+
+_SCHEMA = shard_schema(pa.int32(), is_weighted=True)
+
+LISTS = {field.name: dtype_of(field.type.value_type) for field in _SCHEMA if pa.types.is_list(field.type)}
+"""List columns of a shard and the dtypes in which they are read; shards may hold narrower ids."""
+
+NUMBERS = {field.name: dtype_of(field.type) for field in _SCHEMA if not pa.types.is_list(field.type)}
+
 
 _MAPS_KEPT = 256
 """Most shards to keep open: there may be more than a process may open."""
@@ -62,17 +78,16 @@ class PackedSet:
         Raises:
             FormatError: a shard is missing, or does not match the manifest.
         """
-        self._map = lru_cache(maxsize=_MAPS_KEPT)(map_shard)
+        self._map = lru_cache(maxsize=_MAPS_KEPT)(_map_shard)
         infos = [info for group in groups for info in manifest.groups[group].shards]
         schema = manifest.schema
-        token = token_type(manifest.tokenizer.get("vocab_size"))
         self.is_weighted = manifest.is_weighted
         """Whether loss tokens have weights."""
         self._store = _open_store(folder, manifest, engine, to_check) if manifest.tokens else None
-        self._token = np.dtype(str(token))
-        found: dict[int, Shard] = dict(
+        self._token = dtype_of(manifest.token_type)
+        found: dict[int, _Shard] = dict(
             engine.run_threads(
-                lambda info: open_shard(folder, info, schema, checks=to_check is None or info.path in to_check), infos
+                lambda info: _open_shard(folder, info, schema, checks=to_check is None or info.path in to_check), infos
             )
         )
         self._shards = [found[number] for number in sorted(found, key=lambda number: infos[number].first_pack)]
@@ -109,7 +124,7 @@ class PackedSet:
             first = shard.values[name][batch] + begin * dtype.itemsize
             size = (end - begin) * dtype.itemsize
             if not np.array_equal(end - begin, lengths[members]) or not _inside(first, size, len(data)):
-                raise damaged(shard.path, f"the lengths of {name} do not agree with num_tokens and cu_seqlens")
+                raise _damaged(shard.path, f"the lengths of {name} do not agree with num_tokens and cu_seqlens")
             copy_bytes(data, first, size, offsets[:-1][members] * dtype.itemsize, out.view(np.uint8))
         return Lists(offsets=offsets, values=out.astype(LISTS[name], copy=False))
 
@@ -148,7 +163,7 @@ class PackedSet:
         wrong = find_wrong_row(starts.values, stops.values, starts.offsets, tokens, borders, weights)
         if wrong is not None:
             shard = self._shards[int(np.searchsorted(self._first, packs[wrong], side="right")) - 1]
-            raise damaged(shard.path, f"the loss spans of pack {packs[wrong]} are wrong")
+            raise _damaged(shard.path, f"the loss spans of pack {packs[wrong]} are wrong")
         return starts.values, stops.values, np.repeat(tokens[:-1], np.diff(starts.offsets)), tokens
 
     def numbers(self, name: str, packs: Int64Array) -> NDArray[Any]:
@@ -157,9 +172,8 @@ class PackedSet:
         out = np.empty(len(packs), dtype=dtype)
         for shard, members, batch, row in self._by_shard(packs):
             data = self._map(shard.path, shard.info)
-            first = shard.values[name][batch] + row * dtype.itemsize
-            size = np.full(len(members), dtype.itemsize, dtype=np.int64)
-            copy_bytes(data, first, size, members * dtype.itemsize, out.view(np.uint8))
+            items = data[: len(data) // dtype.itemsize * dtype.itemsize].view(dtype)
+            out[members] = items[shard.values[name][batch] // dtype.itemsize + row]
         return out
 
     def sample_lengths(self, packs: Int64Array) -> Lists:
@@ -177,7 +191,7 @@ class PackedSet:
             return self._num_spans[packs]
         return self.num_samples[packs] + np.int32(name == "cu_seqlens")
 
-    def _by_shard(self, packs: Int64Array) -> list[tuple[Shard, Int64Array, Int64Array, Int64Array]]:
+    def _by_shard(self, packs: Int64Array) -> list[tuple[_Shard, Int64Array, Int64Array, Int64Array]]:
         """For each shard that holds any: (shard, indices into `packs`, their record batches, rows in these)."""
         number = np.searchsorted(self._first, packs, side="right") - 1
         order = np.argsort(number, kind="stable")
@@ -209,3 +223,121 @@ def _open_store(folder: Path, manifest: Manifest, engine: Engine, to_check: Coll
 
 def _inside(begin: Int64Array, size: Int64Array, num_bytes: int) -> bool:
     return bool((begin >= 0).all() and (size >= 0).all() and (begin + size <= num_bytes).all())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Shard:
+    """A shard of r packs in b record batches."""
+
+    path: Path
+    info: ShardInfo
+    values: dict[str, Int64Array]
+    """Column -> int64[b]: byte in the file where its values begin in each record batch."""
+    offsets: dict[str, Int64Array]
+    """List column -> int64[b]: byte in the file where its offsets begin in each record batch."""
+    num_tokens: NDArray[np.int32]
+    """int32[r]"""
+    num_samples: NDArray[np.int32]
+    """int32[r]"""
+    num_spans: NDArray[np.int32]
+    """int32[r]: loss spans"""
+
+
+def _damaged(path: Path, why: str) -> FormatError:
+    """The error for a damaged shard."""
+    return FormatError(f"shard {str(path)!r} is damaged or incomplete ({why}); run hbpack write again")
+
+
+def _map_shard(path: Path, info: ShardInfo) -> NDArray[np.uint8]:
+    """A shard: uint8[bytes], read-only."""
+    return np.frombuffer(_buffer(path, info), dtype=np.uint8)
+
+
+def _buffer(path: Path, info: ShardInfo) -> pa.Buffer:
+    with map_file(path, info.num_bytes, info.xxh3) as source:
+        return source.read_buffer()
+
+
+def _open_shard(folder: Path, info: ShardInfo, schema: pa.Schema, *, checks: bool) -> _Shard:
+    """Check a shard, and find its buffers.
+
+    Args:
+        schema: of all shards of the set.
+        checks: whether to compare its checksum.
+
+    Raises:
+        FormatError: it is missing or damaged.
+    """
+    lists, buffers = _buffers(schema)
+    path = folder / info.path
+    try:
+        inside(folder, info.path)
+        # Of a remote shard the copy that is mapped.
+        copy = local_file(path, info.num_bytes, info.xxh3)
+        why = find_damage(copy, info.num_bytes, info.xxh3) if checks else None
+        if why is not None:
+            raise ValueError(why)
+        buffer = _buffer(path, info)
+        file = ShardFile(pa.BufferReader(buffer), tuple(lists))
+        if not file.schema.equals(schema):
+            raise ValueError("it has other columns")
+        found = [file.starts(number, buffers) for number in range(file.num_batches)]
+    except (OSError, ValueError, IndexError, struct.error, pa.ArrowException, FormatError) as error:
+        require_damage(error)
+        raise _damaged(path, str(error)) from None
+    rows, *starts = np.array(found, dtype=np.int64).reshape(-1, 1 + len(buffers)).T
+    if rows.sum() != info.num_packs or (rows[:-1] != PACKS_PER_BATCH).any():
+        raise _damaged(path, f"its record batches do not hold {info.num_packs} packs, {PACKS_PER_BATCH} each")
+    values = dict(zip((*lists, *NUMBERS), starts, strict=False))
+    offsets = dict(zip(lists, starts[len(values) :], strict=True))
+    numbers = np.frombuffer(buffer, dtype=np.int32, count=buffer.size // 4)
+    within = np.arange(info.num_packs) - np.repeat(np.cumsum(rows) - rows, rows)
+
+    def counts(name: str) -> NDArray[np.int32]:
+        place = np.repeat(offsets[name] // 4, rows) + within
+        return numbers[place + 1] - numbers[place]
+
+    return _Shard(
+        path=path,
+        info=info,
+        values=values,
+        offsets=offsets,
+        num_tokens=numbers[np.repeat(values["num_tokens"] // 4, rows) + within],
+        num_samples=counts("cu_seqlens") - np.int32(1),
+        num_spans=counts(STARTS) if STARTS in offsets else np.zeros(info.num_packs, dtype=np.int32),
+    )
+
+
+def _buffers(schema: pa.Schema) -> tuple[list[str], list[int]]:
+    """The list columns of shards, and the numbers of the buffers of all values, then of the lists' offsets."""
+    first = first_buffers(schema)
+    lists = [name for name in LISTS if name in first]
+    values = [*(first[name] + 3 for name in lists), *(first[name] + 1 for name in NUMBERS)]
+    return lists, [*values, *(first[name] + 1 for name in lists)]
+
+
+@njit(cache=True, nogil=True)
+def copy_bytes(
+    source: NDArray[np.uint8],
+    begin: NDArray[np.int64],
+    size: NDArray[np.int64],
+    target: NDArray[np.int64],
+    out: NDArray[np.uint8],
+) -> None:
+    """Copy m spans of `source` into `out`. O(bytes); the caller guarantees that they are in range.
+
+    Args:
+        source: uint8[b], read-only.
+        begin, size: int64[m], bytes: where each span begins, and how long it is.
+        target: int64[m]: where it goes in `out`.
+    """
+    for i in range(len(begin)):
+        for j in range(size[i]):
+            out[target[i] + j] = source[begin[i] + j]
+
+
+def as_source(values: NDArray[Any]) -> NDArray[np.uint8]:
+    """The bytes of an array as a read-only view, as `copy_bytes` expects."""
+    view = np.ascontiguousarray(values).view(np.uint8).reshape(-1)
+    view.flags.writeable = False
+    return view

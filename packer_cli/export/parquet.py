@@ -17,16 +17,15 @@ import pyarrow.parquet as pq
 
 from packer_cli.engine.sink import FileRange, Sink
 from packer_cli.export.job import Format, Int64Array, Job, Part
-from packer_cli.export.packed import PackedSet
-from packer_cli.export.shard import LISTS
+from packer_cli.export.packed import LISTS, PackedSet
 from packer_cli.format.arrays import to_arrow, to_lists
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS
 from packer_cli.format.marks import row_checksums
-from packer_cli.format.schema import shard_schema
+from packer_cli.format.schema import list_of, shard_schema
 
 _ROWS_PER_GROUP = 1024
 
-_MASK = pa.field("loss_mask", pa.list_(pa.field("item", pa.int8(), nullable=False)), nullable=False)
+_MASK = pa.field("loss_mask", list_of(pa.int8()), nullable=False)
 
 
 def schema_of(*, is_weighted: bool) -> pa.Schema:

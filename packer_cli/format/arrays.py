@@ -8,6 +8,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packer_cli.format.schema import list_of
+
 
 def to_arrow(values: NDArray[Any]) -> pa.Array:
     """A number array as Arrow's; both see the same memory.
@@ -44,5 +46,4 @@ def to_numpy(values: pa.Array) -> NDArray[Any]:
 def to_lists(offsets: NDArray[Any], values: NDArray[Any]) -> pa.ListArray:
     """`values` cut at `offsets` (at most 2^31 values)."""
     item = to_arrow(values)
-    kind = pa.list_(pa.field("item", item.type, nullable=False))
-    return pa.ListArray.from_arrays(to_arrow(offsets.astype(np.int32)), item, type=kind)
+    return pa.ListArray.from_arrays(to_arrow(offsets.astype(np.int32)), item, type=list_of(item.type))

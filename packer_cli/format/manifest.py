@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from packer_cli.errors import FormatError, VersionError
 from packer_cli.format.checksums import check_json, describe_signature, sign_json
-from packer_cli.format.constants import FORMAT_NAME, FORMAT_VERSION, Lockstep
+from packer_cli.format.constants import FORMAT_NAME, FORMAT_VERSION, Lockstep, Mask
 from packer_cli.format.entries import EpochInfo, FileInfo, Generation, GroupInfo, Origin, PartInfo, Replicas, ShardInfo
 from packer_cli.format.metrics import Counts, GroupChoice, PlanMetrics
 from packer_cli.format.records import json_values, read_record, shown, sort_keys
@@ -136,9 +136,26 @@ class Manifest:
         return self.history[0].fingerprint if self.history else self.fingerprint
 
     @property
+    def mask(self) -> Mask:
+        """The mask for which the set was planned."""
+        mask: Mask = self.config.plan.get("mask", "document")
+        return mask
+
+    @property
+    def pad_token_id(self) -> int:
+        """The tokenizer's pad token, else its end-of-text token, else 0."""
+        known = (self.tokenizer.get(name) for name in ("pad_token_id", "eos_token_id"))
+        return next((token for token in known if token is not None), 0)
+
+    @property
+    def token_type(self) -> pa.DataType:
+        """Of the ids in shards."""
+        return token_type(self.tokenizer.get("vocab_size"))
+
+    @property
     def schema(self) -> pa.Schema:
         """The columns of the shards."""
-        token = token_type(self.tokenizer.get("vocab_size"))
+        token = self.token_type
         return index_schema(token) if self.tokens else shard_schema(token, is_weighted=self.is_weighted)
 
 

@@ -10,7 +10,8 @@ TOKEN_COLUMNS = ("input_ids", "loss_starts", "loss_stops", "loss_weights")
 """Columns of a shard that repeat the token store."""
 
 
-def _list(item: pa.DataType) -> pa.DataType:
+def list_of(item: pa.DataType) -> pa.DataType:
+    """Lists of items, none of them null."""
     return pa.list_(pa.field("item", item, nullable=False))
 
 
@@ -28,14 +29,14 @@ def token_type(vocab_size: int | None) -> pa.DataType:
 
 
 def _loss_columns(*, is_weighted: bool) -> dict[str, pa.DataType]:
-    spans = {"loss_starts": _list(pa.int32()), "loss_stops": _list(pa.int32())}
-    return {**spans, "loss_weights": _list(pa.float32())} if is_weighted else spans
+    spans = {"loss_starts": list_of(pa.int32()), "loss_stops": list_of(pa.int32())}
+    return {**spans, "loss_weights": list_of(pa.float32())} if is_weighted else spans
 
 
 def part_schema(token: pa.DataType, *, is_weighted: bool = False) -> pa.Schema:
     """The columns of a part of the token store, with ids of this `token_type`, and weights if loss tokens have any."""
     return _schema(
-        input_ids=_list(token),
+        input_ids=list_of(token),
         **_loss_columns(is_weighted=is_weighted),
         num_loss_tokens=pa.int32(),
         line=pa.int64(),
@@ -46,12 +47,12 @@ def shard_schema(token: pa.DataType, *, is_weighted: bool = False) -> pa.Schema:
     """The columns of a shard, with ids of this `token_type`, and weights if loss tokens of the set have any."""
     return _schema(
         pack_id=pa.int64(),
-        input_ids=_list(token),
+        input_ids=list_of(token),
         **_loss_columns(is_weighted=is_weighted),
-        cu_seqlens=_list(pa.int32()),
-        sample_ids=_list(pa.int64()),
-        sample_starts=_list(pa.int32()),
-        source_ids=_list(pa.int32()),
+        cu_seqlens=list_of(pa.int32()),
+        sample_ids=list_of(pa.int64()),
+        sample_starts=list_of(pa.int32()),
+        source_ids=list_of(pa.int32()),
         group=pa.int16(),
         sp_size=pa.int16(),
         checkpoint_layers=pa.int16(),

@@ -65,7 +65,7 @@ def choose_mask(
     Raises:
         ValueError: there is no such mask, or the format cannot tell it from the positions.
     """
-    chosen: Mask = manifest.config.plan.get("mask", "document") if mask is None else mask
+    chosen: Mask = manifest.mask if mask is None else mask
     if chosen not in get_args(Mask):
         raise ValueError(f"mask is {mask!r}: choose one of {', '.join(get_args(Mask))}")
     resets = chosen == "document" if reset_positions is None else reset_positions

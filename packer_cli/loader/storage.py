@@ -255,13 +255,9 @@ def choose_pad_token(manifest: Manifest, pad_token_id: int | None) -> int:
     Raises:
         ConfigError: the vocabulary has no such id.
     """
-    tokenizer = manifest.tokenizer
-    size = tokenizer.get("vocab_size")
-    for token in (pad_token_id, tokenizer.get("pad_token_id"), tokenizer.get("eos_token_id")):
-        if token is None:
-            continue
-        if token < 0 or (size is not None and token >= size):
-            rule = "not be negative" if size is None else f"be in the tokenizer's vocabulary, 0 to {size - 1}"
-            raise ConfigError(f"pad_token_id is {token}: it must {rule}; give another pad_token_id")
-        return int(token)
-    return 0
+    size = manifest.tokenizer.get("vocab_size")
+    token = manifest.pad_token_id if pad_token_id is None else pad_token_id
+    if token < 0 or (size is not None and token >= size):
+        rule = "not be negative" if size is None else f"be in the tokenizer's vocabulary, 0 to {size - 1}"
+        raise ConfigError(f"pad_token_id is {token}: it must {rule}; give another pad_token_id")
+    return int(token)

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from packer_cli.engine.local import LocalEngine
 from packer_cli.export import job
 from packer_cli.export.job import cut_parts
-from packer_cli.export.packed import PackedSet
-from packer_cli.export.shard import LISTS, NUMBERS, as_source, copy_bytes
+from packer_cli.export.packed import LISTS, NUMBERS, PackedSet, as_source, copy_bytes
 from packer_cli.shards.manifest import read_manifest
 from tests import naive
 from tests.export.conftest import export, options_of

@@ -152,6 +152,6 @@ def stratify(group: Sequence[int], work: Sequence[int], state: int) -> list[int]
 def copy_bytes(
     source: bytes, begin: Sequence[int], size: Sequence[int], target: Sequence[int], out: bytearray
 ) -> None:
-    """Twin of `export.shard.copy_bytes`."""
+    """Twin of `export.packed.copy_bytes`."""
     for first, length, place in zip(begin, size, target, strict=True):
         out[place : place + length] = source[first : first + length]

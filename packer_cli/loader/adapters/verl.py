@@ -61,7 +61,7 @@ class PackedSFTDataset(Dataset[dict[str, torch.Tensor]]):
         manifest = read_manifest(path, storage)
         if manifest.is_weighted:
             raise ConfigError(f"{path} has loss weights, and verl counts loss tokens; pack without weights")
-        if manifest.config.plan.get("mask") == "causal":
+        if manifest.mask == "causal":
             raise ConfigError(f"{path} was planned with --mask causal, and here samples are apart; plan without it")
         self._shards = ShardReader(storage, manifest)
         shards = [(g, k, shard) for g, each in enumerate(manifest.groups) for k, shard in enumerate(each.shards)]
