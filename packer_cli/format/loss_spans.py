@@ -10,12 +10,13 @@ touch. The weight of a row is the sum of its tokens' weights, each token of a se
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Int64Array = NDArray[np.int64]
+T = TypeVar("T", bound=np.generic)
 
 STARTS, STOPS = "loss_starts", "loss_stops"
 """The columns, list<int32>."""
@@ -63,18 +64,17 @@ def weights_to_spans(
     return starts[has_loss], stops[has_loss], values[has_loss]
 
 
-def spans_to_weights(
-    starts: NDArray[Any], stops: NDArray[Any], weights: NDArray[np.float32], num_tokens: int
-) -> NDArray[np.float32]:
-    """float32[t]: the weight of each token, 0 outside the spans. O(t).
+def spans_to_weights(starts: NDArray[Any], stops: NDArray[Any], weights: NDArray[T], num_tokens: int) -> NDArray[T]:
+    """[t], as the weights are: the weight of each token, 0 outside the spans. O(t).
 
     Args:
-        starts, stops, weights: [s], in order.
+        starts, stops, weights: [s], in order; spans may touch or be empty.
     """
-    borders = np.column_stack([starts, stops]).reshape(-1)
-    values = np.zeros(len(borders) + 1, dtype=np.float32)
+    borders = np.zeros(2 * len(starts) + 2, dtype=np.int64)
+    borders[1:-1:2], borders[2:-1:2], borders[-1] = starts, stops, num_tokens
+    values = np.zeros(len(borders) - 1, dtype=weights.dtype)
     values[1::2] = weights
-    return np.repeat(values, np.diff(borders, prepend=0, append=num_tokens))
+    return values.repeat(borders[1:] - borders[:-1])
 
 
 def weight_by_row(
@@ -99,9 +99,7 @@ def spans_to_mask(starts: NDArray[Any], stops: NDArray[Any], num_tokens: int) ->
     >>> spans_to_mask(np.array([1, 5]), np.array([2, 6]), 7).tolist()
     [0, 1, 0, 0, 0, 1, 0]
     """
-    borders = np.column_stack([starts, stops]).reshape(-1)
-    runs = np.diff(borders, prepend=0, append=num_tokens)
-    return np.repeat((np.arange(len(runs)) & 1).astype(np.int8), runs)
+    return spans_to_weights(starts, stops, np.ones(len(starts), dtype=np.int8), num_tokens)
 
 
 def count_by_row(starts: NDArray[Any], stops: NDArray[Any], offsets: NDArray[Any]) -> Int64Array:

@@ -12,6 +12,7 @@ import numpy as np
 from packer_cli.errors import ConfigError
 from packer_cli.format.constants import FILLER_TOKENS, Mask
 from packer_cli.format.layout import Layout
+from packer_cli.format.loss_spans import spans_to_weights
 from packer_cli.format.ranks import RankRow
 from packer_cli.format.sharding import PLANNED, Sharding, length_multiple, local_indices
 from packer_cli.format.shards import Pack
@@ -26,7 +27,6 @@ from packer_cli.loader.passes import (
     with_padding,
     write_labels,
     write_positions,
-    write_weights,
 )
 
 
@@ -333,9 +333,8 @@ def _weights(pack: Pack, held: np.ndarray, length: int) -> dict[str, Any]:
     """
     assert pack.loss_weights is not None
     row = np.zeros(length + 1, dtype=np.float32)
-    row[: len(pack.input_ids)] = write_weights(
-        pack.loss_starts, pack.loss_stops, pack.loss_weights, len(pack.input_ids)
-    )
+    num_tokens = len(pack.input_ids)
+    row[:num_tokens] = spans_to_weights(pack.loss_starts, pack.loss_stops, pack.loss_weights, num_tokens)
     row.put(pack.cu_seqlens[:-1], 0)  # As for labels: an error in a shard would leak one sample into another.
     lengths = (pack.loss_stops - pack.loss_starts).astype(np.float64)
     return {

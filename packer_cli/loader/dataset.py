@@ -12,7 +12,6 @@ from typing import Any, Literal
 from torch.utils.data import Dataset
 
 from packer_cli.format.constants import Mask
-from packer_cli.format.epochs import LoaderState
 from packer_cli.format.layout import Layout
 from packer_cli.format.ranks import RankRows
 from packer_cli.loader.batch import BatchBuilder, PadTo, SPSharding
@@ -187,9 +186,10 @@ class PackedDataset(Dataset):
         self._storage = open_storage(
             path, verify=verify, cache_dir=cache_dir, cache_bytes=cache_bytes, storage_options=storage_options
         )
-        manifest = self._manifest = read_manifest(self.path, self._storage)
-        self._lockstep = check_lockstep(lockstep, manifest, repr(str(self.path)))
-        self.rank, self.world_size = check_rank(rank, world_size, manifest, repr(str(self.path)))
+        manifest, name = read_manifest(self.path, self._storage), repr(str(self.path))
+        self._manifest = manifest
+        self._lockstep = check_lockstep(lockstep, manifest, name)
+        self.rank, self.world_size = check_rank(rank, world_size, manifest, name)
         chosen, resets = choose_mask(
             manifest, mask, reset_positions, format, positions_are_borders=self._adapt.positions_are_borders
         )
@@ -208,19 +208,17 @@ class PackedDataset(Dataset):
             aligns=tuple(group.align for group in manifest.groups),
             mask=chosen,
             reset_positions=resets,
-            is_weighted=choose_weights(
-                manifest, loss_weights, format, repr(str(self.path)), takes_weights=self._adapt.takes_weights
-            ),
+            is_weighted=choose_weights(manifest, loss_weights, format, name, takes_weights=self._adapt.takes_weights),
             max_segments=choose_max_segments(
                 manifest,
                 max_segments,
                 chosen,
-                repr(str(self.path)),
+                name,
                 window=self._rows.shortest_window,
                 pad_to_multiple_of=pad_to_multiple_of,
             ),
         )
-        check_tokens(manifest, self._storage, repr(str(self.path)))
+        check_tokens(manifest, self._storage, name)
         self._reader = MicroBatchReader(self._storage, manifest, builder, prefetch)
         if verify == "full":
             self._reader.check_all()
@@ -288,10 +286,7 @@ class PackedDataset(Dataset):
 
     def iter_from(self, i: int) -> Iterator[Any]:
         """Iterate from iteration `i` to the end of the epoch; moves `position`."""
-        i = as_integer("iteration", i)
-        if not 0 <= i <= len(self):
-            raise ValueError(f"iteration is {i}: it must be from 0 to {len(self)}")
-        return self._iterate(i)
+        return self._iterate(_as_iteration(i, len(self)))
 
     def _iterate(self, i: int) -> Iterator[Any]:
         epoch = self.epoch
@@ -315,19 +310,14 @@ class PackedDataset(Dataset):
     def step_of(self, i: int) -> int:
         """The optimizer step of iteration `i`; `num_steps` for the iteration after the last."""
         rows = self._rows
-        i = as_integer("iteration", i)
-        if not 0 <= i <= len(rows):
-            raise ValueError(f"iteration is {i}: it must be from 0 to {len(rows)}")
-        return rows.step_of(i)
+        return rows.step_of(_as_iteration(i, len(rows)))
 
     def predicted_seconds(self, i: int) -> float | None:
         """Predicted seconds of the whole step of iteration `i`.
 
         None if the set was planned without a model of the GPUs (`hbpack pack --model M --gpu G`, or `--profile P`).
         """
-        i = as_integer("iteration", i)
-        if not 0 <= i < len(self):
-            raise ValueError(f"iteration is {i}: it must be from 0 to {len(self) - 1}")
+        i = _as_iteration(i, len(self) - 1)
         seconds = self._rows.columns.get("step_seconds")
         return None if seconds is None else float(seconds[self._rows.firsts[i]])
 
@@ -345,9 +335,8 @@ class PackedDataset(Dataset):
         object returned, which is only right without workers.
         """
         rows = self._rows
-        i = self._place.next if iteration is None else as_integer("iteration", iteration)
-        fingerprint = self._manifest.fingerprint
-        return LoaderState(fingerprint=fingerprint, epoch=rows.epoch, iteration=i, step=self.step_of(i)).value()
+        i = self._place.next if iteration is None else _as_iteration(iteration, len(rows))
+        return self._place.state(rows, i)
 
     def begins_at(self, state: dict[str, Any]) -> bool:
         """Whether this set was rebalanced where the run of `state` stopped: then it begins there, and loads no state.
@@ -375,3 +364,10 @@ class PackedDataset(Dataset):
         Call it before you move or remove the cache of a remote set in a running process. Batches remain valid.
         """
         self._reader.close()
+
+
+def _as_iteration(i: Any, last: int) -> int:
+    i = as_integer("iteration", i)
+    if not 0 <= i <= last:
+        raise ValueError(f"iteration is {i}: it must be from 0 to {last}")
+    return i

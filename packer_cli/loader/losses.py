@@ -64,12 +64,24 @@ def batch_losses(logits: torch.Tensor, batch: Any) -> torch.Tensor:
     Returns:
         As `token_losses`.
     """
-    labels, weights = batch.get("shift_labels"), batch.get("shift_loss_weights")
-    if labels is None:
-        labels, weights = batch["labels"], batch.get("loss_weights")
-        labels = F.pad(labels, (0, 1), value=int(IGNORE_INDEX))[..., 1:]
-        weights = weights if weights is None else F.pad(weights, (0, 1))[..., 1:]
+    labels, weights = shifted_labels(batch)
     return token_losses(logits, labels.to(logits.device), weights)
+
+
+def shifted_labels(batch: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The label that each token must predict, and its weight, [..., t]; None in a set without weights."""
+    if "shift_labels" in batch:
+        return batch["shift_labels"], batch.get("shift_loss_weights")
+    weights = batch.get("loss_weights")
+    labels = F.pad(batch["labels"], (0, 1), value=int(IGNORE_INDEX))[..., 1:]
+    return labels, None if weights is None else F.pad(weights, (0, 1))[..., 1:]
+
+
+def loss_weight_of_step(batch: Any) -> float:
+    """By what the losses of a step are divided: its loss tokens, or in a set with weights the sum of these."""
+    known = metadata_of(batch)
+    weight: float = known.get("global_loss_weight", known["global_num_loss_tokens"])
+    return weight
 
 
 def stable_loss(loss_sum: torch.Tensor, batch: Any, *, world_size: int, accumulation: int = 1) -> torch.Tensor:
@@ -88,9 +100,7 @@ def stable_loss(loss_sum: torch.Tensor, batch: Any, *, world_size: int, accumula
     Returns:
         A scalar; 0 (with a graph) if the whole step has no loss token.
     """
-    known = metadata_of(batch)
-    total = known.get("global_loss_weight", known["global_num_loss_tokens"])
-    return _scaled(loss_sum, world_size * accumulation, total)
+    return _scaled(loss_sum, world_size * accumulation, loss_weight_of_step(batch))
 
 
 def token_mean(loss_sum: torch.Tensor, batch: Any, *, world_size: int, accumulation: int = 1) -> torch.Tensor:

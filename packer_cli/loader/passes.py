@@ -94,24 +94,6 @@ def write_labels(
     out.put(firsts, IGNORE_INDEX)
 
 
-def write_weights(
-    loss_starts: npt.NDArray[np.integer[Any]],
-    loss_stops: npt.NDArray[np.integer[Any]],
-    loss_weights: npt.NDArray[np.float32],
-    num_tokens: int,
-) -> npt.NDArray[np.float32]:
-    """float32 [t]: the weight of each token with loss, 0 for others.
-
-    Args:
-        loss_starts, loss_stops, loss_weights: [s], spans of these tokens, in order; they may touch or be empty.
-    """
-    borders = np.zeros(2 * len(loss_starts) + 2, dtype=np.int64)
-    borders[1:-1:2], borders[2:-1:2], borders[-1] = loss_starts, loss_stops, num_tokens
-    values = np.zeros(len(borders) - 1, dtype=np.float32)
-    values[1::2] = loss_weights
-    return values.repeat(borders[1:] - borders[:-1])
-
-
 def cut_spans(
     starts: npt.NDArray[np.integer[Any]], stops: npt.NDArray[np.integer[Any]], start: int, stop: int
 ) -> tuple[npt.NDArray[np.integer[Any]], npt.NDArray[np.integer[Any]]]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from packer_cli.format.epochs import MAX_EPOCH
+from packer_cli.format.epochs import MAX_EPOCH, LoaderState
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.ranks import RankRows, read_rank_rows
 from packer_cli.loader.options import as_integer
@@ -75,6 +75,11 @@ class Place:
         """Go to an iteration of the current epoch, at which the next `num_passes` passes of a sampler begin."""
         self.position = self.next = self.first = iteration
         self._num_passes = num_passes
+
+    def state(self, rows: RankRows, iteration: int) -> dict[str, Any]:
+        """A state of the data set, at an iteration of these rows."""
+        fingerprint, step = self._manifest.fingerprint, rows.step_of(iteration)
+        return LoaderState(fingerprint=fingerprint, epoch=rows.epoch, iteration=iteration, step=step).value()
 
     def begin_pass(self) -> None:
         """Count a new pass of a sampler; passes after those of `resume_at` cover the whole epoch."""

@@ -17,7 +17,7 @@ from torch.utils.data import Sampler
 from torch.utils.data.dataloader import _DatasetKind
 
 from packer_cli.errors import ConfigError, FormatError
-from packer_cli.format.entries import Generation, Origin
+from packer_cli.format.entries import Generation
 from packer_cli.format.epochs import LoaderState, parse_state
 from packer_cli.format.manifest import Manifest
 from packer_cli.loader.place import Place
@@ -52,9 +52,7 @@ class PackedSampler(Sampler[int]):
 
     def state_dict(self) -> dict[str, Any]:
         """A state of the data set; torchdata calls this for each index that it draws for workers."""
-        rows, iteration = self._pass.rows, self._pass.next
-        fingerprint, step = self._manifest.fingerprint, rows.step_of(iteration)
-        return LoaderState(fingerprint=fingerprint, epoch=rows.epoch, iteration=iteration, step=step).value()
+        return self._place.state(self._pass.rows, self._pass.next)
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
         """Limit the next pass to the rest of a state's epoch, which may be empty.
@@ -168,23 +166,30 @@ def read_state(state: Any, manifest: Manifest, name: str) -> tuple[int, int, boo
 
 def begins_at(state: Any, manifest: Manifest) -> bool:
     """Whether the set was rebalanced from the one of this state, at exactly its place."""
-    found = parse_state(state, "the loader state")
-    before = {entry.fingerprint: entry for entry in manifest.history}.get(found.fingerprint)
-    origin = manifest.origin
-    if before is None or origin is None or found.fingerprint != origin.fingerprint:
+    return _begins_at(parse_state(state, "the loader state"), manifest)
+
+
+def _begins_at(state: LoaderState, manifest: Manifest) -> bool:
+    origin, before = manifest.origin, _generation_of(state, manifest)
+    if before is None or origin is None or state.fingerprint != origin.fingerprint:
         return False
-    return _is_at(found, origin, before)
+    if origin.iteration == 0 and before.first_epoch <= state.epoch == origin.epoch - 1:  # The end of an epoch.
+        return state.iteration == before.find_epoch(state.epoch)[0].num_iterations
+    return (state.epoch, state.iteration) == (origin.epoch, origin.iteration)
+
+
+def _generation_of(state: LoaderState, manifest: Manifest) -> Generation | None:
+    return next((each for each in manifest.history if each.fingerprint == state.fingerprint), None)
 
 
 def _of_another_set(state: LoaderState, manifest: Manifest, name: str) -> FormatError:
     begin = f"the loader state belongs to the packed set {state.fingerprint}, but {name} is {manifest.fingerprint}"
-    origin = manifest.origin
-    before = {entry.fingerprint: entry for entry in manifest.history}.get(state.fingerprint)
+    origin, before = manifest.origin, _generation_of(state, manifest)
     if before is None or origin is None:
         return FormatError(f"{begin}: resume with the set with which the run began, or start over")
     begin += f", rebalanced from {before.num_gpus} to {manifest.num_gpus} GPUs"
     # Do not convert the state silently: a StatefulDataLoader would keep the old position with a new epoch.
-    if begins_at(state.value(), manifest):
+    if _begins_at(state, manifest):
         return FormatError(
             f"{begin} at exactly the place of this state: do not load it, since a new PackedDataset begins there "
             f"(epoch {origin.epoch}, step {origin.step})"
@@ -193,11 +198,3 @@ def _of_another_set(state: LoaderState, manifest: Manifest, name: str) -> Format
         f"{begin} at another place (epoch {origin.epoch}, step {origin.step}): save this state as JSON, run "
         f"hbpack rebalance --gpus {manifest.num_gpus} --state FILE, and then do not load a state"
     )
-
-
-def _is_at(state: LoaderState, origin: Origin, before: Generation) -> bool:
-    """Whether a state is where the set was rebalanced; the end of an epoch equals the start of the next."""
-    place = (state.epoch, state.iteration)
-    if origin.iteration == 0 and place[0] == origin.epoch - 1 and place[0] >= before.first_epoch:
-        return place[1] == before.find_epoch(place[0])[0].num_iterations
-    return place == (origin.epoch, origin.iteration)

@@ -32,6 +32,7 @@ from packer_cli.errors import ConfigError
 from packer_cli.loader.adapters.causal_lm import run_packed_rows
 from packer_cli.loader.adapters.step_runner import StepRunner
 from packer_cli.loader.dataset import PackedDataset
+from packer_cli.loader.losses import loss_weight_of_step
 from packer_cli.loader.steps import Step, packed_steps
 
 __all__ = ["PackedDataModule", "PackedModule"]
@@ -249,8 +250,7 @@ class PackedModule(lightning.LightningModule):
 
     def validation_step(self, step: Step, batch_idx: int = 0) -> None:
         """Forward of all micro-batches."""
-        known = step.batches[0]
-        weight = known.get("global_loss_weight", known["global_num_loss_tokens"])
+        weight = loss_weight_of_step(step.batches[0])
         runner = self._runner_of_model()
         for _ in runner.losses(step):
             pass

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from packer_cli.errors import ConfigError
+from packer_cli.loader.losses import shifted_labels
 from packer_cli.loader.passes import IGNORE_INDEX
 
 __all__ = ["PackedRow"]
@@ -40,13 +40,8 @@ class PackedRow:
         self.masks: dict[int | None, Any] = {}
         """Of FlexAttention, by sliding window; each layer uses them again."""
         self.device_borders: torch.Tensor = batch["cu_seq_lens_q"].to(device)
-        labels: Any = batch.get("shift_labels")
-        weights = batch.get("shift_loss_weights")
-        if labels is None:  # Those of a whole row are shifted here.
-            labels = F.pad(batch["labels"], (0, 1), value=int(IGNORE_INDEX))[..., 1:]
-            weights = batch.get("loss_weights")
-            weights = weights if weights is None else F.pad(weights, (0, 1))[..., 1:]
-        kept = (labels[0] != IGNORE_INDEX).nonzero()[:, 0]
+        labels, weights = shifted_labels(batch)
+        kept = labels[0].ne(int(IGNORE_INDEX)).nonzero()[:, 0]
         self.kept = kept.to(device)
         """int64 [k], places of the tokens with a loss."""
         self.targets = labels[0, kept].to(device)

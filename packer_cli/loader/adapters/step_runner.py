@@ -16,7 +16,7 @@ from packer_cli.loader.adapters.causal_lm import check_packed_rows
 from packer_cli.loader.adapters.packed_row import PackedRow
 from packer_cli.loader.checkpointing import LayerCheckpointing
 from packer_cli.loader.dataset import PackedDataset
-from packer_cli.loader.formats import metadata_of
+from packer_cli.loader.losses import loss_weight_of_step
 from packer_cli.loader.parallel import SPGroups, init_sp_groups
 from packer_cli.loader.steps import Step
 
@@ -93,8 +93,7 @@ class StepRunner:
                 yield loss
 
     def _factor(self, batch: Any) -> float:
-        known = metadata_of(batch)
-        weight = known.get("global_loss_weight", known["global_num_loss_tokens"])
+        weight = loss_weight_of_step(batch)
         return self._world_size / weight if weight else 0.0
 
     def gradients(self, *, is_last: bool) -> AbstractContextManager[Any]:

@@ -31,7 +31,7 @@ from packer_cli.loader.adapters.packed_row import PackedRow
 from packer_cli.loader.adapters.step_runner import StepRunner, require_sp_alone
 from packer_cli.loader.adapters.trainer_arguments import adapted, require_fitting
 from packer_cli.loader.dataset import PackedDataset
-from packer_cli.loader.formats import metadata_of
+from packer_cli.loader.losses import loss_weight_of_step
 from packer_cli.loader.steps import Step, packed_steps
 
 __all__ = ["packed"]
@@ -278,8 +278,7 @@ class _PackedTrainer(_AnyTrainer):
             for step in packed_steps(dataset, 0):
                 for _ in runner.losses(step):
                     pass
-                known = metadata_of(step.batches[0])
-                weight = known.get("global_loss_weight", known["global_num_loss_tokens"])
+                weight = loss_weight_of_step(step.batches[0])
                 sums += torch.stack([runner.loss.double() * weight, torch.full_like(sums[1], weight)])
         if self.args.world_size > 1:
             dist.all_reduce(sums)

@@ -106,6 +106,19 @@ def segment_numbers(micro: MicroBatch) -> torch.Tensor:
     return torch.from_numpy(numbers.repeat(borders[1:] - borders[:-1]))
 
 
+def of_some_batches(micro: MicroBatch) -> dict[str, torch.Tensor]:
+    """[t] each: `shift_labels` if ranks share the row, `loss_weights` in a set with weights, and both shifted."""
+    found = {}
+    if micro.layout.row_ranks > 1:
+        # A copy: `labels` and `shift_labels` share memory, so writing to one would change the other.
+        found["shift_labels"] = micro.shift_labels.copy()
+    if micro.loss_weights is not None:
+        found["loss_weights"] = micro.loss_weights
+        if micro.layout.row_ranks > 1 and micro.shift_loss_weights is not None:
+            found["shift_loss_weights"] = micro.shift_loss_weights
+    return {name: torch.from_numpy(values) for name, values in found.items()}
+
+
 def strict_batch(micro: MicroBatch, keys: dict[str, Any]) -> Batch:
     """A batch of exactly `keys`, for trainers that accept no others; the metadata also hold the borders."""
     known = metadata(micro)

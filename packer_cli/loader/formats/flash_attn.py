@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from packer_cli.loader.batch import MicroBatch
-from packer_cli.loader.formats.base import Batch, Format, open_batch
+from packer_cli.loader.formats.base import Batch, Format, of_some_batches, open_batch
 
 
 def adapt(micro: MicroBatch) -> Batch:
@@ -24,14 +24,7 @@ def adapt(micro: MicroBatch) -> Batch:
         "max_seqlen_q": micro.max_seqlen,
         "max_seqlen_k": micro.max_seqlen,
     }
-    if micro.layout.row_ranks > 1:
-        # A copy: `labels` and `shift_labels` share memory, so writing to one would change the other.
-        batch["shift_labels"] = torch.from_numpy(micro.shift_labels.copy())
-    if micro.loss_weights is not None:
-        batch["loss_weights"] = torch.from_numpy(micro.loss_weights)
-        if micro.layout.row_ranks > 1 and micro.shift_loss_weights is not None:
-            batch["shift_loss_weights"] = torch.from_numpy(micro.shift_loss_weights)
-    return open_batch(micro, batch, cu_seqlens)
+    return open_batch(micro, {**batch, **of_some_batches(micro)}, cu_seqlens)
 
 
 FORMAT = Format(adapt=adapt, takes_weights=True)

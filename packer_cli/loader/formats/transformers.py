@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from packer_cli.loader.batch import MicroBatch
-from packer_cli.loader.formats.base import Batch, Format, open_batch, segment_numbers
+from packer_cli.loader.formats.base import Batch, Format, of_some_batches, open_batch, segment_numbers
 
 
 def adapt(micro: MicroBatch) -> Batch:
@@ -29,13 +29,7 @@ def adapt(micro: MicroBatch) -> Batch:
         "max_length_q": micro.max_seqlen,
         "max_length_k": micro.max_seqlen,
     }
-    if micro.layout.row_ranks > 1:
-        # A copy: `labels` and `shift_labels` share memory, so writing to one would change the other.
-        batch["shift_labels"] = torch.from_numpy(micro.shift_labels.copy()[None])
-    if micro.loss_weights is not None:
-        batch["loss_weights"] = torch.from_numpy(micro.loss_weights[None])
-        if micro.layout.row_ranks > 1 and micro.shift_loss_weights is not None:
-            batch["shift_loss_weights"] = torch.from_numpy(micro.shift_loss_weights[None])
+    batch |= {name: values[None] for name, values in of_some_batches(micro).items()}
     return open_batch(micro, batch, cu_seqlens)
 
 
