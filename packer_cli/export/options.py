@@ -225,16 +225,12 @@ def packs_by_use(folder: Path, manifest: Manifest, groups: list[int], epoch: int
         FormatError: a rank's manifest is missing or damaged.
     """
     entry, _ = manifest.generation.find_epoch(epoch, "--epoch")
-    counts = [len(group.shards) for group in manifest.groups]
-    first_shard = np.cumsum(counts) - counts
-    first_pack = np.array([shard.first_pack for shard in manifest.shards], dtype=np.int64)
     wanted = np.isin(np.arange(len(manifest.groups)), groups)
     packs, iterations, dp_ranks = [], [], []
     for rank in (ranks.first for ranks in entry.ranks):
         columns = read_rank_rows(SetFolder(folder), manifest, rank, epoch).columns
-        is_own = (columns["place"] == 0) & (columns["shard"] >= 0) & wanted[columns["group"]]
-        own = {name: values[is_own] for name, values in columns.items()}
-        packs.append(first_pack[first_shard[own["group"]] + own["shard"]] + own["row"])
-        iterations.append(own["iteration"])
-        dp_ranks.append(own["dp_rank"])
+        is_own = (columns["place"] == 0) & (columns["pack"] >= 0) & wanted[columns["group"]]
+        packs.append(columns["pack"][is_own])
+        iterations.append(columns["iteration"][is_own])
+        dp_ranks.append(columns["dp_rank"][is_own])
     return np.concatenate(packs)[np.lexsort((np.concatenate(dp_ranks), np.concatenate(iterations)))]

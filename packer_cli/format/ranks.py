@@ -142,6 +142,7 @@ class RankRows:
 
     epoch: int
     columns: Columns
+    """The fields of `RankRow`; `pack`, -1 for a filler; and `step_seconds` if steps have any."""
     num_steps: int
     """Of the whole epoch."""
     firsts: NDArray[np.int64]
@@ -232,7 +233,7 @@ def _rows(iterations: Columns, of_rank: Columns, manifest: Manifest, rank: int) 
         "dp_size": iterations["num_replicas"],
         "global_loss_weight": iterations.get("global_loss_weight", iterations["global_num_loss_tokens"]),
     }
-    return {name: columns[name] for name in (*RankRow._fields, "step_seconds") if name in columns}
+    return {name: columns[name] for name in (*RankRow._fields, "pack", "step_seconds") if name in columns}
 
 
 def _places(

@@ -46,7 +46,9 @@ class Place:
 
     def _read(self, epoch: int) -> RankRows:
         compares = self._storage.verify != "none"
-        return read_rank_rows(self._storage, self._manifest, self._rank, epoch, compares=compares)
+        rows = read_rank_rows(self._storage, self._manifest, self._rank, epoch, compares=compares)
+        del rows.columns["pack"]  # Shard and row say it.
+        return rows
 
     @property
     def epoch(self) -> int:

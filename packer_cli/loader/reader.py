@@ -28,7 +28,8 @@ from packer_cli.format.ranks import RankRows
 from packer_cli.format.shards import IndexFile, Pack, ShardFile
 from packer_cli.format.token_parts import TokenParts
 from packer_cli.loader.batch import BatchBuilder, MicroBatch
-from packer_cli.loader.storage import KeptFile, Storage
+from packer_cli.loader.storage import Storage
+from packer_cli.remote.cache import KeptFile
 
 
 class _Open:

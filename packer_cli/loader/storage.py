@@ -10,9 +10,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, cast
 
 import pyarrow as pa
 
@@ -21,36 +20,13 @@ from packer_cli.format.checksums import find_damage, inside
 from packer_cli.format.constants import MANIFEST_NAME
 from packer_cli.format.entries import FileInfo
 from packer_cli.format.manifest import Manifest, parse_manifest
-from packer_cli.remote.cache import FileCache
+from packer_cli.remote.cache import FileCache, KeptFile
 from packer_cli.remote.local import CACHE_BYTES, cached_name, default_cache_dir, filler
 from packer_cli.remote.path import RemotePath
 from packer_cli.remote.system import is_url, open_system
 
 Verify = Literal["none", "lazy", "full"]
 VERIFY: tuple[Verify, ...] = ("none", "lazy", "full")
-
-
-class KeptFile(Protocol):
-    """A file that is mapped; closed once it no longer is."""
-
-    @property
-    def path(self) -> Path:
-        """Where it is on this machine."""
-        ...
-
-    def close(self) -> None:
-        """Allow a cache to remove it."""
-        ...
-
-
-@dataclass(frozen=True)
-class LocalFile:
-    """A mapped file that no cache removes."""
-
-    path: Path
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 class Storage:
@@ -89,7 +65,7 @@ class Storage:
         num_bytes = os.stat(file).st_size
         if num_bytes != entry.num_bytes:
             raise FormatError(f"{num_bytes} bytes, hbpack.json says {entry.num_bytes}")
-        return pa.memory_map(file), LocalFile(Path(file))
+        return pa.memory_map(file), KeptFile(Path(file))
 
     def check_shard(self, entry: FileInfo) -> None:
         """Raise FormatError unless a shard has all the bytes that were written. Price: one read, some GB/s."""

@@ -28,16 +28,17 @@ _POLL_SECONDS = 0.02
 """Seconds between checks of a file that another process is fetching."""
 
 
-class CachedFile:
-    """A file that stays in the cache until this is closed or garbage-collected."""
+class KeptFile:
+    """A file that stays in the cache until this is closed or garbage-collected; without a cache, in any case."""
 
-    def __init__(self, path: Path, descriptor: int) -> None:
+    def __init__(self, path: Path, descriptor: int | None = None) -> None:
         self.path = path
-        self._close = weakref.finalize(self, _close, descriptor, os.getpid())
+        self._close = None if descriptor is None else weakref.finalize(self, _close, descriptor, os.getpid())
 
     def close(self) -> None:
         """Allow the cache to remove the file."""
-        self._close()
+        if self._close is not None:
+            self._close()
 
 
 class FileCache:
@@ -52,7 +53,7 @@ class FileCache:
 
     def open(
         self, name: str, num_bytes: int, fill: Callable[[int], None], release: Callable[[], None] | None = None
-    ) -> CachedFile:
+    ) -> KeptFile:
         """The file with this name and size, fetched if it is not there.
 
         Args:
@@ -65,7 +66,7 @@ class FileCache:
             if descriptor is not None:
                 with suppress(OSError):
                     os.utime(path)
-                return CachedFile(path, descriptor)
+                return KeptFile(path, descriptor)
             self._fetch(path, num_bytes, fill, release or (lambda: None), needed=True)
 
     def fetch(self, name: str, num_bytes: int, fill: Callable[[int], None]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import xxhash
 
 from packer_cli.errors import FormatError
-from packer_cli.remote.cache import CachedFile, FileCache
+from packer_cli.remote.cache import FileCache, KeptFile
 from packer_cli.remote.path import RemotePath
 
 BLOCK = 32 * 2**20
@@ -90,7 +90,7 @@ _compared: set[str] = set()
 """Names of the copies that this process has fetched, or compared with their checksum."""
 
 
-def _open_copy(path: RemotePath, num_bytes: int | None, xxh3: str | None) -> CachedFile:
+def _open_copy(path: RemotePath, num_bytes: int | None, xxh3: str | None) -> KeptFile:
     """This node's copy. One that was there is compared with its checksum, once a process, and fetched again if need
     be."""
     size = path.stat().st_size if num_bytes is None else num_bytes

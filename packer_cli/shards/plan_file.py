@@ -107,7 +107,7 @@ def read_schedules(path: Path) -> tuple[tuple[Schedule, ...], str]:
         arrays = _read_arrays(path)
         _check_digest(arrays, metadata)
         return _schedules(arrays), metadata["fingerprint"]
-    except (KeyError, TypeError, ValueError, IndexError, pa.ArrowException, OSError) as error:
+    except _DAMAGE as error:
         require_damage(error)
         raise FormatError(
             f"{str(path)!r} is missing or damaged ({error}); run hbpack write, which "
@@ -186,7 +186,7 @@ def read_plan(path: Path, *, check: bool = False) -> tuple[Plan, PieceLoss]:
         FormatError: it is damaged, or of another version.
     """
     metadata = _read_metadata(path)
-    try:
+    with _reading(path):
         arrays = _read_arrays(path)
         if check:
             _check_digest(arrays, metadata)
@@ -208,44 +208,49 @@ def read_plan(path: Path, *, check: bool = False) -> tuple[Plan, PieceLoss]:
         if check:
             check_plan(plan)
         return plan, PieceLoss(arrays["piece_loss_tokens"], arrays.get("piece_loss_weight"))
-    except (KeyError, TypeError, ValueError, IndexError, PlanError, pa.ArrowException, OSError) as error:
-        require_damage(error)
-        raise FormatError(f"{str(path)!r} is damaged ({error}); run hbpack plan again") from None
 
 
 def check_plan_file(path: Path) -> None:
     """Compare the plan's checksum; the errors are those of `read_plan`. Price: one read."""
     metadata = _read_metadata(path)
-    try:
+    with _reading(path):
         _check_digest(_read_arrays(path), metadata)
-    except (KeyError, TypeError, ValueError, IndexError, pa.ArrowException, OSError) as error:
-        require_damage(error)
-        raise FormatError(f"{str(path)!r} is damaged ({error}); run hbpack plan again") from None
 
 
 def read_plan_header(path: Path) -> PlanHeader:
     """What a plan says beside the arrays; the errors are those of `read_plan`."""
-    try:
-        return _header(_read_metadata(path))
-    except (KeyError, TypeError, ValueError) as error:
-        raise FormatError(f"{str(path)!r} is damaged ({error}); run hbpack plan again") from None
+    metadata = _read_metadata(path)
+    with _reading(path):
+        return _header(metadata)
 
 
 def _read_metadata(path: Path) -> dict[str, Any]:
     """The JSON values beside the arrays; the errors are those of `read_plan`."""
-    try:
-        metadata = _parse_metadata(pa.ipc.open_file(open_source(path)).schema)
-    except (FileNotFoundError, NotADirectoryError):
-        raise InputError(f"{str(path.parent)!r} holds no plan (no {path.name}); run hbpack plan") from None
-    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
-        require_damage(error)
-        raise FormatError(f"{str(path)!r} is damaged ({error}); run hbpack plan again") from None
+    with _reading(path):
+        try:
+            source = open_source(path)
+        except (FileNotFoundError, NotADirectoryError):
+            raise InputError(f"{str(path.parent)!r} holds no plan (no {path.name}); run hbpack plan") from None
+        metadata = _parse_metadata(pa.ipc.open_file(source).schema)
     if metadata.get("plan_version") != PLAN_VERSION:
         raise FormatError(
             f"{str(path)!r} has plan version {metadata.get('plan_version')}, this release reads {PLAN_VERSION}; "
             "run hbpack pack again, or hbpack plan on a token store of this release"
         )
     return metadata
+
+
+_DAMAGE = (KeyError, TypeError, ValueError, IndexError, pa.ArrowException, OSError)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """While a plan is read: what is damaged becomes a FormatError."""
+    try:
+        yield
+    except (*_DAMAGE, PlanError) as error:
+        require_damage(error)
+        raise FormatError(f"{str(path)!r} is damaged ({error}); run hbpack plan again") from None
 
 
 def parse_plan_header(schema: pa.Schema) -> PlanHeader:

@@ -21,6 +21,7 @@ from packer_cli.format.token_parts import TokenParts, with_tokens
 from packer_cli.remote.names import path_from
 from packer_cli.shards.files import SetFolder
 from packer_cli.shards.plan_file import parse_plan_header
+from packer_cli.show.places import locate_pack
 from packer_cli.tokens.index import INDEX_NAME, parse_index
 
 
@@ -67,18 +68,20 @@ class ShownPack:
     samples: tuple[ShownSample, ...]
 
 
-def read_pack(files: SetFolder, manifest: Manifest, group: int, shard: int, row: int) -> ShownPack:
-    """The pack in a row of a shard. Price: one record batch; of a remote shard, some 16 packs travel.
+def read_pack(files: SetFolder, manifest: Manifest, pack: int) -> ShownPack:
+    """A pack as it lies in its shard. Price: one record batch; of a remote shard, some 16 packs travel.
 
     Raises:
+        ConfigError: there is none of that id.
         FormatError: the shard is missing or damaged.
     """
+    group, shard, row = locate_pack(manifest, pack)
     info = manifest.groups[group].shards[shard]
     with files.open(info.path) as reader:
         batch = reader.get_batch(row // PACKS_PER_BATCH).slice(row % PACKS_PER_BATCH, 1)
         if manifest.tokens:
             batch = _with_tokens(files, manifest, batch)
-        _check_row(batch, info.first_pack + row)
+        _check_row(batch, pack)
         values: dict[str, Any] = {}
         for name in shard_schema(pa.int32(), is_weighted=manifest.is_weighted).names:
             item = batch.column(name)[0]

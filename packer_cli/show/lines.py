@@ -18,7 +18,7 @@ from packer_cli.format.layout import ONE_GPU, Layout
 from packer_cli.format.manifest import Manifest
 from packer_cli.show.contents import ShownSample
 from packer_cli.show.decode import Decode, Run, decode_runs, decode_tokens, shorten
-from packer_cli.show.places import Place, pack_id_of
+from packer_cli.show.places import Place
 from packer_cli.show.view import View
 from packer_cli.sizes import counted
 
@@ -135,9 +135,9 @@ def _step_lines(view: View, manifest: Manifest) -> Iterator[str]:
     rows = [
         (
             f"{place.row.iteration}",
-            "filler" if place.row.shard < 0 else f"{pack_id_of(place, manifest)}",
+            "filler" if place.pack is None else f"{place.pack}",
             one_line(manifest.groups[place.row.group].name),
-            _how_to_show(place, view.place, manifest),
+            _how_to_show(place, view.place),
         )
         for place in view.step_places
     ]
@@ -154,12 +154,12 @@ def _step_lines(view: View, manifest: Manifest) -> Iterator[str]:
         yield f"    {'  '.join(cells)}".rstrip()
 
 
-def _how_to_show(place: Place, shown: Place, manifest: Manifest) -> str:
+def _how_to_show(place: Place, shown: Place) -> str:
     if place == shown:
         return "shown below"
     if place.row.iteration != shown.row.iteration:
         return f"--iteration {place.row.iteration}"
-    return f"--pack {pack_id_of(place, manifest)}"
+    return f"--pack {place.pack}"
 
 
 def _sample_lines(sample: ShownSample, decode: Decode, style: Style) -> Iterator[str]:

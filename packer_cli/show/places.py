@@ -6,9 +6,8 @@ to find a sample, `plan.arrow`, some 50 bytes a sample.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -30,6 +29,8 @@ class Place:
     num_iterations: int
     """Of the epoch."""
     row: RankRow
+    pack: int | None
+    """None: a filler."""
     layout: Layout
     """Of the replica that runs it."""
 
@@ -41,9 +42,15 @@ class Place:
 
 def place_of(manifest: Manifest, rows: RankRows, rank: int, number: int) -> Place:
     """What row `number` of a rank says."""
-    row = rows.row(number)
-    layout = manifest.groups[row.group].layout
-    return Place(epoch=rows.epoch, rank=rank, num_iterations=len(rows), row=row, layout=layout)
+    row, pack = rows.row(number), int(rows.columns["pack"][number])
+    return Place(
+        epoch=rows.epoch,
+        rank=rank,
+        num_iterations=len(rows),
+        row=row,
+        pack=pack if pack >= 0 else None,
+        layout=manifest.groups[row.group].layout,
+    )
 
 
 def read_rank(files: SetFolder, manifest: Manifest, rank: int, epoch: int) -> RankRows:
@@ -91,31 +98,22 @@ def locate_pack(manifest: Manifest, pack: int) -> tuple[int, int, int]:
     raise ConfigError(f"--pack must be from 0 to {num_packs - 1}, got {pack}: the set has {num_packs:,} packs")
 
 
-def pack_id_of(place: Place, manifest: Manifest) -> int:
-    """Id of the pack of a micro-batch that has one."""
-    return manifest.groups[place.row.group].shards[place.row.shard].first_pack + place.row.row
-
-
-def find_pack(files: SetFolder, manifest: Manifest, packs: Iterable[int], epoch: int) -> dict[int, Place]:
+def find_pack(files: SetFolder, manifest: Manifest, packs: Collection[int], epoch: int) -> dict[int, Place]:
     """Where each pack is used in an epoch, on the first rank of its SP group; packs that are not used are left out.
 
     A set that was dealt to other GPUs in mid-epoch does not use again what it had used before.
 
     Raises:
-        ConfigError: there is no such pack or epoch.
+        ConfigError: there is no such epoch.
     """
-    wanted = {locate_pack(manifest, pack): pack for pack in packs}
-    keys = np.array([_key(*place) for place in wanted], dtype=np.int64)
     found: dict[int, Place] = {}
     entry, _ = manifest.generation.find_epoch(epoch, "--epoch")
     for rank in (ranks.first for ranks in entry.ranks):
-        if len(found) == len(wanted):
+        if len(found) == len(packs):
             break
         rows = read_rank(files, manifest, rank, epoch)
-        own = _key(*(rows.columns[name].astype(np.int64) for name in ("group", "shard", "row")))
-        for number in np.flatnonzero(np.isin(own, keys) & (rows.columns["shard"] >= 0)).tolist():
-            place = place_of(manifest, rows, rank, number)
-            found.setdefault(wanted[place.row.group, place.row.shard, place.row.row], place)
+        for number in np.flatnonzero(np.isin(rows.columns["pack"], [*packs])).tolist():
+            found.setdefault(int(rows.columns["pack"][number]), place_of(manifest, rows, rank, number))
     return found
 
 
@@ -142,7 +140,3 @@ def packs_of_sample(files: SetFolder, manifest: Manifest, sample: int) -> list[i
             "and some may be left out (see rejected.jsonl, and weights as in PATH@0.5)"
         )
     return packs
-
-
-def _key(group: Any, shard: Any, row: Any) -> Any:
-    return (group << 52) | (shard << 32) | row

@@ -14,8 +14,6 @@ from packer_cli.show.decode import Decode, decode_runs
 from packer_cli.show.places import (
     Place,
     find_pack,
-    locate_pack,
-    pack_id_of,
     packs_of_sample,
     place_of,
     read_rank,
@@ -80,7 +78,7 @@ def look(root: Path, manifest: Manifest, wanted: Wanted) -> list[View]:
         found = rows_of_step(rows, int(rows.columns["step"][0]) if wanted.step is None else wanted.step)
     places = tuple(place_of(manifest, rows, wanted.rank, number) for number in found)
     place = places[0]
-    pack = None if place.row.shard < 0 else read_pack(files, manifest, place.row.group, place.row.shard, place.row.row)
+    pack = None if place.pack is None else read_pack(files, manifest, place.pack)
     return [
         View(
             epoch=epoch,
@@ -94,12 +92,12 @@ def look(root: Path, manifest: Manifest, wanted: Wanted) -> list[View]:
 
 def _look_for_packs(files: SetFolder, manifest: Manifest, wanted: Wanted, epoch: int) -> list[View]:
     packs = [wanted.pack] if wanted.pack is not None else packs_of_sample(files, manifest, int(wanted.sample or 0))
+    shown = [read_pack(files, manifest, number) for number in packs]
     places = find_pack(files, manifest, packs, epoch)
     views = []
-    for number in packs:
-        pack = read_pack(files, manifest, *locate_pack(manifest, number))
+    for pack in shown:
         samples = tuple(s for s in pack.samples if wanted.sample is None or s.sample_id == wanted.sample)
-        views.append(View(epoch=epoch, place=places.get(number), pack=pack, samples=samples))
+        views.append(View(epoch=epoch, place=places.get(pack.pack_id), pack=pack, samples=samples))
     # Pieces of a sample in its own order.
     return sorted(views, key=lambda view: view.samples[0].start if view.samples else 0)
 
@@ -198,7 +196,7 @@ def view_record(view: View, manifest: Manifest, decode: Decode | None) -> ViewRe
         pack=shown,
         samples=[_sample_record(sample, decode) for sample in view.samples],
         step_iterations=sorted({other.row.iteration for other in places}),
-        step_packs=[None if other.row.shard < 0 else pack_id_of(other, manifest) for other in places],
+        step_packs=[other.pack for other in places],
     )
 
 
