@@ -270,6 +270,8 @@ READERS = (
     "parse_manifest",
     "parse_state",
     "read_rank",
+    "read_rank_rows",
+    "RankRows",
     "find_epoch",
 )
 """What says what lies on disk, and what reads it."""

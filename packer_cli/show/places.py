@@ -53,7 +53,7 @@ def place_of(manifest: Manifest, rows: RankRows, rank: int, number: int) -> Plac
     )
 
 
-def read_rank(files: SetFolder, manifest: Manifest, rank: int, epoch: int) -> RankRows:
+def rows_of_rank(files: SetFolder, manifest: Manifest, rank: int, epoch: int) -> RankRows:
     """The rows of a rank in an epoch; one that was not written repeats one that was, as for the loader.
 
     Raises:
@@ -111,7 +111,7 @@ def find_pack(files: SetFolder, manifest: Manifest, packs: Collection[int], epoc
     for rank in (ranks.first for ranks in entry.ranks):
         if len(found) == len(packs):
             break
-        rows = read_rank(files, manifest, rank, epoch)
+        rows = rows_of_rank(files, manifest, rank, epoch)
         for number in np.flatnonzero(np.isin(rows.columns["pack"], [*packs])).tolist():
             found.setdefault(int(rows.columns["pack"][number]), place_of(manifest, rows, rank, number))
     return found

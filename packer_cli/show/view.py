@@ -16,8 +16,8 @@ from packer_cli.show.places import (
     find_pack,
     packs_of_sample,
     place_of,
-    read_rank,
     rows_of_iteration,
+    rows_of_rank,
     rows_of_step,
 )
 
@@ -71,7 +71,7 @@ def look(root: Path, manifest: Manifest, wanted: Wanted) -> list[View]:
     epoch = manifest.first_epoch if wanted.epoch is None else wanted.epoch
     if wanted.pack is not None or wanted.sample is not None:
         return _look_for_packs(files, manifest, wanted, epoch)
-    rows = read_rank(files, manifest, wanted.rank, epoch)
+    rows = rows_of_rank(files, manifest, wanted.rank, epoch)
     if wanted.iteration is not None:
         found = rows_of_iteration(rows, wanted.iteration)
     else:
