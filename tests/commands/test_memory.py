@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from packer_cli.commands import planning
-from packer_cli.commands.planning import available_memory, plan_samples
+from packer_cli.commands.planning import plan_samples
 from packer_cli.config import PlanConfig
 from packer_cli.config.resolve import resolve
+from packer_cli.engine.memory import available_memory
 from packer_cli.errors import RunError
 from packer_cli.plan.core.pieces import Samples
 
