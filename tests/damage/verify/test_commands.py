@@ -42,7 +42,11 @@ def test_other_commands_stop_at_damage(own: Packed, tmp_path: Path) -> None:
         ("plan.arrow", ["rebalance", folder, "--gpus", 4], "run hbpack plan again"),
         ("plan.arrow", ["show", folder, "--sample", 3], "run hbpack write, which rewrites damaged files"),
         (RANK, ["show", folder], "run hbpack write, which rewrites damaged files"),
-        (RANK, ["export", folder, "--to", "parquet", "--output", tmp_path / "x"], "run hbpack write again"),
+        (
+            RANK,
+            ["export", folder, "--to", "parquet", "--output", tmp_path / "x"],
+            "run hbpack write, which rewrites damaged files",
+        ),
         (shard, ["export", folder, "--to", "parquet", "--output", tmp_path / "x"], "run hbpack write again"),
         *(
             ("hbpack.json", [*words, *last], "run hbpack write, which rewrites it")
