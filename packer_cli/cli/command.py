@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -13,6 +12,7 @@ from click.core import ParameterSource
 from packer_cli.errors import did_you_mean
 from packer_cli.panels import Panel
 
+F = TypeVar("F", bound=Callable[..., Any])
 _FAR = 2**20
 _FEW = 16
 """The help shows up to so many options whether they are common or not."""
@@ -134,14 +134,16 @@ def _in_words(span: click.IntRange | click.FloatRange) -> str:
     return f"above {span.min}, at most {span.max}" if span.min_open else f"{span.min} to {span.max}"
 
 
-option: Callable[..., Any] = partial(click.option, cls=Option)
-"""`click.option` with a `panel`."""
+def option(*names: str, **settings: Any) -> Callable[[F], F]:
+    """`click.option` with a `panel`."""
+    return click.option(*names, cls=Option, **settings)
 
 
-def json_option(schema: str, panel: Panel = Panel.MAIN) -> Callable[..., Any]:
+def json_option(schema: str, panel: Panel = Panel.MAIN) -> Callable[[F], F]:
     """`--json`; `schema` is a name of `schemas/output/`."""
     text = f"Print JSON instead of tables; schemas/output/{schema}.schema.json describes it."
-    return option("--json", "as_json", is_flag=True, panel=panel, is_common=False, help=text)
+    found: Callable[..., Any] = option("--json", "as_json", is_flag=True, panel=panel, is_common=False, help=text)
+    return found
 
 
 def _commands_with(name: str, ctx: click.Context) -> list[str]:

@@ -10,7 +10,7 @@ from click.core import ParameterSource
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from packer_cli.cli.command import Choice, Option, option
+from packer_cli.cli.command import Choice, F, Option, option
 from packer_cli.cli.param_types import OutputFolder, Text, Value, words_of
 from packer_cli.config import AUTO, load_config_file, show_value, validate
 from packer_cli.config.defaults import REQUIRED, default_of, shown_default
@@ -18,8 +18,6 @@ from packer_cli.config.messages import option_name
 from packer_cli.config.models import BoundConfig, TrainConfig, WorkersConfig
 from packer_cli.errors import ConfigError, did_you_mean
 from packer_cli.panels import Names, Panel, Shown
-
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class _Checked(Value):
@@ -61,7 +59,7 @@ def model_options(
     *,
     is_optional: bool = False,
     is_checked: bool = False,
-) -> Decorator:
+) -> Callable[[F], F]:
     """Options for the fields of a model that are `Shown`, or for the named ones of them.
 
     Args:
@@ -69,7 +67,7 @@ def model_options(
         is_checked: the command gets the model's values, rather than words for the model.
     """
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(function: F) -> F:
         for name, field in reversed(model.model_fields.items()):
             shown = next((each for each in field.metadata if isinstance(each, Shown)), None)
             if shown is not None and (names is None or name in names):
@@ -80,7 +78,7 @@ def model_options(
     return decorate
 
 
-def output_option(text: str, *, required: bool = True) -> Decorator:
+def output_option(text: str, *, required: bool = True) -> Callable[[F], F]:
     """`--output FOLDER`; `text` is its help."""
     return option("--output", "-o", type=OutputFolder(), required=required, metavar="FOLDER", help=text)
 
@@ -90,7 +88,7 @@ def is_typed(name: str) -> bool:
     return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
-def _option(name: str, field: FieldInfo, shown: Shown, kind: Value, *, is_optional: bool) -> Decorator:
+def _option(name: str, field: FieldInfo, shown: Shown, kind: Value, *, is_optional: bool) -> Callable[[F], F]:
     flag, default = option_name(name), shown_default(field)
     about: dict[str, Any] = {"panel": shown.panel, "is_common": shown.is_common, "help": field.description}
     if field.annotation is bool:

@@ -13,7 +13,7 @@ from packer_cli.errors import InputError, OutputError
 from packer_cli.panels import Names
 
 
-class LocalPath(click.ParamType):
+class LocalPath(click.ParamType):  # type: ignore[type-arg]  # Not so in older releases.
     """A path on this machine. A URL is refused: as a path, `s3://bucket/out` would be a local folder named `s3:`."""
 
     name = "path"
@@ -35,7 +35,7 @@ class LocalPath(click.ParamType):
         return value
 
 
-class Folder(click.ParamType):
+class Folder(click.ParamType):  # type: ignore[type-arg]  # Not so in older releases.
     """The output of an earlier command, or its URL."""
 
     name = "path"
@@ -56,7 +56,7 @@ class OutputFolder(Folder):
         return value
 
 
-class Text(click.ParamType):
+class Text(click.ParamType):  # type: ignore[type-arg]  # Not so in older releases.
     """Text that the command validates.
 
     Args:

@@ -340,7 +340,7 @@ class Zstd:
             self._frame = self._new_frame()
             self.inside = True
         try:
-            output = self._frame.decompress(data, size)
+            output: bytes = self._frame.decompress(data, size)
         except self._zstd.ZstdError as error:
             reason = str(error).split(": ")[-1].rstrip(".")
             if "too much memory" in reason:

@@ -295,7 +295,8 @@ def _open_shard(folder: Path, info: ShardInfo, schema: pa.Schema, *, checks: boo
 
     def counts(name: str) -> NDArray[np.int32]:
         place = np.repeat(offsets[name] // 4, rows) + within
-        return numbers[place + 1] - numbers[place]
+        found: NDArray[np.int32] = numbers[place + 1] - numbers[place]
+        return found
 
     return _Shard(
         path=path,

@@ -61,7 +61,7 @@ def check_push(options: PushOptions, folder: Path) -> None:
         raise ConfigError(f"--license: {options.license!r} is not a licence of the Hub, such as apache-2.0 or other")
     with _hub_errors(options.name):
         from huggingface_hub import HfApi
-        from huggingface_hub.utils import validate_repo_id
+        from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
         validate_repo_id(options.name)
         HfApi().whoami()

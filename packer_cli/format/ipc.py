@@ -85,7 +85,8 @@ def first_buffers(schema: pa.Schema) -> dict[str, int]:
 
 
 def _follow(data: memoryview, place: int) -> int:
-    return place + _u32(data, place)[0]
+    found: int = place + _u32(data, place)[0]
+    return found
 
 
 def _field(data: memoryview, table: int, number: int) -> int:

@@ -110,7 +110,8 @@ def count_by_row(starts: NDArray[Any], stops: NDArray[Any], offsets: NDArray[Any
         offsets: integers [r+1]: the spans of row k are `offsets[k]` to `offsets[k + 1] - 1`.
     """
     ends = np.concatenate([[0], np.cumsum(stops.astype(np.int64) - starts)])
-    return np.diff(ends[offsets])
+    found: Int64Array = np.diff(ends[offsets])
+    return found
 
 
 def find_wrong_row(

@@ -148,7 +148,8 @@ def _document_indices(cu: npt.NDArray[np.int64], sp_size: int, sp_rank: int) -> 
 
     def border(k: int) -> npt.NDArray[np.int64]:
         moved = added_before(after, k, num_chunks) - added_before(before, k, num_chunks)
-        return first + k * chunk + moved
+        found: npt.NDArray[np.int64] = first + k * chunk + moved
+        return found
 
     short = np.flatnonzero(added < rest)
     single = _ranges(first[short] + num_chunks * chunk[short], rest[short])

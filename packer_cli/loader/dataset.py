@@ -34,7 +34,7 @@ from packer_cli.remote.local import CACHE_BYTES
 from packer_cli.remote.system import is_url
 
 
-class PackedDataset(Dataset):
+class PackedDataset(Dataset[Any]):
     """The part of the packed set in folder `path` that rank `rank` of `world_size` GPUs reads.
 
     ``ds[i]`` is the batch of iteration `i` of the epoch: one pack (or this rank's slice of it), ready for a forward.
@@ -366,8 +366,8 @@ class PackedDataset(Dataset):
         self._reader.close()
 
 
-def _as_iteration(i: Any, last: int) -> int:
-    i = as_integer("iteration", i)
+def _as_iteration(given: Any, last: int) -> int:
+    i = as_integer("iteration", given)
     if not 0 <= i <= last:
         raise ValueError(f"iteration is {i}: it must be from 0 to {last}")
     return i

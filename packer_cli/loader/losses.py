@@ -163,7 +163,8 @@ def longalign_weights(batch: Any, *, num_tokens: int | None = None) -> torch.Ten
         float64 [t].
     """
     known = metadata_of(batch)
-    return sample_weights(batch, num_tokens) * (known["global_num_packs"] / known["global_num_samples"])
+    found: torch.Tensor = sample_weights(batch, num_tokens) * (known["global_num_packs"] / known["global_num_samples"])
+    return found
 
 
 def sample_weights(batch: Any, num_tokens: int | None = None) -> torch.Tensor:

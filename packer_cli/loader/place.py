@@ -53,7 +53,8 @@ class Place:
     @property
     def epoch(self) -> int:
         """The current epoch."""
-        return self._epoch_view.item(0)
+        found: int = self._epoch_view.item(0)
+        return found
 
     @property
     def rows(self) -> RankRows:

@@ -88,10 +88,11 @@ def _flash_attn() -> Kernel:
     from flash_attn import flash_attn_varlen_func
 
     def kernel(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments) -> torch.Tensor:
-        return flash_attn_varlen_func(
+        found: torch.Tensor = flash_attn_varlen_func(
             q=query, k=key, v=value, cu_seqlens_q=segments.cu_queries, cu_seqlens_k=segments.cu_keys,
             max_seqlen_q=max(segments.queries), max_seqlen_k=max(segments.keys), causal=segments.causal,
         )  # fmt: skip
+        return found
 
     return kernel
 

@@ -199,7 +199,8 @@ class PlainLayer(nn.Module):
         normed = self.ffn_norm(x)
         inner = self.up(normed)
         inner = F.gelu(inner) if self.gate is None else F.silu(self.gate(normed)) * inner
-        return x + self.down(inner)
+        found: torch.Tensor = x + self.down(inner)
+        return found
 
 
 class PlainDecoder(nn.Module):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from packer_cli.format.constants import Mask
 from packer_cli.format.metrics import (
     BaselineMetrics,
     Counts,
@@ -28,7 +29,7 @@ from packer_cli.plan.core.metrics import least_works, measure, pieces_by_group
 from packer_cli.plan.core.randomness import measure_delay, measure_randomness
 from packer_cli.plan.core.schedule import StepRules
 from packer_cli.plan.core.segments import Sparsity, align_up, aligned_lengths, measure_sparsity
-from packer_cli.plan.core.types import Int32Array, Mask, Plan
+from packer_cli.plan.core.types import Int32Array, Plan
 from packer_cli.plan.kernels.balance import BalanceRule
 from packer_cli.plan.packing.ilp.cutting_stock import lp_lower_bound
 from packer_cli.plan.strategies.protocol import PlanRequest, Strategy

@@ -112,7 +112,8 @@ def open_system(url: str, options: dict[str, Any]) -> tuple[Any, str]:
         import fsspec
 
         # A listing that was cached could miss what another process has written since.
-        return fsspec.url_to_fs(url, **{"use_listings_cache": False, **options})
+        found: tuple[Any, str] = fsspec.url_to_fs(url, **{"use_listings_cache": False, **options})
+        return found
     except ModuleNotFoundError as error:
         raise ImportError(f"{url!r} needs {error.name}: pip install {error.name}") from None
     except ImportError as error:

@@ -131,7 +131,7 @@ def packs_of_sample(files: SetFolder, manifest: Manifest, sample: int) -> list[i
             to_numpy(batch.column(name).values) for name in ("piece_sample", "pack_offsets", "pack_pieces")
         )
         places = np.flatnonzero(np.isin(pieces, np.flatnonzero(samples == sample)))
-        packs = np.unique(np.searchsorted(offsets, places, side="right") - 1).tolist()
+        packs: list[int] = np.unique(np.searchsorted(offsets, places, side="right") - 1).tolist()
         last = int(samples.max(initial=-1))
         del batch, samples, offsets, pieces
     if not packs:

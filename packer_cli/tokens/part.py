@@ -124,7 +124,7 @@ def tokenize_part(task: PartTask, sink: Sink) -> dict[str, Any]:
 
     If the fast backend and the reference disagree, the reference encodes the whole part again.
     """
-    from packer_cli.tokens.encode.encoder import BackendMismatch
+    from packer_cli.tokens.encode.backends import BackendMismatch
     from packer_cli.tokens.slices import describe_line
 
     if multiprocessing.parent_process() is not None:
@@ -298,7 +298,7 @@ def _has_loss(batch: EncodedBatch) -> NDArray[np.bool_]:
     lengths = np.diff(batch.offsets)
     if batch.loss_mask is None:
         return lengths > 1
-    has_loss = batch.loss_mask != 0
+    has_loss: NDArray[np.bool_] = batch.loss_mask != 0
     has_loss[starts] = False
     if not len(starts):
         return has_loss

@@ -217,7 +217,7 @@ def make_parts(
 ) -> int:
     """Make the parts that are missing. Returns the number of records in the others."""
     kept = [part.facts for part in parts.finished.values()]
-    num_reused = sum(facts["part"]["num_rejected"] + facts["part"]["num_samples"] for facts in kept)
+    num_reused: int = sum(facts["part"]["num_rejected"] + facts["part"]["num_samples"] for facts in kept)
     num_refused = sum(_num_refused(part) for part in parts.finished.values())
 
     def announce(tokenizer: dict[str, Any]) -> None:

@@ -104,7 +104,8 @@ def _choose_split(name: str, splits: Any) -> str:
     if "train" in splits:
         return "train"
     if len(splits) == 1:
-        return splits[0]
+        found: str = splits[0]
+        return found
     raise InputError(f"{name}: say which split, as {name}:SPLIT; the data set has {', '.join(splits)}")
 
 

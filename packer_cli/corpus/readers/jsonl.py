@@ -58,7 +58,8 @@ def _line_feeds(data: bytes) -> NDArray[np.int64]:
 
     codes = np.frombuffer(data, dtype=np.uint8)
     if len(codes) <= _CACHED_BYTES:
-        return (codes == ord("\n")).nonzero()[0]
+        found: NDArray[np.int64] = (codes == ord("\n")).nonzero()[0]
+        return found
     firsts = range(0, len(codes), _CACHED_BYTES)
     return np.concatenate(
         [np.flatnonzero(codes[first : first + _CACHED_BYTES] == ord("\n")) + first for first in firsts]

@@ -37,10 +37,14 @@ def value_bytes(column: pa.Array) -> NDArray[np.int64]:
         return value_bytes(column.storage)
     if pa.types.is_dictionary(kind):
         of_entries = np.append(value_bytes(column.dictionary), 0)
-        return of_entries[pc.fill_null(column.indices.cast(pa.int64()), -1).to_numpy(zero_copy_only=False)]
+        found: NDArray[np.int64] = of_entries[
+            pc.fill_null(column.indices.cast(pa.int64()), -1).to_numpy(zero_copy_only=False)
+        ]
+        return found
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or _is_binary(kind):
         lengths = pc.fill_null(pc.binary_length(column), 0)
-        return lengths.to_numpy(zero_copy_only=False).astype(np.int64)
+        found = lengths.to_numpy(zero_copy_only=False).astype(np.int64)
+        return found
     if _is_list(kind):
         ends = np.concatenate(([0], np.cumsum(value_bytes(column.flatten()))))
         borders = bounds(column)
@@ -53,13 +57,15 @@ def value_bytes(column: pa.Array) -> NDArray[np.int64]:
 def _is_binary(kind: pa.DataType) -> bool:
     import pyarrow as pa
 
-    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+    found: bool = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+    return found
 
 
 def _is_list(kind: pa.DataType) -> bool:
     import pyarrow as pa
 
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    found: bool = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    return found
 
 
 def bounds(column: pa.Array) -> NDArray[np.int64]:
@@ -158,7 +164,8 @@ def to_python(column: pa.Array) -> list[Any]:
         return _with_nulls(_structs(column), column)
     if pa.types.is_nested(kind):
         return [_without_nulls(value) for value in column.to_pylist()]
-    return column.to_pylist()
+    found: list[Any] = column.to_pylist()
+    return found
 
 
 def _entries(dictionary: pa.Array, used: pa.Array) -> list[Any]:

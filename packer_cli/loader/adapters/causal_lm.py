@@ -10,7 +10,7 @@ import inspect
 import math
 from collections.abc import Mapping
 from types import MethodType
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -46,7 +46,7 @@ def run_packed_rows(model: nn.Module) -> nn.Module:
     set_row_attention(inner)
     if not hasattr(inner.forward, "runs_packed_rows"):  # Or no longer: another library's forward pass is in its place.
         _patch_forward(inner)
-    return inner
+    return cast("nn.Module", inner)
 
 
 def _patch_forward(model: Any) -> None:
@@ -103,8 +103,10 @@ def _patched_head(model: Any) -> Any:
 
     def forward(self: Any, hidden: torch.Tensor, packed_row: PackedRow | None = None) -> torch.Tensor:
         if packed_row is None:
-            return self._logits(hidden)
-        return row_loss(self, config, hidden, packed_row)
+            logits: torch.Tensor = self._logits(hidden)
+            return logits
+        loss: torch.Tensor = row_loss(self, config, hidden, packed_row)
+        return loss
 
     if not hasattr(head, "_logits"):
         head._logits = head.forward

@@ -63,7 +63,7 @@ class PackedRow:
         Raises:
             ConfigError: the model does not run packed rows, or no longer.
         """
-        loss = model(**self.inputs, packed_row=self).loss
+        loss: torch.Tensor = model(**self.inputs, packed_row=self).loss
         if self.loss is None:
             raise ConfigError(
                 "the model did not run a packed row: call run_packed_rows(model) before anything wraps it, and again "

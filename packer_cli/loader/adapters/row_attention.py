@@ -73,7 +73,8 @@ def _attention(
     if packed_row is None:
         if _IS_PACKED.get():
             raise ConfigError(f"the layers around {type(module).__name__} do not pass packed rows to it; do not pack")
-        return before(query, key, value, attention_mask, **options)
+        found: tuple[torch.Tensor, torch.Tensor | None] = before(query, key, value, attention_mask, **options)
+        return found
     if options.get("dropout"):
         raise ConfigError(
             f"{type(module).__name__} has dropout of attention, which packed rows do not have; set it to 0 in the "
@@ -121,14 +122,16 @@ def _flash(call: _Call, query: torch.Tensor, key: torch.Tensor, value: torch.Ten
     row = call.row
     borders: dict[str, Any] = {"cu_seq_lens_q": row.device_borders, "cu_seq_lens_k": row.device_borders}
     borders |= {"max_length_q": row.longest, "max_length_k": row.longest}
-    return call.before(*_in_batches(query, key, value), None, **call.kept(), **borders)[0][0]
+    found: torch.Tensor = call.before(*_in_batches(query, key, value), None, **call.kept(), **borders)[0][0]
+    return found
 
 
 def _flex(call: _Call, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, _: Any) -> torch.Tensor:
     masks, window = call.row.masks, call.options.get("sliding_window")
     if window not in masks:
         masks[window] = block_mask(call.row.borders, window, query.device)
-    return call.before(*_in_batches(query, key, value), masks[window], **call.kept())[0][0]
+    found: torch.Tensor = call.before(*_in_batches(query, key, value), masks[window], **call.kept())[0][0]
+    return found
 
 
 def _in_batches(*tensors: torch.Tensor) -> Iterator[torch.Tensor]:

@@ -67,7 +67,8 @@ def _fused(head: Any, tokens: torch.Tensor) -> Callable[..., torch.Tensor] | Non
             tokens, weight.to(dtype), targets, bias, None, int(IGNORE_INDEX), 0.0, 0.0, "sum",
             getattr(config, "final_logit_softcapping", None), False, torch.float32,
         )  # fmt: skip
-        return found[0] if isinstance(found, tuple) else found
+        result: torch.Tensor = found[0] if isinstance(found, tuple) else found
+        return result
 
     return run
 

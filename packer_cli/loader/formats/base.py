@@ -156,7 +156,7 @@ def metadata_of(batch: Any) -> dict[str, Any]:
             "on each of them"
         )
     first = batch[0] if isinstance(batch, (tuple, list)) and batch else batch
-    found = getattr(first, "metadata", None)
+    found: dict[str, Any] | None = getattr(first, "metadata", None)
     if found is not None:
         return found
     if isinstance(first, Mapping):

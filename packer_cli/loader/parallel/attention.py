@@ -110,12 +110,14 @@ def ulysses_attention(
 def _to_heads(x: torch.Tensor, sp_size: int, group: Any) -> torch.Tensor:
     """[t, heads, dim] -> [T, heads / sp_size, dim]"""
     parts = x.unflatten(1, (sp_size, -1)).transpose(0, 1)
-    return _AllToAll.apply(parts, group).flatten(0, 1)
+    found: torch.Tensor = _AllToAll.apply(parts, group).flatten(0, 1)
+    return found
 
 
 def _to_tokens(x: torch.Tensor, sp_size: int, group: Any) -> torch.Tensor:
     """[T, heads / sp_size, dim] -> [t, heads, dim]"""
-    return _AllToAll.apply(x.unflatten(0, (sp_size, -1)), group).transpose(0, 1).flatten(1, 2)
+    found: torch.Tensor = _AllToAll.apply(x.unflatten(0, (sp_size, -1)), group).transpose(0, 1).flatten(1, 2)
+    return found
 
 
 class _AllToAll(torch.autograd.Function):

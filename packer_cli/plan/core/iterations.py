@@ -140,7 +140,8 @@ def order_slots(
     """Slots by iteration and first GPU, a replica's packs by rising key ([k]); no fillers where it has packs."""
     is_pack = pack != FILLER
     order: Int64Array = np.lexsort((key, ~is_pack, first_gpu, iteration))
-    return order[begins_run(iteration[order], first_gpu[order]) | is_pack[order]]
+    found: Int64Array = order[begins_run(iteration[order], first_gpu[order]) | is_pack[order]]
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)

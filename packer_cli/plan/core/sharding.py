@@ -156,7 +156,8 @@ def _rate(q: int, kv: int, queries: Int64Array, keys: Int64Array, rates: Float64
     if to_j == 0:
         return rate
     above = rates[j + 1, i] + to_i * (rates[j + 1, min(i + 1, len(queries) - 1)] - rates[j + 1, i])
-    return rate + to_j * (above - rate)
+    found: float = rate + to_j * (above - rate)
+    return found
 
 
 @njit(cache=True)

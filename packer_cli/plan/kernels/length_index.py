@@ -23,7 +23,8 @@ _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _lowest_bit(word: np.uint64) -> int:
-    return _BIT_OF[((word & (~word + _ONE)) * _DEBRUIJN) >> np.uint64(58)]
+    found: int = _BIT_OF[((word & (~word + _ONE)) * _DEBRUIJN) >> np.uint64(58)]
+    return found
 
 
 @njit(cache=True, no_cpython_wrapper=True)

@@ -182,7 +182,8 @@ def even_out(
             _move(lengths, taken, slowest, group_of, tokens, work)
         for p in (slowest, to):
             seconds[p] = seconds_of(rates, kinds[p], work[p], tokens[p])
-    return seconds[np.argmax(seconds)]
+    found: float = seconds[np.argmax(seconds)]
+    return found
 
 
 @njit(cache=True, no_cpython_wrapper=True)

@@ -80,7 +80,8 @@ def check_packs(offsets: Any, order: Any, lengths: Int32Array, capacity: int) ->
 def _call(
     function: Callable[..., Any], lengths: Int32Array, capacity: int, seed: int, options: PackingOptions
 ) -> tuple[Int64Array, Int32Array]:
-    return function(lengths, capacity, seed)
+    found: tuple[Int64Array, Int32Array] = function(lengths, capacity, seed)
+    return found
 
 
 def _proved(

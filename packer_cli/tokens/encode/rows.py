@@ -176,7 +176,7 @@ class Frame:
         offsets, input_ids, _ = samples
         at = offsets[1:] - 1
         last = input_ids[at]
-        has_end = self._ends[last]
+        has_end: NDArray[np.bool_] = self._ends[last]
         rows = np.flatnonzero(self._blanks.find(last))
         while len(rows):
             at[rows] -= 1

@@ -90,7 +90,8 @@ def _unassigned() -> NDArray[np.bool_]:
     steps = np.zeros(0x110000, dtype=np.int8)
     steps[borders[0::2]] = 1
     steps[borders[1::2]] = -1
-    return np.cumsum(steps, dtype=np.int8) == 0
+    found: NDArray[np.bool_] = np.cumsum(steps, dtype=np.int8) == 0
+    return found
 
 
 @lru_cache(maxsize=1)

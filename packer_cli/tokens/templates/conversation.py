@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 Span = tuple[int, int]
 
@@ -157,7 +157,8 @@ def _collect(value: Any, texts: list[str], keys: set[str]) -> bool:
     if kind is list:
         return all([_collect(item, texts, keys) for item in value])  # noqa: C419
     if kind is int:
-        return abs(value) < 1 << 63
+        found: bool = abs(value) < 1 << 63
+        return found
     if kind is float:
         return 1e-4 <= abs(value) < 1e15 and not value.is_integer()  # minijinja passes 2.0 to a filter as 2.
     return value is None or kind is bool
@@ -174,7 +175,7 @@ def _normal_message(message: Any) -> dict[str, Any]:
     if not message.keys().isdisjoint(REASONING_FIELDS):
         reasoning = next(message[key] for key in REASONING_FIELDS if message.get(key) is not None)
         message = {"thinking": reasoning, **message, "reasoning_content": reasoning}
-    return message
+    return cast("dict[str, Any]", message)
 
 
 def _plain(value: Any) -> Any:

@@ -174,7 +174,8 @@ def arrange_batches(lengths: Int32Array, request: PlanRequest) -> GroupPacks:
 
 
 def _pack(lengths: Int32Array, capacity: int, seed: int, request: PlanRequest) -> tuple[Int64Array, Int32Array]:
-    return request.algorithm.pack(lengths, capacity, seed, request.packing_options)
+    found: tuple[Int64Array, Int32Array] = request.algorithm.pack(lengths, capacity, seed, request.packing_options)
+    return found
 
 
 def _pack_own(

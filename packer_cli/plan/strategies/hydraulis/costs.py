@@ -96,7 +96,8 @@ def least_pipeline_seconds(
     total: float = quadratic * work + linear * tokens
     fewest = -(-tokens // capacity[kind])
     if waiting == 0.0:
-        return total + fewest * constant
+        found: float = total + fewest * constant
+        return found
     alone = (quadratic * longest + linear) * longest
     best = total / alone
     if constant > 0.0:
