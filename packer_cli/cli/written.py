@@ -11,8 +11,7 @@ from packer_cli.commands.write import describe_set
 from packer_cli.config import GpuConfig
 from packer_cli.errors import InputError
 from packer_cli.export.formats import FORMATS, load_format
-from packer_cli.export.job import ExportListing
-from packer_cli.export.options import read_listing
+from packer_cli.export.listing import ExportListing, read_listing
 from packer_cli.format.constants import PLAN_NAME, VALIDATION
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.metrics import OverallMetrics

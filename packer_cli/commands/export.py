@@ -9,7 +9,7 @@ from packer_cli.commands.produce import Output, produce
 from packer_cli.engine.array import ArrayIds, ArrayShare
 from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Stopwatch, progress_bar, say
-from packer_cli.export.job import NAME, WORK
+from packer_cli.export.listing import NAME, WORK
 from packer_cli.export.options import ExportOptions, describe_export, is_same_export
 from packer_cli.export.push import PushOptions, check_push, push_export, push_set
 from packer_cli.export.stage import ExportResult, complete_export, export_set, export_share

@@ -12,9 +12,9 @@ from packer_cli.commands.validation import find_fault
 from packer_cli.commands.write import describe_set
 from packer_cli.engine.array import ArrayRecords, Pin, array_expression
 from packer_cli.errors import HbpackError, InputError
-from packer_cli.export.job import NAME as EXPORT_NAME
-from packer_cli.export.job import WORK as EXPORT_WORK
-from packer_cli.export.options import read_listing
+from packer_cli.export.listing import NAME as EXPORT_NAME
+from packer_cli.export.listing import WORK as EXPORT_WORK
+from packer_cli.export.listing import read_listing
 from packer_cli.folders import Holder, find_holders
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, SHARD_MARKERS, VALIDATION
 from packer_cli.format.records import Hidden, in_json

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from packer_cli.export.formats import load_format
-from packer_cli.export.job import ExportListing
+from packer_cli.export.listing import ExportListing
 from packer_cli.format.entries import GroupInfo
 from packer_cli.format.manifest import Manifest
 from packer_cli.sizes import counted, format_tokens

@@ -8,13 +8,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.engine.sink import FileRange, Sink
 from packer_cli.export.columns import align_lengths
+from packer_cli.export.listing import WORK, ExportHeader, ExportListing
 from packer_cli.export.packed import Lists, PackedSet
 from packer_cli.format.manifest import Manifest
 
@@ -24,45 +25,6 @@ TOKENS_PER_BATCH = 4 * 2**20
 """Most tokens that a thread holds at once, unless one pack has more."""
 
 _ROWS_COUNTED = 65_536
-
-
-NAME = ".hbpack-export.json"
-"""The listing of a finished export. Hidden, since readers take visible files for data."""
-WORK = ".export"
-"""Folder in an unfinished export for its header, the markers of finished parts, and files that parts share."""
-
-
-class ExportHeader(TypedDict):
-    """What decides every byte of an export, with what `Format.describe` gives. As JSON in the listing."""
-
-    export_version: int
-    format: str
-    set_fingerprint: str
-    groups: list[str]
-    """Names."""
-    order: str
-    epoch: int | None
-    shard_size: int
-    """Approximate bytes of a part."""
-    loss_weights: NotRequired[bool]
-    """Whether the weights of loss tokens are written; of a set that has any."""
-    package: NotRequired[str | None]
-    """Who brings the format, if it is not hbpack's own."""
-    fingerprint: str
-
-
-class ExportListing(ExportHeader):
-    """What a finished export says of itself."""
-
-    hbpack_version: str
-    num_rows: int
-    num_samples: int
-    num_tokens: int
-    capacity: int
-    parts: list[dict[str, Any]]
-    """What `Format.write_part` gave."""
-    files: list[dict[str, Any]]
-    """As `FileRange.value` gives them."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,8 @@ from packer_cli.corpus.types import Document
 from packer_cli.engine.progress import say, warn
 from packer_cli.engine.sink import FileRange, Sink
 from packer_cli.errors import InputError
-from packer_cli.export.job import ExportListing, Format, Int64Array, Job, Part
+from packer_cli.export.job import Format, Int64Array, Job, Part
+from packer_cli.export.listing import ExportListing
 from packer_cli.export.records import SampleTexts, SetRecords, written_texts
 from packer_cli.format.manifest import Manifest
 from packer_cli.sizes import counted

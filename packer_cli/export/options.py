@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +13,8 @@ from numpy.typing import NDArray
 from packer_cli.engine.progress import warn
 from packer_cli.errors import ConfigError, OutputError
 from packer_cli.export.formats import FORMATS, OTHERS, keeping_weights, load_format
-from packer_cli.export.job import NAME, WORK, ExportHeader, ExportListing
+from packer_cli.export.listing import NAME, WORK, ExportHeader, read_json
 from packer_cli.files import fingerprint
-from packer_cli.format.checksums import require_damage
 from packer_cli.format.entries import GroupInfo
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.ranks import read_rank_rows
@@ -143,21 +141,6 @@ def _difference(earlier: dict[str, Any], header: ExportHeader) -> str | None:
     if earlier.get("loss_weights") != header.get("loss_weights"):
         return f"{'with' if earlier.get('loss_weights') else 'without'} loss weights"
     return None if earlier.get("fingerprint") == header["fingerprint"] else "of another release"
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """Read a JSON object; None if there is none."""
-    try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        require_damage(error)
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def read_listing(folder: Path) -> ExportListing | None:
-    """What the finished export in a folder says of itself; None if there is none."""
-    return cast("ExportListing | None", read_json(folder / NAME))
 
 
 def choose_groups(manifest: Manifest, text: str | None) -> list[int]:

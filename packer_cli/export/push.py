@@ -15,8 +15,7 @@ from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Progress
 from packer_cli.errors import ConfigError, FormatError, HbpackError, OutputError, RemoteError
 from packer_cli.export.card import card_of_export, card_of_set
-from packer_cli.export.job import NAME
-from packer_cli.export.options import read_listing
+from packer_cli.export.listing import NAME, read_listing
 from packer_cli.format.checksums import inside
 from packer_cli.format.constants import MANIFEST_NAME, VALIDATION
 from packer_cli.format.manifest import Manifest

@@ -24,8 +24,9 @@ from packer_cli.engine.progress import Progress
 from packer_cli.engine.sink import FileRange, FinishedPart, Sink, Written, finish_file, make_room, write_part
 from packer_cli.errors import ConfigError, FormatError
 from packer_cli.export.formats import load_format
-from packer_cli.export.job import NAME, WORK, ExportHeader, Job, Part, count_written, cut_parts
-from packer_cli.export.options import choose_groups, packs_by_id, packs_by_use, read_json
+from packer_cli.export.job import Job, Part, count_written, cut_parts
+from packer_cli.export.listing import NAME, WORK, ExportHeader, read_json
+from packer_cli.export.options import choose_groups, packs_by_id, packs_by_use
 from packer_cli.export.packed import PackedSet
 from packer_cli.files import remove_temporaries, write_json
 from packer_cli.format.manifest import Manifest

@@ -1,0 +1,62 @@
+"""What an export says of itself: its header, from the start, and its listing, at the end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NotRequired, TypedDict, cast
+
+from packer_cli.format.checksums import require_damage
+
+NAME = ".hbpack-export.json"
+"""The listing of a finished export. Hidden, since readers take visible files for data."""
+WORK = ".export"
+"""Folder in an unfinished export for its header, the markers of finished parts, and files that parts share."""
+
+
+class ExportHeader(TypedDict):
+    """What decides every byte of an export, with what `Format.describe` gives. As JSON in the listing."""
+
+    export_version: int
+    format: str
+    set_fingerprint: str
+    groups: list[str]
+    """Names."""
+    order: str
+    epoch: int | None
+    shard_size: int
+    """Approximate bytes of a part."""
+    loss_weights: NotRequired[bool]
+    """Whether the weights of loss tokens are written; of a set that has any."""
+    package: NotRequired[str | None]
+    """Who brings the format, if it is not hbpack's own."""
+    fingerprint: str
+
+
+class ExportListing(ExportHeader):
+    """What a finished export says of itself."""
+
+    hbpack_version: str
+    num_rows: int
+    num_samples: int
+    num_tokens: int
+    capacity: int
+    parts: list[dict[str, Any]]
+    """What `Format.write_part` gave."""
+    files: list[dict[str, Any]]
+    """As `FileRange.value` gives them."""
+
+
+def read_listing(folder: Path) -> ExportListing | None:
+    """What the finished export in a folder says of itself; None if there is none."""
+    return cast("ExportListing | None", read_json(folder / NAME))
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Read a JSON object; None if there is none."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        require_damage(error)
+        return None
+    return value if isinstance(value, dict) else None
