@@ -171,7 +171,7 @@ def test_a_comparison_needs_a_row_that_uses_an_option():
         packer_cli.compare(lengths, groups="1k:1,8k:1", gpus=8, fill="greedy", strategies="naive,wlb")
     assert str(error.value).startswith("--fill has no effect")
     rows = packer_cli.compare(lengths, groups="1k:1,8k:1", gpus=8, fill="greedy", strategies="balanced,wlb").rows
-    assert [sorted(row.values()["options"]) for row in rows] == [
+    assert [sorted(row.options) for row in rows] == [
         ["balance", "fill", "groups", "overflow", "packing", "strategy"],
         ["groups", "overflow", "packing", "strategy"],
     ]

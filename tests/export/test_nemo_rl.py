@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from packer_cli.cli.main import main
-from packer_cli.export import nemo_rl, texts
+from packer_cli.export import nemo_rl, records
 from packer_cli.export.records import SetRecords
 from tests.cli_runner import run
 from tests.export.conftest import CAPACITY, IDENTITY, export, options_of, samples_of, used
@@ -342,10 +342,10 @@ def test_offsets_in_blocks(tmp_path, monkeypatch):
 
     from packer_cli.export.packed import Lists
 
-    monkeypatch.setattr(texts, "_SAMPLES_AT_ONCE", 3)
+    monkeypatch.setattr(records, "_SAMPLES_AT_ONCE", 3)
     given = {1: b"one", 4: b"four", 7: b"seven"}
-    with texts.written_texts(iter(given.items()), 8, tmp_path / "work", "0") as facts:
-        found = texts.SampleTexts.open(tmp_path / "work", facts)
+    with records.written_texts(iter(given.items()), 8, tmp_path / "work", "0") as facts:
+        found = records.SampleTexts.open(tmp_path / "work", facts)
         samples = Lists(offsets=np.array([0, 1, 4]), values=np.array([7, 1, 7, 4]))
         assert found.rows(samples, b"[", b",", b"]").tobytes() == b"[seven][one,seven,four]"
     assert not (tmp_path / "work").exists()

@@ -145,7 +145,7 @@ def test_an_empty_state_is_the_start(titan: Any, own_rows: Any, shared_rows: Any
     loader = build(titan, own_rows)
     loader.load_state_dict({})
     assert metadata_of(next(iter(loader)))["iteration"] == 0
-    with pytest.raises(FormatError, match="is of the packed set another, but"):
+    with pytest.raises(FormatError, match="belongs to the packed set another, but"):
         loader.load_state_dict({**loader.state_dict(), "fingerprint": "another"})
 
 

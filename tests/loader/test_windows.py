@@ -169,8 +169,8 @@ def test_borders_that_may_not_hold_the_cuts_are_refused_before_training() -> Non
 
 
 def test_positions_cannot_show_windows_under_a_causal_mask() -> None:
-    plan = {"mask": "causal", "curriculum": "skyladder:8", "curriculum_steps": 3}
-    manifest = SimpleNamespace(config=SimpleNamespace(plan=plan), has_windows=True)
+    plan = {"curriculum": "skyladder:8", "curriculum_steps": 3}
+    manifest = SimpleNamespace(config=SimpleNamespace(plan=plan), mask="causal", has_windows=True)
     assert choose_mask(manifest, None, None, "transformers", positions_are_borders=False) == ("causal", False)
     with pytest.raises(ValueError, match="mask is 'causal'") as error:
         choose_mask(manifest, None, None, "torchtitan", positions_are_borders=True)

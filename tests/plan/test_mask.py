@@ -55,7 +55,7 @@ def test_it_evens_out_tokens():
     """Long samples beside short ones of as many tokens: even for a causal mask, and uneven in squares."""
     lengths = np.concatenate([np.full(8, 2000), np.full(8, 3000), np.full(800, 30)])
     groups = [Group(capacity=4096)]
-    documents = build_plan(whole(lengths), request(groups, 12, fill="balanced"))
+    documents = build_plan(whole(lengths), request(groups, 12, "bfs", fill="balanced"))
     rows = build_plan(whole(lengths), causal_rules(groups, 12, fill="balanced"))
     as_rows = [measure(replace(plan, mask="causal")).abr for plan in (documents, rows)]
     assert as_rows[1] < 0.06 < 0.18 < as_rows[0]

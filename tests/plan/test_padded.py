@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.commands.plan import check_options
-from packer_cli.commands.stats import stats_of
+from packer_cli.commands.stats import stats
 from packer_cli.compare.rows import default_rows, parse_rows
 from packer_cli.config import PlanConfig
 from packer_cli.config.resolve import resolve
@@ -161,7 +161,7 @@ def test_padded_batches_are_never_written(tmp_path):
     lengths = tmp_path / "lengths.txt"
     lengths.write_text("5\n")
     with pytest.raises(ConfigError) as error:
-        stats_of(lengths, PlanConfig(gpus=1, groups="1k,2k", packing="padded:batch=3"))
+        stats(lengths, gpus=1, groups="1k,2k", packing="padded:batch=3")
     assert str(error.value) == never
 
 

@@ -246,7 +246,8 @@ def test_the_help_and_the_package_have_every_name(repo):
     from packer_cli.config import TokenizeConfig
 
     text = TokenizeConfig.model_fields["chat_template"].description
-    assert " ".join(text.split()).endswith(f"or a name: {', '.join(NAMED)}.")
+    *names, last = NAMED
+    assert f"The names are {', '.join(names)} and {last}." in " ".join(text.split())
     files = {path.stem for path in (repo / "packer_cli" / "tokens" / "templates" / "jinja").glob("*.jinja")}
     assert files == set(NAMED)
     schema = json.loads((repo / "schemas" / "config.schema.json").read_text())

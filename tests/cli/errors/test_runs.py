@@ -61,12 +61,12 @@ def test_a_plan_that_breaks_a_rule_is_a_bug(hbpack, tmp_path, monkeypatch):
 
 
 def test_running_out_of_memory_advises_workers_only_where_there_are_some(monkeypatch, tmp_path):
-    import packer_cli.cli.stats
+    import packer_cli.commands.stats
 
     def stats(*_, **__):
         raise MemoryError
 
-    monkeypatch.setattr(packer_cli.cli.stats, "stats", stats)
+    monkeypatch.setattr(packer_cli.commands.stats, "stats", stats)
     (tmp_path / "lengths.txt").write_text("5\n")
     done = run(main, "stats", tmp_path / "lengths.txt")
     assert (done.code, done.stderr) == (
