@@ -9,7 +9,7 @@
     arguments.py    Python's arguments; options.py: their types, generated from the config models
     produce.py      makes an output of parts, in one run or as the tasks of a job array
     output.py       checks and locks the output folder, writes `rejected.jsonl`; validation.py: OUT/validation
-    samples.py      reads samples from a packed set, a token store, a lengths file or a corpus
+    found.py        what lies at a path; samples.py: the samples of a set, a store, a lengths file or a corpus
     planning.py     turns a token store into a checked plan
     array.py        the processes that commands run on
 """

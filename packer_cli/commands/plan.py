@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from packer_cli.commands.arguments import Lengths, StrPath, is_paths, one_path, samples_of, takes
 from packer_cli.commands.array import require_tokens
+from packer_cli.commands.found import look_at
 from packer_cli.commands.output import (
     TOKENS,
     current_manifest,
@@ -82,7 +83,7 @@ def plan(lengths: Lengths, *, output: StrPath | None = None, **options: Unpack[S
                 "validation: samples are set aside by their tokens, when the plan of a token store is written; give "
                 "output, or leave validation out"
             )
-        samples = require_samples(one_path(lengths, "plan")) if is_paths(lengths) else samples_of(lengths)
+        samples = require_samples(look_at(one_path(lengths, "plan"))) if is_paths(lengths) else samples_of(lengths)
         return plan_in_memory(samples, config)
     if not is_paths(lengths):
         raise ConfigError("output: a plan is written beside the tokens of a token store, which lengths lack")

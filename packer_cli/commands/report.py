@@ -18,12 +18,12 @@ from packer_cli.commands.arguments import (
     takes,
 )
 from packer_cli.commands.compare import load_simulator
+from packer_cli.commands.found import look_at
 from packer_cli.commands.output import store_of
 from packer_cli.commands.pack import PackedSet
 from packer_cli.commands.planned import Plan, plan_in_memory, read_planned
 from packer_cli.commands.results import Stats
 from packer_cli.commands.samples import require_samples
-from packer_cli.commands.stats import planned_folder
 from packer_cli.compare import Comparison, compare
 from packer_cli.compare.compared import compared_row
 from packer_cli.compare.row_figures import RowFigures
@@ -51,7 +51,7 @@ from packer_cli.simulate.figures import EpochFigures, SimulateRules
 from packer_cli.sizes import counted, format_bytes
 from packer_cli.tables.result import Result
 from packer_cli.tables.table import Table
-from packer_cli.tokens.index import INDEX_NAME
+from packer_cli.tokens.index import INDEX_NAME, read_index
 from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import TokenStore
 
@@ -323,12 +323,14 @@ def _subject(given: Any, config: PlanConfig | None) -> _Subject:
         name = "Lengths" if config is None else "Plan"
     else:
         path = given.path if isinstance(given, PackedSet) else one_path(given, "report")
-        name, path = _name_of(path), planned_folder(path)
-        if config is None and (path / PLAN_NAME).exists():
-            found = read_planned(path, check=True)
-            samples, sources = _samples_of_set(path, found)
-            return _Subject(name=name, planned=found, samples=samples, sources=sources)
-        samples, sources = require_samples(path), _source_names(path)
+        name, found = _name_of(path), look_at(path)
+        if config is None and found.has_plan:
+            plan = read_planned(found.path, check=True)
+            samples, sources = _samples_of_set(found.path, plan)
+            return _Subject(name=name, planned=plan, samples=samples, sources=sources)
+        samples = require_samples(found)
+        if found.store is not None:
+            sources = tuple(source.name for source in read_index(found.store).sources)
     planned = None if config is None else plan_in_memory(samples, config)
     return _Subject(name=name, planned=planned, samples=samples, sources=sources)
 
@@ -352,14 +354,6 @@ def _samples_of_set(path: Path, planned: Plan) -> tuple[Samples, tuple[str, ...]
 def _samples_of_plan(planned: Plan) -> Samples:
     _, _, lengths = join(planned.arrays.pieces)
     return Samples(lengths=lengths)
-
-
-def _source_names(path: Path) -> tuple[str, ...]:
-    """The inputs of a token store, or of a set that holds one."""
-    for folder in (path, path / "tokens"):
-        if (folder / INDEX_NAME).exists():
-            return tuple(source.name for source in TokenStore.open(folder).index.sources)
-    return ()
 
 
 def _name_of(path: Path) -> str:

@@ -12,9 +12,9 @@ from zipfile import BadZipFile
 import numpy as np
 
 from packer_cli.commands.array import make_engine, require_tokens
+from packer_cli.commands.found import Found, look_at
 from packer_cli.commands.output import TOKENS, current_manifest
 from packer_cli.config import PlannedConfig, TokenizeConfig, validate
-from packer_cli.corpus.data_files import COMPRESSIONS, FORMATS
 from packer_cli.engine.base import Engine
 from packer_cli.errors import ConfigError, FormatError, InputError, TooManyRejectedError
 from packer_cli.format.constants import PLAN_NAME
@@ -23,32 +23,32 @@ from packer_cli.plan.core.types import Int32Array
 from packer_cli.remote.local import local_file
 from packer_cli.remote.names import as_path
 from packer_cli.shards.plan_file import read_plan_header
-from packer_cli.tokens.index import INDEX_NAME
 from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import TokenStore
 
 NAME_SAMPLES = "name a packed data set, a token store or a file of lengths"
 
 
-def find_samples(path: Path) -> Samples | None:
+def find_samples(found: Found) -> Samples | None:
     """Samples of a file of lengths, a token store, or a packed set that keeps its tokens; None for anything else.
 
     Raises:
-        InputError: the path does not exist, is a corpus, or is a file without lengths.
+        InputError: there is nothing, or a corpus, or a file without lengths.
     """
-    if not path.exists():
+    path = found.path
+    if found.kind == "nothing":
         raise InputError(f"{str(path)!r} does not exist; {NAME_SAMPLES}")
-    if _is_corpus(path):
+    if found.kind == "corpus":
         raise InputError(f"{str(path)!r} is a corpus; run hbpack tokenize, and name its output")
-    if path.is_file():
+    if found.kind == "lengths":
         return Samples(lengths=read_lengths_file(path))
-    for folder in (path, path / TOKENS):
-        require_tokens(folder)
-        if (folder / INDEX_NAME).exists():
-            samples = StoreSamples(TokenStore.open(folder))
-            config = _config_of_plan(path)
-            return samples.of(config).alone() if config and config.sets_aside else samples.all
-    return None
+    if found.store is None:
+        for folder in (path, path / TOKENS):
+            require_tokens(folder)
+        return None
+    samples = StoreSamples(TokenStore.open(found.store))
+    config = _config_of_plan(path)
+    return samples.of(config).alone() if config and config.sets_aside else samples.all
 
 
 def _config_of_plan(path: Path) -> PlannedConfig | None:
@@ -60,21 +60,19 @@ def _config_of_plan(path: Path) -> PlannedConfig | None:
         return None if manifest is None else validate(PlannedConfig, manifest.config.plan)
 
 
-def require_samples(path: Path) -> Samples:
+def require_samples(found: Found) -> Samples:
     """Like `find_samples`, but raises an error if there are no samples.
 
     Raises:
         ConfigError: the packed set is planned already, and keeps no tokens to plan again.
         InputError: the path has no lengths.
     """
-    samples = find_samples(path)
+    samples, name = find_samples(found), repr(str(found.path))
     if samples is not None:
         return samples
-    if (path / PLAN_NAME).exists():
-        raise ConfigError(f"{str(path)!r} is planned and keeps no tokens; leave out --groups and --gpus")
-    raise InputError(
-        f"{str(path)!r} is not a packed data set (hbpack.json), plan, token store, or file of lengths; name one"
-    )
+    if found.has_plan:
+        raise ConfigError(f"{name} is planned and keeps no tokens; leave out --groups and --gpus")
+    raise InputError(f"{name} is not a packed data set (hbpack.json), plan, token store, or file of lengths; name one")
 
 
 def compared_samples(inputs: Sequence[str]) -> Samples:
@@ -86,31 +84,24 @@ def compared_samples(inputs: Sequence[str]) -> Samples:
     """
     if len(inputs) != 1:
         raise ConfigError("several inputs are a corpus, which needs --tokenizer" if inputs else "INPUT is required")
-    path = as_path(inputs[0])
-    if not path.exists():
+    found = look_at(as_path(inputs[0]))
+    if found.kind == "nothing":
         raise InputError(f"{inputs[0]!r} does not exist; {NAME_SAMPLES}, or a corpus and its --tokenizer")
-    if _is_corpus(path):
+    if found.kind == "corpus":
         raise ConfigError(f"{inputs[0]!r} is a corpus, which needs --tokenizer")
-    samples = find_samples(path)
-    if samples is None and (path / PLAN_NAME).exists():
+    samples = find_samples(found)
+    if samples is None and found.has_plan:
         raise InputError(f"{inputs[0]!r} is planned and keeps no tokens, so there is nothing to plan; {NAME_SAMPLES}")
     if samples is None:
         raise InputError(f"{inputs[0]!r} is not a token store; {NAME_SAMPLES}, or give --tokenizer if it is a corpus")
     return samples
 
 
-def _is_corpus(path: Path) -> bool:
-    """Whether the name says that a file is a corpus; a text file may hold lengths, and so may an array (.npy)."""
-    if not path.is_file() or path.suffix == ".npy":
-        return False
-    return FORMATS.get(path.suffix, "text") != "text" or path.suffix in COMPRESSIONS
-
-
 def refuse_known_lengths(inputs: Sequence[str]) -> None:
     """Raise ConfigError for inputs that already have lengths, and so are not a corpus."""
     for name in inputs:
         path = as_path(name)
-        if path.suffix == ".npy" or any((path / folder / INDEX_NAME).exists() for folder in (".", "tokens")):
+        if path.suffix == ".npy" or look_at(path).store is not None:
             raise ConfigError(f"{name!r} has its lengths already and is not a corpus; leave out --tokenizer")
 
 

@@ -19,6 +19,7 @@ from packer_cli.commands.arguments import (
     takes,
 )
 from packer_cli.commands.compare import load_simulator, run_compare
+from packer_cli.commands.found import look_at
 from packer_cli.commands.pack import PackedSet
 from packer_cli.commands.planned import Plan, read_planned
 from packer_cli.commands.results import Comparison, Simulation
@@ -150,15 +151,15 @@ def _planned(plan: Plan | PackedSet | Inputs, options: Mapping[str, Any]) -> Pla
             f"several inputs are a corpus, which needs --tokenizer, {_NEEDS}" if names else "INPUT is required"
         )
     path = as_path(names[0])
-    if not path.exists():
+    found = look_at(path)
+    if found.kind == "nothing":
         raise InputError(
             f"{str(path)!r} does not exist; name a packed data set or a plan, or what to plan with {_NEEDS}"
         )
-    file = path / "plan.arrow" if path.is_dir() else path
-    if file.suffix != ".arrow" or not file.exists():
+    if not (found.has_plan or path.suffix == ".arrow"):
         raise ConfigError(f"{str(path)!r} is not a packed data set or plan; give {_NEEDS} to plan it in every way")
     _refuse_plan_options(options, repr(str(path)))
-    return read_planned(file, check=True)
+    return read_planned(found.path, check=True)
 
 
 def _refuse_plan_options(options: Mapping[str, Any], what: str) -> None:

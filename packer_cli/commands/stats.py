@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from packer_cli.commands.arguments import Lengths, is_paths, one_path, plan_config_of, samples_of, takes
+from packer_cli.commands.found import look_at
 from packer_cli.commands.planned import plan_in_memory, read_planned
 from packer_cli.commands.results import Stats
 from packer_cli.commands.samples import require_samples
@@ -35,18 +35,13 @@ def stats(lengths: Lengths, **options: Unpack[_Options]) -> Stats:
     """
     bound, config = validate(BoundConfig, options).bound, plan_config_of(options)
     if is_paths(lengths):
-        path = planned_folder(one_path(lengths, "stats"))
-        if config is None and (path / PLAN_NAME).exists():
-            check_plan_file(path / PLAN_NAME)
-            return read_planned(path, check=bound == "lp").stats(bound=bound)
-        samples = require_samples(path)
+        found = look_at(one_path(lengths, "stats"))
+        if config is None and found.has_plan:
+            check_plan_file(found.path / PLAN_NAME)
+            return read_planned(found.path, check=bound == "lp").stats(bound=bound)
+        samples = require_samples(found)
     else:
         samples = samples_of(lengths)
     if config is None:
         return Stats(lengths=length_stats(samples.lengths))
     return plan_in_memory(samples, config).stats(bound=bound)
-
-
-def planned_folder(path: Path) -> Path:
-    """The folder of a plan whose file is named; any other path as it is."""
-    return path.parent if path.name == PLAN_NAME and path.is_file() else path
