@@ -116,6 +116,7 @@ def command(as_json: bool, workers: int | None, **values: Any) -> None:
             f"{four_digits(found.gpu_hours)} GPU-hours\n"
         )
         print_tables(alternatives_table(found))
+        click.echo()
     why = "have the shortest predicted epoch" if found.seconds is not None else "were chosen by HBP's algorithm 1"
     say_next(f"Groups {found.groups} {why}", _plan_command(values, f"--groups {found.groups}", config.gpus))
 
