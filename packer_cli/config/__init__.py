@@ -2,12 +2,12 @@
 
 ::
 
-    models.py        the options of each stage: rules, defaults, help; schemas/config.schema.json is generated from it
-    plan_options.py  those of a plan; fields.py those that choose groups, with groups.py, defaults.py
-    validation.py    `--validation`
-    effects.py       which of them change nothing beside the others
+    models.py        the options of each command; schemas/config.schema.json is generated from it
+    plan_options.py  those of a plan; fields.py, groups.py, validation.py: what they are made of
+    planned.py       what the file of a plan keeps of them
+    defaults.py      defaults that a strategy changes; effects.py: which options change nothing beside the others
     messages.py      what is wrong with a value, in words; `--config`
-    resolve.py       plan options -> the request that a strategy plans from, and what a plan's file holds
+    resolve.py       plan options -> the request that a strategy plans from
     gpu_model.py     `--model --gpu` or `--profile` -> `packer_cli.cost`'s model
 """
 
@@ -15,7 +15,8 @@ from packer_cli.config.fields import AutoGroupsConfig, GpuConfig
 from packer_cli.config.groups import parse_group
 from packer_cli.config.messages import load_config_file, show_value, validate
 from packer_cli.config.models import PackConfig, TokenizeConfig, WriteConfig
-from packer_cli.config.plan_options import AUTO, PlanConfig, PlannedConfig, StorePlanConfig
+from packer_cli.config.plan_options import AUTO, PlanConfig, StorePlanConfig
+from packer_cli.config.planned import PlannedConfig
 
 __all__ = [
     "AUTO",

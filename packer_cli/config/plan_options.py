@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from packer_cli.config.defaults import REQUIRED, by_strategy, default_of, refusal, require_declared
+from packer_cli.config.defaults import REQUIRED, by_strategy, refusal, require_declared
 from packer_cli.config.fields import AutoGroupsConfig, StepTokens, or_another
 from packer_cli.config.groups import (
     choose_groups,
@@ -21,7 +21,6 @@ from packer_cli.config.groups import (
 )
 from packer_cli.config.messages import validate
 from packer_cli.config.validation import read_validation
-from packer_cli.errors import ConfigError
 from packer_cli.format.layout import ONE_GPU
 from packer_cli.panels import Panel, Shown
 from packer_cli.plan.core.groups import Group, divisors, require_aligned
@@ -31,11 +30,9 @@ from packer_cli.plan.strategies.registry import (
     PACKED,
     STRATEGIES,
     find_strategy,
-    name_in_record,
     packed_names,
     unknown_strategy,
 )
-from packer_cli.plugins import Registry
 from packer_cli.sizes import counted, format_tokens
 
 AUTO = "auto"
@@ -314,90 +311,3 @@ class StorePlanConfig(PlanConfig):
 
     They go to OUT/validation, and training never sees them. A hash of a sample's tokens decides, so the choice stays
     the same when data is added, and equal samples stay together. A number takes the lowest hashes."""
-
-
-OF_VALIDATION = ("gpus", "mask", "cost", "overflow", "max_samples", "seed", "validation")
-"""Options of training that its validation set has, too; the others are at their defaults."""
-
-
-class PlannedConfig(StorePlanConfig):
-    """What decided a plan. Its groups are those that its strategy used, each with its own `align`."""
-
-    strategy: str
-    is_validation: bool = False
-    """Whether the plan is of the samples that `validation` sets aside, rather than of the others."""
-    group_costs: tuple[tuple[float, float, float], ...] | None = None
-    """Of each group, the seconds of a replica, on one of its pipeline stages, per squared token, per token and per
-    micro-batch; None unless the strategy predicts them. WLB-LLM's has those of each capacity that it chooses from."""
-    attention_pieces: tuple[tuple[int, int, float], ...] | None = None
-    """What `--cp-sharding auto` predicts with: queries, keys and seconds of the profile's pieces."""
-    gpu_model: dict[str, Any] | None = None
-    """What the seconds of steps are predicted with, see `packer_cli.cost.models.GpuModel`; None without a model of the
-    GPUs, and of a validation set."""
-    packages: dict[str, str] | None = None
-    """The packages, with versions, of a strategy or a packing that is not hbpack's own."""
-
-    @property
-    def sets_aside(self) -> bool:
-        """Whether the folder of the plan has a validation set beside it."""
-        return self.validation is not None and not self.is_validation
-
-    def follows(self, training: PlannedConfig) -> bool:
-        """Whether this is of the samples that training sets aside, planned as `validation_options` says."""
-        longest = training.groups[-1]
-        return (
-            self.is_validation
-            and all(getattr(self, name) == getattr(training, name) for name in OF_VALIDATION)
-            and [(group.capacity, group.align) for group in self.groups] == [(longest.capacity, longest.align)]
-        )
-
-    @property
-    def planner(self) -> Strategy:
-        """The strategy. Raises ConfigError if its package is not installed."""
-        self.require_package("strategy", STRATEGIES)
-        return super().planner
-
-    def require_package(self, option: str, registry: Registry[Any]) -> None:
-        """Raise ConfigError if the package of this option's value is not installed."""
-        package, name = (self.packages or {}).get(option), getattr(self, option).partition(":")[0]
-        if package is not None and name not in registry:
-            raise ConfigError(
-                f"--{option} {name}, by which this was planned, is of {package}, which is not installed here; install "
-                "that package"
-            )
-
-    def decisions(self) -> dict[str, Any]:
-        """JSON values of all that decides a plan; what groups were chosen with does not."""
-        left_out = {*AutoGroupsConfig.model_fields, *self.planner.ignores, "align"}
-        left_out |= set() if self.packages else {"packages"}
-        left_out |= {name for name in ("validation", "is_validation", "gpu_model") if not getattr(self, name)}
-        left_out |= {
-            name
-            for name in self.planner.unrecorded
-            if getattr(self, name) == default_of(PlanConfig.model_fields[name], self.strategy)
-        }
-        return {**self.model_dump(mode="json", exclude=left_out), "groups": [group.values for group in self.groups]}
-
-    def as_given(self, **others: Any) -> PlanConfig:
-        """The options that a user would give for this plan, with others: those at their strategy's default are not."""
-        values = {name: getattr(self, name) for name in PlanConfig.model_fields}
-        usual = {name: default_of(field, self.strategy) for name, field in PlanConfig.model_fields.items()}
-        given = {name: value for name, value in values.items() if value != usual[name]}
-        groups = used_groups(self.groups, self.planner)
-        return validate(PlanConfig, {**given, "strategy": self.strategy, "groups": groups, **others})
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_strategy(cls, values: Any) -> Any:
-        if not isinstance(values, dict) or "strategy" not in values:
-            return values
-        return {**values, "strategy": name_in_record(values["strategy"], values)}
-
-    @field_validator("groups")
-    @classmethod
-    def _choose_groups(cls, groups: tuple[Group, ...], info: ValidationInfo) -> tuple[Group, ...]:
-        return groups  # They were chosen.
-
-    @model_validator(mode="after")
-    def _check(self) -> PlannedConfig:
-        return self  # They fitted each other when the plan was made.
