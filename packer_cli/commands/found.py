@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from packer_cli.commands.output import TOKENS
 from packer_cli.corpus.data_files import COMPRESSIONS, FORMATS
-from packer_cli.format.constants import PLAN_NAME
+from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.tokens.index import INDEX_NAME
 
 
@@ -15,7 +15,7 @@ class Found(NamedTuple):
     """What lies at a path. A folder may hold a plan and a token store."""
 
     path: Path
-    """`plan.arrow` stands for its folder."""
+    """The folder, where the plan or the manifest in it is named."""
     kind: Literal["nothing", "folder", "corpus", "lengths"]
     """Of a file, what its name says: text may be lengths, and so may an array (.npy)."""
     has_plan: bool = False
@@ -25,7 +25,7 @@ class Found(NamedTuple):
 
 def look_at(path: Path) -> Found:
     """Price: a few requests, of remote storage; nothing is opened."""
-    if path.name == PLAN_NAME and path.is_file():
+    if path.name in (PLAN_NAME, MANIFEST_NAME) and path.is_file():
         path = path.parent
     if path.is_file():
         is_text = FORMATS.get(path.suffix, "text") == "text" and path.suffix not in COMPRESSIONS

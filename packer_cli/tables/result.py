@@ -1,24 +1,29 @@
-"""What a function of Python gives: JSON values, and tables in a notebook."""
+"""What a function of Python gives: JSON values, and tables in a notebook or as text."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
 from packer_cli.format.records import json_values
 from packer_cli.tables.html import tables_html
 from packer_cli.tables.table import Table
+from packer_cli.tables.text import tables_text
 
 
-class Result:
-    """A result that notebooks show."""
+class Result(ABC):
+    """A result that notebooks show, and Python prints, as tables."""
 
     def values(self) -> dict[str, Any]:
         """JSON values, as the command prints them with `--json`."""
         return dict(json_values(self))
 
-    def _tables(self) -> Iterable[Table]:
-        raise NotImplementedError
+    def __repr__(self) -> str:
+        return tables_text(self._tables(), None)
+
+    @abstractmethod
+    def _tables(self) -> Iterable[Table]: ...
 
     def _repr_html_(self) -> str:
         return tables_html(self._tables())

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 import packer_cli as hbpack
+from packer_cli.cli.main import main
 from tests.api.conftest import GROUPS
+from tests.cli_runner import run
 
 WORDS = ("--groups", GROUPS["groups"], "--gpus", GROUPS["gpus"])
 MEASURED = {"seconds", "peak_bytes"}
@@ -146,6 +148,18 @@ def test_a_notebook_shows_tables(packed, comparison, lengths, model):
         assert len({len(row) for row in rows}) <= 4
         # Nothing that is unreadable on a dark page: no color of text or background.
         assert not re.search(r"[;\"]color:|background:(?!none)|background-color", text)
+
+
+def test_python_prints_the_tables_of_the_command(packed, comparison):
+    assert run(main, "stats", packed.path).stdout.startswith(repr(packed.stats()))
+    for row in comparison.rows:
+        line = next(line for line in repr(comparison).splitlines() if line.startswith(f" {row.name} "))
+        assert f"{row.overall.num_packs:,}" in line.split()
+
+
+@pytest.mark.parametrize("name", ["plan.arrow", "hbpack.json"])
+def test_a_file_of_a_set_stands_for_it(packed, name):
+    assert repr(hbpack.stats(packed.path / name)) == repr(hbpack.stats(packed.path))
 
 
 def test_a_report(lengths, packed, model, command, tmp_path):
