@@ -24,7 +24,7 @@ class Panel(Enum):
 
 @dataclass(frozen=True)
 class Shown:
-    """Of a field: it is an option. The first paragraph of its docstring is the help; docs/cli.md has the rest, too."""
+    """Of a field: it is an option. The first paragraph of its docstring is the short help."""
 
     panel: Panel = Panel.MAIN
     metavar: str = "N"

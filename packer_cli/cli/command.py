@@ -24,7 +24,7 @@ class Option(click.Option):
     """An option in a panel of the help.
 
     Args:
-        help: its first paragraph is for the terminal; docs/cli.md has the rest, too.
+        help: its first paragraph is for the short help; the full one and docs/cli.md have the rest, too.
         is_common: whether most people set it, so that a short help has it.
     """
 
@@ -91,8 +91,11 @@ class Command(click.Command):
         of_help = [each for each in self.get_params(ctx) if not isinstance(each, (click.Argument, Option))]
         for each in [*sorted(self.options, key=lambda option: order.index(option.panel)), *of_help]:
             record = each.get_help_record(ctx)
-            if record is not None and (not is_short or getattr(each, "is_common", True)):
-                panels[Panel.MAIN if is_short else getattr(each, "panel", Panel.MAIN)].append(record)
+            if record is None or (is_short and not getattr(each, "is_common", True)):
+                continue
+            if isinstance(each, Option) and each.story and not is_short:
+                record = record[0], record[1].replace(str(each.help), f"{each.help} {_in_a_paragraph(each.story)}", 1)
+            panels[Panel.MAIN if is_short else getattr(each, "panel", Panel.MAIN)].append(record)
         for panel, records in panels.items():
             if records:
                 with formatter.section(panel.value):
@@ -118,6 +121,15 @@ class Command(click.Command):
                 names = _listed(self._chain, last="and then")
                 message += f", so run {names} in place of hbpack {self.name}"
             raise click.UsageError(message, ctx) from None
+
+
+def _in_a_paragraph(story: str) -> str:
+    """The rest of a help, with lists as text."""
+    parts = []
+    for part in story.split("\n\n"):
+        items = [" ".join(item.split()) for item in part.removeprefix("- ").split("\n- ")]
+        parts.append("; ".join(items) + ("." if part.startswith("- ") else ""))
+    return " ".join(parts)
 
 
 def _show_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:

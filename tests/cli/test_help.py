@@ -37,6 +37,8 @@ def test_each_command_explains_itself(hbpack, name):
             assert parameter.help, parameter.name
             assert len(parameter.help) <= 200, parameter.name
             assert parameter.opts[0] in full.stdout
+            words = re.findall(r"\w+", getattr(parameter, "story", ""))
+            assert " ".join(words) in " ".join(re.findall(r"\w+", full.stdout)), parameter.name
 
 
 def test_the_help_of_pack_fits_a_screen(monkeypatch, hbpack):
