@@ -27,11 +27,12 @@ SIZES = (5, 12, 7)
 
 def make(config_class, attention="sdpa", **options):
     torch.manual_seed(0)
-    config = config_class(
-        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=8, pad_token_id=0, bos_token_id=1, eos_token_id=2, initializer_range=0.3,
-        **options,
-    )  # fmt: skip
+    sizes = {
+        "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0, "bos_token_id": 1,
+        "eos_token_id": 2, "initializer_range": 0.3,
+    }  # fmt: skip
+    config = config_class(**(sizes | options))
     return AutoModelForCausalLM.from_config(config, attn_implementation=attention).double().train()
 
 
@@ -51,8 +52,8 @@ def make_batch(sizes=SIZES, *, weighted=False):
     return batch
 
 
-def run(model, batch, factor=0.25):
-    row = PackedRow(batch, None, factor=factor, device=CPU)
+def run(model, batch, factor=0.25, device=CPU):
+    row = PackedRow(batch, None, factor=factor, device=device)
     loss = row.run(model)
     assert torch.equal(loss.detach(), row.loss)
     return loss
@@ -60,7 +61,7 @@ def run(model, batch, factor=0.25):
 
 def one_by_one(model, batch, factor=0.25):
     """Its own logits, without a row."""
-    total = torch.zeros((), dtype=torch.float64)
+    total = torch.zeros((), dtype=torch.float64, device=batch["input_ids"].device)
     for begin, end in pairwise(batch["cu_seq_lens_q"].tolist()):
         logits = model(input_ids=batch["input_ids"][:, begin:end], use_cache=False).logits
         weights = batch.get("loss_weights")

@@ -163,6 +163,28 @@ def test_reference_attention_of_one_rank_is_packed_attention() -> None:
     assert float((merged - wanted).abs().max()) > 1e-2
 
 
+def test_each_segment_gets_its_gradient_without_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With gaps, the backward pass of cuDNN's attention (torch 2.11, H100, bfloat16) returns NaN."""
+    gradients = []
+    attention = F.scaled_dot_product_attention
+
+    class Watch(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            gradients.append(gradient)
+            return gradient
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *args, **kw: Watch.apply(attention(*args, **kw)))
+    q, k, v = torch.randn(3, 20, 4, 8, requires_grad=True)
+    (packed_attention(q, k, v, [0, 7, 8, 20]) * torch.randn(20, 4, 8)).sum().backward()
+    assert [gradient.shape[2] for gradient in gradients] == [12, 1, 7]
+    assert all(gradient.is_contiguous() for gradient in gradients)
+
+
 @pytest.mark.parametrize("sharding", ["zigzag", "document"])
 @pytest.mark.parametrize("sp_size", [2, 4, 8])
 def test_attention_of_the_parts_is_attention_of_the_whole(sharding: Any, sp_size: int) -> None:

@@ -53,11 +53,12 @@ def packed_attention(
         num, before = q.shape[2], k.shape[2] - q.shape[2]
         mask = torch.ones(num, before + num, dtype=torch.bool, device=q.device).tril(before) if before else None
         is_grouped = q.shape[1] != k.shape[1]
-        outputs.append(
-            F.scaled_dot_product_attention(
-                q, k, v, attn_mask=mask, is_causal=not before, scale=scale, enable_gqa=is_grouped
-            )
+        output = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=not before, scale=scale, enable_gqa=is_grouped
         )
+        if output.requires_grad:  # A part of the row's gradient has gaps, with which cuDNN's kernel returns NaN.
+            output.register_hook(torch.Tensor.contiguous)
+        outputs.append(output)
     return torch.cat(outputs, dim=2)[0].transpose(0, 1)
 
 
