@@ -233,18 +233,20 @@ def run_packs(bench: Bench) -> str:
 
 
 def run_cluster(bench: Bench) -> str:
-    """Iterations of all plans in turn, so that those of each strategy are equally many when time is over."""
+    """A share of each plan's iterations in turn, in random order: short groups come first in some plans."""
     size, model, lengths = bench.size, bench.model(), bench.lengths()
     full = size.cluster_groups[-1] * size.cluster_gpus * size.cluster_iterations
     lengths = np.minimum(lengths, size.cluster_groups[-1])
     lengths = lengths[: int(np.searchsorted(np.cumsum(lengths), full)) + 1]
     plans = {each: bench.plan(lengths, each, size.cluster_groups, size.cluster_gpus) for each in STRATEGIES}
     done: dict[str, list[list[RankTrial]]] = {each: [] for each in STRATEGIES}
+    counts = [plan.epochs[0].num_iterations for plan in plans.values()]
+    orders = [np.random.default_rng(0).permutation(count) for count in counts]
     with bench.until_over() as has_time:
-        for iteration in range(max(plan.epochs[0].num_iterations for plan in plans.values())):
-            for strategy, plan in plans.items():
-                if iteration < plan.epochs[0].num_iterations and has_time():
-                    done[strategy].append(list(_ranks(bench, model, strategy, plan, iteration)))
+        for shares in zip(*(np.array_split(order, min(counts)) for order in orders), strict=True):
+            if has_time():
+                for (strategy, plan), share in zip(plans.items(), shares, strict=True):
+                    done[strategy] += [list(_ranks(bench, model, strategy, plan, each)) for each in share.tolist()]
     seconds = {
         name: [sum(max(getattr(t, kind) for t in ranks) for ranks in of_plan) for kind in ("measured", "predicted")]
         for name, of_plan in done.items()
