@@ -3,7 +3,6 @@
 ::
 
     cutting_stock.py        the packing algorithm, and the bound of the linear program
-    stages.py               reduces too many distinct lengths to a solvable number
     columns.py, knapsack.py           column generation: classes of lengths, the linear program, and pricing
     search.py, solver.py              integer solutions
     patterns.py             from patterns to packs

@@ -5,11 +5,11 @@ pattern, so that the fewest packs cover all samples; its dual values price new p
 any dual values y >= 0, sum(demand * y) / (the greatest value of a pack) is a lower bound (Farley 1990), so a run that
 is stopped early still proves one.
 
-The histogram that column generation solves exactly: at most a few hundred lengths.
-With few distinct lengths, it is the data's own. Otherwise samples up to a sixteenth of the capacity are *sand*, which
-best-fit puts into whatever room the others, the *stones*, leave, and only the stones are solved. If these still have
-too many lengths, `stages` takes over. To keep the knapsack small, sizes may be counted in units of several tokens,
-*grains*; they are then rounded up for a packing and down for a bound.
+Column generation solves a histogram of a few hundred classes of lengths. With few distinct lengths, each is a class.
+Otherwise samples up to a sixteenth of the capacity are *sand*, which best-fit puts into whatever room the others, the
+*stones*, leave, and only the stones are solved. If these still have too many lengths, neighboring ones share a class.
+To keep the knapsack small, sizes may be counted in units of several tokens, *grains*. The sizes of a class are rounded
+up for a packing, and down for a bound.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _useful(patterns: Patterns, use: NDArray[np.float64], values: Int64Array) ->
     return patterns[np.sort(np.argsort(cost, kind="stable")[: most // 2])]
 
 
-def _program(patterns: NDArray[Any], demands: NDArray[Any], category: str) -> tuple[Any, list[Any], list[Any]]:
+def _program(patterns: Patterns, demands: Int64Array, category: str) -> tuple[Any, list[Any], list[Any]]:
     """The master problem in PuLP: `(problem, one variable per pattern, one constraint per class)`."""
     import pulp
 
@@ -132,12 +132,9 @@ def _program(patterns: NDArray[Any], demands: NDArray[Any], category: str) -> tu
 
 
 def solve_master(
-    patterns: NDArray[Any], demands: NDArray[Any], deadline: float
+    patterns: Patterns, demands: Int64Array, deadline: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-    """`(use of each pattern, dual value of each class)`; None if time ran out.
-
-    `patterns` and `demands` may be integers or floats.
-    """
+    """`(use of each pattern, dual value of each class)`; None if time ran out."""
     import pulp
 
     problem, variables, rows = _program(patterns, demands, pulp.LpContinuous)
@@ -179,14 +176,12 @@ _MOST_STATES = 1 << 26
 
 @dataclass(frozen=True, kw_only=True)
 class Classes:
-    """The m lengths of the stones, decreasing."""
+    """The m classes of the stones, by decreasing length."""
 
-    values: Int64Array
-    """int64[m], tokens."""
     up: Int64Array
-    """int64[m], grains, rounded up: sizes for a packing."""
+    """int64[m], grains: the longest length of each, rounded up; sizes for a packing."""
     down: Int64Array
-    """int64[m], grains, rounded down: sizes for a bound."""
+    """int64[m], grains: the shortest length of each, rounded down; sizes for a bound."""
     counts: Int64Array
     """int64[m]: samples; at least 1."""
     capacity: int
@@ -198,23 +193,24 @@ class Classes:
         return bool(np.array_equal(self.up, self.down))
 
 
-def make_classes(lengths: Int32Array, capacity: int, max_lengths: int) -> Classes | None:
-    """Classes of the stones among `lengths` (int32[n], each 1 .. capacity); None if too many. O(n + capacity)."""
+def make_classes(lengths: Int32Array, capacity: int, max_lengths: int) -> Classes:
+    """At most `max_lengths` classes of the stones among `lengths` (int32[n], each 1 .. capacity). O(n + capacity)."""
     counts = np.bincount(lengths)
     values = np.flatnonzero(counts)[::-1]
     if len(values) > max_lengths:
         values = values[values > capacity // SAND]
-    if len(values) > max_lengths:
-        return None
-    counts = counts[values]
     if len(values) == 0:
-        return Classes(values=values, up=values, down=values, counts=counts, capacity=capacity)
+        return Classes(up=values, down=values, counts=values, capacity=capacity)
+    # Equally many different lengths in each class: rare ones are far apart, and so keep their own.
+    first = np.arange(0, len(values), -(-len(values) // max_lengths))
+    longest, shortest = values[first], values[np.append(first[1:], len(values)) - 1]
+    counts = np.add.reduceat(counts[values], first)
     # Dividing by a common divisor is exact; beyond that, lengths are rounded only if the knapsack would be too large.
     grain = int(np.gcd.reduce(values))
-    fitting = capacity // values
+    fitting = capacity // longest
     passes = np.where(counts >= fitting, 1, 1 + np.log2(np.minimum(counts, fitting))).sum()
     grain *= max(1, int(np.ceil(capacity // grain * passes / _MOST_STATES)))
     room = capacity // grain
     # Rounding up must not push a sample of nearly the whole capacity over it.
-    up = np.minimum(-(-values // grain), room)
-    return Classes(values=values, up=up, down=values // grain, counts=counts, capacity=room)
+    up = np.minimum(-(-longest // grain), room)
+    return Classes(up=up, down=shortest // grain, counts=counts, capacity=room)

@@ -29,22 +29,7 @@ def pack_patterns(
         patterns: int32[k, m], samples of each class; they must fit a pack, whichever samples of a class they are.
         use: int64[k], how often to pack each pattern; one that finds too few samples takes what there is.
     """
-    return add_best_fit(lengths, capacity, *_take(lengths, order, capacity, class_starts, patterns, use))
-
-
-def add_best_fit(
-    lengths: Int32Array, capacity: int, placed: Int32Array, sizes: Int32Array, rooms: Int64Array, left: Int32Array
-) -> tuple[Int64Array, Int32Array]:
-    """Packs `(offsets int64[p+1], members int32[n])`: those begun, completed by best-fit with the samples left.
-
-    Args:
-        lengths: int32[n], each 1 .. capacity.
-        capacity: most tokens of a pack.
-        placed: int32[a], samples of the packs begun, pack by pack.
-        sizes: int32[k], samples of each of them.
-        rooms: int64[k], tokens that each has left.
-        left: int32[n - a], the other samples in the order of placing.
-    """
+    placed, sizes, rooms, left = _take(lengths, order, capacity, class_starts, patterns, use)
     to_pack, num_packs = best_fit_each(lengths, left, capacity, rooms)
     moves = np.append(as_ids(np.arange(len(sizes))), to_pack), np.append(sizes, np.ones(len(left), dtype=np.int32))
     return group_moves(*moves, np.concatenate([placed, left]), num_packs)

@@ -79,6 +79,8 @@ class Search:
         self.classes = classes
         self.best = best
         self.deadline = deadline
+        self.least = best.bound
+        """Packs that no packing of the classes goes below."""
         # A fixed seed: dives must differ from each other, but not from run to run.
         self.rng = rng_state(0)
         self.order = argsort_descending(lengths)
@@ -93,12 +95,13 @@ class Search:
         root = generate_columns(classes.up, classes.counts, classes.capacity, self.first_patterns(), self.deadline)
         if root is None:
             return self.best
-        self.raise_bound(root)
+        self.raise_bound(root.bound)
         # Keep the integer part of the solution and search only for the rest, at most m packs.
         whole = np.floor(root.use + 1e-6).astype(np.int64)
         fixed, fixed_use, rest = _apply(root.patterns, whole, classes.counts)
         pool = root.patterns
-        for dive in range(_DIVES):
+        # Of rounded lengths, rounding loses more than other dives gain.
+        for dive in range(_DIVES if classes.is_exact else 1):
             if self.is_done():
                 break
             path, path_use, seen = self.dive(root, fixed, fixed_use, rest, dive)
@@ -124,13 +127,14 @@ class Search:
         return np.concatenate([start, packed[most_used]])
 
     def is_done(self) -> bool:
-        """Whether nothing better exists or time is up."""
-        return self.best.is_optimal or time.monotonic() >= self.deadline
+        """Whether nothing better can be found or time is up."""
+        return self.best.num_packs <= self.least or time.monotonic() >= self.deadline
 
-    def raise_bound(self, relaxed: Relaxation) -> None:
-        """Adopt the linear program's bound, unless lengths were rounded."""
-        if self.classes.is_exact and relaxed.bound > self.best.bound:
-            self.best = replace(self.best, bound=relaxed.bound)
+    def raise_bound(self, bound: int) -> None:
+        """Adopt a bound on packings of the classes, which holds for the samples unless lengths were rounded."""
+        self.least = max(self.least, bound)
+        if self.classes.is_exact:
+            self.best = replace(self.best, bound=self.least)
 
     def dive(
         self, root: Relaxation, fixed: Patterns, fixed_use: Int64Array, rest: Int64Array, number: int
@@ -215,8 +219,8 @@ class Search:
             use, is_impossible = solve_integer(patterns, classes.counts, most, self.deadline)
             if use is not None:
                 self.offer(patterns, use)
-        if is_impossible and classes.is_exact:
-            self.best = replace(self.best, bound=most + 1)
+        if is_impossible:
+            self.raise_bound(most + 1)
         return self.best.num_packs < before
 
     def offer(self, patterns: Patterns, use: Int64Array) -> None:
