@@ -29,7 +29,7 @@ from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan_header
 from packer_cli.sizes import TokenShare, counted
 from packer_cli.tokens.cutting import Cut
-from packer_cli.tokens.index import SourceInfo, StoreIndex, read_index
+from packer_cli.tokens.index import StoreIndex, StoreSource, read_index
 from packer_cli.tokens.stage import Inputs, current_index
 from packer_cli.tokens.tokenizer.loading import load_tokenizer
 
@@ -117,7 +117,7 @@ def _begun(folder: Path, given: Sequence[Source], known: Sequence[Source]) -> di
     try:
         noted: dict[str, Any] = json.loads(path.read_bytes())
         old, sources = noted["old"], noted["sources"]
-        begun = [SourceInfo(**value).source(number) for number, value in enumerate(sources[len(old) :])]
+        begun = [StoreSource(**value).source(number) for number, value in enumerate(sources[len(old) :])]
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -135,7 +135,7 @@ def _begun(folder: Path, given: Sequence[Source], known: Sequence[Source]) -> di
 
 
 def _values(sources: Sequence[Source]) -> list[dict[str, Any]]:
-    return [SourceInfo.of(source).model_dump() for source in sources]
+    return [asdict(StoreSource.of(source)) for source in sources]
 
 
 def _same(sources: Sequence[Source], others: Sequence[Source]) -> bool:
@@ -164,17 +164,20 @@ def _write_options(folder: Path) -> dict[str, Any]:
 
 def _tokenize_config(index: StoreIndex, sources: Sequence[Source], tokenizer: str | None) -> TokenizeConfig:
     values = {
-        **index.options,
+        **asdict(index.options),
         "inputs": [*map(_input_text, sources)],
-        "tokenizer": tokenizer or index.tokenizer["name"],
+        "tokenizer": tokenizer or index.tokenizer.name,
     }
     return validate(TokenizeConfig, {name: value for name, value in values.items() if value is not None})
 
 
 def _check_tokenizer(config: TokenizeConfig, index: StoreIndex) -> None:
     found = load_tokenizer(config.tokenizer, chat_template=config.chat_template, eos_token=config.eos_token).describe()
-    keys = ("fingerprint", "chat_template_fingerprint")
-    if any(found[key] != index.tokenizer[key] for key in keys):
+    made_with = index.tokenizer
+    if (found.fingerprint, found.chat_template_fingerprint) != (
+        made_with.fingerprint,
+        made_with.chat_template_fingerprint,
+    ):
         raise TokenizerError(
             f"{config.tokenizer} is not the tokenizer that the set was made with, or has changed since; name that one "
             "with --tokenizer, or run hbpack pack with all inputs"

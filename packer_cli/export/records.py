@@ -89,7 +89,7 @@ class SetRecords:
             RunError: it changes while it is read.
         """
         index = self.store.index
-        reader = SliceReader(schema=index.options["record_schema"], max_record_bytes=index.options["max_record_bytes"])
+        reader = SliceReader(schema=index.options.record_schema, max_record_bytes=index.options.max_record_bytes)
         for entries in _by_file(index):
             samples = [_wanted_of(entry, wanted) for entry in entries]
             if not any(map(len, samples)):

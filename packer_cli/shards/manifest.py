@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +116,7 @@ def make_manifest(
         counts=header.counts,
         metrics=header.metrics,
         config=SetConfig(
-            tokens=index.options,
+            tokens=asdict(index.options),
             plan=header.config.decisions(),
             group_choice=header.group_choice,
             write=options,
@@ -154,7 +154,7 @@ def file_info(folder: Path, path: str) -> FileInfo:
 
 def _names(index: StoreIndex) -> dict[str, Any]:
     """What the manifest says of the inputs and the tokenizer; their names decide no byte of the shards."""
-    return {"tokenizer": index.tokenizer, "sources": tuple(source.given for source in index.sources)}
+    return {"tokenizer": asdict(index.tokenizer), "sources": tuple(asdict(source.given) for source in index.sources)}
 
 
 def with_names(manifest: Manifest, index: StoreIndex) -> Manifest:

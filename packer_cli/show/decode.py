@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from packer_cli.errors import ConfigError, TokenizerError
 from packer_cli.format.manifest import Manifest
+from packer_cli.format.tokens import TokenizerInfo
 from packer_cli.tokens.tokenizer.loading import load_tokenizer
 
 Decode = Callable[[list[int]], str]
@@ -165,9 +166,9 @@ def load_decoder(manifest: Manifest, given: str | None) -> Decoder:
     if template is not None:
         loaded = replace(loaded, chat_template=template, tool_template=None)
     found, wanted = loaded.describe(), manifest.tokenizer
-    if found["vocab_size"] != wanted.get("vocab_size"):
+    if found.vocab_size != wanted.get("vocab_size"):
         problem = (
-            f"tokenizer {name!r} has {found['vocab_size']:,} token ids and the set's has "
+            f"tokenizer {name!r} has {found.vocab_size:,} token ids and the set's has "
             f"{wanted.get('vocab_size'):,}, so it is another one"
         )
         if given is not None:
@@ -188,10 +189,10 @@ def _decode_with(loaded: Any) -> Decode:
     return decode
 
 
-def _doubt(name: str, found: dict[str, Any], wanted: dict[str, Any]) -> str | None:
-    if found["fingerprint"] == wanted.get("fingerprint"):
+def _doubt(name: str, found: TokenizerInfo, wanted: dict[str, Any]) -> str | None:
+    if found.fingerprint == wanted.get("fingerprint"):
         return None
-    if found["chat_template_fingerprint"] != wanted.get("chat_template_fingerprint"):
+    if found.chat_template_fingerprint != wanted.get("chat_template_fingerprint"):
         what = "has another chat template than"
     else:
         what = "is not, or no longer, quite"

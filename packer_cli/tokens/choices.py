@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.discover import real_paths
+from packer_cli.format.tokens import TokenizerInfo
 from packer_cli.sizes import counted
 from packer_cli.tokens.index import StoreIndex
 from packer_cli.tokens.tokenizer.reads import template_file
 
 
-def choices(config: TokenizeConfig, tokenizer: dict[str, Any]) -> list[str]:
+def choices(config: TokenizeConfig, tokenizer: TokenizerInfo) -> list[str]:
     """One line each for the tokenizer, the template, the loss and EOS.
 
     Args:
         tokenizer: the result of `packer_cli.tokens.part.describe_tokenizer`.
     """
     rows = {
-        "tokenizer": f"{config.tokenizer}, run by {tokenizer['backend']}",
-        "template": _template(config, has_template=tokenizer["chat_template_fingerprint"] is not None),
+        "tokenizer": f"{config.tokenizer}, run by {tokenizer.backend}",
+        "template": _template(config, has_template=tokenizer.chat_template_fingerprint is not None),
         "loss": _loss(config.loss_on),
-        "EOS": _eos(config.append_eos, tokenizer["eos_token"] if tokenizer["eos_token_id"] is not None else None),
+        "EOS": _eos(config.append_eos, tokenizer.eos_token if tokenizer.eos_token_id is not None else None),
     }
     return [f"{name:<11}{text}" for name, text in rows.items()]
 
@@ -105,12 +105,12 @@ def tokenized(index: StoreIndex, num_reused: int, seconds: str) -> list[str]:
     if num_without_loss:
         has, them = ("has", "it") if num_without_loss == 1 else ("have", "them")
         lines.append(
-            f"{num_without_loss:,} of the rejected {has} no loss tokens with --loss-on {index.options['loss_on']}: "
+            f"{num_without_loss:,} of the rejected {has} no loss tokens with --loss-on {index.options.loss_on}: "
             f"a model would learn nothing from {them}"
         )
     num_special = sum(part.num_with_special for part in parts)
     if num_special:
-        how = "as ordinary text" if index.options["plain_content"] else "as control tokens (see --plain-content)"
+        how = "as ordinary text" if index.options.plain_content else "as control tokens (see --plain-content)"
         hold = "holds" if num_special == 1 else "hold"
         lines.append(f"{counted(num_special, 'record')} {hold} the text of special tokens, encoded {how}")
     return lines
@@ -119,7 +119,7 @@ def tokenized(index: StoreIndex, num_reused: int, seconds: str) -> list[str]:
 def _ends(index: StoreIndex, num_open: int, num_samples: int) -> str:
     if not num_open:
         return "every sample ends with EOS or an end of turn"
-    if index.options["append_eos"] == "never":
+    if index.options.append_eos == "never":
         why = "--append-eos never"
     else:
         why = "pre-tokenized records, and chats in which the assistant does not speak last, stay as they are"
@@ -130,7 +130,7 @@ def _ends(index: StoreIndex, num_open: int, num_samples: int) -> str:
 def all_rejected(index: StoreIndex) -> str:
     """What to say of a store without a sample."""
     if all(part.num_rejected == part.num_without_loss for part in index.parts):
-        rule = index.options["loss_on"]
+        rule = index.options.loss_on
         remedy = "" if rule == "all" else " (--loss-on all trains on every token)"
         return f"no record has loss tokens with --loss-on {rule}{remedy}"
     return "every record was rejected"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +28,7 @@ from packer_cli.format.checksums import (
 )
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, count_by_row, find_wrong_row
 from packer_cli.format.schema import part_schema, token_type
+from packer_cli.format.tokens import SampleOptions, SourceInfo, TokenizerInfo
 from packer_cli.remote.local import map_file
 from packer_cli.remote.path import RemotePath, is_remote
 from packer_cli.sizes import TokenShare
@@ -96,19 +98,15 @@ class PartInfo(_Model):
         return self
 
 
-class SourceInfo(_Model):
-    """One input."""
+@dataclass(frozen=True, kw_only=True)
+class StoreSource(SourceInfo):
+    """One input, and where to find it."""
 
-    name: str
-    weight: float = 1.0
-    """How many times an epoch has each of its samples."""
-    tokens: int | None = None
-    """How many tokens an epoch has of it, in place of a weight."""
     folder: str = ""
     """Where a relative name starts from; empty for an absolute one, a URL or a data set of the Hub."""
 
     @classmethod
-    def of(cls, source: Source) -> SourceInfo:
+    def of(cls, source: Source) -> StoreSource:
         """An input with its weight or number of tokens."""
         name, share, folder = source.name, source.weight, source.folder
         if isinstance(share, TokenShare):
@@ -125,9 +123,9 @@ class SourceInfo(_Model):
         return Source(source_id=number, name=self.name, weight=self.share, folder=self.folder)
 
     @property
-    def given(self) -> dict[str, Any]:
+    def given(self) -> SourceInfo:
         """What the user named, wherever from."""
-        return self.model_dump(exclude={"folder"})
+        return SourceInfo(name=self.name, weight=self.weight, tokens=self.tokens)
 
 
 class StoreIndex(_Model):
@@ -139,12 +137,10 @@ class StoreIndex(_Model):
     format_version: int = STORE_VERSION
     fingerprint: str
     """Covers all parts, the input of each, and the inputs' weights, but no names."""
-    tokenizer: dict[str, Any]
-    """Its name as the user gave it, fingerprints, vocabulary size and special ids."""
-    options: dict[str, Any]
-    """The options that shaped the samples."""
+    tokenizer: TokenizerInfo
+    options: SampleOptions
     library_versions: dict[str, str]
-    sources: tuple[SourceInfo, ...]
+    sources: tuple[StoreSource, ...]
     parts: tuple[PartInfo, ...]
 
     @property
@@ -155,7 +151,7 @@ class StoreIndex(_Model):
     @property
     def token_type(self) -> pa.DataType:
         """Of the ids in the parts and in the shards."""
-        return token_type(self.tokenizer.get("vocab_size"))
+        return token_type(self.tokenizer.vocab_size)
 
 
 def store_fingerprint(parts: Sequence[PartInfo], weights: Sequence[float | TokenShare]) -> str:

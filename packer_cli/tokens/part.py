@@ -6,7 +6,7 @@ import multiprocessing
 import os
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -20,6 +20,7 @@ from packer_cli.engine.sink import Sink, Written, write_part
 from packer_cli.errors import InputError, RunError, TokenizerError
 from packer_cli.files import fingerprint
 from packer_cli.format.schema import token_type
+from packer_cli.format.tokens import TokenizerInfo
 from packer_cli.tokens.ahead import NamedTokenizer
 from packer_cli.tokens.writer import LateWeightsError, PartWriter, RejectsWriter
 
@@ -87,7 +88,7 @@ _loaded: dict[tuple[str, str], Backends] = {}
 _encoders: dict[tuple[Any, ...], Encoder] = {}
 
 
-def work(folder: Path, task: PartTask | Description) -> Written | dict[str, Any]:
+def work(folder: Path, task: PartTask | Description) -> Written | TokenizerInfo:
     """Do a task in the store's folder. Lives here because workers need not import the stage.
 
     Raises RunError where a file that was found when the run began can no longer be read: finished parts stay.
@@ -140,12 +141,12 @@ def tokenize_part(task: PartTask, sink: Sink) -> dict[str, Any]:
         except BackendMismatch as mismatch:
             encoder = encoder.fallback(mismatch, describe_line(mismatch.line, task.slices))
         else:
-            return {"part": part, "tokenizer": describe_tokenizer(task)}
+            return {"part": part, "tokenizer": asdict(describe_tokenizer(task))}
 
 
-def describe_tokenizer(task: PartTask) -> dict[str, Any]:
-    """`LoadedTokenizer.describe` of a task's tokenizer, plus the `backend` that encodes; JSON values."""
-    return {**_tokenizer(task).describe(), "backend": _encoder(task).backend_used}
+def describe_tokenizer(task: PartTask) -> TokenizerInfo:
+    """What identifies a task's tokenizer, with the backend that encodes, without its name."""
+    return replace(_tokenizer(task).describe(), backend=_encoder(task).backend_used)
 
 
 def _require_eos(task: Description) -> None:

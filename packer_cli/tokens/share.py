@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from packer_cli.config import TokenizeConfig
@@ -23,8 +23,9 @@ from packer_cli.engine.progress import Progress
 from packer_cli.engine.sink import FinishedPart
 from packer_cli.errors import InputError, RunError
 from packer_cli.files import fingerprint
+from packer_cli.format.records import read_record
 from packer_cli.tokens.cutting import cut_units, list_units
-from packer_cli.tokens.index import INDEX_NAME, STORE_VERSION, SourceInfo, StoreIndex, write_index
+from packer_cli.tokens.index import INDEX_NAME, STORE_VERSION, StoreIndex, write_index
 from packer_cli.tokens.part import WORK, PartTask
 from packer_cli.tokens.stage import (
     Header,
@@ -100,7 +101,7 @@ def complete_store(folder: Path) -> StoreIndex:
     assert parts is not None
     facts = dict(pin.facts)
     most = facts.pop("max_rejected")
-    header = Header(**{**facts, "sources": tuple(SourceInfo(**source) for source in facts["sources"])})
+    header = read_record(Header, facts)
     if not parts:
         raise RunError(no_data([source.name for source in header.sources]))
     sources = [info.source(number) for number, info in enumerate(header.sources)]
@@ -121,9 +122,9 @@ def _agreed(config: TokenizeConfig, header: Header, files: Sequence[CorpusFile])
     """What all tasks of an array must agree on, by its name for people."""
     listing = [[file.path, file.source_id, file.num_bytes, file.format, file.compression] for file in files]
     return {
-        "the inputs": fingerprint([source.given for source in header.sources], listing),
+        "the inputs": fingerprint([asdict(source.given) for source in header.sources], listing),
         "the tokenizer": fingerprint(config.tokenizer, tokenizer_fingerprint(config.tokenizer)),
-        "the options": fingerprint(header.options),
+        "the options": fingerprint(asdict(header.options)),
         "the versions of libraries": fingerprint(header.library_versions, STORE_VERSION),
     }
 
@@ -136,7 +137,7 @@ def _vouches(
     tasks: Sequence[PartTask],
 ) -> bool:
     """Whether a finished store was made from these inputs in this way, as far as a task of an array can tell."""
-    described = (index.tokenizer.get("name"), index.options, index.library_versions, index.sources)
+    described = (index.tokenizer.name, index.options, index.library_versions, index.sources)
     if described != (header.tokenizer, header.options, header.library_versions, header.sources):
         return False
     known = {(sources[file.source_id].shown(file.path), file.source_id) for file in files}

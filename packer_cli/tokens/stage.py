@@ -9,7 +9,7 @@ import importlib.metadata
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +25,7 @@ from packer_cli.engine.progress import Progress, say
 from packer_cli.engine.sink import FileRange, FinishedPart, Written
 from packer_cli.errors import FormatError, InputError, RunError, TooManyRejectedError
 from packer_cli.files import fingerprint, remove_temporaries
+from packer_cli.format.tokens import SampleOptions, TokenizerInfo
 from packer_cli.sizes import counted
 from packer_cli.tokens.ahead import NamedTokenizer
 from packer_cli.tokens.choices import choices
@@ -33,8 +34,8 @@ from packer_cli.tokens.index import (
     INDEX_NAME,
     STORE_VERSION,
     PartInfo,
-    SourceInfo,
     StoreIndex,
+    StoreSource,
     read_index,
     store_fingerprint,
     write_index,
@@ -56,14 +57,14 @@ def part_tasks(config: TokenizeConfig, cuts: Sequence[Cut]) -> list[PartTask]:
     """
     options = sample_options(config)
     files = tokenizer_fingerprint(config.tokenizer)
-    shared = fingerprint(options, files, library_versions(config.record_schema), STORE_VERSION)
+    shared = fingerprint(asdict(options), files, library_versions(config.record_schema), STORE_VERSION)
     return [
         PartTask(
             name=cut.name,
             slices=cut.slices,
             shared_fingerprint=shared,
             tokenizer=NamedTokenizer.of(config),
-            tokenizer_fingerprint=fingerprint(files, options["chat_template"], config.eos_token),
+            tokenizer_fingerprint=fingerprint(files, options.chat_template, config.eos_token),
             record_schema=config.record_schema,
             max_record_bytes=config.max_record_bytes,
             alpaca=config.alpaca,
@@ -78,19 +79,11 @@ def part_tasks(config: TokenizeConfig, cuts: Sequence[Cut]) -> list[PartTask]:
     ]
 
 
-def sample_options(config: TokenizeConfig) -> dict[str, Any]:
-    """The options that shape samples."""
-    return {
-        "record_schema": config.record_schema,
-        "max_record_bytes": config.max_record_bytes,
-        "tokenizer_backend": config.tokenizer_backend,
-        "chat_template": None if config.chat_template is None else read_template(config.chat_template),
-        "loss_on": config.loss_on,
-        "append_eos": config.append_eos,
-        "eos_token": config.eos_token,
-        "alpaca": config.alpaca,
-        "plain_content": config.plain_content,
-    }
+def sample_options(config: TokenizeConfig) -> SampleOptions:
+    """The options that shape samples, with the text of the chat template."""
+    values = {each.name: getattr(config, each.name) for each in fields(SampleOptions)}
+    template = None if config.chat_template is None else read_template(config.chat_template)
+    return SampleOptions(**{**values, "chat_template": template})
 
 
 @cache
@@ -126,13 +119,13 @@ class Header:
 
     tokenizer: str
     """As the user named it."""
-    options: dict[str, Any]
+    options: SampleOptions
     library_versions: dict[str, str]
-    sources: tuple[SourceInfo, ...]
+    sources: tuple[StoreSource, ...]
 
     def facts(self) -> dict[str, Any]:
         """JSON values, to make the same header of."""
-        return {**vars(self), "sources": [source.model_dump() for source in self.sources]}
+        return asdict(self)
 
     def index(self, parts: Iterable[FinishedPart]) -> StoreIndex:
         """The index of these parts, in order; at least one."""
@@ -140,7 +133,7 @@ class Header:
         infos = tuple(PartInfo(**part.facts["part"]) for part in parts)
         return StoreIndex(
             fingerprint=store_fingerprint(infos, [source.share for source in self.sources]),
-            tokenizer={**parts[0].facts["tokenizer"], "name": self.tokenizer},
+            tokenizer=TokenizerInfo(**{**parts[0].facts["tokenizer"], "name": self.tokenizer}),
             options=self.options,
             library_versions=self.library_versions,
             sources=self.sources,
@@ -208,7 +201,7 @@ def header_of(config: TokenizeConfig, sources: Sequence[Source]) -> Header:
         tokenizer=config.tokenizer,
         options=sample_options(config),
         library_versions=library_versions(config.record_schema),
-        sources=tuple(map(SourceInfo.of, sources)),
+        sources=tuple(map(StoreSource.of, sources)),
     )
 
 
@@ -220,13 +213,13 @@ def make_parts(
     num_reused: int = sum(facts["part"]["num_rejected"] + facts["part"]["num_samples"] for facts in kept)
     num_refused = sum(_num_refused(part) for part in parts.finished.values())
 
-    def announce(tokenizer: dict[str, Any]) -> None:
+    def announce(tokenizer: TokenizerInfo) -> None:
         for line in choices(config, tokenizer):
             say(line)
 
     with parts.committing(progress) as commit:
         if kept:
-            announce(kept[0]["tokenizer"])
+            announce(TokenizerInfo(**kept[0]["tokenizer"]))
         with closing(_run(engine, parts.todo, folder, None if kept else announce)) as outcomes:
             for written in outcomes:
                 num_refused += _num_refused(commit(written))
@@ -241,7 +234,7 @@ def _num_refused(part: FinishedPart) -> int:
 
 
 def _run(
-    engine: Engine, todo: list[PartTask], folder: Path, announce: Callable[[dict[str, Any]], None] | None
+    engine: Engine, todo: list[PartTask], folder: Path, announce: Callable[[TokenizerInfo], None] | None
 ) -> Generator[Written, None, None]:
     """Yield parts as they end. A slice that crashes its worker when read is left out, and its part is tokenized again.
 
@@ -292,13 +285,13 @@ def listed_parts(folder: Path, index: StoreIndex | None) -> dict[str, FinishedPa
     return {} if index is None else {info.path: _listed_part(folder, info, index.tokenizer) for info in index.parts}
 
 
-def _listed_part(folder: Path, info: PartInfo, tokenizer: dict[str, Any]) -> FinishedPart:
+def _listed_part(folder: Path, info: PartInfo, tokenizer: TokenizerInfo) -> FinishedPart:
     files = [FileRange(path=info.path, num_bytes=info.num_bytes, xxh3=info.xxh3)]
     if info.num_rejected:
         path = folder / rejects_name(info.path)
         num_bytes = path.stat().st_size if path.exists() else 0  # The index holds its checksum alone.
         files.append(FileRange(path=path.name, num_bytes=num_bytes, xxh3=info.rejects_xxh3 or ""))
-    facts = {"part": info.model_dump(mode="json"), "tokenizer": tokenizer}
+    facts = {"part": info.model_dump(mode="json"), "tokenizer": asdict(tokenizer)}
     return FinishedPart(fingerprint=info.fingerprint, files=tuple(files), facts=facts)
 
 

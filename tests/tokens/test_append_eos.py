@@ -145,14 +145,14 @@ def test_eos_may_be_named(make_tokenizer_folder, eos):
     hf = AutoTokenizer.from_pretrained(folder)
     hf.eos_token = eos
     assert loaded.eos_token_id == hf.eos_token_id is not None
-    assert loaded.describe()["eos_token"] == eos
+    assert loaded.describe().eos_token == eos
     batch = encode(Encoder(loaded, append_eos="auto"), [*text("a b"), *chats(turns("a", "b"))])
     asked = hf.apply_chat_template(turns("a", "b"), chat_template=EOS_WRITTEN, return_dict=False)
     ends = [] if eos != "a" else [hf.eos_token_id]  # Written out, a piece of the vocabulary that is not special.
     found = [ids for ids, _ in rows(batch)]
     assert found[0] == [*hf("a b")["input_ids"], hf.eos_token_id]
     assert found[1] in (asked, asked + ends)
-    assert load_tokenizer(folder).describe()["fingerprint"] != loaded.describe()["fingerprint"]
+    assert load_tokenizer(folder).describe().fingerprint != loaded.describe().fingerprint
 
 
 def test_a_named_eos_must_be_in_the_vocabulary(make_tokenizer_folder):

@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 from packer_cli.errors import FormatError, InputError, VersionError
 from packer_cli.files import atomic_file
 from packer_cli.format.schema import part_schema, token_type
+from packer_cli.format.tokens import SampleOptions, TokenizerInfo
 from packer_cli.tokens.encode.rows import EncodedBatch
 from packer_cli.tokens.index import (
     INDEX_NAME,
     STORE_VERSION,
     PartFile,
     PartInfo,
-    SourceInfo,
     StoreIndex,
+    StoreSource,
     read_index,
     write_index,
 )
@@ -74,8 +75,8 @@ def make_store(folder, parts, vocab_size=100):
             )
         )  # fmt: skip
     index = StoreIndex(
-        fingerprint="x", tokenizer={"vocab_size": vocab_size}, options={}, library_versions={},
-        sources=(SourceInfo(name="a", weight=1), SourceInfo(name="b", weight=1)), parts=tuple(infos),
+        fingerprint="x", tokenizer=TokenizerInfo(vocab_size=vocab_size), options=SampleOptions(), library_versions={},
+        sources=(StoreSource(name="a", weight=1), StoreSource(name="b", weight=1)), parts=tuple(infos),
     )  # fmt: skip
     write_index(folder, index)
     return TokenStore.open(folder)

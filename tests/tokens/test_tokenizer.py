@@ -5,11 +5,13 @@ import pickle
 import shutil
 import subprocess
 import sys
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 
 from packer_cli.errors import TokenizerError
+from packer_cli.format.tokens import TokenizerInfo
 from packer_cli.tokens.tokenizer.loading import load_tokenizer
 
 PROBES = ["Hello world, how are you?", " two  spaces\n\n", "naïve 你好 🙂", "<|im_start|>user\nhi<|im_end|>\n", ""]
@@ -199,13 +201,13 @@ def test_describe_is_stable_and_knows_no_paths(make_tokenizer_folder, tmp_path):
     first = load_tokenizer(str(folder), chat_template="{{ messages }}")
     shutil.copytree(folder, tmp_path / "copy")
     again = load_tokenizer(str(tmp_path / "copy"), chat_template="{{ messages }}")
-    assert first.describe() == again.describe() == json.loads(json.dumps(first.describe()))
-    assert len(first.describe()["fingerprint"]) == 32
-    assert str(folder) not in json.dumps(first.describe())
+    assert first.describe() == again.describe() == TokenizerInfo(**json.loads(json.dumps(asdict(first.describe()))))
+    assert len(first.describe().fingerprint) == 32
+    assert str(folder) not in json.dumps(asdict(first.describe()))
     other = load_tokenizer(str(folder), chat_template="{{ messages }}!")
-    assert other.describe()["fingerprint"] != first.describe()["fingerprint"]
-    assert other.describe()["chat_template_fingerprint"] != first.describe()["chat_template_fingerprint"]
-    assert load_tokenizer(str(folder)).describe()["chat_template_fingerprint"] is None
+    assert other.describe().fingerprint != first.describe().fingerprint
+    assert other.describe().chat_template_fingerprint != first.describe().chat_template_fingerprint
+    assert load_tokenizer(str(folder)).describe().chat_template_fingerprint is None
     assert pickle.loads(pickle.dumps(first)).describe() == first.describe()
 
 

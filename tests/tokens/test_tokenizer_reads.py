@@ -132,7 +132,7 @@ def test_the_way_it_is_given_counts_where_it_is_another_tokenizer(forms):
     vocab = forms("vocab")
     normalize(vocab.with_name("tokenizer.json"))
     names = [str(vocab), str(vocab.parent), str(vocab.with_name("tokenizer.json"))]
-    described = [load_tokenizer(name).describe()["fingerprint"] for name in names]
+    described = [load_tokenizer(name).describe().fingerprint for name in names]
     assert described[0] != described[1] == described[2]
     fingerprints = [tokenizer_fingerprint(name) for name in names]
     assert fingerprints[0] != fingerprints[1] == fingerprints[2]

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from packer_cli.errors import TokenizerError
+from packer_cli.format.tokens import TokenizerInfo
 from packer_cli.tokens.tokenizer.files import check_template, load_hf
 
 
@@ -62,21 +63,18 @@ class LoadedTokenizer:
         ids = vocab.values() if isinstance(vocab, dict) else range(len(vocab))
         return max(len(self.hf), max(ids, default=-1) + 1, max(self.added_tokens.values(), default=-1) + 1)
 
-    def describe(self) -> dict[str, Any]:
-        """JSON values that identify the tokenizer, without paths.
-
-        Two tokenizers with equal fingerprints give equal ids and texts.
-        """
+    def describe(self) -> TokenizerInfo:
+        """What identifies the tokenizer, without its path and backend."""
         template = self.chat_template
-        return {
-            "fingerprint": self._fingerprint,
-            "vocab_size": self.vocab_size,
-            "bos_token_id": self.bos_token_id,
-            "eos_token_id": self.eos_token_id,
-            "eos_token": self.special_tokens_map.get("eos_token"),
-            "pad_token_id": self.pad_token_id,
-            "chat_template_fingerprint": None if template is None else _text_fingerprint(template),
-        }
+        return TokenizerInfo(
+            fingerprint=self._fingerprint,
+            vocab_size=self.vocab_size,
+            bos_token_id=self.bos_token_id,
+            eos_token_id=self.eos_token_id,
+            eos_token=self.special_tokens_map.get("eos_token"),
+            pad_token_id=self.pad_token_id,
+            chat_template_fingerprint=None if template is None else _text_fingerprint(template),
+        )
 
     @cached_property
     def _fingerprint(self) -> str:

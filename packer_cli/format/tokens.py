@@ -1,0 +1,56 @@
+"""What `tokens.json` and `hbpack.json` both say of the tokens: the inputs, the tokenizer and the options.
+
+Every field has a default, for sets of earlier releases that lack it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceInfo:
+    """One input."""
+
+    name: str
+    """As the user gave it."""
+    weight: float = 1.0
+    """How many times an epoch has each of its samples."""
+    tokens: int | None = None
+    """How many tokens an epoch has of it, in place of a weight."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerInfo:
+    """What identifies a tokenizer. Two with equal fingerprints give equal ids and texts."""
+
+    fingerprint: str = ""
+    """Of all that decides ids and texts, the chat template included."""
+    vocab_size: int | None = None
+    """One more than the largest id, added tokens included."""
+    bos_token_id: int | None = None
+    eos_token_id: int | None = None
+    eos_token: str | None = None
+    pad_token_id: int | None = None
+    chat_template_fingerprint: str | None = None
+    """None: it has no chat template."""
+    backend: str = ""
+    """The library that encoded the first part."""
+    name: str | None = None
+    """As the user gave it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleOptions:
+    """The options that shaped the samples, as `hbpack tokenize` takes them."""
+
+    record_schema: str = "auto"
+    max_record_bytes: int = 256 * 2**20
+    tokenizer_backend: str = "auto"
+    chat_template: str | None = None
+    """The text of the Jinja template; None for the tokenizer's own."""
+    loss_on: str = "completion"
+    append_eos: str = "auto"
+    eos_token: str | None = None
+    alpaca: str = "auto"
+    plain_content: bool = False
