@@ -106,3 +106,54 @@ def test_templates_that_always_take_too_long_are_refused(hostile, monkeypatch):
     with pytest.raises(TokenizerError) as error:
         ChatRenderer(hostile, variables={})
     assert str(error.value) == f"a question and its answer: {TOO_LONG}"
+
+
+HUGE = [
+    ("'a' * 10 ** 11", "*"),
+    ("10 ** (10 ** 10)", "**"),
+    ("9 ** (9 ** 9)", "**"),
+    ("[1] * 10 ** 11", "*"),
+    ("10 ** 11 * 'ab'", "*"),
+    ("2 ** (62 ** 9)", "**"),
+    ("messages * 10 ** 10", "*"),
+    ("('a' * 10 ** 7) * 10 ** 7", "*"),
+    ("2 ** (2 ** 25) * 2 ** (2 ** 25)", "*"),
+]
+
+
+@pytest.mark.parametrize(("hostile", "sign"), HUGE)
+@pytest.mark.parametrize("engine", ["minijinja", "jinja2", "transformers"])
+def test_templates_that_ask_for_all_memory_are_refused(hostile, sign, engine):
+    reason = (
+        f"the chat template makes more than 67,108,864 items with {sign}; split the conversation, or give another "
+        "template with --chat-template FILE"
+    )
+    value = "{% set x = " + hostile + " %}"
+    with pytest.raises(TokenizerError) as error:
+        ChatRenderer(value, variables={})
+    assert str(error.value) == f"a question and its answer: {reason}"
+    ours = ChatRenderer(
+        f"{{% if messages | length > 4 %}}{value}{{% endif %}}{PUBLISHED['chatml'][0]}", variables={}, engine=engine
+    )
+    for _ in range(2):
+        with pytest.raises(TemplateRejectError) as rejected:
+            ours.render(turns(6))
+        assert str(rejected.value) == reason
+    assert ours.mismatch(read_chat(turns(6))) is None
+    assert len(ours.render(turns(4)).spans) == 2
+
+
+@pytest.mark.parametrize(
+    ("operation", "text"),
+    [
+        ("'ab' * 3", "ababab"),
+        ("3 * 'ab'", "ababab"),
+        ("2 ** 10 * 2", "2048"),
+        ("2.5 * 2", "5.0"),
+        ("[1] * 2", "[1, 1]"),
+    ],
+)
+def test_ordinary_products_and_powers_are_as_in_transformers(operation, text):
+    ours = ChatRenderer("{{ " + operation + " }}", variables={})
+    assert ours.render(turns(2)).text == text
+    assert ours.mismatch(read_chat(turns(2))) is None

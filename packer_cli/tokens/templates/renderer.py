@@ -233,13 +233,8 @@ class ChatRenderer:
 
     def _wrong_text(self, context: dict[str, Any], text: str) -> str | None:
         """The difference from the text that transformers renders; None if they are equal."""
-        from transformers.utils.chat_template_utils import render_jinja_template
-
-        source, variables = self._template.source, self._template.variables
         try:
-            whole: str = render_jinja_template(
-                [context["messages"]], tools=context["tools"], chat_template=source, **variables
-            )[0][0]
+            whole = self._template.text_by_transformers(context)
         except Exception:
             return "transformers cannot render this conversation"
         return None if text == whole else "the text differs from transformers'"

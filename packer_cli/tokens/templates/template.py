@@ -1,6 +1,7 @@
 """A chat template, compiled by jinja2 in transformers' sandbox: a conversation's text, and `{% generation %}` ranges.
 
-A template comes from the same unknown source as the tokenizer, so each render has a limit of CPU time.
+A template comes from the same unknown source as the tokenizer, so each render has a limit of CPU time, and what `*` and
+`**` make has a limit of size.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from packer_cli.errors import TokenizerError
@@ -27,10 +29,12 @@ Result = TypeVar("Result")
 CPU_SECONDS = 10.0
 """CPU time that jinja2 may spend on a conversation. Real templates take 30 us a message."""
 _TICK_SECONDS = 0.1
+MOST_REPEATED = 1 << 26
+"""Most chars or items that `*` may make, and most bits of a number that `*` or `**` may make."""
 
 
 class TemplateLimitError(TemplateRejectError):
-    """The template needs more time than a conversation may take."""
+    """The template needs more time or memory than a conversation may take."""
 
 
 def limited(function: Callable[[], Result]) -> Result:
@@ -57,6 +61,43 @@ def _stop_render(*_: Any) -> None:
     )
 
 
+@lru_cache(maxsize=1)
+def _sandbox() -> Any:
+    """transformers' environment, in which `*` and `**` have limits. transformers renders other templates in others."""
+    from transformers.utils.chat_template_utils import _compile_jinja_template
+
+    environment: Any = _compile_jinja_template("").environment
+    environment.intercepted_binops = frozenset(("*", "**"))  # Nor are they computed when a template is compiled.
+    environment.binop_table = {**environment.binop_table, "*": _times, "**": _power}
+    return environment
+
+
+def _times(left: Any, right: Any) -> Any:
+    if isinstance(left, int):
+        left, right = right, left
+    if isinstance(right, int):
+        _check_size(left.bit_length() + right.bit_length() if isinstance(left, int) else _length(left) * right, "*")
+    return left * right
+
+
+def _power(left: Any, right: Any) -> Any:
+    if isinstance(left, int) and isinstance(right, int):
+        _check_size(left.bit_length() * abs(right), "**")
+    return left**right
+
+
+def _length(value: Any) -> int:
+    return len(value) if isinstance(value, (str, list, tuple)) else 0
+
+
+def _check_size(size: int, sign: str) -> None:
+    if size > MOST_REPEATED:
+        raise TemplateLimitError(
+            f"the chat template makes more than {MOST_REPEATED:,} items with {sign}; split the conversation, or give "
+            "another template with --chat-template FILE"
+        )
+
+
 class CompiledTemplate:
     """A compiled template.
 
@@ -70,12 +111,12 @@ class CompiledTemplate:
 
     def __init__(self, source: str, variables: dict[str, str]):
         from jinja2 import TemplateError, nodes
-        from transformers.utils.chat_template_utils import _compile_jinja_template
 
         self.source = source
         self.variables = variables
+        self.environment = _sandbox()
         try:
-            self._template: Any = limited(lambda: _compile_jinja_template(source))
+            self._template: Any = limited(lambda: self.environment.from_string(source))
         except (TemplateError, RecursionError, SyntaxError) as error:
             raise TokenizerError(
                 f"the chat template is not valid Jinja ({one_line(error)}); give another with --chat-template FILE"
@@ -84,7 +125,6 @@ class CompiledTemplate:
             raise TokenizerError(
                 "the chat template takes too long to compile; give another with --chat-template FILE"
             ) from None
-        self.environment = self._template.environment
         tree = self.environment.parse(source)
         self._names = {node.name for node in tree.find_all(nodes.Name) if node.ctx == "load"}
         self.has_generation_tags = any(is_generation(node) for node in tree.find_all(nodes.CallBlock))
@@ -105,6 +145,23 @@ class CompiledTemplate:
             TemplateRejectError: the template raised.
         """
         return render(self._template, {**context, **changes})
+
+    def text_by_transformers(self, context: dict[str, Any]) -> str:
+        """The text that transformers' own function renders for a context. Raises whatever that raises."""
+        from transformers.utils import chat_template_utils
+
+        compiles = chat_template_utils._compile_jinja_template
+        # Its environments have no limits of memory, not even when they compile.
+        chat_template_utils._compile_jinja_template = lambda source: self._template
+        try:
+            (text,), _ = limited(
+                lambda: chat_template_utils.render_jinja_template(
+                    [context["messages"]], tools=context["tools"], chat_template=self.source, **self.variables
+                )
+            )
+        finally:
+            chat_template_utils._compile_jinja_template = compiles
+        return str(text)
 
     def text_and_generation(self, context: dict[str, Any]) -> Rendered:
         """The text and the ranges inside `{% generation %}` tags. Quadratic in the number of tags.
