@@ -9,14 +9,14 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from packer_cli.errors import TokenizerError
 from packer_cli.tokens.templates import ChatRenderer, TemplateRejectError, read_chat
-from packer_cli.tokens.templates.conversation import MARK
-from packer_cli.tokens.templates.rounds import split
+from packer_cli.tokens.templates.rounds import MARK, split
 from tests.tokens.helpers import engine_of
 
 VARIABLES = {"bos_token": "<s>", "eos_token": "</s>"}
 SPECIALS = ("<|im_start|>", "<|im_end|>", "<s>", "</s>", "<|endoftext|>")
 ENGINES = ("minijinja", "jinja2", "transformers")
-MARKS = [MARK, "\ue000", f"{MARK}\ue000", *(f"{MARK}{letter}{depth}" for letter in "AO" for depth in "01")]
+MARKS = [f"{MARK}{letter}{depth}" for letter in "AO" for depth in "01"]
+GUESSES = ["\x01", *(f"\x01{token}{letter}0" for token in ("", "0123456789abcdef") for letter in "AO")]
 NAMES = ["chatml", "llama2", "qwen3", "macro", "loop-controls", "eos-between", "chatml-generation"]
 
 
@@ -50,7 +50,7 @@ TEXT = st.text(
         "<|im_end|>",
         "<|im_start|>assistant\n",
         "<think>\nx\n</think>\n\nyes",
-        *MARKS,
+        *GUESSES,
         "\x1c\x1d",
         "STOP\n",
         " \n",
@@ -171,11 +171,44 @@ def test_slow_way_rejects_what_it_cannot_tell_apart():
         renderer(template).render(chat("a", "b"))
 
 
-def test_content_equal_to_a_mark_stays_text():
+@pytest.mark.parametrize("text", GUESSES)
+def test_content_like_a_mark_stays_text(text):
     template = "{% for m in messages %}{{ m.content }}{% endfor %}"
-    for text in MARKS:
-        assert renderer(template).way == "marks"
-        assert renderer(template).render(chat(text, text)).text == text * 2
+    assert renderer(template).way == "marks"
+    assert renderer(template).render(chat(text, text)).text == text * 2
+
+
+LOOP = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}"
+MEDDLERS = {
+    "writes marks": "{% if messages | length > 4 %}FORGED{% endif %}" + LOOP,
+    "writes marks between": LOOP.replace("{{ m.content", "{% if loop.index > 4 %}FORGED{% endif %}{{ m.content"),
+    "takes marks out": "{% set x %}" + LOOP + "{% endset %}{{ x.split('\x01') | join('') }}",
+    "cuts": "{% set x %}" + LOOP + "{% endset %}{{ x[:150] }}",
+    "cuts what it begins": "{% set x %}" + LOOP + "{% endset %}{{ x[3:] }}",
+    "changes": "{% set x %}" + LOOP + "{% endset %}{{ x | upper }}",
+    "counts": "{% set x %}" + LOOP + "{% endset %}{{ x }}{{ x | length if messages | length > 4 }}",
+    "repeats": "{% set x %}" + LOOP + "{% endset %}{{ x }}{{ x if messages | length > 4 }}",
+}
+
+
+@pytest.mark.parametrize("name", MEDDLERS)
+@pytest.mark.parametrize("forged", GUESSES)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_templates_cannot_forge_change_or_cut_marks(name, forged, engine):
+    """The text is transformers', and each range is an answer, whole, or the conversation is rejected."""
+    template = MEDDLERS[name].replace("FORGED", forged)
+    messages = chat("a one", "b two", "c three", "d four", "e five", forged)
+    ours = renderer(template, engine=engine)
+    try:
+        rendered = ours.render(messages)
+    except TemplateRejectError:
+        return
+    whole = render_jinja_template([messages], chat_template=template, **VARIABLES)[0][0]
+    assert rendered.text == whole
+    kept = forged.replace("\x01", "") if name == "takes marks out" else forged
+    for text in said(rendered):
+        assert any(answer.lower() in text.lower() for answer in ("b two", "d four", kept))
+        assert not any(other in text.lower() for other in ("a one", "c three", "e five"))
 
 
 def test_template_that_raises_is_a_reject_with_its_words(templates):
@@ -264,7 +297,7 @@ def test_mismatch_reports_a_wrong_range(templates, monkeypatch):
     assert "should begin at char" in ours.mismatch(read_chat(messages))
 
 
-@given(st.lists(st.sampled_from(["a", "bc", *MARKS[3:]]), max_size=12))
+@given(st.lists(st.sampled_from(["a", "bc", *MARKS]), max_size=12))
 def test_rounds_are_those_of_a_slow_search(pieces):
     """A round lasts until the next mark of its level or of one above it; those inside another are part of it."""
     pieces = [*pieces, f"{MARK}O0"]

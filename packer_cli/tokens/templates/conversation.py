@@ -37,10 +37,8 @@ def one_line(error: Exception) -> str:
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 _PLAIN_FIELDS = {"role", "content"}
 _MOST_NESTED = 100
-MARK = "\x01"
-"""Begins a mark in a rendered text, see `rounds`."""
-_UNSAFE = (MARK, "\x1c", "\x1d", "\x1e", "\x1f")
-"""All but the first are whitespace in Python but not in Rust."""
+_UNSAFE = ("\x1c", "\x1d", "\x1e", "\x1f")
+"""Whitespace in Python but not in Rust."""
 
 PROBES: list[list[dict[str, Any]]] = [
     [{"role": "user", "content": "Ask one."}, {"role": "assistant", "content": "Say one."}],
@@ -67,9 +65,7 @@ class Chat(NamedTuple):
     text: str
     """All its strings except the keys, separated by NUL."""
     is_safe: bool
-    """Whether minijinja and jinja2 treat every value alike, and nothing contains a mark."""
-    mark: str
-    """A char that no string or key contains: `MARK`, if possible."""
+    """Whether minijinja and jinja2 treat every value alike."""
     is_plain: bool
     """Whether there are no tools, and each message has exactly a role and a content, both strings."""
 
@@ -91,7 +87,7 @@ def read_chat(messages: list[dict[str, Any]], tools: list[Any] | None = None) ->
     if tools is not None or not keys.isdisjoint(REASONING_FIELDS):
         return _read_any_chat(messages, tools)
     is_plain = keys == _PLAIN_FIELDS and len(values) == 2 * len(messages)
-    return Chat(messages, None, text, *_kind_of(text, keys), is_plain)
+    return Chat(messages, None, text, is_safe_text("\0".join((text, *keys))), is_plain)
 
 
 def _read_any_chat(messages: list[Any], tools: list[Any] | None) -> Chat:
@@ -106,16 +102,7 @@ def _read_any_chat(messages: list[Any], tools: list[Any] | None) -> Chat:
     keys: set[str] = set()
     are_alike = all([_collect(value, texts, keys) for value in (*messages, *(tools or ()))])  # noqa: C419 - all are collected
     text = "\0".join(texts)
-    is_safe, mark = _kind_of(text, keys)
-    return Chat(messages, tools, text, is_safe and are_alike, mark, False)
-
-
-def _kind_of(text: str, keys: set[str]) -> tuple[bool, str]:
-    """`Chat.is_safe`, as far as strings go, and `Chat.mark`."""
-    strings = "\0".join((text, *keys))
-    if MARK not in strings:
-        return is_safe_text(strings), MARK
-    return False, next(mark for mark in map(chr, range(0xE000, 0x110000)) if mark not in strings)
+    return Chat(messages, tools, text, are_alike and is_safe_text("\0".join((text, *keys))), False)
 
 
 def _check_depth(values: list[Any]) -> None:
@@ -133,7 +120,7 @@ def _check_depth(values: list[Any]) -> None:
 
 
 def is_safe_text(text: str) -> bool:
-    """Whether both engines treat the text alike, and it contains no mark."""
+    """Whether both engines treat the text alike."""
     for unsafe in _UNSAFE:
         if unsafe in text:
             return False

@@ -4,8 +4,8 @@ Extra output nodes in the template's syntax tree mark where each round of a loop
 the loop ends, so that the text between two marks is exactly the output of one round: one render gives the text and the
 place of each message in it. In the same way, the tags `{% generation %}` and `{% endgeneration %}` become marks.
 
-A mark begins with a char that the conversation does not contain (`Chat.mark`), so no content can forge one. The output
-of a loop that is not inside a macro, a call, a filter or a `set` block goes straight to the text. Elsewhere, the
+A mark begins with a text that each process chooses at random, so no content and no template can forge one. The output of
+a loop that is not inside a macro, a call, a filter or a `set` block goes straight to the text. Elsewhere, the
 template may cut, strip or count the text that contains a mark, so the text without the marks must equal that of a
 render without marks.
 
@@ -16,22 +16,25 @@ than a few hundred messages are rejected.
 from __future__ import annotations
 
 import re
+import secrets
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Literal
 
-from packer_cli.tokens.templates.conversation import MARK, Chat, Span, TemplateRejectError
+from packer_cli.tokens.templates.conversation import Chat, Span, TemplateRejectError
 from packer_cli.tokens.templates.parts import TAGS
 from packer_cli.tokens.templates.template import CompiledTemplate, TemplateLimitError, is_generation, render
 
 Place = Literal["generation", "stream", "anywhere"]
 """What to mark: generation tags; loops that write straight to the text; or loops in macros and blocks as well."""
+MARK = f"\x01{secrets.token_hex(8)}"
+"""Begins each mark."""
 MAX_PREFIX_MESSAGES = 100_000
 """Most messages to render, over all renders of one conversation, without marks."""
 _DEPTHS = 2
 """Levels of nested loops to mark (`for turn in turns: for message in turn`).
 
-A mark is that char, a letter and the level: A where a part of the assistant begins; O where another's begins, or the
+A mark is that text, a letter and the level: A where a part of the assistant begins; O where another's begins, or the
 loop ends."""
 
 
@@ -41,12 +44,10 @@ class MarkedTemplate:
     def __init__(self, template: CompiledTemplate, place: Place):
         self._template = template
         self._place = place
-        self._marked: dict[str, Any] = {}
-
-    @property
-    def has_marks(self) -> bool:
+        tree = marked_tree(template, place)
+        self.has_marks = tree is not None
         """Whether there is something to mark."""
-        return marked_tree(self._template, self._place) is not None
+        self._marked: Any = template.environment.from_string(tree) if self.has_marks else None
 
     def rounds(self, chat: Chat) -> tuple[str, list[Span]] | None:
         """The text and the char ranges of the assistant's rounds, in order; None if marks change the text.
@@ -54,11 +55,8 @@ class MarkedTemplate:
         Raises:
             TemplateRejectError: the template raised.
         """
-        context, mark = self._template.context(chat), chat.mark
-        if mark not in self._marked:
-            tree = marked_tree(self._template, self._place, mark)
-            self._marked[mark] = self._template.environment.from_string(tree)
-        found = split(render(self._marked[mark], context), mark)
+        context = self._template.context(chat)
+        found = split(render(self._marked, context))
         return found if self._place != "anywhere" or found[0] == self._template.text(context) else None
 
 
@@ -152,12 +150,12 @@ class _Marker:
         return nodes.If(test, [yes], [], [no], lineno=lineno)
 
 
-def split(text: str, mark: str = MARK) -> tuple[str, list[Span]]:
+def split(text: str) -> tuple[str, list[Span]]:
     """The text without the marks, and the char ranges of the assistant's rounds, in order.
 
     A round inside another assistant round (a loop over its parts) is part of the outer one.
     """
-    first, *pieces = text.split(mark)
+    first, *pieces = text.split(MARK)
     texts, spans = [first], []
     position = len(first)
     start, level = -1, ""  # Of the round of the assistant that has begun, if any.
