@@ -4,8 +4,8 @@ Extra output nodes in the template's syntax tree mark where each round of a loop
 the loop ends, so that the text between two marks is exactly the output of one round: one render gives the text and the
 place of each message in it. In the same way, the tags `{% generation %}` and `{% endgeneration %}` become marks.
 
-A mark begins with a text that each process chooses at random, so no content and no template can forge one. The output of
-a loop that is not inside a macro, a call, a filter or a `set` block goes straight to the text. Elsewhere, the
+A mark begins with a text that each process chooses at random, so no content and no template can forge one. The output
+of a loop that is not inside a macro, a call, a filter or a `set` block goes straight to the text. Elsewhere, the
 template may cut, strip or count the text that contains a mark, so the text without the marks must equal that of a
 render without marks.
 

@@ -1,7 +1,7 @@
 """A chat template, compiled by jinja2 in transformers' sandbox: a conversation's text, and `{% generation %}` ranges.
 
-A template comes from the same unknown source as the tokenizer, so each render has a limit of CPU time, and the products
-and powers in it have a limit of size.
+A template comes from the same unknown source as the tokenizer, so each render has a limit of CPU time, and the size of
+its products and powers has one, too.
 """
 
 from __future__ import annotations
