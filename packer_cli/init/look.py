@@ -147,7 +147,7 @@ class Sampler:
             return of_texts + ([] if batch.tokens is None else np.diff(batch.tokens.offsets).tolist())
         encoded = self._encoder.encode(replace(batch, rejects=[]))
         look.rejects += [f"{file.path}:{reject.line}: {reject.reason}" for reject in encoded.rejects]
-        lengths: list[int] = np.diff(encoded.offsets).tolist()
+        lengths: list[int] = np.diff(encoded.samples.offsets).tolist()
         return lengths
 
 

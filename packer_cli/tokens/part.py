@@ -229,14 +229,15 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink, *, is_weighted: bo
         )
         for batch in encoder.encode_all(batches):
             encoded, without_loss = drop_without_loss(batch)
-            shapes.update(encoded.kinds.get(line, "tokens") for line in encoded.lines.tolist())
+            samples = encoded.samples
+            shapes.update(encoded.kinds.get(line, "tokens") for line in samples.lines.tolist())
             num_open += int(np.count_nonzero(encoded.is_open))
             num_without_loss += len(without_loss)
             rejects.write([*encoded.rejects, *without_loss])
             num_with_special += encoded.num_with_special
-            if len(encoded.lines):
-                num_samples += count_by_slice(encoded.lines, len(task.slices))
-                writer.write(replace(encoded, lines=lines_of(encoded.lines)))
+            if len(samples.lines):
+                num_samples += count_by_slice(samples.lines, len(task.slices))
+                writer.write(samples._replace(lines=lines_of(samples.lines)))
         writer.close()
     of_each = num_samples.tolist(), rejects.num_rejected.tolist(), rejects.gaps
     return {
@@ -276,31 +277,19 @@ REASON = "it has no loss tokens, so a model would learn nothing from it"
 
 def drop_without_loss(batch: EncodedBatch) -> tuple[EncodedBatch, list[Reject]]:
     """The samples in which a token carries a loss, and a reject for each of the others."""
-    has_loss = _has_loss(batch)
+    has_loss = _has_loss(batch.samples)
     if has_loss.all():
         return batch, []
-    kept = take_samples(
-        TokenBatch(batch.lines, batch.offsets, batch.input_ids, batch.loss_mask), np.flatnonzero(has_loss)
-    )
-    rejects = [Reject(line, REASON) for line in batch.lines[~has_loss].tolist()]
-    return replace(
-        batch,
-        offsets=kept.offsets,
-        input_ids=kept.input_ids,
-        loss_mask=kept.loss_mask,
-        lines=kept.lines,
-        is_open=batch.is_open[has_loss],
-    ), rejects
+    kept = take_samples(batch.samples, np.flatnonzero(has_loss))
+    rejects = [Reject(line, REASON) for line in batch.samples.lines[~has_loss].tolist()]
+    return replace(batch, samples=kept, is_open=batch.is_open[has_loss]), rejects
 
 
-def _has_loss(batch: EncodedBatch) -> NDArray[np.bool_]:
+def _has_loss(samples: TokenBatch) -> NDArray[np.bool_]:
     """bool[n]: whether a token carries a loss; the first one of a sample never does."""
-    starts = batch.offsets[:-1]
-    lengths = np.diff(batch.offsets)
-    if batch.loss_mask is None:
-        return lengths > 1
-    has_loss: NDArray[np.bool_] = batch.loss_mask != 0
+    starts = samples.offsets[:-1]
+    if samples.loss_mask is None or not len(starts):
+        return np.diff(samples.offsets) > 1
+    has_loss: NDArray[np.bool_] = samples.loss_mask != 0
     has_loss[starts] = False
-    if not len(starts):
-        return has_loss
     return np.logical_or.reduceat(has_loss, starts)

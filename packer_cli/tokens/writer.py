@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer_cli.corpus.types import Gap, Reject
+from packer_cli.corpus.types import Gap, Reject, TokenBatch
 from packer_cli.engine.sink import Sink
 from packer_cli.errors import FormatError
 from packer_cli.files import HashingFile
@@ -21,9 +21,6 @@ from packer_cli.format.checksums import find_damage
 from packer_cli.format.loss_spans import count_by_row, mask_to_spans, weights_to_spans
 from packer_cli.format.schema import part_schema
 from packer_cli.tokens.slices import LINE_BITS, count_by_slice, with_lines
-
-if TYPE_CHECKING:
-    from packer_cli.tokens.encode.rows import EncodedBatch
 
 _TOKENS_PER_BATCH = 2**22
 
@@ -73,7 +70,7 @@ class PartWriter:
         self.loss_weight: float | None = None
         """Sum of the weights of loss tokens; None if they have none."""
 
-    def write(self, batch: EncodedBatch) -> None:
+    def write(self, batch: TokenBatch) -> None:
         """Append the samples of a batch. Small batches are gathered into record batches of a few million tokens.
 
         Raises:
@@ -132,7 +129,7 @@ def _joined(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 def _loss_spans(
-    batch: EncodedBatch,
+    batch: TokenBatch,
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64], NDArray[np.float32]]:
     """Of all samples: starts and stops (int32[s]) in their sample; the spans of each sample (int64[n]); and the weight
     of each span (float32[s], in no memory where all are 1). O(t).

@@ -1,6 +1,7 @@
 """Documents to encode, and encoded batches taken apart."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -30,8 +31,10 @@ def encode(encoder, documents):
             tokens=read_records(tokenized)[0] if tokenized else None,
         )
     )
-    batch = replace(batch, input_ids=batch.input_ids.astype(np.int32))
-    return replace(batch, loss_mask=np.ones(len(batch.input_ids), np.int8)) if batch.loss_mask is None else batch
+    samples = batch.samples
+    mask = np.ones(len(samples.input_ids), np.bool_) if samples.loss_mask is None else samples.loss_mask
+    written = samples._replace(input_ids=samples.input_ids.astype(np.int32), loss_mask=mask)
+    return SimpleNamespace(whole=replace(batch, samples=written), **vars(batch), **written._asdict())
 
 
 def rows(batch):
@@ -41,7 +44,7 @@ def rows(batch):
 
 def assert_well_formed(batch):
     assert batch.offsets.dtype == np.int64
-    assert (batch.input_ids.dtype, batch.loss_mask.dtype) == (np.int32, np.int8)
+    assert (batch.input_ids.dtype, batch.loss_mask.dtype) == (np.int32, np.bool_)
     assert batch.lines.dtype == np.int64
     assert batch.offsets[0] == 0
     assert batch.offsets[-1] == len(batch.input_ids) == len(batch.loss_mask)

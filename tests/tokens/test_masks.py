@@ -27,7 +27,7 @@ def run(rows, sizes, spans_of_rows):
     span_offsets = np.concatenate([[0], np.cumsum([len(spans) for spans in spans_of_rows])]).astype(np.int64)
     spans = np.array([span for spans in spans_of_rows for span in spans], dtype=np.int64).reshape(-1, 2)
     mask, exact = mark_spans(offsets, lengths, np.array(sizes, dtype=np.int64), span_offsets, spans)
-    assert mask.dtype == np.int8
+    assert mask.dtype == np.bool_
     return [mask[a:b].tolist() for a, b in itertools.pairwise(offsets)], exact.tolist()
 
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from packer_cli.corpus.types import TokenBatch
 from packer_cli.errors import FormatError, InputError, VersionError
 from packer_cli.files import atomic_file
 from packer_cli.format.schema import part_schema, token_type
 from packer_cli.format.tokens import SampleOptions, TokenizerInfo
-from packer_cli.tokens.encode.rows import EncodedBatch
 from packer_cli.tokens.index import (
     INDEX_NAME,
     STORE_VERSION,
@@ -34,14 +34,11 @@ from tests.naive import loss_spans as naive
 def encoded(samples, first_line=1):
     lengths = [len(ids) for ids, _ in samples]
     bits = [bit for _, mask in samples for bit in mask]
-    return EncodedBatch(
+    return TokenBatch(
         offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         input_ids=np.array([token for ids, _ in samples for token in ids], dtype=np.int32),
-        loss_mask=None if {*bits} == {1} else np.array(bits, dtype=np.int8 if {*bits} <= {0, 1} else np.float32),
+        loss_mask=None if {*bits} == {1} else np.array(bits, dtype=np.bool_ if {*bits} <= {0, 1} else np.float32),
         lines=np.arange(first_line, first_line + len(samples)),
-        rejects=[],
-        num_with_special=0,
-        is_open=np.zeros(len(samples), dtype=np.bool_),
     )
 
 

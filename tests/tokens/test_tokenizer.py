@@ -173,7 +173,7 @@ def test_sentencepiece_model_encodes_as_sentencepiece(tmp_path, options):
     from packer_cli.tokens.encode.encoder import Encoder
 
     documents = DocumentBatch(documents=[Document("text", line, text=text) for line, text in enumerate(probes)])
-    batch = Encoder(loaded).encode(documents)
+    batch = Encoder(loaded).encode(documents).samples
     expected = [ids_of(loaded, text) for text in probes if ids_of(loaded, text)]
     assert [row.tolist() for row in np.split(batch.input_ids, batch.offsets[1:-1])] == expected
 

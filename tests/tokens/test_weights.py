@@ -55,7 +55,7 @@ def test_weights_of_0_and_1_are_a_mask(load):
         encode(encoder, [document._replace(weights=None) for document in documents])
     )
     nothing = encode(encoder, [document._replace(weight=0.0) for document in documents])
-    assert nothing.loss_mask.dtype == np.int8
+    assert nothing.loss_mask.dtype == np.bool_
     assert not nothing.loss_mask.any()
 
 

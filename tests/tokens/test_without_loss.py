@@ -1,13 +1,12 @@
 """Samples in which no token carries a loss are left out, each with a reject."""
 
-from dataclasses import replace
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.corpus.types import Document
 from packer_cli.tokens.encode.encoder import Encoder
+from packer_cli.tokens.encode.rows import EncodedBatch
 from packer_cli.tokens.part import REASON, drop_without_loss
 from tests.tokens.helpers import CHATS, encode, rows, tokens
 from tests.tokens.test_store import encoded
@@ -16,13 +15,15 @@ from tests.tokens.test_store import encoded
 @given(st.lists(st.lists(st.sampled_from([0, 0, 0, 1, 0.5]), min_size=1, max_size=5), max_size=6))
 def test_those_with_a_loss_stay_as_they_are(masks):
     samples = [([number] * len(mask), mask) for number, mask in enumerate(masks)]
-    batch = replace(encoded(samples), is_open=np.arange(len(samples)) % 2 == 0)
-    kept, rejects = drop_without_loss(batch)
+    batch = encoded(samples)
+    whole = EncodedBatch(samples=batch, is_open=np.arange(len(samples)) % 2 == 0, rejects=[])
+    left, rejects = drop_without_loss(whole)
+    kept = left.samples
     wanted = [number for number, mask in enumerate(masks) if any(mask[1:])]
     pairs = zip(kept.offsets[:-1], kept.offsets[1:], strict=True)
     assert [kept.input_ids[a:b].tolist() for a, b in pairs] == [samples[number][0] for number in wanted]
     assert (kept.lines - 1).tolist() == wanted
-    assert kept.is_open.tolist() == [number % 2 == 0 for number in wanted]
+    assert left.is_open.tolist() == [number % 2 == 0 for number in wanted]
     if kept.loss_mask is not None:
         assert kept.loss_mask.dtype == batch.loss_mask.dtype
         assert kept.loss_mask.tolist() == [bit for number in wanted for bit in masks[number]]
@@ -42,7 +43,8 @@ def test_of_chats_texts_and_tokens(load):
     ]
     for append_eos, without in (("auto", [6, 7, 8, 11, 12]), ("never", [6, 7, 8, 9, 11, 12])):
         batch = encode(Encoder(load("bytes", "chatml"), append_eos=append_eos), documents)
-        kept, rejects = drop_without_loss(batch)
+        left, rejects = drop_without_loss(batch.whole)
+        kept = left.samples
         assert [reject.line for reject in rejects] == without
         whole = dict(zip(batch.lines.tolist(), rows(batch), strict=True))
         assert dict(zip(kept.lines.tolist(), rows(kept), strict=True)) == {

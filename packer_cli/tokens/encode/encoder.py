@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from packer_cli.corpus.ragged import join_samples
-from packer_cli.corpus.types import Reject
+from packer_cli.corpus.types import Reject, TokenBatch
 from packer_cli.errors import TokenizerError
 from packer_cli.tokens.encode.backends import (
     BackendMismatch,
@@ -36,7 +36,7 @@ from packer_cli.tokens.encode.backends import (
 )
 from packer_cli.tokens.encode.masks import Backends, Masker
 from packer_cli.tokens.encode.prepare import SPREAD_CHARS, SPREAD_EVERY, Preparer, hash_line, merge, take_given
-from packer_cli.tokens.encode.rows import AppendEos, EncodedBatch, Frame, Row, Samples, Text
+from packer_cli.tokens.encode.rows import AppendEos, EncodedBatch, Frame, Row, Text
 from packer_cli.tokens.templates import LossParts
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from packer_cli.corpus.types import DocumentBatch, RecordSchema, TokenBatch
+    from packer_cli.corpus.types import DocumentBatch, RecordSchema
     from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 _CHECKED_CHARS = 1024
@@ -231,8 +231,8 @@ class Encoder:
         texts = [item for item in items if isinstance(item, Text)]
         ids, ranges = self._encode_texts(texts)
         self._check_ids(texts, ids)
-        loss_mask = self._masker.mask(texts, ids, ranges)
-        samples = Samples(ids.offsets, ids.input_ids, loss_mask)
+        lines = np.array([item.line for item in items], dtype=np.int64)
+        samples = TokenBatch(lines, ids.offsets, ids.input_ids, self._masker.mask(texts, ids, ranges))
         if len(texts) < len(items):
             samples = _in_order(items, samples)
         is_empty = np.diff(samples.offsets) == 0
@@ -241,7 +241,8 @@ class Encoder:
             rejects += [Reject(item.line, "is empty: it has no tokens") for item in empty]
             rejects.sort(key=lambda reject: reject.line)
             items = [item for item, is_one in zip(items, is_empty, strict=True) if not is_one]
-            samples = samples._replace(offsets=samples.offsets[np.concatenate([[True], ~is_empty])])
+            kept = np.concatenate([[True], ~is_empty])
+            samples = samples._replace(lines=lines[~is_empty], offsets=samples.offsets[kept])
         is_plain = [not item.is_chat if isinstance(item, Text) else item.is_plain for item in items]
         framed, is_open = self._frame.add(
             samples,
@@ -250,10 +251,7 @@ class Encoder:
             np.array([item.end_weight for item in items], np.float32),
         )
         return EncodedBatch(
-            offsets=framed.offsets,
-            input_ids=framed.input_ids,
-            loss_mask=framed.loss_mask,
-            lines=np.array([item.line for item in items], dtype=np.int64),
+            samples=framed,
             rejects=rejects,
             num_with_special=held.num_with_special,
             is_open=is_open,
@@ -310,10 +308,10 @@ class Encoder:
             )
 
 
-def _in_order(items: list[Text | Row], texts: Samples) -> Samples:
-    """Merge the samples of all items, in order; those of the texts are given."""
+def _in_order(items: list[Text | Row], texts: TokenBatch) -> TokenBatch:
+    """Merge the samples of all items, in order; those of the texts are given, with the lines of all."""
     encoded = zip(texts.offsets[:-1].tolist(), texts.offsets[1:].tolist(), strict=True)
-    text_mask = np.ones(len(texts.input_ids), dtype=np.int8) if texts.loss_mask is None else texts.loss_mask
+    text_mask = np.ones(len(texts.input_ids), dtype=np.bool_) if texts.loss_mask is None else texts.loss_mask
     ids, masks = [], []
     for item in items:
         if isinstance(item, Row):
@@ -324,6 +322,5 @@ def _in_order(items: list[Text | Row], texts: Samples) -> Samples:
             ids.append(texts.input_ids[start:stop])
             masks.append(text_mask[start:stop])
     lengths = np.array([len(row) for row in ids], dtype=np.int64)
-    return Samples(
-        np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]), np.concatenate(ids), np.concatenate(masks)
-    )
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    return TokenBatch(texts.lines, offsets, np.concatenate(ids), np.concatenate(masks))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from packer_cli.tokens.encode.rows import Text
 
     Mask = NDArray[Any]
-    "[t]: of 0 and 1, or the weight of each token's loss"
+    "bool[t], or float32[t]: the weight of each token's loss"
     from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 
@@ -51,7 +51,7 @@ def mark_spans(
         weights: float32[m], what to mark the tokens of each span with; None: 1. A token of two spans has the first's.
 
     Returns:
-        `(mask int8[t], exact bool[n])`: whether the lengths of each text add up; otherwise none of it is marked. With
+        `(mask bool[t], exact bool[n])`: whether the lengths of each text add up; otherwise none of it is marked. With
         weights, the mask is float32[t].
     """
     ends = np.cumsum(lengths)
@@ -66,7 +66,7 @@ def mark_spans(
     borders = np.column_stack([first, past]).reshape(-1)
     runs = np.diff(borders, prepend=0, append=len(lengths))
     if weights is None:
-        return np.repeat((np.arange(len(runs)) & 1).astype(np.int8), runs), exact
+        return np.repeat((np.arange(len(runs)) & 1).astype(np.bool_), runs), exact
     values = np.zeros(len(runs), dtype=np.float32)
     values[1::2] = weights[marked]
     return np.repeat(values, runs), exact
@@ -85,7 +85,7 @@ def mask_by_offsets(
     Args:
         starts, ends: int64[t], untrimmed char ranges of the tokens (tokens that share a char all have its range).
     """
-    mask = np.zeros(len(starts), dtype=np.int8 if weights is None else np.float32)
+    mask: Mask = np.zeros(len(starts), dtype=np.bool_ if weights is None else np.float32)
     reached = np.maximum.accumulate(ends) if len(ends) else ends
     for number, (start, stop) in enumerate(spans):
         if stop <= start:
@@ -130,7 +130,7 @@ class Masker:
         is_weighted = any(item.is_weighted for item in texts)
         if not is_weighted and all(item.spans is None for item in texts):
             return None
-        loss_mask: Mask = np.zeros(len(ids.input_ids), dtype=np.float32 if is_weighted else np.int8)
+        loss_mask: Mask = np.zeros(len(ids.input_ids), dtype=np.float32 if is_weighted else np.bool_)
         others = list(range(len(texts)))
         if ranges is None and self._lengths.are_known:
             loss_mask, exact = self._by_lengths(texts, ids, is_weighted=is_weighted)

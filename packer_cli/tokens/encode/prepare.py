@@ -11,15 +11,13 @@ from packer_cli.corpus.ragged import join_samples, take_samples
 from packer_cli.corpus.types import Reject, TokenBatch
 from packer_cli.errors import TokenizerError
 from packer_cli.tokens.encode.backends import BackendMismatch
-from packer_cli.tokens.encode.rows import EncodedBatch, Row, Samples, Text
+from packer_cli.tokens.encode.rows import EncodedBatch, Row, Text
 from packer_cli.tokens.encode.specials import END, START, PlainContentEncoder, TokenFinder, control_tokens, mark
 from packer_cli.tokens.templates import ChatRenderer, LossParts, read_chat
 from packer_cli.tokens.templates.parts import weights_or_none
 
 if TYPE_CHECKING:
     from collections import Counter
-
-    from numpy.typing import NDArray
 
     from packer_cli.corpus.types import Document
     from packer_cli.tokens.encode.backends import ReferenceBackend
@@ -213,7 +211,7 @@ class Preparer:
         assert self._plain is not None
         ids, loss_mask = self._plain.encode(marked, loss.spans or [], loss.weights, whole_last_char=not is_chat)
         if loss.spans is None:
-            loss_mask = np.full(len(ids), loss.end, dtype=np.int8 if loss.end == 1 else np.float32)
+            loss_mask = np.full(len(ids), loss.end, dtype=np.bool_ if loss.end == 1 else np.float32)
         elif loss.end not in (0.0, 1.0):
             loss_mask = loss_mask.astype(np.float32)
         may_close = not is_chat or _ends_with_answer(document)
@@ -275,45 +273,18 @@ def take_given(batch: TokenBatch, frame: Frame, vocab_size: int) -> EncodedBatch
     # Wide types would slow what follows down; narrow ones may not hold an EOS that is added.
     ids = batch.input_ids.astype(np.uint16 if vocab_size <= 2**16 else np.int32, copy=False)
     none = np.zeros(len(batch.lines), dtype=np.bool_)
-    mask = None if batch.loss_mask is None else _as_numbers(batch.loss_mask)
     end_weight = np.ones(len(none), np.float32) if batch.weight is None else batch.weight
-    framed, is_open = frame.add(Samples(batch.offsets, ids, mask), none, none, end_weight)
-    return EncodedBatch(
-        offsets=framed.offsets,
-        input_ids=framed.input_ids,
-        loss_mask=framed.loss_mask,
-        lines=batch.lines,
-        rejects=rejects,
-        num_with_special=0,
-        is_open=is_open,
-    )
+    framed, is_open = frame.add(batch._replace(input_ids=ids, weight=None), none, none, end_weight)
+    return EncodedBatch(samples=framed, is_open=is_open, rejects=rejects)
 
 
 def merge(encoded: EncodedBatch, given: EncodedBatch) -> EncodedBatch:
     """Both in the order of their lines."""
-    first, second = (
-        TokenBatch(
-            each.lines,
-            each.offsets,
-            each.input_ids,
-            each.loss_mask if each.loss_mask is None or each.loss_mask.dtype == np.float32 else each.loss_mask != 0,
-        )
-        for each in (encoded, given)
-    )
-    both = join_samples([first, second])
-    order = np.argsort(np.concatenate([encoded.lines, given.lines]), kind="stable")
-    is_open = np.concatenate([encoded.is_open, given.is_open])
+    both = (encoded, given)
+    order = np.argsort(np.concatenate([each.samples.lines for each in both]), kind="stable")
     return replace(
         encoded,
-        offsets=both.offsets,
-        input_ids=both.input_ids,
-        loss_mask=None if both.loss_mask is None else _as_numbers(both.loss_mask),
-        lines=both.lines,
+        samples=join_samples([each.samples for each in both]),
+        is_open=np.concatenate([each.is_open for each in both])[order],
         rejects=sorted([*encoded.rejects, *given.rejects], key=lambda reject: reject.line),
-        is_open=is_open[order],
     )
-
-
-def _as_numbers(mask: NDArray[Any]) -> NDArray[Any]:
-    """A mask of booleans as int8; weights as they are."""
-    return mask.view(np.int8) if mask.dtype == np.bool_ else mask

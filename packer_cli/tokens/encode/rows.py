@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from packer_cli.corpus.types import RecordSchema, Reject
+    from packer_cli.corpus.types import RecordSchema, Reject, TokenBatch
     from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 AppendEos = Literal["auto", "always", "never"]
@@ -56,42 +56,21 @@ class Row(NamedTuple):
     """As in `Text`."""
 
 
-class Samples(NamedTuple):
-    """n samples, in flat arrays; none is empty."""
-
-    offsets: NDArray[np.int64]
-    """int64[n+1]"""
-    input_ids: NDArray[Any]
-    """int32[t], or uint16[t] of ids that were given"""
-    loss_mask: NDArray[Any] | None
-    """int8[t], or float32[t] where tokens have weights; None: all ones."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class EncodedBatch:
-    """The samples of some records, in flat arrays: n samples, t tokens.
+    """The samples of some records."""
 
-    Every sample has at least one token.
-    """
-
-    offsets: NDArray[np.int64]
-    """int64[n+1]: sample i is `input_ids[offsets[i]:offsets[i+1]]`."""
-    input_ids: NDArray[Any]
-    """int32[t], or uint16[t] where all ids were given and the vocabulary fits"""
-    loss_mask: NDArray[Any] | None
-    """int8[t]: 1 for tokens that are trained on, or float32[t]: the weight of each one's loss, 0 for none; None: all
-    are trained on, with weight 1. The first token of a sample may be 1 here;
-    it never carries a loss, since nothing predicts it, and the token store has none there."""
-    lines: NDArray[np.int64]
-    """int64[n]: line of each sample's record in its file."""
-    rejects: list[Reject]
-    """Records that gave no sample: those that could not be read, or encoded (a template that raises, an empty result);
-    in the order of lines."""
-    num_with_special: int
-    """Records whose own contents hold the text of a special token."""
+    samples: TokenBatch
+    """Ids are int32, or uint16 where all were given and the vocabulary fits. The first token of a sample may have a loss
+    here; it never carries one, since nothing predicts it, and the token store has none there."""
     is_open: NDArray[np.bool_]
     """bool[n]: whether the last token, blanks aside, is neither EOS nor a special token that the chat template
     writes."""
+    rejects: list[Reject]
+    """Records that gave no sample: those that could not be read, or encoded (a template that raises, an empty result);
+    in the order of lines."""
+    num_with_special: int = 0
+    """Records whose own contents hold the text of a special token."""
     kinds: dict[int, RecordSchema] = field(default_factory=dict)
     """Of the documents, by line; all other samples were given as tokens."""
 
@@ -116,11 +95,11 @@ class Frame:
 
     def add(
         self,
-        samples: Samples,
+        samples: TokenBatch,
         is_plain: NDArray[np.bool_],
         may_close: NDArray[np.bool_],
         end_weight: NDArray[np.float32],
-    ) -> tuple[Samples, NDArray[np.bool_]]:
+    ) -> tuple[TokenBatch, NDArray[np.bool_]]:
         """The samples with these tokens added, and which of them (bool[n]) are left without an end.
 
         Tokens before a sample carry a loss if its first token does.
@@ -133,7 +112,7 @@ class Frame:
         Raises:
             TokenizerError: EOS must follow a sample, and the tokenizer has none.
         """
-        offsets, input_ids, loss_mask = samples
+        _, offsets, input_ids, loss_mask, _ = samples
         starts, stops = offsets[:-1], offsets[1:]
         last, has_end = input_ids[stops - 1], self._has_end(samples)
         before, after = self._before, self._after
@@ -165,15 +144,16 @@ class Frame:
             ]
             loss_mask = np.insert(loss_mask, at[order], np.concatenate(added).astype(loss_mask.dtype)[order])
         sizes = np.diff(offsets) + is_plain * (len(before) + len(after)) + closed
-        return Samples(
-            np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)]),
-            np.insert(input_ids, at[order], ids[order]),
-            loss_mask,
-        ), is_open
+        framed = samples._replace(
+            offsets=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)]),
+            input_ids=np.insert(input_ids, at[order], ids[order]),
+            loss_mask=loss_mask,
+        )
+        return framed, is_open
 
-    def _has_end(self, samples: Samples) -> NDArray[np.bool_]:
+    def _has_end(self, samples: TokenBatch) -> NDArray[np.bool_]:
         """bool[n]: whether the last non-blank token is EOS or a special token of the template."""
-        offsets, input_ids, _ = samples
+        offsets, input_ids = samples.offsets, samples.input_ids
         at = offsets[1:] - 1
         last = input_ids[at]
         has_end: NDArray[np.bool_] = self._ends[last]

@@ -111,7 +111,7 @@ class PlainContentEncoder:
         *,
         whole_last_char: bool,
     ) -> tuple[NDArray[np.int32], NDArray[Any]]:
-        """`(ids int32[t], mask int8[t])`; with weights, the mask is float32[t].
+        """`(ids int32[t], mask bool[t])`; with weights, the mask is float32[t].
 
         Args:
             spans: char ranges in the marked text.
@@ -123,7 +123,7 @@ class PlainContentEncoder:
         ids: list[Any] = []
         masks: list[Any] = []
         position = 0
-        kind = np.int8 if weights is None else np.float32
+        kind: Any = np.bool_ if weights is None else np.float32
         values = [1.0] * len(spans) if weights is None else weights
         for found in [*self._split.finditer(marked), None]:
             stop = found.start() if found is not None else len(marked)
@@ -136,7 +136,7 @@ class PlainContentEncoder:
                         # A range that continues after this piece does not end with its last char.
                         whole = whole_last_char or high > stop
                         own = mask_by_offsets(starts, ends, inner, whole_last_char=whole)
-                        mask[(own != 0) & (mask == 0)] = value
+                        mask[own & (mask == 0)] = value
                 ids.append(row)
                 masks.append(mask)
             if found is None:
