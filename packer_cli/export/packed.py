@@ -25,7 +25,6 @@ from packer_cli.format.arrays import dtype_of
 from packer_cli.format.checksums import find_damage, inside, require_damage
 from packer_cli.format.constants import PACKS_PER_BATCH
 from packer_cli.format.entries import PartInfo, ShardInfo
-from packer_cli.format.ipc import first_buffers
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, find_wrong_row, spans_to_mask, spans_to_weights
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.schema import TOKEN_COLUMNS, shard_schema
@@ -268,7 +267,6 @@ def _open_shard(folder: Path, info: ShardInfo, schema: pa.Schema, *, checks: boo
     Raises:
         FormatError: it is missing or damaged.
     """
-    lists, buffers = _buffers(schema)
     path = folder / info.path
     try:
         inside(folder, info.path)
@@ -278,18 +276,19 @@ def _open_shard(folder: Path, info: ShardInfo, schema: pa.Schema, *, checks: boo
         if why is not None:
             raise ValueError(why)
         buffer = _buffer(path, info)
-        file = ShardFile(pa.BufferReader(buffer), tuple(lists))
+        file = ShardFile(pa.BufferReader(buffer), schema.names)
         if not file.schema.equals(schema):
             raise ValueError("it has other columns")
-        found = [file.starts(number, buffers) for number in range(file.num_batches)]
+        found = [file.starts(number) for number in range(file.num_batches)]
     except (OSError, ValueError, IndexError, struct.error, pa.ArrowException, FormatError) as error:
         require_damage(error)
         raise _damaged(path, str(error)) from None
-    rows, *starts = np.array(found, dtype=np.int64).reshape(-1, 1 + len(buffers)).T
+    rows, *starts = np.array(found, dtype=np.int64).reshape(-1, 1 + len(file.dtypes) + len(file.lists)).T
     if rows.sum() != info.num_packs or (rows[:-1] != PACKS_PER_BATCH).any():
         raise _damaged(path, f"its record batches do not hold {info.num_packs} packs, {PACKS_PER_BATCH} each")
-    values = dict(zip((*lists, *NUMBERS), starts, strict=False))
-    offsets = dict(zip(lists, starts[len(values) :], strict=True))
+    first = dict(zip(file.dtypes, starts, strict=False))
+    offsets = {name: first[name] for name in file.lists}
+    values = {**first, **dict(zip(file.lists, starts[len(first) :], strict=True))}
     numbers = np.frombuffer(buffer, dtype=np.int32, count=buffer.size // 4)
     within = np.arange(info.num_packs) - np.repeat(np.cumsum(rows) - rows, rows)
 
@@ -307,14 +306,6 @@ def _open_shard(folder: Path, info: ShardInfo, schema: pa.Schema, *, checks: boo
         num_samples=counts("cu_seqlens") - np.int32(1),
         num_spans=counts(STARTS) if STARTS in offsets else np.zeros(info.num_packs, dtype=np.int32),
     )
-
-
-def _buffers(schema: pa.Schema) -> tuple[list[str], list[int]]:
-    """The list columns of shards, and the numbers of the buffers of all values, then of the lists' offsets."""
-    first = first_buffers(schema)
-    lists = [name for name in LISTS if name in first]
-    values = [*(first[name] + 3 for name in lists), *(first[name] + 1 for name in NUMBERS)]
-    return lists, [*values, *(first[name] + 1 for name in lists)]
 
 
 @njit(cache=True, nogil=True)

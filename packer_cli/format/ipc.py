@@ -17,6 +17,9 @@ BLOCK_BYTES = 24
 """Bytes of a `Block` in the footer."""
 
 _END = Struct("<I6s")
+END_BYTES = _END.size
+"""Bytes at the end of a file that say how long its footer is."""
+
 _BLOCK = Struct("<qi4xq")
 _PREFIX = Struct("<Ii")
 _CONTINUATION = 0xFFFFFFFF
@@ -43,10 +46,10 @@ def footer_size(data: memoryview) -> int:
     return int(_END.unpack_from(data, len(data) - _END.size)[0]) + _END.size
 
 
-def read_block(data: memoryview, place: int) -> tuple[int, int]:
-    """Where a record batch begins in its file, and the size of its metadata, after which its body begins."""
-    offset, size, _ = _BLOCK.unpack_from(data, place)
-    return offset, size
+def read_block(data: memoryview, place: int) -> tuple[int, int, int]:
+    """Where a record batch begins in its file, and the sizes of its metadata and of its body, which follows them."""
+    offset, size, body = _BLOCK.unpack_from(data, place)
+    return offset, size, body
 
 
 def read_metadata(data: memoryview, offset: int, buffers: Sequence[int]) -> tuple[int, ...]:

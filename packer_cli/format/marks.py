@@ -6,8 +6,7 @@ The loader shares this with what writes the set.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from struct import Struct
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -70,14 +69,14 @@ def _items(column: pa.ListArray) -> tuple[memoryview, list[int]]:
     return values.view(np.uint8).data, borders.tolist()
 
 
-def row_checksum(numbers: Struct, values: Sequence[Any], lists: Sequence[Any]) -> int:
-    """`row_checksums` of one row, as the loader has it.
+def row_checksum(numbers: bytes, lists: Iterable[Any]) -> int:
+    """`row_checksums` of one row, as readers have it.
 
     Args:
-        numbers: how its numbers lie, one after another.
+        numbers: those of the row, as they lie in the file.
         lists: the items of its lists, anything contiguous with a buffer.
     """
-    digest = xxhash.xxh3_64(numbers.pack(*values))
+    digest = xxhash.xxh3_64(numbers)
     for items in lists:
         digest.update(items)
     return digest.intdigest()

@@ -17,9 +17,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.errors import FormatError
-from packer_cli.format.arrays import to_lists, to_numpy
+from packer_cli.format.arrays import to_numpy
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, Int64Array
-from packer_cli.format.schema import shard_schema
 
 PARTS_KEPT = 1024
 """Most parts that are open at a time; each takes some KiB, and addresses."""
@@ -92,27 +91,6 @@ def clip_spans(
     return ClippedSpans(starts[is_inside], stops[is_inside], piece[is_inside], kept)
 
 
-def with_tokens(
-    batch: pa.RecordBatch, offsets: NDArray[Any], span_offsets: NDArray[Any], tokens: PieceTokens
-) -> pa.RecordBatch:
-    """A record batch of an index-only shard with its tokens, as other shards have it.
-
-    Args:
-        offsets, span_offsets: [r+1]: where the tokens and loss spans of each row begin.
-        tokens: of all rows, with loss spans as positions in their row.
-    """
-    lists = {
-        "input_ids": to_lists(offsets, tokens.input_ids),
-        STARTS: to_lists(span_offsets, tokens.loss_starts),
-        STOPS: to_lists(span_offsets, tokens.loss_stops),
-    }
-    if tokens.loss_weights is not None:
-        lists[WEIGHTS] = to_lists(span_offsets, tokens.loss_weights)
-    schema = shard_schema(pa.from_numpy_dtype(tokens.input_ids.dtype), is_weighted=WEIGHTS in lists)
-    columns = [lists[name] if name in lists else batch.column(name) for name in schema.names]
-    return pa.record_batch(columns, schema=schema)
-
-
 class TokenParts:
     """The parts of a token store, of which it checks no more than it needs to: rows have checksums.
 
@@ -120,12 +98,12 @@ class TokenParts:
     """
 
     def __init__(
-        self, open_part: Callable[[int], pa.NativeFile], num_samples: Sequence[int], *, is_weighted: bool = False
+        self, open_part: Callable[[int], pa.Buffer], num_samples: Sequence[int], *, is_weighted: bool = False
     ) -> None:
         """Opens nothing yet.
 
         Args:
-            open_part: the memory map of a part, by its number. May raise OSError and FormatError.
+            open_part: the bytes of a part, mapped, by its number. May raise OSError and FormatError.
             num_samples: of each part.
             is_weighted: whether loss tokens of the store have weights, perhaps not those of every part.
         """
@@ -191,8 +169,7 @@ class TokenParts:
 
     def _open(self, number: int) -> tuple[list[int], list[PartBatch]]:
         try:
-            with self._open_part(number) as source:
-                reader = pa.ipc.open_file(source.read_buffer())
+            reader = pa.ipc.open_file(self._open_part(number))
             batches = [PartBatch(reader.get_batch(i)) for i in range(reader.num_record_batches)]
         except (OSError, KeyError, ValueError, pa.ArrowException) as error:
             raise FormatError(f"token part {number} cannot be read: {' '.join(str(error).split())}") from None

@@ -143,11 +143,12 @@ class ShardReader:
     def _open(self, entry: ShardInfo) -> _Open:
         while True:
             try:
-                source, kept = self.storage.open_shard(entry, self.close)
+                data, kept = self.storage.open_shard(entry, self.close)
             except (OSError, FormatError) as error:
                 require_damage(error)
                 raise self._damaged(entry, error) from None
             try:
+                source = pa.BufferReader(data)
                 file = IndexFile(source, self._parts) if self.manifest.tokens else ShardFile(source)
                 why = find_foreign(file.schema, self.manifest.planned_fingerprint, entry.path)
                 if why is None:
@@ -164,7 +165,7 @@ class ShardReader:
             raise self._damaged(entry, why)
         self._retried.add(entry.path)
 
-    def _open_part(self, number: int) -> pa.NativeFile:
+    def _open_part(self, number: int) -> pa.Buffer:
         return self.storage.open_shard(self.manifest.tokens[number], self.close)[0]
 
     def _entry(self, group: int, shard: int) -> ShardInfo:

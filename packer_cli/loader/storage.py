@@ -55,8 +55,8 @@ class Storage:
         except ValueError as error:
             raise FormatError(str(error)) from None
 
-    def open_shard(self, entry: FileInfo, release: Any) -> tuple[pa.NativeFile, KeptFile]:
-        """(memory map of a shard, object to keep while it is used). Raises OSError.
+    def open_shard(self, entry: FileInfo, release: Any) -> tuple[pa.Buffer, KeptFile]:
+        """(a shard, mapped; object to keep while it is used). Raises OSError.
 
         Args:
             release: closes all shards that the caller has open, if there is no room for another.
@@ -65,7 +65,7 @@ class Storage:
         num_bytes = os.stat(file).st_size
         if num_bytes != entry.num_bytes:
             raise FormatError(f"{num_bytes} bytes, hbpack.json says {entry.num_bytes}")
-        return pa.memory_map(file), KeptFile(Path(file))
+        return pa.memory_map(file).read_buffer(), KeptFile(Path(file))
 
     def check_shard(self, entry: FileInfo) -> None:
         """Raise FormatError unless a shard has all the bytes that were written. Price: one read, some GB/s."""
@@ -114,13 +114,13 @@ class RemoteStorage(Storage):
         """Read a small file, without the cache, because manifests change."""
         return pa.py_buffer((self.root / path).read_bytes())
 
-    def open_shard(self, entry: FileInfo, release: Any) -> tuple[pa.NativeFile, KeptFile]:
+    def open_shard(self, entry: FileInfo, release: Any) -> tuple[pa.Buffer, KeptFile]:
         """Open a shard in the cache, which keeps it as long as the second result is open."""
         self._own()
         for again in (False, True):
             file = self.cache.open(_cached(entry), entry.num_bytes, self._fill(entry), release)
             try:
-                return pa.memory_map(str(file.path)), file
+                return pa.memory_map(str(file.path)).read_buffer(), file
             except OSError:  # This node's disk damaged it, or it was removed meanwhile.
                 file.close()
                 self.cache.discard(_cached(entry))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from packer_cli.errors import FormatError, RemoteError
+from packer_cli.errors import FormatError
 from packer_cli.format.checksums import check_bytes, inside
 from packer_cli.remote.local import open_source
 from packer_cli.remote.names import path_from
@@ -43,7 +43,7 @@ class SetFolder:
             FormatError: it is missing or damaged, also where that shows inside the block.
             RemoteError: it cannot be fetched.
         """
-        with self.reading(path), self._source(path) if xxh3 is None else self._checked(path, xxh3) as source:
+        with self.reading(path), self.source(path) if xxh3 is None else self._checked(path, xxh3) as source:
             reader = pa.ipc.open_file(source)
             if columns is not None:
                 numbers = [reader.schema.get_field_index(name) for name in columns]
@@ -62,9 +62,7 @@ class SetFolder:
         """
         try:
             yield
-        except (FormatError, RemoteError):
-            raise
-        except (OSError, pa.ArrowException, KeyError, IndexError, ValueError) as error:
+        except (FormatError, OSError, pa.ArrowException, KeyError, IndexError, ValueError) as error:
             reason = " ".join(str(getattr(error, "strerror", None) or error).split())
             raise FormatError(f"{self.name(path)!r} is missing or damaged ({reason}); {self.remedy}") from None
 
@@ -73,7 +71,8 @@ class SetFolder:
         with open_source(inside(self.root, path)) as source:
             return source.read_buffer()
 
-    def _source(self, path: str) -> pa.NativeFile:
+    def source(self, path: str) -> pa.NativeFile:
+        """A file for pyarrow; of a remote one, ranges are read. Raises OSError."""
         return open_source(path_from(self.root, path))
 
     def _checked(self, path: str, xxh3: str) -> pa.NativeFile:

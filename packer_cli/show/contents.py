@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.errors import HbpackError
 from packer_cli.format.arrays import to_numpy
-from packer_cli.format.constants import PACKS_PER_BATCH, PLAN_NAME
-from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, find_wrong_row, spans_to_mask, spans_to_weights
+from packer_cli.format.constants import PLAN_NAME
+from packer_cli.format.loss_spans import find_wrong_row, spans_to_mask, spans_to_weights
 from packer_cli.format.manifest import Manifest
-from packer_cli.format.marks import CHECKSUM, row_checksums
-from packer_cli.format.schema import shard_schema
 from packer_cli.format.sharding import PLANNED, Sharding
-from packer_cli.format.token_parts import TokenParts, with_tokens
+from packer_cli.format.shards import IndexFile, Pack, ShardFile
+from packer_cli.format.token_parts import TokenParts
 from packer_cli.remote.names import path_from
 from packer_cli.shards.files import SetFolder
 from packer_cli.shards.plan_file import parse_plan_header
@@ -76,91 +75,65 @@ def read_pack(files: SetFolder, manifest: Manifest, pack: int) -> ShownPack:
         FormatError: the shard is missing or damaged.
     """
     group, shard, row = locate_pack(manifest, pack)
-    info = manifest.groups[group].shards[shard]
-    with files.open(info.path) as reader:
-        batch = reader.get_batch(row // PACKS_PER_BATCH).slice(row % PACKS_PER_BATCH, 1)
-        if manifest.tokens:
-            batch = _with_tokens(files, manifest, batch)
-        _check_row(batch, pack)
-        values: dict[str, Any] = {}
-        for name in shard_schema(pa.int32(), is_weighted=manifest.is_weighted).names:
-            item = batch.column(name)[0]
-            values[name] = np.array(to_numpy(item.values)) if pa.types.is_list(item.type) else item.as_py()
-            del item
-        del batch
-        borders = values["cu_seqlens"]
-        if (
-            len(borders) < 2
-            or borders[-1] != len(values["input_ids"])
-            or len(borders) != len(values["sample_ids"]) + 1
-        ):
+    path = manifest.groups[group].shards[shard].path
+    with files.reading(path), files.source(path) as source:
+        file = IndexFile(source, _tokens(files, manifest)) if manifest.tokens else ShardFile(source)
+        found = file.read(row)
+        if found is None or found.pack_id != pack:
+            raise ValueError(f"pack {pack} is not where it should be")
+        file.check(row)
+        others = file.columns(row)
+        starts, sources = others["sample_starts"].tolist(), others["source_ids"].tolist()
+        borders = found.cu_seqlens.tolist()
+        if len(borders) < 2 or borders[-1] != len(found.input_ids) or len(borders) != len(found.sample_ids) + 1:
             raise ValueError("the borders of its samples do not agree with its tokens")
-        loss_mask = _loss_mask(values[STARTS], values[STOPS], values.get(WEIGHTS), borders)
-    origins = sample_origins(files, values["sample_ids"])
+        loss_mask = _loss_mask(found)
+    origins = sample_origins(files, found.sample_ids)
     samples = tuple(
         ShownSample(
             index=i,
-            sample_id=int(values["sample_ids"][i]),
-            source=_source_name(manifest, int(values["source_ids"][i])),
+            sample_id=int(found.sample_ids[i]),
+            source=_source_name(manifest, sources[i]),
             file=origins[i][0] if origins else None,
             line=origins[i][1] if origins else None,
-            begin=int(borders[i]),
-            start=int(values["sample_starts"][i]),
-            input_ids=values["input_ids"][borders[i] : borders[i + 1]],
-            loss_mask=loss_mask[borders[i] : borders[i + 1]],
+            begin=begin,
+            start=starts[i],
+            input_ids=found.input_ids[begin:end],
+            loss_mask=loss_mask[begin:end],
         )
-        for i in range(len(borders) - 1)
+        for i, (begin, end) in enumerate(pairwise(borders))
     )
     return ShownPack(
-        pack_id=values["pack_id"],
+        pack_id=pack,
         group=group,
-        num_tokens=len(values["input_ids"]),
-        num_loss_tokens=values["num_loss_tokens"],
-        attention_work=values["attention_work"],
+        num_tokens=len(found.input_ids),
+        num_loss_tokens=found.num_loss_tokens,
+        attention_work=others["attention_work"],
         loss_weight=float(loss_mask.sum(dtype=np.float64)) if manifest.is_weighted else None,
-        cp_sharding=PLANNED[values["cp_sharding"]],
+        cp_sharding=PLANNED[found.cp_sharding],
         samples=samples,
     )
 
 
-def _with_tokens(files: SetFolder, manifest: Manifest, row: pa.RecordBatch) -> pa.RecordBatch:
-    """A row of an index-only set with its tokens, out of the token store. Of a remote set, whole parts travel."""
-    row.validate(full=True)
-    parts = TokenParts(
-        lambda number: pa.BufferReader(files.read(manifest.tokens[number].path)),
+def _tokens(files: SetFolder, manifest: Manifest) -> TokenParts:
+    """The token store of an index-only set. Of a remote set, whole parts travel."""
+    return TokenParts(
+        lambda number: files.read(manifest.tokens[number].path),
         [part.num_samples for part in manifest.tokens],
         is_weighted=manifest.is_weighted,
     )
-    samples, starts, borders = (row.column(name)[0].values for name in ("sample_ids", "sample_starts", "cu_seqlens"))
-    tokens = parts.gather(to_numpy(samples), to_numpy(starts), np.diff(to_numpy(borders)))
-    ends = np.array([0, len(tokens.input_ids)]), np.array([0, len(tokens.loss_starts)])
-    return with_tokens(row, *ends, tokens)
 
 
-def _check_row(row: pa.RecordBatch, pack: int) -> None:
-    """Raise ValueError where this row is not as it was written."""
-    row.validate(full=True)
-    if row.column(CHECKSUM).to_pylist() != row_checksums(row).tolist():
-        raise ValueError(f"the checksum of pack {pack} is not the one that was written")
-    if row.column("pack_id").to_pylist() != [pack]:
-        raise ValueError(f"pack {pack} is not where it should be")
-
-
-def _loss_mask(
-    starts: NDArray[np.int32],
-    stops: NDArray[np.int32],
-    weights: NDArray[np.float32] | None,
-    borders: NDArray[np.int32],
-) -> NDArray[np.int8] | NDArray[np.float32]:
+def _loss_mask(pack: Pack) -> NDArray[np.int8] | NDArray[np.float32]:
     """int8[t], or float32[t] with weights. Raises ValueError where the spans of the pack break a rule."""
-    num_tokens, num_spans = int(borders[-1]), np.array([0, len(starts)])
-    if len(starts) != len(stops) or (weights is not None and len(weights) != len(starts)):
-        raise ValueError("its loss spans are wrong")
-    if find_wrong_row(starts, stops, num_spans, borders[[0, -1]], borders, weights) is not None:
+    starts, stops, weights, borders = pack.loss_starts, pack.loss_stops, pack.loss_weights, pack.cu_seqlens
+    is_even = len(starts) == len(stops) and (weights is None or len(weights) == len(starts))
+    whole = np.array([0, len(starts)]), borders[[0, -1]]
+    if not is_even or find_wrong_row(starts, stops, *whole, borders, weights) is not None:
         raise ValueError("its loss spans are wrong")
     if weights is not None:
-        return spans_to_weights(starts, stops, weights, num_tokens)
-    return spans_to_mask(starts, stops, num_tokens)
+        return spans_to_weights(starts, stops, weights, len(pack.input_ids))
+    return spans_to_mask(starts, stops, len(pack.input_ids))
 
 
 def _source_name(manifest: Manifest, source: int) -> str:

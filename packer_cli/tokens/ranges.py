@@ -153,10 +153,10 @@ class RangedParts:
                 raise self._damaged(number, f"it has {found} bytes instead of {info.num_bytes}")
         blocks = [(part, *block) for part, of_part in enumerate(self._read_footers()) for block in of_part]
         metadata = self._folder.read_ranges(
-            [(self._parts[part].path, offset, offset + size) for part, offset, size in blocks]
+            [(self._parts[part].path, offset, offset + size) for part, offset, size, _ in blocks]
         )
         batches = []
-        for (part, offset, size), data in zip(blocks, metadata, strict=True):
+        for (part, offset, size, _), data in zip(blocks, metadata, strict=True):
             with self._naming(part):
                 buffers = self._buffers[self._parts[part].loss_weight is not None]
                 num_rows, *starts = read_metadata(memoryview(data), 0, [*buffers.values()])
@@ -167,8 +167,8 @@ class RangedParts:
         self._check_totals(batches, [batch.num_rows for batch in batches], "num_samples")
         return batches
 
-    def _read_footers(self) -> list[list[tuple[int, int]]]:
-        """Of each part, where the metadata of its record batches are, and their sizes."""
+    def _read_footers(self) -> list[list[tuple[int, int, int]]]:
+        """Of each part, where its record batches are, see `read_block`."""
         tails = self._read_tails(range(len(self._parts)), [_TAIL] * len(self._parts))
         longer: dict[int, int] = {}
         for number, tail in enumerate(tails):

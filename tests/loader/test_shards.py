@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 
 from packer_cli.errors import FormatError
-from packer_cli.format.shards import LISTS, NUMBERS, Pack, ShardFile
+from packer_cli.format.shards import COLUMNS, Pack, ShardFile
 from packer_cli.loader import PackedDataset
 from tests.loader import naive
 
-COLUMNS = [*LISTS, *NUMBERS]
+LISTS = ("input_ids", "loss_starts", "loss_stops", "cu_seqlens", "sample_ids")
 
 
 def shards(packed: Any) -> list[Path]:
@@ -28,9 +28,7 @@ def shards(packed: Any) -> list[Path]:
 def as_read(pack: Pack | None) -> tuple | None:
     if pack is None:
         return None
-    return tuple(
-        value if isinstance(value := getattr(pack, name), int) else value.tolist() for name in (*LISTS, *NUMBERS)
-    )
+    return tuple(value if isinstance(value := getattr(pack, name), int) else value.tolist() for name in COLUMNS)
 
 
 def test_packs_are_what_pyarrow_reads(packed: Any) -> None:
@@ -116,7 +114,7 @@ def test_flipped_bits_of_the_metadata(packed: Any) -> None:
     footer = len(data) - 10 - int.from_bytes(data[-10:-6], "little")
     places = [*range(footer, len(data))]
     for number in range(whole.num_batches):
-        offset, size = struct.unpack_from("<qi", data, whole._blocks + 24 * number)
+        offset, size = struct.unpack_from("<qi", whole._footer, whole._blocks + 24 * number)
         places += range(offset, offset + size)
     errors: Counter[str] = Counter()
     for bit in range(0, 8 * len(places), 5):
