@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from packer_cli.export.columns import NO_LOSS, labels_of, pad_samples, padded, positions_of, shifted
 from packer_cli.export.job import Int64Array, Job
-from packer_cli.export.packed import Lists
 from packer_cli.export.saved import SavedDataset, lists_of
+from packer_cli.format.arrays import Lists
 
 
 class Exporter(SavedDataset):
@@ -44,5 +44,5 @@ class Exporter(SavedDataset):
             padded(labels, capacity, NO_LOSS),
             padded(positions_of(sizes, ids.offsets), capacity, going_on),
             lengths,
-            Lists(offsets=lengths.offsets, values=with_pads),
+            Lists(lengths.offsets, with_pads),
         ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.export.packed import Int64Array, Lists, PackedSet
+from packer_cli.export.packed import Int64Array, PackedSet
+from packer_cli.format.arrays import Lists
 
 NO_LOSS = -100
 """The label of a token that carries no loss."""
@@ -14,7 +15,7 @@ NO_LOSS = -100
 def labels_of(packed: PackedSet, packs: Int64Array) -> Lists:
     """int32: each token's own id if it carries a loss, else -100; a sample's first token never does."""
     ids, mask = packed.lists("input_ids", packs), packed.loss_mask(packs)
-    return Lists(offsets=ids.offsets, values=np.where(mask.values != 0, ids.values, np.int32(NO_LOSS)))
+    return Lists(ids.offsets, np.where(mask.values != 0, ids.values, np.int32(NO_LOSS)))
 
 
 def shifted(labels: Lists) -> Lists:
@@ -22,13 +23,13 @@ def shifted(labels: Lists) -> Lists:
 
     Since a sample's first token carries no loss, its last one predicts nothing either.
 
-    >>> shifted(Lists(offsets=np.array([0, 3, 5]), values=np.array([-100, 7, 8, -100, 9]))).values.tolist()
+    >>> shifted(Lists(np.array([0, 3, 5]), np.array([-100, 7, 8, -100, 9]))).values.tolist()
     [7, 8, -100, 9, -100]
     """
     values = np.full_like(labels.values, NO_LOSS)
     values[:-1] = labels.values[1:]
     values[labels.offsets[1:] - 1] = NO_LOSS
-    return Lists(offsets=labels.offsets, values=values)
+    return Lists(labels.offsets, values)
 
 
 def align_lengths(lengths: Lists, aligns: Int64Array) -> Lists:
@@ -36,7 +37,7 @@ def align_lengths(lengths: Lists, aligns: Int64Array) -> Lists:
     if (aligns == 1).all():
         return lengths
     align = np.repeat(aligns.astype(np.int32), np.diff(lengths.offsets))
-    return Lists(offsets=lengths.offsets, values=-(-lengths.values // align) * align)
+    return Lists(lengths.offsets, -(-lengths.values // align) * align)
 
 
 def pad_samples(items: Lists, lengths: Lists, sizes: Lists, value: int) -> Lists:
@@ -57,7 +58,7 @@ def pad_samples(items: Lists, lengths: Lists, sizes: Lists, value: int) -> Lists
     moved = ends[:-1] - (np.cumsum(lengths.values, dtype=np.int64) - lengths.values)
     values = np.full(int(ends[-1]), value, dtype=items.values.dtype)
     values[np.arange(len(items.values)) + np.repeat(moved, lengths.values)] = items.values
-    return Lists(offsets=ends[sizes.offsets], values=values)
+    return Lists(ends[sizes.offsets], values)
 
 
 def positions_of(lengths: Lists, token_offsets: Int64Array) -> Lists:
@@ -70,13 +71,13 @@ def positions_of(lengths: Lists, token_offsets: Int64Array) -> Lists:
     sizes = lengths.values.astype(np.int64)
     first = np.cumsum(sizes) - sizes
     values = np.arange(int(sizes.sum())) - np.repeat(first, sizes)
-    return Lists(offsets=token_offsets, values=values.astype(np.int32))
+    return Lists(token_offsets, values.astype(np.int32))
 
 
 def sample_numbers(lengths: Lists, token_offsets: Int64Array) -> Lists:
     """int32: 1 for the tokens of a pack's first sample, 2 for those of its second, and so on."""
     numbers = np.arange(len(lengths.values)) - np.repeat(lengths.offsets[:-1], np.diff(lengths.offsets)) + 1
-    return Lists(offsets=token_offsets, values=np.repeat(numbers, lengths.values).astype(np.int32))
+    return Lists(token_offsets, np.repeat(numbers, lengths.values).astype(np.int32))
 
 
 def padded(lists: Lists, length: int, value: int | NDArray[np.int32]) -> Lists:
@@ -85,7 +86,7 @@ def padded(lists: Lists, length: int, value: int | NDArray[np.int32]) -> Lists:
     Args:
         value: the padding: one number, or int32[k, length], of which each row's end is used.
 
-    >>> padded(Lists(offsets=np.array([0, 1, 3]), values=np.array([5, 6, 7])), 4, 0).values.tolist()
+    >>> padded(Lists(np.array([0, 1, 3]), np.array([5, 6, 7])), 4, 0).values.tolist()
     [5, 0, 0, 0, 6, 7, 0, 0]
     """
     sizes = np.diff(lists.offsets)

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from packer_cli.engine.sink import FileRange, Sink
 from packer_cli.export.columns import align_lengths
 from packer_cli.export.listing import WORK, ExportHeader, ExportListing
-from packer_cli.export.packed import Lists, PackedSet
+from packer_cli.export.packed import PackedSet
+from packer_cli.format.arrays import Lists
 from packer_cli.format.manifest import Manifest
 
 Int64Array = NDArray[np.int64]

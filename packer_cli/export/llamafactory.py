@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from packer_cli.export.columns import NO_LOSS, labels_of, padded, positions_of, sample_numbers
 from packer_cli.export.job import Int64Array, Job
-from packer_cli.export.packed import Lists
 from packer_cli.export.saved import SavedDataset, lists_of
+from packer_cli.format.arrays import Lists
 
 _MULTIPLE = 8
 

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from packer_cli.engine.sink import FileRange, Sink
 from packer_cli.export.job import Format, Int64Array, Job, Part
-from packer_cli.export.packed import Lists, as_source, copy_bytes
+from packer_cli.export.packed import as_source, copy_bytes
+from packer_cli.format.arrays import Lists
 from packer_cli.format.loss_spans import WEIGHTS
 
 _COLUMNS = {
@@ -139,23 +140,24 @@ def _row_sizes(columns: dict[str, str], num_tokens: Int64Array, num_samples: Int
 
 def _encode(job: Job, packs: Int64Array) -> NDArray[np.uint8]:
     """uint8[b]: the rows, one after another."""
-    packed, columns = job.packed, _columns(job)
-    arrays = _arrays(columns)
-    of_tokens = {"loss_mask": packed.loss_mask, WEIGHTS: packed.loss_weights}
-    lists = {name: of_tokens[name](packs) if name in of_tokens else packed.lists(name, packs) for name in arrays}
-    sizes = {name: _array_sizes(np.diff(lists[name].offsets), width) for name, width in arrays.items()}
-    rows = 4 * len(arrays) + 8 * (len(columns) - len(arrays)) + np.sum([*sizes.values()], axis=0, dtype=np.int64)
+    columns = {name: job.packed.column(name, packs) for name in _columns(job)}
+    sizes = {
+        name: _array_sizes(np.diff(column.offsets), column.values.itemsize)
+        for name, column in columns.items()
+        if isinstance(column, Lists)
+    }
+    rows = 4 * len(sizes) + 8 * (len(columns) - len(sizes)) + np.sum([*sizes.values()], axis=0, dtype=np.int64)
     ends = np.cumsum(rows)
     out = np.zeros(int(ends[-1]), dtype=np.uint8)
     place = ends - rows
     _put(out, place, np.stack([*sizes.values()], axis=1).astype("<u4"))
-    place = place + 4 * len(arrays)
-    for name in columns:
-        if name in lists:
-            _put_array(out, place, lists[name])
+    place = place + 4 * len(sizes)
+    for name, column in columns.items():
+        if isinstance(column, Lists):
+            _put_array(out, place, column)
             place = place + sizes[name]
         else:
-            _put(out, place, job.packed.numbers(name, packs).astype("<i8"))
+            _put(out, place, column.astype("<i8"))
             place = place + 8
     return out
 

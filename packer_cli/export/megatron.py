@@ -25,8 +25,8 @@ import numpy as np
 from packer_cli.engine.sink import FileRange, Sink
 from packer_cli.export.columns import pad_samples
 from packer_cli.export.job import Format, Int64Array, Job, Part
-from packer_cli.export.packed import Lists
 from packer_cli.files import HashingFile
+from packer_cli.format.arrays import Lists
 from packer_cli.format.manifest import Manifest
 
 _MAGIC = b"MMIDIDX\x00\x00"

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from packer_cli.export.columns import NO_LOSS, labels_of
 from packer_cli.export.job import Int64Array, Job
-from packer_cli.export.packed import Lists
 from packer_cli.export.saved import INTEGERS, SavedDataset
+from packer_cli.format.arrays import Lists
 
 
 class Exporter(SavedDataset):
@@ -58,7 +58,7 @@ class Exporter(SavedDataset):
         ids = np.append(job.packed.lists("input_ids", packs).values, np.int32(job.pad_token_id))
         labels = np.append(labels_of(job.packed, packs).values, np.int32(NO_LOSS))
         each = Lists(offsets=np.arange(len(sizes) + 1), values=sizes)
-        return [Lists(offsets=offsets, values=ids[source]), Lists(offsets=offsets, values=labels[source]), sizes, each]
+        return [Lists(offsets, ids[source]), Lists(offsets, labels[source]), sizes, each]
 
 
 def _longest_first(lengths: Lists) -> NDArray[np.int64]:

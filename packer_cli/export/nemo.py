@@ -23,8 +23,7 @@ import pyarrow.parquet as pq
 from packer_cli.engine.sink import FileRange, Sink
 from packer_cli.export.columns import align_lengths, pad_samples
 from packer_cli.export.job import Format, Int64Array, Job, Part, aligns_of
-from packer_cli.export.packed import Lists
-from packer_cli.format.arrays import to_lists
+from packer_cli.format.arrays import Lists, to_arrow
 from packer_cli.format.schema import list_of
 
 _ROWS_PER_GROUP = 16
@@ -88,18 +87,18 @@ def _batch(job: Job, packs: Int64Array) -> tuple[pa.RecordBatch, int, Int64Array
     num_samples = np.diff(sizes.offsets)
     starts = np.cumsum(sizes.values, dtype=np.int64) - sizes.values - np.repeat(ids.offsets[:-1], num_samples)
     columns = [
-        to_lists(ids.offsets, ids.values),
-        to_lists(mask.offsets, ahead),
-        to_lists(sizes.offsets, starts.astype(np.int32)),
+        to_arrow(ids),
+        to_arrow(Lists(mask.offsets, ahead)),
+        to_arrow(Lists(sizes.offsets, starts.astype(np.int32))),
     ]
     return pa.record_batch(columns, schema=SCHEMA), int(sizes.values.max()), np.diff(ids.offsets) - num_samples
 
 
 def _with_pads(lengths: Lists, aligns: Int64Array) -> Lists:
     """Tokens of each sample (int32) with the pads that make its inputs, all but the last, a multiple."""
-    inputs = Lists(offsets=lengths.offsets, values=lengths.values - np.int32(1))
+    inputs = Lists(lengths.offsets, lengths.values - np.int32(1))
     aligned = align_lengths(inputs, aligns)
-    return lengths if aligned is inputs else Lists(offsets=lengths.offsets, values=aligned.values + np.int32(1))
+    return lengths if aligned is inputs else Lists(lengths.offsets, aligned.values + np.int32(1))
 
 
 def _end_of_text(job: Job) -> int:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from packer_cli.engine.base import Engine
 from packer_cli.errors import FormatError
-from packer_cli.format.arrays import dtype_of
+from packer_cli.format.arrays import Lists, dtype_of
 from packer_cli.format.checksums import find_damage, inside, require_damage
 from packer_cli.format.constants import PACKS_PER_BATCH
 from packer_cli.format.entries import PartInfo, ShardInfo
@@ -40,20 +40,11 @@ LISTS = {field.name: dtype_of(field.type.value_type) for field in _SCHEMA if pa.
 """List columns of a shard and the dtypes in which they are read; shards may hold narrower ids."""
 
 NUMBERS = {field.name: dtype_of(field.type) for field in _SCHEMA if not pa.types.is_list(field.type)}
-
+MASK = "loss_mask"
+"""A column of exports: whether each token carries a loss."""
 
 _MAPS_KEPT = 256
 """Most shards to keep open: there may be more than a process may open."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lists:
-    """A list column of k packs."""
-
-    offsets: Int64Array
-    """int64[k+1]"""
-    values: NDArray[Any]
-    """[offsets[-1]]: the items of all packs, one pack after another."""
 
 
 class PackedSet:
@@ -125,7 +116,13 @@ class PackedSet:
             if not np.array_equal(end - begin, lengths[members]) or not _inside(first, size, len(data)):
                 raise _damaged(shard.path, f"the lengths of {name} do not agree with num_tokens and cu_seqlens")
             copy_bytes(data, first, size, offsets[:-1][members] * dtype.itemsize, out.view(np.uint8))
-        return Lists(offsets=offsets, values=out.astype(LISTS[name], copy=False))
+        return Lists(offsets, out.astype(LISTS[name], copy=False))
+
+    def column(self, name: str, packs: Int64Array) -> Lists | NDArray[Any]:
+        """A column of these packs, in this order; `MASK` and the weights of a set that has any are of tokens."""
+        if name in (MASK, WEIGHTS):
+            return self.loss_mask(packs) if name == MASK else self.loss_weights(packs)
+        return self.lists(name, packs) if name in LISTS else self.numbers(name, packs)
 
     def _gather(self, store: TokenStore, name: str, packs: Int64Array) -> Lists:
         """A column of tokens of packs that leave them in the token store."""
@@ -137,21 +134,21 @@ class PackedSet:
         gathered = store.gather(samples.values, starts.values, lengths.values)
         offsets = np.concatenate([[0], np.cumsum(self.num_tokens[packs], dtype=np.int64)])
         if name == "input_ids":
-            return Lists(offsets=offsets, values=gathered.input_ids.astype(LISTS[name], copy=False))
+            return Lists(offsets, gathered.input_ids.astype(LISTS[name], copy=False))
         span_offsets, loss_starts, loss_stops = gathered.spans_by_row(offsets)
         of_spans: dict[str, Any] = {STARTS: loss_starts, STOPS: loss_stops, WEIGHTS: gathered.loss_weights}
-        return Lists(offsets=span_offsets, values=of_spans[name])
+        return Lists(span_offsets, of_spans[name])
 
     def loss_mask(self, packs: Int64Array) -> Lists:
         """int8: 1 for each token of these packs that carries a loss. O(tokens)."""
         starts, stops, begin, tokens = self._spans(packs)
-        return Lists(offsets=tokens, values=spans_to_mask(starts + begin, stops + begin, int(tokens[-1])))
+        return Lists(tokens, spans_to_mask(starts + begin, stops + begin, int(tokens[-1])))
 
     def loss_weights(self, packs: Int64Array) -> Lists:
         """float32: the weight of each token's loss, 0 for none, of a set with weights. O(tokens)."""
         starts, stops, begin, tokens = self._spans(packs)
         weights = self.lists(WEIGHTS, packs).values
-        return Lists(offsets=tokens, values=spans_to_weights(starts + begin, stops + begin, weights, int(tokens[-1])))
+        return Lists(tokens, spans_to_weights(starts + begin, stops + begin, weights, int(tokens[-1])))
 
     def _spans(self, packs: Int64Array) -> tuple[NDArray[Any], NDArray[Any], Int64Array, Int64Array]:
         """Starts and stops of the loss spans, where the pack of each begins, and where the tokens of packs do."""

@@ -17,15 +17,15 @@ import pyarrow.parquet as pq
 
 from packer_cli.engine.sink import FileRange, Sink
 from packer_cli.export.job import Format, Int64Array, Job, Part
-from packer_cli.export.packed import LISTS, PackedSet
-from packer_cli.format.arrays import to_arrow, to_lists
-from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS
+from packer_cli.export.packed import MASK, PackedSet
+from packer_cli.format.arrays import to_arrow
+from packer_cli.format.loss_spans import STARTS, STOPS
 from packer_cli.format.marks import row_checksums
 from packer_cli.format.schema import list_of, shard_schema
 
 _ROWS_PER_GROUP = 1024
 
-_MASK = pa.field("loss_mask", list_of(pa.int8()), nullable=False)
+_MASK = pa.field(MASK, list_of(pa.int8()), nullable=False)
 
 
 def schema_of(*, is_weighted: bool) -> pa.Schema:
@@ -60,13 +60,7 @@ class Exporter(Format):
 
 
 def _batch(packed: PackedSet, packs: Int64Array, schema: pa.Schema) -> pa.RecordBatch:
-    of_tokens = {_MASK.name: packed.loss_mask, WEIGHTS: packed.loss_weights}
-    columns = []
-    for name in schema.names[:-1]:
-        if name in (*LISTS, _MASK.name):
-            lists = of_tokens[name](packs) if name in of_tokens else packed.lists(name, packs)
-            columns.append(to_lists(lists.offsets, lists.values))
-        else:
-            columns.append(to_arrow(packed.numbers(name, packs)))
-    batch = pa.record_batch(columns, names=schema.names[:-1])
+    names = schema.names[:-1]
+    columns = [to_arrow(packed.column(name, packs)) for name in names]
+    batch = pa.record_batch(columns, names=names)
     return pa.record_batch([*columns, to_arrow(row_checksums(batch))], schema=schema)

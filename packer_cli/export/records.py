@@ -23,8 +23,9 @@ from packer_cli.corpus.discover import find_files, slice_corpus
 from packer_cli.corpus.read import SliceReader
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Document
 from packer_cli.errors import FormatError, InputError
-from packer_cli.export.packed import Int64Array, Lists, copy_bytes
+from packer_cli.export.packed import Int64Array, copy_bytes
 from packer_cli.files import HashingFile, commit_file, temporary_file
+from packer_cli.format.arrays import Lists
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.remote.local import map_file
 from packer_cli.remote.names import path_from
@@ -167,7 +168,7 @@ class SampleTexts:
         """uint8[m]: for each row its texts, with what is around and between them. O(m); no row may be empty.
 
         >>> texts = np.frombuffer(b"onetwothree", np.uint8)
-        >>> samples = Lists(offsets=np.array([0, 2, 3]), values=np.array([2, 0, 1]))
+        >>> samples = Lists(np.array([0, 2, 3]), np.array([2, 0, 1]))
         >>> SampleTexts(texts, np.array([0, 3, 6, 11])).rows(samples, b"<", b", ", b">").tobytes()
         b'<three, one><two>'
         """

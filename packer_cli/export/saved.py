@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from packer_cli.engine.sink import FileRange, Sink
 from packer_cli.export.job import Format, Job, Part
-from packer_cli.export.packed import Lists
 from packer_cli.files import fingerprint
-from packer_cli.format.arrays import to_arrow, to_lists
+from packer_cli.format.arrays import Lists, to_arrow
 
 INTEGERS = pa.list_(pa.field("item", pa.int32()))
 """The type of a column of lists."""
@@ -48,12 +47,8 @@ class SavedDataset(Format):
         with sink.file(path) as file, pa.ipc.new_stream(pa.PythonFile(file, mode="w"), schema) as writer:
             for packs in job.batches(part.first, part.stop, _ROWS_PER_BATCH):
                 rows = slice(first, first + len(packs))
-                arrays = [
-                    (to_lists(each.offsets, each.values) if isinstance(each, Lists) else to_arrow(each)).cast(
-                        field.type
-                    )
-                    for each, field in zip(self.values(job, rows), schema, strict=True)
-                ]
+                values = zip(self.values(job, rows), schema, strict=True)
+                arrays = [to_arrow(each).cast(field.type) for each, field in values]
                 writer.write_batch(pa.record_batch(arrays, schema=schema))
                 first = rows.stop
         return {}

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from packer_cli.export.columns import labels_of
 from packer_cli.export.job import Int64Array, Job
-from packer_cli.export.packed import Lists
 from packer_cli.export.saved import SavedDataset, lists_of
+from packer_cli.format.arrays import Lists
 
 
 class Exporter(SavedDataset):

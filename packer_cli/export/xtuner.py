@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from packer_cli.engine.sink import FileRange, Sink
 from packer_cli.export.columns import NO_LOSS, labels_of
 from packer_cli.export.job import Format, Int64Array, Job, Part
-from packer_cli.export.packed import Lists, PackedSet
+from packer_cli.export.packed import PackedSet
 from packer_cli.files import HashingFile
-from packer_cli.format.arrays import to_arrow, to_lists
+from packer_cli.format.arrays import Lists, to_arrow, to_lists
 
 _ROWS_PER_BATCH = 65_536
 _PAD_FILE = "pad.jsonl"

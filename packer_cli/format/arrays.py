@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -11,12 +11,23 @@ from numpy.typing import NDArray
 from packer_cli.format.schema import list_of
 
 
-def to_arrow(values: NDArray[Any]) -> pa.Array:
-    """A number array as Arrow's; both see the same memory.
+class Lists(NamedTuple):
+    """A column of lists: those of row k are `values[offsets[k]:offsets[k + 1]]`."""
+
+    offsets: NDArray[np.int64]
+    """int64[k+1], from 0"""
+    values: NDArray[Any]
+    """The items of all rows, one row after another."""
+
+
+def to_arrow(values: NDArray[Any] | Lists) -> pa.Array:
+    """A column of numbers or lists as Arrow's; both see the same memory.
 
     >>> to_arrow(np.array([1, 2], dtype=np.int32)).to_pylist()
     [1, 2]
     """
+    if isinstance(values, Lists):
+        return to_lists(*values)
     values = np.ascontiguousarray(values)
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.engine.sink import Sink, Written, write_part
-from packer_cli.format.arrays import to_arrow, to_lists
+from packer_cli.format.arrays import Lists, to_arrow
 from packer_cli.format.constants import PACKS_PER_BATCH, PLAN_NAME, SHARD_MARKERS
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS
 from packer_cli.format.marks import CHECKSUM, identify, row_checksums
@@ -164,13 +164,6 @@ class ShardWriter:
             ]
 
 
-class Lists(NamedTuple):
-    """A column of lists: those of row k are `items[offsets[k]:offsets[k+1]]`."""
-
-    offsets: Int64Array
-    items: NDArray[Any]
-
-
 def pack_columns(
     plan: Plan, piece_loss: PieceLoss, cost: Cost, store: TokenStore | None, first: int, stop: int
 ) -> dict[str, NDArray[Any] | Lists]:
@@ -244,14 +237,14 @@ def _open_work(folder: Path, store: Path, plan_fingerprint: str, index_only: boo
 
 def _batch(columns: dict[str, NDArray[Any] | Lists], begin: int, end: int, schema: pa.Schema) -> pa.RecordBatch:
     """The rows begin .. end-1 of the columns."""
-    arrays = []
+    rows: list[NDArray[Any] | Lists] = []
     for column in (columns[name] for name in schema.names):
         if isinstance(column, Lists):
             offsets = column.offsets[begin : end + 1]
-            arrays.append(to_lists(offsets - offsets[0], column.items[offsets[0] : offsets[-1]]))
+            rows.append(Lists(offsets - offsets[0], column.values[offsets[0] : offsets[-1]]))
         else:
-            arrays.append(to_arrow(column[begin:end]))
-    return pa.record_batch(arrays, schema=schema)
+            rows.append(column[begin:end])
+    return pa.record_batch([to_arrow(column) for column in rows], schema=schema)
 
 
 def _cu_seqlens(offsets: Int64Array, length: NDArray[np.int32]) -> Lists:

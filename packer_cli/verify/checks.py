@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.config import PlannedConfig
-from packer_cli.format.arrays import to_numpy
+from packer_cli.format.arrays import Lists, to_numpy
 from packer_cli.format.checksums import require_damage
 from packer_cli.format.constants import PACKS_PER_BATCH
 from packer_cli.format.entries import EpochInfo, Generation
@@ -30,7 +30,7 @@ from packer_cli.plan.core.pieces import kept_samples
 from packer_cli.plan.core.types import FILLER, PieceLoss, Pieces, Plan, Schedule
 from packer_cli.remote.local import open_source
 from packer_cli.shards.ranks import EpochColumns
-from packer_cli.shards.write import Lists, ShardTask, pack_columns
+from packer_cli.shards.write import ShardTask, pack_columns
 from packer_cli.sizes import counted
 from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import TokenStore
@@ -93,7 +93,7 @@ def _check_batch(batch: pa.RecordBatch, first: int, stop: int, expected: Expecte
             ends = to_numpy(column.offsets)
             if not np.array_equal(ends, values.offsets):
                 return f"the lengths of {name} in packs {first} to {stop - 1} are not the {source}'s"
-            wrong = np.flatnonzero(to_numpy(column.values) != values.items)
+            wrong = np.flatnonzero(to_numpy(column.values) != values.values)
             if len(wrong):
                 pack = first + int(np.searchsorted(ends, wrong[0], side="right")) - 1
                 return f"pack {pack} has other {name} than the {source}"

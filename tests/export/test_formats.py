@@ -254,11 +254,11 @@ def test_mds(exported, in_use):
 def test_mds_lengths_of_one_two_and_four_bytes():
     """Excess bytes of a short length are covered by what comes after it."""
     from packer_cli.export import mds
-    from packer_cli.export.packed import Lists
+    from packer_cli.format.arrays import Lists
 
     lengths = np.array([1, 255, 256, 3, 65_535, 65_536, 2])
     offsets = np.concatenate([[0], np.cumsum(lengths)])
-    lists = Lists(offsets=offsets, values=np.arange(offsets[-1], dtype=np.int64))
+    lists = Lists(offsets, np.arange(offsets[-1], dtype=np.int64))
     sizes = mds._array_sizes(lengths, 8)
     assert sizes.tolist() == [1 + width + 8 * n for n, width in zip(lengths, [1, 1, 2, 1, 2, 4, 1], strict=True)]
     ends = np.cumsum(sizes)

@@ -340,12 +340,12 @@ def test_a_process_of_its_own_opens_the_texts(conversations, exported, tmp_path,
 def test_offsets_in_blocks(tmp_path, monkeypatch):
     import numpy as np
 
-    from packer_cli.export.packed import Lists
+    from packer_cli.format.arrays import Lists
 
     monkeypatch.setattr(records, "_SAMPLES_AT_ONCE", 3)
     given = {1: b"one", 4: b"four", 7: b"seven"}
     with records.written_texts(iter(given.items()), 8, tmp_path / "work", "0") as facts:
         found = records.SampleTexts.open(tmp_path / "work", facts)
-        samples = Lists(offsets=np.array([0, 1, 4]), values=np.array([7, 1, 7, 4]))
+        samples = Lists(np.array([0, 1, 4]), np.array([7, 1, 7, 4]))
         assert found.rows(samples, b"[", b",", b"]").tobytes() == b"[seven][one,seven,four]"
     assert not (tmp_path / "work").exists()
