@@ -77,8 +77,8 @@ def read_record(kind: type[T], value: Any) -> T:
     Traceback (most recent call last):
     ValueError: num_packs is '1', not an integer
     """
-    read: Callable[[Any, str], T] = _reader(kind)  # type: ignore[arg-type]  # mypy: a type is not hashable
-    return read(value, "")
+    record: T = _read(kind, value, "")
+    return record
 
 
 def json_values(value: Any) -> Any:
@@ -124,30 +124,54 @@ def sort_keys(value: Any) -> Any:
     return [sort_keys(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-_Reader = Callable[[Any, str], Any]
+def _read(kind: Any, value: Any, place: str) -> Any:
+    """The value of an annotation; `place` is for messages."""
+    origin = get_origin(kind)
+    if origin is None:
+        if kind in _TYPES:
+            types, name = _TYPES[kind]
+            return _expect(type(value) in types, value, place, name)
+        return _read_fields(kind, value, place) if is_dataclass(kind) else value  # Any.
+    arguments = get_args(kind)
+    if origin is Annotated:
+        value = _read(arguments[0], value, place)
+        for rule in arguments[1:]:
+            fault = rule.find_fault(value)
+            if fault is not None:
+                raise ValueError(f"{place} is {shown(value)}, {fault}")
+        return value
+    if origin is tuple:
+        _expect(isinstance(value, list), value, place, "a list")
+        return tuple(_read(arguments[0], item, f"{place}[{i}]") for i, item in enumerate(value))
+    if origin in (dict, Mapping):
+        _expect(isinstance(value, dict), value, place, "an object")
+        return {arguments[0](name): _read(arguments[1], item, f"{place}.{name}") for name, item in value.items()}
+    if origin in (Union, UnionType):
+        (other,) = (argument for argument in arguments if argument is not NoneType)
+        return None if value is None else _read(other, value, place)
+    assert origin is Literal
+    return _expect(value in arguments, value, place, f"{arguments[0]!r}")
+
+
+def _read_fields(kind: Any, value: Any, place: str) -> Any:
+    _expect(isinstance(value, dict), value, place, "an object")
+    kinds, needed = _fields_of(kind)
+    begin = f"{place}." if place else ""
+    for name in needed:
+        if name not in value:
+            raise ValueError(f"it lacks {begin}{name}")
+    for name in value:
+        if name not in kinds:
+            raise ValueError(f"it has {shown(begin + name)}, which this release does not know")
+    return kind(**{name: _read(kinds[name], item, begin + name) for name, item in value.items()})
 
 
 @cache
-def _reader(kind: Any) -> _Reader:
-    """What reads values of an annotation; it is given the value and its place."""
-    origin, arguments = get_origin(kind), get_args(kind)
-    if is_dataclass(kind):
-        return _record_reader(kind)
-    if origin is Annotated:
-        return _rule_reader(_reader(arguments[0]), kind.__metadata__)
-    if origin is tuple:
-        return _list_reader(_reader(arguments[0]))
-    if origin in (dict, Mapping):
-        return _object_reader(arguments[0], _reader(arguments[1]))
-    if origin in (Union, UnionType):
-        (other,) = (argument for argument in arguments if argument is not NoneType)
-        return _optional_reader(_reader(other))
-    if origin is Literal:
-        return lambda value, place: _expect(value in arguments, value, place, f"{arguments[0]!r}")
-    if kind is Any:
-        return lambda value, place: value
-    types, name = _TYPES[kind]
-    return lambda value, place: _expect(type(value) in types, value, place, name)
+def _fields_of(kind: Any) -> tuple[dict[str, Any], list[str]]:
+    """The annotations of a record's fields, and the names of those without a default."""
+    hints = get_type_hints(kind, include_extras=True)
+    needed = [field.name for field in fields(kind) if field.default is MISSING]
+    return {field.name: hints[field.name] for field in fields(kind)}, needed
 
 
 def _expect(is_right: bool, value: Any, place: str, rule: str) -> Any:
@@ -164,54 +188,3 @@ def shown(value: Any) -> str:
     """
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _record_reader(kind: Any) -> _Reader:
-    hints = get_type_hints(kind, include_extras=True)
-    readers = {field.name: _reader(hints[field.name]) for field in fields(kind)}
-    needed = [field.name for field in fields(kind) if field.default is MISSING]
-
-    def read(value: Any, place: str) -> Any:
-        _expect(isinstance(value, dict), value, place, "an object")
-        begin = f"{place}." if place else ""
-        for name in needed:
-            if name not in value:
-                raise ValueError(f"it lacks {begin}{name}")
-        for name in value:
-            if name not in readers:
-                raise ValueError(f"it has {shown(begin + name)}, which this release does not know")
-        return kind(**{name: readers[name](item, begin + name) for name, item in value.items()})
-
-    return read
-
-
-def _rule_reader(read: _Reader, rules: tuple[Rule, ...]) -> _Reader:
-    def read_and_check(value: Any, place: str) -> Any:
-        value = read(value, place)
-        for rule in rules:
-            fault = rule.find_fault(value)
-            if fault is not None:
-                raise ValueError(f"{place} is {shown(value)}, {fault}")
-        return value
-
-    return read_and_check
-
-
-def _list_reader(read: _Reader) -> _Reader:
-    def read_list(value: Any, place: str) -> Any:
-        _expect(isinstance(value, list), value, place, "a list")
-        return tuple(read(item, f"{place}[{i}]") for i, item in enumerate(value))
-
-    return read_list
-
-
-def _object_reader(key: type, read: _Reader) -> _Reader:
-    def read_object(value: Any, place: str) -> Any:
-        _expect(isinstance(value, dict), value, place, "an object")
-        return {key(name): read(item, f"{place}.{name}") for name, item in value.items()}
-
-    return read_object
-
-
-def _optional_reader(read: _Reader) -> _Reader:
-    return lambda value, place: None if value is None else read(value, place)
