@@ -19,7 +19,7 @@ from packer_cli.errors import ConfigError  # noqa: E402
 from packer_cli.loader.adapters import row_attention  # noqa: E402
 from packer_cli.loader.adapters.causal_lm import run_packed_rows  # noqa: E402
 from packer_cli.loader.adapters.packed_row import PackedRow  # noqa: E402
-from packer_cli.loader.adapters.row_attention import block_mask  # noqa: E402
+from packer_cli.loader.formats.flex import document_mask  # noqa: E402
 from packer_cli.loader.parallel.attention import ulysses_attention  # noqa: E402
 from tests.loader.small_rows import CPU, SIZES, make, make_batch, one_by_one, run  # noqa: E402
 
@@ -77,7 +77,7 @@ def test_the_mask_of_flex_attention_is_that_of_every_pair(sizes, window):
         is_near = query - key < (window or 10_000)
         return (key <= query) & (segment[query] == segment[key]) & is_near
 
-    found = block_mask(borders, window, CPU)
+    found = document_mask(torch.tensor(borders), window=window)
     wanted = create_block_mask(sees, None, None, borders[-1], borders[-1], device="cpu")
     assert torch.equal(found.to_dense(), wanted.to_dense())
     for name in ("kv_num_blocks", "full_kv_num_blocks", "q_num_blocks", "full_q_num_blocks"):

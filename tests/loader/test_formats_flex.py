@@ -53,4 +53,4 @@ def test_the_document_mask_moves_with_what_it_looks_up() -> None:
         (looked_up,) = [cell.cell_contents for cell in other.mask_mod.__closure__]
         assert looked_up.device == other.kv_indices.device
         if other.kv_indices.device.type == "cpu":
-            assert looked_up.tolist() == [0, 0, 0, 1, 1, 1, 1, 1]
+            assert looked_up.tolist() == [0, 0, 0, 3, 3, 3, 3, 3]

@@ -11,13 +11,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.nn.attention.flex_attention import _DEFAULT_SPARSE_BLOCK_SIZE as _BLOCK
-from torch.nn.attention.flex_attention import BlockMask
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
 from packer_cli.errors import ConfigError
 from packer_cli.loader.adapters.packed_row import PackedRow
+from packer_cli.loader.formats.flex import document_mask
 from packer_cli.loader.parallel.attention import packed_attention, ulysses_attention
 
 _PREFIX = "hbpack_"
@@ -129,7 +128,7 @@ def _flash(call: _Call, query: torch.Tensor, key: torch.Tensor, value: torch.Ten
 def _flex(call: _Call, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, _: Any) -> torch.Tensor:
     masks, window = call.row.masks, call.options.get("sliding_window")
     if window not in masks:
-        masks[window] = block_mask(call.row.borders, window, query.device)
+        masks[window] = document_mask(torch.tensor(call.row.borders), query.device, window=window)
     found: torch.Tensor = call.before(*_in_batches(query, key, value), masks[window], **call.kept())[0][0]
     return found
 
@@ -147,47 +146,6 @@ _KERNELS = {
     "flash_attention_4": _flash,
     "flex_attention": _flex,
 }
-
-
-def block_mask(borders: list[int], window: int | None, device: torch.device) -> BlockMask:
-    """FlexAttention's mask of a row: causal within each segment, and within a sliding window.
-
-    Args:
-        borders: of the segments, from 0 to T.
-        window: tokens that a token sees at most, itself among them.
-
-    Price: (T / 128)^2 booleans, never T^2.
-    """
-    num_tokens = borders[-1]
-    sizes = torch.tensor(borders, device=device).diff()
-    places = torch.arange(num_tokens, device=device)
-    first_seen = torch.repeat_interleave(torch.tensor(borders[:-1], device=device), sizes)
-    if window is not None:
-        first_seen = torch.maximum(first_seen, places - window + 1)
-
-    def sees(batch: Any, head: Any, query: Any, key: Any) -> Any:
-        return (key <= query) & (key >= first_seen[query])
-
-    blocks = torch.arange(-(-num_tokens // _BLOCK), device=device)
-    first = first_seen[blocks * _BLOCK] // _BLOCK
-    first_whole = -(-first_seen[((blocks + 1) * _BLOCK).clamp(max=num_tokens) - 1] // _BLOCK)
-    keys, queries = blocks, blocks[:, None]
-    # As torch has it: no block of a query block that the row does not fill is whole.
-    is_whole = (keys >= first_whole[:, None]) & (keys < queries) & ((queries + 1) * _BLOCK <= num_tokens)
-    is_part = (keys >= first[:, None]) & (keys <= queries) & ~is_whole
-    return BlockMask.from_kv_blocks(
-        *_listed(is_part),
-        *_listed(is_whole),
-        BLOCK_SIZE=_BLOCK,
-        mask_mod=sees,
-        seq_lengths=(num_tokens, num_tokens),
-    )
-
-
-def _listed(is_seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """bool [n, n] -> how many blocks each has int32 [1, 1, n], and which, those first, int32 [1, 1, n, n]."""
-    order = torch.argsort(is_seen.to(torch.int8), dim=-1, descending=True, stable=True)
-    return is_seen.sum(-1, dtype=torch.int32)[None, None], order.to(torch.int32)[None, None]
 
 
 def _as_before(former: str, module: Any, *arguments: Any, **options: Any) -> Any:

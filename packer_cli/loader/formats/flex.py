@@ -23,17 +23,21 @@ class DocumentMask(BlockMask):
     """
 
     cu_seqlens: torch.Tensor
+    window: int | None
 
     def to(self, device: torch.device | str) -> BlockMask:
         """The same mask on `device`."""
-        return document_mask(self.cu_seqlens, device=device, block_size=self.BLOCK_SIZE[0])
+        return document_mask(self.cu_seqlens, device=device, block_size=self.BLOCK_SIZE[0], window=self.window)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return document_mask, (self.cu_seqlens, "cpu", self.BLOCK_SIZE[0])
+        return document_mask, (self.cu_seqlens, "cpu", self.BLOCK_SIZE[0], self.window)
 
 
 def document_mask(
-    cu_seqlens: torch.Tensor, device: torch.device | str = "cpu", block_size: int = BLOCK_SIZE
+    cu_seqlens: torch.Tensor,
+    device: torch.device | str = "cpu",
+    block_size: int = BLOCK_SIZE,
+    window: int | None = None,
 ) -> DocumentMask:
     """The mask of a packed row: a token sees those of its own segment, up to itself.
 
@@ -41,31 +45,29 @@ def document_mask(
         cu_seqlens: integers [segments+1], from 0 to T.
         device: the mask's device; FlexAttention needs it on that of the queries.
         block_size: tokens of a block, at least 2; 128 is FlexAttention's default.
+        window: tokens that a token sees at most, itself among them.
 
     Returns:
-        A `BlockMask` of shape [1, 1, T, T]. Its `mask_mod` looks up the segment of each token, int32 [T].
+        A `BlockMask` of shape [1, 1, T, T]. Its `mask_mod` looks up the first token that each one sees, int64 [T].
     """
     borders = cu_seqlens.detach().cpu().numpy().astype(np.int64)
     length = int(borders[-1])
-    segments = np.repeat(np.arange(len(borders) - 1, dtype=np.int32), np.diff(borders))
-    num_blocks = -(-length // block_size)
-
-    blocks = np.arange(num_blocks)
-    first = blocks * block_size
-    last = first + block_size - 1
-    # The first token of a block sees the farthest back: to the start of its segment.
-    begin = borders[segments[first]]
+    first_seen = np.repeat(borders[:-1], np.diff(borders))
+    if window is not None:
+        first_seen = np.maximum(first_seen, np.arange(length) - window + 1)
+    blocks = np.arange(-(-length // block_size))
     rows, columns = blocks[:, None], blocks[None, :]
-    seen = (columns >= (begin // block_size)[:, None]) & (columns <= rows)
-    # No token of full blocks is masked: both blocks are in one segment, and the keys come before the queries.
-    one_segment = (last < length) & (segments[first] == segments[np.minimum(last, length - 1)])
-    full = seen & one_segment[:, None] & (columns * block_size >= begin[:, None]) & (columns < rows)
-    partial = seen & ~full
+    # The first token of a block sees the farthest back, the last one the least far.
+    first = first_seen[blocks * block_size] // block_size
+    first_full = -(-first_seen[np.minimum((blocks + 1) * block_size, length) - 1] // block_size)
+    # As torch has it: no block is full of a block of queries that the row does not fill.
+    full = (columns >= first_full[:, None]) & (columns < rows) & ((rows + 1) * block_size <= length)
+    partial = (columns >= first[:, None]) & (columns <= rows) & ~full
 
-    segment_of = torch.from_numpy(segments).to(device)
+    seen_from = torch.from_numpy(first_seen).to(device)
 
     def mask_mod(b: torch.Tensor, h: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> torch.Tensor:
-        return (q_idx >= kv_idx) & (segment_of[q_idx] == segment_of[kv_idx])
+        return (q_idx >= kv_idx) & (kv_idx >= seen_from[q_idx])
 
     lists: dict[str, Any] = {}
     for name, dense in (("kv", partial), ("full_kv", full), ("q", partial.T), ("full_q", full.T)):
@@ -74,5 +76,5 @@ def document_mask(
         lists[f"{name}_indices"] = torch.from_numpy(order).to(device)[None, None]
         lists[f"{name}_num_blocks"] = torch.from_numpy(dense.sum(axis=1, dtype=np.int32)).to(device)[None, None]
     mask = DocumentMask(**lists, seq_lengths=(length, length), BLOCK_SIZE=(block_size, block_size), mask_mod=mask_mod)
-    mask.cu_seqlens = cu_seqlens
+    mask.cu_seqlens, mask.window = cu_seqlens, window
     return mask
