@@ -100,7 +100,7 @@ def command(
         warn(decoder.warning)
     if as_json:
         decode = decoder.decode if decoder.name is not None else None
-        print_json([view_record(view, manifest, decode) for view in views])
+        print_json([view_record(view, decode) for view in views])
         return
     style = Style(
         is_colored=_has_colors(color),
@@ -111,7 +111,7 @@ def command(
     for number, view in enumerate(views):
         if number:
             click.echo()
-        for line in view_lines(view, manifest, decoder.decode, style):
+        for line in view_lines(view, decoder.decode, style):
             click.echo(line, color=style.is_colored)
     click.echo()
     place = views[-1].place

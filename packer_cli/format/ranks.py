@@ -219,7 +219,9 @@ def _rows(iterations: Columns, of_rank: Columns, manifest: Manifest, rank: int) 
         iterations = {name: values[iteration] for name, values in iterations.items()}
     if not ((group >= 0) & (group < len(manifest.groups))).all():
         raise ValueError("it names groups that the set does not have")
-    shard, row = _places(manifest, of_rank["pack"], group)
+    of_group, shard, row = locate_packs(manifest, of_rank["pack"])
+    if ((of_group != group) & (shard >= 0)).any():
+        raise ValueError("it names packs of other groups")
     num_gpus = np.array([each.layout.num_gpus for each in manifest.groups], dtype=np.int32)[group]
     place = rank - of_rank["first_gpu"]
     if not ((place >= 0) & (place < num_gpus)).all():
@@ -236,10 +238,10 @@ def _rows(iterations: Columns, of_rank: Columns, manifest: Manifest, rank: int) 
     return {name: columns[name] for name in (*RankRow._fields, "pack", "step_seconds") if name in columns}
 
 
-def _places(
-    manifest: Manifest, pack: NDArray[np.int64], group: NDArray[np.int16]
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """(shard in its group, row) of each pack; -1 for a filler."""
+def locate_packs(
+    manifest: Manifest, pack: NDArray[np.int64]
+) -> tuple[NDArray[np.int16], NDArray[np.int32], NDArray[np.int32]]:
+    """(group, shard in its group, row) of each pack; -1 for a filler. Raises ValueError for unknown packs."""
     shards = [(g, k, shard) for g, each in enumerate(manifest.groups) for k, shard in enumerate(each.shards)]
     # Packs are numbered through the shards of one group after another. The last entries serve fillers, of pack -1.
     first = np.array([*(shard.first_pack for _, _, shard in shards), 0])
@@ -249,9 +251,7 @@ def _places(
     found = np.searchsorted(first[:-1], pack, side="right") - 1
     if len(pack) and (pack.min() < -1 or (pack >= stop[found]).any()):
         raise ValueError("it names packs that the set does not have")
-    if ((of_group[found] != group) & (found >= 0)).any():
-        raise ValueError("it names packs of other groups")
-    return number[found], (pack - first[found]).astype(np.int32)
+    return of_group[found], number[found], (pack - first[found]).astype(np.int32)
 
 
 def repeat_rows(columns: Columns, seed: int, epoch: int) -> Columns:

@@ -2,10 +2,10 @@
 
 ::
 
-    places.py    step, iteration, pack or sample -> the row of a rank manifest
+    view.py      step, iteration, pack or sample -> the row of a rank manifest; the record for --json
     contents.py  that row -> the pack: tokens, masks, where each sample came from
     decode.py    runs of tokens -> text, none of which is lost or torn
-    lines.py     all of it in lines that a terminal cannot obey; view.py: the same for --json
+    lines.py     all of it in lines that a terminal cannot obey
 """
 
 from packer_cli.show.decode import load_decoder

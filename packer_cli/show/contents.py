@@ -9,73 +9,96 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.errors import HbpackError
+from packer_cli.errors import ConfigError, HbpackError
 from packer_cli.format.arrays import to_numpy
 from packer_cli.format.constants import PLAN_NAME
+from packer_cli.format.layout import Layout
 from packer_cli.format.loss_spans import find_wrong_row, spans_to_mask, spans_to_weights
 from packer_cli.format.manifest import Manifest
+from packer_cli.format.ranks import locate_packs
+from packer_cli.format.records import Hidden
 from packer_cli.format.sharding import PLANNED, Sharding
 from packer_cli.format.shards import IndexFile, Pack, ShardFile
 from packer_cli.format.token_parts import TokenParts
 from packer_cli.remote.names import path_from
 from packer_cli.shards.files import SetFolder
 from packer_cli.shards.plan_file import parse_plan_header
-from packer_cli.show.places import locate_pack
 from packer_cli.tokens.index import INDEX_NAME, parse_index
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShownSample:
-    """One sample of a pack, or a piece of one."""
+class RunRecord:
+    """Tokens in a row that are all trained on, or all masked."""
+
+    trained: bool
+    weight: float | None = None
+    """Of the loss of each token, in a set with weights."""
+    num_tokens: int
+    text: str | None
+    """None without the tokenizer."""
+    input_ids: list[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleRecord:
+    """A sample of a pack, or a piece of one."""
 
     index: int
-    """Place in the pack."""
+    """Its place in the pack."""
     sample_id: int
     source: str
     """Name of the input."""
     file: str | None
-    """The record's file; None where the set does not keep its token store."""
     line: int | None
+    """The record that it comes from; None where the set does not keep its token store."""
     begin: int
-    """First token in the row."""
+    """Its first token in the pack."""
     start: int
-    """Where the piece begins in its sample; 0 unless it was cut."""
-    input_ids: NDArray[Any]
+    """Its first token in the whole sample, which may be cut."""
+    num_tokens: int
+    num_loss_tokens: int
+    runs: tuple[RunRecord, ...]
+    input_ids: Hidden[NDArray[Any]]
     """uint16 or int32 [t]"""
-    loss_mask: NDArray[np.int8] | NDArray[np.float32]
+    loss_mask: Hidden[NDArray[np.int8] | NDArray[np.float32]]
     """int8[t], or float32[t] in a set with weights: that of each token's loss, 0 for none"""
-
-    @property
-    def num_loss_tokens(self) -> int:
-        """Tokens with a loss."""
-        return int(np.count_nonzero(self.loss_mask))
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShownPack:
-    """One pack."""
+class PackRecord:
+    """A pack."""
 
     pack_id: int
-    group: int
+    group: str
+    capacity: int
     num_tokens: int
     num_loss_tokens: int
+    loss_weight: float | None = None
+    """The sum of its tokens' weights, in a set that has any."""
     attention_work: int
-    loss_weight: float | None
-    """Sum of the weights of loss tokens; None in a set without weights."""
-    cp_sharding: Sharding
-    """How CP ranks divide the row, if there are any."""
-    samples: tuple[ShownSample, ...]
+    cp_sharding: Sharding | None
+    """How CP ranks divide its row; None if there are none."""
+    num_samples: int
+    rank_tokens: tuple[int, int] | None
+    """Begin and end of the part of its row that the rank takes."""
+    layout: Hidden[Layout]
+    """Of the group."""
+    samples: Hidden[tuple[SampleRecord, ...]]
 
 
-def read_pack(files: SetFolder, manifest: Manifest, pack: int) -> ShownPack:
+def read_pack(files: SetFolder, manifest: Manifest, pack: int) -> PackRecord:
     """A pack as it lies in its shard. Price: one record batch; of a remote shard, some 16 packs travel.
 
     Raises:
         ConfigError: there is none of that id.
         FormatError: the shard is missing or damaged.
     """
-    group, shard, row = locate_pack(manifest, pack)
-    path = manifest.groups[group].shards[shard].path
+    num_packs = sum(group.num_packs for group in manifest.groups)
+    if not 0 <= pack < num_packs:
+        raise ConfigError(f"--pack must be from 0 to {num_packs - 1}, got {pack}: the set has {num_packs:,} packs")
+    number, shard, row = (int(each[0]) for each in locate_packs(manifest, np.array([pack])))
+    group = manifest.groups[number]
+    path = group.shards[shard].path
     with files.reading(path), files.source(path) as source:
         file = IndexFile(source, _tokens(files, manifest)) if manifest.tokens else ShardFile(source)
         found = file.read(row)
@@ -90,7 +113,7 @@ def read_pack(files: SetFolder, manifest: Manifest, pack: int) -> ShownPack:
         loss_mask = _loss_mask(found)
     origins = sample_origins(files, found.sample_ids)
     samples = tuple(
-        ShownSample(
+        SampleRecord(
             index=i,
             sample_id=int(found.sample_ids[i]),
             source=_source_name(manifest, sources[i]),
@@ -98,19 +121,26 @@ def read_pack(files: SetFolder, manifest: Manifest, pack: int) -> ShownPack:
             line=origins[i][1] if origins else None,
             begin=begin,
             start=starts[i],
+            num_tokens=end - begin,
+            num_loss_tokens=int(np.count_nonzero(loss_mask[begin:end])),
+            runs=(),
             input_ids=found.input_ids[begin:end],
             loss_mask=loss_mask[begin:end],
         )
         for i, (begin, end) in enumerate(pairwise(borders))
     )
-    return ShownPack(
+    return PackRecord(
         pack_id=pack,
-        group=group,
+        group=group.name,
+        capacity=group.capacity,
         num_tokens=len(found.input_ids),
         num_loss_tokens=found.num_loss_tokens,
         attention_work=others["attention_work"],
         loss_weight=float(loss_mask.sum(dtype=np.float64)) if manifest.is_weighted else None,
-        cp_sharding=PLANNED[found.cp_sharding],
+        cp_sharding=PLANNED[found.cp_sharding] if group.layout.cp > 1 else None,
+        num_samples=len(samples),
+        rank_tokens=None,
+        layout=group.layout,
         samples=samples,
     )
 

@@ -15,11 +15,9 @@ import click
 import numpy as np
 
 from packer_cli.format.layout import ONE_GPU, Layout
-from packer_cli.format.manifest import Manifest
-from packer_cli.show.contents import ShownSample
+from packer_cli.show.contents import SampleRecord
 from packer_cli.show.decode import Decode, Run, decode_runs, decode_tokens, shorten
-from packer_cli.show.places import Place
-from packer_cli.show.view import View
+from packer_cli.show.view import Place, View
 from packer_cli.sizes import counted
 
 _MASKED, _TRAINED = "masked", "trained"
@@ -46,15 +44,15 @@ class Style:
         return self.paint(text, "green") if is_trained else self.paint(text, dim=True)
 
 
-def view_lines(view: View, manifest: Manifest, decode: Decode, style: Style) -> Iterator[str]:
+def view_lines(view: View, decode: Decode, style: Style) -> Iterator[str]:
     """All lines of one view."""
-    yield style.paint(_title(view, manifest), bold=True)
+    yield style.paint(_title(view), bold=True)
     yield ""
-    for name, value in _facts(view, manifest):
+    for name, value in _facts(view):
         yield f"  {name:<16}{value}"
     if view.step_places:
         yield ""
-        yield from _step_lines(view, manifest)
+        yield from _step_lines(view)
     if style.is_colored and view.samples:
         yield ""
         yield f"  {style.mask('masked: no loss', False)}   {style.mask('trained: carries a loss', True)}"
@@ -63,27 +61,22 @@ def view_lines(view: View, manifest: Manifest, decode: Decode, style: Style) -> 
         yield from _sample_lines(sample, decode, style)
 
 
-def _title(view: View, manifest: Manifest) -> str:
+def _title(view: View) -> str:
     place = view.place
-    pack = (
-        "filler"
-        if view.pack is None
-        else f"pack {view.pack.pack_id} of {one_line(manifest.groups[view.pack.group].name)}"
-    )
+    pack = "filler" if view.pack is None else f"pack {view.pack.pack_id} of {one_line(view.pack.group)}"
     if place is None:
         return f"{pack}: not used in epoch {view.epoch}"
     return f"epoch {place.epoch}, step {place.row.step}, iteration {place.row.iteration}, rank {place.rank}: {pack}"
 
 
-def _facts(view: View, manifest: Manifest) -> Iterator[tuple[str, str]]:
+def _facts(view: View) -> Iterator[tuple[str, str]]:
     place, pack = view.place, view.pack
     if pack is None:
         assert place
         yield "tokens", "a few of padding without a loss: the rank has no pack in this iteration"
     else:
-        capacity = manifest.groups[pack.group].capacity
-        yield "samples", f"{len(pack.samples):,}"
-        yield "tokens", f"{pack.num_tokens:,} of {capacity:,} (capacity)"
+        yield "samples", f"{pack.num_samples:,}"
+        yield "tokens", f"{pack.num_tokens:,} of {pack.capacity:,} (capacity)"
         share = pack.num_loss_tokens / pack.num_tokens
         whole = f"; the whole step has {place.row.global_num_loss_tokens:,}" if place else ""
         yield "loss tokens", f"{pack.num_loss_tokens:,} ({share:.1%} of the tokens){whole}"
@@ -91,12 +84,12 @@ def _facts(view: View, manifest: Manifest) -> Iterator[tuple[str, str]]:
             whole = f"; the whole step has {place.row.global_loss_weight:,.6g}" if place else ""
             yield "loss weight", f"{pack.loss_weight:,.6g}, the sum over loss tokens{whole}"
         to_row = f", {place.row.row_length - pack.num_tokens:,} to the iteration's row length" if place else ""
-        yield "padding", f"{capacity - pack.num_tokens:,} to the capacity{to_row}, if the loader pads"
+        yield "padding", f"{pack.capacity - pack.num_tokens:,} to the capacity{to_row}, if the loader pads"
         yield "attention work", f"{pack.attention_work:,}"
-        if manifest.groups[pack.group].layout.cp > 1:
+        if pack.cp_sharding is not None:
             yield "CP sharding", _CP_SHARDING[pack.cp_sharding]
     if place is None:
-        layout = manifest.groups[pack.group].layout if pack else ONE_GPU
+        layout = pack.layout if pack else ONE_GPU
         yield ("SP degree", f"{layout.sp}") if layout == Layout(sp=layout.sp) else ("replica", f"{layout}")
         yield "used", "before the set was dealt to other GPUs, in an earlier part of the epoch"
         return
@@ -130,13 +123,13 @@ def _sharing(view: View, place: Place) -> str:
     return f"{text}; with Ulysses, rank {place.rank} has tokens [{begin}, {end}), {samples}"
 
 
-def _step_lines(view: View, manifest: Manifest) -> Iterator[str]:
+def _step_lines(view: View) -> Iterator[str]:
     assert view.place
     rows = [
         (
             f"{place.row.iteration}",
             "filler" if place.pack is None else f"{place.pack}",
-            one_line(manifest.groups[place.row.group].name),
+            one_line(place.group),
             _how_to_show(place, view.place),
         )
         for place in view.step_places
@@ -162,7 +155,7 @@ def _how_to_show(place: Place, shown: Place) -> str:
     return f"--pack {place.pack}"
 
 
-def _sample_lines(sample: ShownSample, decode: Decode, style: Style) -> Iterator[str]:
+def _sample_lines(sample: SampleRecord, decode: Decode, style: Style) -> Iterator[str]:
     begin = f"-- sample {sample.index} "
     yield style.paint(begin + "-" * max(2, style.width - len(begin)), "cyan")
     yield "   " + _about(sample)
@@ -184,7 +177,7 @@ def _sample_lines(sample: ShownSample, decode: Decode, style: Style) -> Iterator
             yield from _plain_lines(decode_runs(decode, ids, mask))
 
 
-def _about(sample: ShownSample) -> str:
+def _about(sample: SampleRecord) -> str:
     place = sample.source if sample.file is None else f"{sample.file}:{sample.line}"
     length = len(sample.input_ids)
     piece = f", a piece of its sample, from token {sample.start:,} on" if sample.start else ""

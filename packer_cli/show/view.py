@@ -1,25 +1,143 @@
-"""What `hbpack show` shows: found, read and checked, before it is made text or JSON."""
+"""What `hbpack show` shows: found, read and checked, before it is made text or JSON.
+
+A user means a row of a rank manifest: by a step or iteration of a rank, a pack, a sample.
+
+Price: a rank's manifest is some 75 bytes a row; to find a pack, those of the ranks before it are read as well;
+to find a sample, `plan.arrow`, some 50 bytes a sample.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from packer_cli.errors import ConfigError
+from packer_cli.format.arrays import to_numpy
+from packer_cli.format.constants import PLAN_NAME
+from packer_cli.format.layout import Layout
 from packer_cli.format.manifest import Manifest
+from packer_cli.format.ranks import RankRow, RankRows, read_rank_rows
 from packer_cli.shards.files import SetFolder
-from packer_cli.show.contents import ShownPack, ShownSample, read_pack
+from packer_cli.show.contents import PackRecord, RunRecord, SampleRecord, read_pack
 from packer_cli.show.decode import Decode, decode_runs
-from packer_cli.show.places import (
-    Place,
-    find_pack,
-    packs_of_sample,
-    place_of,
-    rows_of_iteration,
-    rows_of_rank,
-    rows_of_step,
-)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """One micro-batch of one rank, and the epoch that it belongs to."""
+
+    epoch: int
+    rank: int
+    num_iterations: int
+    """Of the epoch."""
+    row: RankRow
+    pack: int | None
+    """None: a filler."""
+    group: str
+    """Its name."""
+    layout: Layout
+    """Of the replica that runs it."""
+
+    @property
+    def row_rank(self) -> int:
+        """The rank's number among those that share the row."""
+        return self.layout.row_rank(self.row.place)
+
+
+def place_of(manifest: Manifest, rows: RankRows, rank: int, number: int) -> Place:
+    """What row `number` of a rank says."""
+    row, pack = rows.row(number), int(rows.columns["pack"][number])
+    return Place(
+        epoch=rows.epoch,
+        rank=rank,
+        num_iterations=len(rows),
+        row=row,
+        pack=pack if pack >= 0 else None,
+        group=manifest.groups[row.group].name,
+        layout=manifest.groups[row.group].layout,
+    )
+
+
+def rows_of_rank(files: SetFolder, manifest: Manifest, rank: int, epoch: int) -> RankRows:
+    """The rows of a rank in an epoch; one that was not written repeats one that was, as for the loader.
+
+    Raises:
+        ConfigError: there is no such rank or epoch.
+        FormatError: the file is missing or damaged.
+    """
+    if not 0 <= rank < manifest.num_gpus:
+        raise ConfigError(
+            f"--rank must be from 0 to {manifest.num_gpus - 1}, got {rank}: the set is for {manifest.num_gpus} GPUs"
+        )
+    return read_rank_rows(files, manifest, rank, epoch, "--epoch")
+
+
+def rows_of_step(rows: RankRows, step: int) -> list[int]:
+    """The rows of a step, rising. Raises ConfigError where the epoch has no such step."""
+    steps = rows.columns["step"]
+    first, last = int(steps[0]), int(steps[-1])
+    if not first <= step <= last:
+        raise ConfigError(
+            f"--step must be from {first} to {last}, got {step}: those are the steps of epoch {rows.epoch}"
+        )
+    return np.flatnonzero(steps == step).tolist()
+
+
+def rows_of_iteration(rows: RankRows, iteration: int) -> list[int]:
+    """The rows of an iteration, rising. Raises ConfigError where the epoch has no such iteration."""
+    if not 0 <= iteration < len(rows):
+        raise ConfigError(
+            f"--iteration must be from 0 to {len(rows) - 1}, got {iteration}: those are the iterations of epoch "
+            f"{rows.epoch}"
+        )
+    return [*rows.rows_of(iteration)]
+
+
+def find_pack(files: SetFolder, manifest: Manifest, packs: Collection[int], epoch: int) -> dict[int, Place]:
+    """Where each pack is used in an epoch, on the first rank of its SP group; packs that are not used are left out.
+
+    A set that was dealt to other GPUs in mid-epoch does not use again what it had used before.
+
+    Raises:
+        ConfigError: there is no such epoch.
+    """
+    found: dict[int, Place] = {}
+    entry, _ = manifest.generation.find_epoch(epoch, "--epoch")
+    for rank in (ranks.first for ranks in entry.ranks):
+        if len(found) == len(packs):
+            break
+        rows = rows_of_rank(files, manifest, rank, epoch)
+        for number in np.flatnonzero(np.isin(rows.columns["pack"], [*packs])).tolist():
+            found.setdefault(int(rows.columns["pack"][number]), place_of(manifest, rows, rank, number))
+    return found
+
+
+def packs_of_sample(files: SetFolder, manifest: Manifest, sample: int) -> list[int]:
+    """The packs that hold a sample, or pieces of it, rising.
+
+    Raises:
+        ConfigError: none does.
+        FormatError: `plan.arrow`, which tells, is missing or damaged.
+    """
+    wanted = ["piece_sample", "pack_offsets", "pack_pieces"]
+    with files.open(PLAN_NAME, wanted, xxh3=manifest.plan.xxh3) as reader:
+        batch = reader.get_batch(0)
+        samples, offsets, pieces = (
+            to_numpy(batch.column(name).values) for name in ("piece_sample", "pack_offsets", "pack_pieces")
+        )
+        places = np.flatnonzero(np.isin(pieces, np.flatnonzero(samples == sample)))
+        packs: list[int] = np.unique(np.searchsorted(offsets, places, side="right") - 1).tolist()
+        last = int(samples.max(initial=-1))
+        del batch, samples, offsets, pieces
+    if not packs:
+        raise ConfigError(
+            f"--sample {sample} is in no pack; sample ids are the row numbers of the token store, here 0 to {last}, "
+            "and some may be left out (see rejected.jsonl, and weights as in PATH@0.5)"
+        )
+    return packs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +161,9 @@ class View:
     epoch: int
     place: Place | None
     """None: the pack is not used in this epoch (any more)."""
-    pack: ShownPack | None
+    pack: PackRecord | None
     """None: a filler."""
-    samples: tuple[ShownSample, ...]
+    samples: tuple[SampleRecord, ...]
     """Those to show."""
     step_places: tuple[Place, ...] = ()
     """All micro-batches of the step or iteration that was asked for, where it has several."""
@@ -103,57 +221,6 @@ def _look_for_packs(files: SetFolder, manifest: Manifest, wanted: Wanted, epoch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunRecord:
-    """Tokens in a row that are all trained on, or all masked."""
-
-    trained: bool
-    weight: float | None = None
-    """Of the loss of each token, in a set with weights."""
-    num_tokens: int
-    text: str | None
-    """None without the tokenizer."""
-    input_ids: list[int]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SampleRecord:
-    """A sample of a pack."""
-
-    index: int
-    """Its place in the pack."""
-    sample_id: int
-    source: str | None
-    file: str | None
-    line: int | None
-    """The record that it comes from."""
-    begin: int
-    """Its first token in the pack."""
-    start: int
-    """Its first token in the whole sample, which may be cut."""
-    num_tokens: int
-    num_loss_tokens: int
-    runs: list[RunRecord]
-
-
-@dataclass(frozen=True, kw_only=True)
-class PackRecord:
-    """A pack."""
-
-    pack_id: int
-    group: str
-    capacity: int
-    num_tokens: int
-    num_loss_tokens: int
-    loss_weight: float | None = None
-    """The sum of its tokens' weights, in a set that has any."""
-    attention_work: int
-    cp_sharding: str | None
-    num_samples: int
-    rank_tokens: tuple[int, int] | None
-    """Begin and end of the part of its row that the rank takes."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class ViewRecord:
     """One pack in one place."""
 
@@ -168,7 +235,7 @@ class ViewRecord:
     """Their packs; None for a filler."""
 
 
-def view_record(view: View, manifest: Manifest, decode: Decode | None) -> ViewRecord:
+def view_record(view: View, decode: Decode | None) -> ViewRecord:
     """A view for JSON.
 
     Args:
@@ -176,25 +243,12 @@ def view_record(view: View, manifest: Manifest, decode: Decode | None) -> ViewRe
     """
     place, pack = view.place, view.pack
     places = view.step_places or ((place,) if place else ())
-    shown = None
-    if pack is not None:
-        group = manifest.groups[pack.group]
-        shown = PackRecord(
-            pack_id=pack.pack_id,
-            group=group.name,
-            capacity=group.capacity,
-            num_tokens=pack.num_tokens,
-            num_loss_tokens=pack.num_loss_tokens,
-            loss_weight=pack.loss_weight,
-            attention_work=pack.attention_work,
-            cp_sharding=pack.cp_sharding if group.layout.cp > 1 else None,
-            num_samples=len(pack.samples),
-            rank_tokens=None if place is None else view.rank_tokens,
-        )
+    if pack is not None and place is not None:
+        pack = replace(pack, rank_tokens=view.rank_tokens)
     return ViewRecord(
         place=None if place is None else _place_values(place),
-        pack=shown,
-        samples=[_sample_record(sample, decode) for sample in view.samples],
+        pack=pack,
+        samples=[replace(sample, runs=_runs(sample, decode)) for sample in view.samples],
         step_iterations=sorted({other.row.iteration for other in places}),
         step_packs=[other.pack for other in places],
     )
@@ -206,26 +260,15 @@ def _place_values(place: Place) -> dict[str, int]:
     return {**of_epoch, **place.row._asdict(), **layout.sizes, **layout.place(place.row.place)._asdict()}
 
 
-def _sample_record(sample: ShownSample, decode: Decode | None) -> SampleRecord:
+def _runs(sample: SampleRecord, decode: Decode | None) -> tuple[RunRecord, ...]:
     is_weighted = sample.loss_mask.dtype == np.float32
-    return SampleRecord(
-        index=sample.index,
-        sample_id=sample.sample_id,
-        source=sample.source,
-        file=sample.file,
-        line=sample.line,
-        begin=sample.begin,
-        start=sample.start,
-        num_tokens=len(sample.input_ids),
-        num_loss_tokens=sample.num_loss_tokens,
-        runs=[
-            RunRecord(
-                trained=run.is_trained,
-                weight=run.weight if is_weighted else None,
-                num_tokens=len(run.input_ids),
-                text=run.text if decode else None,
-                input_ids=run.input_ids,
-            )
-            for run in decode_runs(decode or (lambda ids: ""), sample.input_ids, sample.loss_mask)
-        ],
+    return tuple(
+        RunRecord(
+            trained=run.is_trained,
+            weight=run.weight if is_weighted else None,
+            num_tokens=len(run.input_ids),
+            text=run.text if decode else None,
+            input_ids=run.input_ids,
+        )
+        for run in decode_runs(decode or (lambda ids: ""), sample.input_ids, sample.loss_mask)
     )

@@ -10,7 +10,6 @@ verl shuffles the rows and deals them to its ranks itself: what the plan says of
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from torch.utils.data import Dataset
 
 from packer_cli.errors import ConfigError
 from packer_cli.format.loss_spans import spans_to_mask
+from packer_cli.format.ranks import locate_packs
 from packer_cli.loader.passes import write_positions
 from packer_cli.loader.reader import ShardReader
 from packer_cli.loader.storage import open_storage, read_manifest
@@ -64,11 +64,9 @@ class PackedSFTDataset(Dataset[dict[str, torch.Tensor]]):
         if manifest.mask == "causal":
             raise ConfigError(f"{path} was planned with --mask causal, and here samples are apart; plan without it")
         self._shards = ShardReader(storage, manifest)
-        shards = [(g, k, shard) for g, each in enumerate(manifest.groups) for k, shard in enumerate(each.shards)]
-        self._places = [(g, k) for g, k, _ in shards]
-        self._first = [shard.first_pack for *_, shard in shards]
-        num_packs = sum(shard.num_packs for *_, shard in shards)
+        num_packs = sum(group.num_packs for group in manifest.groups)
         self._length = min(num_packs, max_samples) if max_samples > 0 else num_packs
+        self._places = np.stack(locate_packs(manifest, np.arange(self._length)), axis=1)
 
     def __len__(self) -> int:
         """Packs."""
@@ -78,8 +76,7 @@ class PackedSFTDataset(Dataset[dict[str, torch.Tensor]]):
         """A pack. Raises FormatError if its shard is damaged."""
         if not 0 <= i < self._length:
             raise IndexError(f"pack {i} of {self._length}")
-        number = bisect_right(self._first, i) - 1
-        pack = self._shards.read(*self._places[number], i - self._first[number])
+        pack = self._shards.read(*self._places[i].tolist())
         ids = pack.input_ids.astype(np.int64)
         positions = np.empty(len(ids), dtype=np.int64)
         write_positions(pack.cu_seqlens, 0, positions)
