@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -123,17 +124,19 @@ class ShardReader:
         """Check every shard of the set and every part of the token store that they need, and open each shard."""
         for part in self.manifest.tokens:
             try:
-                self.storage.check_shard(part)
-            except (OSError, FormatError) as error:
-                require_damage(error)
+                why = self.storage.find_damage(part)
+            except FormatError as error:
+                why = str(error)
+            if why is not None:
                 name = self.storage.name(part.path)
-                raise FormatError(f"token store part {name!r} is damaged ({error}); run hbpack pack again") from None
+                raise FormatError(f"token store part {name!r} is damaged ({why}); run hbpack pack again")
         for entry in self.manifest.shards:
-            try:
-                self.storage.check_shard(entry)
-            except (OSError, FormatError) as error:
-                require_damage(error)
-                raise self._damaged(entry, error) from None
+            while True:
+                with self._naming(entry):
+                    why = self.storage.find_damage(entry)
+                if why is None:
+                    break
+                self._try_again(entry, why)
             self._open(entry).close()
 
     def prefetch(self, places: list[tuple[int, int]]) -> None:
@@ -142,13 +145,10 @@ class ShardReader:
 
     def _open(self, entry: ShardInfo) -> _Open:
         while True:
+            with self._naming(entry):
+                kept = self.storage.open_shard(entry, self.close)
             try:
-                data, kept = self.storage.open_shard(entry, self.close)
-            except (OSError, FormatError) as error:
-                require_damage(error)
-                raise self._damaged(entry, error) from None
-            try:
-                source = pa.BufferReader(data)
+                source = pa.BufferReader(_map(kept))
                 file = IndexFile(source, self._parts) if self.manifest.tokens else ShardFile(source)
                 why = find_foreign(file.schema, self.manifest.planned_fingerprint, entry.path)
                 if why is None:
@@ -160,20 +160,34 @@ class ShardReader:
             self._try_again(entry, why)
 
     def _try_again(self, entry: ShardInfo, why: str) -> None:
-        """Discard a damaged copy, once, so that it is fetched again; otherwise raise the error."""
-        if entry.path in self._retried or not self.storage.discard(entry):
+        """Discard a damaged copy, which is fetched again once; otherwise raise the error."""
+        if not self.storage.discard(entry) or entry.path in self._retried:
             raise self._damaged(entry, why)
         self._retried.add(entry.path)
 
     def _open_part(self, number: int) -> pa.Buffer:
-        return self.storage.open_shard(self.manifest.tokens[number], self.close)[0]
+        return _map(self.storage.open_shard(self.manifest.tokens[number], self.close))
 
     def _entry(self, group: int, shard: int) -> ShardInfo:
         return self.manifest.groups[group].shards[shard]
 
+    @contextmanager
+    def _naming(self, entry: ShardInfo) -> Iterator[None]:
+        """While a shard is fetched, or looked for: errors name it."""
+        try:
+            yield
+        except (OSError, FormatError) as error:
+            require_damage(error)
+            raise self._damaged(entry, error) from None
+
     def _damaged(self, entry: ShardInfo, why: object) -> FormatError:
         file = self.storage.name(entry.path)
         return FormatError(f"shard {file!r} is damaged or incomplete ({why}); {self.storage.remedy}")
+
+
+def _map(file: KeptFile) -> pa.Buffer:
+    """Its bytes, which need no open file."""
+    return pa.memory_map(str(file.path)).read_buffer()
 
 
 class MicroBatchReader:

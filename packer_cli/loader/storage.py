@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -55,8 +56,8 @@ class Storage:
         except ValueError as error:
             raise FormatError(str(error)) from None
 
-    def open_shard(self, entry: FileInfo, release: Any) -> tuple[pa.Buffer, KeptFile]:
-        """(a shard, mapped; object to keep while it is used). Raises OSError.
+    def open_shard(self, entry: FileInfo, release: Callable[[], None]) -> KeptFile:
+        """A shard to map, or this node's copy, which stays until it is closed. Raises OSError or FormatError.
 
         Args:
             release: closes all shards that the caller has open, if there is no room for another.
@@ -65,13 +66,11 @@ class Storage:
         num_bytes = os.stat(file).st_size
         if num_bytes != entry.num_bytes:
             raise FormatError(f"{num_bytes} bytes, hbpack.json says {entry.num_bytes}")
-        return pa.memory_map(file).read_buffer(), KeptFile(Path(file))
+        return KeptFile(Path(file))
 
-    def check_shard(self, entry: FileInfo) -> None:
-        """Raise FormatError unless a shard has all the bytes that were written. Price: one read, some GB/s."""
-        why = find_damage(self._inside(entry.path), entry.num_bytes, entry.xxh3)
-        if why is not None:
-            raise FormatError(why)
+    def find_damage(self, entry: FileInfo) -> str | None:
+        """What is wrong with the bytes of a shard; None where they are as written. Price: one read, some GB/s."""
+        return find_damage(self._inside(entry.path), entry.num_bytes, entry.xxh3)
 
     def discard(self, entry: FileInfo) -> bool:
         """Remove a damaged copy of a shard; returns False if there are no copies, so that retrying is pointless."""
@@ -114,32 +113,15 @@ class RemoteStorage(Storage):
         """Read a small file, without the cache, because manifests change."""
         return pa.py_buffer((self.root / path).read_bytes())
 
-    def open_shard(self, entry: FileInfo, release: Any) -> tuple[pa.Buffer, KeptFile]:
-        """Open a shard in the cache, which keeps it as long as the second result is open."""
+    def open_shard(self, entry: FileInfo, release: Callable[[], None]) -> KeptFile:
+        """Fetch a shard to the cache if it is not there."""
         self._own()
-        for again in (False, True):
-            file = self.cache.open(_cached(entry), entry.num_bytes, self._fill(entry), release)
-            try:
-                return pa.memory_map(str(file.path)).read_buffer(), file
-            except OSError:  # This node's disk damaged it, or it was removed meanwhile.
-                file.close()
-                self.cache.discard(_cached(entry))
-                if again:
-                    raise
-        raise AssertionError
+        return self.cache.open(_cached(entry), entry.num_bytes, self._fill(entry), release)
 
-    def check_shard(self, entry: FileInfo) -> None:
-        """Check a shard; a copy that this node's disk damaged is fetched again."""
-        self._own()
-        for again in (False, True):
-            file = self.cache.open(_cached(entry), entry.num_bytes, self._fill(entry))
-            why = find_damage(file.path, entry.num_bytes, entry.xxh3)
-            file.close()
-            if why is None:
-                return
-            self.discard(entry)
-            if again:
-                raise FormatError(why)
+    def find_damage(self, entry: FileInfo) -> str | None:
+        """Of this node's copy of a shard."""
+        with closing(self.open_shard(entry, lambda: None)) as file:
+            return find_damage(file.path, entry.num_bytes, entry.xxh3)
 
     def discard(self, entry: FileInfo) -> bool:
         """Remove a shard from the cache."""

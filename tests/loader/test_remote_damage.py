@@ -152,6 +152,24 @@ def test_a_disk_that_harms_the_cache_is_tried_twice(
     assert cached(tmp_path) == []
 
 
+def test_a_copy_that_is_damaged_again_does_not_stay(
+    packed: Any, memory: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Another process would read it."""
+    shard, whole = shards_of(packed)[0], FileCache.open
+
+    def harm(cache: FileCache, name: str, *args: Any) -> Any:
+        file = whole(cache, name, *args)
+        if name.startswith(shard["xxh3"]):
+            file.path.write_bytes(b"x" * shard["num_bytes"])
+        return file
+
+    monkeypatch.setattr(FileCache, "open", harm)
+    with pytest.raises(FormatError, match=r"is damaged or incomplete \(.*\); copy the set again$"):
+        list(PackedDataset(memory[0], 0, 2, cache_dir=tmp_path, prefetch=0))
+    assert not [path for path in cached(tmp_path) if path.name.startswith(shard["xxh3"])]
+
+
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_file_that_goes_while_it_is_opened_is_fetched_again_once(
     packed: Any, memory: Any, tmp_path: Path, monkeypatch: Any, times: int
