@@ -179,7 +179,7 @@ def print_exported(
             num_rows=export["num_rows"],
             num_samples=export["num_samples"],
             num_tokens=export["num_tokens"],
-            num_files=len(files),
+            num_files=len({file["path"] for file in files}),  # Parts may share one.
             num_bytes=sum(file["num_bytes"] for file in files),
         )
     if as_json:

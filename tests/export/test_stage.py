@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import threading
+from uuid import uuid4
 
+import fsspec
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -157,6 +159,19 @@ def test_a_lost_index_is_written_again(packed, exported, tmp_path):
 
 def pack_ids(folder):
     return [pack for file in sorted(folder.glob("*.parquet")) for pack in pq.read_table(file)["pack_id"].to_pylist()]
+
+
+def test_the_parts_of_megatron_share_files_also_behind_a_url(packed, exported, tmp_path):
+    system, root = fsspec.filesystem("memory"), f"/megatron-{uuid4().hex}"
+    for output in (tmp_path / "out", f"memory:/{root}"):
+        done = run(main, "export", packed, "--to", "megatron", "--output", output, *SIZE, "--json")
+        assert done.code == 0, done.stderr
+        assert json.loads(done.stdout)["num_files"] == 4
+    assert len(json.loads((tmp_path / "out" / NAME).read_text())["files"]) > 4
+    wanted = exported("megatron")
+    for name in ("tokens.bin", "tokens.idx", "loss_mask.bin", "loss_mask.idx"):
+        assert system.cat(f"{root}/{name}") == (wanted / name).read_bytes()
+    system.rm(root, recursive=True)
 
 
 def test_order_epoch_and_groups(packed, packs, tmp_path):
