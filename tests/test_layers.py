@@ -38,7 +38,8 @@ PACKAGE = "packer_cli"
 
 ORDER = [
     ["errors", "kernels", "lazy", "panels", "sizes", "startup", "version"],
-    ["format", "plugins", "remote"],
+    ["plugins", "remote"],
+    ["format"],
     ["files", "cost", "corpus"],
     ["folders", "engine", "plan", "loader"],
     ["config"],

@@ -6,6 +6,7 @@
     schema.py     the columns of shards and rank manifests, names of files and folders
     loss_spans.py  which tokens carry a loss
     checksums.py  of files and of JSON; names that stay in a set's folder
+    folder.py     the files of a set, here or behind a URL
     shards.py     reads packs in a shard, or tells where its record batches lie
     marks.py      which set a file is of, and a checksum a row
     manifest.py   hbpack.json: its records, reading and writing it

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,7 @@ from packer_cli.format.arrays import to_numpy
 from packer_cli.format.checksums import check_bytes, require_damage
 from packer_cli.format.entries import EpochInfo
 from packer_cli.format.epochs import repeat_iterations
+from packer_cli.format.folder import SetFolder
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.marks import find_foreign
 from packer_cli.format.schema import RANK_SCHEMA, iteration_schema, iterations_path
@@ -119,23 +120,6 @@ def _read(
         raise ValueError(why or str(error)) from None
 
 
-class SetFiles(Protocol):
-    """The files of a packed set, by their paths there."""
-
-    @property
-    def remedy(self) -> str:
-        """What to do about a damaged file."""
-        ...
-
-    def name(self, path: str) -> str:
-        """A file's full name, for messages."""
-        ...
-
-    def read(self, path: str) -> pa.Buffer:
-        """A small file. Raises OSError or ValueError."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class RankRows:
     """The rows of one rank in one epoch. Steps are counted through the epoch, whatever ran on other GPUs before."""
@@ -178,7 +162,7 @@ class RankRows:
 
 
 def read_rank_rows(
-    files: SetFiles, manifest: Manifest, rank: int, epoch: int, name: str = "epoch", *, compares: bool = True
+    files: SetFolder, manifest: Manifest, rank: int, epoch: int, name: str = "epoch", *, compares: bool = True
 ) -> RankRows:
     """The rows of a rank in an epoch; one that was not written repeats one that was, in another order.
 

@@ -125,7 +125,7 @@ class ShardReader:
         for part in self.manifest.tokens:
             try:
                 why = self.storage.find_damage(part)
-            except FormatError as error:
+            except ValueError as error:
                 why = str(error)
             if why is not None:
                 name = self.storage.name(part.path)
@@ -176,7 +176,7 @@ class ShardReader:
         """While a shard is fetched, or looked for: errors name it."""
         try:
             yield
-        except (OSError, FormatError) as error:
+        except (OSError, ValueError, FormatError) as error:
             require_damage(error)
             raise self._damaged(entry, error) from None
 

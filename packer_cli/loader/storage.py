@@ -14,12 +14,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal, cast
 
-import pyarrow as pa
-
 from packer_cli.errors import ConfigError, FormatError
 from packer_cli.format.checksums import find_damage, inside
 from packer_cli.format.constants import MANIFEST_NAME
 from packer_cli.format.entries import FileInfo
+from packer_cli.format.folder import SetFolder
 from packer_cli.format.manifest import Manifest, parse_manifest
 from packer_cli.remote.cache import FileCache, KeptFile
 from packer_cli.remote.local import CACHE_BYTES, cached_name, default_cache_dir, filler
@@ -30,47 +29,35 @@ Verify = Literal["none", "lazy", "full"]
 VERIFY: tuple[Verify, ...] = ("none", "lazy", "full")
 
 
-class Storage:
-    """The files of a packed set in a folder, by their paths in `hbpack.json`. It pickles."""
+class Storage(SetFolder):
+    """The files of a packed set in a folder. It pickles."""
 
     files_kept = 32
     """Most shards that a reader should keep open."""
     is_remote = False
-    remedy = "run hbpack write, which rewrites damaged files"
-    """What to do about a damaged file."""
 
     def __init__(self, root: Path, verify: Verify) -> None:
-        self.root, self.verify = root, verify
-
-    def name(self, path: str) -> str:
-        """A file's full name, for messages: a path, or a URL."""
-        return str(self.root / path)
-
-    def read(self, path: str) -> pa.Buffer:
-        """Map a small file. Raises OSError."""
-        return pa.memory_map(self._inside(path)).read_buffer()
-
-    def _inside(self, path: str) -> str:
-        try:
-            return str(inside(self.root, path))
-        except ValueError as error:
-            raise FormatError(str(error)) from None
+        super().__init__(root)
+        self.verify = verify
 
     def open_shard(self, entry: FileInfo, release: Callable[[], None]) -> KeptFile:
-        """A shard to map, or this node's copy, which stays until it is closed. Raises OSError or FormatError.
+        """A shard, or this node's copy, which stays until it is closed.
+
+        Raises:
+            OSError, ValueError, FormatError: it is missing, has another size, or cannot be fetched as it was written.
 
         Args:
             release: closes all shards that the caller has open, if there is no room for another.
         """
-        file = self._inside(entry.path)
+        file = inside(self.root, entry.path)
         num_bytes = os.stat(file).st_size
         if num_bytes != entry.num_bytes:
             raise FormatError(f"{num_bytes} bytes, hbpack.json says {entry.num_bytes}")
-        return KeptFile(Path(file))
+        return KeptFile(file)
 
     def find_damage(self, entry: FileInfo) -> str | None:
         """What is wrong with the bytes of a shard; None where they are as written. Price: one read, some GB/s."""
-        return find_damage(self._inside(entry.path), entry.num_bytes, entry.xxh3)
+        return find_damage(inside(self.root, entry.path), entry.num_bytes, entry.xxh3)
 
     def discard(self, entry: FileInfo) -> bool:
         """Remove a damaged copy of a shard; returns False if there are no copies, so that retrying is pointless."""
@@ -88,7 +75,6 @@ class RemoteStorage(Storage):
 
     files_kept = 8
     is_remote = True
-    remedy = "copy the set again"
 
     def __init__(self, url: str, cache_dir: Path, cache_bytes: int, verify: Verify, options: dict[str, Any]) -> None:
         open_system(url, options)  # Its errors name the set.
@@ -108,10 +94,6 @@ class RemoteStorage(Storage):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._reset()
-
-    def read(self, path: str) -> pa.Buffer:
-        """Read a small file, without the cache, because manifests change."""
-        return pa.py_buffer((self.root / path).read_bytes())
 
     def open_shard(self, entry: FileInfo, release: Callable[[], None]) -> KeptFile:
         """Fetch a shard to the cache if it is not there."""
@@ -202,8 +184,9 @@ def read_manifest(path: Path | str, storage: Storage) -> Manifest:
         raise FormatError(
             f"{str(path)!r} holds no hbpack.json, so it is not a packed set, or not a finished one; run hbpack pack"
         ) from None
-    except OSError as error:
-        raise FormatError(f"{str(file)!r} cannot be read ({error.strerror or error}); {storage.remedy}") from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise FormatError(f"{str(file)!r} cannot be read ({why}); {storage.remedy}") from None
     return parse_manifest(data, str(file), storage.remedy, compares=storage.verify != "none")
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from packer_cli.errors import ConfigError, HbpackError
 from packer_cli.format.arrays import to_numpy
 from packer_cli.format.constants import PLAN_NAME
+from packer_cli.format.folder import SetFolder
 from packer_cli.format.layout import Layout
 from packer_cli.format.loss_spans import find_wrong_row, spans_to_mask, spans_to_weights
 from packer_cli.format.manifest import Manifest
@@ -21,7 +22,6 @@ from packer_cli.format.sharding import PLANNED, Sharding
 from packer_cli.format.shards import IndexFile, Pack, ShardFile
 from packer_cli.format.token_parts import TokenParts
 from packer_cli.remote.names import path_from
-from packer_cli.shards.files import SetFolder
 from packer_cli.shards.plan_file import parse_plan_header
 from packer_cli.tokens.index import INDEX_NAME, parse_index
 

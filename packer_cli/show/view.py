@@ -17,10 +17,10 @@ import numpy as np
 from packer_cli.errors import ConfigError
 from packer_cli.format.arrays import to_numpy
 from packer_cli.format.constants import PLAN_NAME
+from packer_cli.format.folder import SetFolder
 from packer_cli.format.layout import Layout
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.ranks import RankRow, RankRows, read_rank_rows
-from packer_cli.shards.files import SetFolder
 from packer_cli.show.contents import PackRecord, RunRecord, SampleRecord, read_pack
 from packer_cli.show.decode import Decode, decode_runs
 
