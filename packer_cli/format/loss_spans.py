@@ -13,7 +13,11 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
+
+from packer_cli.format.arrays import to_numpy
+from packer_cli.format.schema import TOKEN_COLUMNS
 
 Int64Array = NDArray[np.int64]
 T = TypeVar("T", bound=np.generic)
@@ -145,3 +149,25 @@ def find_wrong_row(
         sample = np.clip(np.searchsorted(borders, first, side="right") - 1, 0, len(borders) - 2)
         wrong |= (first == borders[sample]) | (past > borders[sample + 1])
     return int(np.searchsorted(offsets, wrong.argmax(), side="right")) - 1 if wrong.any() else None
+
+
+def find_wrong_spans(batch: pa.RecordBatch, borders: NDArray[Any] | None = None) -> int | None:
+    """The first row of a part or shard whose spans break a rule or are not as many tokens as it counts; None: no row.
+
+    Args:
+        batch: with tokens.
+        borders: as for `find_wrong_row`.
+
+    Raises:
+        ValueError: it does not have one start, stop and weight for each span.
+    """
+    tokens, starts, *others = (batch.column(name) for name in TOKEN_COLUMNS if name in batch.schema.names)
+    if not all(column.offsets.equals(starts.offsets) for column in others):
+        raise ValueError("its loss spans have different numbers of starts, stops and weights")
+    offsets = to_numpy(starts.offsets)
+    values = [to_numpy(column.values) for column in (starts, *others)]
+    wrong = find_wrong_row(*values[:2], offsets, to_numpy(tokens.offsets), borders, *values[2:])
+    if wrong is None:
+        differing = np.flatnonzero(count_by_row(*values[:2], offsets) != to_numpy(batch.column("num_loss_tokens")))
+        return int(differing[0]) if len(differing) else None
+    return wrong

@@ -11,14 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from packer_cli.config import PlannedConfig
 from packer_cli.format.arrays import Lists, to_numpy
 from packer_cli.format.checksums import require_damage
 from packer_cli.format.constants import PACKS_PER_BATCH
 from packer_cli.format.entries import EpochInfo, Generation
-from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, count_by_row, find_wrong_row
+from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, find_wrong_spans
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.marks import CHECKSUM, row_checksums
 from packer_cli.format.ranks import read_iterations, read_rank
@@ -69,7 +68,7 @@ def check_shard(folder: Path, shard: ShardTask, expected: Expected) -> str | Non
                     return why
             if reader.num_record_batches != -(-shard.num_packs // PACKS_PER_BATCH):
                 return f"it does not hold its {shard.num_packs} packs"
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:
         require_damage(error)
         return str(error)
     return None
@@ -99,29 +98,12 @@ def _check_batch(batch: pa.RecordBatch, first: int, stop: int, expected: Expecte
                 return f"pack {pack} has other {name} than the {source}"
         elif len(wrong := np.flatnonzero(to_numpy(column) != values)):
             return f"pack {first + wrong[0]} has another {name} than the plan"
-    return _check_spans(batch, first, borders) if has_tokens else ""
-
-
-def _check_spans(batch: pa.RecordBatch, first: int, token_borders: NDArray[np.int64]) -> str:
-    """Whether loss spans keep their rules and give the numbers of loss tokens."""
+    if not has_tokens:
+        return ""
     ends = batch.column("cu_seqlens")
-    borders = np.unique(to_numpy(ends.values) + np.repeat(token_borders[:-1], np.diff(to_numpy(ends.offsets))))
-    starts, stops = batch.column(STARTS), batch.column(STOPS)
-    offsets = to_numpy(starts.offsets)
-    if not np.array_equal(offsets, to_numpy(stops.offsets)):
-        return f"packs from {first} on have other numbers of {STARTS} than of {STOPS}"
-    spans = to_numpy(starts.values), to_numpy(stops.values), offsets
-    weights = None
-    if WEIGHTS in batch.schema.names:
-        column = batch.column(WEIGHTS)
-        if not np.array_equal(offsets, to_numpy(column.offsets)):
-            return f"packs from {first} on have other numbers of {STARTS} than of {WEIGHTS}"
-        weights = to_numpy(column.values)
-    wrong = find_wrong_row(*spans, token_borders, borders, weights)
-    if wrong is None:
-        differing = np.flatnonzero(count_by_row(*spans) != to_numpy(batch.column("num_loss_tokens")))
-        wrong = int(differing[0]) if len(differing) else None
-    return "" if wrong is None else f"the loss spans of pack {first + wrong} are wrong"
+    samples = np.unique(to_numpy(ends.values) + np.repeat(borders[:-1], np.diff(to_numpy(ends.offsets))))
+    wrong_row = find_wrong_spans(batch, samples)
+    return "" if wrong_row is None else f"the loss spans of pack {first + wrong_row} are wrong"
 
 
 def prove_pieces(pieces: Pieces, config: PlannedConfig, store: TokenStore | None) -> None:

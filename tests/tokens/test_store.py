@@ -206,9 +206,9 @@ def holds(**columns):
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (holds(num_loss_tokens=[2, 0]), "its numbers of loss tokens are not those of its loss spans"),
-        (holds(loss_stops=[[], [2]]), "its loss spans have different numbers of starts and stops"),
-        (holds(loss_weights=[[], [0.5]]), "its loss spans have different numbers of starts and weights"),
+        (holds(num_loss_tokens=[2, 0]), "the loss spans of the sample of line 1 are wrong"),
+        (holds(loss_stops=[[], [2]]), "its loss spans have different numbers of starts, stops and weights"),
+        (holds(loss_weights=[[], [0.5]]), "its loss spans have different numbers of starts, stops and weights"),
         (says(loss_weight=None), "it has other columns"),
         (says(num_samples=3), "it does not hold its 3 samples"),
         (says(num_bytes=1), "it has N bytes instead of 1"),
