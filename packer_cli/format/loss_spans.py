@@ -17,7 +17,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.format.arrays import to_numpy
-from packer_cli.format.schema import TOKEN_COLUMNS
 
 Int64Array = NDArray[np.int64]
 T = TypeVar("T", bound=np.generic)
@@ -161,13 +160,13 @@ def find_wrong_spans(batch: pa.RecordBatch, borders: NDArray[Any] | None = None)
     Raises:
         ValueError: it does not have one start, stop and weight for each span.
     """
-    tokens, starts, *others = (batch.column(name) for name in TOKEN_COLUMNS if name in batch.schema.names)
-    if not all(column.offsets.equals(starts.offsets) for column in others):
+    columns = [batch.column(name) for name in (STARTS, STOPS, WEIGHTS) if name in batch.schema.names]
+    if not all(column.offsets.equals(columns[0].offsets) for column in columns):
         raise ValueError("its loss spans have different numbers of starts, stops and weights")
-    offsets = to_numpy(starts.offsets)
-    values = [to_numpy(column.values) for column in (starts, *others)]
-    wrong = find_wrong_row(*values[:2], offsets, to_numpy(tokens.offsets), borders, *values[2:])
+    offsets, tokens = to_numpy(columns[0].offsets), to_numpy(batch.column("input_ids").offsets)
+    starts, stops, *weights = (to_numpy(column.values) for column in columns)
+    wrong = find_wrong_row(starts, stops, offsets, tokens, borders, *weights)
     if wrong is None:
-        differing = np.flatnonzero(count_by_row(*values[:2], offsets) != to_numpy(batch.column("num_loss_tokens")))
+        differing = np.flatnonzero(count_by_row(starts, stops, offsets) != to_numpy(batch.column("num_loss_tokens")))
         return int(differing[0]) if len(differing) else None
     return wrong
