@@ -79,11 +79,10 @@ def command(as_json: bool, workers: int | None, **values: Any) -> None:
             return
         print_tables(*layouts_tables(layouts))
         longest = max(layout.longest for layout in layouts.layouts)
-        gpu = GpuConfig(**{name: getattr(config, name) for name in GpuConfig.model_fields})
         is_usual = config.packing == default_of(PlanConfig.model_fields["packing"], config.strategy)
         options = (
             f"--strategy {config.strategy} {'' if is_usual else f'--packing {config.packing} '}--groups {longest} "
-            f"--global-tokens {config.global_tokens} {shown_command(*shown_options(gpu))}"
+            f"--global-tokens {config.global_tokens} {shown_command(*shown_options(config, GpuConfig))}"
         )
         say_next(
             f"Steps choose from {counted(len(layouts.layouts), 'layout')}", _plan_command(values, options, config.gpus)

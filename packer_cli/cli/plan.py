@@ -9,8 +9,9 @@ import click
 from packer_cli.cli.command import Command, json_option
 from packer_cli.cli.options import config_option, model_options, output_option
 from packer_cli.cli.param_types import Folder
-from packer_cli.config import GpuConfig, StorePlanConfig, validate
+from packer_cli.config import StorePlanConfig, validate
 from packer_cli.panels import Panel
+from packer_cli.remote.names import as_path
 
 
 @click.command(
@@ -33,9 +34,10 @@ def command(store: str, output: str | None, as_json: bool, **values: Any) -> Non
     FOLDER is the output of `hbpack tokenize` or `hbpack pack`. Nothing is tokenized again, so other groups or another
     number of GPUs take seconds. `hbpack write` makes the shards.
     """
-    from packer_cli.commands.plan import plan
+    config, folder = validate(StorePlanConfig, values), output or store
+    from packer_cli.commands.plan import run_plan
 
-    found = plan(store, output=output or store, **values)
+    found = run_plan(config, as_path(store), as_path(folder))
     from packer_cli.cli.planned import print_set
 
-    print_set(output or store, found, validate(GpuConfig, values), as_json=as_json)
+    print_set(folder, found, config, as_json=as_json)

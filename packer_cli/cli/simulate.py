@@ -122,5 +122,5 @@ def command(
         print_tables(simulation_table(result))
         what = f"An epoch takes {duration(result.overall.seconds)}, predicted"
         train = validate(TrainConfig, {"pad_to": pad_to, "step_seconds": step_seconds})
-        given = [*shown_options(validate(GpuConfig, values)), *shown_options(train)]
+        given = [*shown_options(validate(GpuConfig, values), GpuConfig), *shown_options(train, TrainConfig)]
         say_next(what, shown_command("hbpack", "report", *inputs, *given))

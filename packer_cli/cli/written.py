@@ -43,7 +43,7 @@ def say_set(output: str, manifest: Manifest, config: GpuConfig) -> None:
     Args:
         config: with what `hbpack report` predicts times; a set does not keep it.
     """
-    report = shown_command("hbpack", "report", output, *shown_options(config))
+    report = shown_command("hbpack", "report", output, *shown_options(config, GpuConfig))
     train = f'train with packer_cli.loader.PackedDataset("{output}", rank, {manifest.num_gpus})'
     steps = [shown_command("hbpack", "show", output), report, train]
     if manifest.sets_aside:

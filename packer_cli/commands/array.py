@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
-from packer_cli.engine.array import ArrayRecords
 from packer_cli.engine.base import Engine
 from packer_cli.engine.local import LocalEngine, default_workers
 from packer_cli.engine.processes import process_context
-from packer_cli.errors import ConfigError, InputError
+from packer_cli.errors import ConfigError
 from packer_cli.kernels import choose_cache
 from packer_cli.tokens.ahead import NamedTokenizer, settings_for
-from packer_cli.tokens.index import INDEX_NAME
-from packer_cli.tokens.part import WORK
-
-
-def require_tokens(store: Path) -> None:
-    """Raise InputError if an array that makes this token store has not ended, and no earlier store is there."""
-    if not (store / INDEX_NAME).exists() and (rest := ArrayRecords(store / WORK).unfinished()):
-        raise InputError(f"the token store {str(store)!r} is unfinished: {rest}")
-
 
 PRELOAD = ("packer_cli.tokens.preload",)
 

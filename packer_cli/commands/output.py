@@ -10,6 +10,7 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from packer_cli.engine.array import ArrayRecords
 from packer_cli.errors import FormatError, InputError, OutputError
 from packer_cli.files import atomic_file, holds
 from packer_cli.folders import TaskLock, hold_folder
@@ -20,7 +21,8 @@ from packer_cli.remote.names import path_from
 from packer_cli.remote.path import is_remote
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
-from packer_cli.tokens.index import StoreIndex
+from packer_cli.tokens.index import INDEX_NAME, StoreIndex
+from packer_cli.tokens.part import WORK
 
 APPEND_MARKER = ".append.json"
 """File in the output folder from the beginning of an append to its end: what a run that was killed goes on with."""
@@ -74,9 +76,6 @@ def _check_links(folder: Path) -> None:
 
 def _is_own(folder: Path, entries: list[str]) -> bool:
     """Whether hbpack wrote this folder, finished or not."""
-    from packer_cli.tokens.index import INDEX_NAME
-    from packer_cli.tokens.part import WORK
-
     tokens = folder / TOKENS
     traces = (folder / MANIFEST_NAME, folder / PLAN_NAME, tokens / INDEX_NAME, tokens / WORK)
     if any(path.exists() for path in traces):
@@ -98,6 +97,12 @@ def holds_only_reasons(folder: Path, entries: list[str]) -> bool:
 def store_of(folder: Path, header: PlanHeader) -> Path:
     """The token store of the plan in a folder."""
     return path_from(folder, header.store)
+
+
+def require_tokens(store: Path) -> None:
+    """Raise InputError if an array that makes this token store has not ended, and no earlier store is there."""
+    if not (store / INDEX_NAME).exists() and (rest := ArrayRecords(store / WORK).unfinished()):
+        raise InputError(f"the token store {str(store)!r} is unfinished: {rest}")
 
 
 def current_plan(folder: Path, store: Path) -> PlanHeader | None:

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.commands.arguments import Lengths, StrPath, is_paths, one_path, samples_of, takes
-from packer_cli.commands.array import require_tokens
 from packer_cli.commands.found import look_at
 from packer_cli.commands.output import (
     TOKENS,
@@ -18,6 +17,7 @@ from packer_cli.commands.output import (
     current_plan,
     locked_output,
     refuse_validation,
+    require_tokens,
     write_rejected,
 )
 from packer_cli.commands.planned import Plan, plan_in_memory, read_planned
@@ -32,7 +32,7 @@ from packer_cli.commands.planning import (
 )
 from packer_cli.commands.samples import require_samples
 from packer_cli.commands.validation import locked_validation, removing_validation
-from packer_cli.config import PlanConfig, PlannedConfig, StorePlanConfig, validate
+from packer_cli.config import PlanConfig, StorePlanConfig, validate
 from packer_cli.config.effects import refuse_without_effect
 from packer_cli.config.resolve import Resolved, refuse_rows_alone, resolve, validation_options
 from packer_cli.engine.array import ArrayRecords
@@ -87,11 +87,15 @@ def plan(lengths: Lengths, *, output: StrPath | None = None, **options: Unpack[S
         return plan_in_memory(samples, config)
     if not is_paths(lengths):
         raise ConfigError("output: a plan is written beside the tokens of a token store, which lengths lack")
-    source, folder = one_path(lengths, "plan"), as_path(output)
+    return run_plan(config, one_path(lengths, "plan"), as_path(output))
+
+
+def run_plan(config: StorePlanConfig, source: Path, folder: Path) -> Plan:
+    """Plan the token store in `source/tokens`, and write the plan to `folder`, which may be `source`."""
     refuse_without_effect(config)
     checked = check_options(config)
     refuse_validation(source)
-    # `folder` may be `source`: for a wrong name, report the missing store, not an unusable output folder.
+    # For a wrong name, report the missing store, not an unusable output folder.
     require_tokens(source / TOKENS)
     read_index(source / TOKENS)
     with locked_output(folder):
@@ -102,15 +106,23 @@ def plan(lengths: Lengths, *, output: StrPath | None = None, **options: Unpack[S
 def check_options(config: PlanConfig) -> Resolved:
     """Resolve the options, with made-up groups in place of `auto`, to report wrong ones before any work.
 
-    Raises the errors of `resolve` and `with_placeholder_groups`.
+    Raises the errors of `resolve` and `with_placeholder_groups`, and ConfigError for a strategy or packing of this
+    process, which no later command would find.
     """
     refuse_rows_alone(config)
     if config.is_auto:  # Named groups need none of the search.
         from packer_cli.groups.auto import with_placeholder_groups
 
         config = with_placeholder_groups(config)
-    resolved = with_gpu_model(resolve(config), config)
-    _refuse_objects(resolved.config)
+    resolved = resolve(config)
+    if config.has_gpu_model:
+        resolved = with_gpu_model(resolved, config)
+    for option, package in (resolved.config.packages or {}).items():
+        if package == OBJECT:
+            raise ConfigError(
+                f"{option} {getattr(config, option)!r} is {OBJECT}, and a later command could not find it, so nothing "
+                "is written with it; bring it in a package, see docs/extending.md"
+            )
     return resolved
 
 
@@ -239,16 +251,6 @@ def _write_draft(draft: _Draft, of_store: StoreSamples, folder: Path) -> PlanHea
             f"{config.curriculum_steps}, so it ends with windows of {last_window:,} tokens; later epochs have none"
         )
     return header
-
-
-def _refuse_objects(config: PlannedConfig) -> None:
-    """Raise ConfigError for a strategy or packing of this process, which no later command would find."""
-    for option, package in (config.packages or {}).items():
-        if package == OBJECT:
-            raise ConfigError(
-                f"{option} {getattr(config, option)!r} is {OBJECT}, and a later command could not find it, so nothing "
-                "is written with it; bring it in a package, see docs/extending.md"
-            )
 
 
 def _without_loss(store: TokenStore, pieces: Pieces, lost: NDArray[np.int64]) -> str:

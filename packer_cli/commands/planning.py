@@ -133,14 +133,14 @@ def plan_store(
 
 
 def with_gpu_model(resolved: Resolved, config: PlanConfig) -> Resolved:
-    """The options with what predicts steps, if those given name a model of the GPUs; one that cannot predict is said.
+    """The options with what predicts steps, of those given, which name a model of the GPUs.
+
+    One that cannot predict is said, and left out.
 
     Raises:
         ConfigError, InputError: options are missing, contradict each other or are wrong, or a file is missing or is no
             model config or profile.
     """
-    if not config.has_gpu_model:
-        return resolved
     from packer_cli.config.gpu_model import load_gpu_model, model_values  # Only predictions need the cost model.
     from packer_cli.cost.analytic import NOT_MEASURED, parse_assumptions
 

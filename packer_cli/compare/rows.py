@@ -172,9 +172,9 @@ def strategy_rows(
             raise ConfigError(f"--strategies: {unknown_strategy(name, (ALL, *STRATEGIES.names()))}")
         why = _lacks(name, config) if name in may_leave_out else None
         if why is None:
-            refused = refusal(name, config)
-            if refused:
-                raise ConfigError(f"--strategies: {refused}")
+            option = unsupported(name, config)
+            if option is not None:
+                raise ConfigError(f"--strategies: {refusal(name, option, config)}")
             try:
                 given = config.with_strategy(name)
                 theirs = _groups_of(name, choice) if config.group_algorithm is None else None

@@ -21,11 +21,8 @@ class _OfStrategy:
     def __init__(self, name: str, usual: Any) -> None:
         self._name, self.usual = name, usual
 
-    def __call__(self, data: dict[str, Any]) -> Any:
-        return self.of(data.get("strategy", DEFAULT))
-
-    def of(self, strategy: str) -> Any:
-        found = STRATEGIES.get(strategy)  # None where a plan is read without the package that it was made with.
+    def __call__(self, data: Mapping[str, Any]) -> Any:
+        found = STRATEGIES.get(data.get("strategy", DEFAULT))  # None for a plan whose package is not installed here.
         return self.usual if found is None else found.defaults.get(self._name, self.usual)
 
 
@@ -43,7 +40,7 @@ def by_strategy(name: str, usual: Any, **rules: Any) -> Any:
 def default_of(field: FieldInfo, strategy: str | None = None) -> Any:
     """The default of a field, without a strategy or with this one; `REQUIRED` if there is none."""
     if isinstance(field.default_factory, _OfStrategy):
-        return field.default_factory.usual if strategy is None else field.default_factory.of(strategy)
+        return field.default_factory.usual if strategy is None else field.default_factory({"strategy": strategy})
     return REQUIRED if field.is_required() else field.default
 
 
@@ -75,10 +72,7 @@ def unsupported(name: str, config: Any) -> str | None:
     return None
 
 
-def refusal(name: str, config: Any) -> str | None:
-    """The error for the option that `unsupported` finds; None if there is none."""
-    option = unsupported(name, config)
-    if option is None:
-        return None
+def refusal(name: str, option: str, config: Any) -> str:
+    """The error for the option that `unsupported` found."""
     able = [other for other in PACKED if unsupported(other, config) is None]
     return f"strategy {name} does not support {option}; leave that out, or choose one of {', '.join(able)}"

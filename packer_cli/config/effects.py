@@ -24,9 +24,15 @@ def refuse_without_effect(config: PlanConfig, given: Collection[str] | None = No
     Args:
         given: names of fields; None for those that the options say were given. A plan that was read names all.
     """
-    strategy = config.planner
-    found = _idle_refine(config) | dict(strategy.idle_parts(config)) | without_effect(config)
-    _refuse(config.model_fields_set if given is None else given, found)
+    found = dict(config.planner.idle_parts(config)) | without_effect(config)
+    order, plus, _ = config.balance.partition("+")
+    has_one_replica = not config.is_auto and all(group.num_dp_ranks(config.gpus) == 1 for group in config.groups)
+    if has_one_replica and config.balance.endswith("refine"):
+        order = order if plus else "sort"
+        why = f"refine exchanges samples between replicas, and there is one; give --balance {order}"
+        found.setdefault("balance", f"{config.balance}: {why}")
+    for option in sorted(found.keys() & set(config.model_fields_set if given is None else given)):
+        raise ConfigError(f"{option_name(option)} {found[option]}")
 
 
 def require_use(config: PlanConfig, rows: Iterable[PlanConfig]) -> None:
@@ -36,8 +42,8 @@ def require_use(config: PlanConfig, rows: Iterable[PlanConfig]) -> None:
         rows: the options of each plan.
     """
     found = [without_effect(row, was_auto=config.is_auto) for row in rows]
-    unused = {option: why for option, why in found[0].items() if all(option in each for each in found)}
-    _refuse(config.model_fields_set, unused)
+    for option in sorted(config.model_fields_set.intersection(*found)):
+        raise ConfigError(f"{option_name(option)} {found[0][option]}")
 
 
 def without_effect(config: PlanConfig, *, was_auto: bool = False) -> dict[str, str]:
@@ -63,19 +69,3 @@ def without_effect(config: PlanConfig, *, was_auto: bool = False) -> dict[str, s
         why = f"has no effect on --strategy {config.strategy}, whose one group is the context window; leave it out"
         found |= dict.fromkeys(OF_AUTO - {"max_length"}, why)
     return found | dict(strategy.without_effect(config))
-
-
-def _idle_refine(config: PlanConfig) -> dict[str, str]:
-    """What is said of a balance whose `refine` alone has no effect."""
-    order, plus, _ = config.balance.partition("+")
-    has_one_replica = all(group.num_dp_ranks(config.gpus) == 1 for group in config.groups)
-    if config.is_auto or not has_one_replica or not config.balance.endswith("refine"):
-        return {}
-    order = order if plus else "sort"
-    why = f"refine exchanges samples between replicas, and there is one; give --balance {order}"
-    return {"balance": f"{config.balance}: {why}"}
-
-
-def _refuse(given: Collection[str], found: dict[str, str]) -> None:
-    for option in sorted(found.keys() & set(given)):
-        raise ConfigError(f"{option_name(option)} {found[option]}")

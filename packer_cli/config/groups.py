@@ -91,10 +91,8 @@ def with_parallel(groups: Sequence[Group], parallel: Layout) -> tuple[Group, ...
     return tuple(done)
 
 
-def read_group(value: Any) -> Any:
-    """A group that is text, or a mapping with text for its capacity, for pydantic to check."""
-    if isinstance(value, (int, str)):
-        return parse_group(str(value))
+def read_mapping(value: Any) -> Any:
+    """A group as a mapping, which may have text for its capacity, for pydantic to check."""
     if isinstance(value, dict) and isinstance(value.get("capacity"), str):
         return {**value, "capacity": parse_tokens(value["capacity"])}
     return value
@@ -151,12 +149,24 @@ def _multiple(align: int | str, degree: int) -> int:
 
 
 def choose_groups(
-    groups: Sequence[Group], strategy: Strategy, align: int | str | None, *, given: Sequence[Group]
+    groups: Sequence[Group], strategy: Strategy, parallel: Layout, align: int | str | None, *, are_named: bool
 ) -> tuple[Group, ...]:
-    """The groups that a strategy uses, aligned; the capacities of those given stand."""
+    """The groups that a strategy uses, with the degrees of `--parallel`, and aligned.
+
+    Args:
+        are_named: the user named them: the strategy must use all of them, and their capacities stand.
+
+    Raises:
+        ValueError: named groups do not fit the strategy or the degrees.
+    """
+    given = tuple(groups) if strategy.finds_layouts else with_parallel(groups, parallel)
     with strategy.blamed():
-        chosen = strategy.groups(groups)
-    return chosen if align is None else with_align(chosen, given, align, mixed=strategy.mixes_layouts)
+        chosen = strategy.groups(given)
+    if are_named and chosen != given:
+        _require_all_used(given, strategy)
+    if align is None:
+        return chosen
+    return with_align(chosen, given if are_named else (), align, mixed=strategy.mixes_layouts)
 
 
 def used_groups(given: Sequence[Group], strategy: Strategy) -> tuple[Group, ...]:
@@ -186,7 +196,7 @@ def _with_degree(group: Group) -> str:
     return str(replace(group, sp_size=group.layout.row_ranks, cp_size=1))
 
 
-def require_all_used(given: Sequence[Group], strategy: Strategy) -> None:
+def _require_all_used(given: Sequence[Group], strategy: Strategy) -> None:
     """Raise ValueError for groups that the strategy does not use, or uses otherwise than they say."""
     kept = used_groups(given, strategy)
     if given[-1] != kept[-1]:

@@ -9,16 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from packer_cli.config.defaults import REQUIRED, by_strategy, refusal, require_declared
+from packer_cli.config.defaults import REQUIRED, by_strategy, refusal, require_declared, unsupported
 from packer_cli.config.fields import AutoGroupsConfig, StepTokens, or_another
-from packer_cli.config.groups import (
-    choose_groups,
-    read_align,
-    read_group,
-    require_all_used,
-    used_groups,
-    with_parallel,
-)
+from packer_cli.config.groups import choose_groups, parse_group, read_align, read_mapping, used_groups
 from packer_cli.config.messages import validate
 from packer_cli.config.validation import read_validation
 from packer_cli.format.layout import ONE_GPU
@@ -170,9 +163,8 @@ class PlanConfig(AutoGroupsConfig):
 
     def with_groups(self, groups: Sequence[Group]) -> PlanConfig:
         """The options with those of these groups that the strategy uses."""
-        if not self.planner.finds_layouts:  # It has degrees of its own.
-            groups = with_parallel(groups, self.layout)
-        return self.model_copy(update={"groups": choose_groups(groups, self.planner, self.align, given=())})
+        chosen = choose_groups(groups, self.planner, self.layout, self.align, are_named=False)
+        return self.model_copy(update={"groups": chosen})
 
     def not_for(self, name: str) -> set[str]:
         """Options that do not go over to another strategy."""
@@ -207,7 +199,9 @@ class PlanConfig(AutoGroupsConfig):
             value = value.split(",")
         if isinstance(value, (int, dict)):
             value = [value]
-        return tuple(map(read_group, value)) if isinstance(value, (list, tuple)) else value
+        if not isinstance(value, (list, tuple)):
+            return value
+        return tuple(parse_group(str(each)) if isinstance(each, (int, str)) else read_mapping(each) for each in value)
 
     @field_validator("groups")
     @classmethod
@@ -215,31 +209,20 @@ class PlanConfig(AutoGroupsConfig):
         is_sorted = all(a.capacity < b.capacity for a, b in pairwise(groups))  # Else `_check_groups` refuses them.
         if not groups or not is_sorted or not {"strategy", "align", "parallel"} <= info.data.keys():
             return groups
-        planner = STRATEGIES[info.data["strategy"]]
-        if not planner.finds_layouts:
-            groups = with_parallel(groups, info.data["parallel"] or ONE_GPU)
-        require_all_used(groups, planner)
-        return choose_groups(groups, planner, info.data["align"], given=groups)
+        strategy, parallel = STRATEGIES[info.data["strategy"]], info.data["parallel"] or ONE_GPU
+        return choose_groups(groups, strategy, parallel, info.data["align"], are_named=True)
 
     @model_validator(mode="after")
     def _check(self) -> PlanConfig:
-        why = refusal(self.strategy, self)
-        if why:
-            raise ValueError(f"--strategy: {why}")
-        self._check_mask()
-        self._check_steps()
-        self._check_groups()
-        return self
-
-    def _check_mask(self) -> None:
+        option = unsupported(self.strategy, self)
+        if option is not None:
+            raise ValueError(f"--strategy: {refusal(self.strategy, option, self)}")
         if self.mask == "causal" and (self.align not in (None, 1) or any(group.align > 1 for group in self.groups)):
             raise ValueError(
                 "--align pads each sample, but with --mask causal a whole row is one segment; leave one of them out"
             )
         if self.mask == "causal" and self.is_auto:
             raise ValueError("--groups auto predicts the time of --mask document; name the groups for --mask causal")
-
-    def _check_steps(self) -> None:
         if "tokens of a step" in self.planner.needs and self.global_tokens is None:
             raise ValueError(f"--strategy {self.strategy} needs --global-tokens: it plans the samples of each step")
         is_read = "lockstep" not in self.planner.ignores
@@ -248,6 +231,8 @@ class PlanConfig(AutoGroupsConfig):
                 "--lockstep 1 needs --global-tokens: replicas run freely until a step ends, and without it every "
                 "iteration is a step"
             )
+        self._check_groups()
+        return self
 
     def _check_groups(self) -> None:
         capacities = [group.capacity for group in self.groups]

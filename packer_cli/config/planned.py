@@ -55,7 +55,8 @@ class PlannedConfig(StorePlanConfig):
     @property
     def planner(self) -> Strategy:
         """The strategy. Raises ConfigError if its package is not installed."""
-        self.require_package("strategy", STRATEGIES)
+        if self.packages:
+            self.require_package("strategy", STRATEGIES)
         return super().planner
 
     def require_package(self, option: str, registry: Registry[Any]) -> None:

@@ -59,7 +59,8 @@ def resolve(given: PlanConfig) -> Resolved:
     if isinstance(given, PlannedConfig):
         return read_options(given)
     strategy = given.planner
-    algorithm, options = _read_packing(given)
+    with _naming("--packing"):
+        algorithm, options = parse_packing(given.packing, strategy.packings() or REGISTRY)
     question = Question(
         groups=given.groups,
         num_gpus=given.gpus,
@@ -91,7 +92,7 @@ def resolve(given: PlanConfig) -> Resolved:
         "group_costs": found.rates,
         "cost": given.cost if found.cost is None else str(found.cost),
         "packing": packing,
-        "attention_pieces": _attention_pieces(given, found.groups),
+        "attention_pieces": _attention_pieces(given, found.groups) if given.profile else None,
         "packages": _packages(given) or None,
     }
     config = PlannedConfig.model_construct(given.model_fields_set, **{**dict(given), **changes})
@@ -105,8 +106,13 @@ def read_options(config: PlannedConfig, given: PlanConfig | None = None) -> Reso
         given: those that stand for them where other plans are made, see `PlannedConfig.as_given`.
     """
     why = no_longer_plans(config)
-    packing = _read_packing(config) if why is None else (_removed(why), PackingOptions())
-    return Resolved(given=given or config, config=config, request=_request(config, *packing))
+    if why is not None:
+        algorithm, options = _removed(why), PackingOptions()
+    else:
+        config.require_package("packing", REGISTRY)
+        with _naming("--packing"):
+            algorithm, options = parse_packing(config.packing, config.planner.packings() or REGISTRY)
+    return Resolved(given=given or config, config=config, request=_request(config, algorithm, options))
 
 
 def no_longer_plans(config: PlannedConfig) -> str | None:
@@ -139,14 +145,6 @@ def refuse_rows_alone(config: PlanConfig) -> None:
         )
 
 
-def _read_packing(config: PlanConfig) -> tuple[Any, PackingOptions]:
-    """The packing, one without effect where the strategy has none, and its options."""
-    if isinstance(config, PlannedConfig):
-        config.require_package("packing", REGISTRY)
-    with _naming("--packing"):
-        return parse_packing(config.packing, config.planner.packings() or REGISTRY)
-
-
 def _packages(config: PlanConfig) -> dict[str, str]:
     """Who brings the strategy and the packing, where hbpack does not."""
     brought = {"strategy": STRATEGIES.package(config.strategy)}
@@ -166,15 +164,17 @@ def _load(config: PlanConfig, what: str, *, for_memory: bool = False) -> GpuMode
 def _attention_pieces(config: PlanConfig, groups: Sequence[Group]) -> tuple[tuple[int, int, float], ...] | None:
     """What the profile says of the time of attention, if `--cp-sharding` auto or static asks for it."""
     has_cp = config.layout.cp > 1 or any(group.cp_size > 1 for group in groups)
-    if not has_cp or config.cp_sharding not in ("auto", "static") or config.profile is None:
+    if not has_cp or config.cp_sharding not in ("auto", "static"):
         return None
     from packer_cli.config.gpu_model import read_profile
 
+    assert config.profile is not None
     return tuple((row.queries, row.keys, digits(row.seconds)) for row in read_profile(config.profile).pieces) or None
 
 
 def _request(config: PlannedConfig, algorithm: Any, options: PackingOptions) -> PlanRequest:
     """The request, of a packing that is read."""
+    strategy = config.planner
     if algorithm.needs_split and config.overflow != "split":
         raise ConfigError(
             f"--packing: packing {algorithm.name!r} cuts what is longer than the greatest capacity, so it needs "
@@ -197,12 +197,12 @@ def _request(config: PlannedConfig, algorithm: Any, options: PackingOptions) -> 
     steps = StepRules(
         global_tokens=config.global_tokens,
         curriculum_steps=0 if windows else config.curriculum_steps,
-        curriculum_share=config.planner.curriculum_share,
+        curriculum_share=strategy.curriculum_share,
         mix=config.step_mix,
         windows=windows,
         longest_first=has_pipelines,
         evens_steps=has_pipelines
-        and config.planner.evens_steps
+        and strategy.evens_steps
         and config.global_tokens is not None
         and balance.window is not None
         and config.step_mix == "alternate"
@@ -210,7 +210,7 @@ def _request(config: PlannedConfig, algorithm: Any, options: PackingOptions) -> 
     )
     with _naming("--packing"):
         return PlanRequest(
-            strategy=config.planner,
+            strategy=strategy,
             groups=config.groups,
             num_gpus=config.gpus,
             algorithm=algorithm,
