@@ -22,10 +22,12 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from packer_cli.cli.init import InitOutput
 from packer_cli.cli.set_output import SetOutput
-from packer_cli.cli.written import ExportOutput, RebalanceOutput, StoreOutput
 from packer_cli.commands.doctor import Checkup
+from packer_cli.commands.export import Exported
+from packer_cli.commands.rebalance import Rebalanced
 from packer_cli.commands.report import Report
 from packer_cli.commands.status import Status
+from packer_cli.commands.tokenize import Tokenized
 from packer_cli.compare import Comparison
 from packer_cli.compare.savings import PlanSimulation
 from packer_cli.config import PackConfig
@@ -46,9 +48,9 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 OUTPUTS: dict[str, Any] = {
     "init": InitOutput,
     "set": SetOutput,
-    "tokenize": StoreOutput,
-    "rebalance": RebalanceOutput,
-    "export": ExportOutput,
+    "tokenize": Tokenized,
+    "rebalance": Rebalanced,
+    "export": Exported,
     "doctor": Checkup,
     "stats": Stats,
     "compare": Comparison,

@@ -185,3 +185,39 @@ def defining(modules: Mapping[str, ast.Module], name: str) -> list[str]:
         for module, tree in modules.items()
         if any(isinstance(node, kinds) and node.name == name for node in tree.body)
     ]
+
+
+def untyped_borders(modules: Mapping[str, ast.Module]) -> list[str]:
+    """What is public in modules that other rooms import, and has a `dict[str, Any]`, whose keys nobody can look up.
+
+    A function counts by its parameters and result, a class by its public fields and methods. A name for foreign data,
+    declared once as `Message = dict[str, Any]`, says what the keys are.
+    """
+    graph = import_graph(modules)
+    shared = {target for name, targets in graph.items() for target in targets if room_of(target) != room_of(name)}
+    shared |= {inner for module in shared if module.count(".") == 1 for inner in graph[module]}  # Re-exports.
+    found = []
+    for module in sorted(shared):
+        for node in modules[module].body:
+            if isinstance(node, ast.FunctionDef) and _is_untyped(node):
+                found.append(f"{module}.{node.name}")
+            elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found += [f"{module}.{node.name}.{_name(each)}" for each in node.body if _is_untyped(each)]
+    return found
+
+
+def _name(node: ast.stmt) -> str:
+    """Of a function or a field."""
+    return ast.unparse(node.target) if isinstance(node, ast.AnnAssign) else getattr(node, "name", "")
+
+
+def _is_untyped(node: ast.stmt) -> bool:
+    if isinstance(node, ast.AnnAssign):
+        annotations = [node.annotation]
+    elif isinstance(node, ast.FunctionDef):
+        every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        annotations = [each for each in (*(arg.annotation for arg in every), node.returns) if each is not None]
+    else:
+        return False
+    is_public = not _name(node).startswith("_") or _name(node) == "__init__"
+    return is_public and any("dict[str, Any]" in ast.unparse(each) for each in annotations)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from packer_cli.cli.array_ids import array_ids
 from packer_cli.cli.command import Choice, Command, json_option, option
+from packer_cli.cli.console import print_json, say_next
 from packer_cli.cli.options import config_option, engine_option, output_option, shard_option, workers_option
 from packer_cli.cli.param_types import Folder, Text
 from packer_cli.errors import ConfigError
-from packer_cli.export.formats import FORMATS, ORDERS, format_names
+from packer_cli.export.formats import FORMATS, ORDERS, format_names, load_format
 from packer_cli.format.epochs import MAX_EPOCH
-from packer_cli.remote.names import as_path
+from packer_cli.sizes import counted, format_bytes
+
+if TYPE_CHECKING:
+    from packer_cli.export.listing import ExportListing
 
 
 @click.command(
@@ -101,8 +107,9 @@ def command(
 
     An interrupted run continues where it stopped.
     """
+    from packer_cli.cli.written import say_share
     from packer_cli.commands.array import make_engine
-    from packer_cli.commands.export import run_export, run_push
+    from packer_cli.commands.export import run_export
     from packer_cli.export.options import ExportOptions, parse_shard_size
     from packer_cli.export.push import PushOptions
 
@@ -114,23 +121,38 @@ def command(
             "--push-to-hub does not run in a job array; when all tasks are done, run the same command outside it"
         )
     push = None if push_to_hub is None else PushOptions(name=push_to_hub, private=private, license=license)
-    pushed_to = None
+    options = None
+    if format_name:
+        options = ExportOptions(
+            format=format_name,
+            groups=groups,
+            epoch=epoch,
+            order=order,
+            shard_size=parse_shard_size(shard_size),
+            loss_weights=loss_weights,
+        )
     with make_engine(workers, engine, preload=()) as running:
-        if format_name and output:
-            options = ExportOptions(
-                format=format_name,
-                groups=groups,
-                epoch=epoch,
-                order=order,
-                shard_size=parse_shard_size(shard_size),
-                loss_weights=loss_weights,
-            )
-            pushed_to = run_export(options, as_path(folder), as_path(output), running, ids, push)
-        elif push:
-            pushed_to = run_push(push, as_path(folder), running)
-    from packer_cli.cli.written import print_exported
+        done = run_export(folder, options, output, push, running, ids)
+    if as_json:
+        print_json(done)
+    elif options is None or output is None:
+        say_next(f"Pushed {folder} to {done.pushed_to}", f'train with train_dataset="hf://datasets/{done.pushed_to}"')
+    elif done.listing is None:
+        say_share(output)
+    else:
+        _say_exported(output, options.format, done.pushed_to, done.listing)
 
-    print_exported(folder, output, format_name, pushed_to, as_json=as_json)
+
+def _say_exported(output: str, format_name: str, pushed_to: str | None, listing: ExportListing) -> None:
+    """Say what an export holds, and how to use it."""
+    num_bytes = sum(file["num_bytes"] for file in listing["files"])
+    what = f"{counted(listing['num_rows'], 'pack')} in the format of {format_name}, {format_bytes(num_bytes)}"
+    format = load_format(format_name)
+    where = f"docs/export.md, {format_name}" if format_name in FORMATS else "its package says how"
+    steps = [f"{format.usage_of(output, listing) or 'load it in your trainer'} ({where})"]
+    if pushed_to and format.hub_files:
+        steps.insert(0, f'load_dataset("{pushed_to}")')
+    say_next(f"{output} holds {what}", *steps)
 
 
 def _require_together(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import click
 
 from packer_cli.cli.command import Command, json_option, option
+from packer_cli.cli.console import print_json, say_next
 from packer_cli.cli.param_types import Folder
 from packer_cli.errors import ConfigError
 from packer_cli.format.epochs import MAX_EPOCH
-from packer_cli.remote.names import as_path
-from packer_cli.sizes import parse_tokens
+from packer_cli.sizes import counted, parse_tokens
 
 
 @click.command(
@@ -68,8 +68,13 @@ def command(
         tokens = None if global_tokens is None else parse_tokens(global_tokens)
     except ValueError as error:
         raise ConfigError(f"--global-tokens: {error}") from None
-    from packer_cli.cli.written import print_rebalanced
     from packer_cli.commands.rebalance import run_rebalance
 
-    manifest = run_rebalance(as_path(folder), gpus, state, epoch, from_step, tokens)
-    print_rebalanced(folder, manifest, as_json=as_json)
+    done = run_rebalance(folder, gpus, state, epoch, from_step, tokens)
+    if as_json:
+        print_json(done)
+        return
+    say_next(
+        f"{folder} has manifests for {counted(gpus, 'rank')}",
+        f"train on {counted(gpus, 'GPU')}, from step {done.first_step} of epoch {done.first_epoch} on",
+    )

@@ -8,6 +8,7 @@ import click
 
 from packer_cli.cli.array_ids import array_ids
 from packer_cli.cli.command import Command, json_option
+from packer_cli.cli.console import print_json, say_next, shown_command
 from packer_cli.cli.options import (
     config_option,
     engine_option,
@@ -19,6 +20,7 @@ from packer_cli.cli.options import (
 )
 from packer_cli.config import TokenizeConfig, validate
 from packer_cli.remote.names import as_path
+from packer_cli.sizes import counted
 
 
 @click.command(
@@ -48,9 +50,19 @@ def command(output: str, shard: str | None, as_json: bool, workers: int | None, 
     from packer_cli.tokens.ahead import NamedTokenizer
 
     with make_engine(workers, engine, tokenizer=NamedTokenizer.of(config)) as running:
-        from packer_cli.commands.tokenize import run_tokenize
+        from packer_cli.commands.tokenize import describe_store, run_tokenize
 
-        index = run_tokenize(config, as_path(output), running, ids)
-    from packer_cli.cli.written import print_store
+        found = describe_store(output, run_tokenize(config, as_path(output), running, ids))
+    from packer_cli.cli.written import say_share
+    from packer_cli.commands.output import TOKENS
 
-    print_store(output, index, as_json=as_json)
+    if as_json:
+        print_json(found)
+    elif not found.is_complete:
+        say_share(output)
+    else:
+        what = f"{counted(found.num_samples, 'sample')}, {counted(found.num_tokens, 'token')}"
+        say_next(
+            f"{as_path(output) / TOKENS} holds {what}",
+            f"{shown_command('hbpack', 'plan', output)} --groups GROUPS --gpus N",
+        )

@@ -3,61 +3,90 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packer_cli.commands.produce import Output, produce
 from packer_cli.engine.array import ArrayIds, ArrayShare
 from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Stopwatch, progress_bar, say
-from packer_cli.export.listing import NAME, WORK
+from packer_cli.export.listing import NAME, WORK, ExportListing, read_listing
 from packer_cli.export.options import ExportOptions, describe_export, is_same_export
 from packer_cli.export.push import PushOptions, check_push, push_export, push_set
 from packer_cli.export.stage import ExportResult, complete_export, export_set, export_share
 from packer_cli.folders import TaskLock, hold_folder
 from packer_cli.format.constants import VALIDATION
+from packer_cli.format.records import Hidden
+from packer_cli.remote.names import as_path
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.sizes import counted, format_bytes
 
 
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """What `hbpack export` left."""
+
+    output: str | None = None
+    """None for a packed set that was pushed to the Hub as it is."""
+    format: str | None = None
+    """None likewise."""
+    pushed_to: str | None = None
+    """The data set on the Hub, `USER/NAME`."""
+    is_complete: bool
+    """False after a task of a job array whose others are not done; the numbers are of a complete export."""
+    num_rows: int | None = None
+    """Packs."""
+    num_samples: int | None = None
+    num_tokens: int | None = None
+    num_files: int | None = None
+    num_bytes: int | None = None
+    listing: Hidden[ExportListing | None] = None
+    """What the export says of itself."""
+
+
 def run_export(
-    options: ExportOptions,
-    folder: Path,
-    output: Path,
+    source: str,
+    options: ExportOptions | None,
+    output: str | None,
+    push: PushOptions | None,
     engine: Engine,
     ids: ArrayIds | None = None,
-    push: PushOptions | None = None,
-) -> str | None:
-    """Write the packed set in `folder` to `output`. A run that was killed continues where it stopped.
+) -> Exported:
+    """Write the packed set in `source` to `output`, or push it. A run that was killed continues where it stopped.
 
     Args:
+        options: None for the packed set as it is, which is then pushed.
+        push: push it to the Hugging Face Hub; not as a task of an array.
         ids: write the share of a task of a job array. The last task to end completes the export.
-        push: push the export to the Hugging Face Hub, too; not as a task of an array.
-
-    Returns:
-        The name of the data set on the Hub, `USER/NAME`; None if nothing was pushed.
 
     Raises:
-        OutputError: `output` holds other files.
+        OutputError: `output`, or the data set on the Hub, holds something else.
         InputError, FormatError: there is no packed set, or it is damaged.
+        ConfigError: the set is to be pushed as it is, and leaves its tokens in the token store.
         RemoteError: the Hub does not answer, or refuses.
     """
+    folder, target = as_path(source), as_path(output or source)
     if push:
-        check_push(push, output)
-    _write_export(options, folder, output, engine, ids)
-    return push_export(push, output, read_manifest(folder)) if push else None
-
-
-def run_push(push: PushOptions, folder: Path, engine: Engine) -> str:
-    """Push the packed set in `folder` to the Hugging Face Hub. Returns its name there.
-
-    Raises:
-        InputError, FormatError: there is no packed set, or it is damaged.
-        ConfigError: its shards leave their tokens in the token store.
-        OutputError, RemoteError: the data set on the Hub holds something else, or the Hub refuses.
-    """
-    check_push(push, folder)
-    with progress_bar("Checking", unit="bytes") as progress:
-        return push_set(push, folder, engine, progress)
+        check_push(push, target)
+    if options is None:
+        assert push is not None
+        with progress_bar("Checking", unit="bytes") as progress:
+            return Exported(pushed_to=push_set(push, folder, engine, progress), is_complete=True)
+    _write_export(options, folder, target, engine, ids)
+    pushed_to = push_export(push, target, read_manifest(folder)) if push else None
+    listing = read_listing(target)
+    done = Exported(output=output, format=options.format, pushed_to=pushed_to, is_complete=listing is not None)
+    if listing is None:
+        return done
+    return replace(
+        done,
+        num_rows=listing["num_rows"],
+        num_samples=listing["num_samples"],
+        num_tokens=listing["num_tokens"],
+        num_files=len({file["path"] for file in listing["files"]}),  # Parts may share one.
+        num_bytes=sum(file["num_bytes"] for file in listing["files"]),
+        listing=listing,
+    )
 
 
 def _write_export(options: ExportOptions, folder: Path, output: Path, engine: Engine, ids: ArrayIds | None) -> None:

@@ -209,7 +209,7 @@ class LeftOut(Iterable[RejectedRecord]):
 
 
 def _why_nothing(store: TokenStore, samples: Int32Array | None, config: PlannedConfig, folder: Path) -> str:
-    num_rejected = sum(part.num_rejected for part in store.index.parts)
+    num_rejected = store.index.total("num_rejected")
     if not len(store) and not num_rejected:
         return "there is nothing to plan: the inputs hold no records"
     if not len(store):

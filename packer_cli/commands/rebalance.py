@@ -31,6 +31,7 @@ from packer_cli.format.constants import PLAN_NAME, VALIDATION
 from packer_cli.format.entries import Generation, Origin
 from packer_cli.format.epochs import MAX_EPOCH, find_epoch, parse_state, repeat_order, state_of_trainer
 from packer_cli.format.manifest import Manifest
+from packer_cli.format.metrics import OverallMetrics
 from packer_cli.format.schema import generation_path
 from packer_cli.plan.build import check_rest, rest_of_epoch, short_packs
 from packer_cli.plan.core.check import check_plan
@@ -50,11 +51,27 @@ REBALANCE_VERSION = 1
 SCHEDULES_NAME = "schedules.arrow"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Rebalanced:
+    """What `hbpack rebalance` left."""
+
+    output: str
+    num_gpus: int
+    first_epoch: int
+    first_step: int
+    """Where training goes on."""
+    num_iterations: int
+    """Left in the first epoch, as are the steps."""
+    num_steps: int
+    overall: OverallMetrics
+    """Of whole epochs from now on."""
+
+
 def run_rebalance(
-    folder: Path, num_gpus: int, state: str | None, epoch: int | None, step: int | None, global_tokens: int | None
-) -> Manifest:
-    """Adapt the set in `folder` to `num_gpus` GPUs, from where training stopped."""
-    watch = Stopwatch()
+    output: str, num_gpus: int, state: str | None, epoch: int | None, step: int | None, global_tokens: int | None
+) -> Rebalanced:
+    """Adapt the set in a folder to `num_gpus` GPUs, from where training stopped."""
+    watch, folder = Stopwatch(), as_path(output)
     refuse_validation(folder)
     if state is not None:
         stop = read_state(as_path(state))
@@ -67,10 +84,19 @@ def run_rebalance(
         manifest, is_new = rebalance(folder, num_gpus, stop, global_tokens)
     first = manifest.epochs[0]
     overall = manifest.metrics.overall
+    done = Rebalanced(
+        output=output,
+        num_gpus=num_gpus,
+        first_epoch=manifest.first_epoch,
+        first_step=first.first_step,
+        num_iterations=first.num_iterations,
+        num_steps=first.num_steps,
+        overall=overall,
+    )
     where = f"epoch {manifest.first_epoch} from step {first.first_step} on"
     if not is_new:
         say(f"the set is for {counted(num_gpus, 'GPU')} already, {where}")
-        return manifest
+        return done
     say(
         f"dealt {where} to {counted(num_gpus, 'GPU')}: {counted(first.num_iterations, 'iteration')}, "
         f"{counted(first.num_steps, 'step')}; whole epochs have {counted(overall.num_iterations, 'iteration')}, "
@@ -82,7 +108,7 @@ def run_rebalance(
             f"each iteration is one step, so a step holds {num_gpus / before.num_gpus:.3g} times the packs that it "
             "held; --global-tokens keeps its tokens"
         )
-    return manifest
+    return done
 
 
 def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None = None) -> tuple[Manifest, bool]:

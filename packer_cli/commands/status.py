@@ -159,12 +159,9 @@ def _tokens(store: Path, is_packed: bool, holders: Sequence[Holder], again: str)
             index = read_index(store)
         except HbpackError as error:
             return StageStatus(stage="tokens", state="missing", summary=str(error))
-        num_samples = sum(part.num_samples for part in index.parts)
-        num_tokens = sum(part.num_tokens for part in index.parts)
-        num_rejected = sum(part.num_rejected for part in index.parts)
         summary = (
-            f"{counted(num_samples, 'sample')}, {counted(num_tokens, 'token')}, {num_rejected:,} rejected; "
-            f"{counted(len(index.parts), 'part')}"
+            f"{counted(index.total('num_samples'), 'sample')}, {counted(index.total('num_tokens'), 'token')}, "
+            f"{index.total('num_rejected'):,} rejected; {counted(len(index.parts), 'part')}"
         )
         return StageStatus(stage="tokens", state="complete", summary=summary)
     if (store / WORK).exists():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from packer_cli.commands.output import (
@@ -18,18 +19,54 @@ from packer_cli.config import TokenizeConfig
 from packer_cli.engine.array import ArrayIds, ArrayShare
 from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Stopwatch, progress_bar, say, warn
-from packer_cli.errors import RunError, UsageError
+from packer_cli.errors import InputError, RunError, UsageError
 from packer_cli.files import move_file
 from packer_cli.folders import TaskLock
 from packer_cli.format.constants import REJECTED_NAME
-from packer_cli.remote.names import paths_below
+from packer_cli.remote.names import as_path, paths_below
 from packer_cli.remote.path import is_remote
 from packer_cli.sizes import counted
 from packer_cli.tokens.choices import all_rejected, not_used, repeated, tokenized
-from packer_cli.tokens.index import INDEX_NAME, StoreIndex
+from packer_cli.tokens.index import INDEX_NAME, StoreIndex, read_index
 from packer_cli.tokens.part import WORK
 from packer_cli.tokens.share import complete_store, tokenize_share
 from packer_cli.tokens.stage import Inputs, current_index, tokenize
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokenized:
+    """What `hbpack tokenize` left in a folder."""
+
+    output: str
+    """The folder, as it was named; the store is its `tokens`."""
+    is_complete: bool
+    """False after a task of a job array whose others are not done."""
+    num_samples: int
+    num_tokens: int
+    num_loss_tokens: int
+    num_rejected: int
+    num_without_loss: int
+    """Those of the rejected in which no token carries a loss."""
+    num_parts: int
+    """Files of the store."""
+
+
+def describe_store(output: str, index: StoreIndex | None) -> Tokenized:
+    """What is in a folder.
+
+    Args:
+        index: what `run_tokenize` gave; after a task of an array, another one may have completed the store.
+    """
+    if index is None:
+        with suppress(InputError):  # Its other tasks are not done.
+            index = read_index(as_path(output) / TOKENS)
+    figures = ("num_samples", "num_tokens", "num_loss_tokens", "num_rejected", "num_without_loss")
+    return Tokenized(
+        output=output,
+        is_complete=index is not None,
+        num_parts=len(index.parts) if index else 0,
+        **{figure: index.total(figure) if index else 0 for figure in figures},
+    )
 
 
 def run_tokenize(
@@ -83,18 +120,16 @@ class _Store(Output[StoreIndex]):
         return index
 
     def say_complete(self, result: StoreIndex) -> None:
-        num_samples = sum(part.num_samples for part in result.parts)
-        num_tokens = sum(part.num_tokens for part in result.parts)
         say(
-            f"all tasks are done, and the token store is complete: {counted(num_samples, 'sample')}, "
-            f"{counted(num_tokens, 'token')}, {sum(part.num_rejected for part in result.parts):,} rejected"
+            f"all tasks are done, and the token store is complete: {counted(result.total('num_samples'), 'sample')}, "
+            f"{counted(result.total('num_tokens'), 'token')}, {result.total('num_rejected'):,} rejected"
         )
         _report_rejected(result, self.folder)
 
 
 def _report_rejected(index: StoreIndex, folder: Path) -> None:
-    if any(part.num_rejected for part in index.parts):
-        if not any(part.num_samples for part in index.parts):
+    if index.total("num_rejected"):
+        if not index.total("num_samples"):
             raise RunError(f"{all_rejected(index)}, see {str(folder / REJECTED_NAME)!r}")
         say(f"rejected records, with reasons: {folder / REJECTED_NAME}")
 

@@ -141,6 +141,10 @@ class StoreIndex(_Model):
     sources: tuple[StoreSource, ...]
     parts: tuple[PartInfo, ...]
 
+    def total(self, figure: str) -> int:
+        """The sum of a figure of the parts, such as `num_samples`."""
+        return sum(getattr(part, figure) for part in self.parts)
+
     @property
     def is_weighted(self) -> bool:
         """Whether loss tokens have weights other than 1."""
