@@ -20,10 +20,10 @@ from cli_reference import cli_reference
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
-from packer_cli.cli.init import InitOutput
 from packer_cli.cli.set_output import SetOutput
 from packer_cli.commands.doctor import Checkup
 from packer_cli.commands.export import Exported
+from packer_cli.commands.init import WrittenConfig
 from packer_cli.commands.rebalance import Rebalanced
 from packer_cli.commands.report import Report
 from packer_cli.commands.status import Status
@@ -46,7 +46,7 @@ ROOT = Path(__file__).parent.parent
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 OUTPUTS: dict[str, Any] = {
-    "init": InitOutput,
+    "init": WrittenConfig,
     "set": SetOutput,
     "tokenize": Tokenized,
     "rebalance": Rebalanced,

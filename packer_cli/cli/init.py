@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
 
 import click
 
@@ -14,22 +12,6 @@ from packer_cli.cli.output_file import output_file
 from packer_cli.cli.param_types import LocalPath, Text
 from packer_cli.engine.progress import warn
 from packer_cli.sizes import counted
-
-
-@dataclass(frozen=True, kw_only=True)
-class InitOutput:
-    """`hbpack init`."""
-
-    output: str
-    """The config file, as it was named."""
-    options: dict[str, Any]
-    """What it holds, besides `inputs`."""
-    missing: tuple[str, ...]
-    """Options that it holds as comments, for you to set."""
-    lost: tuple[str, ...]
-    """What of another trainer's config could not be carried over."""
-    trainer_lines: tuple[str, ...]
-    """Lines for another trainer's config, so that it trains the packed set."""
 
 
 def _gpus() -> Iterable[str]:
@@ -90,31 +72,23 @@ def command(
     """
     from packer_cli.commands.init import InitOptions, run_init
 
-    file = output_file(output, "hbpack.yaml", None)
+    output_file(output, "hbpack.yaml", None)
     options = InitOptions(
-        inputs=inputs, source=source, tokenizer=tokenizer, gpus=gpus, model=model, gpu=gpu, output=file
+        inputs=inputs, source=source, tokenizer=tokenizer, gpus=gpus, model=model, gpu=gpu, output=output
     )
-    result = run_init(options)
+    written = run_init(options)
     if as_json:
-        print_json(
-            InitOutput(
-                output=output,
-                options=result.options,
-                missing=tuple(result.unknown),
-                lost=tuple(result.lost),
-                trainer_lines=tuple(result.trainer_lines),
-            )
-        )
+        print_json(written)
         return
-    for text in result.lost:
+    for text in written.lost:
         warn(f"not carried over: {text}")
     pack = shown_command("hbpack", "pack", "--config", output)
     missing = [
-        name for name in result.unknown if name in ("tokenizer", "chat-template", "eos-token", "groups", "gpus")
+        name for name in written.missing if name in ("tokenizer", "chat-template", "eos-token", "groups", "gpus")
     ]
     first = [f"give {', '.join(missing)} in it"] if missing else []
-    say_next(f"Wrote {output}, for {counted(len(result.inputs), 'input')}", ", then ".join([*first, pack]))
-    if result.trainer_lines:
+    say_next(f"Wrote {output}, for {counted(written.num_inputs, 'input')}", ", then ".join([*first, pack]))
+    if written.trainer_lines:
         click.echo(f"Then set in {source}, and start it as usual:")
-        for line in result.trainer_lines:
+        for line in written.trainer_lines:
             click.echo(f"  {line}")

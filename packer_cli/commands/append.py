@@ -7,12 +7,12 @@ is written again.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+
+from pydantic import BaseModel
 
 from packer_cli.commands.chain import pack_corpus
 from packer_cli.commands.output import APPEND_MARKER, TOKENS, locked_output, refuse_validation, store_of
@@ -24,6 +24,7 @@ from packer_cli.engine.progress import say, warn
 from packer_cli.errors import ConfigError, FormatError, HbpackError, InputError, TokenizerError
 from packer_cli.files import write_json
 from packer_cli.format.constants import PLAN_NAME
+from packer_cli.format.manifest import WriteOptions
 from packer_cli.remote.system import is_url
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan_header
@@ -32,6 +33,16 @@ from packer_cli.tokens.cutting import Cut
 from packer_cli.tokens.index import StoreIndex, StoreSource, read_index
 from packer_cli.tokens.stage import Inputs, current_index
 from packer_cli.tokens.tokenizer.loading import load_tokenizer
+
+
+class _Noted(BaseModel):
+    """What an append notes when it begins, for a run that goes on with it."""
+
+    old: tuple[StoreSource, ...]
+    """The inputs of the set as it was."""
+    sources: tuple[StoreSource, ...]
+    """These and the new ones."""
+    write: WriteOptions
 
 
 def run_append(
@@ -60,7 +71,7 @@ def run_append(
         given, new_files = discover(inputs, output=str(folder))
         noted = begun = _begun(folder, given, known)
         is_there = noted is None and len(known) > len(given) and _same(known[-len(given) :], given)
-        num_old = len(noted["old"]) if noted else len(known) - len(given) * is_there
+        num_old = len(noted.old) if noted else len(known) - len(given) * is_there
         sources = moved(known, moves)
         files = find_known(sources if is_there else sources[:num_old], folder)
         if not is_there:
@@ -70,11 +81,13 @@ def run_append(
         config = _tokenize_config(index, sources, tokenizer)
         _check_tokenizer(config, index)
         if noted is None:
-            noted = {"old": _values(known[:num_old]), "sources": _values(sources), "write": _write_options(folder)}
-        write_json(folder / APPEND_MARKER, noted)
+            write = _write_options(folder)
+            noted = _Noted(old=_infos(known[:num_old]), sources=_infos(sources), write=write)
+        write_json(folder / APPEND_MARKER, noted.model_dump())
         corpus = Inputs(sources, files, lambda cuts: require_known(cuts, sources, index))
         try:
-            header = pack_corpus(config, header.config, WriteConfig(**noted["write"]), folder, engine, corpus)
+            write_config = WriteConfig(**vars(noted.write))
+            header = pack_corpus(config, header.config, write_config, folder, engine, corpus)
         except HbpackError:
             if begun is None and current_index(folder / TOKENS) == index:
                 (folder / APPEND_MARKER).unlink(missing_ok=True)  # The set is as it was.
@@ -107,7 +120,7 @@ def _opened(folder: Path) -> tuple[PlanHeader, StoreIndex]:
     return header, index or read_index(store)  # The latter says what is wrong.
 
 
-def _begun(folder: Path, given: Sequence[Source], known: Sequence[Source]) -> dict[str, Any] | None:
+def _begun(folder: Path, given: Sequence[Source], known: Sequence[Source]) -> _Noted | None:
     """What an append that was killed has noted; None also where the set has been packed with other inputs since.
 
     Args:
@@ -115,17 +128,17 @@ def _begun(folder: Path, given: Sequence[Source], known: Sequence[Source]) -> di
     """
     path = folder / APPEND_MARKER
     try:
-        noted: dict[str, Any] = json.loads(path.read_bytes())
-        old, sources = noted["old"], noted["sources"]
-        begun = [StoreSource(**value).source(number) for number, value in enumerate(sources[len(old) :])]
+        noted = _Noted.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
         raise FormatError(
-            f"{str(path)!r} is damaged ({error}); remove it, and run hbpack pack with all inputs"
+            f"{str(path)!r} is damaged ({reason}); remove it, and run hbpack pack with all inputs"
         ) from None
-    if _values(known) not in (old, sources):
+    if _infos(known) not in (noted.old, noted.sources):
         return None
+    begun = [info.source(number) for number, info in enumerate(noted.sources[len(noted.old) :])]
     if not _same(begun, given):
         names = " ".join(map(_input_text, begun))
         raise InputError(
@@ -134,8 +147,8 @@ def _begun(folder: Path, given: Sequence[Source], known: Sequence[Source]) -> di
     return noted
 
 
-def _values(sources: Sequence[Source]) -> list[dict[str, Any]]:
-    return [asdict(StoreSource.of(source)) for source in sources]
+def _infos(sources: Sequence[Source]) -> tuple[StoreSource, ...]:
+    return tuple(map(StoreSource.of, sources))
 
 
 def _same(sources: Sequence[Source], others: Sequence[Source]) -> bool:
@@ -151,7 +164,7 @@ def _input_text(source: Source) -> str:
     return source.path if source.weight == 1 else f"{source.path}@{str(source.weight).removesuffix('.0')}"
 
 
-def _write_options(folder: Path) -> dict[str, Any]:
+def _write_options(folder: Path) -> WriteOptions:
     """How the set was written. Raises FormatError if it is unfinished."""
     manifest = read_manifest(folder)
     if manifest.history:
@@ -159,7 +172,7 @@ def _write_options(folder: Path) -> dict[str, Any]:
             f"the set was rebalanced to {counted(manifest.num_gpus, 'GPU')}; the new plan is for as many as the first "
             "one was, so run hbpack rebalance again"
         )
-    return asdict(manifest.config.write)
+    return manifest.config.write
 
 
 def _tokenize_config(index: StoreIndex, sources: Sequence[Source], tokenizer: str | None) -> TokenizeConfig:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from packer_cli.config import AUTO
 from packer_cli.config.messages import why_not_yaml
 from packer_cli.errors import ConfigError, InputError, RunError, TokenizerError
 from packer_cli.files import write_text
+from packer_cli.format.records import Hidden
 from packer_cli.init import Draft, Look, Sampler, plugin_lines, read_axolotl, read_llamafactory
 from packer_cli.init.look import epoch_lengths
-from packer_cli.init.text import config_text, fastest_groups, propose_groups
+from packer_cli.init.text import ConfigValues, TrainerConfig, config_text, fastest_groups, propose_groups
 from packer_cli.plan.strategies.registry import DEFAULT
 
 _NAME_A_CONFIG = "name an Axolotl YAML or a dataset_info.json"
@@ -32,10 +32,28 @@ class InitOptions:
     gpus: int
     model: str | None
     gpu: str | None
-    output: Path
+    output: str
 
 
-def run_init(options: InitOptions) -> Draft:
+@dataclass(frozen=True, kw_only=True)
+class WrittenConfig:
+    """What `hbpack init` wrote."""
+
+    output: str
+    """The config file, as it was named."""
+    options: ConfigValues
+    """What it holds, besides `inputs`."""
+    missing: tuple[str, ...]
+    """Options that it holds as comments, for you to set."""
+    lost: tuple[str, ...]
+    """What of another trainer's config could not be carried over."""
+    trainer_lines: tuple[str, ...]
+    """Lines for another trainer's config, so that it trains the packed set."""
+    num_inputs: Hidden[int]
+    """That it names."""
+
+
+def run_init(options: InitOptions) -> WrittenConfig:
     """Write the config file. Returns what it holds.
 
     Raises:
@@ -74,8 +92,16 @@ def run_init(options: InitOptions) -> Draft:
         "Tokens of an optimizer step. Without it, each iteration is a step, so that steps differ in tokens.",
     )
     draft.ask("epochs", "3", "Epochs to write rank manifests for; the loader can go on beyond them.")
-    write_text(options.output, config_text(draft, looks, str(options.output)))
-    return draft
+    path = Path(options.output)
+    write_text(path, config_text(draft, looks, str(path)))
+    return WrittenConfig(
+        output=options.output,
+        options=draft.options,
+        missing=tuple(draft.unknown),
+        lost=tuple(draft.lost),
+        trainer_lines=tuple(draft.trainer_lines),
+        num_inputs=len(draft.inputs),
+    )
 
 
 def _begin(options: InitOptions) -> Draft:
@@ -93,7 +119,7 @@ def _begin(options: InitOptions) -> Draft:
     return draft
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> TrainerConfig:
     """The mapping in a JSON or YAML file."""
     import yaml
 

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +22,7 @@ from packer_cli.commands.planning import predicted
 from packer_cli.commands.validation import find_fault, locked_validation, require_sound
 from packer_cli.config import PlannedConfig, validate
 from packer_cli.config.effects import refuse_without_effect
+from packer_cli.config.planned import Decisions
 from packer_cli.config.resolve import read_options
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError, FormatError, InputError
@@ -204,13 +204,20 @@ def _deal(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None = N
     schedules = list(predicted(replace(dealt, epochs=tuple(schedules)), options).epochs)
     path = generation_path(len(manifest.history) + 1)
     remove_folder(folder / path)  # Left by a killed run; nothing refers to it.
-    facts: dict[str, Any] = {"fingerprint": own_fingerprint, "num_gpus": num_gpus, "first_epoch": origin.epoch}
-    write_schedules(folder / path / SCHEDULES_NAME, schedules, **facts)
+    write_schedules(
+        folder / path / SCHEDULES_NAME,
+        schedules,
+        fingerprint=own_fingerprint,
+        num_gpus=num_gpus,
+        first_epoch=origin.epoch,
+    )
     first, *others = write_epochs(folder, path, origin.epoch, dealt, schedules, piece_loss, own_fingerprint)
     sources = _sources(folder, header)
     new = replace(
         manifest,
-        **facts,
+        fingerprint=own_fingerprint,
+        num_gpus=num_gpus,
+        first_epoch=origin.epoch,
         epochs=(replace(first, first_step=origin.step), *others),
         replicas=shared_replicas(replace(dealt, epochs=tuple(schedules))),
         schedules=file_info(folder, f"{path}/{SCHEDULES_NAME}"),
@@ -235,7 +242,7 @@ def plan_in_force(folder: Path) -> Plan:
     return replace(plan, num_gpus=manifest.num_gpus, epochs=tuple(whole))
 
 
-def _is_in_force(manifest: Manifest, stop: Stop, config: dict[str, Any]) -> bool:
+def _is_in_force(manifest: Manifest, stop: Stop, config: Decisions) -> bool:
     """Whether the current generation is the requested one, and training has run none of it."""
     return (
         config == manifest.config.plan

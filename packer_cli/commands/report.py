@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -268,30 +268,27 @@ def _made_from(planned: Plan | None) -> tuple[tuple[str, str], ...]:
     """What a set says of itself."""
     if planned is None or planned.header is None:
         return ()
-    facts: dict[str, Any] = {"plan": planned.header.fingerprint}
+    facts = {"plan": planned.header.fingerprint}
     manifest = planned.manifest
     if manifest is not None:
         facts |= {
             "packed set": manifest.fingerprint,
             "hbpack": manifest.hbpack_version,
-            "tokenizer": manifest.tokenizer.get("name", ""),
-            "sources": _listed([f"{each['name']} (weight {each['weight']:g})" for each in manifest.sources]),
-            "libraries": _listed([f"{name} {version}" for name, version in manifest.library_versions.items()]),
+            "tokenizer": str(manifest.tokenizer.get("name", "")),
+            "sources": ", ".join(f"{each['name']} (weight {each['weight']:g})" for each in manifest.sources),
+            "libraries": ", ".join(f"{name} {version}" for name, version in manifest.library_versions.items()),
         }
     if planned.group_choice is not None:
         from packer_cli.groups.auto import describe  # Only `auto` needs the search.
 
         facts["choice of groups"] = describe(planned.group_choice)
-    facts["packages"] = _listed([f"{package}" for package in sorted({*(planned.config.packages or {}).values()})])
-    facts["options"] = _listed(
-        [f"{name.replace('_', '-')} {value}" for name, value in planned.config.decisions().items()
-         if isinstance(value, (str, int, float))]
-    )  # fmt: skip
-    return tuple((name, str(value)) for name, value in facts.items() if value)
-
-
-def _listed(items: Sequence[str]) -> str:
-    return ", ".join(items)
+    facts["packages"] = ", ".join(sorted({*(planned.config.packages or {}).values()}))
+    facts["options"] = ", ".join(
+        f"{name.replace('_', '-')} {value}"
+        for name, value in planned.config.decisions().items()
+        if isinstance(value, (str, int, float))
+    )
+    return tuple((name, value) for name, value in facts.items() if value)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -176,9 +176,9 @@ def _write_trace(path: Path, most_steps: int, plan: types.Plan, simulator: Simul
     line = timeline(plan, times, iterations_of_steps(plan, most_steps))
     parallel = simulator.model.cost.model_parallel
     gpus_per_node = parallel.gpus_per_node if parallel else plan.num_gpus
-    facts: dict[str, Any] = {"version": __version__, "predicted_with": dict(simulator.model.origin)}
+    facts = orjson.dumps({"version": __version__, "predicted_with": dict(simulator.model.origin)})
     with atomic_file(path) as file:
-        file.write(TRACE_MARK + b'", ' + orjson.dumps(facts)[1:] + b',\n"displayTimeUnit": "ms",\n"traceEvents": [')
+        file.write(TRACE_MARK + b'", ' + facts[1:] + b',\n"displayTimeUnit": "ms",\n"traceEvents": [')
         for number, event in enumerate(trace_events(plan, line, gpus_per_node)):
             file.write((b",\n" if number else b"\n") + orjson.dumps(event))
         file.write(b"\n]}\n")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
 from packer_cli.config.fields import GpuConfig
+from packer_cli.config.planned import RecordedModel
 from packer_cli.cost.analytic import NOT_MEASURED, Assumptions, analytic_model, parse_assumptions, parse_gpu
 from packer_cli.cost.measured import measured_model
 from packer_cli.cost.models import GpuModel
@@ -43,13 +43,13 @@ def load_gpu_model(config: GpuConfig, num_gpus: int, what: str, lockstep: str = 
     return model.without_gathers() if lockstep == "1" else model
 
 
-def model_values(model: GpuModel) -> dict[str, Any]:
+def model_values(model: GpuModel) -> RecordedModel:
     """JSON values of a model without its `origin`; of numbers, the ten digits that are the same on every machine.
 
     `simulate.steps` reads them.
     """
     values = {name: value for name, value in asdict(model).items() if name != "origin"}
-    found: dict[str, Any] = json.loads(json.dumps(values), parse_float=lambda text: float(f"{float(text):.10g}"))
+    found: RecordedModel = json.loads(json.dumps(values), parse_float=lambda text: float(f"{float(text):.10g}"))
     return found
 
 

@@ -84,7 +84,7 @@ def option_name(name: str) -> str:
     return {"inputs": "INPUT", "record_schema": "--schema"}.get(field, "--" + field.replace("_", "-"))
 
 
-def load_config_file(path: str) -> dict[str, Any]:
+def load_config_file(path: str) -> Mapping[str, object]:
     """Read a YAML file of options; keys are option names with `-` or `_`.
 
     Numbers are written in decimal: YAML 1.1 would read the group 16384:1 as a time of day, and 010 as eight.
@@ -101,7 +101,7 @@ def load_config_file(path: str) -> dict[str, Any]:
         return {}
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise ConfigError(f"config file {path!r} must map option names to values; write lines such as gpus: 8")
-    options: dict[str, Any] = {}
+    options: dict[str, object] = {}
     for key, value in data.items():
         name = key.replace("-", "_")
         if name in options:

@@ -17,6 +17,10 @@ from packer_cli.plan.strategies.protocol import Strategy
 from packer_cli.plan.strategies.registry import STRATEGIES, name_in_record
 from packer_cli.plugins import Registry
 
+Decisions = dict[str, Any]
+"""JSON of the options that decided a plan, by their names in `PlannedConfig`; earlier releases had others."""
+RecordedModel = dict[str, Any]
+"""JSON of a `packer_cli.cost.models.GpuModel` without its origin, as the release that planned wrote it."""
 OF_VALIDATION = ("gpus", "mask", "cost", "overflow", "max_samples", "seed", "validation")
 """Options of training that its validation set has, too; the others are at their defaults."""
 
@@ -32,9 +36,8 @@ class PlannedConfig(StorePlanConfig):
     micro-batch; None unless the strategy predicts them. WLB-LLM's has those of each capacity that it chooses from."""
     attention_pieces: tuple[tuple[int, int, float], ...] | None = None
     """What `--cp-sharding auto` predicts with: queries, keys and seconds of the profile's pieces."""
-    gpu_model: dict[str, Any] | None = None
-    """What the seconds of steps are predicted with, see `packer_cli.cost.models.GpuModel`; None without a model of the
-    GPUs, and of a validation set."""
+    gpu_model: RecordedModel | None = None
+    """What the seconds of steps are predicted with; None without a model of the GPUs, and of a validation set."""
     packages: dict[str, str] | None = None
     """The packages, with versions, of a strategy or a packing that is not hbpack's own."""
 
@@ -68,7 +71,7 @@ class PlannedConfig(StorePlanConfig):
                 "that package"
             )
 
-    def decisions(self) -> dict[str, Any]:
+    def decisions(self) -> Decisions:
         """JSON values of all that decides a plan; what groups were chosen with does not."""
         left_out = {*AutoGroupsConfig.model_fields, *self.planner.ignores, "align"}
         left_out |= set() if self.packages else {"packages"}

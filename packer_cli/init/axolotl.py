@@ -9,7 +9,7 @@ from typing import Any
 from packer_cli.corpus.records.messages import SHAPE as MESSAGES
 from packer_cli.corpus.records.text import SHAPE as TEXT
 from packer_cli.errors import InputError
-from packer_cli.init.text import Draft
+from packer_cli.init.text import Draft, TrainerConfig
 from packer_cli.sizes import format_tokens
 
 PLUGIN = "packer_cli.loader.adapters.axolotl.HbpackPlugin"
@@ -34,7 +34,7 @@ _NO_PLACE = {
 """Keys of data that a config of hbpack has no option for."""
 
 
-def read_axolotl(config: dict[str, Any], num_gpus: int | None) -> Draft:
+def read_axolotl(config: TrainerConfig, num_gpus: int | None) -> Draft:
     """The draft of an Axolotl config.
 
     Args:
@@ -68,7 +68,7 @@ def read_axolotl(config: dict[str, Any], num_gpus: int | None) -> Draft:
     return draft
 
 
-def plugin_lines(config: dict[str, Any], packed: str) -> list[str]:
+def plugin_lines(config: TrainerConfig, packed: str) -> list[str]:
     """What the Axolotl config needs to train a packed set: its plugins, with ours, and the set."""
     known = config.get("plugins")
     names = [*known] if isinstance(known, list) else []
@@ -76,17 +76,17 @@ def plugin_lines(config: dict[str, Any], packed: str) -> list[str]:
     return [f"plugins: [{', '.join(map(str, names))}]", f"hbpack: {packed}"]
 
 
-def _listed(value: Any) -> list[dict[str, Any]]:
+def _listed(value: Any) -> list[TrainerConfig]:
     entries = value if isinstance(value, list) else [] if value is None else [value]
     return [entry if isinstance(entry, dict) else {"path": entry} for entry in entries]
 
 
-def _kind(entry: dict[str, Any]) -> str:
+def _kind(entry: TrainerConfig) -> str:
     kind = entry.get("type", "chat_template" if "field_messages" in entry else "completion")
     return kind.split(":")[0].split(".")[0] if isinstance(kind, str) else "a custom type"
 
 
-def _add_set(entry: dict[str, Any], draft: Draft) -> str | None:
+def _add_set(entry: TrainerConfig, draft: Draft) -> str | None:
     """Add a data set's inputs; returns the shape of its records, None if it cannot be added."""
     path, kind = str(entry.get("path", "")), _kind(entry)
     shape = _SHAPES.get(kind)
@@ -116,7 +116,7 @@ def _add_set(entry: dict[str, Any], draft: Draft) -> str | None:
     return shape
 
 
-def _wrong_keys(entry: dict[str, Any], shape: str) -> str | None:
+def _wrong_keys(entry: TrainerConfig, shape: str) -> str | None:
     """Why the keys that a data set names are not those that hbpack reads; None if they are."""
     if shape == "messages":
         field = entry.get("field_messages", "messages")
@@ -135,7 +135,7 @@ def _wrong_keys(entry: dict[str, Any], shape: str) -> str | None:
     return None
 
 
-def _add_tokenizer(config: dict[str, Any], draft: Draft) -> None:
+def _add_tokenizer(config: TrainerConfig, draft: Draft) -> None:
     name = config.get("tokenizer_config") or config.get("base_model_config") or config.get("base_model")
     if name:
         draft.set("tokenizer", str(name))
@@ -160,7 +160,7 @@ def _add_validation(size: Any, draft: Draft) -> None:
     draft.set("validation", share, f"val_set_size {size}. They are other samples than Axolotl would set aside.")
 
 
-def _add_lengths(config: dict[str, Any], draft: Draft, num_gpus: int | None) -> None:
+def _add_lengths(config: TrainerConfig, draft: Draft, num_gpus: int | None) -> None:
     length = config.get("sequence_len")
     if isinstance(length, int):
         degree = _degree(config)
@@ -181,7 +181,7 @@ def _add_lengths(config: dict[str, Any], draft: Draft, num_gpus: int | None) -> 
         draft.lost.append("sample_packing: false: hbpack always packs, and attention stays within each sample")
 
 
-def _degree(config: dict[str, Any]) -> int:
+def _degree(config: TrainerConfig) -> int:
     """GPUs that share each row; Axolotl has had three names for it."""
     block = config.get("context_parallel")
     sizes = [block.get("size") if isinstance(block, dict) else None]

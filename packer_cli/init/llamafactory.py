@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
 
 from packer_cli.corpus.records.messages import SHAREGPT_ROLES
 from packer_cli.corpus.records.normalizer import SHAPES
 from packer_cli.errors import ConfigError, InputError, did_you_mean
-from packer_cli.init.text import Draft
+from packer_cli.init.text import Draft, TrainerConfig
 
 _ALPACA = {"prompt": "instruction", "query": "input", "response": "output", "system": "system", "history": "history"}
 """Column of an entry -> the record's key without one, which is the one that hbpack reads."""
@@ -20,7 +19,7 @@ _TAGS = {"role_tag": "from", "content_tag": "value"}
 _ROLES = {"user_tag": ("human", "user"), "assistant_tag": ("gpt", "assistant")}
 
 
-def read_llamafactory(info: dict[str, Any], folder: Path, names: Sequence[str] = ()) -> Draft:
+def read_llamafactory(info: TrainerConfig, folder: Path, names: Sequence[str] = ()) -> Draft:
     """The draft of the data sets that a `dataset_info.json` lists.
 
     Args:
@@ -60,7 +59,7 @@ def read_llamafactory(info: dict[str, Any], folder: Path, names: Sequence[str] =
     return draft
 
 
-def _why_not(entry: dict[str, Any]) -> str | None:
+def _why_not(entry: TrainerConfig) -> str | None:
     """Why a data set cannot be packed; None if it can."""
     columns, tags = dict(entry.get("columns") or {}), dict(entry.get("tags") or {})
     if entry.get("ranking") or columns.get("kto_tag"):
@@ -75,7 +74,7 @@ def _why_not(entry: dict[str, Any]) -> str | None:
     return _wrong_tags(columns, tags)
 
 
-def _wrong_columns(columns: dict[str, Any]) -> str | None:
+def _wrong_columns(columns: TrainerConfig) -> str | None:
     keys = {
         column: columns.get(column, key if column in _REQUIRED or not columns else None)
         for column, key in _ALPACA.items()
@@ -88,7 +87,7 @@ def _wrong_columns(columns: dict[str, Any]) -> str | None:
     return f"rename its keys: {', '.join(changed)}"
 
 
-def _wrong_tags(columns: dict[str, Any], tags: dict[str, Any]) -> str | None:
+def _wrong_tags(columns: TrainerConfig, tags: TrainerConfig) -> str | None:
     field = columns.get("messages", "conversations")
     if not SHAPES["messages"].matches([str(field)]):
         return f"messages are in {field}: hbpack reads {SHAPES['messages'].expected()}; rename it"
@@ -104,7 +103,7 @@ def _wrong_tags(columns: dict[str, Any], tags: dict[str, Any]) -> str | None:
     return None
 
 
-def _input(entry: dict[str, Any], folder: Path) -> str:
+def _input(entry: TrainerConfig, folder: Path) -> str:
     if entry.get("file_name"):
         return str(folder / entry["file_name"])
     name = str(entry["hf_hub_url"])

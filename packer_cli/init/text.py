@@ -96,12 +96,18 @@ def _scalar(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
+ConfigValues = dict[str, Any]
+"""What a config file says, by the names of options: text, numbers, true or false, and lists of these."""
+TrainerConfig = dict[str, Any]
+"""Another trainer's file, or an entry of it; whatever its keys are."""
+
+
 @dataclass(kw_only=True)
 class Draft:
     """Options of `hbpack pack`, by their names in a config file."""
 
     inputs: list[str] = field(default_factory=list)
-    options: dict[str, Any] = field(default_factory=dict)
+    options: ConfigValues = field(default_factory=dict)
     """Name -> value, in the order of the file."""
     reasons: dict[str, str] = field(default_factory=dict)
     """Name -> why it has this value."""

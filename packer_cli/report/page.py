@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -65,7 +65,7 @@ class Page:
     tiles: tuple[Tile, ...]
     next_steps: tuple[str, ...]
     sections: tuple[Section, ...]
-    values: dict[str, Any]
+    values: Mapping[str, object]
     """Figures in full, as JSON inside the page."""
 
 

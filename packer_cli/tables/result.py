@@ -11,11 +11,14 @@ from packer_cli.tables.html import tables_html
 from packer_cli.tables.table import Table
 from packer_cli.tables.text import tables_text
 
+JsonValues = dict[str, Any]
+"""What `--json` prints of a result; `schemas/output/` describes it."""
+
 
 class Result(ABC):
     """A result that notebooks show, and Python prints, as tables."""
 
-    def values(self) -> dict[str, Any]:
+    def values(self) -> JsonValues:
         """JSON values, as the command prints them with `--json`."""
         return dict(json_values(self))
 
