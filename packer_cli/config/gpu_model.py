@@ -16,6 +16,7 @@ from packer_cli.cost.models import GpuModel
 from packer_cli.cost.profile import Profile
 from packer_cli.cost.shape import ModelShape, shape_of
 from packer_cli.errors import ConfigError, InputError
+from packer_cli.remote.system import is_url
 
 _GIVE_CONFIG = "give a model's config.json (Hugging Face), or the folder that holds it"
 
@@ -75,6 +76,8 @@ def read_shape(path: str | Path) -> ModelShape:
         InputError: the file does not exist or is not a JSON object, or a key is missing or has the wrong type; the
             message names it.
     """
+    if is_url(str(path)):
+        raise InputError(f"{path}: hbpack reads local files; download it first")
     file = Path(path)
     file = file / "config.json" if file.is_dir() else file
     try:

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from packer_cli.config.gpu_model import read_shape
+from packer_cli.config.profile_options import ProfileConfig
 from packer_cli.cost.analytic import Assumptions, gathered_bytes
 from packer_cli.cost.measured import fit_profile, search_checkpoint_layers
 from packer_cli.cost.profile import IterationRow, Profile
@@ -28,40 +29,7 @@ from packer_cli.sizes import counted
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProfileOptions:
-    """What to measure."""
-
-    model: str
-    """A config.json of transformers, or its folder."""
-    modelling: str = "transformers"
-    lengths: tuple[int, ...]
-    """Tokens of a row."""
-    samples: tuple[int, ...] = (1, 8)
-    """Numbers of equal samples in a row; every row must have room for the fewest."""
-    sp_sizes: tuple[int, ...] = ()
-    """SP degrees; empty: all that the number of processes and the heads allow."""
-    checkpoint_layers: tuple[int, ...] | None = None
-    """Numbers of checkpointed layers; None: the fewest that fit, and all."""
-    gpus: int | None = None
-    """GPUs that will train; None: those that run the measurement."""
-    device: str = "auto"
-    weights: str = "sharded"
-    """`sharded` over all GPUs, and gathered in every micro-batch (FSDP, ZeRO-3); or `whole` on each (DDP)."""
-    attention: str = "auto"
-    logits: str = "float32"
-    """`chunked` computes the loss a thousand tokens at a time; only for `plain`."""
-    dtype: str | None = None
-    """None: the config's."""
-    memory: int | None = None
-    """Bytes of a GPU that training may use; None: its memory minus a reserve."""
-    bandwidth: tuple[float, ...] = ()
-    """Bytes/s of collectives: within a node, and to other nodes."""
-    warm_up: int = 2
-    repeats: int = 5
-
-
-def measure_profile(options: ProfileOptions, say: Say = lambda text: None) -> Profile:
+def measure_profile(options: ProfileConfig, say: Say = lambda text: None) -> Profile:
     """Measure, and fit if there are enough rows; if not, `measured_model` says why.
 
     Under torchrun, all processes must call it; it returns the same in each.
@@ -77,11 +45,11 @@ def measure_profile(options: ProfileOptions, say: Say = lambda text: None) -> Pr
     """
     shape = read_shape(options.model)
     if options.dtype is not None:
-        shape = replace(shape, dtype=options.dtype)  # type: ignore[arg-type]
+        shape = replace(shape, dtype=options.dtype)
     device = Device(options.device)
     with _processes(device) as world_size, device.one_thread():
         gpus = options.gpus or world_size
-        degrees = options.sp_sizes or shape.sp_sizes(world_size)
+        degrees = options.sp or shape.sp_sizes(world_size)
         _check(options, shape.sp_sizes(world_size), degrees, world_size, gpus, shape.num_layers)
         groups = SPGroups(rank=0, world_size=1, groups={})
         if world_size > 1:
@@ -173,7 +141,7 @@ class _Run:
     """Measures the rows of all lengths and SP degrees."""
 
     def __init__(
-        self, options: ProfileOptions, device: Device, subject: Subject, groups: SPGroups, *,
+        self, options: ProfileConfig, device: Device, subject: Subject, groups: SPGroups, *,
         limit: float, num_layers: int, say: Say,
     ) -> None:  # fmt: skip
         self._options, self._device, self._subject, self._groups = options, device, subject, groups
@@ -266,7 +234,7 @@ class _Run:
 
 
 def _check(
-    options: ProfileOptions,
+    options: ProfileConfig,
     possible: tuple[int, ...],
     degrees: tuple[int, ...],
     world_size: int,

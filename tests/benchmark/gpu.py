@@ -32,11 +32,12 @@ import numpy as np
 import packer_cli
 from packer_cli.cli.main import main as hbpack
 from packer_cli.config.gpu_model import read_profile, read_shape
+from packer_cli.config.profile_options import ProfileConfig
 from packer_cli.cost.measured import measured_model
 from packer_cli.cost.models import GpuModel
 from packer_cli.measure.device import Device
 from packer_cli.measure.kernels import RowAttention, choose_kernel
-from packer_cli.measure.run import ProfileOptions, measure_profile
+from packer_cli.measure.run import measure_profile
 from packer_cli.measure.subject import Subject
 from packer_cli.plan.core.types import FILLER, Plan
 from packer_cli.simulate.slots import epoch_times
@@ -112,7 +113,7 @@ class Bench:
 
     def profile(self, lengths: tuple[int, ...]) -> float:
         """Profile rows of these lengths, write what was found, and return the fit's mean error."""
-        options = ProfileOptions(
+        options = ProfileConfig(
             model=str(self.config), modelling="plain", logits="chunked", device=self.device.device.type,
             lengths=lengths, repeats=self.given.repeats,
         )  # fmt: skip

@@ -35,8 +35,9 @@ def test_tiles_of_queries_compute_attention(causal):
 
 def test_rows_are_timed_in_rounds(config, monkeypatch):
     """Two warm-up rounds and three that count, each row once a round, in one order."""
+    from packer_cli.config.profile_options import ProfileConfig
     from packer_cli.measure import run as measuring
-    from packer_cli.measure.run import ProfileOptions, measure_profile
+    from packer_cli.measure.run import measure_profile
     from packer_cli.measure.subject import Subject
 
     monkeypatch.setattr(measuring, "measure_attention", lambda *_: [])
@@ -49,7 +50,7 @@ def test_rows_are_timed_in_rounds(config, monkeypatch):
     monkeypatch.setattr(Subject, "run", recorded)
     options = {"model": str(config), "modelling": "plain", "device": "cpu", "checkpoint_layers": (0,)}
     threads = torch.get_num_threads()
-    profile = measure_profile(ProfileOptions(**options, lengths=(32, 64), samples=(1, 2), repeats=3))
+    profile = measure_profile(ProfileConfig(**options, lengths=(32, 64), samples=(1, 2), repeats=3))
     assert ran[-20:] == 5 * [(32, 1), (32, 2), (64, 1), (64, 2)]
     assert all(row.seconds > 0 for row in profile.iterations)
     assert torch.get_num_threads() == threads
@@ -90,22 +91,23 @@ def test_a_slow_device_measures_fewer_pieces(monkeypatch):
 
 def test_the_fewest_layers_that_fit_are_found(config, monkeypatch):
     """For limits just at and below the peaks that are counted with each number of layers."""
+    from packer_cli.config.profile_options import ProfileConfig
     from packer_cli.measure import run as measuring
-    from packer_cli.measure.run import ProfileOptions, measure_profile
+    from packer_cli.measure.run import measure_profile
 
     monkeypatch.setattr(measuring, "measure_attention", lambda *_: [])
     options = {"model": str(config), "modelling": "plain", "lengths": (96,), "device": "cpu", "repeats": 1,
                "warm_up": 0, "samples": (1,)}  # fmt: skip
-    all_of_them = measure_profile(ProfileOptions(**options, checkpoint_layers=(0, 1, 2, 3)))
+    all_of_them = measure_profile(ProfileConfig(**options, checkpoint_layers=(0, 1, 2, 3)))
     added = all_of_them.assumed["constant_bytes_added"]
     peaks = [row.memory_bytes for row in all_of_them.iterations]
     assert peaks == sorted(peaks, reverse=True)
     for layers in range(4):
-        profile = measure_profile(ProfileOptions(**options, memory=peaks[layers] + added + 1))
+        profile = measure_profile(ProfileConfig(**options, memory=peaks[layers] + added + 1))
         ran = [row.checkpoint_layers for row in profile.iterations if row.seconds]
         assert ran == sorted({layers, 3})
         assert all(row.out_of_memory == (row.checkpoint_layers < layers) for row in profile.iterations)
-    nothing = measure_profile(ProfileOptions(**options, memory=peaks[3] + added - 1))
+    nothing = measure_profile(ProfileConfig(**options, memory=peaks[3] + added - 1))
     assert [(row.seconds, row.out_of_memory) for row in nothing.iterations] == [(None, True)]
 
 

@@ -98,19 +98,20 @@ def test_running_out_of_memory_is_recorded(config, tmp_path, monkeypatch):
 
 
 def test_a_length_that_cannot_be_shared_is_said(config, tmp_path):
+    from packer_cli.config.profile_options import ProfileConfig
     from packer_cli.loader.parallel import SPGroups
-    from packer_cli.measure.run import ProfileOptions, _Run
+    from packer_cli.measure.run import _Run
 
     said = []
     groups = SPGroups(rank=0, world_size=2, groups={})
-    run_of = _Run(ProfileOptions(model="", lengths=(5,)), None, None, groups, limit=1, num_layers=1, say=said.append)
+    run_of = _Run(ProfileConfig(model="m", lengths=(5,)), None, None, groups, limit=1, num_layers=1, say=said.append)
     assert run_of.timings(5, 2) == []
     assert said == ["rows of 5 tokens cannot be split over 2 GPUs: skipped"]
 
 
 def test_rows_that_do_not_fit_are_written_and_fail(config, tmp_path):
     file = tmp_path / "profile.json"
-    done = run(main, "profile", "--model", config, "-o", file, *FAST, "--memory", 1)
+    done = run(main, "profile", "--model", config, "-o", file, *FAST, "--memory", 2**16)
     reason = (
         "the profile has no iteration that ran: measure shorter lengths with hbpack profile, or give it more --memory"
     )

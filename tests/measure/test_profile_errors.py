@@ -28,10 +28,7 @@ torch = pytest.importorskip("torch")
         (("--lengths", "0"), "--lengths: numbers must be at least 1, got 0"),
         (
             ("--lengths", "64,64"),
-            (
-                "--lengths takes two lengths at least, got '64,64': one does not tell how memory grows; add another, "
-                "such as its double"
-            ),
+            "--lengths: one length does not tell how memory grows; add another, such as its double",
         ),
         (
             ("--lengths", "256,128", "--samples", "1000,129"),
@@ -43,12 +40,12 @@ torch = pytest.importorskip("torch")
         (("--samples", "1,b"), "--samples: 'b' is not an integer; write it in digits, for example 8"),
         (
             ("--bandwidth", "1,2,3"),
-            (
-                "--bandwidth takes one or two numbers, got '1,2,3'; write the one within a node, then the one between "
-                "nodes, such as 400GB,50GB"
-            ),
+            "--bandwidth: write the one within a node, then the one between nodes, such as 400GB,50GB",
         ),
-        (("--memory", "1GB,2GB"), "--memory takes one number, got '1GB,2GB'; write for example 72GiB"),
+        (
+            ("--memory", "1GB,2GB"),
+            "--memory: '1GB,2GB' is not a number of bytes; write for example 1048576, 256MiB or 1GB",
+        ),
         (("--memory", "much"), "--memory: 'much' is not a number of bytes; write for example 1048576, 256MiB or 1GB"),
         (
             ("--sp", "2"),
@@ -155,9 +152,10 @@ def test_a_kernel_that_is_not_there(monkeypatch):
 
 def test_what_several_processes_cannot_measure():
     """As under torchrun with four."""
-    from packer_cli.measure.run import ProfileOptions, _check
+    from packer_cli.config.profile_options import ProfileConfig
+    from packer_cli.measure.run import _check
 
-    options = ProfileOptions(model="config.json", lengths=(64, 128))
+    options = ProfileConfig(model="config.json", lengths=(64, 128))
     for degree, gpus, message in (
         (2, 6, "--gpus must be a multiple of the 4 GPUs that measure, got 6; give 8"),
         (
