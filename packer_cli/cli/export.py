@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from packer_cli.cli.array_ids import array_ids
-from packer_cli.cli.command import Choice, Command, json_option, option
+from packer_cli.cli.command import Command, json_option, option
 from packer_cli.cli.console import print_json, say_next
-from packer_cli.cli.options import config_option, engine_option, output_option, shard_option, workers_option
+from packer_cli.cli.options import (
+    config_option,
+    engine_option,
+    model_options,
+    output_option,
+    shard_option,
+    workers_option,
+)
 from packer_cli.cli.param_types import Folder, Text
+from packer_cli.config import validate
+from packer_cli.config.messages import option_name
+from packer_cli.config.models import ExportConfig
 from packer_cli.errors import ConfigError
-from packer_cli.export.formats import FORMATS, ORDERS, format_names, load_format
-from packer_cli.format.epochs import MAX_EPOCH
+from packer_cli.export.formats import FORMATS, format_names, load_format
 from packer_cli.sizes import counted, format_bytes
 
 if TYPE_CHECKING:
@@ -40,37 +49,7 @@ if TYPE_CHECKING:
     help=f"Format to write: {', '.join(FORMATS)}.",
 )
 @output_option("Folder to write: new, empty, or of the same export, interrupted.", required=False)
-@option(
-    "--groups",
-    metavar="GROUPS",
-    help="Groups to export, such as 16k or 16k:1,128k:8, or names of their folders.",
-    show_default="all",
-)
-@option(
-    "--order",
-    type=Choice(list(ORDERS)),
-    default="use",
-    show_default=True,
-    help="`use`: rows as training reads them, by iteration, then DP rank; `packs`: in the order of the shards.",
-)
-@option(
-    "--epoch",
-    type=click.IntRange(0, MAX_EPOCH),
-    metavar="N",
-    help="Epoch whose order `use` takes.",
-    show_default="the first",
-)
-@option(
-    "--shard-size",
-    metavar="BYTES",
-    help="Approximate size of a file; megatron has one.",
-    show_default="256MiB; mds: 64MiB",
-)
-@option(
-    "--loss-weights/--no-loss-weights",
-    default=True,
-    help="Keep the loss weights of a set that has any; without them, each loss token counts 1.",
-)
+@model_options(ExportConfig)
 @option(
     "--push-to-hub",
     metavar="NAME",
@@ -87,11 +66,6 @@ def command(
     folder: str,
     format_name: str | None,
     output: str | None,
-    groups: str | None,
-    order: str,
-    epoch: int | None,
-    shard_size: str | None,
-    loss_weights: bool,
     push_to_hub: str | None,
     private: bool,
     license: str | None,
@@ -99,6 +73,7 @@ def command(
     shard: str | None,
     workers: int | None,
     engine: str,
+    **values: Any,
 ) -> None:
     """Write a packed data set in another trainer's format, or push it to the Hugging Face Hub.
 
@@ -110,27 +85,17 @@ def command(
     from packer_cli.cli.written import say_share
     from packer_cli.commands.array import make_engine
     from packer_cli.commands.export import run_export
-    from packer_cli.export.options import ExportOptions, parse_shard_size
     from packer_cli.export.push import PushOptions
 
-    ids, of_export = array_ids(shard), {"--groups": groups, "--epoch": epoch, "--shard-size": shard_size}
-    given = [name for name, value in of_export.items() if value is not None]
+    ids = array_ids(shard)
+    given = [option_name(name) for name in ("groups", "epoch", "shard_size") if values[name] is not None]
     _require_together(format_name, output, push_to_hub, given, of_card=private or license is not None)
     if push_to_hub is not None and ids is not None:
         raise ConfigError(
             "--push-to-hub does not run in a job array; when all tasks are done, run the same command outside it"
         )
     push = None if push_to_hub is None else PushOptions(name=push_to_hub, private=private, license=license)
-    options = None
-    if format_name:
-        options = ExportOptions(
-            format=format_name,
-            groups=groups,
-            epoch=epoch,
-            order=order,
-            shard_size=parse_shard_size(shard_size),
-            loss_weights=loss_weights,
-        )
+    options = validate(ExportConfig, {**values, "format": format_name}) if format_name else None
     with make_engine(workers, engine, preload=()) as running:
         done = run_export(folder, options, output, push, running, ids)
     if as_json:

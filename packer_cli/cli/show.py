@@ -6,16 +6,17 @@ import io
 import os
 import shutil
 import sys
+from typing import Any
 
 import click
 
 from packer_cli.cli.command import Choice, Command, json_option, option
 from packer_cli.cli.console import print_json, say_next, shown_command
-from packer_cli.cli.options import set_tokenizer_option
+from packer_cli.cli.options import model_options, set_tokenizer_option
 from packer_cli.cli.param_types import Folder
+from packer_cli.config import validate
+from packer_cli.config.models import ShowConfig
 from packer_cli.engine.progress import warn
-from packer_cli.errors import ConfigError
-from packer_cli.format.epochs import MAX_EPOCH
 from packer_cli.sizes import counted
 
 
@@ -30,20 +31,7 @@ from packer_cli.sizes import counted
     """,
 )
 @click.argument("folder", metavar="OUT", type=Folder())
-@option("--step", type=int, metavar="S", help="Step of the epoch.", show_default="the first")
-@option("--rank", type=int, metavar="R", help="GPU, counted over all nodes.", show_default="0")
-@option(
-    "--iteration", type=int, metavar="I", help="Iteration of the epoch in place of a step, which may have several."
-)
-@option(
-    "--epoch",
-    type=click.IntRange(0, MAX_EPOCH),
-    metavar="N",
-    help="Epoch; it may be later than the last written one.",
-    show_default="the first",
-)
-@option("--pack", type=int, metavar="ID", help="This pack, wherever the epoch uses it.")
-@option("--sample", type=int, metavar="ID", help="This sample alone, in each pack that holds it or a piece of it.")
+@model_options(ShowConfig)
 @set_tokenizer_option
 @option(
     "--max-chars",
@@ -65,18 +53,13 @@ from packer_cli.sizes import counted
 @json_option("show")
 def command(
     folder: str,
-    step: int | None,
-    rank: int | None,
-    iteration: int | None,
-    epoch: int | None,
-    pack: int | None,
-    sample: int | None,
     tokenizer: str | None,
     max_chars: int,
     full: bool,
     by_token: bool,
     color: str,
     as_json: bool,
+    **values: Any,
 ) -> None:
     """Show a rank's packs as text: samples, loss masks, and the records they come from.
 
@@ -84,17 +67,16 @@ def command(
     one another. Tokens with a loss are green, the others dim; without colors they are labelled trained and masked. Of
     a step with several iterations, the first is shown and the others are listed.
     """
-    _refuse_conflicts(step=step, iteration=iteration, pack=pack, sample=sample, rank=rank)
+    config = validate(ShowConfig, values)
     from packer_cli.remote.names import as_path
     from packer_cli.shards.manifest import read_manifest
-    from packer_cli.show import Style, Wanted, load_decoder, look, view_lines, view_record
+    from packer_cli.show import Style, load_decoder, look, view_lines, view_record
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # The terminal may lack some characters of the data.
     root = as_path(folder)
     manifest = read_manifest(root)
-    wanted = Wanted(epoch=epoch, rank=rank or 0, step=step, iteration=iteration, pack=pack, sample=sample)
-    views = look(root, manifest, wanted)
+    views = look(root, manifest, config)
     decoder = load_decoder(manifest, tokenizer)
     if decoder.warning:
         warn(decoder.warning)
@@ -121,17 +103,6 @@ def command(
     else:
         words = ("--rank", place.rank, "--iteration", place.row.iteration + 1)
         say_next(what, shown_command("hbpack", "show", folder, *words))
-
-
-def _refuse_conflicts(**options: int | None) -> None:
-    """Refuse further options beside a pack or a sample, and a step beside an iteration."""
-    given = [name for name, value in options.items() if value is not None]
-    for name in ("sample", "pack"):
-        if name in given and len(given) > 1:
-            other = next(each for each in given if each != name)
-            raise ConfigError(f"--{name} says what to show; leave out --{other}")
-    if "step" in given and "iteration" in given:
-        raise ConfigError("--iteration counts through the epoch and says its step; leave out --step")
 
 
 def _has_colors(color: str) -> bool:

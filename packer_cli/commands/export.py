@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packer_cli.commands.produce import Output, produce
+from packer_cli.config.models import ExportConfig
 from packer_cli.engine.array import ArrayIds, ArrayShare
 from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Stopwatch, progress_bar, say
 from packer_cli.export.listing import NAME, WORK, ExportListing, read_listing
-from packer_cli.export.options import ExportOptions, describe_export, is_same_export
+from packer_cli.export.options import describe_export, is_same_export
 from packer_cli.export.push import PushOptions, check_push, push_export, push_set
 from packer_cli.export.stage import ExportResult, complete_export, export_set, export_share
 from packer_cli.folders import TaskLock, hold_folder
@@ -46,7 +47,7 @@ class Exported:
 
 def run_export(
     source: str,
-    options: ExportOptions | None,
+    options: ExportConfig | None,
     output: str | None,
     push: PushOptions | None,
     engine: Engine,
@@ -89,7 +90,7 @@ def run_export(
     )
 
 
-def _write_export(options: ExportOptions, folder: Path, output: Path, engine: Engine, ids: ArrayIds | None) -> None:
+def _write_export(options: ExportConfig, folder: Path, output: Path, engine: Engine, ids: ArrayIds | None) -> None:
     manifest = read_manifest(folder)
     if manifest.has_windows:
         say(
@@ -112,7 +113,7 @@ def _write_export(options: ExportOptions, folder: Path, output: Path, engine: En
 class _Export(Output[ExportResult | None]):
     command = "export"
 
-    def __init__(self, options: ExportOptions, source: Path, folder: Path) -> None:
+    def __init__(self, options: ExportConfig, source: Path, folder: Path) -> None:
         self._options, self._source, self.folder = options, source, folder
         self.work, self.listing = folder / WORK, folder / NAME
         self._manifest, self._header = describe_export(options, source)

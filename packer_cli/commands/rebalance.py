@@ -22,6 +22,7 @@ from packer_cli.commands.planning import predicted
 from packer_cli.commands.validation import find_fault, locked_validation, require_sound
 from packer_cli.config import PlannedConfig, validate
 from packer_cli.config.effects import refuse_without_effect
+from packer_cli.config.models import RebalanceConfig
 from packer_cli.config.planned import Decisions
 from packer_cli.config.resolve import read_options
 from packer_cli.engine.progress import Stopwatch, say
@@ -67,21 +68,19 @@ class Rebalanced:
     """Of whole epochs from now on."""
 
 
-def run_rebalance(
-    output: str, num_gpus: int, state: str | None, epoch: int | None, step: int | None, global_tokens: int | None
-) -> Rebalanced:
-    """Adapt the set in a folder to `num_gpus` GPUs, from where training stopped."""
-    watch, folder = Stopwatch(), as_path(output)
+def run_rebalance(output: str, config: RebalanceConfig) -> Rebalanced:
+    """Adapt the set in a folder to another number of GPUs, from where training stopped."""
+    watch, folder, num_gpus = Stopwatch(), as_path(output), config.gpus
     refuse_validation(folder)
-    if state is not None:
-        stop = read_state(as_path(state))
+    if config.state is not None:
+        stop = read_state(as_path(config.state))
     else:
-        given = {"--from-step": step, "--epoch": epoch}
+        given = {"--from-step": config.from_step, "--epoch": config.epoch}
         name = next((f"{option} {value}" for option, value in given.items() if value is not None), "the start")
-        stop = Stop(name=name, epoch=epoch, step=step)
+        stop = Stop(name=name, epoch=config.epoch, step=config.from_step)
     with locked_output(folder, has_plan=True):
         before = read_manifest(folder)
-        manifest, is_new = rebalance(folder, num_gpus, stop, global_tokens)
+        manifest, is_new = rebalance(folder, num_gpus, stop, config.global_tokens)
     first = manifest.epochs[0]
     overall = manifest.metrics.overall
     done = Rebalanced(

@@ -9,6 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 
 from packer_cli.config.groups import read_parallel
 from packer_cli.errors import ConfigError
+from packer_cli.format.epochs import MAX_EPOCH
 from packer_cli.format.layout import ONE_GPU, Layout
 from packer_cli.panels import Panel, Shown
 from packer_cli.sizes import parse_bytes, parse_tokens
@@ -21,6 +22,7 @@ _read_bytes = BeforeValidator(
 )
 PackTokens = Annotated[int, Field(ge=1, lt=2**31), _read_tokens]
 StepTokens = Annotated[int, Field(ge=1, le=2**62), _read_tokens]
+Epoch = Annotated[int, Field(ge=0, le=MAX_EPOCH)]
 Bytes = Annotated[int, Field(ge=2**16, le=2**62), _read_bytes]
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
-from packer_cli.config.fields import Bytes, Model, or_another
+from packer_cli.config.fields import Bytes, Epoch, Model, StepTokens, or_another
 from packer_cli.config.plan_options import StorePlanConfig
 from packer_cli.corpus.types import RecordSchema
 from packer_cli.panels import Panel, Shown
@@ -173,3 +173,73 @@ class TrainConfig(Model):
     """What the loader pads rows to."""
     step_seconds: Annotated[float, Shown(Panel.GROUPS, "S")] = Field(default=0.0, ge=0, le=86_400, allow_inf_nan=False)
     """Fixed seconds of each optimizer step: gradient sync and optimizer."""
+
+
+class RebalanceConfig(Model):
+    """Where training goes on, and on how many GPUs."""
+
+    gpus: Annotated[int, Shown(is_common=True)] = Field(ge=1, le=2**20)
+    """GPUs that train from now on."""
+    state: Annotated[str | None, Shown(metavar="FILE", is_common=True)] = None
+    """The loader's state as JSON, or trainer_state.json of a checkpoint of transformers' Trainer.
+
+    Save the loader's state at the end of the last step of training. It may be older than the last rebalance."""
+    from_step: Annotated[int | None, Shown(metavar="STEP", is_common=True)] = Field(default=None, ge=0)
+    """First step of the epoch that training did not run, as training counted it.
+
+    Without this and --state, everything is distributed again, from where the last rebalance began."""
+    epoch: Annotated[Epoch | None, Shown(is_common=True)] = None
+    """Epoch of --from-step; by default, the first."""
+    global_tokens: Annotated[StepTokens | None, Shown(metavar="TOKENS", is_common=True)] = None
+    """Tokens of an optimizer step; by default, as planned."""
+
+    @model_validator(mode="after")
+    def _stop_once(self) -> RebalanceConfig:
+        if self.state is not None and (self.from_step is not None or self.epoch is not None):
+            raise ValueError("--state says where the run stopped; leave out --from-step and --epoch")
+        return self
+
+
+class ExportConfig(Model):
+    """The options that, with the packed set, decide the bytes of an export."""
+
+    format: str = Field(min_length=1)
+    """`--to`."""
+    groups: Annotated[str | None, Shown(metavar="GROUPS", is_common=True)] = None
+    """Groups to export, such as 16k or 16k:1,128k:8, or names of their folders; by default, all."""
+    order: Annotated[Literal["use", "packs"], Shown(is_common=True)] = "use"
+    """`use`: rows as training reads them, by iteration, then DP rank; `packs`: in the order of the shards."""
+    epoch: Annotated[Epoch | None, Shown(is_common=True)] = None
+    """Epoch whose order `use` takes; by default, the first of the set."""
+    shard_size: Annotated[Bytes | None, Shown(metavar="BYTES", is_common=True)] = None
+    """Approximate size of a file; megatron has one. By default, 256MiB; mds: 64MiB."""
+    loss_weights: Annotated[bool, Shown(is_common=True)] = True
+    """Keep the loss weights of a set that has any; without them, each loss token counts 1."""
+
+
+class ShowConfig(Model):
+    """Which packs to show."""
+
+    step: Annotated[int | None, Shown(metavar="S", is_common=True)] = None
+    """Step of the epoch; by default, the first."""
+    rank: Annotated[int, Shown(metavar="R", is_common=True)] = 0
+    """GPU, counted over all nodes."""
+    iteration: Annotated[int | None, Shown(metavar="I", is_common=True)] = None
+    """Iteration of the epoch in place of a step, which may have several."""
+    epoch: Annotated[Epoch | None, Shown(is_common=True)] = None
+    """Epoch; it may be later than the last written one. By default, the first."""
+    pack: Annotated[int | None, Shown(metavar="ID", is_common=True)] = None
+    """This pack, wherever the epoch uses it."""
+    sample: Annotated[int | None, Shown(metavar="ID", is_common=True)] = None
+    """This sample alone, in each pack that holds it or a piece of it."""
+
+    @model_validator(mode="after")
+    def _name_one_thing(self) -> ShowConfig:
+        given = [name for name in ("step", "iteration", "pack", "sample", "rank") if name in self.model_fields_set]
+        for name in ("sample", "pack"):
+            if name in given and len(given) > 1:
+                other = next(each for each in given if each != name)
+                raise ValueError(f"--{name} says what to show; leave out --{other}")
+        if "step" in given and "iteration" in given:
+            raise ValueError("--iteration counts through the epoch and says its step; leave out --step")
+        return self

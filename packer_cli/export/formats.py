@@ -38,12 +38,6 @@ def _take_export(name: str, thing: Any) -> Format:
 OTHERS: Registry[Format] = Registry("exports", "format", {}, _take_export)
 """Those of other packages."""
 
-ORDERS = {
-    "use": "as training uses them: iteration by iteration, and in each the DP ranks from 0 on",
-    "packs": "as in the shards, by pack id",
-}
-"""Known orders of rows."""
-
 
 def load_format(name: str) -> Format:
     """The format with that name.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packer_cli.config.models import ExportConfig
 from packer_cli.engine.progress import warn
 from packer_cli.errors import ConfigError, OutputError
 from packer_cli.export.formats import FORMATS, OTHERS, keeping_weights, load_format
@@ -20,47 +20,13 @@ from packer_cli.format.folder import SetFolder
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.ranks import read_rank_rows
 from packer_cli.shards.manifest import read_manifest
-from packer_cli.sizes import format_tokens, parse_bytes, parse_tokens
+from packer_cli.sizes import format_tokens, parse_tokens
 
 EXPORT_VERSION = 2
 """Part of the fingerprint; a release that writes other bytes raises it."""
 
-_LEAST_SHARD = 65_536
 
-
-@dataclass(frozen=True, kw_only=True)
-class ExportOptions:
-    """The options that, with the packed set, decide the bytes of an export."""
-
-    format: str
-    groups: str | None = None
-    epoch: int | None = None
-    """None: the set's first epoch, which is above 0 if an earlier one was over when the set was rebalanced."""
-    order: str = "use"
-    shard_size: int | None = None
-    """Bytes; None is the format's default."""
-    loss_weights: bool = True
-    """Whether to write the weights of loss tokens, if the set has any."""
-
-
-def parse_shard_size(text: str | None) -> int | None:
-    """`--shard-size` in bytes.
-
-    Raises:
-        ConfigError
-    """
-    if text is None:
-        return None
-    try:
-        size = parse_bytes(str(text))
-    except ValueError as error:
-        raise ConfigError(f"--shard-size: {error}") from None
-    if size < _LEAST_SHARD:
-        raise ConfigError(f"--shard-size must be at least {_LEAST_SHARD}, got {size}")
-    return size
-
-
-def describe_export(options: ExportOptions, source: Path) -> tuple[Manifest, ExportHeader]:
+def describe_export(options: ExportConfig, source: Path) -> tuple[Manifest, ExportHeader]:
     """The set's manifest, and the header of its export, which decides every byte of it.
 
     Raises:

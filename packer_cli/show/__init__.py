@@ -10,6 +10,6 @@
 
 from packer_cli.show.decode import load_decoder
 from packer_cli.show.lines import Style, view_lines
-from packer_cli.show.view import Wanted, look, view_record
+from packer_cli.show.view import look, view_record
 
-__all__ = ["Style", "Wanted", "load_decoder", "look", "view_lines", "view_record"]
+__all__ = ["Style", "load_decoder", "look", "view_lines", "view_record"]

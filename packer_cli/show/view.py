@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from packer_cli.config.models import ShowConfig
 from packer_cli.errors import ConfigError
 from packer_cli.format.arrays import to_numpy
 from packer_cli.format.constants import PLAN_NAME
@@ -141,20 +142,6 @@ def packs_of_sample(files: SetFolder, manifest: Manifest, sample: int) -> list[i
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """What the user asks for: a pack, a sample, or an iteration of a rank."""
-
-    epoch: int | None = None
-    """None: the first of the set."""
-    rank: int = 0
-    step: int | None = None
-    iteration: int | None = None
-    """Without this and a step, the first of the epoch."""
-    pack: int | None = None
-    sample: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class View:
     """One pack in one place."""
 
@@ -177,7 +164,7 @@ class View:
         return size * self.place.row_rank, size * (self.place.row_rank + 1)
 
 
-def look(root: Path, manifest: Manifest, wanted: Wanted) -> list[View]:
+def look(root: Path, manifest: Manifest, wanted: ShowConfig) -> list[View]:
     """What is asked for; several views only for a sample that is in several packs.
 
     Raises:
@@ -208,7 +195,7 @@ def look(root: Path, manifest: Manifest, wanted: Wanted) -> list[View]:
     ]
 
 
-def _look_for_packs(files: SetFolder, manifest: Manifest, wanted: Wanted, epoch: int) -> list[View]:
+def _look_for_packs(files: SetFolder, manifest: Manifest, wanted: ShowConfig, epoch: int) -> list[View]:
     packs = [wanted.pack] if wanted.pack is not None else packs_of_sample(files, manifest, int(wanted.sample or 0))
     shown = [read_pack(files, manifest, number) for number in packs]
     places = find_pack(files, manifest, packs, epoch)

@@ -49,7 +49,7 @@ from tests.reference import tree
         ),
         (
             ["--epoch", 2**31],
-            "invalid value for '--epoch': 2147483648 is not in the range 0<=x<=2147483647; see hbpack export --help",
+            "--epoch must be at most 2147483647, got 2147483648",
         ),
         (
             ["--order", "random"],
