@@ -61,8 +61,11 @@ class EncodedBatch:
     """The samples of some records."""
 
     samples: TokenBatch
-    """Ids are int32, or uint16 where all were given and the vocabulary fits. The first token of a sample may have a loss
-    here; it never carries one, since nothing predicts it, and the token store has none there."""
+    """Ids are int32, or uint16 where all were given and the vocabulary fits.
+
+    The first token of a sample may have a loss here; it never carries one, since nothing predicts it, and the token
+    store has none there.
+    """
     is_open: NDArray[np.bool_]
     """bool[n]: whether the last token, blanks aside, is neither EOS nor a special token that the chat template
     writes."""
