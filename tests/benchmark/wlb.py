@@ -21,7 +21,14 @@ from packer_cli.plan.strategies.wlb.arrival import (
     tune_thresholds,
     work_imbalances,
 )
-from packer_cli.plan.strategies.wlb.packers import as_it_comes, pack_by_greed, pack_by_program
+from packer_cli.plan.strategies.wlb.packers import (
+    GreedyOptions,
+    SolverOptions,
+    StepOptions,
+    as_it_comes,
+    pack_by_greed,
+    pack_by_program,
+)
 from tests.benchmark.report import seconds, table
 
 WINDOW = 131_072
@@ -104,13 +111,16 @@ def queues(arrivals: Arrivals, number: int) -> PackedSteps:
 
 def packers() -> dict[str, Callable[[Arrivals], PackedSteps]]:
     """By row."""
-    rows: dict[str, Callable[[Arrivals], PackedSteps]] = {"original": as_it_comes}
+    rows: dict[str, Callable[[Arrivals], PackedSteps]] = {}
+    rows["original"] = lambda arrivals: as_it_comes(arrivals, StepOptions(), arrivals.window)
     for number in (1, 2, 4, 8):
         name = f"greedy, {number} batch{'es' * (number > 1)}"
-        rows[name] = lambda arrivals, number=number: pack_by_greed(arrivals, number)
+        greedy = GreedyOptions(batches=number)
+        rows[name] = lambda arrivals, options=greedy: pack_by_greed(arrivals, options, arrivals.window)
     for number in (1, 2, 4):
         name = f"solver, {number} batch{'es' * (number > 1)}"
-        rows[name] = lambda arrivals, number=number: pack_by_program(arrivals, number, _TIME_LIMIT)
+        solver = SolverOptions(batches=number, time_limit=_TIME_LIMIT)
+        rows[name] = lambda arrivals, options=solver: pack_by_program(arrivals, options, arrivals.window)
     for number in range(4):
         name = f"{number or 'no'} queue{'s' * (number != 1)}"
         rows[name] = lambda arrivals, number=number: queues(arrivals, number)

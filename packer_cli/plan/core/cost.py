@@ -116,6 +116,15 @@ def segment_sums(values: NDArray[Any], offsets: Int64Array) -> Int64Array:
     return sums
 
 
+def tokens_and_work(pack_of: NDArray[np.integer], lengths: NDArray[np.integer], num_packs: int) -> NDArray[np.int64]:
+    """Tokens and attention work (int64[2, p]) of packs, from the pack of each sample (int[n]). O(n + p)."""
+    length = lengths.astype(np.int64)
+    sums = np.zeros((2, num_packs), dtype=np.int64)
+    np.add.at(sums[0], pack_of, length)
+    np.add.at(sums[1], pack_of, length * length)
+    return sums
+
+
 MOST_TOKENS = 2**31
 """No capacity reaches this, so that the attention work of a micro-batch fits int64."""
 

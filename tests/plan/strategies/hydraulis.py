@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
+from packer_cli.plan.core.streams import rng_state
 from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
+from packer_cli.plan.strategies.hydraulis.stage1 import RESTARTS
+from packer_cli.plan.strategies.hydraulis.step import plan_sorted
 from tests.naive import hydraulis as naive
 
 FITTED = {
@@ -77,10 +80,8 @@ def any_costs(draw):
     )
 
 
-def random_step(seed: int) -> tuple[np.ndarray, np.ndarray, SchemeCosts]:
-    """(lengths, kinds, costs) of a small step: 3 to 10 samples of any spread on 1 to 3 pipelines."""
-    rng = np.random.default_rng(seed)
-    costs = fitted_costs()
-    kinds = rng.integers(0, len(costs), int(rng.integers(1, 4)))
-    lengths = rng.lognormal(rng.uniform(7, 9), rng.uniform(0.4, 1.5), int(rng.integers(3, 11)))
-    return np.clip(lengths, 1, costs.capacity[kinds].max()).astype(np.int32), kinds, costs
+def plan_step(lengths, kinds, costs, *, seed=0, restarts=RESTARTS):
+    """The step (falling lengths, kinds by falling capacity, plan) of lengths and kinds in any order."""
+    falling = -np.sort(-np.asarray(lengths, dtype=np.int64))
+    kinds = np.asarray(kinds)[np.argsort(-costs.capacity[kinds], kind="stable")]
+    return falling, kinds, plan_sorted(falling, kinds, costs, restarts, rng_state(seed))

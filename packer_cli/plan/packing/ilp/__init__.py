@@ -10,7 +10,7 @@
 """
 
 from packer_cli.plan.packing.ilp.cutting_stock import ALGORITHM, IlpOptions, solve_cutting_stock
-from packer_cli.plan.packing.ilp.minmax import MinMaxResult, min_max_work
+from packer_cli.plan.packing.ilp.minmax import min_max_work
 from packer_cli.plan.packing.ilp.search import CuttingStock
 
-__all__ = ["ALGORITHM", "CuttingStock", "IlpOptions", "MinMaxResult", "min_max_work", "solve_cutting_stock"]
+__all__ = ["ALGORITHM", "CuttingStock", "IlpOptions", "min_max_work", "solve_cutting_stock"]

@@ -1,45 +1,34 @@
 """Deal samples to a fixed number of packs so that the greatest work of a pack is least: the exact integer program.
 
-Source: WLB-LLM, arXiv 2503.17924, eq. 1: minimise the greatest work of a pack (sum of s^2, or with a linear term, see
-`plan.core.cost`), each sample in one pack, each pack within its capacity. Price: exponential; samples * packs binary
-variables. Use it on windows of about 100 samples and a handful of packs, to see how far a heuristic is from the
-optimum. Do not use it in production: longest-first dealing is usually within a few thousandths of the optimum, and the
-gain rarely pays for the program's time.
+Source: WLB-LLM, arXiv 2503.17924, eq. 1: minimise the greatest work of a pack (sum of s^2), each sample in one pack,
+each pack within its capacity. Price: exponential; samples * packs binary variables. Use it on windows of about 100
+samples and a handful of packs, to see how far a heuristic is from the optimum. Do not use it in production:
+longest-first dealing is usually within a few thousandths of the optimum, and the gain rarely pays for the program's
+time.
 """
 
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
 
 import numpy as np
 
+from packer_cli.plan.core.cost import tokens_and_work
 from packer_cli.plan.core.csr import argsort_descending
 from packer_cli.plan.core.types import Int32Array, Int64Array, as_ids
 from packer_cli.plan.kernels.balance import spread
-from packer_cli.plan.packing.ilp.solver import add_variable, dual_bound, make_solver
+from packer_cli.plan.packing.ilp.solver import add_variable, solve_program
 
 _TOLERANCE = 1e-6
 """Solvers let constraints be violated by this much, so their bounds are lowered by as much."""
 
 
-class MinMaxResult(NamedTuple):
-    """The best answer, and a proved bound."""
-
-    pack_of: Int64Array
-    """int64[n]: pack of each sample; packs may be empty, for instance if there are fewer samples than packs."""
-    best: int
-    """Greatest work of a pack."""
-    bound: int
-    """No assignment has a smaller greatest work."""
-    is_optimal: bool
-    """Whether `best` is least; if the solver proved it, up to a few millionths of the longest sample's work."""
-
-
 def min_max_work(
-    lengths: Int32Array, start: Int64Array, num_packs: int, capacity: int, time_limit: float = 60.0, linear: int = 0
-) -> MinMaxResult:
-    """The least greatest work, or the best answer so far if the time limit comes first.
+    lengths: Int32Array, start: Int64Array, num_packs: int, capacity: int, time_limit: float = 60.0
+) -> Int64Array:
+    """The pack (int64[n]) of each sample, with the least greatest work, or the best so far at the time limit.
+
+    Packs may be empty, for instance if there are fewer samples than packs.
 
     Args:
         lengths: int32[n], each 1 .. capacity; about 100.
@@ -48,7 +37,6 @@ def min_max_work(
         capacity: most tokens of a pack.
         time_limit: seconds. A run that ends earlier gives the same answer everywhere; the answer of one that is cut
             off depends on the machine.
-        linear: tokens, see `Cost.linear_tokens`.
     """
     import pulp
 
@@ -56,12 +44,12 @@ def min_max_work(
     # By decreasing length from here on.
     order = argsort_descending(lengths)
     sizes = lengths[order].astype(np.int64)
-    work = sizes * (sizes + linear)
+    work = sizes * sizes
     bound = _simple_bound(work, num_packs)
-    row_of = spread(sizes.astype(np.int32), as_ids(np.arange(len(sizes))), capacity, num_packs, linear)
+    row_of = spread(sizes.astype(np.int32), as_ids(np.arange(len(sizes))), capacity, num_packs)
     start = start[order] if (row_of < 0).any() else row_of.astype(np.int64)
     best = int(np.bincount(start, weights=work.astype(np.float64), minlength=1).max()) if len(work) else 0
-    answer = _ordered(start, num_packs)
+    answer = _ordered(start)
     if best > bound and time.monotonic() < deadline:
         # A sample of 128K tokens has a work of 1.7e10, which solver tolerances are not made for; scale to at most 1.
         scale = int(work[0])
@@ -84,27 +72,17 @@ def min_max_work(
         greatest.setInitialValue(best / scale)
         for (i, j), variable in held.items():
             variable.setInitialValue(int(answer[i] == j))
-        problem.solve(make_solver(deadline - time.monotonic(), uses_start=True))
-        if problem.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
+        if solve_program(problem, deadline - time.monotonic(), uses_start=True):
             found = np.array(
                 [max(range(min(i + 1, num_packs)), key=lambda j: held[i, j].varValue or 0) for i in range(len(sizes))],
                 dtype=np.int64,
             )
-            value = _work_if_valid(found, sizes, work, num_packs, capacity)
-            if value is not None and value < best:
-                best, answer = value, found
-        is_solved = problem.sol_status == pulp.LpSolutionOptimal
-        proved = dual_bound(problem)
-        if proved == float("-inf") and is_solved:
-            proved = best / scale
-        if proved > float("-inf"):
-            bound = min(best, max(bound, int(np.ceil((proved - 2 * _TOLERANCE) * scale))))
-        is_optimal = best <= bound or (is_solved and best - bound <= 4 * _TOLERANCE * scale)
-    else:
-        is_optimal = best <= bound
+            tokens, of_packs = tokens_and_work(found, sizes, num_packs)
+            if tokens.max() <= capacity and of_packs.max() < best:
+                answer = found
     pack_of = np.empty(len(order), dtype=np.int64)
     pack_of[order] = answer
-    return MinMaxResult(pack_of, best, bound, is_optimal)
+    return pack_of
 
 
 def _simple_bound(work: Int64Array, num_packs: int) -> int:
@@ -117,18 +95,7 @@ def _simple_bound(work: Int64Array, num_packs: int) -> int:
     return bound
 
 
-def _ordered(pack_of: Int64Array, num_packs: int) -> Int64Array:
+def _ordered(pack_of: Int64Array) -> Int64Array:
     """The same packs, numbered by decreasing longest sample, as the program requires."""
     _, first, number = np.unique(pack_of, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[number]
-
-
-def _work_if_valid(
-    pack_of: Int64Array, sizes: Int64Array, work: Int64Array, num_packs: int, capacity: int
-) -> int | None:
-    """Greatest work in exact integers; None if a pack exceeds its capacity."""
-    tokens = np.zeros(num_packs, dtype=np.int64)
-    done = np.zeros(num_packs, dtype=np.int64)
-    np.add.at(tokens, pack_of, sizes)
-    np.add.at(done, pack_of, work)
-    return int(done.max()) if tokens.max() <= capacity else None

@@ -49,25 +49,12 @@ def make_solver(time_limit: float, *, uses_start: bool = False, node_limit: int 
     )
 
 
-def solve_program(
-    problem: Any, objective: Any, time_limit: float, *, uses_start: bool = False, node_limit: int | None = None
-) -> tuple[bool, float, bool]:
-    """Solve a minimising integer program; arguments as of `make_solver`.
-
-    Args:
-        objective: the variable that is minimised.
-
-    Returns:
-        `(whether there is an answer, proved bound of the objective, whether the answer is the best)`.
-    """
+def solve_program(problem: Any, time_limit: float, *, uses_start: bool = False, node_limit: int | None = None) -> bool:
+    """Solve an integer program, and say whether there is an answer; arguments as of `make_solver`."""
     import pulp
 
     problem.solve(make_solver(time_limit, uses_start=uses_start, node_limit=node_limit))
-    is_solved = problem.sol_status == pulp.LpSolutionOptimal
-    proved = dual_bound(problem)
-    if proved == float("-inf") and is_solved:
-        proved = float(objective.varValue)
-    return is_solved or problem.sol_status == pulp.LpSolutionIntegerFeasible, proved, is_solved
+    return problem.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
 
 
 def add_variable(problem: Any, name: str, **rules: Any) -> Any:
@@ -91,9 +78,3 @@ def _has_highs() -> bool:
     import pulp
 
     return bool(pulp.HiGHS(msg=False).available())
-
-
-def dual_bound(problem: Any) -> float:
-    """The lower bound that the solver proved for a minimising integer program; -inf with CBC, which reports none."""
-    model: Any = getattr(problem, "solverModel", None)
-    return float(model.getInfo().mip_dual_bound) if hasattr(model, "getInfo") else float("-inf")

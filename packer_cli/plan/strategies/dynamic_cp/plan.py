@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from packer_cli.plan.core.cost import GroupCosts
+from packer_cli.plan.core.cost import GroupCosts, tokens_and_work
 from packer_cli.plan.core.csr import group_by_pack
 from packer_cli.plan.core.iterations import Iterations, Slots, cut_steps
 from packer_cli.plan.core.segments import align_up
@@ -53,7 +53,7 @@ class Machine:
             is_one=request.lockstep is None,
         )
 
-    def seconds(self, kinds: Int64Array, work: Int64Array, tokens: Int64Array) -> Float64Array:
+    def seconds(self, kinds: Int64Array, tokens: Int64Array, work: Int64Array) -> Float64Array:
         """Of each pack (float64[p]) at these degrees."""
         return work / self.degrees[kinds] if self.costs is None else self.costs.seconds(kinds, work, tokens)
 
@@ -79,14 +79,14 @@ def _fcp(falling: Int64Array, machine: Machine) -> StepPlan:
     """FCP: samples share packs of their least degrees, and packs of like time a round."""
     pack_of, kinds = pack_by_need(falling, machine.capacity, shares_rows=True)
     all_kinds = np.arange(len(machine.degrees))[:, None]
-    seconds = machine.seconds(all_kinds, *_sums(pack_of, falling, len(kinds)))
+    seconds = machine.seconds(all_kinds, *tokens_and_work(pack_of, falling, len(kinds)))
     return pack_of, *cut_rounds(kinds, seconds, machine.degrees, machine.num_ranks)
 
 
 def _bytescale(falling: Int64Array, machine: Machine) -> StepPlan:
     """ByteScale: a sample of several ranks is alone, the others share packs, and replicas that lag take more."""
     pack_of, kinds = pack_by_need(falling, machine.capacity, shares_rows=False)
-    seconds = machine.seconds(kinds, *_sums(pack_of, falling, len(kinds)))
+    seconds = machine.seconds(kinds, *tokens_and_work(pack_of, falling, len(kinds)))
     return pack_of, kinds, form_rounds(machine.degrees, kinds, seconds, machine.num_ranks, is_one=machine.is_one)
 
 
@@ -114,14 +114,6 @@ def _plan_step(lengths: Int64Array, machine: Machine, strategy: str) -> StepPlan
     pack_of = np.empty_like(of_sorted)
     pack_of[order] = of_sorted
     return pack_of, kinds, found
-
-
-def _sums(pack_of: Int64Array, lengths: Int64Array, num_packs: int) -> tuple[Int64Array, Int64Array]:
-    """Work and tokens (int64[p] each)."""
-    work, tokens = np.zeros((2, num_packs), dtype=np.int64)
-    np.add.at(work, pack_of, lengths * lengths)
-    np.add.at(tokens, pack_of, lengths)
-    return work, tokens
 
 
 def plan_by_steps(pieces: Pieces, request: PlanRequest) -> Plan:
@@ -152,7 +144,7 @@ def rest_of_steps(plan: Plan, chosen: Int64Array, request: PlanRequest, epoch: i
     chosen, step = chosen[order], step[order]
     kinds = plan.packs.group[chosen].astype(np.int64)
     work = sizes.work[chosen] - request.evened * sizes.aligned[chosen]
-    seconds = machine.seconds(kinds, work, sizes.aligned[chosen])
+    seconds = machine.seconds(kinds, sizes.aligned[chosen], work)
     bounds = np.append(np.flatnonzero(np.diff(step, prepend=-1)), len(step))
     steps = [machine.rounds(kinds[a:b], seconds[a:b]) for a, b in itertools.pairwise(bounds.tolist())]
     numbered = np.repeat(np.arange(len(steps)), np.diff(bounds))

@@ -88,10 +88,9 @@ def _search(lengths: Int32Array, costs: DegreeCosts, num_gpus: int, limit: float
 def _program(
     lengths: Int32Array, costs: DegreeCosts, num_gpus: int, limit: float, options: ProgramOptions
 ) -> MicroBatch:
-    from packer_cli.plan.strategies.flexsp.milp import solve_exactly
+    from packer_cli.plan.strategies.flexsp.milp import solve_in_buckets
 
-    limits = {"num_buckets": options.buckets, "time_limit": options.time_limit}
-    return solve_exactly(lengths, costs, num_gpus, **limits).micro_batch  # type: ignore[arg-type]
+    return solve_in_buckets(lengths, costs, num_gpus, num_buckets=options.buckets, time_limit=options.time_limit)
 
 
 SOLVERS: Mapping[str, BatchPacker] = {

@@ -130,12 +130,12 @@ def _plan_step(
     for c in sorted(range(len(layouts)), key=lambda c: bounds[c]):
         if best is not None and bounds[c] >= best.seconds:
             break
-        found = plan_sorted(lengths, layouts[c], costs, few, state.copy(), bounds[c], packer.pack)
+        found = plan_sorted(lengths, layouts[c], costs, few, state.copy(), packer.pack)
         if best is None or found.seconds < best.seconds:
             chosen, best = c, found
     assert best is not None
-    if restarts > few and best.seconds > best.bound * _ENOUGH:
-        found = plan_sorted(lengths, layouts[chosen], costs, restarts, state, bounds[chosen], packer.pack)
+    if restarts > few and best.seconds > bounds[chosen] * _ENOUGH:
+        found = plan_sorted(lengths, layouts[chosen], costs, restarts, state, packer.pack)
         if found.seconds < best.seconds:
             best = found
     return chosen, _solve_slowest(lengths, layouts[chosen], costs, best)
@@ -147,17 +147,16 @@ def _solve_slowest(lengths: Int64Array, kinds: Int64Array, costs: SchemeCosts, s
     while True:
         slow = int(np.argmax(times))
         own = np.flatnonzero(step.pipeline_of == slow)
-        if (
-            len(own) > _MOST_SOLVED
-            or times[slow] <= _SOLVED_GAP * plan_pipeline(lengths[own], costs, kinds[slow]).bound
-        ):
-            return step._replace(slot_of=slot_of, pipeline_seconds=times, seconds=float(times[slow]))
-        from packer_cli.plan.strategies.hydraulis.programs import solve_step  # Loads PuLP.
+        found = None
+        if len(own) <= _MOST_SOLVED:
+            start = plan_pipeline(lengths[own], costs, kinds[slow])
+            if times[slow] > _SOLVED_GAP * start.bound:
+                from packer_cli.plan.strategies.hydraulis.programs import solve_pipeline  # Loads PuLP.
 
-        exact = solve_step(lengths[own], kinds[slow : slow + 1], costs, time_limit=np.inf, node_limit=_MOST_NODES)
-        if exact.step.seconds >= times[slow]:
+                found = solve_pipeline(lengths[own], costs, kinds[slow], start.slot_of, start.seconds, _MOST_NODES)
+        if found is None or found[1] >= times[slow]:
             return step._replace(slot_of=slot_of, pipeline_seconds=times, seconds=float(times[slow]))
-        slot_of[own], times[slow] = exact.step.slot_of, exact.step.seconds
+        slot_of[own], times[slow] = found
 
 
 @njit(cache=True)

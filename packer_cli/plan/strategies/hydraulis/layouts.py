@@ -130,7 +130,7 @@ def layout_seconds(
     falling: Int64Array, counts: Int64Array, costs: SchemeCosts, restarts: int = 0, deal: Deal = deal_to_pipelines
 ) -> float:
     """Seconds of a step (int64[n], falling lengths) on a layout; infinite if it does not fit."""
-    return plan_sorted(falling, kinds_of(counts, costs), costs, restarts, rng_state(0), 0.0, deal).seconds
+    return plan_sorted(falling, kinds_of(counts, costs), costs, restarts, rng_state(0), deal).seconds
 
 
 def _neighbors(counts: Int64Array, costs: SchemeCosts) -> Iterator[Int64Array]:

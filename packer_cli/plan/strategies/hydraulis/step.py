@@ -18,11 +18,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.core.streams import rng_state
 from packer_cli.plan.core.types import Float64Array, Int64Array, UInt64Array
 from packer_cli.plan.kernels.timed_dealing import copy_to, deal, deal_by_room, even_out
 from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts, least_pipeline_seconds
-from packer_cli.plan.strategies.hydraulis.stage1 import RESTARTS, deal_to_pipelines
+from packer_cli.plan.strategies.hydraulis.stage1 import deal_to_pipelines
 
 
 class StepPlan(NamedTuple):
@@ -36,48 +35,6 @@ class StepPlan(NamedTuple):
     """float64[p]; 0 for an idle pipeline."""
     seconds: float
     """Of the slowest pipeline; infinite if no pipeline holds the longest sample."""
-    bound: float
-    """No plan on these pipelines takes fewer seconds: the longest sample where it is fastest."""
-
-    @classmethod
-    def of(
-        cls, lengths: Int64Array, kinds: Int64Array, pipeline_of: Int64Array, slot_of: Int64Array, costs: SchemeCosts
-    ) -> StepPlan | None:
-        """The plan of these micro-batches (int64[n] each), numbered without gaps; None if one exceeds its capacity."""
-        num = len(lengths)
-        _, first, slot = np.unique(pipeline_of * (num + 1) + slot_of, return_index=True, return_inverse=True)
-        tokens, work = np.zeros((2, len(first)), dtype=np.int64)
-        np.add.at(tokens, slot, lengths)
-        np.add.at(work, slot, lengths * lengths)
-        pipeline = pipeline_of[first]
-        if (tokens > costs.capacity[kinds[pipeline]]).any():
-            return None
-        times = costs.seconds(kinds[pipeline], work, tokens)
-        total, greatest = np.zeros((2, len(kinds)))
-        np.add.at(total, pipeline, times)
-        np.maximum.at(greatest, pipeline, times)
-        seconds = total + costs.rates[3, kinds] * greatest
-        number = slot - np.searchsorted(pipeline, pipeline)[slot]
-        return cls(pipeline_of, number, seconds, float(seconds.max()), _bound(lengths, kinds, costs))
-
-
-def plan_step(
-    lengths: NDArray[np.integer], kinds: Int64Array, costs: SchemeCosts, *, seed: int = 0, restarts: int = RESTARTS
-) -> StepPlan:
-    """Plan the samples (int[n], tokens) on pipelines of schemes `kinds` (int64[p]).
-
-    Price: 0.3 to 5 ms for 200 samples.
-    """
-    order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
-    falling = np.asarray(lengths, dtype=np.int64)[order]
-    by_capacity = np.argsort(-costs.capacity[kinds], kind="stable")
-    sorted_kinds = np.ascontiguousarray(kinds[by_capacity], dtype=np.int64)
-    found = plan_sorted(falling, sorted_kinds, costs, restarts, rng_state(seed), _bound(falling, sorted_kinds, costs))
-    pipeline_of, slot_of = np.empty((2, len(falling)), dtype=np.int64)
-    pipeline_of[order], slot_of[order] = by_capacity[found.pipeline_of], found.slot_of
-    pipeline_seconds = np.empty(len(kinds))
-    pipeline_seconds[by_capacity] = found.pipeline_seconds
-    return found._replace(pipeline_of=pipeline_of, slot_of=slot_of, pipeline_seconds=pipeline_seconds)
 
 
 Deal = Callable[..., float]
@@ -90,10 +47,11 @@ def plan_sorted(
     costs: SchemeCosts,
     restarts: int,
     state: UInt64Array,
-    bound: float,
     deal: Deal = deal_to_pipelines,
 ) -> StepPlan:
-    """`plan_step` for falling lengths (int64[n]) and pipelines by falling capacity (int64[p]), with a known bound.
+    """Plan the samples (int64[n], falling lengths) on pipelines of schemes `kinds` (int64[p], by falling capacity).
+
+    Price: 0.3 to 5 ms for 200 samples.
 
     Args:
         state: of the shuffles.
@@ -103,11 +61,7 @@ def plan_sorted(
     times, seconds = np.zeros(len(kinds)), np.inf
     if deal(falling, kinds, *costs.arrays, restarts, state, pipeline_of) < np.inf:
         seconds = float(divide_all(falling, kinds, *costs.arrays, pipeline_of, slot_of, times))
-    return StepPlan(pipeline_of, slot_of, times, seconds, bound)
-
-
-def _bound(lengths: Int64Array, kinds: Int64Array, costs: SchemeCosts) -> float:
-    return float(least_step_seconds(np.asarray(lengths, dtype=np.int64), np.asarray(kinds), *costs.arrays))
+    return StepPlan(pipeline_of, slot_of, times, seconds)
 
 
 @njit(cache=True)

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from packer_cli.plan.core.cost import tokens_and_work
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import Int32Array, Int64Array, as_ids
@@ -157,58 +158,16 @@ class StepPacker(PackingAlgorithm):
     """Whether the micro-batches of a step are dealt to the replicas by time, and not as they come."""
 
 
-def _delay(arrivals: Arrivals, options: DelayOptions, capacity: int) -> PackedSteps:
-    return pack_with_queues(arrivals, capacity, options.find_thresholds(arrivals, capacity))
-
-
-def _original(arrivals: Arrivals, options: StepOptions, capacity: int) -> PackedSteps:
-    return as_it_comes(arrivals)
-
-
-def _greedy(arrivals: Arrivals, options: GreedyOptions, capacity: int) -> PackedSteps:
-    return pack_by_greed(arrivals, options.batches)
-
-
-def _solver(arrivals: Arrivals, options: SolverOptions, capacity: int) -> PackedSteps:
-    return pack_by_program(arrivals, options.batches, options.time_limit)
-
-
-REGISTRY: dict[str, StepPacker] = {
-    packer.name: packer
-    for packer in (
-        StepPacker(
-            name="delay",
-            summary="micro-batches of equal work, long documents wait for each other (WLB-LLM's algorithm 1)",
-            pack=_delay,
-            options=DelayOptions,
-        ),
-        StepPacker(
-            name="original",
-            summary="baseline: the stream as it comes, row by row",
-            pack=_original,
-            deals=False,
-        ),
-        StepPacker(
-            name="greedy",
-            summary="baseline: windows of `batches` global batches, longest first to the least work",
-            pack=_greedy,
-            options=GreedyOptions,
-        ),
-        StepPacker(
-            name="solver",
-            summary="baseline: the same windows, dealt by an integer program; slow",
-            pack=_solver,
-            options=SolverOptions,
-        ),
-    )
-}
-
-
 Improve = Callable[[Int32Array, Int64Array, int], Int64Array]
 """(lengths by falling length, row of each, number of rows) -> row of each"""
 
 
-def as_it_comes(arrivals: Arrivals) -> PackedSteps:
+def pack_with_delay(arrivals: Arrivals, options: DelayOptions, capacity: int) -> PackedSteps:
+    """WLB-LLM's algorithm 1, see `arrival`."""
+    return pack_with_queues(arrivals, capacity, options.find_thresholds(arrivals, capacity))
+
+
+def as_it_comes(arrivals: Arrivals, options: StepOptions, capacity: int) -> PackedSteps:
     """One row after another; a document that would reach over its end begins the next. O(m).
 
     A step has the next N rows, so nothing arrives early or late.
@@ -218,29 +177,29 @@ def as_it_comes(arrivals: Arrivals) -> PackedSteps:
     return PackedSteps(row_of, row_of // arrivals.num_micro_batches)
 
 
-def pack_by_greed(arrivals: Arrivals, num_batches: int) -> PackedSteps:
-    """Windows of so many global batches. O(m N num_batches)."""
-    return _pack_windows(arrivals, num_batches, lambda lengths, row_of, num_rows: row_of)
+def pack_by_greed(arrivals: Arrivals, options: GreedyOptions, capacity: int) -> PackedSteps:
+    """Windows of so many global batches. O(m N batches)."""
+    return _pack_windows(arrivals, options.batches, lambda lengths, row_of, num_rows: row_of)
 
 
-def pack_by_program(arrivals: Arrivals, num_batches: int, time_limit: float) -> PackedSteps:
+def pack_by_program(arrivals: Arrivals, options: SolverOptions, capacity: int) -> PackedSteps:
     """The same documents in each window, dealt by the integer program (`packing.ilp.minmax`, eq. 1).
 
     The program minimises the greatest attention work of a window, and leaves the other micro-batches as they happen to
     be below it. Where its steps are no more even, those of greed stand. Price: exponential, up to
     `time_limit` seconds a window.
     """
-    num_micro_batches = arrivals.num_micro_batches
 
     def solve(lengths: Int32Array, row_of: Int64Array, num_rows: int) -> Int64Array:
-        found = min_max_work(lengths, row_of, num_rows, arrivals.window, time_limit)
-        solved = _by_falling_work(lengths, found.pack_of)
-        imbalance = [
-            work_imbalances(lengths, rows, num_micro_batches, arrivals.linear).sum() for rows in (row_of, solved)
-        ]
-        return solved if imbalance[1] < imbalance[0] else row_of
+        found = min_max_work(lengths, row_of, num_rows, arrivals.window, options.time_limit)
+        solved = _by_falling_work(lengths, found)
+        greedy, exact = (
+            work_imbalances(lengths, rows, arrivals.num_micro_batches, arrivals.linear).sum()
+            for rows in (row_of, solved)
+        )
+        return solved if exact < greedy else row_of
 
-    return _pack_windows(arrivals, num_batches, solve)
+    return _pack_windows(arrivals, options.batches, solve)
 
 
 def _pack_windows(arrivals: Arrivals, num_batches: int, improve: Improve) -> PackedSteps:
@@ -265,9 +224,8 @@ def _pack_windows(arrivals: Arrivals, num_batches: int, improve: Improve) -> Pac
         row = _by_falling_work(lengths[dealt], row[is_dealt])
         row = improve(lengths[dealt], row, num_rows)
         num_steps = int(row.max()) // num_micro_batches + 1
-        position = shuffled(num_steps, state).astype(
-            np.int64
-        )  # Else each window would begin with its longest documents.
+        # Else each window would begin with its longest documents.
+        position = shuffled(num_steps, state).astype(np.int64)
         row_of[dealt] = (step + position[row // num_micro_batches]) * num_micro_batches + row % num_micro_batches
         batch, step = until, step + num_steps
     return PackedSteps(row_of, arrivals.batch_of, int(is_carried.sum()))
@@ -275,8 +233,38 @@ def _pack_windows(arrivals: Arrivals, num_batches: int, improve: Improve) -> Pac
 
 def _by_falling_work(lengths: Int32Array, row_of: Int64Array) -> Int64Array:
     """Renumber the rows (int64[n]) by falling attention work, so that those of a step are alike; empty ones last."""
-    work = np.zeros(int(row_of.max(initial=-1)) + 1, dtype=np.int64)
-    np.add.at(work, row_of, lengths.astype(np.int64) ** 2)
+    _, work = tokens_and_work(row_of, lengths, int(row_of.max(initial=-1)) + 1)
     number = np.empty(len(work), dtype=np.int64)
     number[np.argsort(-work, kind="stable")] = np.arange(len(work))
     return number[row_of]
+
+
+REGISTRY: dict[str, StepPacker] = {
+    packer.name: packer
+    for packer in (
+        StepPacker(
+            name="delay",
+            summary="micro-batches of equal work, long documents wait for each other (WLB-LLM's algorithm 1)",
+            pack=pack_with_delay,
+            options=DelayOptions,
+        ),
+        StepPacker(
+            name="original",
+            summary="baseline: the stream as it comes, row by row",
+            pack=as_it_comes,
+            deals=False,
+        ),
+        StepPacker(
+            name="greedy",
+            summary="baseline: windows of `batches` global batches, longest first to the least work",
+            pack=pack_by_greed,
+            options=GreedyOptions,
+        ),
+        StepPacker(
+            name="solver",
+            summary="baseline: the same windows, dealt by an integer program; slow",
+            pack=pack_by_program,
+            options=SolverOptions,
+        ),
+    )
+}
