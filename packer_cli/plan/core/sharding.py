@@ -12,7 +12,6 @@ the same for all. A rank takes the sum over its pieces, a sharding as long as it
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -67,7 +66,7 @@ def cp_imbalance(plan: Plan) -> Float64Array:
 
     Work is the number of keys that queries see. Price: about 25 ns for each sample and CP rank.
     """
-    return _of_shared_rows(plan, _imbalance)
+    return _busiest_ranks(plan, in_tiles=False)
 
 
 def cp_slowdown(plan: Plan) -> Float64Array:
@@ -75,15 +74,16 @@ def cp_slowdown(plan: Plan) -> Float64Array:
 
     That of the slowest rank, in tiles: a short piece takes as long as a whole tile. Price: as of `cp_imbalance`.
     """
-    return _of_shared_rows(plan, _slowdown)
+    return _busiest_ranks(plan, in_tiles=True)
 
 
-def _of_shared_rows(plan: Plan, kernel: Callable[..., None]) -> Float64Array:
-    """What the kernel fills in for packs that CP ranks share (float64[p]); 1 for others."""
+def _busiest_ranks(plan: Plan, *, in_tiles: bool) -> Float64Array:
+    """Work of each pack's busiest rank over an even share of that of its whole samples (float64[p]); 1 without CP."""
     values, cp_sizes = np.ones(len(plan.packs)), _cp_sizes(plan)
     if (cp_sizes > 1).any():
         lengths, offsets = attention_segments(plan)
-        kernel(read_only(lengths), read_only(offsets), cp_sizes, read_only(plan.packs.cp_sharding), values)
+        codes = read_only(plan.packs.cp_sharding)
+        _busiest(read_only(lengths), read_only(offsets), cp_sizes, codes, in_tiles, values)
     return values
 
 
@@ -118,34 +118,25 @@ def _predict(
 
 
 @njit(cache=True)
-def _imbalance(
-    lengths: Int32Array, offsets: Int64Array, cp_sizes: Int64Array, codes: Int8Array, imbalance: Float64Array
+def _busiest(
+    lengths: Int32Array,
+    offsets: Int64Array,
+    cp_sizes: Int64Array,
+    codes: Int8Array,
+    in_tiles: bool,
+    values: Float64Array,
 ) -> None:
-    """Fill `imbalance`."""
-    for k in range(len(cp_sizes)):
-        if cp_sizes[k] == 1:
-            continue
-        of_rank = np.zeros(cp_sizes[k], dtype=np.int64)
-        for rank, q, kv in _pieces(lengths[offsets[k] : offsets[k + 1]], cp_sizes[k], np.int64(codes[k])):
-            of_rank[rank] += q * kv - q * (q - 1) // 2
-        imbalance[k] = of_rank.max() / of_rank.mean()
-
-
-@njit(cache=True)
-def _slowdown(
-    lengths: Int32Array, offsets: Int64Array, cp_sizes: Int64Array, codes: Int8Array, slowdown: Float64Array
-) -> None:
-    """Fill `slowdown`."""
+    """Fill `values` of packs with CP; in tiles, a short piece counts as a whole tile."""
     for k in range(len(cp_sizes)):
         if cp_sizes[k] == 1:
             continue
         of_pack = lengths[offsets[k] : offsets[k + 1]]
         of_rank, whole = np.zeros(cp_sizes[k]), 0.0
         for rank, q, kv in _pieces(of_pack, cp_sizes[k], np.int64(codes[k])):
-            of_rank[rank] += _tile_work(q, kv)
-        for length in of_pack:
-            whole += _tile_work(np.int64(length), np.int64(length))
-        slowdown[k] = of_rank.max() * cp_sizes[k] / whole
+            of_rank[rank] += _tile_work(q, kv) if in_tiles else float(q * kv - q * (q - 1) // 2)
+        for length in of_pack.astype(np.int64):
+            whole += _tile_work(length, length) if in_tiles else float(length * (length + 1) // 2)
+        values[k] = of_rank.max() * cp_sizes[k] / whole
 
 
 @njit(cache=True)
