@@ -9,19 +9,13 @@ from functools import partial
 import numpy as np
 
 from packer_cli.plan.build import build_plan
-from packer_cli.plan.core.attention_rates import ShardingRule
-from packer_cli.plan.core.check import check_pieces, check_plan
-from packer_cli.plan.core.groups import Group
-from packer_cli.plan.core.iterations import GroupIterations, one_group_each
+from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.pieces import make_pieces
-from packer_cli.plan.core.schedule import StepRules, schedule_epoch
-from packer_cli.plan.core.sharding import cp_imbalance, cp_slowdown
-from packer_cli.plan.core.types import Packs, Plan, as_ids
+from packer_cli.plan.core.sharding import cp_slowdown
+from packer_cli.plan.core.types import as_ids
 from packer_cli.plan.figures import baseline_of, plan_figures
-from packer_cli.plan.kernels.balance import BalanceRule
 from packer_cli.plan.kernels.balance.refine import refine_packs
 from packer_cli.plan.strategies.protocol import PlanRequest
-from packer_cli.plan.strategies.registry import BASELINE, STRATEGIES
 
 
 def warm_up(request: PlanRequest) -> None:
@@ -43,7 +37,7 @@ def kernel_shares(request: PlanRequest) -> list[Callable[[], None]]:
 
 
 def _warm_plan(request: PlanRequest) -> None:
-    """Build a tiny plan and the baseline of the report, and check and measure another."""
+    """Build, check and measure a tiny plan and the baseline of the report."""
     request = request.strategy.to_warm(request)
     request = replace(request, balance=replace(request.balance, refine=False))
     # A few nearly full packs in every group, and short samples to fill them.
@@ -53,40 +47,13 @@ def _warm_plan(request: PlanRequest) -> None:
     samples = np.arange(len(lengths), dtype=np.int32)
     pieces = make_pieces(np.array(lengths, dtype=np.int32), samples, request.groups[-1].capacity, "split")
     plan = build_plan(pieces, request)
-    cp_imbalance(plan)
+    check_plan(plan)
     cp_slowdown(plan)
     baseline_of(plan, request)
-    _warm_checks(request.seed)
+    plan_figures(plan, request)
 
 
 def _warm_refine() -> None:
     """Refine an uneven iteration: one pack of four long samples, one of many short ones."""
     lengths = np.array([8] * 4 + [1] * 32, dtype=np.int32)
     refine_packs(np.array([0, 4, 36]), as_ids(np.arange(36)), lengths, 0, 2, 2, 40)
-
-
-def _warm_checks(seed: int) -> None:
-    """Check and measure a plan of two packs in one iteration, with a sample that was cut."""
-    lengths = np.array([3, 1, 2], dtype=np.int32)
-    samples = as_ids(np.arange(3))
-    pieces = make_pieces(lengths, samples, 2, "split")
-    groups = (Group(capacity=3),)
-    packs = Packs(
-        offsets=np.array([0, 2, 4]),
-        pieces=as_ids(np.array([0, 2, 1, 3])),
-        group=np.zeros(2, dtype=np.int16),
-        cp_sharding=np.zeros(2, dtype=np.int8),
-    )
-    tokens, work = np.array([3, 3]), np.array([5, 5])
-    iterations = one_group_each(groups, [GroupIterations(slots=as_ids(np.array([[0, 1]])))], tokens)
-    schedule = schedule_epoch(iterations, tokens, work, len(groups), StepRules(), 0)
-    plan = Plan(groups=groups, num_gpus=2, pieces=pieces, packs=packs, epochs=(schedule,))
-    check_pieces(pieces, lengths, samples, is_whole=True)
-    check_plan(plan)
-    strategy = STRATEGIES[BASELINE]
-    algorithm = strategy.packings()["bfd"]
-    asked = PlanRequest(
-        strategy=strategy, groups=groups, num_gpus=2, algorithm=algorithm, packing_options=algorithm.options(),
-        steps=StepRules(), balance=BalanceRule(), sharding=ShardingRule(), seed=seed,
-    )  # fmt: skip
-    plan_figures(plan, asked)
