@@ -78,8 +78,7 @@ class ChunkOptions(PackingOptions):
     """Samples that are packed together, one chunk after the other; 0 for all."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.chunk < 2**31:
-            raise ValueError(f"option 'chunk' must be in 0..{2**31 - 1}, got {self.chunk}")
+        self.require("chunk", 0 <= self.chunk < 2**31, f"be in 0..{2**31 - 1}")
 
     def pack(self, order: Int32Array, lengths: Int32Array, pack: ChunkFunction) -> tuple[Int64Array, Int32Array]:
         """Pack the samples chunk by chunk; `(offsets, order)` as of a `PackFunction`.

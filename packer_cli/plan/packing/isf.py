@@ -31,12 +31,9 @@ class IsfOptions(PackingOptions):
     """Least share of the capacity at which a pack is kept."""
 
     def __post_init__(self) -> None:
-        if self.rounds < 1:
-            raise ValueError(f"option 'rounds' of packing 'isf' must be at least 1, got {self.rounds}")
-        if self.rounds >= 2**31:
-            raise ValueError(f"option 'rounds' of packing 'isf' must be at most {2**31 - 1}, got {self.rounds}")
-        if not 0 <= self.threshold <= 1:  # refuses NaN too
-            raise ValueError(f"option 'threshold' of packing 'isf' must be in 0..1, got {self.threshold}")
+        self.require("rounds", self.rounds >= 1, "be at least 1", "isf")
+        self.require("rounds", self.rounds < 2**31, f"be at most {2**31 - 1}", "isf")
+        self.require("threshold", 0 <= self.threshold <= 1, "be in 0..1", "isf")
 
 
 def pack(lengths: Int32Array, capacity: int, seed: int, options: IsfOptions) -> tuple[Int64Array, Int32Array]:

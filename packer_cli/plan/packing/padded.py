@@ -31,10 +31,8 @@ class PaddedOptions(PackingOptions):
     """`sorted`: batches of samples of like length (LongAlign)."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.batch < 2**31:
-            raise ValueError(f"option 'batch' of packing 'padded' must be in 0..{2**31 - 1}, got {self.batch}")
-        if self.order not in _ORDERS:
-            raise ValueError(f"option 'order' of packing 'padded' must be {' or '.join(_ORDERS)}, got {self.order!r}")
+        self.require("batch", 0 <= self.batch < 2**31, f"be in 0..{2**31 - 1}", "padded")
+        self.require("order", self.order in _ORDERS, f"be {' or '.join(_ORDERS)}", "padded")
 
 
 def pack(lengths: Int32Array, capacity: int, seed: int, options: PaddedOptions) -> tuple[Int64Array, Int32Array]:

@@ -33,12 +33,8 @@ class SpfhpOptions(PackingOptions):
     """Most samples of a pack; 0 for no limit."""
 
     def __post_init__(self) -> None:
-        if self.max_samples < 0:
-            raise ValueError(f"option 'max_samples' of packing 'spfhp' must be at least 0, got {self.max_samples}")
-        if self.max_samples >= 2**31:
-            raise ValueError(
-                f"option 'max_samples' of packing 'spfhp' must be at most {2**31 - 1}, got {self.max_samples}"
-            )
+        self.require("max_samples", self.max_samples >= 0, "be at least 0", "spfhp")
+        self.require("max_samples", self.max_samples < 2**31, f"be at most {2**31 - 1}", "spfhp")
 
 
 def pack(lengths: Int32Array, capacity: int, seed: int, options: SpfhpOptions) -> tuple[Int64Array, Int32Array]:

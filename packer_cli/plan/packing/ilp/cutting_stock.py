@@ -107,12 +107,9 @@ class IlpOptions(PackingOptions):
     """Most distinct lengths to solve exactly; of more, neighboring ones are rounded up alike."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.time_limit <= 1e6:  # refuses NaN too
-            raise ValueError(
-                f"option 'time_limit' of packing 'ilp' must be over 0 and at most 1e6 seconds, got {self.time_limit}"
-            )
-        if not 1 <= self.max_lengths <= 2000:
-            raise ValueError(f"option 'max_lengths' of packing 'ilp' must be in 1..2000, got {self.max_lengths}")
+        is_number = 0 < self.time_limit <= 1e6  # refuses NaN too
+        self.require("time_limit", is_number, "be over 0 and at most 1e6 seconds", "ilp")
+        self.require("max_lengths", 1 <= self.max_lengths <= 2000, "be in 1..2000", "ilp")
 
 
 def pack(lengths: Int32Array, capacity: int, seed: int, options: IlpOptions) -> tuple[Int64Array, Int32Array]:
