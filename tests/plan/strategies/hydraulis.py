@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from packer_cli.plan.core.streams import rng_state
 from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
 from packer_cli.plan.strategies.hydraulis.stage1 import RESTARTS
-from packer_cli.plan.strategies.hydraulis.step import plan_sorted
+from packer_cli.plan.strategies.hydraulis.step import StepPlan, plan_step
 from tests.naive import hydraulis as naive
 
 FITTED = {
@@ -80,8 +80,23 @@ def any_costs(draw):
     )
 
 
-def plan_step(lengths, kinds, costs, *, seed=0, restarts=RESTARTS):
-    """The step (falling lengths, kinds by falling capacity, plan) of lengths and kinds in any order."""
-    falling = -np.sort(-np.asarray(lengths, dtype=np.int64))
-    kinds = np.asarray(kinds)[np.argsort(-costs.capacity[kinds], kind="stable")]
-    return falling, kinds, plan_sorted(falling, kinds, costs, restarts, rng_state(seed))
+def random_step(seed: int, most: int = 10) -> tuple[np.ndarray, np.ndarray, SchemeCosts]:
+    """(lengths, kinds, costs) of a small step: 3 to `most` samples of any spread on 1 to 3 pipelines."""
+    rng = np.random.default_rng(seed)
+    costs = fitted_costs()
+    kinds = rng.integers(0, len(costs), int(rng.integers(1, 4)))
+    lengths = rng.lognormal(rng.uniform(7, 9), rng.uniform(0.4, 1.5), int(rng.integers(3, most + 1)))
+    return np.clip(lengths, 1, costs.capacity[kinds].max()).astype(np.int32), kinds, costs
+
+
+def planned(lengths, kinds, costs: SchemeCosts, *, seed: int = 0, restarts: int = RESTARTS) -> StepPlan:
+    """`plan_step` for samples and pipelines in any order."""
+    kinds = np.array(kinds)
+    by_length, by_capacity = np.argsort(-np.array(lengths), kind="stable"), np.argsort(-costs.capacity[kinds])
+    falling = np.array(lengths, dtype=np.int64)[by_length]
+    found = plan_step(falling, kinds[by_capacity], costs, restarts, rng_state(seed))
+    pipeline_of, slot_of = np.empty((2, len(falling)), dtype=np.int64)
+    pipeline_of[by_length], slot_of[by_length] = by_capacity[found.pipeline_of], found.slot_of
+    seconds = np.empty(len(kinds))
+    seconds[by_capacity] = found.pipeline_seconds
+    return StepPlan(pipeline_of, slot_of, seconds, found.seconds)

@@ -14,9 +14,9 @@ from packer_cli.plan.strategies.hydraulis.candidates import length_table
 from packer_cli.plan.strategies.hydraulis.data_set import plan_data_set
 from packer_cli.plan.strategies.hydraulis.layouts import PUBLISHED, SEARCH, kinds_of, printed_layouts
 from packer_cli.plan.strategies.hydraulis.stage1 import deal_as_printed
-from packer_cli.plan.strategies.hydraulis.step import plan_sorted
+from packer_cli.plan.strategies.hydraulis.step import plan_step
 from tests.naive import hydraulis as naive
-from tests.plan.strategies.hydraulis import any_costs, both, fitted_costs, plan_step
+from tests.plan.strategies.hydraulis import any_costs, both, fitted_costs, planned
 from tests.plan.strategies.test_hydraulis import check_step, mix
 
 
@@ -38,7 +38,7 @@ def test_stage_1_deals_as_its_twin(costs, lengths, data, restarts, seed):
 
 
 def published(falling, kinds, costs, restarts=50):
-    return plan_sorted(np.array(falling), np.array(kinds), costs, restarts, rng_state(0), deal_as_printed)
+    return plan_step(np.array(falling), np.array(kinds), costs, restarts, rng_state(0), deal_as_printed)
 
 
 def test_one_pipeline_and_empty_pipelines_are_planned():
@@ -60,7 +60,7 @@ def test_short_samples_heap_on_the_largest_pipeline_as_printed():
     check_step(found, falling, kinds, costs)
     # The long one decides the time. A short one goes to an empty pipeline, or else to the first with time to spare.
     assert np.bincount(found.pipeline_of).tolist() == [36, 1, 1, 1, 1, 1]
-    *_, searched = plan_step(falling, kinds, costs)
+    searched = planned(falling, kinds, costs)
     assert np.bincount(searched.pipeline_of)[:2].sum() < 36
 
 

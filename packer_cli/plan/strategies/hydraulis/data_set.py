@@ -29,10 +29,11 @@ from packer_cli.plan.core.types import (
 )
 from packer_cli.plan.strategies.assemble import numbered_plan, packs_by_group
 from packer_cli.plan.strategies.hydraulis.candidates import ChosenLayouts
-from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts, scheme_costs
+from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts, least_pipeline_seconds, scheme_costs
 from packer_cli.plan.strategies.hydraulis.layouts import SEARCH, StepPacker, kinds_of, sampled_steps
+from packer_cli.plan.strategies.hydraulis.program import solve_pipeline
 from packer_cli.plan.strategies.hydraulis.stage1 import RESTARTS
-from packer_cli.plan.strategies.hydraulis.step import StepPlan, least_step_seconds, plan_pipeline, plan_sorted
+from packer_cli.plan.strategies.hydraulis.step import StepPlan, plan_pipeline, plan_step
 from packer_cli.plan.strategies.protocol import PlanRequest
 
 _ENOUGH = 1.001
@@ -89,7 +90,7 @@ def plan_data_set(
     for j in range(len(offsets) - 1):
         part = slice(int(offsets[j]), int(offsets[j + 1]))
         state = rng_state(seed, Stream.BALANCE, j)
-        layout_of[j], planned = _plan_step(falling[part], kinds, costs, packer, restarts, state)
+        layout_of[j], planned = _on_fastest(falling[part], kinds, costs, packer, restarts, state)
         pipeline_of[part], slot_of[part], seconds[j] = planned.pipeline_of, planned.slot_of, planned.seconds
     return PlannedSteps(layouts, order, offsets, layout_of, pipeline_of, slot_of, seconds)
 
@@ -111,7 +112,7 @@ def layouts_of(
     return packer.find(steps, falling, batch_tokens, costs, num_gpus)
 
 
-def _plan_step(
+def _on_fastest(
     lengths: Int64Array,
     layouts: Sequence[Int64Array],
     costs: SchemeCosts,
@@ -130,12 +131,12 @@ def _plan_step(
     for c in sorted(range(len(layouts)), key=lambda c: bounds[c]):
         if best is not None and bounds[c] >= best.seconds:
             break
-        found = plan_sorted(lengths, layouts[c], costs, few, state.copy(), packer.pack)
+        found = plan_step(lengths, layouts[c], costs, few, state.copy(), packer.pack)
         if best is None or found.seconds < best.seconds:
             chosen, best = c, found
     assert best is not None
     if restarts > few and best.seconds > bounds[chosen] * _ENOUGH:
-        found = plan_sorted(lengths, layouts[chosen], costs, restarts, state, packer.pack)
+        found = plan_step(lengths, layouts[chosen], costs, restarts, state, packer.pack)
         if found.seconds < best.seconds:
             best = found
     return chosen, _solve_slowest(lengths, layouts[chosen], costs, best)
@@ -147,16 +148,14 @@ def _solve_slowest(lengths: Int64Array, kinds: Int64Array, costs: SchemeCosts, s
     while True:
         slow = int(np.argmax(times))
         own = np.flatnonzero(step.pipeline_of == slow)
-        found = None
+        solved = None
         if len(own) <= _MOST_SOLVED:
             start = plan_pipeline(lengths[own], costs, kinds[slow])
             if times[slow] > _SOLVED_GAP * start.bound:
-                from packer_cli.plan.strategies.hydraulis.programs import solve_pipeline  # Loads PuLP.
-
-                found = solve_pipeline(lengths[own], costs, kinds[slow], start.slot_of, start.seconds, _MOST_NODES)
-        if found is None or found[1] >= times[slow]:
+                solved = solve_pipeline(lengths[own], costs, int(kinds[slow]), start, _MOST_NODES)
+        if solved is None or solved[1] >= times[slow]:
             return step._replace(slot_of=slot_of, pipeline_seconds=times, seconds=float(times[slow]))
-        slot_of[own], times[slow] = found
+        slot_of[own], times[slow] = solved
 
 
 @njit(cache=True)
@@ -164,10 +163,13 @@ def _least_seconds(
     lengths: Int64Array, kinds: Int64Array, gpus: Int64Array, rates: Float64Array, capacity: Int64Array
 ) -> float:
     """No plan on these pipelines (int64[p]) is faster: all busy with their cheapest samples, or the longest alone."""
-    least = least_step_seconds(lengths, kinds, rates, capacity)
+    longest, least = lengths[0], np.inf
     total, available = 0.0, 0
-    for p in range(len(kinds)):
-        available += gpus[kinds[p]]
+    for kind in kinds:
+        available += gpus[kind]
+        if longest <= capacity[kind]:
+            alone = least_pipeline_seconds(rates, capacity, kind, longest * longest, longest, longest, np.int64(1))
+            least = min(least, alone)
     for i in range(len(lengths)):
         cheapest, before = np.inf, -1
         for kind in kinds:

@@ -38,7 +38,7 @@ from packer_cli.plan.strategies.hydraulis.candidates import (
 )
 from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
 from packer_cli.plan.strategies.hydraulis.stage1 import RESTARTS, deal_as_printed, deal_to_pipelines
-from packer_cli.plan.strategies.hydraulis.step import Deal, plan_sorted
+from packer_cli.plan.strategies.hydraulis.step import Deal, plan_step
 
 MOST_LAYOUTS = 12
 """Of all steps together. The paper's case study has 7."""
@@ -130,7 +130,7 @@ def layout_seconds(
     falling: Int64Array, counts: Int64Array, costs: SchemeCosts, restarts: int = 0, deal: Deal = deal_to_pipelines
 ) -> float:
     """Seconds of a step (int64[n], falling lengths) on a layout; infinite if it does not fit."""
-    return plan_sorted(falling, kinds_of(counts, costs), costs, restarts, rng_state(0), deal).seconds
+    return plan_step(falling, kinds_of(counts, costs), costs, restarts, rng_state(0), deal).seconds
 
 
 def _neighbors(counts: Int64Array, costs: SchemeCosts) -> Iterator[Int64Array]:

@@ -4,7 +4,7 @@ For stage 2, the micro-batches of one pipeline, the paper solves an integer prog
 micro-batches v, and takes the one with the least `(pp - 1 + v) max t_j`. Here it is the least
 `sum t_j + (pp - 1) max t_j`. Numbers are tried from the most promising on, by longest-first dealing and exchanges, and
 a bound says how far the answer can be from the best one: usually a few tenths of a percent, so that the program
-(`programs`) is left to tests and to pipelines of few samples.
+(`program`) is left to pipelines of few samples.
 
 Price: 0.05 to 2 ms a pipeline, bounded by counts and not by a clock, so that equal inputs give equal plans.
 """
@@ -16,11 +16,10 @@ from typing import NamedTuple, cast
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from packer_cli.plan.core.types import Float64Array, Int64Array, UInt64Array
 from packer_cli.plan.kernels.timed_dealing import copy_to, deal, deal_by_room, even_out
-from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts, least_pipeline_seconds
+from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
 from packer_cli.plan.strategies.hydraulis.stage1 import deal_to_pipelines
 
 
@@ -41,7 +40,7 @@ Deal = Callable[..., float]
 """A kernel of stage 1, with the arguments of `deal_to_pipelines`."""
 
 
-def plan_sorted(
+def plan_step(
     falling: Int64Array,
     kinds: Int64Array,
     costs: SchemeCosts,
@@ -49,11 +48,12 @@ def plan_sorted(
     state: UInt64Array,
     deal: Deal = deal_to_pipelines,
 ) -> StepPlan:
-    """Plan the samples (int64[n], falling lengths) on pipelines of schemes `kinds` (int64[p], by falling capacity).
+    """Plan samples (int64[n], falling lengths) on pipelines of schemes `kinds` (int64[p]), by falling capacity.
 
     Price: 0.3 to 5 ms for 200 samples.
 
     Args:
+        restarts: shuffled orders to deal.
         state: of the shuffles.
         deal: stage 1.
     """
@@ -62,20 +62,6 @@ def plan_sorted(
     if deal(falling, kinds, *costs.arrays, restarts, state, pipeline_of) < np.inf:
         seconds = float(divide_all(falling, kinds, *costs.arrays, pipeline_of, slot_of, times))
     return StepPlan(pipeline_of, slot_of, times, seconds)
-
-
-@njit(cache=True)
-def least_step_seconds(lengths: Int64Array, kinds: Int64Array, rates: Float64Array, capacity: Int64Array) -> float:
-    """A bound: a sample takes at least its time alone where that is least (int64[n], in any order). O(p)."""
-    if len(lengths) == 0:
-        return 0.0
-    longest = lengths.max()
-    least = np.inf
-    for kind in kinds:
-        if longest <= capacity[kind]:
-            alone = least_pipeline_seconds(rates, capacity, kind, longest * longest, longest, longest, np.int64(1))
-            least = min(least, alone)
-    return least
 
 
 @njit(cache=True)
@@ -128,19 +114,15 @@ class PipelinePlan(NamedTuple):
     """No division of the samples into micro-batches takes fewer seconds."""
 
 
-def plan_pipeline(lengths: NDArray[np.integer], costs: SchemeCosts, kind: int) -> PipelinePlan:
-    """Divide the samples of a pipeline (int[n], tokens, each at most the scheme's capacity) into micro-batches.
+def plan_pipeline(falling: Int64Array, costs: SchemeCosts, kind: int) -> PipelinePlan:
+    """Divide the samples of a pipeline (int64[n], falling lengths within its capacity) into micro-batches.
 
     >>> costs = SchemeCosts(gpus=[2], pp=[2], quadratic=[0], linear=[1], constant=[1], capacity=[10])
     >>> plan_pipeline(np.array([6, 3, 3]), costs, 0)
     PipelinePlan(slot_of=array([0, 1, 1]), seconds=21.0, bound=21.0)
     """
-    order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
-    falling = np.asarray(lengths, dtype=np.int64)[order]
-    dealt = np.zeros(len(falling), dtype=np.int64)
-    seconds, bound = divide(falling, *costs.arrays, kind, dealt)
-    slot_of = np.empty(len(falling), dtype=np.int64)
-    slot_of[order] = dealt
+    slot_of = np.zeros(len(falling), dtype=np.int64)
+    seconds, bound = divide(falling, *costs.arrays, kind, slot_of)
     return PipelinePlan(slot_of, float(seconds), float(bound))
 
 
