@@ -8,6 +8,6 @@
     layouts.py      those that pay on the real steps, or the paper's; what `--packing` names
     stage1.py       the samples of each pipeline of a step; the same as printed
     step.py         both stages, with the second: the micro-batches of each pipeline
-    programs.py     both by integer programming, exact, for few samples
+    program.py      the second by integer programming, exact, for few samples
     data_set.py     the whole data set: its steps, planned one by one, as a plan
 """
