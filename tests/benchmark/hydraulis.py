@@ -154,7 +154,7 @@ def compare(lengths: Int32Array, costs: SchemeCosts, longest: int, batch_tokens:
     def on_chosen(padded: bool) -> float:
         total = 0.0
         for j, own in enumerate(steps):
-            chosen = kinds_of(found.layouts.counts[found.layout_of[j]], costs)
+            chosen = kinds_of(found.layouts[found.layout_of[j]], costs)
             total += stage_1_greedy(own, chosen, costs, longest, padded)
         return total / len(steps)
 

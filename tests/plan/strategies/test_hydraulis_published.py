@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from packer_cli.errors import ConfigError
 from packer_cli.plan.core.check import MOST_PROCESS_GROUPS
 from packer_cli.plan.core.streams import rng_state
-from packer_cli.plan.strategies.hydraulis.candidates import length_table
+from packer_cli.plan.strategies.hydraulis.candidates import longest_held
 from packer_cli.plan.strategies.hydraulis.data_set import plan_data_set
 from packer_cli.plan.strategies.hydraulis.layouts import PUBLISHED, SEARCH, kinds_of, printed_layouts
 from packer_cli.plan.strategies.hydraulis.stage1 import deal_as_printed
@@ -67,12 +67,13 @@ def test_short_samples_heap_on_the_largest_pipeline_as_printed():
 def test_candidates_are_those_of_the_program_with_one_layout_of_a_single_scheme():
     costs = fitted_costs()
     lengths = mix(5_000)
-    found = printed_layouts(length_table(lengths, int(lengths.sum())), costs, 64)
-    assert (found.counts @ costs.gpus == 64).all()
-    assert found.longest[0] >= lengths.max()
-    assert (np.diff(found.longest) <= 0).all()
-    assert len(np.unique(found.counts, axis=0)) == len(found.counts) <= MOST_PROCESS_GROUPS
-    single = found.counts[np.count_nonzero(found.counts, axis=1) == 1]
+    found = printed_layouts([], lengths, 0, costs, 64)
+    longest = longest_held(found, costs)
+    assert (found @ costs.gpus == 64).all()
+    assert longest[0] >= lengths.max()
+    assert (np.diff(longest) <= 0).all()
+    assert len(np.unique(found, axis=0)) == len(found) <= MOST_PROCESS_GROUPS
+    single = found[np.count_nonzero(found, axis=1) == 1]
     assert any(costs.capacity[np.argmax(counts)] >= lengths.max() for counts in single)
 
 
@@ -83,15 +84,16 @@ def test_candidates_are_as_many_as_process_groups_at_most():
         constant=np.full(len(gpus), 1e-3), capacity=700 * gpus,
     )  # fmt: skip
     lengths = np.arange(1, 44_000, 7)
-    found = printed_layouts(length_table(lengths, int(lengths.sum())), costs, 128)
-    assert len(found.counts) == MOST_PROCESS_GROUPS
-    assert found.longest[0] >= lengths.max()
-    assert found.longest[-1] < 5_000
+    found = printed_layouts([], lengths, 0, costs, 128)
+    longest = longest_held(found, costs)
+    assert len(found) == MOST_PROCESS_GROUPS
+    assert longest[0] >= lengths.max()
+    assert longest[-1] < 5_000
 
 
 def test_no_layout_divides_an_odd_number_of_gpus():
     with pytest.raises(ConfigError) as raised:
-        printed_layouts(length_table(np.array([3_000]), 3_000), fitted_costs([(2, 1)]), 63)
+        printed_layouts([], np.array([3_000]), 0, fitted_costs([(2, 1)]), 63)
     assert str(raised.value) == (
         "--strategy hydraulis: no layout divides 63 GPUs into pipelines of which one holds the longest sample, 3,000 "
         "tokens; give a multiple of 2 GPUs"

@@ -17,7 +17,7 @@ Price: O(lengths^2 GPUs schemes log GPUs) in steps of both; 0.1 s for 128 length
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -31,7 +31,7 @@ from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
 _MOST_LENGTHS = 128
 _LEAST_TOKENS = 128
 _MOST_GPUS = 128
-"""Steps of the dynamic program, unless given."""
+"""Steps of the dynamic program."""
 
 
 class LengthTable(NamedTuple):
@@ -62,46 +62,28 @@ def length_table(lengths: NDArray[np.integer], batch_tokens: int, unit_tokens: i
     return LengthTable(np.cumsum(sums, axis=1) * share, np.maximum.accumulate(greatest))
 
 
-class Layouts(NamedTuple):
-    """Layouts, and the predicted seconds of a mean step for which each was made."""
+def find_layouts(table: LengthTable, costs: SchemeCosts, num_gpus: int, *, as_printed: bool = False) -> Int64Array:
+    """The dynamic program's layouts, pipelines of each scheme (int64[c, k]), all different; GPUs may be left idle.
 
-    counts: Int64Array
-    """int64[c, k]: pipelines of each scheme; all different."""
-    longest: Int64Array
-    """int64[c]: greatest length of the samples that the dynamic program planned it for."""
-    seconds: Float64Array
-    """float64[c]: of the slowest range, see `C` above."""
-
-
-def find_layouts(
-    table: LengthTable, costs: SchemeCosts, num_gpus: int, unit_gpus: int | None = None, *, as_printed: bool = False
-) -> Layouts:
-    """The dynamic program's layout for every greatest length, the longest first; its GPUs may be less than all.
+    One for every greatest length, the longest first.
 
     Args:
-        unit_gpus: GPUs that the program counts as one.
         as_printed: with the paper's cost of a range.
 
     Raises:
         ValueError: no scheme fits the GPUs and holds the longest sample.
     """
-    unit = unit_gpus or -(-num_gpus // _MOST_GPUS)
+    unit = -(-num_gpus // _MOST_GPUS)
     gpus = -(-costs.gpus // unit)
-    seconds, moves = _solve(table.sums, table.longest, *costs.arrays, gpus, num_gpus // unit, as_printed)
+    seconds, moves = divide_lengths(*table, *costs.arrays, gpus, num_gpus // unit, as_printed)
     if not np.isfinite(seconds[-1, -1]):
         raise ValueError(
             f"no pipeline of at most {num_gpus} GPUs holds the longest sample, {table.longest[-1]} tokens"
         )
-    counts, longest, times = [], [], []
-    for s in range(len(table.longest) - 1, 0, -1):
-        if table.longest[s] == table.longest[s - 1]:
-            continue  # The same samples.
-        counts.append(_trace(moves, gpus, s))
-        longest.append(int(table.longest[s]))
-        times.append(float(seconds[-1, s]))
-    _, first = np.unique(np.array(counts), axis=0, return_index=True)
-    first.sort()
-    return Layouts(np.array(counts)[first], np.array(longest)[first], np.array(times)[first])
+    holds_more = np.flatnonzero(np.diff(table.longest)) + 1
+    counts = np.array([_trace(moves, gpus, s) for s in holds_more[::-1].tolist()])
+    _, first = np.unique(counts, axis=0, return_index=True)
+    return counts[np.sort(first)]
 
 
 def _trace(moves: Int32Array, gpus: Int64Array, s: int) -> Int64Array:
@@ -119,7 +101,7 @@ def _trace(moves: Int32Array, gpus: Int64Array, s: int) -> Int64Array:
 
 
 @njit(cache=True)
-def _solve(
+def divide_lengths(
     sums: Float64Array,
     longest: Int64Array,
     rates: Float64Array,
@@ -212,19 +194,9 @@ def least_range_seconds(
     return float(total + v * constant + waiting * (max(total / v, alone) + constant))
 
 
-class ChosenLayouts(NamedTuple):
-    """The layouts of a data set; each uses all GPUs."""
-
-    counts: Int64Array
-    """int64[c, k]: pipelines of each scheme."""
-    longest: Int64Array
-    """int64[c]: greatest sample that it holds."""
-
-    @classmethod
-    def of(cls, counts: Sequence[Sequence[int]] | Int64Array, costs: SchemeCosts) -> ChosenLayouts:
-        """Those with these pipelines of each scheme (int[c, k])."""
-        array = np.array(counts, dtype=np.int64).reshape(-1, len(costs))
-        return cls(array, np.where(array > 0, costs.capacity, 0).max(axis=1))
+def longest_held(counts: Int64Array, costs: SchemeCosts) -> Int64Array:
+    """The longest sample (int64[c]) that layouts hold (int64[c, k], pipelines of each scheme)."""
+    return np.where(counts > 0, costs.capacity, 0).max(axis=1)
 
 
 def of_one_scheme(costs: SchemeCosts, num_gpus: int) -> Iterator[Int64Array]:
@@ -249,9 +221,9 @@ def fill_up(counts: Int64Array, table: LengthTable, costs: SchemeCosts, num_gpus
     return None if left else whole
 
 
-def require_held(held: int, longest: int, costs: SchemeCosts, num_gpus: int) -> None:
-    """Raise ConfigError unless the most tokens that any layout holds are those of the longest sample."""
-    if held < longest:
+def require_held(layouts: Int64Array, longest: int, costs: SchemeCosts, num_gpus: int) -> None:
+    """Raise ConfigError unless one of the layouts (int64[c, k]) holds the longest sample."""
+    if longest_held(layouts, costs).max(initial=0) < longest:
         of_one = costs.gpus[costs.capacity >= longest].min()
         raise ConfigError(
             f"--strategy hydraulis: no layout divides {num_gpus} GPUs into pipelines of which one holds the longest "

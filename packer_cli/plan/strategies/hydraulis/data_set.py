@@ -28,7 +28,6 @@ from packer_cli.plan.core.types import (
     as_ids,
 )
 from packer_cli.plan.strategies.assemble import numbered_plan, packs_by_group
-from packer_cli.plan.strategies.hydraulis.candidates import ChosenLayouts
 from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts, least_pipeline_seconds, scheme_costs
 from packer_cli.plan.strategies.hydraulis.layouts import SEARCH, StepPacker, kinds_of, sampled_steps
 from packer_cli.plan.strategies.hydraulis.program import solve_pipeline
@@ -48,7 +47,8 @@ _MOST_NODES = 500
 class PlannedSteps(NamedTuple):
     """The s steps of a data set of n samples."""
 
-    layouts: ChosenLayouts
+    layouts: Int64Array
+    """int64[c, k]: pipelines of each scheme; each layout uses all GPUs."""
     order: Int32Array
     """int32[n]: the samples, step by step."""
     offsets: Int64Array
@@ -83,8 +83,8 @@ def plan_data_set(
     """
     order, offsets = make_batches(lengths, batch_tokens, seed)
     falling = lengths[order].astype(np.int64)
-    layouts = layouts_of(falling, offsets, costs, num_gpus, batch_tokens, packer)
-    kinds = [kinds_of(counts, costs) for counts in layouts.counts]
+    layouts, _ = layouts_of(falling, offsets, costs, num_gpus, batch_tokens, packer)
+    kinds = [kinds_of(counts, costs) for counts in layouts]
     pipeline_of, slot_of = np.empty((2, len(order)), dtype=np.int64)
     layout_of, seconds = np.empty(len(offsets) - 1, dtype=np.int64), np.empty(len(offsets) - 1)
     for j in range(len(offsets) - 1):
@@ -102,14 +102,16 @@ def layouts_of(
     num_gpus: int,
     batch_tokens: int,
     packer: StepPacker,
-) -> ChosenLayouts:
-    """The layouts that steps with these samples choose from (int64[n], falling within each step).
+) -> tuple[Int64Array, list[Int64Array]]:
+    """The layouts (int64[c, k]) that steps with these samples (int64[n], falling within each step) choose from.
+
+    And the samples of the steps that they were chosen by.
 
     Raises:
         ConfigError: no layout uses all GPUs and holds the longest sample.
     """
     steps = [falling[offsets[j] : offsets[j + 1]] for j in sampled_steps(offsets).tolist()]
-    return packer.find(steps, falling, batch_tokens, costs, num_gpus)
+    return packer.find(steps, falling, batch_tokens, costs, num_gpus), steps
 
 
 def _on_fastest(
@@ -216,7 +218,7 @@ def plan_pipelines(pieces: Pieces, request: PlanRequest) -> Plan:
         seed=request.seed,
         packer=request.algorithm,
     )
-    kinds = [kinds_of(counts, costs) for counts in found.layouts.counts]
+    kinds = [kinds_of(counts, costs) for counts in found.layouts]
     used = np.array(sorted({kind for c in set(found.layout_of.tolist()) for kind in kinds[c].tolist()}))
     groups = tuple(request.groups[kind] for kind in used.tolist())
     num_steps = len(found.layout_of)

@@ -5,13 +5,12 @@ The four imbalances are those that the paper names, in our definitions; docs/met
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from packer_cli.plan.core.csr import pack_tokens_and_work, select_packs
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.types import FILLER, Float64Array, Int32Array, Int64Array, Plan, Schedule
+from packer_cli.plan.strategies.hydraulis.candidates import longest_held
 from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts, scheme_costs
 from packer_cli.plan.strategies.hydraulis.data_set import layouts_of, make_batches
 from packer_cli.plan.strategies.hydraulis.layouts import layout_seconds, sampled_steps
@@ -19,23 +18,8 @@ from packer_cli.plan.strategies.predict import digits
 from packer_cli.plan.strategies.protocol import LayoutChoice, LayoutRow, PlanRequest, SchemeRow
 
 
-class Imbalances(NamedTuple):
-    """Of the first epoch of a plan."""
-
-    sampling_within: float
-    """Within an iteration: share of the tokens that run on a pipeline which holds longer micro-batches than another
-    of the plan's that holds their sample."""
-    sampling_between: float | None
-    """Between iterations: time if all steps used the one best layout over the time if each has its best; measured on a
-    few steps, with the stages of `--packing search`. None if no layout holds every sample."""
-    packing_within: float
-    """Within a pipeline: v max_j t_j / sum_j t_j over its v micro-batches, mean over pipelines."""
-    packing_between: float
-    """Between pipelines: slowest / mean, idle ones included, mean over iterations."""
-
-
-def measure_imbalances(plan: Plan, costs: SchemeCosts) -> Imbalances:
-    """Measure the plan's first epoch. Price: O(pieces + slots), and 32 steps planned on each layout.
+def measure_imbalances(plan: Plan, costs: SchemeCosts) -> dict[str, float | None]:
+    """The `PipelineImbalances` of the plan's first epoch. Price: O(pieces + slots), and 32 steps on each layout.
 
     Args:
         costs: of the plan's groups.
@@ -52,12 +36,12 @@ def measure_imbalances(plan: Plan, costs: SchemeCosts) -> Imbalances:
     in_iteration = np.diff(np.append(begins, len(first)))
     slowest = np.maximum.reduceat(pipeline, begins)
     between = slowest * in_iteration / np.add.reduceat(pipeline, begins)
-    return Imbalances(
-        sampling_within=_oversized_share(plan, costs),
-        sampling_between=_gain_of_layouts(plan, schedule, costs),
-        packing_within=float((number * greatest / np.maximum(total, 1e-300))[is_busy].mean()),
-        packing_between=float(between.mean()),
-    )
+    return {
+        "sampling_within": _oversized_share(plan, costs),
+        "sampling_between": _gain_of_layouts(plan, schedule, costs),
+        "packing_within": float((number * greatest / np.maximum(total, 1e-300))[is_busy].mean()),
+        "packing_between": float(between.mean()),
+    }
 
 
 def _oversized_share(plan: Plan, costs: SchemeCosts) -> float:
@@ -99,16 +83,12 @@ def choose_step_layouts(lengths: Int32Array, request: PlanRequest) -> LayoutChoi
     assert global_tokens is not None
     order, offsets = make_batches(lengths, global_tokens, request.seed)
     falling, packer = lengths[order].astype(np.int64), request.algorithm
-    found = layouts_of(falling, offsets, costs, request.num_gpus, global_tokens, packer)
-    steps = [falling[offsets[j] : offsets[j + 1]] for j in sampled_steps(offsets).tolist()]
+    layouts, steps = layouts_of(falling, offsets, costs, request.num_gpus, global_tokens, packer)
     tried = np.array(
-        [
-            [layout_seconds(step, counts, costs, packer.restarts, packer.pack) for step in steps]
-            for counts in found.counts
-        ]
+        [[layout_seconds(step, counts, costs, packer.restarts, packer.pack) for step in steps] for counts in layouts]
     )
-    used = np.flatnonzero(found.counts.sum(axis=0)).tolist()
-    fastest = np.bincount(tried.argmin(axis=0), minlength=len(found.counts)) / len(steps)
+    used = np.flatnonzero(layouts.sum(axis=0)).tolist()
+    fastest = np.bincount(tried.argmin(axis=0), minlength=len(layouts)) / len(steps)
     names = {kind: pipeline_name(request.groups[kind]) for kind in used}
     return LayoutChoice(
         schemes=tuple(
@@ -130,7 +110,9 @@ def choose_step_layouts(lengths: Int32Array, request: PlanRequest) -> LayoutChoi
                 fastest=float(share),
                 step_seconds=digits(float(seconds.mean())) if np.isfinite(seconds).all() else None,
             )
-            for counts, longest, share, seconds in zip(found.counts, found.longest, fastest, tried, strict=True)
+            for counts, longest, share, seconds in zip(
+                layouts, longest_held(layouts, costs), fastest, tried, strict=True
+            )
         ),
         step_seconds=digits(float(tried.min(axis=0).mean())),
         num_steps=len(offsets) - 1,

@@ -27,11 +27,11 @@ from packer_cli.plan.core.streams import rng_state
 from packer_cli.plan.core.types import Float64Array, Int64Array
 from packer_cli.plan.packing.base import PackingAlgorithm
 from packer_cli.plan.strategies.hydraulis.candidates import (
-    ChosenLayouts,
     LengthTable,
     fill_up,
     find_layouts,
     length_table,
+    longest_held,
     of_one_scheme,
     printed_seconds,
     require_held,
@@ -55,24 +55,19 @@ _FEW = 8
 
 
 def choose_layouts(
-    steps: Sequence[Int64Array],
-    table: LengthTable,
-    costs: SchemeCosts,
-    num_gpus: int,
-    *,
-    most: int = MOST_LAYOUTS,
-    neighbors: int = _NEIGHBORS,
-) -> ChosenLayouts:
-    """Choose layouts for a data set, that which saves most first.
+    steps: Sequence[Int64Array], lengths: Int64Array, batch_tokens: int, costs: SchemeCosts, num_gpus: int
+) -> Int64Array:
+    """Choose layouts (int64[c, k], pipelines of each scheme) for a data set, that which saves most first.
 
     Args:
         steps: samples of a few steps, int64[n] each, by falling length.
-        table: of all samples; one of the layouts holds the longest.
-        most: layouts to choose, at least 1.
+        lengths: of all samples, int64[n]; one of the layouts holds the longest.
+        batch_tokens: of a step.
 
     Raises:
         ConfigError: no layout uses all GPUs and holds the longest sample.
     """
+    table = length_table(lengths, batch_tokens)
     tried: dict[tuple[int, ...], Float64Array] = {}
     few = max(_FEW, len(steps) // 4)
 
@@ -88,12 +83,12 @@ def choose_layouts(
                 break
             seconds[j] = layout_seconds(step, counts, costs)
 
-    for counts in [*find_layouts(table, costs, num_gpus).counts, *of_one_scheme(costs, num_gpus)]:
+    for counts in [*find_layouts(table, costs, num_gpus), *of_one_scheme(costs, num_gpus)]:
         whole = fill_up(counts, table, costs, num_gpus)
         if whole is not None:
             add(whole)
-    chosen = _select(tried, int(table.longest[-1]), costs, most, num_gpus)
-    left = neighbors * _SAMPLES // max(_SAMPLES, sum(map(len, steps)))
+    chosen = _select(tried, int(table.longest[-1]), costs, num_gpus)
+    left = _NEIGHBORS * _SAMPLES // max(_SAMPLES, sum(map(len, steps)))
     expanded: set[tuple[int, ...]] = set()
     while left > 0:
         waiting = [key for key in chosen if key not in expanded]
@@ -105,8 +100,8 @@ def choose_layouts(
             if left > 0 and tuple(counts.tolist()) not in tried:
                 add(counts, best)
                 left -= 1
-        chosen = _select(tried, int(table.longest[-1]), costs, most, num_gpus)
-    return ChosenLayouts.of(chosen, costs)
+        chosen = _select(tried, int(table.longest[-1]), costs, num_gpus)
+    return np.array(chosen)
 
 
 def sampled_steps(offsets: Int64Array) -> Int64Array:
@@ -152,16 +147,16 @@ def _neighbors(counts: Int64Array, costs: SchemeCosts) -> Iterator[Int64Array]:
 
 
 def _select(
-    tried: dict[tuple[int, ...], Float64Array], longest: int, costs: SchemeCosts, most: int, num_gpus: int
+    tried: dict[tuple[int, ...], Float64Array], longest: int, costs: SchemeCosts, num_gpus: int
 ) -> list[tuple[int, ...]]:
     """Greedily the layouts whose fastest ones make all steps together fastest; the first holds every sample."""
     keys = list(tried)
-    held = [max(costs.capacity[np.flatnonzero(key)].tolist()) for key in keys]
-    require_held(max(held, default=0), longest, costs, num_gpus)
+    layouts = np.array(keys, dtype=np.int64).reshape(-1, len(costs))
+    require_held(layouts, longest, costs, num_gpus)
     seconds = np.array([tried[key] for key in keys])
-    chosen = [int(np.argmin(np.where(np.array(held) >= longest, seconds.sum(axis=1), np.inf)))]
+    chosen = [int(np.argmin(np.where(longest_held(layouts, costs) >= longest, seconds.sum(axis=1), np.inf)))]
     best = seconds[chosen[0]]
-    while len(chosen) < most:
+    while len(chosen) < MOST_LAYOUTS:
         totals: Float64Array = np.minimum(seconds, best).sum(axis=1)
         following = int(np.argmin(totals))
         if totals[following] > best.sum() * (1 - _LEAST_GAIN):
@@ -171,25 +166,27 @@ def _select(
     return [keys[each] for each in chosen]
 
 
-def printed_layouts(table: LengthTable, costs: SchemeCosts, num_gpus: int) -> ChosenLayouts:
-    """The paper's candidates, that which holds most first. Price: that of the dynamic program.
+def printed_layouts(
+    steps: Sequence[Int64Array], lengths: Int64Array, batch_tokens: int, costs: SchemeCosts, num_gpus: int
+) -> Int64Array:
+    """The paper's candidates (int64[c, k]), that which holds most first. Price: that of the dynamic program.
 
-    Args:
-        table: of the whole data set, in one step; one of the layouts holds the longest sample.
+    Args: as of `choose_layouts`; the steps do not matter.
 
     Raises:
         ConfigError: no layout uses all GPUs and holds the longest sample.
     """
-    traced = find_layouts(table, costs, num_gpus, as_printed=True).counts
+    table = length_table(lengths, int(lengths.sum()))
+    traced = find_layouts(table, costs, num_gpus, as_printed=True)
     whole = [fill_up(counts, table, costs, num_gpus) for counts in traced]
     keys = dict.fromkeys(
         tuple(each.tolist()) for each in [_of_one(table, costs, num_gpus), *whole] if each is not None
     )
-    found = ChosenLayouts.of([*keys], costs)
-    require_held(int(found.longest.max(initial=0)), int(table.longest[-1]), costs, num_gpus)
-    falling = np.argsort(-found.longest, kind="stable")
-    kept = falling[np.unique(np.linspace(0, len(keys) - 1, min(len(keys), MOST_PROCESS_GROUPS)).astype(np.int64))]
-    return ChosenLayouts(found.counts[kept], found.longest[kept])
+    found = np.array([*keys], dtype=np.int64).reshape(-1, len(costs))
+    require_held(found, int(table.longest[-1]), costs, num_gpus)
+    falling = np.argsort(-longest_held(found, costs), kind="stable")
+    kept = np.unique(np.linspace(0, len(keys) - 1, min(len(keys), MOST_PROCESS_GROUPS)).astype(np.int64))
+    return found[falling[kept]]
 
 
 def _of_one(table: LengthTable, costs: SchemeCosts, num_gpus: int) -> Int64Array | None:
@@ -211,35 +208,23 @@ class StepPacker(PackingAlgorithm):
 
     pack: Deal  # type: ignore[assignment]
     """Stage 1."""
-    find: Callable[[Sequence[Int64Array], Int64Array, int, SchemeCosts, int], ChosenLayouts]
-    """(some steps, all samples, tokens of a step, costs, GPUs) -> the layouts of all steps"""
+    find: Callable[[Sequence[Int64Array], Int64Array, int, SchemeCosts, int], Int64Array]
+    """(some steps, all samples, tokens of a step, costs, GPUs) -> the layouts of all steps, int64[c, k]"""
     restarts: int = 0
     """Shuffled orders that are dealt on each layout that a step tries; its best one gets all `RESTARTS`."""
-
-
-def _by_search(
-    steps: Sequence[Int64Array], lengths: Int64Array, tokens: int, costs: SchemeCosts, num_gpus: int
-) -> ChosenLayouts:
-    return choose_layouts(steps, length_table(lengths, tokens), costs, num_gpus)
-
-
-def _as_published(
-    steps: Sequence[Int64Array], lengths: Int64Array, tokens: int, costs: SchemeCosts, num_gpus: int
-) -> ChosenLayouts:
-    return printed_layouts(length_table(lengths, int(lengths.sum())), costs, num_gpus)
 
 
 SEARCH = StepPacker(
     name="search",
     summary="layouts timed on steps of the data, samples dealt by predicted time and exchanged",
     pack=deal_to_pipelines,
-    find=_by_search,
+    find=choose_layouts,
 )
 PUBLISHED = StepPacker(
     name="published",
     summary="the layouts of Hydraulis's dynamic program as printed, and its stage 1 with 50 shuffled orders",
     pack=deal_as_printed,
-    find=_as_published,
+    find=printed_layouts,
     restarts=RESTARTS,
 )
 PACKERS: Mapping[str, StepPacker] = {packer.name: packer for packer in (SEARCH, PUBLISHED)}

@@ -86,4 +86,4 @@ class Hydraulis(Strategy):
         from packer_cli.plan.strategies.hydraulis.costs import scheme_costs
         from packer_cli.plan.strategies.hydraulis.figures import measure_imbalances
 
-        return measure_imbalances(plan, scheme_costs(request, plan.groups))._asdict()
+        return measure_imbalances(plan, scheme_costs(request, plan.groups))
