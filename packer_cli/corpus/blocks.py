@@ -8,8 +8,9 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, cast
 
 from packer_cli.corpus.types import CorpusFile
 from packer_cli.errors import HbpackError, InputError, RunError
@@ -191,7 +192,7 @@ class Blocks:
             raise unreadable(file.path, error) from error
         self._inflate: Decompressor | None = None
         if file.compression != "none":
-            self._inflate = make_decompressor(file.compression, max_record_bytes)
+            self._inflate = Decompressor(file.compression, max(MAX_ZSTD_WINDOW, max_record_bytes))
 
     def __enter__(self) -> Blocks:
         return self
@@ -253,15 +254,35 @@ MAX_ZSTD_WINDOW = 1 << 27
 """What the zstd command line reads unless asked otherwise, and so do we where records are no longer than this."""
 
 
-class Decompressor(Protocol):
-    """Takes compressed bytes in order, across the members or frames of a file."""
+class Decompressor:
+    """Takes compressed bytes in order, across the gzip members or zstd frames of a file.
 
-    inside: bool
-    """Whether a member has begun and not ended. True at first: an empty file is incomplete."""
+    A zstd frame whose window exceeds `max_window` bytes is refused.
+    """
+
+    def __init__(self, compression: Literal["gzip", "zstd"], max_window: int = MAX_ZSTD_WINDOW) -> None:
+        self._begin: Callable[[], Any]
+        self._error: type[Exception]
+        if compression == "gzip":
+            self._begin, self._error = partial(zlib.decompressobj, wbits=31), zlib.error
+        else:
+            if sys.version_info >= (3, 14):
+                from compression import zstd
+            else:
+                from backports import zstd
+
+            self._window_log = min(max_window.bit_length() - 1, 31)
+            options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: self._window_log}
+            self._begin, self._error = partial(zstd.ZstdDecompressor, options=options), zstd.ZstdError
+        self._member = self._begin()
+        self._pending = b""
+        self.inside = True
+        """Whether a member has begun and not ended. True at first: an empty file is incomplete."""
 
     @property
     def hungry(self) -> bool:
         """Whether it needs input before it can give more."""
+        return not self._pending and (not self.inside or getattr(self._member, "needs_input", True))
 
     def feed(self, data: bytes, size: int) -> bytes:
         """Up to `size` bytes of output; `data` is empty unless it is hungry.
@@ -269,79 +290,18 @@ class Decompressor(Protocol):
         Raises:
             ValueError: the data is damaged, in words.
         """
-
-
-def make_decompressor(compression: Literal["gzip", "zstd"], max_record_bytes: int) -> Decompressor:
-    """A decompressor whose memory does not exceed what one record may take."""
-    return Gzip() if compression == "gzip" else Zstd(max(MAX_ZSTD_WINDOW, max_record_bytes))
-
-
-class Gzip:
-    """gzip members, one after another."""
-
-    def __init__(self) -> None:
-        self._member = zlib.decompressobj(wbits=31)
-        self._pending = b""
-        self.inside = True
-
-    @property
-    def hungry(self) -> bool:
-        """Whether all input has been used."""
-        return not self._pending
-
-    def feed(self, data: bytes, size: int) -> bytes:
-        """See `Decompressor`."""
         data = self._pending or data
         if not self.inside:
-            data = data.lstrip(b"\0")  # Members may be padded with zeros.
+            if self._error is zlib.error:
+                data = data.lstrip(b"\0")  # Members may be padded with zeros.
             if not data:
                 self._pending = b""
                 return b""
-            self._member = zlib.decompressobj(wbits=31)
+            self._member = self._begin()
             self.inside = True
         try:
-            output = self._member.decompress(data, size)
-        except zlib.error as error:
-            raise ValueError(f"compressed data is corrupt ({str(error).split(': ')[-1]})") from error
-        self._pending = self._member.unconsumed_tail or self._member.unused_data
-        self.inside = not self._member.eof
-        return output
-
-
-class Zstd:
-    """zstd frames, one after another; a window of more than `max_window` bytes is refused."""
-
-    def __init__(self, max_window: int) -> None:
-        if sys.version_info >= (3, 14):
-            from compression import zstd
-        else:
-            from backports import zstd
-
-        self._zstd = zstd
-        self._window_log = min(max_window.bit_length() - 1, 31)
-        self._frame = self._new_frame()
-        self._pending = b""
-        self.inside = True
-
-    def _new_frame(self) -> Any:
-        return self._zstd.ZstdDecompressor(
-            options={self._zstd.DecompressionParameter.window_log_max: self._window_log}
-        )
-
-    @property
-    def hungry(self) -> bool:
-        """Whether all input has been used."""
-        return not self._pending and (not self.inside or self._frame.needs_input)
-
-    def feed(self, data: bytes, size: int) -> bytes:
-        """See `Decompressor`."""
-        if not self.inside:
-            data = self._pending or data
-            self._frame = self._new_frame()
-            self.inside = True
-        try:
-            output: bytes = self._frame.decompress(data, size)
-        except self._zstd.ZstdError as error:
+            output: bytes = self._member.decompress(data, size)
+        except self._error as error:
             reason = str(error).split(": ")[-1].rstrip(".")
             if "too much memory" in reason:
                 raise ValueError(
@@ -349,6 +309,6 @@ class Zstd:
                     "decompress it first, or raise --max-record-bytes"
                 ) from error
             raise ValueError(f"compressed data is corrupt ({reason})") from error
-        self._pending = self._frame.unused_data if self._frame.eof else b""
-        self.inside = not self._frame.eof
+        self._pending = getattr(self._member, "unconsumed_tail", b"") or self._member.unused_data
+        self.inside = not self._member.eof
         return output

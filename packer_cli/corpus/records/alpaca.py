@@ -13,7 +13,7 @@ from typing import Any
 
 from packer_cli.corpus.records.base import BadRecordError, Record, Shape, type_name
 from packer_cli.corpus.records.weights import WEIGHT, read_weight
-from packer_cli.corpus.types import AlpacaForm, Document, Reject
+from packer_cli.corpus.types import AlpacaForm, Document
 
 PROMPT_WITH_INPUT = (
     "Below is an instruction that describes a task, paired with an input that provides further context. "
@@ -27,30 +27,24 @@ PROMPT_WITHOUT_INPUT = (
 )
 
 
-def parse_for_template(record: Record, line: int) -> Document | Reject:
+def parse_for_template(record: Record, line: int) -> Document:
     """Read one Alpaca record as a conversation."""
-    try:
-        instruction, context, output = _texts(record)
-        messages = [*_system(record.get("system")), *_history(record.get("history"))]
-        weight = read_weight(record)
-    except BadRecordError as error:
-        return Reject(line, str(error))
+    instruction, context, output = _texts(record)
+    messages = [*_system(record.get("system")), *_history(record.get("history"))]
+    weight = read_weight(record)
     question = "\n\n".join(part for part in (instruction, context) if part and not part.isspace())
     messages += [{"role": "user", "content": question}, {"role": "assistant", "content": output}]
     return Document("alpaca", line, messages=messages, weight=weight)
 
 
-def parse_for_stanford(record: Record, line: int) -> Document | Reject:
+def parse_for_stanford(record: Record, line: int) -> Document:
     """Read one Alpaca record as a prompt and its completion; without an input it takes the prompt that has none."""
-    try:
-        instruction, context, output = _texts(record)
-        weight = read_weight(record)
-    except BadRecordError as error:
-        return Reject(line, str(error))
+    instruction, context, output = _texts(record)
+    weight = read_weight(record)
     for name in ("system", "history"):
         # Leaving them out would change the data unseen.
         if record.get(name):
-            return Reject(line, f'"{name}" has no place in Stanford\'s prompt; --alpaca template has one')
+            raise BadRecordError(f'"{name}" has no place in Stanford\'s prompt; --alpaca template has one')
     template = PROMPT_WITH_INPUT if context else PROMPT_WITHOUT_INPUT
     prompt = template.format(instruction=instruction, input=context)
     return Document("alpaca", line, prompt=prompt, completion=output, weight=weight)

@@ -24,7 +24,7 @@ class Shape(NamedTuple):
     """Further keys that `parse` reads; columns outside both are never loaded from Parquet or Arrow."""
     parse: Callable[[Record, int], Any]
     """(record, line) -> the `Document`, or a `Reject`; for tokenized records a `TokenRecord`. Called only for records
-    that `matches`."""
+    that `matches`. hbpack's own raise BadRecordError in place of a `Reject`."""
 
     def matches(self, keys: Iterable[str]) -> bool:
         """Whether a record with these keys has this shape."""

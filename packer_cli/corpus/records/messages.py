@@ -17,7 +17,7 @@ from typing import Any
 from packer_cli.corpus.records.base import BadRecordError, Record, Shape, type_name
 from packer_cli.corpus.records.unused import TEXT_ONLY
 from packer_cli.corpus.records.weights import WEIGHT, read_weight, take_weights
-from packer_cli.corpus.types import Document, Reject
+from packer_cli.corpus.types import Document
 
 SHAREGPT_ROLES = {
     "human": "user",
@@ -153,25 +153,20 @@ def read_tools(value: Any) -> list[Any] | None:
     return value or None
 
 
-def parse(record: Record, line: int) -> Document | Reject:
+def parse(record: Record, line: int) -> Document:
     """Read one chat record; `messages` wins where a record has both keys."""
-    try:
-        if "messages" in record:
-            turns, weights = take_weights(read_turns(record["messages"], "messages"), "messages")
-        else:
-            turns, weights = take_weights(read_turns(record["conversations"], "conversations"), "conversations")
-        system = record.get("system")
-        if system is not None and not isinstance(system, str):
-            raise BadRecordError(f'"system" must be a string, this is {type_name(system)}')
-        if system and turns[0] != {"role": "system", "content": system}:
-            if turns[0]["role"] == "system":
-                raise BadRecordError('both "system" and a first message of role system; keep one of them')
-            turns = [{"role": "system", "content": system}, *turns]
-            weights = weights and (1.0, *weights)
-        tools = read_tools(record["tools"]) if "tools" in record else None
-        weight = read_weight(record) if WEIGHT in record else 1.0
-    except BadRecordError as error:
-        return Reject(line, str(error))
+    key = "messages" if "messages" in record else "conversations"
+    turns, weights = take_weights(read_turns(record[key], key), key)
+    system = record.get("system")
+    if system is not None and not isinstance(system, str):
+        raise BadRecordError(f'"system" must be a string, this is {type_name(system)}')
+    if system and turns[0] != {"role": "system", "content": system}:
+        if turns[0]["role"] == "system":
+            raise BadRecordError('both "system" and a first message of role system; keep one of them')
+        turns = [{"role": "system", "content": system}, *turns]
+        weights = weights and (1.0, *weights)
+    tools = read_tools(record["tools"]) if "tools" in record else None
+    weight = read_weight(record) if WEIGHT in record else 1.0
     return Document("messages", line, "", turns, tools, weight=weight, weights=weights)
 
 

@@ -58,7 +58,11 @@ class Normalizer:
             parse = self._detect(keys)
             if len(self._by_keys) < 10_000:  # data with random keys must not fill the memory
                 self._by_keys[keys] = parse
-        document = parse(record, line)
+        document: Document | TokenRecord | Reject
+        try:
+            document = parse(record, line)
+        except BadRecordError as error:
+            document = Reject(line, str(error))
         # `None in record.values()` would compare arrays, which have no truth value.
         if type(document) is Reject and any(value is None for value in record.values()):
             # Tables written as JSON lines give every record every key, null where it has none.
@@ -90,10 +94,7 @@ class Normalizer:
         takes_pairs = self._schema != "auto"
 
         def parse(record: Record, line: int) -> Document | TokenRecord | Reject:
-            try:
-                found = unused.find_unused(name, record, watched, takes_pairs=takes_pairs)
-            except BadRecordError as error:
-                return Reject(line, str(error))
+            found = unused.find_unused(name, record, watched, takes_pairs=takes_pairs)
             document: Document | TokenRecord | Reject = shape.parse(record, line)
             if type(document) is not Reject:
                 self.unused.update(map(unused.describe, found))

@@ -12,37 +12,31 @@ from typing import Any
 from packer_cli.corpus.records.base import BadRecordError, Record, Shape, type_name
 from packer_cli.corpus.records.messages import read_tools, read_turns
 from packer_cli.corpus.records.weights import WEIGHT, read_weight, take_weights
-from packer_cli.corpus.types import Document, Reject
+from packer_cli.corpus.types import Document
 
 
-def parse(record: Record, line: int) -> Document | Reject:
+def parse(record: Record, line: int) -> Document:
     """Read one prompt with its completion; an empty prompt is fine, an empty completion is not."""
     key = "completion" if "completion" in record else "response"
     prompt, completion = record["prompt"], record[key]
     if isinstance(prompt, str) and isinstance(completion, str):
         if not completion:
-            return Reject(line, f'"{key}" is empty: there is nothing to train on')
-        try:
-            weight, tools = read_weight(record), read_tools(record.get("tools"))
-        except BadRecordError as error:
-            return Reject(line, str(error))
+            raise BadRecordError(f'"{key}" is empty: there is nothing to train on')
+        weight, tools = read_weight(record), read_tools(record.get("tools"))
         return Document("prompt-completion", line, tools=tools, prompt=prompt, completion=completion, weight=weight)
     if isinstance(prompt, list) and isinstance(completion, list):
         return _conversation(record, prompt, completion, key, line)
     for name, value in (("prompt", prompt), (key, completion)):
         if not isinstance(value, str | list):
-            return Reject(line, f'"{name}" must be a string or an array of messages, this is {type_name(value)}')
-    return Reject(line, f'"prompt" is {type_name(prompt)} but "{key}" is {type_name(completion)}; both must agree')
+            raise BadRecordError(f'"{name}" must be a string or an array of messages, this is {type_name(value)}')
+    raise BadRecordError(f'"prompt" is {type_name(prompt)} but "{key}" is {type_name(completion)}; both must agree')
 
 
-def _conversation(record: Record, prompt: list[Any], completion: list[Any], key: str, line: int) -> Document | Reject:
-    try:
-        turns, of_turns = take_weights(read_turns(prompt, "prompt"), "prompt")
-        answers, of_answers = take_weights(read_turns(completion, key), key)
-        tools = read_tools(record.get("tools"))
-        weight = read_weight(record)
-    except BadRecordError as error:
-        return Reject(line, str(error))
+def _conversation(record: Record, prompt: list[Any], completion: list[Any], key: str, line: int) -> Document:
+    turns, of_turns = take_weights(read_turns(prompt, "prompt"), "prompt")
+    answers, of_answers = take_weights(read_turns(completion, key), key)
+    tools = read_tools(record.get("tools"))
+    weight = read_weight(record)
     weights = None
     if of_turns or of_answers:
         weights = (of_turns or (1.0,) * len(turns)) + (of_answers or (1.0,) * len(answers))

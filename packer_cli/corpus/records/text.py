@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from packer_cli.corpus.records.base import BadRecordError, Record, Shape, type_name
 from packer_cli.corpus.records.weights import WEIGHT, read_weight
-from packer_cli.corpus.types import Document, Reject
+from packer_cli.corpus.types import Document
 
 
-def parse(record: Record, line: int) -> Document | Reject:
+def parse(record: Record, line: int) -> Document:
     """Read one text record; text of white space alone is rejected."""
     key = "text" if "text" in record else "content"
     text = record[key]
     if type(text) is not str:
-        return Reject(line, f'"{key}" must be a string, this is {type_name(text)}')
+        raise BadRecordError(f'"{key}" must be a string, this is {type_name(text)}')
     # isspace alone: a strip would copy every long text.
     if not text or text.isspace():
-        return Reject(line, "empty text")
-    try:
-        return Document("text", line, text, weight=read_weight(record))
-    except BadRecordError as error:
-        return Reject(line, str(error))
+        raise BadRecordError("empty text")
+    return Document("text", line, text, weight=read_weight(record))
 
 
 SHAPE = Shape((("text",), ("content",)), ("role", WEIGHT), parse)

@@ -41,10 +41,10 @@ class TokenRecord(NamedTuple):
     record: Record
 
 
-def parse(record: Record, line: int) -> TokenRecord | Reject:
+def parse(record: Record, line: int) -> TokenRecord:
     """The record itself, unless it has no ids."""
     if record[IDS] is None:
-        return Reject(line, f'"{IDS}" must be an array of integers, this is null')
+        raise BadRecordError(f'"{IDS}" must be an array of integers, this is null')
     return TokenRecord(line, record)
 
 
