@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
+import xxhash
+
 from packer_cli.corpus.types import CorpusFile
 from packer_cli.errors import HbpackError, InputError, RunError
 from packer_cli.remote.local import open_source as open_remote_or_map
@@ -97,8 +99,6 @@ def fingerprint(path: str, *, on_chunk: Callable[[bytes], None] | None = None) -
 
     Reads the file once, 8 MiB at a time. Raises InputError when it cannot be read.
     """
-    import xxhash
-
     digest = xxhash.xxh3_128()
     try:
         with open_file(path) as file:
@@ -115,8 +115,6 @@ def fingerprint(path: str, *, on_chunk: Callable[[bytes], None] | None = None) -
 
 def fingerprint_of(paths: Sequence[str]) -> str:
     """xxh3-128 of a file, or over the fingerprints of several that belong together."""
-    import xxhash
-
     if len(paths) == 1:
         return fingerprint(paths[0])
     return xxhash.xxh3_128("".join(map(fingerprint, paths)).encode()).hexdigest()
@@ -126,8 +124,6 @@ class RangeDigest:
     """xxh3-128 of consecutive ranges of a file, while its chunks go by."""
 
     def __init__(self) -> None:
-        import xxhash
-
         self._new = xxhash.xxh3_128
         self._digest = self._new()
         self._position = 0
@@ -178,8 +174,6 @@ class Blocks:
         self._left = stop - start
         self._xxh3 = xxh3
         if xxh3:
-            import xxhash
-
             self._digest = xxhash.xxh3_128()
         self.consumed = 0
         """Bytes of the file itself read so far, compressed ones for a compressed file."""

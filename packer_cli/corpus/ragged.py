@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from packer_cli.corpus.types import Lists, TokenBatch
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 def join_arrays(arrays: Sequence[NDArray[Any]]) -> Lists:
     """Each array as a list; at least one."""
-    import numpy as np
-
     return Lists(np.cumsum([0, *map(len, arrays)], dtype=np.int64), np.concatenate(arrays))
 
 
 def take(lists: Lists, rows: NDArray[Any]) -> Lists:
     """The lists of these rows (int64[m]), in their order. O(items)."""
-    import numpy as np
-
     lengths = np.diff(lists.offsets)[rows]
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
     place = np.arange(offsets[-1]) + np.repeat(lists.offsets[:-1][rows] - offsets[:-1], lengths)
@@ -38,8 +34,6 @@ def take_samples(batch: TokenBatch, rows: NDArray[Any]) -> TokenBatch:
 
 def join_samples(batches: Sequence[TokenBatch]) -> TokenBatch:
     """The samples of several batches in the order of their lines; a single batch stays as it is. O(tokens)."""
-    import numpy as np
-
     if len(batches) == 1:
         return batches[0]
     ends = np.cumsum([0, *(len(batch.input_ids) for batch in batches)])

@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+import xxhash
+
 from packer_cli.corpus.blocks import changed, fingerprint_of, open_file, unreadable
 from packer_cli.corpus.readers import READERS
 from packer_cli.corpus.types import CorpusFile, FileFormat
@@ -93,8 +95,6 @@ def hold(file: CorpusFile) -> CorpusFile:
         InputError: it cannot be read.
         RunError: it has changed since it was listed.
     """
-    import xxhash
-
     if not is_url(file.path):
         file = restamped(file)
     try:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pyarrow as pa
+
 from packer_cli.corpus.blocks import changed, fingerprint, open_source, readable, unreadable, why_damaged
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.readers.columns import raw_batches
@@ -22,8 +24,6 @@ FILE_MAGIC = b"ARROW1"
 @contextmanager
 def _open(path: str, first_field_only: bool = False) -> Iterator[tuple[Any, bool]]:
     """(reader, whether it is an IPC file); raises InputError when it is neither file nor stream."""
-    import pyarrow as pa
-
     with open_source(path) as source:
         try:
             is_file = source.read(len(FILE_MAGIC)) == FILE_MAGIC

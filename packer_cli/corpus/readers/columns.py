@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from packer_cli.corpus.readers.base import RawBatch, ReadRules
 from packer_cli.corpus.readers.values import Unreadable, bounds, column_values, integers, is_present, value_bytes
 from packer_cli.corpus.records import tokens, unused
 from packer_cli.corpus.records.weights import WEIGHT
 from packer_cli.corpus.types import Lists, Reject, TokenRows
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
 
 TOKENS_BYTES = 4 << 20
 """Bytes a batch of tokenized rows: they become no Python objects."""
@@ -36,8 +34,6 @@ def raw_batches(whole: pa.RecordBatch, first_row: int, rules: ReadRules, fields:
     Raises:
         DamagedError: the columns are damaged; nothing of them can be used.
     """
-    import numpy as np
-
     names = [name for name in dict.fromkeys(whole.schema.names) if name in fields]
     if unused.WATCHED.issuperset(names):
         # Nothing here can be a document: the keys alone give the reason.
@@ -68,8 +64,6 @@ def raw_batches(whole: pa.RecordBatch, first_row: int, rules: ReadRules, fields:
 
 def _token_columns(columns: list[pa.Array], names: list[str]) -> dict[str, Lists]:
     """The columns of tokenized records; none where the rows are other records, or some need a look one by one."""
-    import numpy as np
-
     if tokens.IDS not in names or WEIGHT in names:
         return {}
     lists: dict[str, Lists] = {}
@@ -143,8 +137,6 @@ def check_columns(columns: list[pa.Array]) -> None:
 
 def _as_bytes(kind: pa.DataType) -> pa.DataType:
     """The type with binary in place of text, at any depth; laid out in the same way."""
-    import pyarrow as pa
-
     if pa.types.is_string(kind):
         return pa.binary()
     if pa.types.is_large_string(kind):

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from orjson import JSONDecodeError, loads
 
 from packer_cli.corpus.blocks import Blocks
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
@@ -26,10 +29,6 @@ from packer_cli.corpus.readers.stream import (
     why_not_object,
 )
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap, Reject
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 BORDERS = 1 << 14
 """Borders that one call of the kernel looks for."""
@@ -60,8 +59,6 @@ class _Borders:
     """The borders of elements, while the bytes of a file go by from its start, or from that of an element."""
 
     def __init__(self, *, inside: bool) -> None:
-        import numpy as np
-
         from packer_cli.corpus.readers.json_borders import new_state
 
         self._state = new_state(inside=inside)
@@ -74,8 +71,6 @@ class _Borders:
 
     def find(self, chunk: bytes) -> Iterator[NDArray[np.int64]]:
         """Indices into the chunk, in order, some at a time; each holds until the next."""
-        import numpy as np
-
         from packer_cli.corpus.readers.json_borders import find_borders
 
         data = np.frombuffer(chunk, dtype=np.uint8)
@@ -202,8 +197,6 @@ class _Elements(RecordStream):
 
 def _parse(texts: list[tuple[int, bytes]], rejects: Sequence[Reject] = ()) -> RawBatch:
     """The records of elements, and these rejects among theirs."""
-    from orjson import JSONDecodeError, loads
-
     batch = RawBatch(rejects=[*rejects])
     for number, text in texts:
         try:
@@ -220,8 +213,6 @@ def _parse(texts: list[tuple[int, bytes]], rejects: Sequence[Reject] = ()) -> Ra
 
 
 def _is_json(text: bytes) -> bool:
-    from orjson import JSONDecodeError, loads
-
     try:
         loads(text)
     except JSONDecodeError:

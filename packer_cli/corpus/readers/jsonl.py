@@ -12,9 +12,13 @@ block is read.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from orjson import JSONDecodeError, loads
 
 from packer_cli.corpus.blocks import Blocks
 from packer_cli.corpus.ragged import join_arrays
@@ -33,12 +37,6 @@ from packer_cli.corpus.readers.stream import (
 from packer_cli.corpus.records import tokens
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap, Reject, TokenRows
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy as np
-    from numpy.typing import NDArray
-
 CUT_SHORT = "; the file ends in this line, so the rest of it may be lost"
 _CACHED_BYTES = 1 << 18
 
@@ -54,8 +52,6 @@ class _Taken(NamedTuple):
 
 def _line_feeds(data: bytes) -> NDArray[np.int64]:
     """int64[n]: where they are. Price: 0.17 ms a MiB, about half of what `bytes.count` takes."""
-    import numpy as np
-
     codes = np.frombuffer(data, dtype=np.uint8)
     if len(codes) <= _CACHED_BYTES:
         found: NDArray[np.int64] = (codes == ord("\n")).nonzero()[0]
@@ -171,8 +167,6 @@ class _Lines(RecordStream):
             number += len(lines)
 
     def _parse(self, lines: list[bytes], first: int) -> RawBatch:
-        from orjson import JSONDecodeError, loads
-
         batch = RawBatch()
         keep, rejects = batch.records.append, batch.rejects
         most = self._rules.max_record_bytes
@@ -220,8 +214,6 @@ def read_token_lines(lines: Sequence[bytes], first_line: int, max_record_bytes: 
         lines: at least one; with their line feeds, or without.
         first_line: number of the first line.
     """
-    import numpy as np
-
     if not _BEGIN.match(lines[0]):
         return None
     if any(len(line.removesuffix(b"\n")) > max_record_bytes or line[:1] != b"{" for line in lines):
@@ -235,7 +227,6 @@ def read_token_lines(lines: Sequence[bytes], first_line: int, max_record_bytes: 
 
 def _parse(lines: Sequence[bytes]) -> dict[str, list[NDArray[Any]]] | None:
     """The arrays (int64) of each column, one a line; None if a line is not plain."""
-    import numpy as np
     import simdjson
 
     parser = simdjson.Parser()

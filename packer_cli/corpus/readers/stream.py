@@ -11,17 +11,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
 
 from packer_cli.corpus.blocks import Blocks, RangeDigest, fingerprint
 from packer_cli.corpus.readers.base import RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.records.base import type_name
 from packer_cli.corpus.types import CorpusFile, CorpusSlice
-
-if TYPE_CHECKING:
-    import numpy as np
-    import orjson
-    from numpy.typing import NDArray
 
 BOM = b"\xef\xbb\xbf"
 JSON_SPACE = b" \t\r\n"
@@ -45,8 +44,6 @@ def why_not_json(text: bytes, what: str) -> str:
 
 
 def _error(text: bytes) -> orjson.JSONDecodeError:
-    import orjson
-
     try:
         orjson.loads(text)
     except orjson.JSONDecodeError as error:

@@ -8,12 +8,11 @@ all but `content`, whose null means something beside `tool_calls`.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 KEEP_NULL = "content"
 
@@ -28,8 +27,6 @@ class Unreadable:
 def value_bytes(column: pa.Array) -> NDArray[np.int64]:
     """Bytes (int64[n]) that each value of a validated column takes on its own: text as long as it is, in whichever
     encoding it is stored."""
-    import numpy as np
-    import pyarrow as pa
     import pyarrow.compute as pc
 
     kind = column.type
@@ -55,22 +52,17 @@ def value_bytes(column: pa.Array) -> NDArray[np.int64]:
 
 
 def _is_binary(kind: pa.DataType) -> bool:
-    import pyarrow as pa
-
     found: bool = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
     return found
 
 
 def _is_list(kind: pa.DataType) -> bool:
-    import pyarrow as pa
-
     found: bool = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     return found
 
 
 def bounds(column: pa.Array) -> NDArray[np.int64]:
     """int64[n+1]: offsets into `column.flatten()`, whatever the slice or the nulls."""
-    import numpy as np
     import pyarrow.compute as pc
 
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
@@ -79,8 +71,6 @@ def bounds(column: pa.Array) -> NDArray[np.int64]:
 
 def is_present(column: pa.Array) -> NDArray[np.bool_]:
     """Which values (bool[n]) of a validated column are neither null nor an empty text or list; nor a list of such."""
-    import numpy as np
-    import pyarrow as pa
     import pyarrow.compute as pc
 
     kind = column.type
@@ -101,8 +91,6 @@ def is_present(column: pa.Array) -> NDArray[np.bool_]:
 
 def integers(column: pa.Array) -> NDArray[Any] | None:
     """All values of a column of integer or boolean lists without nulls inside, else None."""
-    import pyarrow as pa
-
     if not _is_list(column.type):
         return None
     kind = column.type.value_type
@@ -148,8 +136,6 @@ def _with_nulls(rows: list[Any], column: pa.Array) -> list[Any]:
 
 def to_python(column: pa.Array) -> list[Any]:
     """Like `to_pylist`, but fast for nested columns and without the null keys of structs."""
-    import pyarrow as pa
-
     kind = column.type
     if pa.types.is_dictionary(kind):  # Rows share the entries, which decoding would copy for each.
         used = column.indices.unique().drop_null()
@@ -169,8 +155,6 @@ def to_python(column: pa.Array) -> list[Any]:
 
 
 def _entries(dictionary: pa.Array, used: pa.Array) -> list[Any]:
-    import pyarrow as pa
-
     try:
         return to_python(dictionary.take(used))
     except pa.ArrowNotImplementedError:  # For string views, among others.

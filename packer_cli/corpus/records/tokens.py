@@ -14,16 +14,15 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from packer_cli.corpus.ragged import join_arrays, join_samples, take
 from packer_cli.corpus.records.base import BadRecordError, Record, Shape, type_name
 from packer_cli.corpus.records.weights import WEIGHT, read_weight
 from packer_cli.corpus.types import Lists, Reject, TokenBatch, TokenRows
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 IDS, LABELS, PADDING, POSITIONS, LENGTHS = "input_ids", "labels", "attention_mask", "position_ids", "seq_lengths"
 MASKS = ("loss_mask", "assistant_masks", "completion_mask")
@@ -53,8 +52,6 @@ SHAPE = Shape(((IDS,),), (*COLUMNS[1:], WEIGHT), parse)
 
 def read_records(records: Sequence[TokenRecord]) -> tuple[TokenBatch | None, list[Reject]]:
     """The samples and rejects of records whose columns are lists of Python integers, or arrays."""
-    import numpy as np
-
     rejects: list[Reject] = []
     weights: dict[int, float] = {}
     by_columns: dict[tuple[str, ...], tuple[list[int], list[list[NDArray[Any]]]]] = {}
@@ -81,8 +78,6 @@ def read_records(records: Sequence[TokenRecord]) -> tuple[TokenBatch | None, lis
 
 def _with_weights(batch: TokenBatch, weights: dict[int, float]) -> TokenBatch:
     """The samples with the weights of their lines in the loss, which are 1 unless given."""
-    import numpy as np
-
     weight = np.array([weights.get(line, 1.0) for line in batch.lines.tolist()], dtype=np.float32)
     if (weight == 1).all():
         return batch
@@ -94,8 +89,6 @@ def _with_weights(batch: TokenBatch, weights: dict[int, float]) -> TokenBatch:
 
 def integers(value: Any, name: str) -> NDArray[Any]:
     """`value` as an array of integers or booleans; raises BadRecordError with a reason if it is not one."""
-    import numpy as np
-
     if isinstance(value, list):
         try:
             found = np.asarray(array("q", value))
@@ -135,8 +128,6 @@ def read_rows(rows: TokenRows) -> tuple[TokenBatch, list[Reject]]:
 
 def _check_lengths(left: Left) -> None:
     """Refuse rows whose columns do not fit together; those left share their offsets."""
-    import numpy as np
-
     lengths = np.diff(left.columns[IDS].offsets)
     left.refuse(lengths == 0, lambda row: f'"{IDS}" is empty')
     for name, lists in left.columns.items():
@@ -155,8 +146,6 @@ def _check_same(left: Left, name: str, found: NDArray[np.int64], lengths: NDArra
 
 
 def _check_sums(left: Left, lists: Lists, lengths: NDArray[np.int64]) -> None:
-    import numpy as np
-
     fits = (lists.values > 0) & (lists.values <= np.repeat(lengths, np.diff(lists.offsets)))
     ends = np.concatenate([[0], np.cumsum(np.where(fits, lists.values, 0), dtype=np.int64)])
     wrong = np.diff(ends[lists.offsets]) != lengths
@@ -166,8 +155,6 @@ def _check_sums(left: Left, lists: Lists, lengths: NDArray[np.int64]) -> None:
 
 def _check_tokens(left: Left) -> NDArray[np.bool_] | None:
     """Refuse rows with values that cannot be; gives the loss mask (bool[t]) of those left, None for all."""
-    import numpy as np
-
     ids = left.columns[IDS].values
     if len(ids) and (int(ids.min()) < 0 or int(ids.max()) > MAX_ID):
         left.refuse_tokens(
@@ -199,8 +186,6 @@ def _check_tokens(left: Left) -> NDArray[np.bool_] | None:
 
 
 def _check_mask(left: Left, name: str, values: NDArray[Any]) -> None:
-    import numpy as np
-
     left.refuse_tokens(
         np.flatnonzero((values != 0) & (values != 1)),
         lambda at, i: f"{name}[{i}] is {values[at]}; a mask holds only 0 and 1",
@@ -209,8 +194,6 @@ def _check_mask(left: Left, name: str, values: NDArray[Any]) -> None:
 
 def _split(left: Left, mask: NDArray[np.bool_] | None) -> TokenBatch:
     """The samples of the rows that are left."""
-    import numpy as np
-
     offsets, ids = left.columns[IDS]
     sample = find_samples(left)
     if sample is None:
@@ -232,8 +215,6 @@ def find_samples(left: Left) -> NDArray[np.int64] | None:
 
     Refuses rows whose columns contradict themselves or each other.
     """
-    import numpy as np
-
     columns, offsets = left.columns, left.columns[IDS].offsets
     num_tokens = int(offsets[-1])
     if not num_tokens or not columns.keys() & {PADDING, POSITIONS, LENGTHS}:
@@ -270,8 +251,6 @@ def find_samples(left: Left) -> NDArray[np.int64] | None:
 
 def changes(numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
     """bool[t]: whether each differs from the one before."""
-    import numpy as np
-
     differs = np.ones(len(numbers), np.bool_)
     differs[1:] = numbers[1:] != numbers[:-1]
     return differs
@@ -304,8 +283,6 @@ def _check_positions(
     left: Left, positions: NDArray[Any], real: NDArray[np.int64], row: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """A number for the sample of each real token; refuses rows whose `position_ids` do not count up."""
-    import numpy as np
-
     values = positions[real].astype(np.int64)
     left.refuse_tokens(
         real[(values != 0) & (values != _before(values, row, -1) + 1)],
@@ -316,8 +293,6 @@ def _check_positions(
 
 def _before(values: NDArray[np.int64], row: NDArray[np.int64], at_start: int) -> NDArray[np.int64]:
     """int64[t]: the value before each in its row."""
-    import numpy as np
-
     before = np.concatenate([[at_start], values[:-1]])
     return np.where(changes(row), at_start, before)
 
@@ -326,8 +301,6 @@ class Left:
     """The rows of tokenized records that are left."""
 
     def __init__(self, rows: TokenRows) -> None:
-        import numpy as np
-
         self.columns = rows.columns
         """Those of the rows that are left."""
         self.row = np.arange(len(rows.lines))
@@ -343,21 +316,15 @@ class Left:
     @property
     def refused(self) -> NDArray[np.bool_]:
         """bool[k]: whether a row was refused since the last `drop`."""
-        import numpy as np
-
         return np.isin(self.row, list(self._reasons))
 
     def refuse(self, wrong: NDArray[np.bool_], say: Callable[[int], str]) -> None:
         """Refuse rows (bool[k]); the first reason of a row counts."""
-        import numpy as np
-
         for row in np.flatnonzero(wrong).tolist():
             self._reasons.setdefault(int(self.row[row]), say(row))
 
     def refuse_tokens(self, wrong: NDArray[np.int64], say: Callable[[int, int], str]) -> None:
         """Refuse the rows of these tokens (rising); `say` gets the first one of a row, and its place in the row."""
-        import numpy as np
-
         if not len(wrong):
             return
         offsets = self.columns[IDS].offsets
@@ -367,8 +334,6 @@ class Left:
 
     def drop(self) -> None:
         """Leave out the rows that were refused."""
-        import numpy as np
-
         is_left = ~self.refused if self._reasons else None
         if is_left is None or is_left.all():
             return
