@@ -41,13 +41,17 @@ def changed(path: str) -> RunError:
 
 
 @contextmanager
-def readable(path: str) -> Iterator[None]:
-    """Turn whatever pyarrow and others raise for a damaged file, of many kinds, into InputError."""
+def readable(path: str, errors: type[Exception] = Exception) -> Iterator[None]:
+    """Turn errors into InputError, unless they are hbpack's own.
+
+    Args:
+        errors: pyarrow and others raise many kinds for a damaged file.
+    """
     try:
         yield
     except HbpackError:
         raise
-    except Exception as error:
+    except errors as error:
         raise unreadable(path, error) from error
 
 
@@ -100,16 +104,13 @@ def fingerprint(path: str, *, on_chunk: Callable[[bytes], None] | None = None) -
     Reads the file once, 8 MiB at a time. Raises InputError when it cannot be read.
     """
     digest = xxhash.xxh3_128()
-    try:
-        with open_file(path) as file:
-            size = FIRST_BYTES
-            while chunk := file.read(size):
-                size = SCAN_BYTES
-                digest.update(chunk)
-                if on_chunk is not None:
-                    on_chunk(chunk)
-    except OSError as error:
-        raise unreadable(path, error) from error
+    with readable(path, OSError), open_file(path) as file:
+        size = FIRST_BYTES
+        while chunk := file.read(size):
+            size = SCAN_BYTES
+            digest.update(chunk)
+            if on_chunk is not None:
+                on_chunk(chunk)
     return digest.hexdigest()
 
 
@@ -118,33 +119,6 @@ def fingerprint_of(paths: Sequence[str]) -> str:
     if len(paths) == 1:
         return fingerprint(paths[0])
     return xxhash.xxh3_128("".join(map(fingerprint, paths)).encode()).hexdigest()
-
-
-class RangeDigest:
-    """xxh3-128 of consecutive ranges of a file, while its chunks go by."""
-
-    def __init__(self) -> None:
-        self._new = xxhash.xxh3_128
-        self._digest = self._new()
-        self._position = 0
-        self.digests: list[str] = []
-        """Of the ranges that have ended, in hexadecimal."""
-
-    def see(self, chunk: bytes, borders: Sequence[int]) -> None:
-        """Take the next chunk; `borders` are the positions in the file at which a range ends within it, in order."""
-        view, begin = memoryview(chunk), 0
-        for border in borders:
-            end = border - self._position
-            self._digest.update(view[begin:end])
-            self.close()
-            begin = end
-        self._digest.update(view[begin:])
-        self._position += len(chunk)
-
-    def close(self) -> None:
-        """The range ends here."""
-        self.digests.append(self._digest.hexdigest())
-        self._digest = self._new()
 
 
 class Blocks:
@@ -178,12 +152,10 @@ class Blocks:
         self.consumed = 0
         """Bytes of the file itself read so far, compressed ones for a compressed file."""
         self.broken = ""
-        try:
+        with readable(file.path, OSError):
             self._raw = open_file(file.path, stop) if file.content is None else io.BytesIO(file.content)
             if start:
                 self._raw.seek(start)
-        except OSError as error:
-            raise unreadable(file.path, error) from error
         self._inflate: Decompressor | None = None
         if file.compression != "none":
             self._inflate = Decompressor(file.compression, max(MAX_ZSTD_WINDOW, max_record_bytes))
@@ -231,10 +203,8 @@ class Blocks:
         return block
 
     def _read_raw(self, size: int) -> bytes:
-        try:
+        with readable(self._path, OSError):
             data = self._raw.read(size)
-        except OSError as error:
-            raise unreadable(self._path, error) from error
         self.consumed += len(data)
         self._left -= len(data)
         if self._xxh3:

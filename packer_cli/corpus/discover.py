@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from packer_cli.corpus.blocks import Blocks, unreadable
+from packer_cli.corpus.blocks import Blocks, readable, unreadable
 from packer_cli.corpus.data_files import format_of, known_formats, listed_file, named_file
 from packer_cli.corpus.readers import READERS, hf
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Source
@@ -284,11 +284,8 @@ def _in_folder(folder: str, source_id: int, seen: set[str], links: list[str]) ->
     if hf.is_saved(folder):
         yield _saved(folder, source_id)
         return
-    try:
-        with os.scandir(folder) as found:
-            entries = sorted(found, key=lambda entry: entry.name)
-    except OSError as error:
-        raise unreadable(folder, error) from error
+    with readable(folder, OSError), os.scandir(folder) as found:
+        entries = sorted(found, key=lambda entry: entry.name)
     for entry in entries:
         if entry.name.startswith("."):
             continue

@@ -18,7 +18,7 @@ from typing import Any
 
 import xxhash
 
-from packer_cli.corpus.blocks import changed, fingerprint_of, open_file, unreadable
+from packer_cli.corpus.blocks import changed, fingerprint_of, open_file, readable
 from packer_cli.corpus.readers import READERS
 from packer_cli.corpus.types import CorpusFile, FileFormat
 from packer_cli.remote.file import RemoteFile
@@ -37,10 +37,8 @@ def stamp(paths: Sequence[str]) -> str:
 
 
 def _stamp(path: str) -> str:
-    try:
+    with readable(path, OSError):
         return stamp_of_object(RemotePath(path).info()) if is_url(path) else stamp_of_stat(os.stat(path))
-    except OSError as error:
-        raise unreadable(path, error) from error
 
 
 def stamp_of_stat(found: os.stat_result) -> str:
@@ -97,11 +95,8 @@ def hold(file: CorpusFile) -> CorpusFile:
     """
     if not is_url(file.path):
         file = restamped(file)
-    try:
-        with open_file(file.path) as raw:
-            content = raw.readall()
-    except OSError as error:
-        raise unreadable(file.path, error) from error
+    with readable(file.path, OSError), open_file(file.path) as raw:
+        content = raw.readall()
     if isinstance(raw, RemoteFile):
         file = file._replace(stamp=stamp_of_object(raw.info))
     if len(content) != file.num_bytes:

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
-from packer_cli.corpus.blocks import fingerprint_of, readable, unreadable, why_damaged
+from packer_cli.corpus.blocks import fingerprint_of, readable, why_damaged
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.readers.columns import raw_batches
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap
@@ -54,11 +54,13 @@ def find(text: str, source_id: int) -> CorpusFile:
     saved = saved_path(text)
     if saved is not None:
         path = _saved_split(*saved)
+        with readable(path, OSError):  # Without a look into the files: that may end the process.
+            num_bytes = sum(map(os.path.getsize, _arrow_files(folder_of(path))))
     else:
         path = text if ":" in text else f"{text}:{_choose_split(text, _load_from_hub(text, None))}"
         load.cache_clear()  # The Hub may have another version than when this process looked last.
-        load(path)
-    return CorpusFile(source_id=source_id, path=path, format="datasets", num_bytes=_stored_bytes(path))
+        num_bytes = load(path).data.nbytes
+    return CorpusFile(source_id=source_id, path=path, format="datasets", num_bytes=num_bytes)
 
 
 def folder_of(path: str) -> str:
@@ -67,31 +69,14 @@ def folder_of(path: str) -> str:
     return os.path.join(folder, split) if split else folder
 
 
-def _stored_bytes(path: str) -> int:
-    """Bytes of the files of a set that `save_to_disk` wrote, without a look into them: that may end the process.
-
-    Another set has been loaded, and says so itself.
-    """
-    saved = saved_path(path)
-    if saved is None:
-        return int(load(path).data.nbytes)
-    try:
-        return sum(map(os.path.getsize, _arrow_files(folder_of(path))))
-    except OSError as error:
-        raise unreadable(path, error) from error
-
-
 def _saved_split(folder: str, split: str) -> str:
     listing = os.path.join(folder, "dataset_dict.json")
     if not os.path.isfile(listing):
         if split:
             raise InputError(f"{folder}:{split}: this saved data set has no splits; leave out :{split}")
         return folder
-    try:
-        with open(listing, encoding="utf-8") as file:
-            splits = list(json.load(file)["splits"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise unreadable(listing, error) from error
+    with readable(listing), open(listing, encoding="utf-8") as file:
+        splits = list(json.load(file)["splits"])
     if not split:
         return f"{folder}:{_choose_split(folder, splits)}"
     if split not in splits:
@@ -118,10 +103,8 @@ def parts(path: str) -> list[str]:
 
 
 def _arrow_files(folder: str) -> list[str]:
-    try:
+    with readable(folder, OSError):
         return [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.endswith(".arrow")]
-    except OSError as error:
-        raise unreadable(folder, error) from error
 
 
 @lru_cache(maxsize=16)

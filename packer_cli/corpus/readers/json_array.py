@@ -7,7 +7,7 @@ Memory: a block, or the longest element when that is longer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,11 +22,11 @@ from packer_cli.corpus.readers.stream import (
     RecordStream,
     cut_compressed,
     cut_plain,
+    parse_objects,
     read_stream,
     runs,
     whole_slice,
     why_not_json,
-    why_not_object,
 )
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap, Reject
 
@@ -188,28 +188,11 @@ class _Elements(RecordStream):
         taken.rejects.append(Gap(max(self.number, 1), f"broken JSON: {why}"))
 
     def parse(self, taken: _Taken) -> Iterator[RawBatch]:
-        """The records of elements."""
-        if taken.rejects:
-            yield _parse(taken.texts, taken.rejects)
-        else:
-            yield from map(_parse, runs(taken.texts))
-
-
-def _parse(texts: list[tuple[int, bytes]], rejects: Sequence[Reject] = ()) -> RawBatch:
-    """The records of elements, and these rejects among theirs."""
-    batch = RawBatch(rejects=[*rejects])
-    for number, text in texts:
-        try:
-            record = loads(text)
-        except JSONDecodeError:
-            batch.rejects.append(Reject(number, _why_not(text.strip(JSON_SPACE))))
-            continue
-        if type(record) is dict:
-            batch.records.append((number, record))
-        else:
-            batch.rejects.append(Reject(number, why_not_object(record)))
-    batch.rejects.sort(key=lambda reject: reject.line)
-    return batch
+        """The records of elements, and the rejects among them."""
+        for texts in [taken.texts] if taken.rejects else runs(taken.texts):
+            batch = parse_objects(texts, RawBatch(rejects=[*taken.rejects]), self._rules, _refuse)
+            batch.rejects.sort(key=lambda reject: reject.line)
+            yield batch
 
 
 def _is_json(text: bytes) -> bool:
@@ -220,9 +203,11 @@ def _is_json(text: bytes) -> bool:
     return True
 
 
-def _why_not(text: bytes) -> str:
+def _refuse(number: int, text: bytes) -> Reject:
     """Why an element is rejected, with offsets from its first byte."""
-    return why_not_json(text, "element") if text else "broken JSON: there is nothing between two commas"
+    text = text.strip(JSON_SPACE)
+    why = why_not_json(text, "element") if text else "broken JSON: there is nothing between two commas"
+    return Reject(number, why)
 
 
 READER = FileReader(cut, read)

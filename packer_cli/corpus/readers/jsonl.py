@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from orjson import JSONDecodeError, loads
 
 from packer_cli.corpus.blocks import Blocks
 from packer_cli.corpus.ragged import join_arrays
@@ -28,11 +27,11 @@ from packer_cli.corpus.readers.stream import (
     RecordStream,
     cut_compressed,
     cut_plain,
+    parse_objects,
     read_stream,
     runs,
     whole_slice,
     why_not_json,
-    why_not_object,
 )
 from packer_cli.corpus.records import tokens
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap, Reject, TokenRows
@@ -167,27 +166,15 @@ class _Lines(RecordStream):
             number += len(lines)
 
     def _parse(self, lines: list[bytes], first: int) -> RawBatch:
-        batch = RawBatch()
-        keep, rejects = batch.records.append, batch.rejects
-        most = self._rules.max_record_bytes
-        for number, line in enumerate(lines, first):
-            if len(line) > most and len(line.removesuffix(b"\n")) > most:
-                rejects.append(Reject(number, self._rules.too_long()))
-                continue
-            try:
-                record = loads(line)
-            except JSONDecodeError:
-                text = line.removesuffix(b"\n")
-                if text.strip():
-                    reason = why_not_json(text, "line")
-                    has_line_feed = len(text) < len(line)
-                    rejects.append(Reject(number, reason) if has_line_feed else Gap(number, reason + CUT_SHORT))
-                continue
-            if type(record) is dict:
-                keep((number, record))
-            else:
-                rejects.append(Reject(number, why_not_object(record)))
-        return batch
+        return parse_objects(enumerate(lines, first), RawBatch(), self._rules, _refuse)
+
+
+def _refuse(number: int, line: bytes) -> Reject | None:
+    text = line.removesuffix(b"\n")
+    if not text.strip():
+        return None
+    reason = why_not_json(text, "line")
+    return Reject(number, reason) if len(text) < len(line) else Gap(number, reason + CUT_SHORT)
 
 
 class _TokenLines(_Lines):

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.corpus.blocks import fingerprint_of, is_file, unreadable
+from packer_cli.corpus.blocks import fingerprint_of, is_file, readable, unreadable
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules
 from packer_cli.corpus.readers.numbers import NumberFile, cut_documents, read_documents
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap
@@ -62,11 +62,8 @@ class _Index:
 
 def _read_index(path: str, start: int = 0, stop: int | None = None) -> _Index:
     """Sequences `start` to `stop - 1` of an `.idx`; raises InputError when it is damaged."""
-    try:
-        with open(path, "rb") as file:
-            head = file.read(HEADER.size)
-    except OSError as error:
-        raise unreadable(path, error) from error
+    with readable(path, OSError), open(path, "rb") as file:
+        head = file.read(HEADER.size)
     if len(head) < HEADER.size:
         raise unreadable(path, f"an index has at least {HEADER.size} bytes, this file has {len(head)}")
     magic, version, code, num_sequences, num_borders = HEADER.unpack(head)

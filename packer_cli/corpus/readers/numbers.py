@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.corpus.blocks import changed, open_file, unreadable
+from packer_cli.corpus.blocks import changed, open_file, readable
 from packer_cli.corpus.readers.base import RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Lists, Reject, TokenRows
 
@@ -36,13 +36,10 @@ class NumberFile:
         self.path = path
         self.dtype = np.dtype(dtype)
         self._offset = offset
-        try:
+        with readable(path, OSError):
             self._file = open_file(path)
-            num_bytes = self._file.seek(0, os.SEEK_END)
-        except OSError as error:
-            raise unreadable(path, error) from error
-        self.num_bytes = num_bytes
-        self._count = max(num_bytes - offset, 0) // self.dtype.itemsize if count is None else count
+            self.num_bytes = self._file.seek(0, os.SEEK_END)
+        self._count = max(self.num_bytes - offset, 0) // self.dtype.itemsize if count is None else count
 
     def __enter__(self) -> NumberFile:
         return self
@@ -58,15 +55,13 @@ class NumberFile:
         out = np.empty(stop - start, dtype=self.dtype)
         view = out.view(np.uint8).data
         done = 0
-        try:
+        with readable(self.path, OSError):
             self._file.seek(self._offset + start * self.dtype.itemsize)
             while done < len(view):
                 size = self._file.readinto(view[done:])
                 if not size:
                     raise changed(self.path)
                 done += size
-        except OSError as error:
-            raise unreadable(self.path, error) from error
         return out.astype(self.dtype.newbyteorder("="), copy=False)
 
 

@@ -15,12 +15,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 import orjson
+import xxhash
 from numpy.typing import NDArray
 
-from packer_cli.corpus.blocks import Blocks, RangeDigest, fingerprint
+from packer_cli.corpus.blocks import Blocks, fingerprint
 from packer_cli.corpus.readers.base import RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.records.base import type_name
-from packer_cli.corpus.types import CorpusFile, CorpusSlice
+from packer_cli.corpus.types import CorpusFile, CorpusSlice, Reject
 
 BOM = b"\xef\xbb\xbf"
 JSON_SPACE = b" \t\r\n"
@@ -51,9 +52,35 @@ def _error(text: bytes) -> orjson.JSONDecodeError:
     raise AssertionError("this is JSON")
 
 
-def why_not_object(value: object) -> str:
-    """Why a JSON value that is not an object is rejected."""
-    return f"a record must be a JSON object, this is {type_name(value)}"
+def parse_objects(
+    texts: Iterable[tuple[int, bytes]],
+    batch: RawBatch,
+    rules: ReadRules,
+    refuse: Callable[[int, bytes], Reject | None],
+) -> RawBatch:
+    """Add the records of texts to a batch.
+
+    Args:
+        texts: (number, text); a line feed at the end does not count as its length.
+        refuse: what becomes of a text that is not JSON; None: nothing.
+    """
+    loads, keep, rejects = orjson.loads, batch.records.append, batch.rejects
+    most = rules.max_record_bytes
+    for number, text in texts:
+        if len(text) > most and len(text.removesuffix(b"\n")) > most:
+            rejects.append(Reject(number, rules.too_long()))
+            continue
+        try:
+            record = loads(text)
+        except orjson.JSONDecodeError:
+            if (reject := refuse(number, text)) is not None:
+                rejects.append(reject)
+            continue
+        if type(record) is dict:
+            keep((number, record))
+        else:
+            rejects.append(Reject(number, f"a record must be a JSON object, this is {type_name(record)}"))
+    return batch
 
 
 Item = TypeVar("Item")
@@ -147,7 +174,7 @@ def runs(items: list[Item]) -> Iterator[list[Item]]:
 
 
 class _Cutter:
-    """Finds where the slices of a plain file begin, while its chunks go by, and the numbers of the records there."""
+    """Finds where the slices of a plain file begin, while its chunks go by, with their first records and checksums."""
 
     def __init__(self, slice_bytes: int, find_ends: FindEnds, begun: int) -> None:
         self._slice_bytes = slice_bytes
@@ -157,17 +184,30 @@ class _Cutter:
         self._target = slice_bytes
         self.cuts: list[tuple[int, int]] = [(0, 1)]
         """(first byte, number of its record) of each slice; the last may be at the file's end."""
+        self.digests: list[str] = []
+        """xxh3-128 of the slices that have ended, in hexadecimal."""
+        self._digest = xxhash.xxh3_128()
 
     def see(self, chunk: bytes) -> None:
-        """Take the next chunk; cuts that are added lie in it, or at its end."""
+        """Take the next chunk."""
+        view, begin = memoryview(chunk), 0
         for ends in self._find_ends(chunk):
             # A slice holds at least slice_bytes, so the first byte that may end one is the target's last.
             while (at := int(ends.searchsorted(self._target - 1 - self._position))) < len(ends):
-                start = self._position + int(ends[at]) + 1
-                self.cuts.append((start, self._begun + at + 1))
-                self._target = start + self._slice_bytes
+                stop = int(ends[at]) + 1
+                self._digest.update(view[begin:stop])
+                self.end()
+                begin = stop
+                self.cuts.append((self._position + stop, self._begun + at + 1))
+                self._target = self._position + stop + self._slice_bytes
             self._begun += len(ends)
+        self._digest.update(view[begin:])
         self._position += len(chunk)
+
+    def end(self) -> None:
+        """A slice ends here."""
+        self.digests.append(self._digest.hexdigest())
+        self._digest.reset()
 
 
 def cut_plain(file: CorpusFile, slice_bytes: int, find_ends: FindEnds, begun: int) -> list[CorpusSlice]:
@@ -178,19 +218,13 @@ def cut_plain(file: CorpusFile, slice_bytes: int, find_ends: FindEnds, begun: in
         find_ends: called with the chunks of the file in order.
         begun: records that begin at the start of the file: of lines one, of an array's elements none.
     """
-    cutter, digest = _Cutter(slice_bytes, find_ends, begun), RangeDigest()
-
-    def see(chunk: bytes) -> None:
-        known = len(cutter.cuts)
-        cutter.see(chunk)
-        digest.see(chunk, [start for start, _ in cutter.cuts[known:]])
-
-    done = file._replace(fingerprint=fingerprint(file.path, on_chunk=see))
-    digest.close()
+    cutter = _Cutter(slice_bytes, find_ends, begun)
+    done = file._replace(fingerprint=fingerprint(file.path, on_chunk=cutter.see))
+    cutter.end()
     borders = [*(cut for cut in cutter.cuts if cut[0] < file.num_bytes), (file.num_bytes, 0)]
     return [
         CorpusSlice(file=done, start=start, stop=stop, first_line=number, xxh3=xxh3)
-        for ((start, number), (stop, _)), xxh3 in zip(pairwise(borders), digest.digests, strict=False)
+        for ((start, number), (stop, _)), xxh3 in zip(pairwise(borders), cutter.digests, strict=False)
     ]
 
 
