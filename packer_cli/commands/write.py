@@ -250,7 +250,7 @@ def check_store(store: Path, fingerprint: str, engine: Engine | None, task: Arra
         raise FormatError(f"the token store {str(store)!r} has changed since the plan was made; run hbpack plan again")
     if task is not None:
         own = task.share(index.parts, [part.num_bytes for part in index.parts])
-        index = index.model_copy(update={"parts": tuple(own)})
+        index = replace(index, parts=tuple(own))
     if engine is not None and (task is not None or not is_remote(store)):
         for name, why in find_damaged_parts(store, index, engine).items():
             path = str(store / name)

@@ -21,7 +21,7 @@ from packer_cli.engine.sink import FinishedPart
 from packer_cli.errors import ConfigError
 from packer_cli.files import fingerprint, remove_folder, write_json
 from packer_cli.format.checksums import require_damage
-from packer_cli.format.records import read_record
+from packer_cli.format.records import json_values, read_record
 from packer_cli.version import __version__
 
 Joined = Callable[[], Collection[str]]
@@ -37,8 +37,8 @@ class Pin:
     id_step: int
     agreed: dict[str, str]
     """What decides the output, by its name for people: values or fingerprints."""
-    facts: dict[str, Any] = field(default_factory=dict)
-    """What completing the output needs besides the parts: JSON values."""
+    facts: Any = field(default_factory=dict)
+    """What completing the output needs besides the parts: JSON values, of a record of the stage's own."""
     release: str = __version__
 
     @property
@@ -142,24 +142,28 @@ class ArrayRecords:
             f"same command with --array={array_expression(pin, missing)} in Slurm, or with --shard {one}"
         )
 
-    def parts(self) -> dict[str, FinishedPart] | None:
-        """The parts of all tasks, by name, in order; None if a record is missing. A damaged record is removed."""
+    def parts(self, facts: Any = dict[str, Any]) -> dict[str, FinishedPart] | None:
+        """The parts of all tasks, by name, in order; None if a record is missing. A damaged record is removed.
+
+        Args:
+            facts: the kind of `FinishedPart.facts`.
+        """
         pin = self.pin()
         if pin is None:
             return None
-        found = [self.read(index, pin) for index in range(pin.num_tasks)]
+        found = [self.read(index, pin, facts) for index in range(pin.num_tasks)]
         if None in found:
             return None
         return {name: part for parts in found if parts for name, part in parts.items()}
 
-    def read(self, index: int, pin: Pin) -> dict[str, FinishedPart] | None:
+    def read(self, index: int, pin: Pin, facts: Any = dict[str, Any]) -> dict[str, FinishedPart] | None:
         """The parts of one task; None if it is not done."""
         path = self.path(index)
         try:
             value = json.loads(path.read_bytes())
             if value["pin"] != pin.fingerprint:
                 raise ValueError
-            return {part.pop("name"): read_record(FinishedPart, part) for part in value["parts"]}
+            return {part.pop("name"): FinishedPart.read(part, facts) for part in value["parts"]}
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -207,7 +211,7 @@ class ArrayShare:
         self._joined = joined
         self._agreed: dict[str, str] = {}
 
-    def join(self, agreed: dict[str, str], facts: dict[str, Any]) -> None:
+    def join(self, agreed: dict[str, str], facts: Any) -> None:
         """Pin what the tasks agree on, or check that this task does; see `Pin`.
 
         Raises:
@@ -220,22 +224,24 @@ class ArrayShare:
             first_id=self._ids.first if is_whole else 0,
             id_step=self._ids.step if is_whole else 1,
             agreed=agreed,
-            facts=facts,
+            facts=json_values(facts),
         )
         pin = self._records.pin()
         if pin is None or (pin.fingerprint != mine.fingerprint and not self._is_bound(pin)):
             self._records.write_pin(mine)
-        elif pin.fingerprint == mine.fingerprint and pin.facts != facts:
-            self._records.write_pin(replace(pin, facts=facts))  # Such as another --max-rejected: the last word counts.
+        elif pin.fingerprint == mine.fingerprint and pin.facts != mine.facts:
+            self._records.write_pin(
+                replace(pin, facts=mine.facts)
+            )  # Such as another --max-rejected: the last word counts.
         self._join(self._check().fingerprint)
 
     def _is_bound(self, pin: Pin) -> bool:
         return bool(self._records.done()) or pin.fingerprint in self._joined()
 
-    def recorded(self) -> dict[str, FinishedPart]:
-        """The parts in the task's record; none if it is not done."""
+    def recorded(self, facts: Any = dict[str, Any]) -> dict[str, FinishedPart]:
+        """The parts in the task's record, with facts of this kind; none if it is not done."""
         pin = self._records.pin()
-        return (pin and self._records.read(self.task.index, pin)) or {}
+        return (pin and self._records.read(self.task.index, pin, facts)) or {}
 
     @property
     def has_begun(self) -> bool:
@@ -256,10 +262,8 @@ class ArrayShare:
         Raises:
             ConfigError: the other tasks have agreed on something else meanwhile.
         """
-        pin = self._check()
-        if self._records.read(self.task.index, pin) != parts:
-            listed = [{"name": name, **part.value()} for name, part in parts.items()]
-            write_json(self._records.path(self.task.index), {"pin": pin.fingerprint, "parts": listed})
+        listed = [{"name": name, **part.value()} for name, part in parts.items()]
+        write_json(self._records.path(self.task.index), {"pin": self._check().fingerprint, "parts": listed})
 
     def _check(self) -> Pin:
         pin = self._records.pin()

@@ -19,14 +19,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Generic
+from typing import Any, Generic
 
 from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Progress
 from packer_cli.engine.sink import FileRange, FinishedPart, Task, Written, find_range
 from packer_cli.files import fingerprint, move_file, remove_folder, write_text
 from packer_cli.format.checksums import require_damage
-from packer_cli.format.records import read_record
 from packer_cli.remote.names import paths_below
 from packer_cli.remote.path import is_remote
 from packer_cli.version import __version__
@@ -63,6 +62,7 @@ class Parts(Generic[Task]):
         tasks: Sequence[Task],
         sizes: Sequence[int],
         *,
+        facts: Any = dict[str, Any],
         repairs: bool = False,
     ) -> None:
         """Describe the output; reads and writes nothing.
@@ -72,6 +72,7 @@ class Parts(Generic[Task]):
             work: name of the folder in it that holds the markers, and files that parts share, while parts are missing.
             listing: name of the file in it that vouches for the finished output.
             sizes: of each task, for progress.
+            facts: the kind of `FinishedPart.facts`.
             repairs: the listing vouches for these very parts; it stays, and those that are damaged are replaced.
         """
         self.finished: dict[str, FinishedPart] = {}
@@ -79,6 +80,7 @@ class Parts(Generic[Task]):
         self.work = folder / work
         self._folder = folder
         self._listing = folder / listing
+        self._facts = facts
         self._repairs = repairs
         self._tasks = tasks
         self._has_begun = False
@@ -207,7 +209,7 @@ class Parts(Generic[Task]):
             marker = json.loads(self._marker(name).read_bytes())
             if not isinstance(marker, dict) or marker.get("xxh3") != fingerprint(marker.get("part")):
                 return None
-            return read_record(FinishedPart, marker["part"])
+            return FinishedPart.read(marker["part"], self._facts)
         except (OSError, ValueError) as error:
             require_damage(error)
             return None

@@ -12,13 +12,14 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from packer_cli.errors import RunError
 from packer_cli.files import HashingFile, commit_file, sync_file, temporary_file
 from packer_cli.format.checksums import file_checksum, require_damage
+from packer_cli.format.records import json_values, read_record
 from packer_cli.remote.path import RemotePath, is_remote
 from packer_cli.version import __version__
 
@@ -85,14 +86,20 @@ class FinishedPart:
 
     fingerprint: str
     files: tuple[FileRange, ...]
-    facts: dict[str, Any] = field(default_factory=dict)
-    """What the stage needs to know about the part: JSON values."""
+    facts: Any = field(default_factory=dict)
+    """What the stage needs to know about the part: a record of its own, or JSON values."""
     release: str = __version__
     """The hbpack release that wrote the marker; another one makes the part again."""
 
     def value(self) -> dict[str, Any]:
         """What the marker says, as JSON values."""
-        return {**vars(self), "files": [vars(file) for file in self.files]}
+        return {**vars(self), "facts": json_values(self.facts), "files": [vars(file) for file in self.files]}
+
+    @classmethod
+    def read(cls, value: Any, facts: Any) -> FinishedPart:
+        """The part of `value`, with facts of this kind. Raises ValueError where they are of another one."""
+        part = read_record(cls, value)
+        return replace(part, facts=read_record(facts, part.facts))
 
 
 class Sink:
@@ -168,7 +175,7 @@ class Written:
     sink: Sink
 
 
-def write_part(write: Callable[[Task, Sink], dict[str, Any]], task: Task, folder: Path, work: str) -> Written:
+def write_part(write: Callable[[Task, Sink], Any], task: Task, folder: Path, work: str) -> Written:
     """Run a task: `write` writes its files to the sink and returns the part's `facts`.
 
     Args:

@@ -170,7 +170,7 @@ def _read_fields(kind: Any, value: Any, place: str) -> Any:
 def _fields_of(kind: Any) -> tuple[dict[str, Any], list[str]]:
     """The annotations of a record's fields, and the names of those without a default."""
     hints = get_type_hints(kind, include_extras=True)
-    needed = [field.name for field in fields(kind) if field.default is MISSING]
+    needed = [field.name for field in fields(kind) if field.default is field.default_factory is MISSING]
     return {field.name: hints[field.name] for field in fields(kind)}, needed
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Any, ClassVar
 
 import pyarrow as pa
-from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
 from packer_cli.corpus.types import Source
 from packer_cli.engine.base import Engine
@@ -18,13 +17,14 @@ from packer_cli.errors import FormatError, InputError, VersionError
 from packer_cli.files import atomic_file, fingerprint
 from packer_cli.format.checksums import (
     check_json,
-    check_path,
     describe_signature,
     find_damage,
     require_damage,
-    sign_text,
+    sign_json,
 )
+from packer_cli.format.entries import RelativePath
 from packer_cli.format.loss_spans import find_wrong_spans
+from packer_cli.format.records import read_record
 from packer_cli.format.schema import part_schema, token_type
 from packer_cli.format.tokens import SampleOptions, SourceInfo, TokenizerInfo
 from packer_cli.remote.local import map_file
@@ -37,11 +37,8 @@ STORE_FORMAT = "hbpack-tokens"
 STORE_VERSION = 7
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, defer_build=True)
-
-
-class PartFile(_Model):
+@dataclass(frozen=True, kw_only=True)
+class PartFile:
     """An input file, or a slice of one, in a part. Small files share a part."""
 
     path: str
@@ -55,10 +52,11 @@ class PartFile(_Model):
     """Why the file, or a part of it, could not be read, the first reason if there are several; empty if it could."""
 
 
-class PartInfo(_Model):
+@dataclass(frozen=True, kw_only=True)
+class PartInfo:
     """One part of the store."""
 
-    path: Annotated[str, AfterValidator(check_path)]
+    path: RelativePath
     """File name in the store's folder."""
     fingerprint: str
     """Covers the slices of input, the tokenizer and the options of the part."""
@@ -78,7 +76,7 @@ class PartInfo(_Model):
     """Samples that end with neither EOS nor an end of turn."""
     shapes: dict[str, int]
     """Samples by the shape of their records (`messages`, `alpaca`, ...)."""
-    unused: dict[str, int] = {}
+    unused: dict[str, int] = field(default_factory=dict)
     """Records with something that is not used, by what it is, for people."""
     num_bytes: int
     xxh3: str
@@ -89,11 +87,10 @@ class PartInfo(_Model):
     """The backend that encoded the part."""
     warnings: tuple[str, ...] = ()
 
-    @model_validator(mode="after")
-    def _adds_up(self) -> PartInfo:
-        for name in ("num_samples", "num_rejected"):
-            assert sum(getattr(file, name) for file in self.files) == getattr(self, name)
-        return self
+    @property
+    def num_refused(self) -> int:
+        """Rejected records but for those that carry no loss, which are as they should be."""
+        return self.num_rejected - self.num_without_loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,10 +123,11 @@ class StoreSource(SourceInfo):
         return SourceInfo(name=self.name, weight=self.weight, tokens=self.tokens)
 
 
-class StoreIndex(_Model):
+@dataclass(frozen=True, kw_only=True)
+class StoreIndex:
     """`tokens.json`."""
 
-    model_config = ConfigDict(json_schema_extra=describe_signature)
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"json_schema_extra": describe_signature}
 
     format: str = STORE_FORMAT
     format_version: int = STORE_VERSION
@@ -190,13 +188,18 @@ def _check_version(path: Path, data: bytes) -> None:
 
 def parse_index(data: bytes) -> StoreIndex:
     """Parse the bytes of `tokens.json`. Raises ValueError if they are damaged."""
-    return StoreIndex.model_validate_json(check_json(data))
+    index = read_record(StoreIndex, json.loads(check_json(data)))
+    for part in index.parts:
+        for name in ("num_samples", "num_rejected"):
+            if sum(getattr(file, name) for file in part.files) != getattr(part, name):
+                raise ValueError(f"{name} of {part.path} is not the sum of its files")
+    return index
 
 
 def write_index(folder: Path, index: StoreIndex) -> None:
     """Write `tokens.json` atomically, with its checksum."""
     with atomic_file(folder / INDEX_NAME) as file:
-        file.write(sign_text(index.model_dump_json(indent=2).encode()))
+        file.write(sign_json(asdict(index)))
 
 
 def find_damaged_parts(folder: Path, index: StoreIndex, engine: Engine) -> dict[str, str]:

@@ -6,7 +6,7 @@ import multiprocessing
 import os
 from collections import Counter
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -22,6 +22,7 @@ from packer_cli.files import fingerprint
 from packer_cli.format.schema import token_type
 from packer_cli.format.tokens import TokenizerInfo
 from packer_cli.tokens.ahead import NamedTokenizer
+from packer_cli.tokens.index import PartFile, PartInfo
 from packer_cli.tokens.writer import LateWeightsError, PartWriter, RejectsWriter
 
 if TYPE_CHECKING:
@@ -76,6 +77,17 @@ def _content(slice_: CorpusSlice) -> list[Any]:
     return [file.fingerprint, file.format, slice_.start, slice_.stop, *compression]
 
 
+@dataclass(frozen=True, kw_only=True)
+class PartFacts:
+    """What the stage needs to know about a finished part."""
+
+    part: PartInfo
+    tokenizer: TokenizerInfo
+    """Without its name."""
+    stamps: tuple[str, ...] = ()
+    """In the record of a job array's task: of each of the part's files, see `packer_cli.corpus.versions`."""
+
+
 class Description(NamedTuple):
     """A worker's task: describe the tokenizer of a part, before the parts are made."""
 
@@ -120,8 +132,8 @@ def tokenizer_key(tokenizer: NamedTokenizer) -> str:
     return fingerprint(tokenizer_fingerprint(tokenizer.name), template, tokenizer.eos_token)
 
 
-def tokenize_part(task: PartTask, sink: Sink) -> dict[str, Any]:
-    """Read, render, encode and write one part. Returns what `PartInfo` and `describe_tokenizer` say; JSON values.
+def tokenize_part(task: PartTask, sink: Sink) -> PartFacts:
+    """Read, render, encode and write one part.
 
     If the fast backend and the reference disagree, the reference encodes the whole part again.
     """
@@ -141,7 +153,7 @@ def tokenize_part(task: PartTask, sink: Sink) -> dict[str, Any]:
         except BackendMismatch as mismatch:
             encoder = encoder.fallback(mismatch, describe_line(mismatch.line, task.slices))
         else:
-            return {"part": part, "tokenizer": asdict(describe_tokenizer(task))}
+            return PartFacts(part=part, tokenizer=describe_tokenizer(task))
 
 
 def describe_tokenizer(task: PartTask) -> TokenizerInfo:
@@ -205,8 +217,7 @@ def _alpaca_form(task: PartTask) -> AlpacaForm:
     return task.alpaca
 
 
-def _write_part(task: PartTask, encoder: Encoder, sink: Sink, *, is_weighted: bool) -> dict[str, Any]:
-    """Write a part. Returns the values of its `PartInfo`, which the index makes of them: workers need no pydantic."""
+def _write_part(task: PartTask, encoder: Encoder, sink: Sink, *, is_weighted: bool) -> PartInfo:
     from packer_cli.tokens.slices import count_by_slice, lines_of, read_slices
 
     tokenizer = _tokenizer(task)
@@ -240,36 +251,37 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink, *, is_weighted: bo
                 writer.write(samples._replace(lines=lines_of(samples.lines)))
         writer.close()
     of_each = num_samples.tolist(), rejects.num_rejected.tolist(), rejects.gaps
-    return {
-        "path": task.name,
-        "fingerprint": task.fingerprint,
-        "files": [
-            {
-                "path": slice_.file.path,
-                "source": slice_.file.source_id,
-                "fingerprint": slice_.file.fingerprint,
-                "num_samples": samples,
-                "num_rejected": rejected,
-                "unreadable": gap,
-            }
-            for slice_, samples, rejected, gap in zip(task.slices, *of_each, strict=True)
-        ],
-        "num_samples": writer.num_samples,
-        "num_tokens": writer.num_tokens,
-        "num_loss_tokens": writer.num_loss_tokens,
-        "loss_weight": writer.loss_weight,
-        "num_rejected": int(rejects.num_rejected.sum()),
-        "num_without_loss": num_without_loss,
-        "num_with_special": num_with_special,
-        "num_open": num_open,
-        "shapes": dict(sorted(shapes.items())),
-        "unused": dict(sorted((unused + encoder.unused).items())),
-        "num_bytes": file.num_bytes,
-        "xxh3": file.hexdigest(),
-        "rejects_xxh3": rejects.xxh3,
-        "backend": encoder.backend_used,
-        "warnings": list(dict.fromkeys(encoder.warnings)),
-    }
+    files = tuple(
+        PartFile(
+            path=slice_.file.path,
+            source=slice_.file.source_id,
+            fingerprint=slice_.file.fingerprint,
+            num_samples=samples,
+            num_rejected=rejected,
+            unreadable=gap,
+        )
+        for slice_, samples, rejected, gap in zip(task.slices, *of_each, strict=True)
+    )
+    return PartInfo(
+        path=task.name,
+        fingerprint=task.fingerprint,
+        files=files,
+        num_samples=writer.num_samples,
+        num_tokens=writer.num_tokens,
+        num_loss_tokens=writer.num_loss_tokens,
+        loss_weight=writer.loss_weight,
+        num_rejected=int(rejects.num_rejected.sum()),
+        num_without_loss=num_without_loss,
+        num_with_special=num_with_special,
+        num_open=num_open,
+        shapes=dict(sorted(shapes.items())),
+        unused=dict(sorted((unused + encoder.unused).items())),
+        num_bytes=file.num_bytes,
+        xxh3=file.hexdigest(),
+        rejects_xxh3=rejects.xxh3,
+        backend=encoder.backend_used,
+        warnings=tuple(dict.fromkeys(encoder.warnings)),
+    )
 
 
 REASON = "it has no loss tokens, so a model would learn nothing from it"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from packer_cli.config import TokenizeConfig
@@ -26,7 +26,7 @@ from packer_cli.files import fingerprint
 from packer_cli.format.records import read_record
 from packer_cli.tokens.cutting import cut_units, list_units
 from packer_cli.tokens.index import INDEX_NAME, STORE_VERSION, StoreIndex, write_index
-from packer_cli.tokens.part import WORK, PartTask
+from packer_cli.tokens.part import WORK, PartFacts, PartTask
 from packer_cli.tokens.stage import (
     Header,
     check_rejected,
@@ -42,6 +42,14 @@ from packer_cli.tokens.stage import (
     slice_bytes,
 )
 from packer_cli.tokens.tokenizer.files import tokenizer_fingerprint
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreFacts:
+    """What completing a store needs besides its parts."""
+
+    header: Header
+    max_rejected: int | None
 
 
 def tokenize_share(
@@ -71,10 +79,10 @@ def tokenize_share(
     header = header_of(config, sources)
     before = current_index(folder)
     repairs = (folder / INDEX_NAME).exists() and before is not None and _vouches(before, header, sources, files, tasks)
-    parts = Parts(folder, WORK, INDEX_NAME, tasks, slice_bytes(tasks), repairs=repairs)
+    parts = Parts(folder, WORK, INDEX_NAME, tasks, slice_bytes(tasks), facts=PartFacts, repairs=repairs)
     if not repairs:
-        share.join(_agreed(config, header, files), {**header.facts(), "max_rejected": config.max_rejected})
-    parts.find(engine, {**listed_parts(folder, before), **share.recorded()})
+        share.join(_agreed(config, header, files), StoreFacts(header=header, max_rejected=config.max_rejected))
+    parts.find(engine, {**listed_parts(folder, before), **share.recorded(PartFacts)})
     if parts.todo and not repairs:
         share.discard()
     num_reused = make_parts(config, parts, folder, engine, progress)
@@ -96,18 +104,17 @@ def complete_store(folder: Path) -> StoreIndex:
             have to run again are then removed.
     """
     records = ArrayRecords(folder / WORK)
-    pin, parts = records.pin(), records.parts()
+    pin, parts = records.pin(), records.parts(PartFacts)
     assert pin is not None
     assert parts is not None
-    facts = dict(pin.facts)
-    most = facts.pop("max_rejected")
-    header = read_record(Header, facts)
+    facts = read_record(StoreFacts, pin.facts)
+    header = facts.header
     if not parts:
         raise RunError(no_data([source.name for source in header.sources]))
     sources = [info.source(number) for number, info in enumerate(header.sources)]
     require_one_version(records, pin, sources, output=str(folder.parent))
     index = header.index(parts.values())
-    check_rejected(sum(part.num_rejected - part.num_without_loss for part in index.parts), most, folder)
+    check_rejected(sum(part.num_refused for part in index.parts), facts.max_rejected, folder)
     write_index(folder, index)
     remove_stale(folder, index)
     return index
@@ -115,7 +122,8 @@ def complete_store(folder: Path) -> StoreIndex:
 
 def _stamped(part: FinishedPart, task: PartTask) -> FinishedPart:
     """The part, with what tells the versions of its files from others."""
-    return replace(part, facts={**part.facts, "stamps": [slice_.file.stamp for slice_ in task.slices]})
+    stamps = tuple(slice_.file.stamp for slice_ in task.slices)
+    return replace(part, facts=replace(part.facts, stamps=stamps))
 
 
 def _agreed(config: TokenizeConfig, header: Header, files: Sequence[CorpusFile]) -> dict[str, str]:
@@ -147,7 +155,7 @@ def _vouches(
     return all(
         (info := infos.get(task.name)) is not None
         and info.fingerprint == task.fingerprint
-        and [{"path": file.path, "source": file.source} for file in info.files] == names_of(task, sources)
+        and [(file.path, file.source) for file in info.files] == names_of(task, sources)
         for task in tasks
     )
 
@@ -192,9 +200,9 @@ def require_one_version(records: ArrayRecords, pin: Pin, sources: Sequence[Sourc
 def _read_by_tasks(records: ArrayRecords, pin: Pin) -> Mapping[Key, Read]:
     read: dict[Key, Read] = defaultdict(dict)
     for task in range(pin.num_tasks):
-        for part in (records.read(task, pin) or {}).values():
-            for file, stamp in zip(part.facts["part"]["files"], part.facts["stamps"], strict=True):
-                read[file["source"], file["path"]][task] = (stamp, file["fingerprint"])
+        for part in (records.read(task, pin, PartFacts) or {}).values():
+            for file, stamp in zip(part.facts.part.files, part.facts.stamps, strict=True):
+                read[file.source, file.path][task] = (stamp, file.fingerprint)
     return read
 
 

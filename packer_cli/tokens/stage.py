@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.discover import discover
@@ -40,7 +40,7 @@ from packer_cli.tokens.index import (
     store_fingerprint,
     write_index,
 )
-from packer_cli.tokens.part import WORK, Description, PartTask, work
+from packer_cli.tokens.part import WORK, Description, PartFacts, PartTask, work
 from packer_cli.tokens.slices import read_all
 from packer_cli.tokens.tokenizer.files import tokenizer_fingerprint
 from packer_cli.tokens.tokenizer.loading import read_template
@@ -123,17 +123,13 @@ class Header:
     library_versions: dict[str, str]
     sources: tuple[StoreSource, ...]
 
-    def facts(self) -> dict[str, Any]:
-        """JSON values, to make the same header of."""
-        return asdict(self)
-
     def index(self, parts: Iterable[FinishedPart]) -> StoreIndex:
         """The index of these parts, in order; at least one."""
         parts = list(parts)
-        infos = tuple(PartInfo(**part.facts["part"]) for part in parts)
+        infos = tuple(part.facts.part for part in parts)
         return StoreIndex(
             fingerprint=store_fingerprint(infos, [source.share for source in self.sources]),
-            tokenizer=TokenizerInfo(**{**parts[0].facts["tokenizer"], "name": self.tokenizer}),
+            tokenizer=replace(parts[0].facts.tokenizer, name=self.tokenizer),
             options=self.options,
             library_versions=self.library_versions,
             sources=self.sources,
@@ -179,7 +175,7 @@ def tokenize(
     if inputs is not None:
         inputs.require(cuts)
     tasks = part_tasks(config, cuts)
-    parts = Parts(folder, WORK, INDEX_NAME, tasks, slice_bytes(tasks))
+    parts = Parts(folder, WORK, INDEX_NAME, tasks, slice_bytes(tasks), facts=PartFacts)
     parts.find(engine, listed_parts(folder, before))
     num_reused = make_parts(config, parts, folder, engine, progress)
     index = header_of(config, sources).index(renamed(parts, tasks, sources).values())
@@ -209,9 +205,9 @@ def make_parts(
     config: TokenizeConfig, parts: Parts[PartTask], folder: Path, engine: Engine, progress: Progress
 ) -> int:
     """Make the parts that are missing. Returns the number of records in the others."""
-    kept = [part.facts for part in parts.finished.values()]
-    num_reused: int = sum(facts["part"]["num_rejected"] + facts["part"]["num_samples"] for facts in kept)
-    num_refused = sum(_num_refused(part) for part in parts.finished.values())
+    kept: list[PartFacts] = [part.facts for part in parts.finished.values()]
+    num_reused = sum(facts.part.num_rejected + facts.part.num_samples for facts in kept)
+    num_refused = sum(facts.part.num_refused for facts in kept)
 
     def announce(tokenizer: TokenizerInfo) -> None:
         for line in choices(config, tokenizer):
@@ -219,18 +215,13 @@ def make_parts(
 
     with parts.committing(progress) as commit:
         if kept:
-            announce(TokenizerInfo(**kept[0]["tokenizer"]))
+            announce(kept[0].tokenizer)
         with closing(_run(engine, parts.todo, folder, None if kept else announce)) as outcomes:
             for written in outcomes:
-                num_refused += _num_refused(commit(written))
+                num_refused += commit(written).facts.part.num_refused
                 check_rejected(num_refused, config.max_rejected, folder)
     check_rejected(num_refused, config.max_rejected, folder)
     return num_reused
-
-
-def _num_refused(part: FinishedPart) -> int:
-    info = part.facts["part"]
-    return int(info["num_rejected"] - info["num_without_loss"])
 
 
 def _run(
@@ -291,7 +282,7 @@ def _listed_part(folder: Path, info: PartInfo, tokenizer: TokenizerInfo) -> Fini
         path = folder / rejects_name(info.path)
         num_bytes = path.stat().st_size if path.exists() else 0  # The index holds its checksum alone.
         files.append(FileRange(path=path.name, num_bytes=num_bytes, xxh3=info.rejects_xxh3 or ""))
-    facts = {"part": info.model_dump(mode="json"), "tokenizer": asdict(tokenizer)}
+    facts = PartFacts(part=info, tokenizer=tokenizer)
     return FinishedPart(fingerprint=info.fingerprint, files=tuple(files), facts=facts)
 
 
@@ -300,16 +291,20 @@ def renamed(parts: Parts[PartTask], tasks: Sequence[PartTask], sources: Sequence
     renamed = {}
     for task in tasks:
         part = parts.finished[task.name]
-        info = part.facts["part"]
-        files = [{**file, **name} for file, name in zip(info["files"], names_of(task, sources), strict=True)]
-        renamed[task.name] = replace(part, facts={**part.facts, "part": {**info, "files": files}})
+        facts: PartFacts = part.facts
+        names = names_of(task, sources)
+        files = tuple(
+            replace(file, path=path, source=source)
+            for file, (path, source) in zip(facts.part.files, names, strict=True)
+        )
+        renamed[task.name] = replace(part, facts=replace(facts, part=replace(facts.part, files=files)))
     return renamed
 
 
-def names_of(task: PartTask, sources: Sequence[Source]) -> list[dict[str, Any]]:
+def names_of(task: PartTask, sources: Sequence[Source]) -> list[tuple[str, int]]:
     """The names and sources of a part's files, as its info has them."""
     files = [slice_.file for slice_ in task.slices]
-    return [{"path": sources[file.source_id].shown(file.path), "source": file.source_id} for file in files]
+    return [(sources[file.source_id].shown(file.path), file.source_id) for file in files]
 
 
 def current_index(folder: Path) -> StoreIndex | None:

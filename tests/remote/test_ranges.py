@@ -7,6 +7,7 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,9 +96,9 @@ def with_part(folder: Any, change: Callable[[bytes, PartInfo], tuple[bytes, dict
     part = index.parts[0]
     data, says = change((folder / part.path).read_bytes(), part)
     (folder / part.path).write_bytes(data)
-    file = part.files[0].model_copy(update={"num_samples": says.get("num_samples", part.num_samples)})
-    parts = (part.model_copy(update={"files": (file,), "num_bytes": len(data), **says}),)
-    write_index(folder, index.model_copy(update={"parts": parts}))
+    file = replace(part.files[0], num_samples=says.get("num_samples", part.num_samples))
+    parts = (replace(part, **{"files": (file,), "num_bytes": len(data), **says}),)
+    write_index(folder, replace(index, parts=parts))
     return far_copy(folder)
 
 

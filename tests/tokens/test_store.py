@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -191,9 +192,9 @@ def says(**facts):
     def change(folder):
         index = read_index(folder)
         part = index.parts[0]
-        file = part.files[0].model_copy(update={"num_samples": facts.get("num_samples", part.num_samples)})
-        part = part.model_copy(update={"files": (file,), **facts})
-        write_index(folder, index.model_copy(update={"parts": (part,)}))
+        file = replace(part.files[0], num_samples=facts.get("num_samples", part.num_samples))
+        part = replace(part, files=(file,), **facts)
+        write_index(folder, replace(index, parts=(part,)))
 
     return change
 
