@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from jinja2 import nodes
+
 from packer_cli.tokens.templates import rules
 from packer_cli.tokens.templates.rules import NotTranslatableError, OwnLists
 
@@ -13,8 +15,6 @@ class Expressions:
     """Writes the nodes of one template (jinja2.nodes.Template). The method `_X` writes a node of class `X`."""
 
     def __init__(self, tree: Any):
-        from jinja2 import nodes
-
         macros = list(tree.find_all(nodes.Macro))
         self._macros = {macro.name for macro in macros}
         self._macros_with_defaults = {macro.name for macro in macros if macro.defaults}
@@ -84,8 +84,6 @@ class Expressions:
     # Parts of values
 
     def _Getattr(self, node: Any) -> str:  # noqa: N802
-        from jinja2 import nodes
-
         owner = node.node.name if isinstance(node.node, nodes.Name) else ""
         if owner == "loop":
             if node.attr not in rules.LOOP_ATTRIBUTES:
@@ -96,14 +94,10 @@ class Expressions:
 
     def _owner(self, node: Any) -> str:
         """The source of an expression whose attribute is read."""
-        from jinja2 import nodes
-
         is_namespace = isinstance(node, nodes.Name) and node.name in self._namespaces
         return str(node.name) if is_namespace else self.write(node)
 
     def _Getitem(self, node: Any) -> str:  # noqa: N802
-        from jinja2 import nodes
-
         key = node.arg
         if isinstance(key, nodes.Slice):
             return self._sliced(node, "_slice")
@@ -123,8 +117,6 @@ class Expressions:
 
     def _bound(self, node: Any) -> str:
         """A bound of a slice. Anything but a number makes the render fail: Python cannot tell undefined from none."""
-        from jinja2 import nodes
-
         if node is None or (isinstance(node, nodes.Const) and node.value is None):
             return "none"
         number = node.node if isinstance(node, nodes.Neg) else node
@@ -148,8 +140,6 @@ class Expressions:
         return f"(({left} - {right}) {rules.ORDER[operand.op]} 0)"
 
     def _membership(self, item: Any, container: Any) -> str:
-        from jinja2 import nodes
-
         one, many = self.write(item), self.write(container)
         is_usual = rules.is_text(item) and item.value not in rules.PYTHON_ATTRIBUTES
         if is_usual or isinstance(container, (nodes.List, nodes.Tuple)):
@@ -178,8 +168,6 @@ class Expressions:
 
     def consumed(self, node: Any) -> str:
         """The source of an expression whose items are all consumed at once."""
-        from jinja2 import nodes
-
         if isinstance(node, nodes.Filter) and node.name in rules.LAZY_FILTERS and node.node is not None:
             return self._lazy(node)
         if isinstance(node, (nodes.List, nodes.Tuple, nodes.Dict)):
@@ -219,8 +207,6 @@ class Expressions:
         return f"({value}|{node.name}({','.join(arguments)}))"
 
     def _Call(self, node: Any) -> str:  # noqa: N802
-        from jinja2 import nodes
-
         if node.dyn_args is not None or node.dyn_kwargs is not None:
             raise NotTranslatableError("calls with * or ** are not translated")
         called = node.node
@@ -240,8 +226,6 @@ class Expressions:
 
     def _defined(self, node: Any) -> str:
         """An argument of a macro; for an undefined one, minijinja would use the default."""
-        from jinja2 import nodes
-
         if isinstance(node, nodes.Const):
             return self.write(node)
         value = self.repeated(node)

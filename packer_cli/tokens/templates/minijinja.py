@@ -16,6 +16,10 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Self
 
+from jinja2 import nodes
+from jinja2.filters import FILTERS as STRING_FILTERS
+from minijinja import Environment, TemplateError
+
 from packer_cli.tokens.templates.conversation import Chat, Span, is_safe_text
 from packer_cli.tokens.templates.rounds import Place, marked_tree, split
 from packer_cli.tokens.templates.rules import NotTranslatableError
@@ -35,8 +39,6 @@ class MinijinjaTemplate:
     """
 
     def __init__(self, template: CompiledTemplate, place: Place | None):
-        from minijinja import Environment, TemplateError
-
         _check_literals(template)
         self._is_marked = place is not None
         sources = {"main": minijinja_source(_tree(template, place))}
@@ -99,8 +101,6 @@ def _tree(template: CompiledTemplate, place: Place | None) -> Any:
 
 
 def _check_literals(template: CompiledTemplate) -> None:
-    from jinja2 import nodes
-
     tree = template.environment.parse(template.source)
     texts = [node.data for node in tree.find_all(nodes.TemplateData)]
     texts += [node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)]
@@ -163,11 +163,9 @@ def _contains(container: Any, item: Any) -> bool:
 
 def _filter(value: Any, name: str, *arguments: Any, **keywords: Any) -> Any:
     """One of jinja2's filters on strings."""
-    from jinja2.filters import FILTERS
-
     if type(value) is not str:
         raise TypeError("not a string")
-    return FILTERS[name](value, *arguments, **keywords)
+    return STRING_FILTERS[name](value, *arguments, **keywords)
 
 
 def _raise(message: Any = None) -> Any:

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Literal
 
+from jinja2 import nodes
+
 from packer_cli.tokens.templates.conversation import Chat, Span, TemplateRejectError
 from packer_cli.tokens.templates.parts import TAGS
 from packer_cli.tokens.templates.template import CompiledTemplate, TemplateLimitError, is_generation, render
@@ -75,8 +77,6 @@ class _Marker:
 
     def mark(self, tree: Any) -> bool:
         """Mark a jinja2.nodes.Template in place; returns False if it has nothing to mark or cannot be fully marked."""
-        from jinja2 import nodes
-
         tags = sum(map(is_generation, tree.find_all(nodes.CallBlock)))
         if self._place == "generation":
             return tags > 0 and self._body(tree.body, 0) == tags
@@ -84,8 +84,6 @@ class _Marker:
 
     def _body(self, body: list[Any], depth: int) -> int:
         """Mark statements in place; returns the number of marked loops or tags."""
-        from jinja2 import nodes
-
         scopes = (nodes.With, nodes.Scope)
         captures = (*scopes, nodes.Macro, nodes.AssignBlock)
         found = 0
@@ -123,8 +121,6 @@ class _Marker:
     def _is_wanted(self, loop: Any, names: list[str]) -> bool:
         """Whether a loop may be the one over the messages. In a stream, needless marks do no harm; elsewhere, marks in
         a loop over the parts of a message would end its round, so only loops that read roles are marked."""
-        from jinja2 import nodes
-
         if not names:
             return False
         if self._place == "stream":
@@ -135,13 +131,9 @@ class _Marker:
         return any(isinstance(node, nodes.Name) and node.name in names for node in reads)
 
     def _output(self, letter: str, depth: int, lineno: int) -> Any:
-        from jinja2 import nodes
-
         return nodes.Output([nodes.TemplateData(self._mark and f"{self._mark}{letter}{depth}")], lineno=lineno)
 
     def _round_mark(self, names: list[str], depth: int, lineno: int) -> Any:
-        from jinja2 import nodes
-
         is_assistant = [nodes.Operand("eq", nodes.Const("assistant"))]
         roles = [nodes.Getattr(nodes.Name(name, "load"), "role", "load") for name in names]
         tests: list[Any] = [nodes.Compare(role, is_assistant) for role in roles]

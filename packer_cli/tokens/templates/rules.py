@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from jinja2 import nodes
+
 MOST_REPEATED = 1000
 """Most chars of an expression to write more than once; without a limit, nested ones would grow exponentially."""
 
@@ -96,8 +98,6 @@ def ends_with_flag(loop: Any) -> bool:
 
     To end it there makes a chat of eight messages 12 % faster.
     """
-    from jinja2 import nodes
-
     *before, last = loop.body or [None]
     if not isinstance(last, nodes.If) or last.elif_ or last.else_ or loop.test is not None or loop.else_:
         return False
@@ -119,8 +119,6 @@ def ends_with_flag(loop: Any) -> bool:
 
 def _counts(node: Any) -> bool:
     """Whether an expression only counts messages and rounds, and so cannot fail."""
-    from jinja2 import nodes
-
     if isinstance(node, (nodes.Add, nodes.Sub)):
         return _counts(node.left) and _counts(node.right)
     if isinstance(node, nodes.Filter):
@@ -146,8 +144,6 @@ class OwnLists:
 
     def may_hold(self, node: Any) -> bool:
         """Whether the value of an expression may be such a list or dict."""
-        from jinja2 import nodes
-
         if isinstance(node, nodes.Name):
             return node.name in self._names
         if isinstance(node, nodes.Getattr):
@@ -168,8 +164,6 @@ class OwnLists:
 
 def _named_values(tree: Any) -> Any:
     """(name, expression) of all assignments and arguments."""
-    from jinja2 import nodes
-
     for node in tree.find_all(nodes.Assign):
         yield _name(node.target), node.node
     for keyword in tree.find_all(nodes.Keyword):

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, TypeVar
 
+from jinja2 import TemplateError, nodes
+
 from packer_cli.errors import TokenizerError
 from packer_cli.tokens.templates.conversation import (
     PROBES,
@@ -110,7 +112,6 @@ class CompiledTemplate:
     """
 
     def __init__(self, source: str, variables: dict[str, str]):
-        from jinja2 import TemplateError, nodes
 
         self.source = source
         self.variables = variables

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from jinja2 import nodes
+
 from packer_cli.tokens.templates import rules
 from packer_cli.tokens.templates.expressions import Expressions, attribute
 from packer_cli.tokens.templates.rules import NotTranslatableError
@@ -24,8 +26,6 @@ def minijinja_source(tree: Any) -> str:
     Raises:
         NotTranslatableError: some of it may mean something else to minijinja.
     """
-    from jinja2 import nodes
-
     for loop in tree.find_all(nodes.For):
         if rules.ends_with_flag(loop):
             loop.body[-1].body.append(nodes.Break())
@@ -39,8 +39,6 @@ class _Writer(Expressions):
 
     def check(self, tree: Any) -> None:
         """Refuse differences that only show in the template as a whole."""
-        from jinja2 import nodes
-
         if self._stored & (self._macros | rules.FUNCTIONS | rules.OTHER_GLOBALS | {"loop"}):
             raise NotTranslatableError("a variable hides a function")
         # In jinja2, macros see later values of the variables around them; in minijinja, those at their definition.
@@ -59,8 +57,6 @@ class _Writer(Expressions):
 
     def _scoped(self, body: list[Any]) -> str:
         """The source of statements whose variables go out of scope after them in jinja2, but not in minijinja."""
-        from jinja2 import nodes
-
         sets = any(nodes.Scope(body).find_all((nodes.Assign, nodes.AssignBlock)))
         return f"{{%with%}}{self.body(body)}{{%endwith%}}" if sets else self.body(body)
 
@@ -68,16 +64,12 @@ class _Writer(Expressions):
         return "".join(map(self._output, node.nodes))
 
     def _output(self, node: Any) -> str:
-        from jinja2 import nodes
-
         text = node.data if isinstance(node, nodes.TemplateData) else getattr(node, "value", None)
         if isinstance(node, (nodes.TemplateData, nodes.Const)) and isinstance(text, str) and "{" not in text:
             return text
         return f"{{{{{self.printed(node)}}}}}"
 
     def _For(self, node: Any) -> str:  # noqa: N802
-        from jinja2 import nodes
-
         if node.recursive:
             raise NotTranslatableError("recursive loops are not translated")
         if node.else_ and any(nodes.Scope(node.body).find_all((nodes.Break, nodes.Continue))):
@@ -102,8 +94,6 @@ class _Writer(Expressions):
         return f"{{%set {self._target(node.target)}={self.write(node.node)}%}}"
 
     def _AssignBlock(self, node: Any) -> str:  # noqa: N802
-        from jinja2 import nodes
-
         if node.filter is not None:
             raise NotTranslatableError("set blocks with a filter are not translated")
         if any(node.find_all((nodes.Break, nodes.Continue))):
@@ -126,8 +116,6 @@ class _Writer(Expressions):
         return "{%continue%}"
 
     def _target(self, node: Any) -> str:
-        from jinja2 import nodes
-
         if isinstance(node, nodes.NSRef):
             return f"{node.name}.{attribute(node.attr)}"
         if isinstance(node, nodes.Tuple):
