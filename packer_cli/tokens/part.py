@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from packer_cli.corpus.ragged import take_samples
+from packer_cli.corpus.read import SliceReader
 from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, Reject, TokenBatch
 from packer_cli.corpus.versions import hold
 from packer_cli.engine.sink import Sink, Written, write_part
@@ -164,17 +165,15 @@ def describe_tokenizer(task: PartTask) -> TokenizerInfo:
 def _require_eos(task: Description) -> None:
     """Raise TokenizerError if an input begins with a text that EOS must end, and the tokenizer has none."""
     from packer_cli.tokens.encode.rows import no_eos
-    from packer_cli.tokens.slices import read_slices
 
     of, tokenizer = task.of, _tokenizer(task.of)
     can_end = tokenizer.eos_token_id is not None or tokenizer.chat_template is not None
     if can_end or dict(of.encoder_options)["append_eos"] != "auto":
         return
+    reader = _reader(of)
     for slice_ in task.firsts:
-        batches = read_slices(
-            [slice_], of.record_schema, _alpaca_form(of), of.max_record_bytes, tokenizer.vocab_size, None, Counter()
-        )
-        if any(not document.messages for document in next(batches, DocumentBatch()).documents):
+        begin = next(reader.read(slice_), DocumentBatch())
+        if any(not document.messages for document in begin.documents):
             raise no_eos(tokenizer.special_tokens)
 
 
@@ -188,12 +187,8 @@ def _load(tokenizer: NamedTokenizer, key: str) -> Backends:
     return _loaded[tokenizer.name, key]
 
 
-def _backends(task: PartTask) -> Backends:
-    return _load(task.tokenizer, task.tokenizer_fingerprint)
-
-
 def _tokenizer(task: PartTask) -> LoadedTokenizer:
-    return _backends(task).tokenizer
+    return _load(task.tokenizer, task.tokenizer_fingerprint).tokenizer
 
 
 def _encoder(task: PartTask) -> Encoder:
@@ -201,8 +196,20 @@ def _encoder(task: PartTask) -> Encoder:
 
     key = (task.tokenizer.name, task.tokenizer_fingerprint, task.encoder_options)
     if key not in _encoders:
-        _encoders[key] = Encoder(_tokenizer(task), backends=_backends(task), **dict(task.encoder_options))
+        backends = _load(task.tokenizer, task.tokenizer_fingerprint)
+        _encoders[key] = Encoder(backends.tokenizer, backends=backends, **dict(task.encoder_options))
     return _encoders[key]
+
+
+def _reader(task: PartTask) -> SliceReader:
+    tokenizer = _tokenizer(task)
+    return SliceReader(
+        schema=task.record_schema,
+        alpaca_form=_alpaca_form(task),
+        max_record_bytes=task.max_record_bytes,
+        vocab_size=tokenizer.vocab_size,
+        eos_id=tokenizer.eos_token_id,
+    )
 
 
 def _alpaca_form(task: PartTask) -> AlpacaForm:
@@ -220,25 +227,15 @@ def _alpaca_form(task: PartTask) -> AlpacaForm:
 def _write_part(task: PartTask, encoder: Encoder, sink: Sink, *, is_weighted: bool) -> PartInfo:
     from packer_cli.tokens.slices import count_by_slice, lines_of, read_slices
 
-    tokenizer = _tokenizer(task)
+    reader = _reader(task)
     encoder.start_part()
     num_samples = np.zeros(len(task.slices), dtype=np.int64)
     num_with_special = num_without_loss = num_open = 0
     shapes: Counter[str] = Counter()
-    unused: Counter[str] = Counter()
     rejects = RejectsWriter(sink, task.name, len(task.slices))
     with rejects, sink.file(task.name) as file:
-        writer = PartWriter(file, token_type(tokenizer.vocab_size), is_weighted=is_weighted)
-        batches = read_slices(
-            task.slices,
-            task.record_schema,
-            _alpaca_form(task),
-            task.max_record_bytes,
-            tokenizer.vocab_size,
-            tokenizer.eos_token_id,
-            unused,
-        )
-        for batch in encoder.encode_all(batches):
+        writer = PartWriter(file, token_type(_tokenizer(task).vocab_size), is_weighted=is_weighted)
+        for batch in encoder.encode_all(read_slices(reader, task.slices)):
             encoded, without_loss = drop_without_loss(batch)
             samples = encoded.samples
             shapes.update(encoded.kinds.get(line, "tokens") for line in samples.lines.tolist())
@@ -275,7 +272,7 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink, *, is_weighted: bo
         num_with_special=num_with_special,
         num_open=num_open,
         shapes=dict(sorted(shapes.items())),
-        unused=dict(sorted((unused + encoder.unused).items())),
+        unused=dict(sorted((reader.unused + encoder.unused).items())),
         num_bytes=file.num_bytes,
         xxh3=file.hexdigest(),
         rejects_xxh3=rejects.xxh3,

@@ -86,14 +86,11 @@ class RangedParts:
             FormatError: it is damaged.
         """
         batches = [self.batches[number] for number in numbers]
-        dtype = np.dtype(_BUFFERS[name][2])
-        if name not in ("offsets", "span_offsets"):
-            found = self._read(name, batches, [batch.num_rows for batch in batches], dtype)
-            if name == "num_loss_tokens":
-                self._check_totals(batches, [int(values.sum(dtype=np.int64)) for values in found], name)
-            return found
-        found = self._read(name, batches, [batch.num_rows + 1 for batch in batches], dtype)
-        for batch, values in zip(batches, found, strict=True):
+        are_borders = name in ("offsets", "span_offsets")
+        found = self._read(name, batches, [batch.num_rows + are_borders for batch in batches])
+        if name == "num_loss_tokens":
+            self._check_totals(batches, [int(values.sum(dtype=np.int64)) for values in found], name)
+        for batch, values in zip(batches, found, strict=True) if are_borders else ():
             room = batch.places["span_offsets"] - batch.places["input_ids"]
             most = room // self._token.itemsize if name == "offsets" else 2**31
             if values[0] != 0 or (np.diff(values) < 0).any() or values[-1] > most:
@@ -113,12 +110,11 @@ class RangedParts:
         batches = [self.batches[number] for number in numbers]
         span_offsets = self.columns("span_offsets", numbers)
         counts = [int(values[-1]) for values in span_offsets]
-        int32 = np.dtype(np.int32)
-        starts, stops = (self._read(name, batches, counts, int32) for name in ("loss_starts", "loss_stops"))
+        starts, stops = (self._read(name, batches, counts) for name in ("loss_starts", "loss_stops"))
         weights: list[Any] = [None] * len(batches)
         weighted = [i for i, batch in enumerate(batches) if "loss_weights" in batch.places]
         of_weighted = [batches[i] for i in weighted], [counts[i] for i in weighted]
-        for i, values in zip(weighted, self._read("loss_weights", *of_weighted, np.dtype(np.float32)), strict=True):
+        for i, values in zip(weighted, self._read("loss_weights", *of_weighted), strict=True):
             weights[i] = values
         for i, batch in enumerate(batches):
             if find_wrong_row(starts[i], stops[i], span_offsets[i], offsets[i], weights=weights[i]) is not None:
@@ -201,10 +197,9 @@ class RangedParts:
         except (ValueError, IndexError, struct.error, pa.ArrowException) as error:
             raise self._damaged(part, str(error)) from None
 
-    def _read(
-        self, name: str, batches: Sequence[RangedBatch], counts: Sequence[int], dtype: np.dtype[Any]
-    ) -> list[NDArray[Any]]:
+    def _read(self, name: str, batches: Sequence[RangedBatch], counts: Sequence[int]) -> list[NDArray[Any]]:
         """So many values of a buffer of each record batch."""
+        dtype = np.dtype(_BUFFERS[name][2])
         places = [batch.places[name] for batch in batches]
         wanted = [
             (self._parts[batch.part].path, place, place + count * dtype.itemsize)

@@ -5,43 +5,22 @@ A record's key combines, in one integer, the number of its slice in the part and
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.corpus.read import SliceReader
-from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, Reject
+from packer_cli.corpus.types import CorpusSlice, DocumentBatch, Reject
 
 LINE_BITS = 44
 _LINE = (1 << LINE_BITS) - 1
 
 
-def read_slices(
-    slices: Sequence[CorpusSlice],
-    schema: str,
-    alpaca_form: AlpacaForm,
-    max_record_bytes: int,
-    vocab_size: int,
-    eos_id: int | None,
-    unused: Counter[str],
-) -> Iterator[DocumentBatch]:
-    """Yield the records of the slices, in order; `line` is their key. The first slice's keys equal its lines.
-
-    Args:
-        unused: counts records with something that is not used, once all are read.
-    """
-    reader = SliceReader(
-        schema=schema,
-        alpaca_form=alpaca_form,
-        max_record_bytes=max_record_bytes,
-        vocab_size=vocab_size,
-        eos_id=eos_id,
-    )
+def read_slices(reader: SliceReader, slices: Sequence[CorpusSlice]) -> Iterator[DocumentBatch]:
+    """Yield the records of the slices, in order; `line` is their key. The first slice's keys equal its lines."""
     for number, slice_ in enumerate(slices):
         yield from reader.read(slice_, base=number << LINE_BITS)
-    unused.update(reader.unused)
 
 
 def lines_of(keys: NDArray[np.int64]) -> NDArray[np.int64]:

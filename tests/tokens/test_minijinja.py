@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from packer_cli.tokens.templates import ChatRenderer, TemplateRejectError, read_chat
 from packer_cli.tokens.templates.minijinja import MinijinjaTemplate
+from packer_cli.tokens.templates.rules import NotTranslatableError
 from packer_cli.tokens.templates.template import CompiledTemplate
 
 VARIABLES = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -59,6 +60,14 @@ STATEMENTS = [
 HEAD = "{% macro say(a, b='q') %}[{{ a }}{{ b }}]{% endmacro %}{% set ns = namespace(text='t') %}{% set x = 'a,b' %}"
 
 
+def translated(template, place):
+    """None where minijinja may mean something else."""
+    try:
+        return MinijinjaTemplate(template, place)
+    except NotTranslatableError:
+        return None
+
+
 NAMES = [
     "y", "z", "q", "q.role", "m.role", "m.content", "m.list", "m.empty", "ns.text", "ns.n", "loop.index", "loop.first",
     "messages|length", "'a'", "3", "none", "false",
@@ -102,7 +111,7 @@ def rendered(source: str) -> list[bool]:
     """Whether minijinja rendered each of the chats; what it rendered is compared."""
     source = f"{HEAD}{{% for m in messages %}}{source}{{% endfor %}}"
     exact = CompiledTemplate(source, VARIABLES)
-    ours = MinijinjaTemplate.of(exact, None)
+    ours = translated(exact, None)
     done = []
     for chat in CHATS:
         assert chat.is_safe
@@ -185,7 +194,7 @@ def test_known_differences_are_left_to_jinja2(source: str) -> None:
 @pytest.mark.parametrize("end", ["| tojson", "| string", "is iterable", "[1:]"])
 def test_sources_do_not_grow_exponentially(end: str) -> None:
     source = f"{{{{ {'(' * 40}messages{f' {end})' * 40} }}}}"
-    assert MinijinjaTemplate.of(CompiledTemplate(source, VARIABLES), None) is None or end == "[1:]"
+    assert translated(CompiledTemplate(source, VARIABLES), None) is None or end == "[1:]"
 
 
 def test_a_string_times_a_number_is_left_to_jinja2() -> None:

@@ -11,10 +11,8 @@ fails on rendering; either way, jinja2 takes over.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from datetime import datetime
-from typing import Any, Self
+from typing import Any
 
 from jinja2 import nodes
 from jinja2.filters import FILTERS as STRING_FILTERS
@@ -23,7 +21,7 @@ from minijinja import Environment, TemplateError
 from packer_cli.tokens.templates.conversation import Chat, Span, is_safe_text
 from packer_cli.tokens.templates.rounds import Place, marked_tree, split
 from packer_cli.tokens.templates.rules import NotTranslatableError
-from packer_cli.tokens.templates.template import CompiledTemplate
+from packer_cli.tokens.templates.template import CompiledTemplate, sandbox
 from packer_cli.tokens.templates.translate import minijinja_source
 
 _FUEL, _FUEL_PER_MESSAGE = 10_000, 1_000
@@ -33,6 +31,9 @@ templates take about 100 a message."""
 
 class MinijinjaTemplate:
     """A template for safe conversations (`Chat.is_safe`).
+
+    Args:
+        place: of marks; None: there are none.
 
     Raises:
         NotTranslatableError: minijinja cannot render the template, or may render it differently.
@@ -48,21 +49,14 @@ class MinijinjaTemplate:
         self._environment = Environment(keep_trailing_newline=True)
         for name, function in FILTERS.items():
             self._environment.add_filter(name, function)
-        for name, value in (GLOBALS | template.context()).items():
+        functions = {"raise_exception": _raise, "strftime_now": sandbox().globals["strftime_now"]}
+        for name, value in (functions | template.context()).items():
             self._environment.add_global(name, value)
         try:
             for name, source in sources.items():
                 self._environment.add_template(name, source)
         except TemplateError as error:
             raise NotTranslatableError(str(error)) from None
-
-    @classmethod
-    def of(cls, template: CompiledTemplate, place: Place | None) -> Self | None:
-        """The template, with marks unless `place` is None; None if it cannot be translated."""
-        try:
-            return cls(template, place)
-        except NotTranslatableError:
-            return None
 
     def rounds(self, chat: Chat) -> tuple[str, list[Span]] | None:
         """The text and the char ranges of the assistant's rounds, in order; no ranges without marks.
@@ -108,18 +102,11 @@ def _check_literals(template: CompiledTemplate) -> None:
         raise NotTranslatableError("the template holds control characters or a lone surrogate")
 
 
-def _tojson(
-    value: Any,
-    is_defined: bool,
-    ensure_ascii: bool = False,
-    indent: Any = None,
-    separators: Any = None,
-    sort_keys: bool = False,
-) -> str:
-    """The same as transformers' filter."""
+def _tojson(value: Any, is_defined: bool, *arguments: Any, **keywords: Any) -> str:
+    """transformers' filter."""
     if not is_defined:
         raise TypeError("undefined")
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return str(sandbox().filters["tojson"](value, *arguments, **keywords))
 
 
 def _text(value: Any, is_defined: bool) -> str:
@@ -172,10 +159,6 @@ def _raise(message: Any = None) -> Any:
     raise ValueError(message)
 
 
-def _now(form: str) -> str:
-    return datetime.now().strftime(form)
-
-
 FILTERS: dict[str, Callable[..., Any]] = {
     "tojson": _tojson,
     "string": _text,
@@ -186,4 +169,3 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "_contains": _contains,
     "_filter": _filter,
 }
-GLOBALS: dict[str, Callable[..., Any]] = {"raise_exception": _raise, "strftime_now": _now}

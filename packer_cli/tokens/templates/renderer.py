@@ -8,6 +8,7 @@ for each template, by made-up conversations; a template that refuses one of them
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -24,6 +25,7 @@ from packer_cli.tokens.templates.conversation import (
 from packer_cli.tokens.templates.minijinja import MinijinjaTemplate
 from packer_cli.tokens.templates.parts import LossParts, names_called
 from packer_cli.tokens.templates.rounds import MarkedTemplate, Place, prefix_rounds, turn_edges
+from packer_cli.tokens.templates.rules import NotTranslatableError
 from packer_cli.tokens.templates.template import CompiledTemplate, TemplateLimitError
 
 Way = Literal["generation", "marks", "prefixes"]
@@ -73,7 +75,8 @@ class ChatRenderer:
         self._edges = turn_edges(prompt, special_tokens, variables)
         place = self._choose_marks() if want_spans else None
         if engine == "minijinja" and (place is not None or not want_spans):
-            self._minijinja = MinijinjaTemplate.of(self._template, place)
+            with suppress(NotTranslatableError):
+                self._minijinja = MinijinjaTemplate(self._template, place)
             if self._minijinja is not None and not self._minijinja_holds_on_probes():
                 self._minijinja = None
 

@@ -64,7 +64,7 @@ def _stop_render(*_: Any) -> None:
 
 
 @lru_cache(maxsize=1)
-def _sandbox() -> Any:
+def sandbox() -> Any:
     """transformers' environment, in which `*` and `**` have limits. transformers renders other templates in others."""
     from transformers.utils.chat_template_utils import _compile_jinja_template
 
@@ -115,7 +115,7 @@ class CompiledTemplate:
 
         self.source = source
         self.variables = variables
-        self.environment = _sandbox()
+        self.environment = sandbox()
         try:
             self._template: Any = limited(lambda: self.environment.from_string(source))
         except (TemplateError, RecursionError, SyntaxError) as error:
