@@ -12,7 +12,7 @@ from packer_cli.corpus.types import Reject, TokenBatch
 from packer_cli.errors import TokenizerError
 from packer_cli.tokens.encode.backends import BackendMismatch
 from packer_cli.tokens.encode.rows import EncodedBatch, Row, Text
-from packer_cli.tokens.encode.specials import END, START, PlainContentEncoder, TokenFinder, control_tokens, mark
+from packer_cli.tokens.encode.specials import END, START, PlainContentEncoder, TokenFinder
 from packer_cli.tokens.templates import ChatRenderer, LossParts, read_chat
 from packer_cli.tokens.templates.parts import weights_or_none
 
@@ -185,13 +185,15 @@ class Preparer:
     def _control_finder(self, template: str) -> TokenFinder:
         finder = self._controls.get(template)
         if finder is None:
-            finder = TokenFinder((*control_tokens(self._tokenizer, template), START, END))
+            finder = TokenFinder((*self._tokenizer.hf._get_control_tokens(template), START, END))
             self._controls[template] = finder
         return finder
 
     def _plain_chat(self, document: Document, renderer: ChatRenderer, controls: TokenFinder) -> Row:
-        assert self._plain is not None
-        chat = read_chat(mark(document.messages, controls.pattern), mark(document.tools, controls.pattern))
+        from transformers.utils.chat_template_utils import mark_control_tokens
+
+        given = (document.messages, document.tools)
+        chat = read_chat(*(mark_control_tokens(each, controls.pattern) for each in given))
         rendered = renderer.render_chat(chat)
         _check_utf8(rendered.text)
         self._unused.update(renderer.ignored(chat))
@@ -199,15 +201,17 @@ class Preparer:
         return self._row(document, rendered.text, loss, is_chat=True)
 
     def _plain_text(self, document: Document, text: str, loss: _Loss) -> Row:
+        from transformers.utils.chat_template_utils import mark_control_tokens
+
         tokens = self._finder.pattern
         inside = [found.span() for found in tokens.finditer(text)]
         if loss.spans:
             places = [(_marked_place(start, inside), _marked_place(stop, inside)) for start, stop in loss.spans]
             loss = loss._replace(spans=places)
-        return self._row(document, mark(text, tokens), loss, is_chat=False)
+        return self._row(document, mark_control_tokens(text, tokens), loss, is_chat=False)
 
     def _row(self, document: Document, marked: str, loss: _Loss, *, is_chat: bool) -> Row:
-        """The sample of a text in which `mark` wrapped the tokens; the spans are places in it."""
+        """The sample of a text in which the tokens are wrapped; the spans are places in it."""
         assert self._plain is not None
         ids, loss_mask = self._plain.encode(marked, loss.spans or [], loss.weights, whole_last_char=not is_chat)
         if loss.spans is None:
@@ -239,7 +243,7 @@ class _Loss(NamedTuple):
 
 
 def _marked_place(place: int, tokens: list[Span]) -> int:
-    """Where a place of a text is after `mark` wrapped these tokens of it in two chars each."""
+    """Where a place of a text is after these tokens of it were wrapped in two chars each."""
     return place + sum((start < place) + (stop <= place) for start, stop in tokens)
 
 

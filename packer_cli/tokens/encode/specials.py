@@ -22,14 +22,16 @@ if TYPE_CHECKING:
 START, END = "\U000f0000", "\U000f0001"
 """transformers' own marks; as there, they are removed from the input."""
 
-_NEVER = "(?!)"
 _MOST_PATTERNS = 4
 """With more, a single search for all first chars is faster."""
 
 
-def pattern(tokens: tuple[str, ...]) -> re.Pattern[str]:
-    """Matches any of the tokens, longer ones first."""
-    return re.compile("|".join(map(re.escape, sorted(tokens, key=len, reverse=True))) or _NEVER)
+def patterns(tokens: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """What matches any of the tokens, longer ones first; and one that transformers has wrapped, or a mark alone."""
+    from transformers.utils.chat_template_utils import _get_control_token_patterns
+
+    found: tuple[re.Pattern[str], re.Pattern[str]] = _get_control_token_patterns(tokens)
+    return found
 
 
 class TokenFinder:
@@ -40,7 +42,7 @@ class TokenFinder:
     """
 
     def __init__(self, tokens: tuple[str, ...]):
-        self.pattern = pattern(tokens)
+        self.pattern = patterns(tokens)[0]
         shared = set.intersection(*map(set, tokens)) if tokens else set()
         self._shared = tuple(sorted(char for char in shared if not char.isalnum()))
         by_first: dict[str, list[str]] = {}
@@ -49,7 +51,7 @@ class TokenFinder:
         # If all alternatives begin with the same char, the search skips to that char at the speed of memory.
         self._patterns = [self.pattern]
         if len(by_first) <= _MOST_PATTERNS:
-            self._patterns = [pattern(tuple(group)) for group in by_first.values()]
+            self._patterns = [patterns(tuple(group))[0] for group in by_first.values()]
 
     def finds(self, text: str) -> bool:
         """Whether a token is in the text."""
@@ -62,45 +64,13 @@ class TokenFinder:
         return False
 
 
-def control_tokens(tokenizer: LoadedTokenizer, chat_template: str | None) -> tuple[str, ...]:
-    """Texts that must not act as tokens when people write them: special tokens, and those of the template.
-
-    Chosen as in transformers: special tokens, and those that the tokenizer lists or, without a list, the added tokens
-    in the template's own text.
-    """
-    listed = getattr(tokenizer.hf, "chat_control_tokens", None)
-    if listed is not None:
-        others = set(listed)
-    elif chat_template is None:
-        others = set()
-    else:
-        from transformers.utils.chat_template_utils import _get_template_literal_text
-
-        literals = _get_template_literal_text(chat_template)
-        others = {token for token in tokenizer.added_tokens if token in literals and not token.isspace()}
-    special = set(tokenizer.special_tokens)
-    return tuple(token for token in tokenizer.added_tokens if token in special or token in others)
-
-
-def mark(value: Any, tokens: re.Pattern[str]) -> Any:
-    """A copy of a JSON value with the tokens in its strings wrapped."""
-    if isinstance(value, str):
-        value = value.replace(START, "").replace(END, "")
-        return tokens.sub(f"{START}\\g<0>{END}", value)
-    if isinstance(value, dict):
-        return {key: mark(item, tokens) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [mark(item, tokens) for item in value]
-    return value
-
-
 class PlainContentEncoder:
-    """Encodes texts marked by `mark`. About 1,000 records a second."""
+    """Encodes texts in which transformers' `mark_control_tokens` wrapped tokens. About 1,000 records a second."""
 
     def __init__(self, tokenizer: LoadedTokenizer, reference: ReferenceBackend):
         self._added = tokenizer.added_tokens
         self._reference = reference
-        self._split = re.compile(f"{START}({pattern(tuple(self._added)).pattern}){END}|[{START}{END}]")
+        self._split = patterns(tuple(self._added))[1]
         self._newline = reference.encode(["\n"]).input_ids
 
     def encode(
