@@ -225,7 +225,7 @@ def _alpaca_form(task: PartTask) -> AlpacaForm:
 
 
 def _write_part(task: PartTask, encoder: Encoder, sink: Sink, *, is_weighted: bool) -> PartInfo:
-    from packer_cli.tokens.slices import count_by_slice, lines_of, read_slices
+    from packer_cli.tokens.slices import count_by_slice, read_slices
 
     reader = _reader(task)
     encoder.start_part()
@@ -245,7 +245,7 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink, *, is_weighted: bo
             num_with_special += encoded.num_with_special
             if len(samples.lines):
                 num_samples += count_by_slice(samples.lines, len(task.slices))
-                writer.write(samples._replace(lines=lines_of(samples.lines)))
+                writer.write(samples)
         writer.close()
     of_each = num_samples.tolist(), rejects.num_rejected.tolist(), rejects.gaps
     files = tuple(

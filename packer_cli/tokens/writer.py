@@ -6,12 +6,13 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packer_cli.corpus.ragged import join_samples
 from packer_cli.corpus.types import Gap, Reject, TokenBatch
 from packer_cli.engine.sink import Sink
 from packer_cli.errors import FormatError
@@ -20,32 +21,13 @@ from packer_cli.format.arrays import to_arrow, to_lists
 from packer_cli.format.checksums import find_damage
 from packer_cli.format.loss_spans import count_by_row, mask_to_spans, weights_to_spans
 from packer_cli.format.schema import part_schema
-from packer_cli.tokens.slices import LINE_BITS, count_by_slice, with_lines
+from packer_cli.tokens.slices import LINE_BITS, count_by_slice, lines_of, with_lines
 
 _TOKENS_PER_BATCH = 2**22
 
 
 class LateWeightsError(Exception):
     """Weights came after record batches without them were written: begin the part again, with `is_weighted`."""
-
-
-class _Waiting(NamedTuple):
-    """Samples of a batch as they will be stored: n samples, t tokens, s loss spans. Half the memory of the batch."""
-
-    input_ids: NDArray[Any]
-    """[t], of the store's type"""
-    lines: NDArray[np.int64]
-    """int64[n]"""
-    lengths: NDArray[np.int64]
-    """int64[n]: tokens of each sample"""
-    starts: NDArray[np.int32]
-    """int32[s], in their sample"""
-    stops: NDArray[np.int32]
-    """int32[s]"""
-    num_spans: NDArray[np.int64]
-    """int64[n]: spans of each sample"""
-    weights: NDArray[np.float32]
-    """float32[s]; in no memory where all are 1"""
 
 
 class PartWriter:
@@ -62,7 +44,7 @@ class PartWriter:
         self._file = file
         self._is_weighted = is_weighted
         self._writer: pa.RecordBatchWriter | None = None
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[TokenBatch] = []
         self._num_waiting = 0
         self.num_samples = 0
         self.num_tokens = 0
@@ -70,38 +52,39 @@ class PartWriter:
         self.loss_weight: float | None = None
         """Sum of the weights of loss tokens; None if they have none."""
 
-    def write(self, batch: TokenBatch) -> None:
-        """Append the samples of a batch. Small batches are gathered into record batches of a few million tokens.
+    def write(self, samples: TokenBatch) -> None:
+        """Append samples; `lines` are their keys, see `packer_cli.tokens.slices`, and rise from call to call.
+
+        Small batches are gathered into record batches of a few million tokens.
 
         Raises:
             LateWeightsError: see there.
         """
-        ids = batch.input_ids.astype(self._token, copy=False)
-        self._waiting.append(_Waiting(ids, batch.lines, np.diff(batch.offsets), *_loss_spans(batch)))
-        self._num_waiting += len(batch.input_ids)
+        self._waiting.append(samples._replace(input_ids=samples.input_ids.astype(self._token, copy=False)))
+        self._num_waiting += len(samples.input_ids)
         if self._num_waiting >= _TOKENS_PER_BATCH:
             self._flush()
 
     def _flush(self) -> None:
         if not self._waiting:
             return
-        joined = _Waiting(*map(_joined, zip(*self._waiting, strict=True)))
+        samples = join_samples(self._waiting)
         self._waiting, self._num_waiting = [], 0
-        input_ids, lines, lengths, starts, stops, num_spans, weights = joined
+        starts, stops, num_spans, weights = _loss_spans(samples)
         writer, schema = self._open(has_weights=bool((weights != 1).any()))
-        ends, span_ends = (np.concatenate([[0], np.cumsum(sizes)]) for sizes in (lengths, num_spans))
+        span_ends = np.concatenate([[0], np.cumsum(num_spans)])
         num_loss_tokens = count_by_row(starts, stops, span_ends).astype(np.int32)
         columns = [
-            to_lists(ends, input_ids),
+            to_lists(samples.offsets, samples.input_ids),
             to_lists(span_ends, starts),
             to_lists(span_ends, stops),
             *([to_lists(span_ends, weights)] if self._is_weighted else []),
             to_arrow(num_loss_tokens),
-            to_arrow(lines),
+            to_arrow(lines_of(samples.lines)),
         ]
         writer.write_batch(pa.record_batch(columns, schema=schema))
-        self.num_samples += len(lines)
-        self.num_tokens += len(input_ids)
+        self.num_samples += len(samples.lines)
+        self.num_tokens += len(samples.input_ids)
         self.num_loss_tokens += int(num_loss_tokens.sum())
         if self._is_weighted:
             sums = (stops - starts) * weights.astype(np.float64)
@@ -122,10 +105,6 @@ class PartWriter:
         """Write the remaining samples and the footer."""
         self._flush()
         self._open(has_weights=False)[0].close()
-
-
-def _joined(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def _loss_spans(

@@ -26,6 +26,7 @@ from packer_cli.tokens.index import (
     read_index,
     write_index,
 )
+from packer_cli.tokens.slices import LINE_BITS
 from packer_cli.tokens.store import TokenStore
 from packer_cli.tokens.writer import PartWriter
 from packer_cli.version import __version__
@@ -58,9 +59,9 @@ def make_store(folder, parts, vocab_size=100):
         name = f"part-{number:06d}-0000.arrow"
         with atomic_file(folder / name) as file:
             writer = PartWriter(file, token_type(vocab_size))
-            for batch in batches:
+            for place, batch in enumerate(batches):
                 if batch:
-                    writer.write(encoded(batch))
+                    writer.write(encoded(batch, first_line=(place << LINE_BITS) + 1))
             writer.close()
         infos.append(
             PartInfo(

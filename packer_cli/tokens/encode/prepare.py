@@ -150,7 +150,7 @@ class Preparer:
             wrong = renderer.mismatch(chat)
         elif hash_line(line) % SPREAD_EVERY == 0 and self._chars_checked < SPREAD_CHARS:
             self._chars_checked += num_chars
-            wrong = renderer.text_mismatch(chat)
+            wrong = renderer.mismatch(chat, with_prefixes=False)
         else:
             return
         if wrong is not None:

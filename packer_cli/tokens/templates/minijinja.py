@@ -73,11 +73,8 @@ class MinijinjaTemplate:
             if self._is_compared and found[0] != environment.render_template("text", messages=messages, tools=tools):
                 return None
             return found
-        except Exception:
-            # TemplateError, an error of a filter, or a lone surrogate.
-            return None
-        except BaseException as error:
-            if type(error).__name__ != "PanicException":
+        except BaseException as error:  # TemplateError, an error of a filter, or a lone surrogate.
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise
             return None
 

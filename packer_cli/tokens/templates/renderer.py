@@ -199,7 +199,7 @@ class ChatRenderer:
                 return False
         return True
 
-    def mismatch(self, chat: Chat) -> str | None:
+    def mismatch(self, chat: Chat, *, with_prefixes: bool = True) -> str | None:
         """Compare this conversation with slower ways to render it; returns the difference, or None.
 
         For the first messages, checks that text and ranges equal jinja2's, and the text transformers'. For some of the
@@ -207,14 +207,10 @@ class ChatRenderer:
         before the message, with a generation prompt, ends; and only whitespace may lie between its end and the end of
         the text of `messages[:i + 1]`. A template that writes the last turn in a special way (say, leaves out the
         thinking of earlier turns) has no such prefixes, so this check is skipped.
+
+        Args:
+            with_prefixes: whether to check ranges against these shorter renders.
         """
-        return self._compare(chat, with_prefixes=True)
-
-    def text_mismatch(self, chat: Chat) -> str | None:
-        """Like `mismatch`, but without the shorter renders."""
-        return self._compare(chat, with_prefixes=False)
-
-    def _compare(self, chat: Chat, *, with_prefixes: bool) -> str | None:
         if len(chat.messages) > CHECKED_MESSAGES:
             chat = chat._replace(messages=chat.messages[:CHECKED_MESSAGES])
         context = self._template.context(chat)
@@ -311,7 +307,8 @@ class Ignored(NamedTuple):
                 which are not.
         """
         messages = chat.messages
-        if self.parts and (number := _with_parts(messages)):
+        in_parts = (number for number, each in enumerate(messages, 1) if isinstance(each.get("content"), list))
+        if self.parts and (number := next(in_parts, None)):
             raise TemplateRejectError(
                 f"the chat template does not write content that is an array of parts, as message {number} has it; "
                 "write it as a string"
@@ -332,11 +329,6 @@ class Ignored(NamedTuple):
                 )
             found += ['"tool_calls"'] if calls else []
         return [f"{what}, which the chat template does not write" for what in found]
-
-
-def _with_parts(messages: list[dict[str, Any]]) -> int:
-    """The first message, counted from 1, whose content is in parts; 0: none."""
-    return next((number for number, each in enumerate(messages, 1) if isinstance(each.get("content"), list)), 0)
 
 
 def _leaves_out(template: CompiledTemplate, messages: list[dict[str, Any]], text: str) -> bool:
