@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from packer_cli.format.arrays import Lists
 from packer_cli.format.manifest import Manifest
 
 Int64Array = NDArray[np.int64]
+PartFacts = dict[str, int]
+"""What a format notes of a part, by names of its own; in the listing of the export."""
 
 TOKENS_PER_BATCH = 4 * 2**20
 """Most tokens that a thread holds at once, unless one pack has more."""
@@ -65,7 +67,7 @@ class Job:
     parts: tuple[Part, ...]
     written_tokens: Int64Array
     """int64[r]: tokens of each row with the pads that align its samples, where the format writes these."""
-    prepared: dict[str, Any] = field(default_factory=dict)
+    prepared: Hashable = None
     """What `Format.preparing` gave for the parts that are written."""
 
     @property
@@ -205,21 +207,20 @@ class Format(ABC):
         return {}
 
     @contextmanager
-    def preparing(self, job: Job, parts: Sequence[Part]) -> Iterator[dict[str, Any]]:
-        """While the block runs, what all of these parts need is there; gives JSON values, for `Job.prepared`.
+    def preparing(self, job: Job, parts: Sequence[Part]) -> Iterator[Hashable]:
+        """While the block runs, what all of these parts need is there; gives `Job.prepared`, which is pickled.
 
         Args:
             parts: at least one.
         """
-        yield {}
+        yield None
 
     @abstractmethod
-    def write_part(self, job: Job, part: Part, sink: Sink) -> dict[str, Any]:
-        """Write the rows of a part, on a thread. Returns JSON values for `finish`."""
+    def write_part(self, job: Job, part: Part, sink: Sink) -> PartFacts:
+        """Write the rows of a part, on a thread. Returns what `finish` needs to know of it."""
 
-    @abstractmethod
-    def finish(self, job: Job, parts: list[dict[str, Any]], ranges: list[FileRange], sink: Sink) -> None:
-        """Write the files that describe the whole export, after all parts.
+    def finish(self, job: Job, parts: list[PartFacts], ranges: list[FileRange], sink: Sink) -> None:  # noqa: B027
+        """Write the files that describe the whole export, after all parts; by default none.
 
         Args:
             parts: the results of `write_part`, in order.

@@ -41,7 +41,7 @@ class ExportListing(ExportHeader):
     num_samples: int
     num_tokens: int
     capacity: int
-    parts: list[dict[str, Any]]
+    parts: list[dict[str, int]]
     """What `Format.write_part` gave."""
     files: list[dict[str, Any]]
     """As `FileRange.value` gives them."""

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.engine.sink import FileRange, Sink
-from packer_cli.export.job import Format, Int64Array, Job, Part
+from packer_cli.export.job import Format, Int64Array, Job, Part, PartFacts
 from packer_cli.export.packed import as_source, copy_bytes
 from packer_cli.format.arrays import Lists
 from packer_cli.format.loss_spans import WEIGHTS
@@ -55,7 +55,7 @@ class Exporter(Format):
         """Bytes of each row (int64[r]), with its offset in the shard's head, exactly but for weights."""
         return _row_sizes(_COLUMNS, num_tokens, num_samples) + 4
 
-    def write_part(self, job: Job, part: Part, sink: Sink) -> dict[str, Any]:
+    def write_part(self, job: Job, part: Part, sink: Sink) -> PartFacts:
         """Write one shard."""
         rows = job.packs[part.first : part.stop]
         num_tokens, num_samples = job.packed.num_tokens[rows], job.packed.num_samples[rows]
@@ -71,7 +71,7 @@ class Exporter(Format):
                 file.write(_encode(job, packs))
         return {"samples": len(rows)}
 
-    def finish(self, job: Job, parts: list[dict[str, Any]], ranges: list[FileRange], sink: Sink) -> None:
+    def finish(self, job: Job, parts: list[PartFacts], ranges: list[FileRange], sink: Sink) -> None:
         """Write `index.json`, with the checksums (the format's `xxh128` is xxh3-128)."""
         shards = [
             {

@@ -24,7 +24,7 @@ import numpy as np
 
 from packer_cli.engine.sink import FileRange, Sink
 from packer_cli.export.columns import pad_samples
-from packer_cli.export.job import Format, Int64Array, Job, Part
+from packer_cli.export.job import Format, Int64Array, Job, Part, PartFacts
 from packer_cli.files import HashingFile
 from packer_cli.format.arrays import Lists
 from packer_cli.format.manifest import Manifest
@@ -64,7 +64,7 @@ class Exporter(Format):
             "loss_mask.bin": num_tokens * mask_dtype(job).itemsize,
         }
 
-    def write_part(self, job: Job, part: Part, sink: Sink) -> dict[str, Any]:
+    def write_part(self, job: Job, part: Part, sink: Sink) -> PartFacts:
         """Write a stretch of each `.bin` file."""
         dtype = token_dtype(job.manifest)
         with sink.stretch("tokens.bin", part.first_token * dtype.itemsize) as file:
@@ -78,7 +78,7 @@ class Exporter(Format):
                 file.write(_padded(job, mask, packs, 0).astype(dtype))
         return {}
 
-    def finish(self, job: Job, parts: list[dict[str, Any]], ranges: list[FileRange], sink: Sink) -> None:
+    def finish(self, job: Job, parts: list[PartFacts], ranges: list[FileRange], sink: Sink) -> None:
         """Write both `.idx` files."""
         for name, dtype in (("tokens", token_dtype(job.manifest)), ("loss_mask", mask_dtype(job))):
             with sink.file(f"{name}.idx") as file:

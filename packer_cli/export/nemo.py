@@ -14,7 +14,6 @@ Row groups are small, because a reader decodes a whole one for each row that it 
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +21,7 @@ import pyarrow.parquet as pq
 
 from packer_cli.engine.sink import FileRange, Sink
 from packer_cli.export.columns import align_lengths, pad_samples
-from packer_cli.export.job import Format, Int64Array, Job, Part, aligns_of
+from packer_cli.export.job import Format, Int64Array, Job, Part, PartFacts, aligns_of
 from packer_cli.format.arrays import Lists, to_arrow
 from packer_cli.format.schema import list_of
 
@@ -36,7 +35,7 @@ SCHEMA = pa.schema([pa.field(name, list_of(item), nullable=False) for name, item
 class Exporter(Format):
     """See the module."""
 
-    def write_part(self, job: Job, part: Part, sink: Sink) -> dict[str, Any]:
+    def write_part(self, job: Job, part: Part, sink: Sink) -> PartFacts:
         """Write one file; returns figures for `_metadata.json`, which count input tokens (all but a sample's last)."""
         longest = 0
         given = []
@@ -57,7 +56,7 @@ class Exporter(Format):
             "num_given": int(inputs.sum(dtype=np.int64)),
         }
 
-    def finish(self, job: Job, parts: list[dict[str, Any]], ranges: list[FileRange], sink: Sink) -> None:
+    def finish(self, job: Job, parts: list[PartFacts], ranges: list[FileRange], sink: Sink) -> None:
         """Write `_metadata.json`, for `pad_cu_seqlens`. Readers of Parquet folders skip names with an underscore."""
         num_rows = len(job.packs)
         given = sum(part["num_given"] for part in parts)

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from packer_cli.corpus.types import Document
 from packer_cli.engine.progress import say, warn
-from packer_cli.engine.sink import FileRange, Sink
+from packer_cli.engine.sink import Sink
 from packer_cli.errors import InputError
-from packer_cli.export.job import Format, Int64Array, Job, Part
+from packer_cli.export.job import Format, Int64Array, Job, Part, PartFacts
 from packer_cli.export.listing import ExportListing
-from packer_cli.export.records import SampleTexts, SetRecords, written_texts
+from packer_cli.export.records import SampleTexts, SetRecords, TextFile, written_texts
 from packer_cli.format.manifest import Manifest
 from packer_cli.sizes import counted
 
@@ -97,7 +97,7 @@ class Exporter(Format):
         return 5 * num_tokens + 120 * num_samples
 
     @contextmanager
-    def preparing(self, job: Job, parts: Sequence[Part]) -> Iterator[dict[str, Any]]:
+    def preparing(self, job: Job, parts: Sequence[Part]) -> Iterator[TextFile]:
         """Read the conversations of these parts again, and keep them in the work folder.
 
         Raises:
@@ -110,20 +110,18 @@ class Exporter(Format):
         num_wanted = int(wanted.sum())
         say(f"reading {counted(num_wanted, 'conversation')} again from the inputs")
         texts = ((sample, _text_of(records, sample, document)) for sample, document in records.read(wanted))
-        with written_texts(texts, len(wanted), job.work, f"{parts[0].number:05d}") as facts:
-            yield facts
+        with written_texts(texts, len(wanted), job.work / f"texts-{parts[0].number:05d}") as file:
+            yield file
 
-    def write_part(self, job: Job, part: Part, sink: Sink) -> dict[str, Any]:
+    def write_part(self, job: Job, part: Part, sink: Sink) -> PartFacts:
         """Write one JSONL file."""
-        texts = SampleTexts.open(job.work, job.prepared)
+        assert isinstance(job.prepared, TextFile)
+        texts = SampleTexts.open(job.prepared)
         with sink.file(f"part-{part.number:05d}.jsonl") as file:
             for packs in job.batches(part.first, part.stop, _ROWS_PER_BATCH):
                 samples = job.packed.lists("sample_ids", packs)
                 file.write(texts.rows(samples, b'{"messages":[', b",", b"]}\n"))
         return {}
-
-    def finish(self, job: Job, parts: list[dict[str, Any]], ranges: list[FileRange], sink: Sink) -> None:
-        """Writes nothing: the files are complete."""
 
 
 def prompt_format_of(manifest: Manifest) -> str | None:

@@ -10,13 +10,11 @@ about a hundred times slower.
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packer_cli.engine.sink import FileRange, Sink
-from packer_cli.export.job import Format, Int64Array, Job, Part
+from packer_cli.engine.sink import Sink
+from packer_cli.export.job import Format, Int64Array, Job, Part, PartFacts
 from packer_cli.export.packed import MASK, PackedSet
 from packer_cli.format.arrays import to_arrow
 from packer_cli.format.loss_spans import STARTS, STOPS
@@ -44,7 +42,7 @@ class Exporter(Format):
         """Bytes of each row (int64[r]) before compression."""
         return 5 * num_tokens + 20 * num_samples + 64
 
-    def write_part(self, job: Job, part: Part, sink: Sink) -> dict[str, Any]:
+    def write_part(self, job: Job, part: Part, sink: Sink) -> PartFacts:
         """Write one file."""
         schema = schema_of(is_weighted=job.is_weighted)
         with (
@@ -54,9 +52,6 @@ class Exporter(Format):
             for packs in job.batches(part.first, part.stop, _ROWS_PER_GROUP):
                 writer.write_batch(_batch(job.packed, packs, schema))
         return {}
-
-    def finish(self, job: Job, parts: list[dict[str, Any]], ranges: list[FileRange], sink: Sink) -> None:
-        """Writes nothing: the files are complete."""
 
 
 def _batch(packed: PackedSet, packs: Int64Array, schema: pa.Schema) -> pa.RecordBatch:

@@ -1,8 +1,7 @@
 """The records of a packed set's samples, read again from its inputs: the set itself holds only their tokens.
 
-Their texts are on disk for the time of an export: written in the order of the store, taken in that of the packs. Two
-temporary files hold them: the texts one after another, and where each begins. Price: the bytes of the texts and 8 a
-sample, on disk; 4 bytes of memory a sample to write them, and none to read them.
+Their texts are on disk for the time of an export: written in the order of the store, taken in that of the packs.
+Price: the bytes of the texts and 8 a sample, on disk; 4 bytes of memory a sample to write them, and none to read them.
 
 Price of the records: each input file with a wanted sample is read twice, once for its checksum and once for them, on
 one core; about 20 us a short conversation. Memory: one slice of an input.
@@ -13,8 +12,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -149,6 +149,16 @@ def _wanted_of(entry: _Entry, wanted: NDArray[np.bool_]) -> NDArray[np.int64]:
 _SAMPLES_AT_ONCE = 1 << 20
 
 
+@dataclass(frozen=True, kw_only=True)
+class TextFile:
+    """Texts of samples, one after another, and where each begins: int64[num_samples+1], at the end of the file."""
+
+    path: Path
+    num_samples: int
+    num_bytes: int
+    xxh3: str
+
+
 class SampleTexts:
     """Texts by sample id. Safe for several threads at once."""
 
@@ -159,10 +169,11 @@ class SampleTexts:
         """int64[n+1]: where each begins; a sample that was not written has an empty one."""
 
     @classmethod
-    def open(cls, folder: Path, facts: dict[str, Any]) -> SampleTexts:
+    def open(cls, file: TextFile) -> SampleTexts:
         """Map what `written_texts` gave."""
-        texts, offsets = (_map(folder / file["path"], file) for file in (facts["texts"], facts["offsets"]))
-        return cls(texts, offsets.view(np.int64))
+        with map_file(file.path, file.num_bytes, file.xxh3) as source:
+            data = np.frombuffer(source.read_buffer(), dtype=np.uint8)
+        return cls(data, data[-8 * (file.num_samples + 1) :].view(np.int64))
 
     def rows(self, samples: Lists, begin: bytes, between: bytes, end: bytes) -> NDArray[np.uint8]:
         """uint8[m]: for each row its texts, with what is around and between them. O(m); no row may be empty.
@@ -189,45 +200,33 @@ class SampleTexts:
         return out
 
 
-def _map(path: Path, file: dict[str, Any]) -> NDArray[np.uint8]:
-    with map_file(path, file["num_bytes"], file["xxh3"]) as source:
-        return np.frombuffer(source.read_buffer(), dtype=np.uint8)
-
-
 @contextmanager
-def written_texts(
-    texts: Iterator[tuple[int, bytes]], num_samples: int, folder: Path, name: str
-) -> Iterator[dict[str, Any]]:
-    """Keep texts in a folder while the block runs; gives what `SampleTexts.open` needs, JSON values.
+def written_texts(texts: Iterator[tuple[int, bytes]], num_samples: int, path: Path) -> Iterator[TextFile]:
+    """Keep texts in a file while the block runs.
 
     Args:
         texts: sample ids and texts, increasing; at least one.
         num_samples: of the store.
-        name: ends the names of the files.
     """
-    paths = folder / f"texts-{name}", folder / f"offsets-{name}"
     try:
-        with temporary_file(paths[0]) as written, temporary_file(paths[1]) as places:
-            _write(texts, num_samples, written[1], places[1])
-        facts = {}
-        for key, path, (temporary, file) in zip(("texts", "offsets"), paths, (written, places), strict=True):
-            commit_file(temporary, path, sync=False)
-            facts[key] = {"path": path.name, "num_bytes": file.num_bytes, "xxh3": file.hexdigest()}
-        yield facts
+        with temporary_file(path) as (temporary, file):
+            _write(texts, num_samples, file)
+        commit_file(temporary, path, sync=False)
+        yield TextFile(path=path, num_samples=num_samples, num_bytes=file.num_bytes, xxh3=file.hexdigest())
     finally:
-        for path in paths:
-            path.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
         with suppress(OSError):
-            folder.rmdir()  # So that an export that is refused leaves nothing.
+            path.parent.rmdir()  # So that an export that is refused leaves nothing.
 
 
-def _write(texts: Iterator[tuple[int, bytes]], num_samples: int, file: HashingFile, offsets: HashingFile) -> None:
+def _write(texts: Iterator[tuple[int, bytes]], num_samples: int, file: HashingFile) -> None:
     sizes = np.zeros(num_samples, dtype=np.uint32)
     for sample, text in texts:
         sizes[sample] = file.write(text)
+    file.write(bytes(-file.num_bytes % 8))
     end = np.zeros(1, dtype=np.int64)
-    offsets.write(end)
+    file.write(end)
     for first in range(0, num_samples, _SAMPLES_AT_ONCE):
         ends = end[-1] + np.cumsum(sizes[first : first + _SAMPLES_AT_ONCE], dtype=np.int64)
-        offsets.write(ends)
+        file.write(ends)
         end = ends

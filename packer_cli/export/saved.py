@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.engine.sink import FileRange, Sink
-from packer_cli.export.job import Format, Job, Part
+from packer_cli.export.job import Format, Job, Part, PartFacts
 from packer_cli.files import fingerprint
 from packer_cli.format.arrays import Lists, to_arrow
 
@@ -40,7 +40,7 @@ class SavedDataset(Format):
     def values(self, job: Job, rows: slice) -> list[Lists | NDArray[np.int32]]:
         """The columns of these rows of the job, in the order of the schema; a pack may become several rows."""
 
-    def write_part(self, job: Job, part: Part, sink: Sink) -> dict[str, Any]:
+    def write_part(self, job: Job, part: Part, sink: Sink) -> PartFacts:
         """Write one Arrow stream."""
         schema, first = self.schema, part.first
         path = f"data-{part.number:05d}-of-{len(job.parts):05d}.arrow"
@@ -53,7 +53,7 @@ class SavedDataset(Format):
                 first = rows.stop
         return {}
 
-    def finish(self, job: Job, parts: list[dict[str, Any]], ranges: list[FileRange], sink: Sink) -> None:
+    def finish(self, job: Job, parts: list[PartFacts], ranges: list[FileRange], sink: Sink) -> None:
         """Write the files that `load_from_disk` expects."""
         state: dict[str, Any] = {
             "_data_files": [{"filename": range_.path} for range_ in ranges],

@@ -7,7 +7,7 @@ the set's shards, so all of them have been checked once the export is complete.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -83,13 +83,13 @@ class _Work:
 
     def __reduce__(self) -> tuple[Any, ...]:
         job = self._job
-        return _open_work, (job.source, job.folder, json.dumps(job.header), json.dumps(job.prepared))
+        return _open_work, (job.source, job.folder, json.dumps(job.header), job.prepared)
 
 
 @lru_cache(maxsize=1)
-def _open_work(source: Path, folder: Path, header: str, prepared: str) -> _Work:
+def _open_work(source: Path, folder: Path, header: str, prepared: Hashable) -> _Work:
     job = _open_job(source, folder, json.loads(header), LocalEngine(1), read_manifest(source), to_check=())
-    return _Work(replace(job, prepared=json.loads(prepared)))
+    return _Work(replace(job, prepared=prepared))
 
 
 def _open_job(

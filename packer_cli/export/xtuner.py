@@ -12,7 +12,6 @@ XTuner refuses packs that are not full, so the lines of each are followed by the
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,9 +21,8 @@ from numpy.typing import NDArray
 
 from packer_cli.engine.sink import FileRange, Sink
 from packer_cli.export.columns import NO_LOSS, labels_of
-from packer_cli.export.job import Format, Int64Array, Job, Part
+from packer_cli.export.job import Format, Int64Array, Job, Part, PartFacts
 from packer_cli.export.packed import PackedSet
-from packer_cli.files import HashingFile
 from packer_cli.format.arrays import Lists, to_arrow, to_lists
 
 _ROWS_PER_BATCH = 65_536
@@ -40,23 +38,22 @@ class Exporter(Format):
         """Bytes of each row (int64[r]), about: an id is written twice, and takes some six bytes as text."""
         return 12 * num_tokens + 64 * num_samples
 
-    def write_part(self, job: Job, part: Part, sink: Sink) -> dict[str, Any]:
+    def write_part(self, job: Job, part: Part, sink: Sink) -> PartFacts:
         """Write one JSONL file."""
         with sink.file(f"samples-{part.number:05d}.jsonl") as file:
             for packs in job.batches(part.first, part.stop, _ROWS_PER_BATCH):
                 file.write(_lines(job.packed, packs))
         return {}
 
-    def finish(self, job: Job, parts: list[dict[str, Any]], ranges: list[FileRange], sink: Sink) -> None:
+    def finish(self, job: Job, parts: list[PartFacts], ranges: list[FileRange], sink: Sink) -> None:
         """Write the packs and their order."""
-        num_rows = len(job.packs)
         is_short = job.row_tokens() < job.capacity
         ends = np.concatenate([[0], np.cumsum(job.row_samples() + is_short, dtype=np.int64)])
         with sink.file("packs/boundaries.npy") as file:
-            _npy_header(file, (num_rows + 1,))
-            file.write(ends.astype("<i8"))
+            npy.write_array(file, ends)
         with sink.file("packs/samples.npy") as file:
-            _npy_header(file, (int(ends[-1]), 6))
+            shape = {"descr": "<i8", "fortran_order": False, "shape": (int(ends[-1]), 6)}
+            npy.write_array_header_1_0(file, shape)
             for part in job.parts:
                 line = 0
                 for packs in job.batches(part.first, part.stop, _ROWS_PER_BATCH):
@@ -70,8 +67,7 @@ class Exporter(Format):
         with sink.file("packs/paths.json") as file:
             file.write((json.dumps(paths, indent=2, ensure_ascii=False) + "\n").encode())
         with sink.file("order.npy") as file:
-            _npy_header(file, (num_rows,))
-            file.write(np.arange(num_rows, dtype="<i8"))
+            npy.write_array(file, np.arange(len(job.packs)))
 
 
 def _slices(path: int, line: int, lengths: Lists, num_pads: NDArray[np.int32], pad_path: int) -> NDArray[np.int64]:
@@ -100,10 +96,6 @@ def _rows(path: int, lines: Int64Array, ends: NDArray[np.int32]) -> NDArray[np.i
 def _pad_line(pad_token_id: int, capacity: int) -> bytes:
     item = {"input_ids": [pad_token_id] * capacity, "labels": [NO_LOSS] * capacity, "num_tokens": capacity}
     return (json.dumps(item) + "\n").encode()
-
-
-def _npy_header(file: HashingFile, shape: tuple[int, ...]) -> None:
-    npy.write_array_header_1_0(file, {"descr": "<i8", "fortran_order": False, "shape": shape})
 
 
 def _lines(packed: PackedSet, packs: Int64Array) -> pa.Buffer:

@@ -344,8 +344,8 @@ def test_offsets_in_blocks(tmp_path, monkeypatch):
 
     monkeypatch.setattr(records, "_SAMPLES_AT_ONCE", 3)
     given = {1: b"one", 4: b"four", 7: b"seven"}
-    with records.written_texts(iter(given.items()), 8, tmp_path / "work", "0") as facts:
-        found = records.SampleTexts.open(tmp_path / "work", facts)
+    with records.written_texts(iter(given.items()), 8, tmp_path / "work" / "texts") as file:
+        found = records.SampleTexts.open(file)
         samples = Lists(np.array([0, 1, 4]), np.array([7, 1, 7, 4]))
         assert found.rows(samples, b"[", b",", b"]").tobytes() == b"[seven][one,seven,four]"
     assert not (tmp_path / "work").exists()
