@@ -1,8 +1,10 @@
-"""The order of a verification, and what is left out where something is damaged."""
+"""The order of a verification, what is left out where something is damaged, and what was found."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from packer_cli.engine.base import Engine
@@ -11,6 +13,7 @@ from packer_cli.errors import FormatError, InputError, PlanError, VersionError
 from packer_cli.format.checksums import find_damage
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.manifest import Manifest
+from packer_cli.format.records import in_json
 from packer_cli.plan.core.types import PieceLoss, Plan
 from packer_cli.remote.names import path_from, paths_below
 from packer_cli.remote.path import is_remote
@@ -32,7 +35,53 @@ from packer_cli.tokens.index import INDEX_NAME, StoreIndex, find_damaged_parts, 
 from packer_cli.tokens.store import TokenStore
 from packer_cli.tokens.writer import rejects_name
 from packer_cli.verify.checks import Expected, check_epoch, check_shard, prove_pieces, prove_schedules
-from packer_cli.verify.report import Report, without_remedy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Damage:
+    """Something that is not as it was written."""
+
+    file: str
+    """Path in the set's folder; a folder where no file alone is to blame."""
+    what: str
+    repair: str
+    """The command that repairs it."""
+
+
+@dataclass(kw_only=True)
+class Report:
+    """All that was found."""
+
+    damaged: list[Damage] = field(default_factory=list)
+    not_checked: list[str] = field(default_factory=list)
+    """What could not be looked at, and why; no damage by itself."""
+    repaired: list[Damage] = field(default_factory=list)
+    """What was damaged before the set was repaired."""
+    checked: dict[str, int] = field(default_factory=dict)
+    """How many of what were found sound."""
+
+    @property
+    @in_json
+    def sound(self) -> bool:
+        """Whether nothing is damaged."""
+        return not self.damaged
+
+    def is_damaged(self, file: str) -> bool:
+        """Whether damage was found in a file."""
+        return any(damage.file == file for damage in self.damaged)
+
+    def add(self, found: Mapping[str, str], repair: str) -> None:
+        """Add what is wrong, by file."""
+        self.damaged += [Damage(file=file, what=what, repair=repair) for file, what in found.items()]
+
+
+def without_remedy(error: Exception) -> str:
+    """What an error says is wrong: a report has remedies of its own.
+
+    >>> without_remedy(ValueError("'hbpack.json' is damaged (it is empty); run hbpack write, which rewrites it"))
+    "'hbpack.json' is damaged (it is empty)"
+    """
+    return re.sub("; (run|tokenize) [^;]*$", "", str(error))
 
 
 def open_verifier(folder: Path, engine: Engine, *, fast: bool = False, checks_store: bool = True) -> Verifier | Report:

@@ -17,10 +17,9 @@ from transformers import (  # noqa: E402
 )
 
 from packer_cli.errors import ConfigError  # noqa: E402
-from packer_cli.loader.adapters import row_loss  # noqa: E402
+from packer_cli.loader.adapters import packed_row  # noqa: E402
 from packer_cli.loader.adapters.causal_lm import run_packed_rows  # noqa: E402
-from packer_cli.loader.adapters.packed_row import PackedRow  # noqa: E402
-from packer_cli.loader.adapters.row_loss import finished_logits  # noqa: E402
+from packer_cli.loader.adapters.packed_row import PackedRow, finished_logits  # noqa: E402
 from tests.loader.small_rows import FAMILIES, gradients, make, make_batch, one_by_one, run  # noqa: E402
 
 
@@ -92,7 +91,7 @@ def test_ligers_kernel_trains_as_samples_one_by_one(monkeypatch, family):
     batch = {name: value.to(device) if torch.is_tensor(value) else value for name, value in make_batch().items()}
     wanted = gradients(model, one_by_one(model, batch))
     run_packed_rows(model)
-    monkeypatch.delattr(row_loss, "_in_chunks")
+    monkeypatch.delattr(packed_row, "_in_chunks")
     row = PackedRow(batch, None, factor=0.25, device=device)
     loss = row.run(model)
     assert loss.item() == pytest.approx(one_by_one(model, batch).item(), rel=1e-5)

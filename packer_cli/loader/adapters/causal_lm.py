@@ -18,9 +18,8 @@ from torch import nn
 from transformers.modeling_outputs import CausalLMOutput
 
 from packer_cli.errors import ConfigError
-from packer_cli.loader.adapters.packed_row import PackedRow
+from packer_cli.loader.adapters.packed_row import PackedRow, row_loss
 from packer_cli.loader.adapters.row_attention import packed_rows_run, set_row_attention
-from packer_cli.loader.adapters.row_loss import row_loss
 from packer_cli.loader.passes import IGNORE_INDEX
 
 __all__ = ["check_packed_rows", "run_packed_rows"]
