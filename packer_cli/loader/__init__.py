@@ -2,9 +2,10 @@
 
 ::
 
-    hbpack.json --> remote.py     the contents of the set
-    ranks/...   --> place.py      the packs that this rank reads, one row per iteration; epoch and position
-    shards/...  --> shards.py     memory-mapped packs, numpy views without a copy; ipc.py: their places in the file
+    hbpack.json --> storage.py    the contents of the set
+    ranks/...   --> place.py      the packs that this rank reads, one row per iteration; epoch and position, and the
+                                  sampler of a StatefulDataLoader that resumes by its own state
+    shards/...  --> format/shards.py   memory-mapped packs, numpy views without a copy
                         |
     parallel/ <---- batch.py      padding, positions, labels, this rank's part of the row -> micro_batch.py;
                         |         passes.py: the passes over its tokens; pages.py: memory to reuse
@@ -12,8 +13,7 @@
                         |
                     reader.py     packs built into micro-batches, shards fetched ahead
                         |
-                    dataset.py    PackedDataset: map-style torch data set, resume state;
-                                  sampler.py: for a StatefulDataLoader that resumes by its own state
+                    dataset.py    PackedDataset: map-style torch data set, resume state
 
 Trainers may also use `steps` (optimizer steps of the plan), `parallel` (process groups of all SP degrees, slicing and
 merging, reference attention), `losses` (normalizers), `checkpointing` (a number of checkpointed layers for each batch)

@@ -11,6 +11,7 @@ import numpy as np
 
 from packer_cli.errors import ConfigError
 from packer_cli.format.constants import FILLER_TOKENS, Mask
+from packer_cli.format.entries import GroupInfo
 from packer_cli.format.layout import Layout
 from packer_cli.format.loss_spans import spans_to_weights
 from packer_cli.format.ranks import RankRow
@@ -123,19 +124,12 @@ class BatchBuilder:
     pad_to_multiple_of: int
     pad_token_id: int
     sp_slice: bool
-    capacities: tuple[int, ...]
-    """Capacity of each group, in tokens."""
-    layouts: tuple[Layout, ...]
-    """Of each group's replicas."""
-    checkpoint_layers: tuple[int, ...] = ()
-    """Of each group; empty: none."""
+    groups: tuple[GroupInfo, ...]
     sp_sharding: SPSharding | None = None
     """None: "contiguous" for sequence parallelism (Ulysses), "planned" for context parallelism."""
     align_samples: bool = False
     """Pad each sample to a multiple of its group's `align`, and of twice the ranks that share a row, if several do
     (Megatron, TransformerEngine)."""
-    aligns: tuple[int, ...] = ()
-    """To what each group's samples are aligned in the plan; empty: none are."""
     mask: Mask = "document"
     """Whether the segments of attention are the samples, or the whole row is one."""
     reset_positions: bool = True
@@ -150,12 +144,17 @@ class BatchBuilder:
         """Whether the number of ranks that share a row differs between groups."""
         return len({layout.row_ranks for layout in self.layouts}) > 1
 
+    @cached_property
+    def layouts(self) -> tuple[Layout, ...]:
+        """Of each group's replicas."""
+        return tuple(group.layout for group in self.groups)
+
     def padded_length(self, num_tokens: int, row: RankRow, sharding: Sharding = "contiguous") -> int:
         """Length T of the padded row of a pack of `num_tokens` tokens."""
         if self.pad_to == "row":
             num_tokens = max(num_tokens, row.row_length)
         elif self.pad_to == "capacity":
-            num_tokens = max(num_tokens, self.capacities[row.group])
+            num_tokens = max(num_tokens, self.groups[row.group].capacity)
         layout = self.layouts[row.group]
         multiple = self._alignment(row) if self.align_samples else length_multiple(sharding, layout.row_ranks)
         if layout.tp > 1:  # Each of its ranks holds equally many of the tokens of a part.
@@ -219,7 +218,7 @@ class BatchBuilder:
             sample_ids=pack.sample_ids.copy(),
             row=row,
             layout=layout,
-            checkpoint_layers=self.checkpoint_layers[row.group] if self.checkpoint_layers else 0,
+            checkpoint_layers=self.groups[row.group].checkpoint_layers,
             pack_id=pack.pack_id,
             num_loss_tokens=pack.num_loss_tokens,
             epoch=epoch,
@@ -257,7 +256,7 @@ class BatchBuilder:
         return PLANNED[planned] if chosen == "planned" else chosen
 
     def _alignment(self, row: RankRow) -> int:
-        planned = self.aligns[row.group] if self.aligns else 1
+        planned = self.groups[row.group].align
         ranks = self.layouts[row.group].row_ranks
         return math.lcm(planned, 2 * ranks) if ranks > 1 else planned
 

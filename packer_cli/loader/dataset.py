@@ -26,9 +26,8 @@ from packer_cli.loader.options import (
     choose_max_segments,
     choose_weights,
 )
-from packer_cli.loader.place import Place
+from packer_cli.loader.place import PackedSampler, Place, begins_at, is_left_to_sampler, read_state
 from packer_cli.loader.reader import MicroBatchReader
-from packer_cli.loader.sampler import PackedSampler, begins_at, is_left_to_sampler, read_state
 from packer_cli.loader.storage import Verify, choose_pad_token, open_storage, read_manifest
 from packer_cli.remote.local import CACHE_BYTES
 from packer_cli.remote.system import is_url
@@ -202,10 +201,7 @@ class PackedDataset(Dataset[Any]):
             sp_slice=self._adapt.sp_slice if sp_slice is None else sp_slice,
             sp_sharding=self._adapt.sp_sharding if sp_sharding is None else sp_sharding,
             align_samples=self._adapt.align_samples,
-            capacities=tuple(group.capacity for group in manifest.groups),
-            layouts=tuple(group.layout for group in manifest.groups),
-            checkpoint_layers=tuple(group.checkpoint_layers for group in manifest.groups),
-            aligns=tuple(group.align for group in manifest.groups),
+            groups=manifest.groups,
             mask=chosen,
             reset_positions=resets,
             is_weighted=choose_weights(manifest, loss_weights, format, name, takes_weights=self._adapt.takes_weights),
@@ -305,7 +301,7 @@ class PackedDataset(Dataset[Any]):
 
     def sampler(self) -> PackedSampler:
         """The `sampler` of a StatefulDataLoader that saves its own state: whole epochs, or the rest of one."""
-        return PackedSampler(self._place, self._manifest, repr(str(self.path)))
+        return PackedSampler(self._place, repr(str(self.path)))
 
     def step_of(self, i: int) -> int:
         """The optimizer step of iteration `i`; `num_steps` for the iteration after the last."""

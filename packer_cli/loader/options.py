@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Collection
 from typing import Any, get_args
 
 from packer_cli.errors import ConfigError
@@ -11,23 +12,34 @@ from packer_cli.format.constants import FILLER_TOKENS, Mask
 from packer_cli.format.entries import GroupInfo
 from packer_cli.format.manifest import Manifest
 from packer_cli.loader.batch import SP_SHARDINGS, PadTo
-from packer_cli.loader.storage import VERIFY, Storage
+from packer_cli.loader.storage import Storage, Verify
 
 
-def as_integer(name: str, value: Any, example: str = "") -> int:
+def as_integer(name: str, value: Any, example: str = "", *, least: int | None = None) -> int:
     """An argument as an integer; accepts those of numpy and torch.
 
     Args:
         example: an expression to suggest if the value is text, such as from the environment.
+        least: what it must not be below.
 
     Raises:
         TypeError: it is not an integer.
+        ValueError: it is below the least.
     """
     try:
-        return operator.index(value)
+        number = operator.index(value)
     except TypeError:
         remedy = f"; write {example or f'int({value!r})'}" if isinstance(value, str) else ""
         raise TypeError(f"{name} is {value!r}: it must be an integer{remedy}") from None
+    if least is not None and number < least:
+        raise ValueError(f"{name} is {number}: it must {f'be at least {least}' if least else 'not be negative'}")
+    return number
+
+
+def check_choice(name: str, value: Any, known: Collection[str]) -> None:
+    """Raise ValueError, which lists the names, for an unknown one."""
+    if value not in known:
+        raise ValueError(f"{name} is {value!r}: choose one of {', '.join(known)}")
 
 
 def check_options(
@@ -41,20 +53,15 @@ def check_options(
     prefetch: int,
 ) -> None:
     """Raise TypeError or ValueError, with the value and the rule, for the first wrong argument."""
-    if sp_sharding not in (None, *SP_SHARDINGS):
-        raise ValueError(f"sp_sharding is {sp_sharding!r}: choose one of {', '.join(SP_SHARDINGS)}")
-    if pad_to not in get_args(PadTo):
-        raise ValueError(f"pad_to is {pad_to!r}: choose one of {', '.join(get_args(PadTo))}")
-    if as_integer("pad_to_multiple_of", pad_to_multiple_of) < 1:
-        raise ValueError(f"pad_to_multiple_of is {pad_to_multiple_of}: it must be at least 1")
+    if sp_sharding is not None:
+        check_choice("sp_sharding", sp_sharding, SP_SHARDINGS)
+    check_choice("pad_to", pad_to, get_args(PadTo))
+    as_integer("pad_to_multiple_of", pad_to_multiple_of, least=1)
     if pad_token_id is not None:
         as_integer("pad_token_id", pad_token_id)
-    if verify not in VERIFY:
-        raise ValueError(f"verify is {verify!r}: choose one of {', '.join(VERIFY)}")
-    if as_integer("cache_bytes", cache_bytes, "64 * 2**30") < 0:
-        raise ValueError(f"cache_bytes is {cache_bytes}: it must not be negative")
-    if as_integer("prefetch", prefetch) < 0:
-        raise ValueError(f"prefetch is {prefetch}: it must not be negative")
+    check_choice("verify", verify, get_args(Verify))
+    as_integer("cache_bytes", cache_bytes, "64 * 2**30", least=0)
+    as_integer("prefetch", prefetch, least=0)
 
 
 def choose_mask(
@@ -66,8 +73,7 @@ def choose_mask(
         ValueError: there is no such mask, or the format cannot tell it from the positions.
     """
     chosen: Mask = manifest.mask if mask is None else mask
-    if chosen not in get_args(Mask):
-        raise ValueError(f"mask is {mask!r}: choose one of {', '.join(get_args(Mask))}")
+    check_choice("mask", chosen, get_args(Mask))
     resets = chosen == "document" if reset_positions is None else reset_positions
     if positions_are_borders and resets != (chosen == "document"):
         raise ValueError(
@@ -126,9 +132,7 @@ def choose_max_segments(
     cuts = max(_longest_row(group, pad_to_multiple_of) for group in manifest.groups) // window if window else 0
     if given == "plan":
         return most + 1 + cuts
-    number = as_integer("max_segments", given)
-    if number < 1:
-        raise ValueError(f"max_segments is {number}: it must be at least 1")
+    number = as_integer("max_segments", given, least=1)
     if cuts and number <= most + cuts:
         raise ConfigError(
             f"max_segments is {number}, but windows of {window} tokens may cut a row of {name} into "
@@ -161,9 +165,7 @@ def check_rank(rank: Any, world_size: Any, manifest: Manifest, name: str) -> tup
         TypeError, ValueError: there is no such rank.
     """
     rank = as_integer("rank", rank, "int(os.environ['RANK'])")
-    world_size = as_integer("world_size", world_size, "int(os.environ['WORLD_SIZE'])")
-    if world_size < 1:
-        raise ValueError(f"world_size is {world_size}: it must be at least 1")
+    world_size = as_integer("world_size", world_size, "int(os.environ['WORLD_SIZE'])", least=1)
     if world_size != manifest.num_gpus:
         multiple = math.lcm(*(group.layout.num_gpus for group in manifest.groups))
         remedy = f"run hbpack rebalance --gpus {world_size}, or plan again with --gpus {world_size}"

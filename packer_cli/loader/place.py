@@ -1,12 +1,27 @@
-"""The place of a data set: the epoch, which its workers share, the epoch's rows, and the next iteration."""
+"""The place of a data set: the epoch, which its workers share, the epoch's rows, and the next iteration.
+
+`PackedSampler` is that with which torchdata's StatefulDataLoader resumes exactly where it stopped.
+
+Without it, torchdata saves how many indices were drawn, but not from which epoch, and skips as many in the next pass:
+after an epoch that was over at the last save, it would skip the next epoch, or its start. Price: a few microseconds
+per batch, in the training process.
+"""
 
 from __future__ import annotations
 
+import sys
+import warnings
+from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 import torch
+from torch.utils.data import Sampler
+from torch.utils.data.dataloader import _DatasetKind
 
-from packer_cli.format.epochs import MAX_EPOCH, LoaderState
+from packer_cli.errors import ConfigError, FormatError
+from packer_cli.format.entries import Generation
+from packer_cli.format.epochs import MAX_EPOCH, LoaderState, parse_state
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.ranks import RankRows, read_rank_rows
 from packer_cli.loader.options import as_integer
@@ -24,7 +39,7 @@ class Place:
 
     def __init__(self, storage: Storage, manifest: Manifest, rank: int, epoch: int) -> None:
         self._storage = storage
-        self._manifest = manifest
+        self.manifest = manifest
         self._rank = rank
         # In shared memory, so that set_epoch reaches persistent workers.
         self._shared_epoch = torch.zeros(1, dtype=torch.int64).share_memory_()
@@ -46,7 +61,7 @@ class Place:
 
     def _read(self, epoch: int) -> RankRows:
         compares = self._storage.verify != "none"
-        rows = read_rank_rows(self._storage, self._manifest, self._rank, epoch, compares=compares)
+        rows = read_rank_rows(self._storage, self.manifest, self._rank, epoch, compares=compares)
         del rows.columns["pack"]  # Shard and row say it.
         return rows
 
@@ -81,7 +96,7 @@ class Place:
 
     def state(self, rows: RankRows, iteration: int) -> dict[str, Any]:
         """A state of the data set, at an iteration of these rows."""
-        fingerprint, step = self._manifest.fingerprint, rows.step_of(iteration)
+        fingerprint, step = self.manifest.fingerprint, rows.step_of(iteration)
         return LoaderState(fingerprint=fingerprint, epoch=rows.epoch, iteration=iteration, step=step).value()
 
     def begin_pass(self) -> None:
@@ -102,10 +117,185 @@ class Place:
         self._loaded = self._read(self.epoch)
 
 
+_WITHOUT_SAMPLER = (
+    "to use a state that was saved without it, call ds.set_epoch(epoch of the last batch used) and, for the rest of "
+    "that epoch, give sampler=range(its iteration + 1, len(ds))"
+)
+
+
+class PackedSampler(Sampler[int]):
+    """The iterations of the current epoch, in order; after loading a state, first the remaining ones.
+
+    Created by `PackedDataset.sampler`. Its state is the data set's, after the iterations drawn in the newest pass.
+    """
+
+    def __init__(self, place: Place, name: str) -> None:
+        self._place = place
+        self._name = name
+        self._pass = _Pass(place)
+
+    def __len__(self) -> int:
+        """Iterations of the whole epoch, even if fewer are left."""
+        return len(self._place.rows)
+
+    def __iter__(self) -> Iterator[int]:
+        """A pass. Its start is fixed now, not at its first index, since torchdata may save it before."""
+        self._place.has_sampler = True
+        self._pass = _Pass(self._place)
+        return self._pass
+
+    def state_dict(self) -> dict[str, Any]:
+        """A state of the data set; torchdata calls this for each index that it draws for workers."""
+        return self._place.state(self._pass.rows, self._pass.next)
+
+    def load_state_dict(self, state: dict[str, Any] | None) -> None:
+        """Limit the next pass to the rest of a state's epoch, which may be empty.
+
+        Raises:
+            FormatError: the state is of another packed set, damaged, or was saved without this sampler.
+            ValueError: the current epoch is neither that of the state nor, if that was over, the next one.
+        """
+        if state is None:
+            raise FormatError(f"the loader's state was saved without sampler=ds.sampler(); {_WITHOUT_SAMPLER}")
+        epoch, iteration, is_over = read_state(state, self._place.manifest, self._name)
+        in_force = self._place.epoch
+        if is_over and in_force == epoch + 1:
+            iteration = 0
+        elif in_force != epoch:
+            raise ValueError(
+                f"epoch is {in_force}, but the loader's state is at iteration {iteration} of epoch {epoch}: "
+                f"call set_epoch({epoch}) before the pass, and begin the loop there"
+            )
+        # If the state was saved after the loop over an epoch had ended, torchdata begins two passes: one with the
+        # state, and then a new one. Neither may repeat the epoch.
+        self._place.resume_at(iteration, num_passes=2 if iteration and is_over else 1)
+
+
+class _Pass(Iterator[int]):
+    """One pass over the rest of an epoch."""
+
+    def __init__(self, place: Place) -> None:
+        self.rows = place.rows
+        self.next = place.first
+        """The iteration after the last one drawn."""
+        self._place = place
+        self._has_begun = False
+
+    def __next__(self) -> int:
+        epoch = self.rows.epoch
+        if self._place.epoch != epoch:
+            raise RuntimeError(f"epoch {self._place.epoch} was set while iterating over epoch {epoch}: iterate again")
+        if not self._has_begun:
+            self._has_begun = True
+            self._place.begin_pass()
+            if self.next and self.next == len(self.rows):
+                warnings.warn(
+                    f"epoch {epoch} was over when the loader's state was saved, so no batch is left; "
+                    f"call set_epoch({epoch + 1}) to continue",
+                    stacklevel=2,
+                )
+        if self.next >= len(self.rows):
+            raise StopIteration
+        self.next += 1
+        return self.next - 1
+
+
+def is_left_to_sampler(place: Place) -> bool:
+    """Whether a StatefulDataLoader restores the data set; its sampler knows what was used, workers what they read.
+
+    Raises:
+        ConfigError: it has no `PackedSampler`.
+    """
+    if not _is_called_by_loader():
+        return False
+    if not place.has_sampler:
+        raise ConfigError(
+            "a StatefulDataLoader would skip batches if it resumes after the end of an epoch: give it "
+            f"sampler=ds.sampler(), from the first run on; {_WITHOUT_SAMPLER}"
+        )
+    return True
+
+
+def _is_called_by_loader() -> bool:
+    """Whether the caller is torchdata, which restores map-style data sets by itself, here or in a worker.
+
+    False if it restores an IterableDataset around ours, which iterates without a sampler.
+    """
+    is_called = False
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).startswith("torchdata.stateful_dataloader"):
+            is_called = True
+            names = frame.f_locals
+            if _DatasetKind.Iterable in (names.get("dataset_kind"), getattr(names.get("self"), "_dataset_kind", None)):
+                return False
+        frame = frame.f_back
+    return is_called
+
+
+def read_state(state: Any, manifest: Manifest, name: str) -> tuple[int, int, bool]:
+    """(epoch, iteration, whether that is the end of the epoch) of a state.
+
+    Args:
+        name: of the packed set, for messages.
+
+    Raises:
+        FormatError: the state is of another packed set or version, or damaged.
+    """
+    try:
+        found = parse_state(state, "the loader state")
+    except ValueError as error:
+        raise FormatError(str(error)) from None
+    if found.fingerprint != manifest.fingerprint:
+        raise _of_another_set(found, manifest, name)
+    epoch, iteration = found.epoch, found.iteration
+    num_iterations = manifest.generation.find_epoch(epoch)[0].num_iterations
+    if iteration > num_iterations:
+        raise FormatError(
+            f"the loader state is at iteration {iteration} of epoch {epoch}, which has {num_iterations}: "
+            "it was changed, or is of another packed set"
+        )
+    return epoch, iteration, iteration == num_iterations
+
+
+def begins_at(state: Any, manifest: Manifest) -> bool:
+    """Whether the set was rebalanced from the one of this state, at exactly its place."""
+    return _begins_at(parse_state(state, "the loader state"), manifest)
+
+
+def _begins_at(state: LoaderState, manifest: Manifest) -> bool:
+    origin, before = manifest.origin, _generation_of(state, manifest)
+    if before is None or origin is None or state.fingerprint != origin.fingerprint:
+        return False
+    if origin.iteration == 0 and before.first_epoch <= state.epoch == origin.epoch - 1:  # The end of an epoch.
+        return state.iteration == before.find_epoch(state.epoch)[0].num_iterations
+    return (state.epoch, state.iteration) == (origin.epoch, origin.iteration)
+
+
+def _generation_of(state: LoaderState, manifest: Manifest) -> Generation | None:
+    return next((each for each in manifest.history if each.fingerprint == state.fingerprint), None)
+
+
+def _of_another_set(state: LoaderState, manifest: Manifest, name: str) -> FormatError:
+    begin = f"the loader state belongs to the packed set {state.fingerprint}, but {name} is {manifest.fingerprint}"
+    origin, before = manifest.origin, _generation_of(state, manifest)
+    if before is None or origin is None:
+        return FormatError(f"{begin}: resume with the set with which the run began, or start over")
+    begin += f", rebalanced from {before.num_gpus} to {manifest.num_gpus} GPUs"
+    # Do not convert the state silently: a StatefulDataLoader would keep the old position with a new epoch.
+    if _begins_at(state, manifest):
+        return FormatError(
+            f"{begin} at exactly the place of this state: do not load it, since a new PackedDataset begins there "
+            f"(epoch {origin.epoch}, step {origin.step})"
+        )
+    return FormatError(
+        f"{begin} at another place (epoch {origin.epoch}, step {origin.step}): save this state as JSON, run "
+        f"hbpack rebalance --gpus {manifest.num_gpus} --state FILE, and then do not load a state"
+    )
+
+
 def _check_epoch(epoch: int) -> int:
-    epoch = as_integer("epoch", epoch)
-    if epoch < 0:
-        raise ValueError(f"epoch is {epoch}: it must not be negative")
+    epoch = as_integer("epoch", epoch, least=0)
     if epoch > MAX_EPOCH:
         raise ValueError(f"epoch is {epoch}: it must be at most {MAX_EPOCH}")
     return epoch

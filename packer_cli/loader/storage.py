@@ -26,7 +26,6 @@ from packer_cli.remote.path import RemotePath
 from packer_cli.remote.system import is_url, open_system
 
 Verify = Literal["none", "lazy", "full"]
-VERIFY: tuple[Verify, ...] = ("none", "lazy", "full")
 
 
 class Storage(SetFolder):

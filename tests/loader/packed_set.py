@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from packer_cli.format.entries import GroupInfo
 from tests.naive import loss_spans
 
 PAD, EOS, VOCAB_SIZE = 1, 2, 1000
@@ -126,6 +127,12 @@ class PackedSet:
         fingerprint = json.loads((self.path / "hbpack.json").read_text())["fingerprint"]
         write_ipc(self.path, path, table.combine_chunks(), 16 if path.startswith("shards") else 1000, fingerprint)
         update_checksums(self.path)
+
+
+def group_of(capacity: int, sp_size: int = 1) -> GroupInfo:
+    """What the manifest says of a group, without packs."""
+    counts = dict.fromkeys(("num_packs", "num_samples", "most_samples", "num_tokens", "num_loss_tokens"), 0)
+    return GroupInfo(name="g0", capacity=capacity, sp_size=sp_size, checkpoint_layers=0, shards=(), **counts)
 
 
 def write_manifest(file: Path, manifest: dict) -> None:

@@ -9,10 +9,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer_cli.format.layout import Layout
 from packer_cli.format.ranks import RankRow
 from packer_cli.format.shards import Pack
 from packer_cli.loader.batch import BatchBuilder, PadTo
+from tests.loader.packed_set import group_of
 from tests.naive import loss_spans
 
 
@@ -41,8 +41,7 @@ def test_slices_agree_with_the_whole_row(
         pad_to_multiple_of=multiple,
         pad_token_id=-7,
         sp_slice=True,
-        capacities=(num_tokens + extra,),
-        layouts=(Layout(sp=sp_size),),
+        groups=(group_of(num_tokens + extra, sp_size),),
     )
     least = num_tokens if pad_to == "multiple" else num_tokens + extra
     length = next(n for n in range(least, least + 200) if n % math.lcm(multiple, sp_size) == 0)

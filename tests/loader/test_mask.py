@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer_cli.cli.main import main
-from packer_cli.format.layout import Layout
 from packer_cli.format.ranks import RankRow
 from packer_cli.format.sharding import local_indices
 from packer_cli.format.shards import Pack
@@ -21,6 +20,7 @@ from packer_cli.loader.losses import sample_weights, token_losses
 from tests.cli_runner import run
 from tests.loader.flash_twin import install_flash_twin
 from tests.loader.llama import tiny_llama
+from tests.loader.packed_set import group_of
 from tests.naive import loss_spans
 
 
@@ -45,8 +45,8 @@ def test_the_switches_change_borders_and_positions_alone(
 
     def build(sp_slice: bool, sp_rank: int, **switches: Any) -> Any:
         builder = BatchBuilder(
-            pad_to="multiple", pad_to_multiple_of=5, pad_token_id=7, sp_slice=sp_slice, capacities=(64,),
-            layouts=(Layout(sp=sp_size),),
+            pad_to="multiple", pad_to_multiple_of=5, pad_token_id=7, sp_slice=sp_slice,
+            groups=(group_of(64, sp_size),),
             sp_sharding=sharding, align_samples=align and switches.get("mask") == "document", **switches,
         )  # fmt: skip
         of_row = {"place": sp_rank, "dp_size": 1, "row_length": 64}

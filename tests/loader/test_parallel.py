@@ -12,7 +12,6 @@ import torch.nn.functional as F  # noqa: N812
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer_cli.format.layout import Layout
 from packer_cli.format.ranks import RankRow
 from packer_cli.format.sharding import length_multiple
 from packer_cli.format.shards import Pack
@@ -27,6 +26,7 @@ from packer_cli.loader.parallel import (
     take_slice,
     ulysses_attention,
 )
+from tests.loader.packed_set import group_of
 from tests.naive import loss_spans
 
 
@@ -74,8 +74,7 @@ def test_parts_of_a_batch_are_parts_of_its_whole_row(
             pad_to_multiple_of=multiple,
             pad_token_id=7,
             sp_slice=sp_slice,
-            capacities=(64,),
-            layouts=(Layout(sp=sp_size),),
+            groups=(group_of(64, sp_size),),
             sp_sharding=sharding,
             align_samples=align,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ from packer_cli.loader.batch import BatchBuilder
 from packer_cli.loader.formats.base import metadata
 from packer_cli.loader.losses import sample_weights
 from packer_cli.loader.options import choose_mask, choose_max_segments
+from tests.loader.packed_set import group_of
 from tests.naive import loss_spans
 
 
@@ -34,8 +36,13 @@ def make_pack(lengths: list[int], seed: int) -> Pack:
 
 
 def build(pack: Pack | None, window: int, sp_size: int = 1, sp_rank: int = 0, **options: Any) -> Any:
-    given = {"pad_to": "multiple", "pad_to_multiple_of": 1, "pad_token_id": 7, "sp_slice": True, "capacities": (64,)}
-    given["layouts"] = (Layout(sp=sp_size),)
+    given = {
+        "pad_to": "multiple",
+        "pad_to_multiple_of": 1,
+        "pad_token_id": 7,
+        "sp_slice": True,
+        "groups": (group_of(64, sp_size),),
+    }
     num_samples = 0 if pack is None else len(pack.sample_ids)
     row = RankRow(0, 0, 0, 0, 0, sp_rank, 0, 1, 64, window, 1, num_samples, 1, 1)
     builder = BatchBuilder(**(given | options))
@@ -146,13 +153,13 @@ def test_planned_borders_hold_every_cut(
     lengths: list[int], room: int, sp_size: int, align: int | None, window: int, mask: Any, multiple: int, pad_to: Any
 ) -> None:
     capacity = sum(-(-length // (align or 1)) * (align or 1) for length in lengths) + room
-    group = SimpleNamespace(capacity=capacity, layout=Layout(sp=sp_size), align=align or 1, most_samples=len(lengths))
+    group = replace(group_of(capacity, sp_size), align=align or 1, most_samples=len(lengths))
     most = choose_max_segments(
         SimpleNamespace(groups=[group]), "plan", mask, "'OUT'", window=window, pad_to_multiple_of=multiple
     )
     options = {
-        "mask": mask, "align_samples": align is not None, "aligns": (align or 1,), "pad_to": pad_to,
-        "pad_to_multiple_of": multiple, "capacities": (capacity,), "max_segments": most,
+        "mask": mask, "align_samples": align is not None, "groups": (group,), "pad_to": pad_to,
+        "pad_to_multiple_of": multiple, "max_segments": most,
     }  # fmt: skip
     for pack in (make_pack(lengths, 0), None):
         assert len(build(pack, window, sp_size, **options).cu_seqlens) == most + 1
