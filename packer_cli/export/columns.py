@@ -18,7 +18,7 @@ def labels_of(packed: PackedSet, packs: Int64Array) -> Lists:
     return Lists(ids.offsets, np.where(mask.values != 0, ids.values, np.int32(NO_LOSS)))
 
 
-def shifted(labels: Lists) -> Lists:
+def shifted(labels: Lists, nothing: int = NO_LOSS) -> Lists:
     """Labels shifted one token earlier: what each token predicts. The last token of a pack predicts nothing.
 
     Since a sample's first token carries no loss, its last one predicts nothing either.
@@ -26,9 +26,9 @@ def shifted(labels: Lists) -> Lists:
     >>> shifted(Lists(np.array([0, 3, 5]), np.array([-100, 7, 8, -100, 9]))).values.tolist()
     [7, 8, -100, 9, -100]
     """
-    values = np.full_like(labels.values, NO_LOSS)
+    values = np.full_like(labels.values, nothing)
     values[:-1] = labels.values[1:]
-    values[labels.offsets[1:] - 1] = NO_LOSS
+    values[labels.offsets[1:] - 1] = nothing
     return Lists(labels.offsets, values)
 
 

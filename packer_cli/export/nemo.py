@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packer_cli.engine.sink import FileRange, Sink
-from packer_cli.export.columns import align_lengths, pad_samples
+from packer_cli.export.columns import align_lengths, pad_samples, shifted
 from packer_cli.export.job import Format, Int64Array, Job, Part, PartFacts, aligns_of
 from packer_cli.format.arrays import Lists, to_arrow
 from packer_cli.format.schema import list_of
@@ -79,15 +79,11 @@ def _batch(job: Job, packs: Int64Array) -> tuple[pa.RecordBatch, int, Int64Array
     sizes = _with_pads(lengths, aligns_of(job.manifest, packs))
     ids = pad_samples(packed.lists("input_ids", packs), lengths, sizes, _end_of_text(job))
     mask = pad_samples(packed.loss_mask(packs), lengths, sizes, 0)
-    # The first token of a sample carries no loss, so no loss crosses a border.
-    ahead = np.zeros_like(mask.values)
-    ahead[:-1] = mask.values[1:]
-    ahead[mask.offsets[1:] - 1] = 0
     num_samples = np.diff(sizes.offsets)
     starts = np.cumsum(sizes.values, dtype=np.int64) - sizes.values - np.repeat(ids.offsets[:-1], num_samples)
     columns = [
         to_arrow(ids),
-        to_arrow(Lists(mask.offsets, ahead)),
+        to_arrow(shifted(mask, 0)),
         to_arrow(Lists(sizes.offsets, starts.astype(np.int32))),
     ]
     return pa.record_batch(columns, schema=SCHEMA), int(sizes.values.max()), np.diff(ids.offsets) - num_samples

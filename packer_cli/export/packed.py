@@ -246,12 +246,8 @@ def _damaged(path: Path, why: str) -> FormatError:
 
 def _map_shard(path: Path, info: ShardInfo) -> NDArray[np.uint8]:
     """A shard: uint8[bytes], read-only."""
-    return np.frombuffer(_buffer(path, info), dtype=np.uint8)
-
-
-def _buffer(path: Path, info: ShardInfo) -> pa.Buffer:
     with map_file(path, info.num_bytes, info.xxh3) as source:
-        return source.read_buffer()
+        return np.frombuffer(source.read_buffer(), dtype=np.uint8)
 
 
 def _open_shard(folder: Path, info: ShardInfo, schema: pa.Schema, *, checks: bool) -> _Shard:
@@ -272,8 +268,8 @@ def _open_shard(folder: Path, info: ShardInfo, schema: pa.Schema, *, checks: boo
         why = find_damage(copy, info.num_bytes, info.xxh3) if checks else None
         if why is not None:
             raise ValueError(why)
-        buffer = _buffer(path, info)
-        file = ShardFile(pa.BufferReader(buffer), schema.names)
+        data = _map_shard(path, info)
+        file = ShardFile(pa.BufferReader(data), schema.names)
         if not file.schema.equals(schema):
             raise ValueError("it has other columns")
         found = [file.starts(number) for number in range(file.num_batches)]
@@ -286,7 +282,7 @@ def _open_shard(folder: Path, info: ShardInfo, schema: pa.Schema, *, checks: boo
     first = dict(zip(file.dtypes, starts, strict=False))
     offsets = {name: first[name] for name in file.lists}
     values = {**first, **dict(zip(file.lists, starts[len(first) :], strict=True))}
-    numbers = np.frombuffer(buffer, dtype=np.int32, count=buffer.size // 4)
+    numbers = data[: len(data) // 4 * 4].view(np.int32)
     within = np.arange(info.num_packs) - np.repeat(np.cumsum(rows) - rows, rows)
 
     def counts(name: str) -> NDArray[np.int32]:

@@ -28,7 +28,7 @@ from packer_cli.loader.options import (
 )
 from packer_cli.loader.place import PackedSampler, Place, begins_at, is_left_to_sampler, read_state
 from packer_cli.loader.reader import MicroBatchReader
-from packer_cli.loader.storage import Verify, choose_pad_token, open_storage, read_manifest
+from packer_cli.loader.storage import Verify, choose_pad_token, open_set
 from packer_cli.remote.local import CACHE_BYTES
 from packer_cli.remote.system import is_url
 
@@ -182,11 +182,10 @@ class PackedDataset(Dataset[Any]):
             prefetch=prefetch,
         )
         self.path = str(path) if is_url(path) else Path(path)
-        self._storage = open_storage(
+        self._storage, manifest = open_set(
             path, verify=verify, cache_dir=cache_dir, cache_bytes=cache_bytes, storage_options=storage_options
         )
-        manifest, name = read_manifest(self.path, self._storage), repr(str(self.path))
-        self._manifest = manifest
+        self._manifest, name = manifest, repr(str(self.path))
         self._lockstep = check_lockstep(lockstep, manifest, name)
         self.rank, self.world_size = check_rank(rank, world_size, manifest, name)
         chosen, resets = choose_mask(

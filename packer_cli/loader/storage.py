@@ -75,10 +75,10 @@ class RemoteStorage(Storage):
     files_kept = 8
     is_remote = True
 
-    def __init__(self, url: str, cache_dir: Path, cache_bytes: int, verify: Verify, options: dict[str, Any]) -> None:
+    def __init__(self, url: str, cache: FileCache, verify: Verify, options: dict[str, Any]) -> None:
         open_system(url, options)  # Its errors name the set.
         super().__init__(cast("Path", RemotePath(url, options)), verify)
-        self.cache = FileCache(cache_dir, cache_bytes)
+        self.cache = cache
         self._reset()
 
     def _reset(self) -> None:
@@ -153,30 +153,29 @@ def _cached(entry: FileInfo) -> str:
     return cached_name(entry.xxh3, entry.num_bytes)
 
 
-def open_storage(
+def open_set(
     path: str | os.PathLike[str],
     *,
     verify: Verify = "lazy",
     cache_dir: str | os.PathLike[str] | None = None,
     cache_bytes: int = CACHE_BYTES,
     storage_options: dict[str, Any] | None = None,
-) -> Storage:
-    """The storage of a folder or URL; the arguments are those of `PackedDataset`."""
-    if not is_url(path):
-        return Storage(Path(path), verify)
-    folder = Path(cache_dir) if cache_dir is not None else default_cache_dir()
-    return RemoteStorage(str(path).rstrip("/"), folder, cache_bytes, verify, storage_options or {})
+) -> tuple[Storage, Manifest]:
+    """The files of the packed set in a folder or at a URL, and its manifest.
 
-
-def read_manifest(path: Path | str, storage: Storage) -> Manifest:
-    """The manifest of the packed set in a folder, or at a URL.
+    Args: those of `PackedDataset`.
 
     Raises:
         FormatError: there is none, it is damaged, or this release cannot read it.
     """
+    if is_url(path):
+        cache = FileCache(default_cache_dir() if cache_dir is None else Path(cache_dir), cache_bytes)
+        storage: Storage = RemoteStorage(str(path).rstrip("/"), cache, verify, storage_options or {})
+    elif Path(path).is_dir():
+        storage = Storage(Path(path), verify)
+    else:
+        raise FormatError(f"{str(Path(path))!r} is not a folder: name the OUT folder that hbpack pack wrote")
     file = storage.name(MANIFEST_NAME)
-    if not storage.is_remote and not Path(path).is_dir():
-        raise FormatError(f"{str(path)!r} is not a folder: name the OUT folder that hbpack pack wrote")
     try:
         data = storage.read(MANIFEST_NAME).to_pybytes()
     except FileNotFoundError:
@@ -185,8 +184,8 @@ def read_manifest(path: Path | str, storage: Storage) -> Manifest:
         ) from None
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        raise FormatError(f"{str(file)!r} cannot be read ({why}); {storage.remedy}") from None
-    return parse_manifest(data, str(file), storage.remedy, compares=storage.verify != "none")
+        raise FormatError(f"{file!r} cannot be read ({why}); {storage.remedy}") from None
+    return storage, parse_manifest(data, file, storage.remedy, compares=verify != "none")
 
 
 def choose_pad_token(manifest: Manifest, pad_token_id: int | None) -> int:

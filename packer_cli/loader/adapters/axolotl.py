@@ -21,8 +21,7 @@ from packer_cli.errors import ConfigError, HbpackError
 from packer_cli.format.constants import VALIDATION
 from packer_cli.format.manifest import Manifest
 from packer_cli.loader.options import check_rank
-from packer_cli.loader.storage import open_storage, read_manifest
-from packer_cli.remote.local import CACHE_BYTES
+from packer_cli.loader.storage import open_set
 
 __all__ = ["HbpackPlugin"]
 
@@ -169,8 +168,7 @@ def _require_no_trainer(trainer_class: type | None) -> None:
 
 def _manifest_of(path: str, world_size: int | None = None) -> Manifest:
     """The manifest of a packed set; raises ConfigError if it is for another number of GPUs."""
-    storage = open_storage(path, verify="none", cache_dir=None, cache_bytes=CACHE_BYTES, storage_options=None)
-    manifest = read_manifest(path, storage)
+    _, manifest = open_set(path, verify="none")
     if world_size is not None:
         check_rank(0, world_size, manifest, repr(path))
     return manifest

@@ -23,7 +23,7 @@ from packer_cli.format.layout import Layout
 from packer_cli.format.sharding import length_multiple
 from packer_cli.loader.batch import PadTo, round_up
 from packer_cli.loader.dataset import PackedDataset
-from packer_cli.loader.storage import open_storage, read_manifest
+from packer_cli.loader.storage import open_set
 
 try:
     from torchtitan.components.data.loader import BaseDataLoader
@@ -144,8 +144,7 @@ class PackedDataLoader(BaseDataLoader):
 
 def _read_layout(config: PackedDataLoader.Config) -> tuple[Layout, int]:
     """The layout of the replicas, and the GPUs of the set."""
-    storage = open_storage(config.path, verify="lazy", cache_dir=config.cache_dir, cache_bytes=0, storage_options=None)
-    manifest = read_manifest(config.path, storage)
+    _, manifest = open_set(config.path)
     if manifest.has_windows and config.max_num_documents is not None:
         raise ConfigError(
             f"{config.path!r} has the windows of --curriculum {manifest.config.plan['curriculum']}, each of which is "

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -98,13 +98,6 @@ class _TrainerRunner(StepRunner):
             return super().forward(row)
 
 
-class _StepFacts(NamedTuple):
-    """What is logged of a step."""
-
-    num_tokens: int
-    predicted_seconds: float | None
-
-
 class _StepLoader:
     """The rest of the current epoch, or the next one, step by step."""
 
@@ -149,7 +142,8 @@ class _PackedTrainer(_AnyTrainer):
         checkpoints = _checkpoints_all(asked, self.packed_set)
         self._runner = _TrainerRunner(self, self.packed_set, *self._eval_sets.values(), checkpoint_all=checkpoints)
         self._start = self.place = self.packed_set.state_dict()
-        self._num_trained, self._unlogged, self._started = 0, list[_StepFacts](), time.perf_counter()
+        self._num_trained, self._started = 0, time.perf_counter()
+        self._unlogged: list[tuple[int, float | None]] = []  # Tokens and predicted seconds of steps.
 
     def train(self, resume_from_checkpoint: Any = None, *arguments: Any, **others: Any) -> Any:
         """As the Trainer's; on a set that was rebalanced where the checkpoint stopped, for the steps that are left."""
@@ -243,7 +237,7 @@ class _PackedTrainer(_AnyTrainer):
         self._runner.model = model
         for loss in self._runner.losses(inputs):
             self.accelerator.backward(loss)
-        self._unlogged.append(_StepFacts(inputs.num_tokens, inputs.predicted_seconds))
+        self._unlogged.append((inputs.num_tokens, inputs.predicted_seconds))
         self.place = self.data_state.data = inputs.state
         first_epoch, num_steps = self.data_state.first_epoch, self.packed_set.num_steps
         self.data_state.epoch = inputs.epoch - first_epoch + (inputs.number + 1) / num_steps
@@ -309,11 +303,11 @@ class _PackedTrainer(_AnyTrainer):
         if "loss" in logs:
             now = time.perf_counter()
             steps, seconds = self._unlogged, now - self._started
-            num_tokens = sum(each.num_tokens for each in steps) * self.args.world_size
+            num_tokens = sum(tokens for tokens, _ in steps) * self.args.world_size
             logs["tokens_per_second"] = num_tokens / seconds
             if steps:
                 logs["step_seconds"] = seconds / len(steps)
-            predicted = [each.predicted_seconds for each in steps if each.predicted_seconds is not None]
+            predicted = [each for _, each in steps if each is not None]
             if predicted:
                 logs["predicted_step_seconds"] = sum(predicted) / len(predicted)
             self._unlogged, self._started = [], now

@@ -22,8 +22,7 @@ from packer_cli.format.loss_spans import spans_to_mask
 from packer_cli.format.ranks import locate_packs
 from packer_cli.loader.passes import write_positions
 from packer_cli.loader.reader import ShardReader
-from packer_cli.loader.storage import open_storage, read_manifest
-from packer_cli.remote.local import CACHE_BYTES
+from packer_cli.loader.storage import open_set
 
 __all__ = ["PackedSFTDataset"]
 
@@ -57,8 +56,7 @@ class PackedSFTDataset(Dataset[dict[str, torch.Tensor]]):
         if len(paths) != 1:
             raise ConfigError(f"give one packed set, not {len(paths)}; pack their inputs together")
         path = str(paths[0])
-        storage = open_storage(path, verify="lazy", cache_dir=None, cache_bytes=CACHE_BYTES, storage_options=None)
-        manifest = read_manifest(path, storage)
+        storage, manifest = open_set(path)
         if manifest.is_weighted:
             raise ConfigError(f"{path} has loss weights, and verl counts loss tokens; pack without weights")
         if manifest.mask == "causal":
