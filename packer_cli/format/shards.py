@@ -153,7 +153,7 @@ class ShardFile:
                 self._batches.clear()
             try:
                 batch = self._batches[number] = self._open(number)
-            except (struct.error, IndexError, ValueError) as error:
+            except (OSError, struct.error, IndexError, ValueError) as error:
                 raise FormatError(f"record batch {number} cannot be read: {error}") from None
         return (batch if i < batch.num_rows else None), i
 
