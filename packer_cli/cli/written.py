@@ -42,6 +42,6 @@ def say_set(output: str, manifest: Manifest, config: GpuConfig) -> None:
     report = shown_command("hbpack", "report", output, *shown_options(config, GpuConfig))
     train = f'train with packer_cli.loader.PackedDataset("{output}", rank, {manifest.num_gpus})'
     steps = [shown_command("hbpack", "show", output), report, train]
-    if manifest.sets_aside:
+    if manifest.planned.sets_aside:
         steps.append(f'evaluate with PackedDataset("{as_path(output) / VALIDATION}", rank, {manifest.num_gpus})')
     say_next(f"{output} holds {describe_set(manifest)}", *steps)

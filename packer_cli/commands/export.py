@@ -95,9 +95,9 @@ def _write_export(options: ExportConfig, folder: Path, output: Path, engine: Eng
     if manifest.has_windows:
         say(
             "an export has no windows: training on it sees whole samples from the first step on, without "
-            f"--curriculum {manifest.config.plan['curriculum']}"
+            f"--curriculum {manifest.planned.curriculum}"
         )
-    if manifest.sets_aside:
+    if manifest.planned.sets_aside:
         say(f"{folder / VALIDATION} is a set of its own; export it with another hbpack export")
     if options.order == "use":
         epoch = manifest.first_epoch if options.epoch is None else options.epoch

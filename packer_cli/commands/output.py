@@ -126,7 +126,7 @@ def kind_of(own: Path) -> Literal["none", "ours", "other"]:
         manifest = current_manifest(own)
         if manifest is None:
             return "none"
-        is_validation = bool(manifest.config.plan.get("is_validation"))
+        is_validation = manifest.planned.is_validation
     return "ours" if is_validation else "other"
 
 

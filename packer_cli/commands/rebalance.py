@@ -102,7 +102,7 @@ def run_rebalance(output: str, config: RebalanceConfig) -> Rebalanced:
         f"{counted(overall.num_steps, 'step')} ({watch})"
     )
     keeps_steps = validate(PlannedConfig, manifest.config.plan).planner.keeps_steps
-    if not keeps_steps and manifest.config.plan.get("global_tokens") is None and num_gpus != before.num_gpus:
+    if not keeps_steps and manifest.planned.global_tokens is None and num_gpus != before.num_gpus:
         say(
             f"each iteration is one step, so a step holds {num_gpus / before.num_gpus:.3g} times the packs that it "
             "held; --global-tokens keeps its tokens"
@@ -155,7 +155,7 @@ def _dealing_validation(folder: Path, num_gpus: int) -> Iterator[Path | None]:
         OutputError: it cannot be written to.
         FormatError: it is missing, or does not fit the set.
     """
-    if not read_manifest(folder).sets_aside:
+    if not read_manifest(folder).planned.sets_aside:
         yield None
         return
     require_sound(folder, find_fault(folder, read_plan_header(folder / PLAN_NAME)))

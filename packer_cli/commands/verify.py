@@ -52,7 +52,7 @@ def _verify_validation(folder: Path, report: Report, engine: Engine, *, fast: bo
     manifest, own = current_manifest(folder), folder / VALIDATION
     if manifest is None:
         return
-    sets_aside = manifest.sets_aside
+    sets_aside = manifest.planned.sets_aside
     try:
         fault = find_fault(folder, read_plan_header(folder / PLAN_NAME), manifest.num_gpus)
     except (InputError, FormatError):

@@ -12,6 +12,7 @@ from packer_cli.config.groups import used_groups
 from packer_cli.config.messages import validate
 from packer_cli.config.plan_options import PlanConfig, StorePlanConfig
 from packer_cli.errors import ConfigError
+from packer_cli.format.manifest import SetsAside
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.strategies.protocol import Strategy
 from packer_cli.plan.strategies.registry import STRATEGIES, name_in_record
@@ -25,7 +26,7 @@ OF_VALIDATION = ("gpus", "mask", "cost", "overflow", "max_samples", "seed", "val
 """Options of training that its validation set has, too; the others are at their defaults."""
 
 
-class PlannedConfig(StorePlanConfig):
+class PlannedConfig(StorePlanConfig, SetsAside):
     """What decided a plan. Its groups are those that its strategy used, each with its own `align`."""
 
     strategy: str
@@ -40,11 +41,6 @@ class PlannedConfig(StorePlanConfig):
     """What the seconds of steps are predicted with; None without a model of the GPUs, and of a validation set."""
     packages: dict[str, str] | None = None
     """The packages, with versions, of a strategy or a packing that is not hbpack's own."""
-
-    @property
-    def sets_aside(self) -> bool:
-        """Whether the folder of the plan has a validation set beside it."""
-        return self.validation is not None and not self.is_validation
 
     def follows(self, training: PlannedConfig) -> bool:
         """Whether this is of the samples that training sets aside, planned as `validation_options` says."""

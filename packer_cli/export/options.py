@@ -43,7 +43,7 @@ def describe_export(options: ExportConfig, source: Path) -> tuple[Manifest, Expo
         )
     if format.needs_one_capacity:
         check_one_capacity(options.format, manifest, groups)
-    if manifest.mask == "causal":
+    if manifest.planned.mask == "causal":
         warn(
             f"{str(source)!r} was planned with --mask causal, but the export keeps the borders of its samples: have "
             "the trainer attend across them, or plan with --mask document"

@@ -86,7 +86,7 @@ def push_set(options: PushOptions, folder: Path, engine: Engine, progress: Progr
             "hbpack write without --index-only first"
         )
     files = [MANIFEST_NAME, *_intact(folder, manifest, engine, progress)]
-    if manifest.sets_aside:
+    if manifest.planned.sets_aside:
         own = folder / VALIDATION
         paths = [MANIFEST_NAME, *_intact(own, read_manifest(own), engine, progress)]
         files += [f"{VALIDATION}/{path}" for path in paths]
@@ -301,12 +301,12 @@ def _counts(counts: Mapping[str, int]) -> Iterator[tuple[str, str]]:
 
 
 def _facts(manifest: Manifest, groups: Sequence[GroupInfo]) -> Iterator[tuple[str, str]]:
-    plan, overall = manifest.config.plan, manifest.metrics.overall
+    plan, overall = manifest.planned, manifest.metrics.overall
     yield "groups, CAPACITY:SP_DEGREE", ", ".join(f"{format_tokens(g.capacity)}:{g.sp_size}" for g in groups)
     yield "planned for", counted(manifest.num_gpus, "GPU")
-    yield "recipe", f"strategy {plan['strategy']}, packing {plan['packing']}, overflow {plan['overflow']}"
-    if plan.get("global_tokens"):
-        yield "tokens of an optimizer step", f"{plan['global_tokens']:,}"
+    yield "recipe", f"strategy {plan.strategy}, packing {plan.packing}, overflow {plan.overflow}"
+    if plan.global_tokens:
+        yield "tokens of an optimizer step", f"{plan.global_tokens:,}"
     yield "loss on", f"{manifest.config.tokens['loss_on']}"
     yield "seed", str(manifest.seed)
     whole = "" if len(groups) == len(manifest.groups) else " of the whole set"

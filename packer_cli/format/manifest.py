@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from itertools import pairwise
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pyarrow as pa
 
@@ -30,14 +31,44 @@ class WriteOptions:
     """Whether the shards leave the tokens in the token store, and `tokens` says where."""
 
 
+class SetsAside:
+    """What both a plan's file and `hbpack.json` know of validation."""
+
+    if TYPE_CHECKING:  # Each has these fields in a place of its own.
+        validation: str | None
+        is_validation: bool
+
+    @property
+    def sets_aside(self) -> bool:
+        """Whether there is a validation set beside it."""
+        return self.validation is not None and not self.is_validation
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions(SetsAside):
+    """Of the options of a plan, those that readers of the set ask for; earlier releases may not have had one."""
+
+    strategy: str = ""
+    packing: str = ""
+    overflow: str = ""
+    global_tokens: int | None = None
+    mask: Mask = "document"
+    curriculum: str = "short"
+    curriculum_steps: int = 0
+    validation: str | None = None
+    is_validation: bool = False
+    gpu_model: Mapping[str, object] | None = None
+    """What the seconds of its steps were predicted with."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SetConfig:
     """Options that decided the bytes."""
 
     tokens: dict[str, Any]
     """As in `tokens.json`."""
-    plan: dict[str, Any]
-    """As `hbpack plan` takes them, with groups and costs as numbers."""
+    plan: Mapping[str, object]
+    """As `hbpack plan` takes them, with groups and costs as numbers. A strategy may have options of its own."""
     group_choice: GroupChoice | None = None
     """How automatic groups were chosen; not there if you named them."""
     write: WriteOptions
@@ -111,11 +142,11 @@ class Manifest:
         """Those of all groups, one group after another."""
         return (shard for group in self.groups for shard in group.shards)
 
-    @property
-    def sets_aside(self) -> bool:
-        """Whether there is a validation set beside it."""
-        plan = self.config.plan
-        return plan.get("validation") is not None and not plan.get("is_validation")
+    @cached_property
+    def planned(self) -> PlanOptions:
+        """How it was planned."""
+        known: dict[str, Any] = {name: self.config.plan[name] for name in _PLANNED if name in self.config.plan}
+        return PlanOptions(**known)
 
     @property
     def is_weighted(self) -> bool:
@@ -125,21 +156,14 @@ class Manifest:
     @property
     def has_windows(self) -> bool:
         """Whether attention sees only windows of samples in some steps (`--curriculum skyladder` or `growlength`)."""
-        plan = self.config.plan
-        if plan.get("curriculum", "short") == "short" or self.first_epoch > 0:
+        if self.planned.curriculum == "short" or self.first_epoch > 0:
             return False
-        return bool(self.epochs[0].first_step < plan["curriculum_steps"])
+        return self.epochs[0].first_step < self.planned.curriculum_steps
 
     @property
     def planned_fingerprint(self) -> str:
         """Of the tokens, the plan and the shard size, and so of the shards."""
         return self.history[0].fingerprint if self.history else self.fingerprint
-
-    @property
-    def mask(self) -> Mask:
-        """The mask for which the set was planned."""
-        mask: Mask = self.config.plan.get("mask", "document")
-        return mask
 
     @property
     def pad_token_id(self) -> int:
@@ -157,6 +181,9 @@ class Manifest:
         """The columns of the shards."""
         token = self.token_type
         return index_schema(token) if self.tokens else shard_schema(token, is_weighted=self.is_weighted)
+
+
+_PLANNED = [field.name for field in fields(PlanOptions)]
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:

@@ -72,7 +72,7 @@ def choose_mask(
     Raises:
         ValueError: there is no such mask, or the format cannot tell it from the positions.
     """
-    chosen: Mask = manifest.mask if mask is None else mask
+    chosen: Mask = manifest.planned.mask if mask is None else mask
     check_choice("mask", chosen, get_args(Mask))
     resets = chosen == "document" if reset_positions is None else reset_positions
     if positions_are_borders and resets != (chosen == "document"):
@@ -81,11 +81,10 @@ def choose_mask(
             f"the start of a segment: leave reset_positions out, or choose mask {'document' if resets else 'causal'!r}"
         )
     if positions_are_borders and chosen == "causal" and manifest.has_windows:
-        curriculum = manifest.config.plan["curriculum"]
         raise ValueError(
-            f"mask is {chosen!r} and the set has the windows of --curriculum {curriculum}, but format {format!r} has "
-            "no borders besides the positions, which a causal mask does not restart: use mask 'document', or plan "
-            "with --curriculum short"
+            f"mask is {chosen!r} and the set has the windows of --curriculum {manifest.planned.curriculum}, but "
+            f"format {format!r} has no borders besides the positions, which a causal mask does not restart: use mask "
+            "'document', or plan with --curriculum short"
         )
     return chosen, resets
 

@@ -176,4 +176,4 @@ def _manifest_of(path: str, world_size: int | None = None) -> Manifest:
 
 def _validation_of(path: str) -> str | None:
     """The validation set of a packed set."""
-    return f"{path.rstrip('/')}/{VALIDATION}" if _manifest_of(path).sets_aside else None
+    return f"{path.rstrip('/')}/{VALIDATION}" if _manifest_of(path).planned.sets_aside else None

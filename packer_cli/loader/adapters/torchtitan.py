@@ -147,7 +147,7 @@ def _read_layout(config: PackedDataLoader.Config) -> tuple[Layout, int]:
     _, manifest = open_set(config.path)
     if manifest.has_windows and config.max_num_documents is not None:
         raise ConfigError(
-            f"{config.path!r} has the windows of --curriculum {manifest.config.plan['curriculum']}, each of which is "
+            f"{config.path!r} has the windows of --curriculum {manifest.planned.curriculum}, each of which is "
             "a document, and max_num_documents limits documents to samples: plan with --curriculum short, or leave "
             "max_num_documents out"
         )

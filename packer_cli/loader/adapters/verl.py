@@ -59,7 +59,7 @@ class PackedSFTDataset(Dataset[dict[str, torch.Tensor]]):
         storage, manifest = open_set(path)
         if manifest.is_weighted:
             raise ConfigError(f"{path} has loss weights, and verl counts loss tokens; pack without weights")
-        if manifest.mask == "causal":
+        if manifest.planned.mask == "causal":
             raise ConfigError(f"{path} was planned with --mask causal, and here samples are apart; plan without it")
         self._shards = ShardReader(storage, manifest)
         num_packs = sum(group.num_packs for group in manifest.groups)
