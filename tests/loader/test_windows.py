@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from packer_cli.errors import ConfigError
 from packer_cli.format.constants import FILLER_TOKENS
 from packer_cli.format.layout import Layout
+from packer_cli.format.manifest import PlanOptions
 from packer_cli.format.ranks import RankRow
 from packer_cli.format.sharding import local_indices
 from packer_cli.format.shards import Pack
@@ -176,8 +177,8 @@ def test_borders_that_may_not_hold_the_cuts_are_refused_before_training() -> Non
 
 
 def test_positions_cannot_show_windows_under_a_causal_mask() -> None:
-    plan = {"curriculum": "skyladder:8", "curriculum_steps": 3}
-    manifest = SimpleNamespace(config=SimpleNamespace(plan=plan), mask="causal", has_windows=True)
+    plan = PlanOptions(curriculum="skyladder:8", curriculum_steps=3, mask="causal")
+    manifest = SimpleNamespace(planned=plan, has_windows=True)
     assert choose_mask(manifest, None, None, "transformers", positions_are_borders=False) == ("causal", False)
     with pytest.raises(ValueError, match="mask is 'causal'") as error:
         choose_mask(manifest, None, None, "torchtitan", positions_are_borders=True)
