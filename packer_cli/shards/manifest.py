@@ -13,8 +13,8 @@ from packer_cli.engine.sink import FinishedPart
 from packer_cli.errors import FormatError, InputError
 from packer_cli.files import atomic_file
 from packer_cli.format.checksums import file_checksum, require_damage
-from packer_cli.format.constants import MANIFEST_NAME
-from packer_cli.format.entries import FileInfo, GroupInfo, PartInfo, Replicas, ShardInfo
+from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME
+from packer_cli.format.entries import EpochInfo, FileInfo, GroupInfo, PartInfo, Replicas, ShardInfo
 from packer_cli.format.manifest import Manifest, SetConfig, WriteOptions, manifest_bytes, parse_manifest
 from packer_cli.plan.core.cost import pack_sums
 from packer_cli.plan.core.types import PieceLoss, Plan
@@ -52,22 +52,10 @@ def read_manifest(folder: Path) -> Manifest:
     return parse_manifest(data, str(file), REMEDY)
 
 
-def make_manifest(
-    plan: Plan,
-    piece_loss: PieceLoss,
-    header: PlanHeader,
-    index: StoreIndex,
-    options: WriteOptions,
-    shards: Sequence[ShardTask],
-    finished: Mapping[str, FinishedPart],
-    facts: dict[str, Any],
-) -> Manifest:
-    """The manifest of a set whose shards are written.
-
-    Args:
-        finished: the shards, by path.
-        facts: the other entries: fingerprint, epochs, plan, rejected, tokens.
-    """
+def describe_groups(
+    plan: Plan, piece_loss: PieceLoss, shards: Sequence[ShardTask], finished: Mapping[str, FinishedPart]
+) -> tuple[GroupInfo, ...]:
+    """What the manifest says of the groups, whose shards are written; `finished` has these by path."""
     num_samples = np.diff(plan.packs.offsets)
     num_tokens, num_loss_tokens = (
         pack_sums(each, plan.packs.offsets, plan.packs.pieces) for each in (plan.pieces.length, piece_loss.tokens)
@@ -104,14 +92,34 @@ def make_manifest(
                 shards=tuple(files),
             )
         )
+    return tuple(groups)
+
+
+def make_manifest(
+    folder: Path,
+    plan: Plan,
+    header: PlanHeader,
+    index: StoreIndex,
+    options: WriteOptions,
+    fingerprint: str,
+    groups: tuple[GroupInfo, ...],
+    epochs: tuple[EpochInfo, ...],
+    tokens: tuple[PartInfo, ...],
+) -> Manifest:
+    """The manifest of a set of which all else is written."""
+    has_rejected = (folder / REJECTED_NAME).exists()
     return Manifest(
         hbpack_version=__version__,
-        **facts,
+        fingerprint=fingerprint,
         seed=header.config.seed,
         num_gpus=plan.num_gpus,
-        groups=tuple(groups),
+        groups=groups,
         replicas=shared_replicas(plan),
         lockstep=plan.lockstep,
+        epochs=epochs,
+        plan=file_info(folder, PLAN_NAME),
+        rejected=file_info(folder, REJECTED_NAME) if has_rejected else None,
+        tokens=tokens,
         **_names(index),
         counts=header.counts,
         metrics=header.metrics,

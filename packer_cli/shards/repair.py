@@ -27,7 +27,7 @@ from packer_cli.remote.local import open_source
 from packer_cli.remote.names import path_from
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header, read_schedules, write_plan
 from packer_cli.shards.ranks import EpochColumns, write_epoch
-from packer_cli.shards.write import ShardTask, ShardWork, ShardWriter
+from packer_cli.shards.write import ShardTask, ShardWriter
 from packer_cli.tokens.index import INDEX_NAME
 from packer_cli.tokens.store import TokenStore
 
@@ -136,20 +136,20 @@ def repair(
     files = [file for file in set_files(manifest) if file.path in damaged]
     if any(file.kind == "schedules" for file in files):
         return False  # Nothing else holds them: the change of the number of GPUs has to be made again.
-    plan, piece_loss = read_plan(folder / manifest.plan.path, check=True)
+    plan, piece_loss = planned = read_plan(folder / manifest.plan.path, check=True)
     if manifest.plan.path in damaged:
         write_plan(folder / manifest.plan.path, plan, piece_loss, header)
     tasks = [task for task in shard_tasks(manifest) if task.path in damaged]
     if tasks:
         writer = ShardWriter(
-            plan,
-            piece_loss,
-            header.cost,
+            folder,
+            header,
+            planned,
             TokenStore.open(store),
             index_only=manifest.config.write.index_only,
             tasks=tasks,  # Of a remote store, only what they need; the manifest has the checksums of the shards.
         )
-        for _, written in engine.run_writing(ShardWork(folder, store, header.fingerprint, writer), tasks):
+        for _, written in engine.run_writing(writer, tasks):
             written.sink.commit()
     for generation in manifest.generations:
         _write_ranks(folder, generation, damaged, plan, piece_loss)

@@ -14,17 +14,17 @@ from packer_cli.engine.progress import Progress
 from packer_cli.engine.sink import FileRange, FinishedPart, Written
 from packer_cli.errors import FormatError, InputError
 from packer_cli.files import fingerprint, remove_folder, remove_temporaries
-from packer_cli.format.constants import FORMAT_VERSION, MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS
+from packer_cli.format.constants import FORMAT_VERSION, MANIFEST_NAME, PLAN_NAME, SHARD_MARKERS
 from packer_cli.format.entries import EpochInfo, RankFile
 from packer_cli.format.manifest import Manifest, WriteOptions
 from packer_cli.format.schema import epoch_name, iterations_path, ranks_path
 from packer_cli.plan.core.cost import pack_sums
 from packer_cli.plan.core.types import PieceLoss, Plan, Schedule
 from packer_cli.remote.names import relative_path
-from packer_cli.shards.manifest import file_info, make_manifest, read_manifest, token_parts, write_manifest
+from packer_cli.shards.manifest import describe_groups, make_manifest, read_manifest, token_parts, write_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan
 from packer_cli.shards.ranks import EpochColumns, write_epoch
-from packer_cli.shards.write import ShardTask, ShardWork, ShardWriter, lay_out
+from packer_cli.shards.write import ShardTask, ShardWriter, lay_out
 from packer_cli.tokens.index import StoreIndex, read_index
 from packer_cli.tokens.store import TokenStore
 
@@ -100,14 +100,9 @@ def write_set(
     with parts.committing(progress) as commit:
         write_shards(layout, header, options, parts, folder, store, engine, commit)
         epochs = write_epochs(folder, "ranks", 0, plan, plan.epochs, piece_loss, own_fingerprint)
-    facts = {
-        "fingerprint": own_fingerprint,
-        "epochs": epochs,
-        "plan": file_info(folder, PLAN_NAME),
-        "rejected": file_info(folder, REJECTED_NAME) if (folder / REJECTED_NAME).exists() else None,
-        "tokens": token_parts(index, relative_path(store, folder)) if options.index_only else (),
-    }
-    manifest = make_manifest(plan, piece_loss, header, index, options, tasks, parts.finished, facts)
+    tokens = token_parts(index, relative_path(store, folder)) if options.index_only else ()
+    groups = describe_groups(plan, piece_loss, tasks, parts.finished)
+    manifest = make_manifest(folder, plan, header, index, options, own_fingerprint, groups, epochs, tokens)
     _remove_stale(folder, epochs, tasks)
     write_manifest(folder, manifest)
     if recorded is None:
@@ -135,15 +130,14 @@ def write_shards(
     if not parts.todo:
         return
     writer = ShardWriter(
-        layout.plan,
-        layout.piece_loss,
-        header.cost,
+        folder,
+        header,
+        (layout.plan, layout.piece_loss),
         TokenStore(store, layout.store),
         index_only=options.index_only,
         tasks=parts.todo if is_checked else None,
     )
-    work = ShardWork(folder, store, header.fingerprint, writer)
-    with closing(engine.run_writing(work, parts.todo)) as outcomes:
+    with closing(engine.run_writing(writer, parts.todo)) as outcomes:
         for _, shard in outcomes:
             commit(shard)
 

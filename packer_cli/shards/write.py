@@ -22,7 +22,7 @@ from packer_cli.format.marks import CHECKSUM, identify, row_checksums
 from packer_cli.format.schema import index_schema, shard_path, shard_schema
 from packer_cli.plan.core.cost import Cost, segment_sums
 from packer_cli.plan.core.types import Int64Array, PieceLoss, Plan
-from packer_cli.shards.plan_file import arrow_file, read_plan, read_plan_header
+from packer_cli.shards.plan_file import PlanHeader, arrow_file, read_plan, read_plan_header
 from packer_cli.tokens.store import TokenStore
 
 _TOKENS_PER_GATHER = 2**20
@@ -84,13 +84,17 @@ def _cuts(num_bytes: Int64Array, shard_size: int) -> list[tuple[int, int]]:
 
 
 class ShardWriter:
-    """Gathers the packs of shards from the token store and writes them."""
+    """Gathers the packs of shards from the token store and writes them: the function of the write stage's tasks.
+
+    Pickled, it is the names of its plan and store, which a worker process opens once. Checking them is left to the
+    process that made it.
+    """
 
     def __init__(
         self,
-        plan: Plan,
-        piece_loss: PieceLoss,
-        cost: Cost,
+        folder: Path,
+        header: PlanHeader,
+        planned: tuple[Plan, PieceLoss],
         store: TokenStore,
         *,
         index_only: bool = False,
@@ -99,24 +103,34 @@ class ShardWriter:
         """Open nothing.
 
         Args:
+            folder: of the set.
+            header: the plan's.
+            planned: what `read_plan` gave.
             index_only: leave the tokens in the store. Checksums cover them all the same.
             tasks: all that will be written, which decide what is fetched of a remote store; None: any may be.
         """
         import pyarrow.compute  # noqa: F401  (else a cast does, on a thread, where no descriptor may be free)
 
-        self._plan = plan
-        self._piece_loss = piece_loss
-        self._cost = cost
+        self._names = folder, store.folder, header.fingerprint, index_only
+        self._folder = folder
+        self._plan, self._piece_loss = planned
+        self._cost = header.cost
         self._store = store
-        self.index_only = index_only
         self._tasks = tasks
         self._lock = Lock()
         self._has_fetched = False
         token = store.index.token_type
         self._schema = index_schema(token) if index_only else shard_schema(token, is_weighted=store.index.is_weighted)
         # Where blocks begin decides bytes: Arrow pads the columns of a batch cut from one with what follows.
-        largest = PACKS_PER_BATCH * max(group.capacity for group in plan.groups)
+        largest = PACKS_PER_BATCH * max(group.capacity for group in self._plan.groups)
         self._packs_per_block = PACKS_PER_BATCH * max(1, _TOKENS_PER_GATHER // largest)
+
+    def __call__(self, task: ShardTask) -> Written:
+        """Write a shard, under a temporary name."""
+        return write_part(self.write, task, self._folder, SHARD_MARKERS)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _open_writer, self._names
 
     def write(self, task: ShardTask, sink: Sink) -> dict[str, Any]:
         """Write a shard.
@@ -208,31 +222,11 @@ def pack_columns(
     return columns
 
 
-class ShardWork:
-    """Writes shards of one set: the function of the write stage's tasks.
-
-    Pickled, it is the names of its plan and store, which a worker process opens once. Checking them is left to the
-    process that made it.
-    """
-
-    def __init__(self, folder: Path, store: Path, plan_fingerprint: str, writer: ShardWriter) -> None:
-        self._names = folder, store, plan_fingerprint, writer.index_only
-        self._writer = writer
-
-    def __call__(self, task: ShardTask) -> Written:
-        """Write a shard, under a temporary name."""
-        return write_part(self._writer.write, task, self._names[0], SHARD_MARKERS)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _open_work, self._names
-
-
 @lru_cache(maxsize=1)
-def _open_work(folder: Path, store: Path, plan_fingerprint: str, index_only: bool) -> ShardWork:
-    header = read_plan_header(folder / PLAN_NAME)
-    plan, piece_loss = read_plan(folder / PLAN_NAME)
-    writer = ShardWriter(plan, piece_loss, header.cost, TokenStore.open(store), index_only=index_only)
-    return ShardWork(folder, store, plan_fingerprint, writer)
+def _open_writer(folder: Path, store: Path, plan_fingerprint: str, index_only: bool) -> ShardWriter:
+    """Args: `plan_fingerprint`: keeps a process that is used again from writing an earlier plan."""
+    path = folder / PLAN_NAME
+    return ShardWriter(folder, read_plan_header(path), read_plan(path), TokenStore.open(store), index_only=index_only)
 
 
 def _batch(columns: dict[str, NDArray[Any] | Lists], begin: int, end: int, schema: pa.Schema) -> pa.RecordBatch:
