@@ -40,15 +40,14 @@ def choose_cache() -> None:
         given = os.path.dirname(given)  # Chosen for other kernels, by a process that started this one.
     for place in [given] if given else _places():
         folder = os.path.join(place, name)
-        if _is_writable(folder):
-            with contextlib.suppress(OSError):
-                if not os.path.isdir(folder):
-                    os.makedirs(folder, exist_ok=True)
-                    _remove_old(place)
-                _try_to_write(folder)
-                os.utime(folder)
-                _set(folder)
-                return
+        with contextlib.suppress(OSError):
+            if not os.path.isdir(folder):
+                os.makedirs(folder, exist_ok=True)
+                _remove_old(place)
+            _try_to_write(folder)
+            os.utime(folder)
+            _set(folder)
+            return
     if given:
         import logging
 
@@ -123,7 +122,7 @@ def _remove_old(place: str) -> None:
 
 
 def _try_to_write(folder: str) -> None:
-    """Raise OSError where files cannot be written, as on a disk that is full."""
+    """Raise OSError where files cannot be written, as to a folder of another user or on a disk that is full."""
     path = os.path.join(folder, f".try-{os.getpid()}")
     try:
         with open(path, "wb", buffering=0) as file:
@@ -131,10 +130,3 @@ def _try_to_write(folder: str) -> None:
     finally:
         with contextlib.suppress(OSError):
             os.unlink(path)
-
-
-def _is_writable(folder: str) -> bool:
-    """Whether files can be written to a folder, made with those above it if need be."""
-    while not os.path.lexists(folder):
-        folder = os.path.dirname(folder) or "."
-    return os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)

@@ -112,7 +112,7 @@ class Command(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            owners = _commands_with(error.option_name, ctx)
+            owners = [name for name, other in all_commands(ctx).items() if error.option_name in _options_of(other)]
             if not owners:
                 raise
             has = "has" if len(owners) == 1 else "have"
@@ -158,14 +158,13 @@ def json_option(schema: str, panel: Panel = Panel.MAIN) -> Callable[[F], F]:
     return found
 
 
-def _commands_with(name: str, ctx: click.Context) -> list[str]:
-    """The other commands that have an option."""
-    group = ctx.parent.command if ctx.parent else None
-    if not isinstance(group, click.Group):
-        return []
-    assert ctx.parent is not None
-    commands = {each: group.get_command(ctx.parent, each) for each in group.list_commands(ctx.parent)}
-    return [each for each, found in commands.items() if found and name in _options_of(found)]
+def all_commands(ctx: click.Context) -> dict[str, click.Command]:
+    """The commands of the group whose command runs; none outside a group."""
+    if ctx.parent is None or not isinstance(ctx.parent.command, click.Group):
+        return {}
+    group, parent = ctx.parent.command, ctx.parent
+    found = {name: group.get_command(parent, name) for name in group.list_commands(parent)}
+    return {name: command for name, command in found.items() if command is not None}
 
 
 def _options_of(found: click.Command) -> Collection[str]:

@@ -49,6 +49,12 @@ if TYPE_CHECKING:
     help=f"Format to write: {', '.join(FORMATS)}.",
 )
 @output_option("Folder to write: new, empty, or of the same export, interrupted.", required=False)
+@option(
+    "--groups",
+    metavar="GROUPS",
+    help="Groups to export, such as 16k or 16k:1,128k:8, or names of their folders.",
+    show_default="all",
+)
 @model_options(ExportConfig)
 @option(
     "--push-to-hub",

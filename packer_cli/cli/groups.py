@@ -13,6 +13,7 @@ from packer_cli.cli.options import config_option, inputs_argument, is_typed, mod
 from packer_cli.commands.arguments import corpus_of
 from packer_cli.config import AUTO, AutoGroupsConfig, GpuConfig, PlanConfig, TokenizeConfig, validate
 from packer_cli.config.defaults import default_of
+from packer_cli.config.messages import option_name
 from packer_cli.errors import ConfigError
 from packer_cli.panels import Panel
 from packer_cli.plan.strategies.registry import DEFAULT
@@ -67,7 +68,7 @@ def command(as_json: bool, workers: int | None, **values: Any) -> None:
         for option in ("group_algorithm", "max_groups"):
             if is_typed(option) and getattr(config, option) != default_of(PlanConfig.model_fields[option]):
                 raise ConfigError(
-                    f"--{option.replace('_', '-')} has no effect on hbpack groups --strategy {config.strategy}, which "
+                    f"{option_name(option)} has no effect on hbpack groups --strategy {config.strategy}, which "
                     "finds pipelines and layouts instead of groups; leave it out"
                 )
         from packer_cli.commands.groups import run_layouts
@@ -96,8 +97,7 @@ def command(as_json: bool, workers: int | None, **values: Any) -> None:
     for option in _OF_LAYOUTS[1:]:
         if is_typed(option):
             raise ConfigError(
-                f"--{option.replace('_', '-')} has no effect on hbpack groups without --strategy hydraulis; leave it "
-                "out"
+                f"{option_name(option)} has no effect on hbpack groups without --strategy hydraulis; leave it out"
             )
     config = config.model_copy(update={name: default_of(PlanConfig.model_fields[name]) for name in _OF_LAYOUTS})
     from packer_cli.commands.groups import run_groups

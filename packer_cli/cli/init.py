@@ -8,7 +8,7 @@ import click
 
 from packer_cli.cli.command import Command, json_option, option
 from packer_cli.cli.console import print_json, say_next, shown_command
-from packer_cli.cli.output_file import output_file
+from packer_cli.cli.output_file import output_file, output_file_option
 from packer_cli.cli.param_types import LocalPath, Text
 from packer_cli.engine.progress import warn
 from packer_cli.sizes import counted
@@ -43,15 +43,7 @@ def _gpus() -> Iterable[str]:
 @option("--gpus", type=click.IntRange(1, 2**20), default=8, show_default=True, metavar="N", help="GPUs that train.")
 @option("--model", type=LocalPath(), metavar="PATH", help="The model's config.json, or its folder; needs --gpu.")
 @option("--gpu", type=Text(_gpus), metavar="NAME", help="GPU to train on, such as h100.")
-@option(
-    "--output",
-    "-o",
-    type=LocalPath(is_output=True),
-    default="hbpack.yaml",
-    show_default=True,
-    metavar="FILE",
-    help="Config file to write; an existing one is not overwritten.",
-)
+@output_file_option("hbpack.yaml", "Config file to write; an existing one is not overwritten.")
 @json_option("init")
 def command(
     inputs: tuple[str, ...],

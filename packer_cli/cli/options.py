@@ -10,7 +10,7 @@ from click.core import ParameterSource
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from packer_cli.cli.command import Choice, F, Option, option
+from packer_cli.cli.command import Choice, F, Option, all_commands, option
 from packer_cli.cli.param_types import OutputFolder, Text, Value, words_of
 from packer_cli.config import AUTO, load_config_file, show_value, validate
 from packer_cli.config.defaults import REQUIRED, default_of, shown_default
@@ -130,7 +130,7 @@ def _load_config(ctx: click.Context, param: click.Parameter, value: str | None) 
     defaults: dict[str, Any] = {}
     for key, item in load_config_file(value).items():
         parameter = known.get(key)
-        if parameter is None and key in _of_other_commands(ctx):
+        if parameter is None and any(key in _configurable(other) for other in all_commands(ctx).values()):
             continue
         if parameter is None:
             options = sorted({_config_names(each)[0].replace("_", "-") for each in known.values()})
@@ -148,14 +148,6 @@ def _configurable(command: click.Command) -> dict[str, click.Parameter]:
     if not any(parameter.name == "config" for parameter in command.params):
         return {}
     return {name: parameter for parameter in command.params for name in _config_names(parameter)}
-
-
-def _of_other_commands(ctx: click.Context) -> set[str]:
-    group = ctx.parent.command if ctx.parent else None
-    if not isinstance(group, click.Group):
-        return set()
-    commands = filter(None, (group.get_command(ctx, name) for name in group.list_commands(ctx)))
-    return {name for command in commands for name in _configurable(command)}
 
 
 def _config_names(parameter: click.Parameter) -> list[str]:

@@ -6,7 +6,24 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from packer_cli.cli.command import F, option
+from packer_cli.cli.param_types import LocalPath
 from packer_cli.errors import OutputError
+
+
+def output_file_option(default: str | None, text: str) -> Callable[[F], F]:
+    """`--output FILE`, which is required without a default; `text` is its help."""
+    found: Callable[[F], F] = option(
+        "--output",
+        "-o",
+        type=LocalPath(is_output=True),
+        required=default is None,
+        default=default,
+        show_default=default is not None,
+        metavar="FILE",
+        help=text,
+    )
+    return found
 
 
 def output_file(name: str, what: str, is_own: Callable[[Path], bool] | None, *, option: str = "--output") -> Path:

@@ -13,17 +13,37 @@ from packer_cli.errors import InputError, OutputError
 from packer_cli.panels import Names
 
 
-class LocalPath(click.ParamType):  # type: ignore[type-arg]  # Not so in older releases.
-    """A path on this machine. A URL is refused: as a path, `s3://bucket/out` would be a local folder named `s3:`."""
+class Text(click.ParamType):  # type: ignore[type-arg]  # Not so in older releases.
+    """Text that the command validates.
 
-    name = "path"
+    Args:
+        names: what a shell completes it with, after a comma again; None for files.
+    """
 
-    def __init__(self, *, is_output: bool = False) -> None:
-        self._is_output = is_output
+    name = "text"
+    _completes = "file"
+
+    def __init__(self, names: Names | None = None) -> None:
+        self._names = names
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Files."""
-        return [CompletionItem(incomplete, type="file")]
+        """Names that begin as the word does, or files."""
+        if self._names is None:
+            return [CompletionItem(incomplete, type=self._completes)]
+        before, comma, begin = incomplete.rpartition(",")
+        return [CompletionItem(f"{before}{comma}{name}") for name in self._names() if name.startswith(begin)]
+
+
+class Value(Text):
+    """Text, or a value from a config file; the model validates it."""
+
+
+class LocalPath(Text):
+    """A path on this machine. A URL is refused: as a path, `s3://bucket/out` would be a local folder named `s3:`."""
+
+    def __init__(self, *, is_output: bool = False) -> None:
+        super().__init__()
+        self._is_output = is_output
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the path unchanged, or fail."""
@@ -35,14 +55,10 @@ class LocalPath(click.ParamType):  # type: ignore[type-arg]  # Not so in older r
         return value
 
 
-class Folder(click.ParamType):  # type: ignore[type-arg]  # Not so in older releases.
+class Folder(Text):
     """The output of an earlier command, or its URL."""
 
-    name = "path"
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Folders."""
-        return [CompletionItem(incomplete, type="dir")]
+    _completes = "dir"
 
 
 class OutputFolder(Folder):
@@ -53,34 +69,6 @@ class OutputFolder(Folder):
         """Return the name unchanged, or fail."""
         if not str(value):
             self.fail("it is empty; name a folder, or '.' for the current one.", param, ctx)
-        return value
-
-
-class Text(click.ParamType):  # type: ignore[type-arg]  # Not so in older releases.
-    """Text that the command validates.
-
-    Args:
-        names: what a shell completes it with, after a comma again; None for files.
-    """
-
-    name = "text"
-
-    def __init__(self, names: Names | None = None) -> None:
-        self._names = names
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Names that begin as the word does, or files."""
-        if self._names is None:
-            return [CompletionItem(incomplete, type="file")]
-        before, comma, begin = incomplete.rpartition(",")
-        return [CompletionItem(f"{before}{comma}{name}") for name in self._names() if name.startswith(begin)]
-
-
-class Value(Text):
-    """Text, or a value from a config file; the model validates it."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the value unchanged."""
         return value
 
 

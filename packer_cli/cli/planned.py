@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from packer_cli.cli.console import print_json, print_note, print_tables, say_next, shown_command
+from packer_cli.cli.set_output import SetOutput, WrittenShards
 from packer_cli.cli.written import say_set, set_of_plan
-from packer_cli.commands.planned import Plan, read_planned
+from packer_cli.commands.planned import Plan
 from packer_cli.config import GpuConfig
 from packer_cli.format.constants import REJECTED_NAME, VALIDATION
-from packer_cli.format.manifest import Manifest
 from packer_cli.format.metrics import Counts
 from packer_cli.plan.figures import as_in_text
 from packer_cli.remote.names import as_path
@@ -25,73 +25,51 @@ if TYPE_CHECKING:
 
 
 def print_set(output: str, planned: Plan, config: GpuConfig, *, as_json: bool) -> None:
-    """Print what came of `pack`, `plan` or `append`: the figures of the plan, its predicted epoch, and its set.
+    """Print what came of a command that plans or writes: the figures of the plan, its predicted epoch, and its set.
 
     Args:
         config: with what an epoch is predicted, if it names a model.
     """
-    folder = as_path(output)
+    folder, counts, manifest = as_path(output), planned.counts, planned.manifest
+    assert isinstance(counts, Counts)  # Of the plan of a token store.
+    assert planned.header is not None
+    manifest = set_of_plan(manifest, planned.header)
     prediction = None
     if config.has_gpu_model:  # Importing the simulator takes 0.05 s.
         from packer_cli.commands.simulate import predict_plan
 
         prediction = predict_plan(planned, config)
     if as_json:
-        _print_record(output, planned, prediction)
+        print_json(
+            SetOutput(
+                output=output,
+                counts=counts,
+                **vars(planned.metrics),
+                group_choice=planned.group_choice,
+                prediction=prediction,
+                shards=None if manifest is None else WrittenShards.of(manifest),
+            )
+        )
         return
-    counts = planned.counts
     table = counts_table(counts)
-    if isinstance(counts, Counts) and counts.validation_samples is not None:
+    if counts.validation_samples is not None:
         number = counts.samples + counts.validation_samples
         share = f"{counts.validation_samples / number:.2%} of {counted(number, 'sample')}"
         table = replace(table, notes=(f"validation: {share}, in {folder / VALIDATION}",))
     print_tables(table, *metrics_tables(planned.metrics))
-    reasons = (
-        [folder] if counts.dropped or counts.truncated or (isinstance(counts, Counts) and counts.rejected) else []
-    )
-    if isinstance(counts, Counts) and (counts.validation_dropped or counts.validation_truncated):
-        reasons.append(folder / VALIDATION)
+    reasons = [folder] if counts.dropped or counts.truncated or counts.rejected else []
+    reasons += [folder / VALIDATION] if counts.validation_dropped or counts.validation_truncated else []
     if reasons:
         names = " and ".join(str(each / REJECTED_NAME) for each in reasons)
         click.echo(f"  records left out or cut, with reasons: {names}")
     if prediction is not None:
         _print_prediction(prediction)
-    manifest = _manifest(planned)
     if manifest is not None:
         say_set(output, manifest, config)
         return
     packs = counted(planned.metrics.overall.num_packs, "pack")
     what = f"{output} has a plan of {packs} for {counted(planned.config.gpus, 'GPU')}, no shards"
     say_next(what, shown_command("hbpack", "write", output))
-
-
-def print_record(output: str) -> None:
-    """Print what came of `write`, as JSON."""
-    _print_record(output, read_planned(as_path(output)), None)
-
-
-def _print_record(output: str, planned: Plan, prediction: PlanSimulation | None) -> None:
-    from packer_cli.cli.set_output import SetOutput, WrittenShards
-
-    manifest = _manifest(planned)
-    shards = None
-    if manifest is not None:
-        shards = WrittenShards(
-            num_shards=len(list(manifest.shards)),
-            num_bytes=sum(shard.num_bytes for shard in manifest.shards),
-            num_gpus=manifest.num_gpus,
-            num_epochs=len(manifest.epochs),
-        )
-    print_json(
-        SetOutput(
-            output=output,
-            counts=planned.counts,
-            **vars(planned.metrics),
-            group_choice=planned.group_choice,
-            prediction=prediction,
-            shards=shards,
-        )
-    )
 
 
 def _print_prediction(result: PlanSimulation) -> None:
@@ -106,8 +84,3 @@ def _print_prediction(result: PlanSimulation) -> None:
     )
     gpus = counted(result.overall.num_gpus, "GPU")
     print_note(f"predicted epoch on {gpus}: {duration(result.overall.seconds)}; {ratios}")
-
-
-def _manifest(planned: Plan) -> Manifest | None:
-    assert planned.header is not None
-    return set_of_plan(planned.manifest, planned.header)

@@ -11,8 +11,7 @@ import click
 from packer_cli.cli.command import Command, option
 from packer_cli.cli.console import print_tables, say_next, shown_command
 from packer_cli.cli.options import model_options
-from packer_cli.cli.output_file import output_file
-from packer_cli.cli.param_types import LocalPath
+from packer_cli.cli.output_file import output_file, output_file_option
 from packer_cli.config import validate
 from packer_cli.config.profile_options import ProfileConfig
 from packer_cli.cost.profile import Profile
@@ -32,14 +31,7 @@ from packer_cli.sizes import counted
         --output profile.json
     """,
 )
-@option(
-    "-o",
-    "--output",
-    type=LocalPath(is_output=True),
-    required=True,
-    metavar="FILE",
-    help="Profile to write, such as profile.json.",
-)
+@output_file_option(None, "Profile to write, such as profile.json.")
 @model_options(ProfileConfig)
 @option(
     "--json",

@@ -9,8 +9,8 @@ import click
 from packer_cli.cli.command import Command, json_option, option
 from packer_cli.cli.console import print_json, say_next
 from packer_cli.cli.options import config_option, is_typed, model_options, training_options, workers_option
-from packer_cli.cli.output_file import begins_with, output_file
-from packer_cli.cli.param_types import LocalPath, Text
+from packer_cli.cli.output_file import begins_with, output_file, output_file_option
+from packer_cli.cli.param_types import Text
 from packer_cli.config import GpuConfig, PlanConfig, validate
 from packer_cli.panels import Panel
 
@@ -26,15 +26,7 @@ from packer_cli.panels import Panel
     """,
 )
 @click.argument("path", metavar="PATH", type=Text())
-@option(
-    "--output",
-    "-o",
-    type=LocalPath(is_output=True),
-    default="report.html",
-    show_default=True,
-    metavar="FILE",
-    help="Page to write.",
-)
+@output_file_option("report.html", "Page to write.")
 @model_options(PlanConfig, is_optional=True)
 @training_options
 @option(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from packer_cli.compare.savings import PlanSimulation
-from packer_cli.format.metrics import Counts, GroupChoice, PlanMetrics, SampleCounts
+from packer_cli.format.manifest import Manifest
+from packer_cli.format.metrics import Counts, GroupChoice, PlanMetrics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +21,17 @@ class WrittenShards:
     num_epochs: int
     """Epochs with manifests."""
 
+    @classmethod
+    def of(cls, manifest: Manifest) -> WrittenShards:
+        """Those of a set."""
+        shards = list(manifest.shards)
+        return cls(
+            num_shards=len(shards),
+            num_bytes=sum(shard.num_bytes for shard in shards),
+            num_gpus=manifest.num_gpus,
+            num_epochs=len(manifest.epochs),
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class SetOutput(PlanMetrics):
@@ -27,7 +39,7 @@ class SetOutput(PlanMetrics):
 
     output: str
     """The folder, as it was named."""
-    counts: Counts | SampleCounts
+    counts: Counts
     """What became of the records."""
     group_choice: GroupChoice | None = None
     """How automatic groups were chosen."""

@@ -16,7 +16,7 @@ from packer_cli.cli.options import (
     workers_option,
 )
 from packer_cli.cli.param_types import Folder
-from packer_cli.config import WriteConfig, validate
+from packer_cli.config import GpuConfig, WriteConfig, validate
 from packer_cli.panels import Panel
 from packer_cli.remote.names import as_path
 
@@ -51,8 +51,9 @@ def command(folder: str, shard: str | None, as_json: bool, workers: int | None, 
     with make_engine(workers, engine, preload=()) as running:
         run_write(config, as_path(folder), running, ids)
     if as_json:
-        from packer_cli.cli.planned import print_record  # Loads kernels, which nothing else here needs.
+        from packer_cli.cli.planned import print_set  # Loads kernels, which nothing else here needs.
+        from packer_cli.commands.planned import read_planned
 
-        print_record(folder)
+        print_set(folder, read_planned(as_path(folder)), GpuConfig(), as_json=True)
     else:
         print_written(folder)

@@ -7,12 +7,13 @@ is written again.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from packer_cli.commands.chain import pack_corpus
 from packer_cli.commands.output import APPEND_MARKER, TOKENS, locked_output, refuse_validation, store_of
@@ -128,11 +129,11 @@ def _begun(folder: Path, given: Sequence[Source], known: Sequence[Source]) -> _N
     """
     path = folder / APPEND_MARKER
     try:
-        noted = _Noted.model_validate_json(path.read_bytes())
+        noted = _Noted.model_validate(json.loads(path.read_bytes()))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
+        reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
         raise FormatError(
             f"{str(path)!r} is damaged ({reason}); remove it, and run hbpack pack with all inputs"
         ) from None

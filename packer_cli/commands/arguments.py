@@ -6,7 +6,6 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Union, cast
 
@@ -15,7 +14,7 @@ from pydantic import BaseModel
 from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig, validate
 from packer_cli.config.defaults import shown_default
 from packer_cli.config.messages import option_name
-from packer_cli.errors import ConfigError, InputError
+from packer_cli.errors import ConfigError, InputError, did_you_mean
 from packer_cli.plan.strategies.registry import STRATEGIES
 from packer_cli.plugins import Registry
 from packer_cli.remote.names import as_path
@@ -60,7 +59,8 @@ def takes(*models: type[BaseModel]) -> Callable[[F], F]:
         def checked(*arguments: Any, **given: Any) -> Any:
             for name in given:
                 if name not in field_of:
-                    near = _suggestion(name, [*own_names, *shown])
+                    known = [*own_names, *shown]
+                    near = did_you_mean(name, known) or f"; it has {', '.join(sorted(known))}"
                     raise ConfigError(f"{function.__name__}() has no option {name!r}{near}")
             return function(*arguments, **{field_of[name]: _plain(name, value) for name, value in given.items()})
 
@@ -185,8 +185,3 @@ def samples_of(lengths: Any) -> Samples:
     if not values.size:
         values = values.astype(np.int64)  # An empty list is one of floats to numpy.
     return Samples(lengths=checked_lengths(values, "the lengths"))
-
-
-def _suggestion(name: str, known: Sequence[str]) -> str:
-    near = get_close_matches(name, known, n=1)
-    return f"; did you mean {near[0]!r}?" if near else f"; it has {', '.join(sorted(known))}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -11,7 +10,6 @@ from packer_cli.commands.arguments import Inputs, corpus_of, is_paths, listed, p
 from packer_cli.commands.planning import resolve_for, say_choice
 from packer_cli.commands.results import Comparison
 from packer_cli.commands.samples import read_samples
-from packer_cli.compare import Comparison as ComparedPlans
 from packer_cli.compare import compare as compare_plans
 from packer_cli.compare.rows import default_rows, parse_rows, strategy_rows, with_baselines
 from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig, validate
@@ -66,7 +64,7 @@ def compare(
     Raises:
         HbpackError: an option or a length is wrong, or there is nothing to plan.
     """
-    found = run_compare(
+    return run_compare(
         path_names(lengths) if is_paths(lengths) else samples_of(lengths),
         corpus_of(lengths, options),
         validate(PlanConfig, options),
@@ -76,7 +74,6 @@ def compare(
         sort=sort,
         by_program=validate(BoundConfig, options).bound == "lp",
     )
-    return Comparison(**vars(found))
 
 
 def run_compare(
@@ -90,7 +87,7 @@ def run_compare(
     strategies: str | None = None,
     sort: str | None = None,
     by_program: bool = False,
-) -> ComparedPlans:
+) -> Comparison:
     """Plan the same samples once for each row. A corpus is tokenized into a temporary folder.
 
     If the options name a time model, each row's epoch time is predicted too.
@@ -138,7 +135,8 @@ def run_compare(
         f"compared {counted(len(rows), 'plan')} of {counted(len(samples.lengths), 'sample')}, "
         f"{workers} at a time ({watch})"
     )
-    return replace(comparison, rows=sort_rows(comparison.rows, order), group_choice=choice)
+    in_order = sort_rows(comparison.rows, order)
+    return Comparison(**{**vars(comparison), "rows": in_order, "group_choice": choice})
 
 
 def load_simulator(config: GpuConfig, num_gpus: int, rules: SimulateRules) -> Simulator:

@@ -117,9 +117,7 @@ def simulate(
         raise ConfigError("--groups is for making plans, and this is already planned; leave it out")
     source = path_names(plan) if is_paths(plan) else samples_of(plan)
     corpus, plan_config = corpus_of(plan, options), validate(PlanConfig, options)
-    return Comparison(
-        **vars(run_compare(source, corpus, plan_config, algorithms, workers, rules, sort=sort or "epoch"))
-    )
+    return run_compare(source, corpus, plan_config, algorithms, workers, rules, sort=sort or "epoch")
 
 
 def predict_plan(plan: Plan, config: GpuConfig) -> PlanSimulation | None:

@@ -205,8 +205,8 @@ class ExportConfig(Model):
 
     format: str = Field(min_length=1)
     """`--to`."""
-    groups: Annotated[str | None, Shown(metavar="GROUPS", is_common=True)] = None
-    """Groups to export, such as 16k or 16k:1,128k:8, or names of their folders; by default, all."""
+    groups: str | None = None
+    """Those of the set, by capacity or by name."""
     order: Annotated[Literal["use", "packs"], Shown(is_common=True)] = "use"
     """`use`: rows as training reads them, by iteration, then DP rank; `packs`: in the order of the shards."""
     epoch: Annotated[Epoch | None, Shown(is_common=True)] = None

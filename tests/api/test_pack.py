@@ -51,7 +51,7 @@ def test_a_dry_run_plans(corpus, sample, tmp_path):
         ([], {}, "INPUT is required"),
         ("corpus", {"schema": "xml"}, "--schema: unknown record schema 'xml'; known: auto, "),
         ("corpus", {"engine": "cloud"}, "--engine: unknown engine 'cloud'; choose local, ray or ray:ADDRESS"),
-        ("corpus", {"tokeniser": "x"}, "pack() has no option 'tokeniser'; did you mean 'tokenizer'?"),
+        ("corpus", {"tokeniser": "x"}, "pack() has no option 'tokeniser' (did you mean 'tokenizer'?)"),
         ("corpus", {"index_only": True, "keep_tokens": False}, "--index-only reads the token store while training; "),
     ],
 )

@@ -137,7 +137,7 @@ RULE = "a length is 1 .. 2147483647; correct it, or leave it out"
         ([5], {"gpus": 3}, "the SP degree of group 8k:4 must divide the number of GPUs, 3; choose one of 1, 3"),
         ([5], {"groups": ["8k", "1k"]}, "groups must have rising capacities, got 8k,1k; sort them"),
         ([5], {"packing": "best"}, "--packing: unknown packing algorithm 'best'"),
-        ([5], {"packings": "bfs"}, "plan() has no option 'packings'; did you mean 'packing'?"),
+        ([5], {"packings": "bfs"}, "plan() has no option 'packings' (did you mean 'packing'?)"),
         ([5], {"quick": True}, "plan() has no option 'quick'; it has align, "),
         ([5], {"overflow": "error", "groups": "4"}, "the longest sample has 5 tokens, over the largest group's 4; "),
         ([5], {"output": "out"}, "output: a plan is written beside the tokens of a token store, which lengths lack"),
