@@ -197,7 +197,7 @@ def _draft(
     except NothingToPlanError:
         if header is None or header.store_fingerprint != index.fingerprint:  # Otherwise the plan that is there holds.
             _disown_plan(folder)
-            write_rejected(folder, LeftOut(config, store, index, of_store))
+            write_rejected(folder, LeftOut(config, of_store))
             (folder / PLAN_NAME).unlink(missing_ok=True)
         raise
     header = PlanHeader(
@@ -215,7 +215,7 @@ def _draft(
 def _write_draft(draft: _Draft, of_store: StoreSamples, folder: Path) -> PlanHeader:
     """Write a plan, unless the folder has it, and say what it comes to."""
     header, config, counts = draft.header, draft.header.config, draft.header.counts
-    left_out = LeftOut(config, of_store.store.folder, of_store.store.index, of_store)
+    left_out = LeftOut(config, of_store)
     if draft.arrays is None:
         say("the plan is up to date")
         if write_rejected(folder, left_out):  # It names files, which the plan does not.

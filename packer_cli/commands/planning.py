@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,6 @@ from packer_cli.plan.figures import plan_stats
 from packer_cli.plan.strategies.protocol import PlanRequest
 from packer_cli.sizes import counted
 from packer_cli.tokens.choices import all_rejected
-from packer_cli.tokens.index import StoreIndex
 from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import TokenStore
 
@@ -181,31 +181,24 @@ class LeftOut(Iterable[RejectedRecord]):
     bytes for each of the samples. Rejected records are those of training alone. FormatError if the store is damaged.
     """
 
-    def __init__(
-        self, config: PlannedConfig, store: Path, index: StoreIndex, of_store: StoreSamples | None = None
-    ) -> None:
-        """Find the samples.
-
-        Args:
-            of_store: the samples of the store, where it is open already.
-        """
-        self._rejects: Iterable[RejectedRecord] = () if config.is_validation else StoreRejects(index, store)
-        self._config, self._store = config, of_store
-        self._long: Int32Array | None = None
-        if config.overflow not in _OVERFLOW:
-            return  # No need to open the store.
-        self._store = of_store or StoreSamples(TokenStore(store, index))
-        samples = self._store.of(config)
-        self._long = _long_samples(samples.lengths, samples.chosen(config.seed), config.groups[-1].capacity)
+    def __init__(self, config: PlannedConfig, of_store: StoreSamples) -> None:
+        self._config, self._of_store = config, of_store
 
     def __iter__(self) -> Iterator[RejectedRecord]:
-        yield from self._rejects
-        if self._store is None or self._long is None:
+        store, config = self._of_store.store, self._config
+        if not config.is_validation:
+            yield from StoreRejects(store.index, store.folder)
+        if config.overflow not in _OVERFLOW:
             return
-        why = f"over the largest group's {self._config.groups[-1].capacity}; {_OVERFLOW[self._config.overflow]}"
-        lengths = self._store.all.lengths[self._long]
-        for (file, line), length in zip(self._store.store.locate(self._long), lengths, strict=True):
+        why = f"over the largest group's {config.groups[-1].capacity}; {_OVERFLOW[config.overflow]}"
+        lengths = self._of_store.all.lengths[self._long]
+        for (file, line), length in zip(store.locate(self._long), lengths, strict=True):
             yield RejectedRecord(file=file, line=line, reason=f"has {length} tokens, {why}")
+
+    @cached_property
+    def _long(self) -> Int32Array:
+        samples = self._of_store.of(self._config)
+        return _long_samples(samples.lengths, samples.chosen(self._config.seed), self._config.groups[-1].capacity)
 
 
 def _why_nothing(store: TokenStore, samples: Int32Array | None, config: PlannedConfig, folder: Path) -> str:

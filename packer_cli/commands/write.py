@@ -223,9 +223,11 @@ def _with_current_names(manifest: Manifest, folder: Path, store: Path, header: P
         return manifest
     named = with_names(manifest, index)
     if why is not None:
-        from packer_cli.commands.planning import LeftOut  # Loads numba, which nothing else here needs.
+        from packer_cli.commands.planning import LeftOut  # These load numba, which nothing else here needs.
+        from packer_cli.tokens.samples import StoreSamples
+        from packer_cli.tokens.store import TokenStore
 
-        if write_rejected(folder, LeftOut(header.config, store, index)):
+        if write_rejected(folder, LeftOut(header.config, StoreSamples(TokenStore(store, index)))):
             say(f"{REJECTED_NAME} is rewritten")
         named = replace(named, rejected=file_info(folder, REJECTED_NAME))
     if named != manifest:

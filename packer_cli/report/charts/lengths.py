@@ -10,7 +10,6 @@ from packer_cli.report.charts.base import (
     DASHED,
     SERIES,
     Chart,
-    Spec,
     color,
     framed,
     layer,
@@ -29,15 +28,8 @@ def chart_of_sources(found: Histogram, names: Sequence[str]) -> Chart:
     """Samples by length, with a color for each source."""
     found, names = _largest(found, names)
     by = " and source" if len(names) > 1 else ""
-    return Chart(
-        name="lengths-by-source",
-        title=f"Samples by length{by}",
-        text="Each bar counts the samples of a range of lengths; two ranges for each doubling.",
-        spec=_bars(found.edges, found.samples, names, "samples", []),
-        header=_header(names),
-        rows=_rows(found.edges, found.samples),
-        is_wide=False,
-    )
+    text = "Each bar counts the samples of a range of lengths; two ranges for each doubling."
+    return _chart("by-source", f"Samples by length{by}", text, found.edges, found.samples, names, "samples")
 
 
 def chart_of_groups(found: Histogram, names: Sequence[str], capacities: Sequence[int]) -> Chart:
@@ -47,28 +39,16 @@ def chart_of_groups(found: Histogram, names: Sequence[str], capacities: Sequence
         text += (
             " Lines mark the groups' capacities; short samples in a longer group fill the space that is left there."
         )
-    return Chart(
-        name="lengths-by-group",
-        title="Tokens by length and group",
-        text=text,
-        spec=_bars(found.edges, found.tokens, names, "tokens", capacities),
-        header=_header(names),
-        rows=_rows(found.edges, found.tokens),
-        is_wide=False,
+    return _chart(
+        "by-group", "Tokens by length and group", text, found.edges, found.tokens, names, "tokens", capacities
     )
 
 
 def chart_of_tokens(found: Histogram) -> Chart:
     """Tokens by the length of their samples, of what is not planned."""
-    return Chart(
-        name="lengths-by-tokens",
-        title="Tokens by length",
-        text="Each bar counts the tokens of the same samples: few long ones may hold most of them.",
-        spec=_bars(found.edges, found.tokens.sum(axis=0, keepdims=True), ("all",), "tokens", []),
-        header=_header(("all",)),
-        rows=_rows(found.edges, found.tokens.sum(axis=0, keepdims=True)),
-        is_wide=False,
-    )
+    text = "Each bar counts the tokens of the same samples: few long ones may hold most of them."
+    tokens = found.tokens.sum(axis=0, keepdims=True)
+    return _chart("by-tokens", "Tokens by length", text, found.edges, tokens, ("all",), "tokens")
 
 
 def _largest(found: Histogram, names: Sequence[str]) -> tuple[Histogram, Sequence[str]]:
@@ -85,7 +65,17 @@ def _largest(found: Histogram, names: Sequence[str]) -> tuple[Histogram, Sequenc
     return fewer, (*(names[i] for i in kept), _REST)
 
 
-def _bars(edges: np.ndarray, counts: np.ndarray, names: Sequence[str], noun: str, marks: Sequence[int]) -> Spec:
+def _chart(
+    name: str,
+    title: str,
+    text: str,
+    edges: np.ndarray,
+    counts: np.ndarray,
+    names: Sequence[str],
+    noun: str,
+    marks: Sequence[int] = (),
+) -> Chart:
+    """Bars of counts (int64[k, b]) of k kinds between b + 1 edges, one kind above the other, and lines at marks."""
     stop = counts.cumsum(axis=0)
     begin = stop - counts
     values = [
@@ -109,16 +99,16 @@ def _bars(edges: np.ndarray, counts: np.ndarray, names: Sequence[str], noun: str
     )
     inside = [{"at": mark} for mark in marks if edges[0] < mark < edges[-1]]
     lines = layer(inside, DASHED, x=number("at", scale=scale))
-    return framed(260, bars, lines) if marks else framed(260, bars)
-
-
-def _header(names: Sequence[str]) -> tuple[str, ...]:
-    return ("tokens of a sample", *names)
-
-
-def _rows(edges: np.ndarray, counts: np.ndarray) -> tuple[tuple[str, ...], ...]:
-    return tuple(
-        (f"{format_tokens(int(edges[j]))} to under {format_tokens(int(edges[j + 1]))}",
-         *(f"{number:,}" for number in counts[:, j].tolist()))
-        for j in range(counts.shape[1])
+    return Chart(
+        name=f"lengths-{name}",
+        title=title,
+        text=text,
+        spec=framed(260, bars, lines) if marks else framed(260, bars),
+        header=("tokens of a sample", *names),
+        rows=tuple(
+            (f"{format_tokens(int(edges[j]))} to under {format_tokens(int(edges[j + 1]))}",
+             *(f"{number:,}" for number in counts[:, j].tolist()))
+            for j in range(counts.shape[1])
+        ),
+        is_wide=False,
     )  # fmt: skip
