@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import textwrap
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,20 +68,13 @@ def _print(checks: Sequence[Check]) -> None:
     width = min(shutil.get_terminal_size().columns, 100)
     room = max(len(check.name) for check in checks)
 
-    def fill(text: str, begin: str) -> str:
-        return textwrap.fill(
-            text,
-            width,
-            initial_indent=begin,
-            subsequent_indent=" " * 4,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-
+    fill = partial(
+        textwrap.fill, width=width, subsequent_indent=" " * 4, break_long_words=False, break_on_hyphens=False
+    )
     for subject in dict.fromkeys(check.subject for check in checks):
         click.echo(f"{subject}:")
         for check in (check for check in checks if check.subject == subject):
             mark = "" if check.state == "ok" else f"{check.state}: "
-            click.echo(fill(f"{mark}{check.value}", f"  {check.name.ljust(room)}  "))
+            click.echo(fill(f"{mark}{check.value}", initial_indent=f"  {check.name.ljust(room)}  "))
             if check.remedy:
-                click.echo(fill(check.remedy, " " * 4))
+                click.echo(fill(check.remedy, initial_indent=" " * 4))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import click
 
@@ -45,16 +46,7 @@ def _gpus() -> Iterable[str]:
 @option("--gpu", type=Text(_gpus), metavar="NAME", help="GPU to train on, such as h100.")
 @output_file_option("hbpack.yaml", "Config file to write; an existing one is not overwritten.")
 @json_option("init")
-def command(
-    inputs: tuple[str, ...],
-    source: str | None,
-    tokenizer: str | None,
-    gpus: int,
-    model: str | None,
-    gpu: str | None,
-    output: str,
-    as_json: bool,
-) -> None:
+def command(as_json: bool, **values: Any) -> None:
     """Look at your data and write a config file that hbpack pack runs unchanged.
 
     DATA are inputs as for `hbpack pack`. A few hundred records of each are read: their shapes, keys and lengths decide
@@ -64,23 +56,21 @@ def command(
     """
     from packer_cli.commands.init import InitOptions, run_init
 
-    output_file(output, "hbpack.yaml", None)
-    options = InitOptions(
-        inputs=inputs, source=source, tokenizer=tokenizer, gpus=gpus, model=model, gpu=gpu, output=output
-    )
+    options = InitOptions(**values)
+    output_file(options.output, "hbpack.yaml", None)
     written = run_init(options)
     if as_json:
         print_json(written)
         return
     for text in written.lost:
         warn(f"not carried over: {text}")
-    pack = shown_command("hbpack", "pack", "--config", output)
+    pack = shown_command("hbpack", "pack", "--config", written.output)
     missing = [
         name for name in written.missing if name in ("tokenizer", "chat-template", "eos-token", "groups", "gpus")
     ]
     first = [f"give {', '.join(missing)} in it"] if missing else []
-    say_next(f"Wrote {output}, for {counted(written.num_inputs, 'input')}", ", then ".join([*first, pack]))
+    say_next(f"Wrote {written.output}, for {counted(written.num_inputs, 'input')}", ", then ".join([*first, pack]))
     if written.trainer_lines:
-        click.echo(f"Then set in {source}, and start it as usual:")
+        click.echo(f"Then set in {options.source}, and start it as usual:")
         for line in written.trainer_lines:
             click.echo(f"  {line}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -21,7 +21,6 @@ from packer_cli.engine.local import default_workers
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError
 from packer_cli.groups.auto import with_placeholder_groups
-from packer_cli.plan.core.pieces import Samples
 from packer_cli.plan.strategies.registry import DEFAULT
 from packer_cli.simulate.figures import SimulateRules, Simulator
 from packer_cli.sizes import counted
@@ -65,28 +64,22 @@ def compare(
         HbpackError: an option or a length is wrong, or there is nothing to plan.
     """
     return run_compare(
-        path_names(lengths) if is_paths(lengths) else samples_of(lengths),
-        corpus_of(lengths, options),
-        validate(PlanConfig, options),
-        listed("packing", algorithms),
-        validate(WorkersConfig, options).workers,
+        lengths,
+        options,
+        algorithms=listed("packing", algorithms),
         strategies=listed("strategy", strategies),
         sort=sort,
-        by_program=validate(BoundConfig, options).bound == "lp",
     )
 
 
 def run_compare(
-    inputs: Sequence[str] | Samples,
-    corpus: TokenizeConfig | None,
-    config: PlanConfig,
-    algorithms: str | None,
-    workers: int | None,
-    rules: SimulateRules | None = None,
+    lengths: Inputs,
+    options: Mapping[str, Any],
     *,
+    algorithms: str | None,
     strategies: str | None = None,
-    sort: str | None = None,
-    by_program: bool = False,
+    sort: str | None,
+    rules: SimulateRules | None = None,
 ) -> Comparison:
     """Plan the same samples once for each row. A corpus is tokenized into a temporary folder.
 
@@ -97,8 +90,10 @@ def run_compare(
         strategies: instead of them, a row for each of these.
         rules: simulate each row with these rules, and add HBP's baseline.
         sort: the order of the rows, see `tables.columns`.
-        by_program: also prove the least number of packs with the linear program.
     """
+    corpus, config = corpus_of(lengths, options), validate(PlanConfig, options)
+    workers = validate(WorkersConfig, options).workers or default_workers()
+    by_program = validate(BoundConfig, options).bound == "lp"
     has_model = rules is not None or config.has_gpu_model
     order = None if sort is None else parse_sort(sort, has_model=has_model, has_cost=config.cost != "quadratic")
     if strategies is None and config.planner.packs_itself:
@@ -117,8 +112,7 @@ def run_compare(
     rows = rows_of(base)  # Report wrong options before the long work.
     require_use(config, [row.config for row in rows])
     simulator = load_simulator(config, config.gpus, rules or SimulateRules()) if has_model else None
-    workers = workers or default_workers()
-    samples = read_samples(inputs, corpus, workers)
+    samples = read_samples(path_names(lengths) if is_paths(lengths) else samples_of(lengths), corpus, workers)
     choice = None
     if config.is_auto:
         base, choice = resolve_for(config, samples)

@@ -11,11 +11,9 @@ import orjson
 from packer_cli.commands.arguments import (
     Inputs,
     StrPath,
-    corpus_of,
     first_given,
     is_paths,
     path_names,
-    samples_of,
     takes,
 )
 from packer_cli.commands.compare import load_simulator, run_compare
@@ -103,7 +101,6 @@ def simulate(
     if trace is None and trace_steps != _TRACE_STEPS:
         raise ConfigError("--trace-steps has no effect without --trace; give that, or leave it out")
     rules = SimulateRules(**validate(TrainConfig, options).model_dump())
-    workers = validate(WorkersConfig, options).workers
     if options.get("groups") is None:
         found = _planned(plan, {**options, "algorithms": algorithms, "sort": sort})
         simulator = load_simulator(config, found.arrays.num_gpus, rules)
@@ -115,9 +112,7 @@ def simulate(
         raise ConfigError("--trace takes one plan; name a packed data set or a plan, and leave out --groups")
     if isinstance(plan, (Plan, PackedSet)):
         raise ConfigError("--groups is for making plans, and this is already planned; leave it out")
-    source = path_names(plan) if is_paths(plan) else samples_of(plan)
-    corpus, plan_config = corpus_of(plan, options), validate(PlanConfig, options)
-    return run_compare(source, corpus, plan_config, algorithms, workers, rules, sort=sort or "epoch")
+    return run_compare(plan, options, algorithms=algorithms, sort=sort or "epoch", rules=rules)
 
 
 def predict_plan(plan: Plan, config: GpuConfig) -> PlanSimulation | None:
