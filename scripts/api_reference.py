@@ -310,6 +310,6 @@ def _parts(docstring: str) -> Iterator[tuple[str, list[str]]]:
 
 def _formatted(code: str) -> str:
     """As `ruff format` has it."""
-    words = [sys.executable, "-m", "ruff", "format", "--stdin-filename", "options.py", "-"]
+    words = [sys.executable, "-m", "ruff", "format", "--stdin-filename", "option_types.py", "-"]
     root = Path(__file__).parent.parent
     return subprocess.run(words, input=code, capture_output=True, text=True, check=True, cwd=root).stdout

@@ -48,13 +48,13 @@ def command(
 
     Run it again after a crash: it goes on, and adds nothing twice.
     """
-    from packer_cli.commands.array import make_engine
+    from packer_cli.commands.engines import make_engine
 
     with make_engine(workers, engine) as running:
         from packer_cli.commands.append import run_append
 
         header = run_append(as_path(folder), inputs, tokenizer, running, moved)
-    from packer_cli.cli.planned import print_set
-    from packer_cli.commands.planned import read_planned
+    from packer_cli.cli.print_set import print_set
+    from packer_cli.commands.plan_result import read_planned
 
     print_set(folder, read_planned(as_path(folder), header), GpuConfig(), as_json=as_json)

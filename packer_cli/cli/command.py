@@ -76,7 +76,7 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Run it. What a config file says of `--groups auto` is for `hbpack groups` where it names groups."""
         if ctx.params.get("groups") is not None:
-            from packer_cli.config.effects import of_auto
+            from packer_cli.config.no_effect import of_auto
 
             for name in of_auto(ctx.params["groups"]) & ctx.params.keys():
                 if ctx.get_parameter_source(name) is ParameterSource.DEFAULT_MAP:

@@ -98,7 +98,7 @@ def command(
     if as_json:
         print_json(comparison)
     else:
-        from packer_cli.cli.best import say_best
+        from packer_cli.cli.say_best import say_best
         from packer_cli.tables.compare import comparison_table
 
         print_tables(comparison_table(comparison, chosen))

@@ -88,8 +88,8 @@ def command(
 
     An interrupted run continues where it stopped.
     """
-    from packer_cli.cli.written import say_share
-    from packer_cli.commands.array import make_engine
+    from packer_cli.cli.say_set import say_share
+    from packer_cli.commands.engines import make_engine
     from packer_cli.commands.export import run_export
     from packer_cli.export.push import PushOptions
 

@@ -256,7 +256,7 @@ def _start_early(words: list[str]) -> None:
     """Start the server that forks workers: it loads for a second while this process reads its options and inputs."""
     tokenizer = _value_of("--tokenizer", words)
     if tokenizer and words[0] in _ON_WORKERS and not any(word.startswith(_NOT_EARLY) for word in words):
-        from packer_cli.commands.array import start_server
+        from packer_cli.commands.engines import start_server
         from packer_cli.tokens.ahead import NamedTokenizer
 
         start_server(NamedTokenizer(tokenizer, _value_of("--chat-template", words), _value_of("--eos-token", words)))

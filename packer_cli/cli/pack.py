@@ -60,6 +60,6 @@ def command(
     from packer_cli.commands.pack import pack
 
     packed = pack(inputs, output=output, workers=workers, engine=engine, dry_run=dry_run, **values)
-    from packer_cli.cli.planned import print_set
+    from packer_cli.cli.print_set import print_set
 
     print_set(output, packed.plan(), validate(GpuConfig, values), as_json=as_json)

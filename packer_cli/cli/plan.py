@@ -38,6 +38,6 @@ def command(store: str, output: str | None, as_json: bool, **values: Any) -> Non
     from packer_cli.commands.plan import run_plan
 
     found = run_plan(config, as_path(store), as_path(folder))
-    from packer_cli.cli.planned import print_set
+    from packer_cli.cli.print_set import print_set
 
     print_set(folder, found, config, as_json=as_json)

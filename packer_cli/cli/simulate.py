@@ -110,7 +110,7 @@ def command(
     if as_json:
         print_json(result)
         return
-    from packer_cli.cli.best import say_best
+    from packer_cli.cli.say_best import say_best
     from packer_cli.compare import Comparison
     from packer_cli.sizes import duration
     from packer_cli.tables.compare import simulation_table, strategies_table

@@ -46,15 +46,15 @@ def command(output: str, shard: str | None, as_json: bool, workers: int | None, 
     The first stage of `hbpack pack`. Plan the store as often as you like with `hbpack plan`.
     """
     config, ids = validate(TokenizeConfig, values), array_ids(shard)
-    from packer_cli.commands.array import make_engine
+    from packer_cli.commands.engines import make_engine
     from packer_cli.tokens.ahead import NamedTokenizer
 
     with make_engine(workers, engine, tokenizer=NamedTokenizer.of(config)) as running:
         from packer_cli.commands.tokenize import describe_store, run_tokenize
 
         found = describe_store(output, run_tokenize(config, as_path(output), running, ids))
-    from packer_cli.cli.written import say_share
-    from packer_cli.commands.output import TOKENS
+    from packer_cli.cli.say_set import say_share
+    from packer_cli.commands.output_folder import TOKENS
 
     if as_json:
         print_json(found)

@@ -44,15 +44,15 @@ def command(folder: str, shard: str | None, as_json: bool, workers: int | None, 
     shards keep their size unless you give another.
     """
     config, ids = validate(WriteConfig, values), array_ids(shard)
-    from packer_cli.cli.written import print_written
-    from packer_cli.commands.array import make_engine
+    from packer_cli.cli.say_set import print_written
+    from packer_cli.commands.engines import make_engine
     from packer_cli.commands.write import run_write
 
     with make_engine(workers, engine, preload=()) as running:
         run_write(config, as_path(folder), running, ids)
     if as_json:
-        from packer_cli.cli.planned import print_set  # Loads kernels, which nothing else here needs.
-        from packer_cli.commands.planned import read_planned
+        from packer_cli.cli.print_set import print_set  # Loads kernels, which nothing else here needs.
+        from packer_cli.commands.plan_result import read_planned
 
         print_set(folder, read_planned(as_path(folder)), GpuConfig(), as_json=True)
     else:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
-from packer_cli.commands.chain import pack_corpus
-from packer_cli.commands.output import APPEND_MARKER, TOKENS, locked_output, refuse_validation, store_of
+from packer_cli.commands.output_folder import APPEND_MARKER, TOKENS, locked_output, refuse_validation, store_of
+from packer_cli.commands.pack_corpus import pack_corpus
 from packer_cli.config import PlannedConfig, TokenizeConfig, WriteConfig, validate
 from packer_cli.corpus.discover import discover, find_files, real_paths
 from packer_cli.corpus.types import CorpusFile, Source

@@ -7,15 +7,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 from packer_cli.commands.arguments import Inputs, corpus_of, is_paths, listed, path_names, samples_of, takes
-from packer_cli.commands.planning import resolve_for, say_choice
+from packer_cli.commands.plan_store import resolve_for, say_choice
 from packer_cli.commands.results import Comparison
 from packer_cli.commands.samples import read_samples
 from packer_cli.compare import compare as compare_plans
 from packer_cli.compare.rows import default_rows, parse_rows, strategy_rows, with_baselines
 from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig, validate
-from packer_cli.config.effects import require_use
 from packer_cli.config.gpu_model import load_gpu_model
 from packer_cli.config.models import BoundConfig, WorkersConfig
+from packer_cli.config.no_effect import require_use
 from packer_cli.config.resolve import resolve
 from packer_cli.engine.local import default_workers
 from packer_cli.engine.progress import Stopwatch, say
@@ -27,7 +27,7 @@ from packer_cli.sizes import counted
 from packer_cli.tables.columns import parse_sort, sort_rows
 
 if TYPE_CHECKING:
-    from packer_cli.commands.options import BoundOptions, PlanOptions, TokenizeOptions, WorkersOptions
+    from packer_cli.commands.option_types import BoundOptions, PlanOptions, TokenizeOptions, WorkersOptions
     from packer_cli.plan.packing import PackingAlgorithm
     from packer_cli.plan.strategies.protocol import Strategy
 

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from packer_cli.commands.produce import Output, produce
+from packer_cli.commands.job_array import Output, produce
 from packer_cli.config.models import ExportConfig
 from packer_cli.engine.array import ArrayIds, ArrayShare
 from packer_cli.engine.base import Engine

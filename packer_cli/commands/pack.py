@@ -17,8 +17,8 @@ from packer_cli.tables.html import tables_html
 from packer_cli.tables.table import table_of_values
 
 if TYPE_CHECKING:
-    from packer_cli.commands.options import BoundOptions, PackOptions, WorkersOptions
-    from packer_cli.commands.planned import Plan
+    from packer_cli.commands.option_types import BoundOptions, PackOptions, WorkersOptions
+    from packer_cli.commands.plan_result import Plan
     from packer_cli.commands.results import Stats
     from packer_cli.format.manifest import Manifest
     from packer_cli.shards.plan_file import PlanHeader
@@ -54,12 +54,12 @@ def pack(
     tokenize = validate(TokenizeConfig, {**options, "inputs": path_names(inputs)})
     plan, write = validate(StorePlanConfig, options), validate(WriteConfig, options)
     workers = validate(WorkersConfig, options).workers
-    from packer_cli.commands.array import make_engine
+    from packer_cli.commands.engines import make_engine
     from packer_cli.tokens.ahead import NamedTokenizer
 
     folder = as_path(output)
     with make_engine(workers, engine, tokenizer=NamedTokenizer.of(tokenize)) as running:
-        from packer_cli.commands.chain import run_pack
+        from packer_cli.commands.pack_corpus import run_pack
 
         header = run_pack(tokenize, plan, None if dry_run else write, folder, running)
     return PackedSet(output, header)
@@ -96,7 +96,7 @@ class PackedSet:
 
     @cached_property
     def _plan(self) -> Plan:
-        from packer_cli.commands.planned import read_planned
+        from packer_cli.commands.plan_result import read_planned
 
         return read_planned(self._path / PLAN_NAME, self._header)
 

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.commands.arguments import Lengths, StrPath, is_paths, one_path, samples_of, takes
-from packer_cli.commands.found import look_at
-from packer_cli.commands.output import (
+from packer_cli.commands.output_folder import (
     TOKENS,
     current_manifest,
     current_plan,
@@ -20,8 +19,9 @@ from packer_cli.commands.output import (
     require_tokens,
     write_rejected,
 )
-from packer_cli.commands.planned import Plan, plan_in_memory, read_planned
-from packer_cli.commands.planning import (
+from packer_cli.commands.path_kind import look_at
+from packer_cli.commands.plan_result import Plan, plan_in_memory, read_planned
+from packer_cli.commands.plan_store import (
     LeftOut,
     NothingToPlanError,
     plan_store,
@@ -31,9 +31,9 @@ from packer_cli.commands.planning import (
     with_gpu_model,
 )
 from packer_cli.commands.samples import require_samples
-from packer_cli.commands.validation import locked_validation, removing_validation
+from packer_cli.commands.validation_set import locked_validation, removing_validation
 from packer_cli.config import PlanConfig, StorePlanConfig, validate
-from packer_cli.config.effects import refuse_without_effect
+from packer_cli.config.no_effect import refuse_without_effect
 from packer_cli.config.resolve import Resolved, refuse_rows_alone, resolve, validation_options
 from packer_cli.engine.array import ArrayRecords
 from packer_cli.engine.progress import Stopwatch, naming, say, warn
@@ -55,7 +55,7 @@ from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import TokenStore
 
 if TYPE_CHECKING:
-    from packer_cli.commands.options import StorePlanOptions
+    from packer_cli.commands.option_types import StorePlanOptions
 
 
 @takes(StorePlanConfig)

@@ -17,13 +17,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.commands.output import locked_output, refuse_validation
-from packer_cli.commands.planning import predicted
-from packer_cli.commands.validation import find_fault, locked_validation, require_sound
+from packer_cli.commands.output_folder import locked_output, refuse_validation
+from packer_cli.commands.plan_store import predicted
+from packer_cli.commands.validation_set import find_fault, locked_validation, require_sound
 from packer_cli.config import PlannedConfig, validate
-from packer_cli.config.effects import refuse_without_effect
 from packer_cli.config.models import RebalanceConfig
-from packer_cli.config.planned import Decisions
+from packer_cli.config.no_effect import refuse_without_effect
+from packer_cli.config.plan_record import Decisions
 from packer_cli.config.resolve import read_options
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError, FormatError, InputError

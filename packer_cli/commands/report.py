@@ -18,10 +18,10 @@ from packer_cli.commands.arguments import (
     takes,
 )
 from packer_cli.commands.compare import load_simulator
-from packer_cli.commands.found import look_at
-from packer_cli.commands.output import store_of
+from packer_cli.commands.output_folder import store_of
 from packer_cli.commands.pack import PackedSet
-from packer_cli.commands.planned import Plan, plan_in_memory, read_planned
+from packer_cli.commands.path_kind import look_at
+from packer_cli.commands.plan_result import Plan, plan_in_memory, read_planned
 from packer_cli.commands.results import Stats
 from packer_cli.commands.samples import require_samples
 from packer_cli.compare import Comparison, compare
@@ -56,7 +56,7 @@ from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import TokenStore
 
 if TYPE_CHECKING:
-    from packer_cli.commands.options import PlanOptions, TrainOptions, WorkersOptions
+    from packer_cli.commands.option_types import PlanOptions, TrainOptions, WorkersOptions
 
     class _Options(PlanOptions, TrainOptions, WorkersOptions, total=False): ...
 

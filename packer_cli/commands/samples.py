@@ -11,9 +11,9 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from packer_cli.commands.array import make_engine
-from packer_cli.commands.found import Found, look_at
-from packer_cli.commands.output import TOKENS, current_manifest, require_tokens
+from packer_cli.commands.engines import make_engine
+from packer_cli.commands.output_folder import TOKENS, current_manifest, require_tokens
+from packer_cli.commands.path_kind import Found, look_at
 from packer_cli.config import PlannedConfig, TokenizeConfig, validate
 from packer_cli.engine.base import Engine
 from packer_cli.errors import ConfigError, FormatError, InputError, TooManyRejectedError

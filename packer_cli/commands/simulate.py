@@ -17,9 +17,9 @@ from packer_cli.commands.arguments import (
     takes,
 )
 from packer_cli.commands.compare import load_simulator, run_compare
-from packer_cli.commands.found import look_at
 from packer_cli.commands.pack import PackedSet
-from packer_cli.commands.planned import Plan, read_planned
+from packer_cli.commands.path_kind import look_at
+from packer_cli.commands.plan_result import Plan, read_planned
 from packer_cli.commands.results import Comparison, Simulation
 from packer_cli.compare.savings import PlanSimulation, plan_simulation
 from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig, validate
@@ -36,7 +36,7 @@ from packer_cli.sizes import counted
 from packer_cli.version import __version__
 
 if TYPE_CHECKING:
-    from packer_cli.commands.options import GpuOptions, PlanOptions, TokenizeOptions, TrainOptions, WorkersOptions
+    from packer_cli.commands.option_types import GpuOptions, PlanOptions, TokenizeOptions, TrainOptions, WorkersOptions
 
     class _OfPlan(GpuOptions, TrainOptions, total=False): ...
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Unpack
 
 from packer_cli.commands.arguments import Lengths, is_paths, one_path, plan_config_of, samples_of, takes
-from packer_cli.commands.found import look_at
-from packer_cli.commands.planned import plan_in_memory, read_planned
+from packer_cli.commands.path_kind import look_at
+from packer_cli.commands.plan_result import plan_in_memory, read_planned
 from packer_cli.commands.results import Stats
 from packer_cli.commands.samples import require_samples
 from packer_cli.config import PlanConfig, validate
@@ -16,7 +16,7 @@ from packer_cli.plan.figures import length_stats
 from packer_cli.shards.plan_file import check_plan_file
 
 if TYPE_CHECKING:
-    from packer_cli.commands.options import BoundOptions, PlanOptions
+    from packer_cli.commands.option_types import BoundOptions, PlanOptions
 
     class _Options(PlanOptions, BoundOptions, total=False): ...
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from packer_cli.commands.output import APPEND_MARKER, TOKENS, current_manifest, store_of
-from packer_cli.commands.validation import find_fault
+from packer_cli.commands.output_folder import APPEND_MARKER, TOKENS, current_manifest, store_of
+from packer_cli.commands.validation_set import find_fault
 from packer_cli.commands.write import describe_set
 from packer_cli.engine.array import ArrayRecords, Pin, array_expression
 from packer_cli.errors import HbpackError, InputError

@@ -6,7 +6,8 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from packer_cli.commands.output import (
+from packer_cli.commands.job_array import Output, produce
+from packer_cli.commands.output_folder import (
     TOKENS,
     StoreRejects,
     current_plan,
@@ -14,7 +15,6 @@ from packer_cli.commands.output import (
     locked_output,
     write_rejected,
 )
-from packer_cli.commands.produce import Output, produce
 from packer_cli.config import TokenizeConfig
 from packer_cli.engine.array import ArrayIds, ArrayShare
 from packer_cli.engine.base import Engine

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from packer_cli.commands.output import current_manifest, kind_of
-from packer_cli.commands.validation import find_fault
+from packer_cli.commands.output_folder import current_manifest, kind_of
+from packer_cli.commands.validation_set import find_fault
 from packer_cli.commands.write import run_write
 from packer_cli.config import WriteConfig
 from packer_cli.engine.base import Engine

@@ -8,8 +8,9 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from packer_cli.commands.array import make_engine
-from packer_cli.commands.output import (
+from packer_cli.commands.engines import make_engine
+from packer_cli.commands.job_array import Output, produce
+from packer_cli.commands.output_folder import (
     TOKENS,
     current_manifest,
     locked_output,
@@ -17,8 +18,7 @@ from packer_cli.commands.output import (
     store_of,
     write_rejected,
 )
-from packer_cli.commands.produce import Output, produce
-from packer_cli.commands.validation import locked_validation, removing_validation, validation_header
+from packer_cli.commands.validation_set import locked_validation, removing_validation, validation_header
 from packer_cli.config import WriteConfig
 from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayShare, ArrayTask
 from packer_cli.engine.base import Engine
@@ -223,7 +223,7 @@ def _with_current_names(manifest: Manifest, folder: Path, store: Path, header: P
         return manifest
     named = with_names(manifest, index)
     if why is not None:
-        from packer_cli.commands.planning import LeftOut  # These load numba, which nothing else here needs.
+        from packer_cli.commands.plan_store import LeftOut  # These load numba, which nothing else here needs.
         from packer_cli.tokens.samples import StoreSamples
         from packer_cli.tokens.store import TokenStore
 

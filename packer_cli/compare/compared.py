@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from packer_cli.compare.row_figures import RowFigures
 from packer_cli.compare.rows import Kind, Row
 from packer_cli.compare.savings import Savings
-from packer_cli.config.effects import without_effect
+from packer_cli.config.no_effect import without_effect
 from packer_cli.format.metrics import GroupMetrics, OverallMetrics
 from packer_cli.format.records import Hidden
 from packer_cli.simulate.figures import EpochFigures

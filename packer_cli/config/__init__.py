@@ -4,8 +4,9 @@
 
     models.py        the options of each command; schemas/config.schema.json is generated from it
     plan_options.py  those of a plan; fields.py, groups.py, validation.py: what they are made of
-    planned.py       what the file of a plan keeps of them
-    defaults.py      defaults that a strategy changes; effects.py: which options change nothing beside the others
+    profile_options.py   those of `hbpack profile`
+    plan_record.py   what the file of a plan keeps of its options
+    defaults.py      defaults that a strategy changes; no_effect.py: which options change nothing beside the others
     messages.py      what is wrong with a value, in words; `--config`
     resolve.py       plan options -> the request that a strategy plans from
     gpu_model.py     `--model --gpu` or `--profile` -> `packer_cli.cost`'s model
@@ -16,7 +17,7 @@ from packer_cli.config.groups import parse_group
 from packer_cli.config.messages import load_config_file, show_value, validate
 from packer_cli.config.models import PackConfig, TokenizeConfig, WriteConfig
 from packer_cli.config.plan_options import AUTO, PlanConfig, StorePlanConfig
-from packer_cli.config.planned import PlannedConfig
+from packer_cli.config.plan_record import PlannedConfig
 
 __all__ = [
     "AUTO",

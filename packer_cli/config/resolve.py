@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from packer_cli.config.messages import validate
 from packer_cli.config.plan_options import PlanConfig, StorePlanConfig
-from packer_cli.config.planned import OF_VALIDATION, PlannedConfig
+from packer_cli.config.plan_record import OF_VALIDATION, PlannedConfig
 from packer_cli.errors import ConfigError
 from packer_cli.plan.core.attention_rates import AttentionRates, ShardingRule, parse_cp_sharding
 from packer_cli.plan.core.cost import parse_cost, require_exact

@@ -241,7 +241,7 @@ def remove_nothing(*_):
         ("tokenize", "packer_cli.commands.tokenize._write_rejected", remove_nothing),
         ("tokenize", "packer_cli.engine.parts.remove_folder", remove_one),
         ("write --no-keep-tokens", "packer_cli.commands.write.remove_tokens", remove_nothing),
-        ("write --no-keep-tokens", "packer_cli.commands.produce.remove_work", remove_nothing),
+        ("write --no-keep-tokens", "packer_cli.commands.job_array.remove_work", remove_nothing),
         ("write", "packer_cli.engine.parts.remove_folder", remove_one),
         ("export", "packer_cli.engine.parts.remove_work", remove_nothing),
         ("export", "packer_cli.engine.parts.remove_folder", remove_one),

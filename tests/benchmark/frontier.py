@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from packer_cli.commands.array import make_engine
+from packer_cli.commands.engines import make_engine
 from packer_cli.commands.tokenize import run_tokenize
 from packer_cli.config import TokenizeConfig
 from packer_cli.plan.build import build_plan

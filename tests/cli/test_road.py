@@ -17,7 +17,16 @@ from packer_cli.plan.build import build_plan
 ROOT = Path(packer_cli.__file__).parent
 MOST = 30
 MOST_ANSWERS = 50
-OF_THE_STORE = ("tokens", "shards", "format", "engine", "remote", "files.py", "folders.py", "commands/output.py")
+OF_THE_STORE = (
+    "tokens",
+    "shards",
+    "format",
+    "engine",
+    "remote",
+    "files.py",
+    "folders.py",
+    "commands/output_folder.py",
+)
 """What reads the token store, looks for an earlier plan of it, and checks and locks the folders."""
 OF_THE_PLAN = ("plan", "plugins.py", "sizes.py", "startup.py")
 """What answers with one value and calls nothing of the road: parsers of one option's text, a strategy's own rules, the

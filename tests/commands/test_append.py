@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from packer_cli.cli.main import main
-from packer_cli.commands import append, chain
+from packer_cli.commands import append, pack_corpus
 from packer_cli.commands.append import REMEDY
 from packer_cli.errors import RunError
 from tests.cli_runner import run
@@ -74,7 +74,7 @@ def test_it_is_as_if_all_had_been_packed_together(out, sample, together):
 
 @pytest.mark.parametrize("stage", ["tokenize_corpus", "write_planned"])
 def test_an_interrupted_append_goes_on(out, sample, together, monkeypatch, stage):
-    work = getattr(chain, stage)
+    work = getattr(pack_corpus, stage)
 
     def interrupted(*arguments, **options):
         if stage == "tokenize_corpus":
@@ -84,7 +84,7 @@ def test_an_interrupted_append_goes_on(out, sample, together, monkeypatch, stage
         raise KeyboardInterrupt
 
     new = (sample / "new.jsonl", sample / "journals.jsonl@2")
-    monkeypatch.setattr(chain, stage, interrupted)
+    monkeypatch.setattr(pack_corpus, stage, interrupted)
     assert appended(out, *new).code == 130
     monkeypatch.undo()
     other = appended(out, sample / "new.jsonl")

@@ -7,8 +7,8 @@ import os
 import numpy as np
 import pytest
 
-from packer_cli.commands import planning
-from packer_cli.commands.planning import plan_samples
+from packer_cli.commands import plan_store
+from packer_cli.commands.plan_store import plan_samples
 from packer_cli.config import PlanConfig
 from packer_cli.config.resolve import resolve
 from packer_cli.engine.memory import available_memory
@@ -28,7 +28,7 @@ def test_the_limit_of_the_control_group_counts(tmp_path):
 
 @pytest.mark.parametrize(("weight", "number"), [(1.0, "300,000"), (3e5, "90,000,000,000")])
 def test_too_many_samples(monkeypatch, weight, number):
-    monkeypatch.setattr(planning, "available_memory", lambda: 2**20)
+    monkeypatch.setattr(plan_store, "available_memory", lambda: 2**20)
     samples = Samples(
         lengths=np.full(300_000, 5, dtype=np.int32), sources=np.zeros(300_000, dtype=np.int8), weights=(weight,)
     )
@@ -43,5 +43,5 @@ def test_too_many_samples(monkeypatch, weight, number):
 
 
 def test_enough_memory(monkeypatch):
-    monkeypatch.setattr(planning, "available_memory", lambda: 2**20)
+    monkeypatch.setattr(plan_store, "available_memory", lambda: 2**20)
     assert len(plan_samples(Samples(lengths=np.full(1000, 5, dtype=np.int32)), RESOLVED).pieces) == 1000

@@ -10,9 +10,9 @@ import pytest
 
 from packer_cli.config import PlanConfig, PlannedConfig, validate
 from packer_cli.config.defaults import default_of
-from packer_cli.config.effects import refuse_without_effect
 from packer_cli.config.fields import GIVE
 from packer_cli.config.groups import parse_group
+from packer_cli.config.no_effect import refuse_without_effect
 from packer_cli.config.resolve import refuse_rows_alone, resolve
 from packer_cli.errors import ConfigError
 from packer_cli.plan.core.groups import Group

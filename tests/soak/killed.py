@@ -25,7 +25,7 @@ OPERATIONS = ("replace", "rename", "unlink", "remove", "rmdir", "mkdir", "fsync"
 _UNCOUNTED = {name: getattr(os, name) for name in OPERATIONS}
 PREPARED = (
     "packer_cli.tokens.preload",
-    "packer_cli.commands.chain",
+    "packer_cli.commands.pack_corpus",
     "packer_cli.commands.append",
     "packer_cli.commands.export",
     "packer_cli.commands.rebalance",

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from packer_cli.cli.main import _value_of
-from packer_cli.commands.array import PRELOAD
+from packer_cli.commands.engines import PRELOAD
 from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import TokenizerError
 from packer_cli.tokens import part

@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 from packer_cli.cli.main import main
-from packer_cli.commands.output import APPEND_MARKER
+from packer_cli.commands.output_folder import APPEND_MARKER
 from packer_cli.format.checksums import file_checksum
 from packer_cli.shards.plan_file import PLAN_VERSION
 from tests.cli_runner import run

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer_cli.config import PlanConfig, PlannedConfig, validate
-from packer_cli.config.effects import refuse_without_effect
+from packer_cli.config.no_effect import refuse_without_effect
 from packer_cli.config.resolve import resolve
 from packer_cli.errors import ConfigError
 from packer_cli.plan.build import build_plan, check_rest, rest_of_epoch, short_packs

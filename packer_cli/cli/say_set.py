@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from packer_cli.cli.console import say_next, shown_command, shown_options
-from packer_cli.commands.output import current_manifest
+from packer_cli.commands.output_folder import current_manifest
 from packer_cli.commands.write import describe_set
 from packer_cli.config import GpuConfig
 from packer_cli.format.constants import PLAN_NAME, VALIDATION

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Unpack
 
 from packer_cli.commands.arguments import takes
 from packer_cli.commands.iterations import Iterations
-from packer_cli.commands.planning import plan_samples, resolve_for
+from packer_cli.commands.plan_store import plan_samples, resolve_for
 from packer_cli.commands.rebalance import plan_in_force
 from packer_cli.commands.results import Stats
 from packer_cli.config import PlanConfig, PlannedConfig, validate
-from packer_cli.config.effects import refuse_without_effect
 from packer_cli.config.models import BoundConfig
+from packer_cli.config.no_effect import refuse_without_effect
 from packer_cli.config.resolve import read_options, refuse_rows_alone
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.manifest import Manifest
@@ -38,7 +38,7 @@ from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
 from packer_cli.sizes import counted
 
 if TYPE_CHECKING:
-    from packer_cli.commands.options import BoundOptions
+    from packer_cli.commands.option_types import BoundOptions
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.commands.output import RejectedRecord, StoreRejects
+from packer_cli.commands.output_folder import RejectedRecord, StoreRejects
 from packer_cli.config import PlanConfig, PlannedConfig
 from packer_cli.config.resolve import Resolved, resolve
 from packer_cli.engine.memory import available_memory

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from packer_cli.cli.console import print_json, print_note, print_tables, say_next, shown_command
+from packer_cli.cli.say_set import say_set, set_of_plan
 from packer_cli.cli.set_output import SetOutput, WrittenShards
-from packer_cli.cli.written import say_set, set_of_plan
-from packer_cli.commands.planned import Plan
+from packer_cli.commands.plan_result import Plan
 from packer_cli.config import GpuConfig
 from packer_cli.format.constants import REJECTED_NAME, VALIDATION
 from packer_cli.format.metrics import Counts

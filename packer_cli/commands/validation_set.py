@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from packer_cli.commands.output import current_manifest, holds_only_reasons, kind_of, locked_output
+from packer_cli.commands.output_folder import current_manifest, holds_only_reasons, kind_of, locked_output
 from packer_cli.engine.progress import say, warn
 from packer_cli.errors import FormatError, InputError, OutputError
 from packer_cli.files import is_temporary, remove_folder
