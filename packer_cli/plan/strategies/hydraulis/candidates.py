@@ -196,7 +196,8 @@ def least_range_seconds(
 
 def longest_held(counts: Int64Array, costs: SchemeCosts) -> Int64Array:
     """The longest sample (int64[c]) that layouts hold (int64[c, k], pipelines of each scheme)."""
-    return np.where(counts > 0, costs.capacity, 0).max(axis=1)
+    found: Int64Array = np.where(counts > 0, costs.capacity, 0).max(axis=1)
+    return found
 
 
 def of_one_scheme(costs: SchemeCosts, num_gpus: int) -> Iterator[Int64Array]:
