@@ -63,7 +63,7 @@ class Exporter(Format):
         config = json.dumps(_config(job), sort_keys=True).encode()
         first = 4 + 4 * (len(rows) + 1) + len(config)
         offsets = first + np.concatenate([[0], np.cumsum(sizes)])
-        with sink.file(_name(part.number)) as file:
+        with sink.file(f"shard.{part.number:05d}.mds") as file:
             file.write(np.array([len(rows)], dtype="<u4"))
             file.write(offsets.astype("<u4"))
             file.write(config)
@@ -84,10 +84,6 @@ class Exporter(Format):
         ]
         with sink.file("index.json") as file:
             file.write(json.dumps({"version": 2, "shards": shards}, sort_keys=True).encode())
-
-
-def _name(number: int) -> str:
-    return f"shard.{number:05d}.mds"
 
 
 def _columns(job: Job) -> dict[str, str]:

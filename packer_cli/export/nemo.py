@@ -76,8 +76,12 @@ def _batch(job: Job, packs: Int64Array) -> tuple[pa.RecordBatch, int, Int64Array
     """The rows of these packs, the length of the longest sample, and the inputs of each row (int64[k])."""
     packed = job.packed
     lengths = packed.sample_lengths(packs)
-    sizes = _with_pads(lengths, aligns_of(job.manifest, packs))
-    ids = pad_samples(packed.lists("input_ids", packs), lengths, sizes, _end_of_text(job))
+    # All tokens but the last are inputs, and these are aligned.
+    inputs = align_lengths(Lists(lengths.offsets, lengths.values - np.int32(1)), aligns_of(job.manifest, packs))
+    sizes = Lists(lengths.offsets, inputs.values + np.int32(1))
+    end_of_text = job.manifest.tokenizer.get("eos_token_id")
+    pad = job.pad_token_id if end_of_text is None else int(end_of_text)
+    ids = pad_samples(packed.lists("input_ids", packs), lengths, sizes, pad)
     mask = pad_samples(packed.loss_mask(packs), lengths, sizes, 0)
     num_samples = np.diff(sizes.offsets)
     starts = np.cumsum(sizes.values, dtype=np.int64) - sizes.values - np.repeat(ids.offsets[:-1], num_samples)
@@ -87,15 +91,3 @@ def _batch(job: Job, packs: Int64Array) -> tuple[pa.RecordBatch, int, Int64Array
         to_arrow(Lists(sizes.offsets, starts.astype(np.int32))),
     ]
     return pa.record_batch(columns, schema=SCHEMA), int(sizes.values.max()), np.diff(ids.offsets) - num_samples
-
-
-def _with_pads(lengths: Lists, aligns: Int64Array) -> Lists:
-    """Tokens of each sample (int32) with the pads that make its inputs, all but the last, a multiple."""
-    inputs = Lists(lengths.offsets, lengths.values - np.int32(1))
-    aligned = align_lengths(inputs, aligns)
-    return lengths if aligned is inputs else Lists(lengths.offsets, aligned.values + np.int32(1))
-
-
-def _end_of_text(job: Job) -> int:
-    token = job.manifest.tokenizer.get("eos_token_id")
-    return job.pad_token_id if token is None else int(token)

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from packer_cli.engine.sink import Sink
 from packer_cli.export.job import Format, Int64Array, Job, Part, PartFacts
-from packer_cli.export.packed import MASK, PackedSet
+from packer_cli.export.packed import MASK
 from packer_cli.format.arrays import to_arrow
 from packer_cli.format.loss_spans import STARTS, STOPS
 from packer_cli.format.marks import row_checksums
@@ -49,13 +49,9 @@ class Exporter(Format):
             sink.file(f"part-{part.number:05d}.parquet") as file,
             pq.ParquetWriter(pa.PythonFile(file, mode="w"), schema, compression="zstd") as writer,
         ):
+            names = schema.names[:-1]
             for packs in job.batches(part.first, part.stop, _ROWS_PER_GROUP):
-                writer.write_batch(_batch(job.packed, packs, schema))
+                columns = [to_arrow(job.packed.column(name, packs)) for name in names]
+                checksums = row_checksums(pa.record_batch(columns, names=names))
+                writer.write_batch(pa.record_batch([*columns, to_arrow(checksums)], schema=schema))
         return {}
-
-
-def _batch(packed: PackedSet, packs: Int64Array, schema: pa.Schema) -> pa.RecordBatch:
-    names = schema.names[:-1]
-    columns = [to_arrow(packed.column(name, packs)) for name in names]
-    batch = pa.record_batch(columns, names=names)
-    return pa.record_batch([*columns, to_arrow(row_checksums(batch))], schema=schema)

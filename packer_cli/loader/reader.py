@@ -76,8 +76,11 @@ class ShardReader:
     def __init__(self, storage: Storage, manifest: Manifest) -> None:
         """Opens nothing yet."""
         self.storage, self.manifest = storage, manifest
-        num_samples = [part.num_samples for part in manifest.tokens]
-        self._parts = TokenParts(self._open_part, num_samples, is_weighted=manifest.is_weighted)
+        self._parts = TokenParts(
+            lambda number: _map(storage.open_shard(manifest.tokens[number], self.close)),
+            [part.num_samples for part in manifest.tokens],
+            is_weighted=manifest.is_weighted,
+        )
         self._forget()
 
     def _forget(self) -> None:
@@ -165,9 +168,6 @@ class ShardReader:
             raise self._damaged(entry, why)
         self._retried.add(entry.path)
 
-    def _open_part(self, number: int) -> pa.Buffer:
-        return _map(self.storage.open_shard(self.manifest.tokens[number], self.close))
-
     def _entry(self, group: int, shard: int) -> ShardInfo:
         return self.manifest.groups[group].shards[shard]
 
@@ -211,14 +211,10 @@ class MicroBatchReader:
             return self._builder.filler(row, rows.epoch)
         is_open = not self._prefetch or self._shards.is_open(row.group, row.shard)
         pack = self._shards.read(row.group, row.shard, row.row)
-        if not is_open:
-            self._prefetch_after(rows, number)
+        if not is_open:  # Fetch the shards that follow.
+            places = next_shards(rows, number, self._prefetch + self._storage.files_kept)
+            self._shards.prefetch([place for place in places if not self._shards.is_open(*place)][: self._prefetch])
         return self._builder.build(pack, row, rows.epoch)
-
-    def _prefetch_after(self, rows: RankRows, number: int) -> None:
-        """Prefetch the shards that follow the one just opened for a row."""
-        places = next_shards(rows, number, self._prefetch + self._storage.files_kept)
-        self._shards.prefetch([place for place in places if not self._shards.is_open(*place)][: self._prefetch])
 
     def check_all(self) -> None:
         """See `ShardReader.check_all`."""

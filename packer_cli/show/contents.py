@@ -107,6 +107,7 @@ def read_pack(files: SetFolder, manifest: Manifest, pack: int) -> PackRecord:
         file.check(row)
         others = file.columns(row)
         starts, sources = others["sample_starts"].tolist(), others["source_ids"].tolist()
+        names = {number: str(source["name"]) for number, source in enumerate(manifest.sources)}
         borders = found.cu_seqlens.tolist()
         if len(borders) < 2 or borders[-1] != len(found.input_ids) or len(borders) != len(found.sample_ids) + 1:
             raise ValueError("the borders of its samples do not agree with its tokens")
@@ -116,7 +117,7 @@ def read_pack(files: SetFolder, manifest: Manifest, pack: int) -> PackRecord:
         SampleRecord(
             index=i,
             sample_id=int(found.sample_ids[i]),
-            source=_source_name(manifest, sources[i]),
+            source=names.get(sources[i], f"source {sources[i]}"),
             file=origins[i][0] if origins else None,
             line=origins[i][1] if origins else None,
             begin=begin,
@@ -164,10 +165,6 @@ def _loss_mask(pack: Pack) -> NDArray[np.int8] | NDArray[np.float32]:
     if weights is not None:
         return spans_to_weights(starts, stops, weights, len(pack.input_ids))
     return spans_to_mask(starts, stops, len(pack.input_ids))
-
-
-def _source_name(manifest: Manifest, source: int) -> str:
-    return str(manifest.sources[source]["name"]) if 0 <= source < len(manifest.sources) else f"source {source}"
 
 
 def sample_origins(files: SetFolder, samples: NDArray[np.int64]) -> list[tuple[str, int]] | None:

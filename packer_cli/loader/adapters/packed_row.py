@@ -54,8 +54,12 @@ class PackedRow:
         self.weights = None if weights is None else weights[0, kept].to(device)
         """float32 [k]"""
         self.factor = factor
-        self.inputs: dict[str, Any] = _inputs_of(batch, device)
-        """What a model takes besides the row."""
+        names = [name for name in ("input_ids", "position_ids", "seq_idx", "cu_seq_lens_q") if name in batch]
+        self.inputs: dict[str, Any] = {name: batch[name].to(device) for name in names}
+        """What a model takes besides the row. Layers without attention, such as recurrent ones and convolutions, tell
+        samples apart by it (docs/loader.md)."""
+        self.inputs |= {"cu_seq_lens_k": self.inputs["cu_seq_lens_q"], "max_length_q": self.longest}
+        self.inputs["max_length_k"] = self.longest
         self.num_attended = 0
         """Calls of the attention for it."""
         self.loss: Any = None
@@ -75,17 +79,6 @@ class PackedRow:
                 "if something replaces its forward pass, such as Liger's fused loss"
             )
         return loss
-
-
-def _inputs_of(batch: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
-    """What a model takes of a batch besides its row.
-
-    Layers without attention, such as recurrent ones and convolutions, tell samples apart by it (docs/loader.md).
-    """
-    names = [name for name in ("input_ids", "position_ids", "seq_idx", "cu_seq_lens_q") if name in batch]
-    found: dict[str, Any] = {name: batch[name].to(device) for name in names}
-    found["cu_seq_lens_k"] = found["cu_seq_lens_q"]
-    return found | {"max_length_q": batch["max_length_q"], "max_length_k": batch["max_length_q"]}
 
 
 CHUNK = 2**25

@@ -86,15 +86,13 @@ class StepRunner:
             planned = batch["checkpoint_layers"]
             self._checkpointing.set(planned if self._checkpointed is None else self._checkpointed)
             group = None if self._groups is None else self._groups.for_batch(batch)
-            row = PackedRow(batch, group, factor=self._factor(batch), device=self.device)
+            weight = loss_weight_of_step(batch)
+            factor = self._world_size / weight if weight else 0.0
+            row = PackedRow(batch, group, factor=factor, device=self.device)
             with self.gradients(is_last=batch is step.batches[-1]):
                 loss = self.forward(row)
                 self.loss = self.loss + row.loss
                 yield loss
-
-    def _factor(self, batch: Any) -> float:
-        weight = loss_weight_of_step(batch)
-        return self._world_size / weight if weight else 0.0
 
     def gradients(self, *, is_last: bool) -> AbstractContextManager[Any]:
         """Around forward and backward of a micro-batch, the last of its step or not."""
