@@ -7,8 +7,8 @@ the set's shards, so all of them have been checked once the export is complete.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Hashable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Collection, Hashable
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -153,10 +153,7 @@ def _finish(
         progress(total := sum(job.part_tokens()), total)
         parts.close()
         return None
-    with _prepared(job, parts.todo) as ready:
-        _mark_folder(folder, job.header)
-        parts.begin()
-        _write_parts(ready, parts, engine, progress)
+    _write_parts(job, parts, engine, progress, lambda: _mark_folder(folder, job.header))
     finished = [parts.finished[part.name] for part in job.parts]
     facts, ranges = [part.facts for part in finished], [file for part in finished for file in part.files]
     for path in shared:
@@ -179,16 +176,6 @@ def _finish(
     return ExportResult(**totals, num_files=num_files, num_bytes=sum(file.num_bytes for file in files))
 
 
-@contextmanager
-def _prepared(job: Job, parts: Sequence[Part]) -> Iterator[Job]:
-    """The same, while what these parts need is there."""
-    if not parts:
-        yield job
-        return
-    with job.format.preparing(job, parts) as facts:
-        yield replace(job, prepared=facts)
-
-
 def _listed_parts(job: Job) -> tuple[dict[str, FinishedPart], list[FileRange]]:
     """What the listing of a finished export vouches for: its parts, by name, and the files besides theirs."""
     listing = {"files": [], "parts": [], **(read_json(find_listing(job.folder, WORK, NAME)) or {})}
@@ -207,13 +194,21 @@ def _mark_folder(folder: Path, header: ExportHeader) -> None:
         write_json(folder / WORK / NAME, header)
 
 
-def _write_parts(job: Job, parts: Parts[Part], engine: Engine, progress: Progress) -> None:
-    """Write the missing parts. Files that they share stay in the work folder until all are written."""
-    for path, num_bytes in job.format.shared_files(job).items():
-        make_room(job.folder / path, parts.work / path, num_bytes)
-    with parts.committing(progress) as commit, closing(engine.run_writing(_Work(job), parts.todo)) as outcomes:
-        for _, written in outcomes:
-            commit(written)
+def _write_parts(job: Job, parts: Parts[Part], engine: Engine, progress: Progress, begin: Callable[[], None]) -> None:
+    """Write the missing parts. Files that they share stay in the work folder until all are written.
+
+    Args:
+        begin: called when what they need is there.
+    """
+    with job.format.preparing(job, parts.todo) if parts.todo else nullcontext() as prepared:
+        begin()
+        parts.begin()
+        for path, num_bytes in job.format.shared_files(job).items():
+            make_room(job.folder / path, parts.work / path, num_bytes)
+        work = _Work(replace(job, prepared=prepared))
+        with parts.committing(progress) as commit, closing(engine.run_writing(work, parts.todo)) as outcomes:
+            for _, written in outcomes:
+                commit(written)
 
 
 def export_share(
@@ -261,10 +256,7 @@ def export_share(
             )
         return None
     if parts.todo:
-        with _prepared(job, parts.todo) as ready:
-            share.discard()
-            parts.begin()
-            _write_parts(ready, parts, engine, progress)
+        _write_parts(job, parts, engine, progress, share.discard)
     share.record({part.name: parts.finished[part.name] for part in own})
     return len(own)
 

@@ -18,11 +18,11 @@ from packer_cli.engine.progress import Progress
 from packer_cli.errors import FormatError, InputError
 from packer_cli.format.checksums import find_damage, inside, require_damage
 from packer_cli.format.constants import PLAN_NAME
-from packer_cli.format.entries import Generation
+from packer_cli.format.entries import FileInfo, Generation
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.marks import find_foreign
 from packer_cli.format.schema import iterations_path
-from packer_cli.plan.core.types import PieceLoss, Plan, Schedule
+from packer_cli.plan.core.types import Plan, Schedule
 from packer_cli.remote.local import open_source
 from packer_cli.remote.names import path_from
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header, read_schedules, write_plan
@@ -51,7 +51,7 @@ def what_writes_shards(folder: Path) -> str:
     return write_command(folder) if (store / INDEX_NAME).exists() else PACK_AGAIN
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class SetFile:
     """A file that the manifest lists."""
 
@@ -68,32 +68,25 @@ class SetFile:
 
 def set_files(manifest: Manifest) -> Iterator[SetFile]:
     """Every file of the set besides `hbpack.json` and the token store."""
+
+    def listed(kind: str, info: FileInfo, fingerprint: str | None = None) -> SetFile:
+        size = info.num_bytes
+        return SetFile(info.path, kind, info.xxh3, num_bytes=size, fingerprint=fingerprint, likely_bytes=size)
+
     for shard in manifest.shards:
-        yield SetFile(
-            path=shard.path,
-            kind="shard",
-            xxh3=shard.xxh3,
-            num_bytes=shard.num_bytes,
-            fingerprint=manifest.planned_fingerprint,
-            likely_bytes=shard.num_bytes,
-        )
+        yield listed("shard", shard, manifest.planned_fingerprint)
     for generation in manifest.generations:
         for epoch in generation.epochs:
             for path, xxh3 in epoch.files:
-                yield SetFile(
-                    path=path,
-                    kind="iterations" if path == iterations_path(epoch.path) else "rank",
-                    xxh3=xxh3,
-                    fingerprint=generation.fingerprint,
-                    likely_bytes=_ROW_BYTES * epoch.num_iterations,
-                )
-    others = [("plan", manifest.plan), ("rejected", manifest.rejected)]
-    others += [("schedules", generation.schedules) for generation in manifest.generations]
-    for kind, info in others:
-        if info is not None:
-            yield SetFile(
-                path=info.path, kind=kind, xxh3=info.xxh3, num_bytes=info.num_bytes, likely_bytes=info.num_bytes
-            )
+                kind = "iterations" if path == iterations_path(epoch.path) else "rank"
+                size = _ROW_BYTES * epoch.num_iterations
+                yield SetFile(path, kind, xxh3, fingerprint=generation.fingerprint, likely_bytes=size)
+    yield listed("plan", manifest.plan)
+    if manifest.rejected is not None:
+        yield listed("rejected", manifest.rejected)
+    for generation in manifest.generations:
+        if generation.schedules is not None:
+            yield listed("schedules", generation.schedules)
 
 
 def find_damaged(
@@ -152,7 +145,12 @@ def repair(
         for _, written in engine.run_writing(writer, tasks):
             written.sink.commit()
     for generation in manifest.generations:
-        _write_ranks(folder, generation, damaged, plan, piece_loss)
+        broken = [e for e, epoch in enumerate(generation.epochs) if any(path in damaged for path, _ in epoch.files)]
+        schedules = generation_schedules(folder, generation, plan) if broken else ()
+        dealt = replace(plan, num_gpus=generation.num_gpus)
+        for e in broken:
+            columns = EpochColumns(dealt, schedules[e], piece_loss)
+            write_epoch(folder, generation.epochs[e].path, generation.fingerprint, columns, damaged)
     return all(describe_damage(folder, file) is None for file in files if file.kind != "rejected")
 
 
@@ -178,20 +176,3 @@ def generation_schedules(folder: Path, generation: Generation, plan: Plan) -> tu
     if fingerprint != generation.fingerprint or len(schedules) != len(generation.epochs):
         raise FormatError(f"{str(path)!r} is of another set; run hbpack write, and then hbpack rebalance")
     return schedules
-
-
-def _write_ranks(
-    folder: Path,
-    generation: Generation,
-    damaged: Collection[str],
-    plan: Plan,
-    piece_loss: PieceLoss,
-) -> None:
-    wanted = {e for e, epoch in enumerate(generation.epochs) if any(path in damaged for path, _ in epoch.files)}
-    if not wanted:
-        return
-    schedules = generation_schedules(folder, generation, plan)
-    dealt = replace(plan, num_gpus=generation.num_gpus)
-    for e in sorted(wanted):
-        columns = EpochColumns(dealt, schedules[e], piece_loss)
-        write_epoch(folder, generation.epochs[e].path, generation.fingerprint, columns, damaged)

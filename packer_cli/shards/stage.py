@@ -183,14 +183,10 @@ def listed_shards(folder: Path) -> dict[str, FinishedPart]:
 def _remove_stale(folder: Path, epochs: Sequence[EpochInfo], shards: Sequence[ShardTask]) -> None:
     """Remove what an earlier, different plan left."""
     remove_temporaries(folder)
-    wanted = {shard.path for shard in shards}
-    for path in folder.glob("shards/*/shard-*.arrow"):
-        if str(path.relative_to(folder)) not in wanted:
-            path.unlink()
     for path in folder.glob("ranks/rebalanced-*"):
         remove_folder(path)
-    known = {path for epoch in epochs for path, _ in epoch.files}
-    for path in folder.glob("ranks/epoch-*/*.arrow"):
+    known = {*(shard.path for shard in shards), *(path for epoch in epochs for path, _ in epoch.files)}
+    for path in [*folder.glob("shards/*/shard-*.arrow"), *folder.glob("ranks/epoch-*/*.arrow")]:
         if str(path.relative_to(folder)) not in known:
             path.unlink()
     for path in [*folder.glob("shards/*"), *folder.glob("ranks/*")]:
