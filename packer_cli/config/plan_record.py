@@ -12,7 +12,7 @@ from packer_cli.config.groups import used_groups
 from packer_cli.config.messages import validate
 from packer_cli.config.plan_options import PlanConfig, StorePlanConfig
 from packer_cli.errors import ConfigError
-from packer_cli.format.manifest import SetsAside
+from packer_cli.format.planned import SetsAside
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.strategies.protocol import Strategy
 from packer_cli.plan.strategies.registry import STRATEGIES, name_in_record

@@ -10,6 +10,7 @@
     shards.py     reads packs in a shard, or tells where its record batches lie
     marks.py      which set a file is of, and a checksum a row
     manifest.py   hbpack.json: its records, reading and writing it
+    planned.py    what readers ask of the options of its plan
     metrics.py    the figures of a plan and how automatic groups were chosen, in its file and in hbpack.json
     records.py    JSON to frozen dataclasses, strictly
     epochs.py     which epoch was written, and the order of those that were not; the loader's state

@@ -7,15 +7,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 
 from packer_cli.errors import FormatError, VersionError
 from packer_cli.format.checksums import check_json, describe_signature, sign_json
-from packer_cli.format.constants import FORMAT_NAME, FORMAT_VERSION, Lockstep, Mask
+from packer_cli.format.constants import FORMAT_NAME, FORMAT_VERSION, Lockstep
 from packer_cli.format.entries import EpochInfo, FileInfo, Generation, GroupInfo, Origin, PartInfo, Replicas, ShardInfo
 from packer_cli.format.metrics import Counts, GroupChoice, PlanMetrics
+from packer_cli.format.planned import PlanOptions
 from packer_cli.format.records import json_values, read_record, shown, sort_keys
 from packer_cli.format.schema import index_schema, shard_schema, token_type
 from packer_cli.version import __version__
@@ -29,36 +30,6 @@ class WriteOptions:
     """Approximate bytes of a shard."""
     index_only: bool = False
     """Whether the shards leave the tokens in the token store, and `tokens` says where."""
-
-
-class SetsAside:
-    """What both a plan's file and `hbpack.json` know of validation."""
-
-    if TYPE_CHECKING:  # Each has these fields in a place of its own.
-        validation: str | None
-        is_validation: bool
-
-    @property
-    def sets_aside(self) -> bool:
-        """Whether there is a validation set beside it."""
-        return self.validation is not None and not self.is_validation
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlanOptions(SetsAside):
-    """Of the options of a plan, those that readers of the set ask for; earlier releases may not have had one."""
-
-    strategy: str = ""
-    packing: str = ""
-    overflow: str = ""
-    global_tokens: int | None = None
-    mask: Mask = "document"
-    curriculum: str = "short"
-    curriculum_steps: int = 0
-    validation: str | None = None
-    is_validation: bool = False
-    gpu_model: Mapping[str, object] | None = None
-    """What the seconds of its steps were predicted with."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from packer_cli.errors import ConfigError
 from packer_cli.format.constants import FILLER_TOKENS
 from packer_cli.format.layout import Layout
-from packer_cli.format.manifest import PlanOptions
+from packer_cli.format.planned import PlanOptions
 from packer_cli.format.ranks import RankRow
 from packer_cli.format.sharding import local_indices
 from packer_cli.format.shards import Pack

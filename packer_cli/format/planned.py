@@ -1,0 +1,39 @@
+"""What readers of a set ask of the options of its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from packer_cli.format.constants import Mask
+
+
+class SetsAside:
+    """What both a plan's file and `hbpack.json` know of validation."""
+
+    if TYPE_CHECKING:  # Each has these fields in a place of its own.
+        validation: str | None
+        is_validation: bool
+
+    @property
+    def sets_aside(self) -> bool:
+        """Whether there is a validation set beside it."""
+        return self.validation is not None and not self.is_validation
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions(SetsAside):
+    """Of the options of a plan, those that readers of the set ask for; earlier releases may not have had one."""
+
+    strategy: str = ""
+    packing: str = ""
+    overflow: str = ""
+    global_tokens: int | None = None
+    mask: Mask = "document"
+    curriculum: str = "short"
+    curriculum_steps: int = 0
+    validation: str | None = None
+    is_validation: bool = False
+    gpu_model: Mapping[str, object] | None = None
+    """What the seconds of its steps were predicted with."""
