@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,7 +240,7 @@ class GroupChoice:
     notes: tuple[str, ...]
     """For people."""
     alternatives: tuple[AlternativeGroups, ...]
-    predicted_with: dict[str, Any]
+    predicted_with: Mapping[str, object]
     """The source of the predictions, see `GpuModel.origin`."""
     fingerprint: str
     """Covers every number that the choice depends on."""

@@ -132,7 +132,7 @@ class ShardWriter:
     def __reduce__(self) -> tuple[Any, ...]:
         return _open_writer, self._names
 
-    def write(self, task: ShardTask, sink: Sink) -> dict[str, Any]:
+    def write(self, task: ShardTask, sink: Sink) -> dict[str, int]:
         """Write a shard.
 
         Price: reading and writing its bytes once; packs are gathered while those before them are written. Memory:
