@@ -24,7 +24,7 @@ from packer_cli.errors import FormatError
 from packer_cli.format.arrays import Lists, dtype_of
 from packer_cli.format.checksums import find_damage, inside, require_damage
 from packer_cli.format.constants import PACKS_PER_BATCH
-from packer_cli.format.entries import PartInfo, ShardInfo
+from packer_cli.format.entries import ShardInfo
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, find_wrong_row, spans_to_mask, spans_to_weights
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.schema import TOKEN_COLUMNS, shard_schema
@@ -201,17 +201,12 @@ class PackedSet:
 
 def _open_store(folder: Path, manifest: Manifest, engine: Engine, to_check: Collection[str] | None) -> TokenStore:
     """The token store of an index-only set. Raises FormatError if it is missing or damaged."""
-
-    def check(part: PartInfo) -> None:
-        why = find_damage(folder / part.path, part.num_bytes, part.xxh3)
-        if why is not None:
-            raise FormatError(
-                f"token store part {str(folder / part.path)!r} is damaged ({why}); run hbpack pack again"
-            )
-
     parts = [part for part in manifest.tokens if to_check is None or part.path in to_check]
-    for _ in engine.run_threads(check, parts):
-        pass
+    sizes = [part.num_bytes for part in parts]
+    for part, why in engine.find_faults(
+        lambda part: find_damage(folder / part.path, part.num_bytes, part.xxh3), parts, sizes
+    ):
+        raise FormatError(f"token store part {str(folder / part.path)!r} is damaged ({why}); run hbpack pack again")
     store = TokenStore.open(folder / os.path.dirname(manifest.tokens[0].path))
     store.fetch_parts()
     return store
