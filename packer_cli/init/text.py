@@ -11,6 +11,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 
 from packer_cli.config import PlanConfig, validate
@@ -20,9 +21,8 @@ from packer_cli.sizes import counted, format_bytes, format_tokens, four_digits
 
 _WIDTH = 100
 _MOST_REJECTS = 3
-_PLAIN = re.compile(r"[\w./@-][\w./@:*-]*")
-"""Text that YAML reads as it stands; numbers and words such as `no` are excluded below."""
-_WORDS = {"true", "false", "yes", "no", "on", "off", "null", "~", "y", "n"}
+_PLAIN = re.compile(r"[\w./-][\w./@:*-]*")
+"""Text that YAML reads as it stands, unless it is a number or a word such as `no`."""
 
 
 def config_text(draft: Draft, looks: Sequence[Look], name: str) -> str:
@@ -88,10 +88,9 @@ def _value(value: Any) -> str:
 
 def _scalar(value: Any) -> str:
     """A value on a line of YAML: text as it stands where no reader takes it for anything else, else in quotes."""
-    if isinstance(value, bool) or not isinstance(value, str):
+    if not isinstance(value, str):
         return json.dumps(value)
-    is_number = re.fullmatch(r"[-+.\d:_eE]+", value) is not None
-    if _PLAIN.fullmatch(value) and value.lower() not in _WORDS and not is_number and not value.endswith(":"):
+    if _PLAIN.fullmatch(value) and not value.endswith(":") and yaml.safe_load(value) == value:
         return value
     return json.dumps(value, ensure_ascii=False)
 

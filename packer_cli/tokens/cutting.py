@@ -7,7 +7,7 @@ So a part depends on the listing and on its own files, and one part can be made 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from packer_cli.corpus.discover import slice_corpus
@@ -16,6 +16,7 @@ from packer_cli.corpus.versions import content_of, require_unchanged
 from packer_cli.engine.base import Engine
 from packer_cli.engine.processes import Died
 from packer_cli.remote.system import is_url
+from packer_cli.tokens.slices import read_all
 
 COLUMNAR = ("parquet", "arrow", "datasets")
 """Formats that pyarrow reads. A damaged file may crash the process, or be read without an error."""
@@ -163,16 +164,12 @@ def _weight(file: CorpusFile) -> int:
     return file.num_bytes * (EXPANSION if is_dense else 1)
 
 
-def without_crashes(
-    slices: Sequence[CorpusSlice],
-    engine: Engine,
-    read: Callable[[CorpusSlice], None],
-) -> tuple[CorpusSlice, ...] | None:
+def without_crashes(slices: Sequence[CorpusSlice], engine: Engine) -> tuple[CorpusSlice, ...] | None:
     """The slices of a part that crashed its worker; those that crash again when read are marked as unreadable.
 
     None if no slice crashes when read.
     """
-    outcomes = dict(engine.run(read, list(slices), is_risky=lambda _: True))
+    outcomes = dict(engine.run(read_all, list(slices), is_risky=lambda _: True))
     if not any(isinstance(outcome, Died) for outcome in outcomes.values()):
         return None
     return tuple(_marked(slice_, outcomes[number]) for number, slice_ in enumerate(slices))

@@ -21,6 +21,7 @@ import packer_cli.corpus.read
 import packer_cli.tokens.encode.encoder
 import packer_cli.tokens.encode.masks
 import packer_cli.tokens.slices
+import packer_cli.tokens.templates.renderer
 import packer_cli.tokens.tokenizer.loading
 import packer_cli.tokens.writer  # noqa: F401
 from packer_cli.tokens.ahead import named_tokenizer

@@ -41,7 +41,6 @@ from packer_cli.tokens.index import (
     write_index,
 )
 from packer_cli.tokens.part import WORK, Description, PartFacts, PartTask, work
-from packer_cli.tokens.slices import read_all
 from packer_cli.tokens.tokenizer.files import tokenizer_fingerprint
 from packer_cli.tokens.tokenizer.loading import read_template
 from packer_cli.tokens.writer import rejects_name
@@ -258,7 +257,7 @@ def _firsts(todo: list[PartTask]) -> tuple[CorpusSlice, ...]:
 
 
 def _without_crashes(task: PartTask, died: Died, engine: Engine) -> PartTask:
-    slices = without_crashes(task.slices, engine, read_all)
+    slices = without_crashes(task.slices, engine)
     if slices is None:
         names = ", ".join(dict.fromkeys(slice_.file.path for slice_ in task.slices[:3]))
         raise RunError(

@@ -14,7 +14,7 @@ from packer_cli.tokens import part
 from packer_cli.tokens.encode import encoder as encoder_module
 from packer_cli.tokens.encode.backends import BackendMismatch, GigatokenBackend
 from packer_cli.tokens.encode.encoder import Encoder
-from packer_cli.tokens.templates import ChatRenderer
+from packer_cli.tokens.templates.renderer import ChatRenderer
 from tests.tokens.helpers import CHATS, chats, encode, engine_of, rows, tokens, turns
 
 

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer_cli.tokens.templates import ChatRenderer, TemplateRejectError, read_chat
+from packer_cli.tokens.templates.conversation import TemplateRejectError, read_chat
 from packer_cli.tokens.templates.minijinja import MinijinjaTemplate
+from packer_cli.tokens.templates.renderer import ChatRenderer
 from packer_cli.tokens.templates.rules import NotTranslatableError
 from packer_cli.tokens.templates.template import CompiledTemplate
 

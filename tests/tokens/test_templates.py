@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from packer_cli.errors import TokenizerError
-from packer_cli.tokens.templates import ChatRenderer, TemplateRejectError, read_chat
+from packer_cli.tokens.templates.conversation import TemplateRejectError, read_chat
+from packer_cli.tokens.templates.renderer import ChatRenderer
 from packer_cli.tokens.templates.rounds import MARK, split
 from tests.tokens.helpers import engine_of
 

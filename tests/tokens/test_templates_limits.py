@@ -6,8 +6,9 @@ import time
 import pytest
 
 from packer_cli.errors import TokenizerError
-from packer_cli.tokens.templates import ChatRenderer, TemplateRejectError, read_chat
 from packer_cli.tokens.templates import template as limits
+from packer_cli.tokens.templates.conversation import TemplateRejectError, read_chat
+from packer_cli.tokens.templates.renderer import ChatRenderer
 from tests.tokens.published_templates import PUBLISHED
 
 RECURSIVE = (

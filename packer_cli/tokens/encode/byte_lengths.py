@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -98,7 +99,7 @@ class ByteLengths:
             if not unicodedata.is_normalized("NFC", text):
                 if self._greedy.any:
                     return UNKNOWN_SPANS
-                normalize = _nfc
+                normalize = partial(unicodedata.normalize, "NFC")
         return _byte_spans(text, spans, normalize, whole_last_char=whole_last_char)
 
     def of(self, texts: list[str], ids: Ids) -> NDArray[np.int64]:
@@ -137,10 +138,6 @@ class ByteLengths:
         followed = ~np.isin(alone + 1, ids.offsets)
         lengths[alone[followed] + 1] -= 1
         lengths[alone] = np.where(followed, 1, UNKNOWN_LENGTH)
-
-
-def _nfc(text: str) -> str:
-    return unicodedata.normalize("NFC", text)
 
 
 def _byte_spans(

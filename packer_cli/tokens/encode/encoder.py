@@ -37,7 +37,7 @@ from packer_cli.tokens.encode.backends import (
 from packer_cli.tokens.encode.masks import Backends, Masker
 from packer_cli.tokens.encode.prepare import SPREAD_CHARS, SPREAD_EVERY, Preparer, hash_line, merge, take_given
 from packer_cli.tokens.encode.rows import AppendEos, EncodedBatch, Frame, Row, Text
-from packer_cli.tokens.templates import LossParts
+from packer_cli.tokens.templates.parts import LossParts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -13,8 +13,8 @@ from packer_cli.errors import TokenizerError
 from packer_cli.tokens.encode.backends import BackendMismatch
 from packer_cli.tokens.encode.rows import EncodedBatch, Row, Text
 from packer_cli.tokens.encode.specials import END, START, PlainContentEncoder, TokenFinder
-from packer_cli.tokens.templates import ChatRenderer, LossParts, read_chat
-from packer_cli.tokens.templates.parts import weights_or_none
+from packer_cli.tokens.templates.conversation import read_chat
+from packer_cli.tokens.templates.parts import LossParts, weights_or_none
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from packer_cli.tokens.encode.backends import ReferenceBackend
     from packer_cli.tokens.encode.rows import Frame
     from packer_cli.tokens.templates.conversation import Chat, Rendered, Span
+    from packer_cli.tokens.templates.renderer import ChatRenderer
     from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 SPREAD_CHARS = 1 << 14
@@ -166,6 +167,8 @@ class Preparer:
             )
         renderer = self._renderers.get(template)
         if renderer is None:
+            from packer_cli.tokens.templates.renderer import ChatRenderer  # Loads jinja2, which texts do without.
+
             renderer = ChatRenderer(
                 template,
                 variables=tokenizer.special_tokens_map,

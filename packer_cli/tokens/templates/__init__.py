@@ -30,9 +30,3 @@ some of the others, with jinja2 and transformers. A template or chat that miniji
 differently, goes to jinja2.
 Price: 25 to 50 us for a chat of eight messages; 60 to 300 us with jinja2; several times that with `prefixes`.
 """
-
-from packer_cli.tokens.templates.conversation import TemplateRejectError, read_chat
-from packer_cli.tokens.templates.parts import LossParts
-from packer_cli.tokens.templates.renderer import ChatRenderer
-
-__all__ = ["ChatRenderer", "LossParts", "TemplateRejectError", "read_chat"]

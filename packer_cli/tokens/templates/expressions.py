@@ -34,6 +34,7 @@ class Expressions:
         write = getattr(self, f"_{type(node).__name__}", None)
         if write is None:
             raise NotTranslatableError(f"{type(node).__name__} is not translated")
+        _refuse_stars(node)
         return str(write(node))
 
     def printed(self, node: Any) -> str:
@@ -183,8 +184,7 @@ class Expressions:
         return f"({value} if {value} is not none and {value} is not string else raise_exception())"
 
     def _lazy(self, node: Any) -> str:
-        if node.dyn_args is not None or node.dyn_kwargs is not None:
-            raise NotTranslatableError(f"|{node.name} is not translated here")
+        _refuse_stars(node)
         value, arguments = self.consumed(node.node), [self.write(argument) for argument in node.args]
         if node.name == "map":
             if arguments or [keyword.key for keyword in node.kwargs] != ["attribute"]:
@@ -207,8 +207,6 @@ class Expressions:
         return f"({value}|{node.name}({','.join(arguments)}))"
 
     def _Call(self, node: Any) -> str:  # noqa: N802
-        if node.dyn_args is not None or node.dyn_kwargs is not None:
-            raise NotTranslatableError("calls with * or ** are not translated")
         called = node.node
         if isinstance(called, nodes.Name) and called.name in self._macros | rules.FUNCTIONS:
             write = self._defined if called.name in self._macros_with_defaults else self.write
@@ -233,8 +231,8 @@ class Expressions:
 
     def _Filter(self, node: Any) -> str:  # noqa: N802
         name = node.name
-        if node.node is None or node.dyn_args is not None or node.dyn_kwargs is not None:
-            raise NotTranslatableError(f"|{name} is not translated here")
+        if node.node is None:
+            raise NotTranslatableError(f"|{name} is not translated as a block")
         arguments = [self.write(argument) for argument in node.args]
         arguments += [f"{keyword.key}={self.write(keyword.value)}" for keyword in node.kwargs]
         if name in ("tojson", "string"):
@@ -259,7 +257,7 @@ class Expressions:
 
     def _Test(self, node: Any) -> str:  # noqa: N802
         name = node.name
-        if node.kwargs or node.dyn_args is not None or node.dyn_kwargs is not None:
+        if node.kwargs:
             raise NotTranslatableError(f"the test {name} is not translated with keywords")
         if name in rules.OTHER_TESTS and not node.args:
             return rules.OTHER_TESTS[name].format(self.repeated(node.node))
@@ -272,7 +270,11 @@ class Expressions:
             return f"({value} {name} {arguments[0]})"
         return f"({value} is {name}{f'({arguments[0]})' if arguments else ''})"
 
-    # Statements
+
+def _refuse_stars(node: Any) -> None:
+    """Raise NotTranslatableError for a call, filter or test with `*` or `**`."""
+    if getattr(node, "dyn_args", None) is not None or getattr(node, "dyn_kwargs", None) is not None:
+        raise NotTranslatableError("calls with * or ** are not translated")
 
 
 def quoted(text: str) -> str:

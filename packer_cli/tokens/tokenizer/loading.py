@@ -116,17 +116,16 @@ def load_tokenizer(path: str, *, chat_template: str | None = None, eos_token: st
         )
     if eos_token is not None:
         _set_eos(hf, eos_token, path)
-    templates = hf.chat_template
+    template: Any = hf.chat_template
     tool_template = None
-    if chat_template is None:
-        check_template(templates, path)
-    if isinstance(templates, dict):
-        tool_template = templates.get("tool_use")
-        templates = templates.get("default")
     if chat_template is not None:
-        templates, tool_template = read_template(chat_template), None
+        template = read_template(chat_template)
         if is_named(chat_template):
             _check_tokens(backend, chat_template, path)
+    else:
+        check_template(template, path)
+        if isinstance(template, dict):
+            template, tool_template = template.get("default"), template.get("tool_use")
     added = hf.added_tokens_decoder
     prefix, suffix = _added_around(backend, path)
     return LoadedTokenizer(
@@ -135,7 +134,7 @@ def load_tokenizer(path: str, *, chat_template: str | None = None, eos_token: st
         bos_token_id=_id_of(hf, "bos_token"),
         eos_token_id=_id_of(hf, "eos_token"),
         pad_token_id=_id_of(hf, "pad_token"),
-        chat_template=templates,
+        chat_template=template,
         tool_template=tool_template,
         special_tokens_map=hf.special_tokens_map,
         special_tokens=tuple(sorted(token.content for token in added.values() if token.special)),

@@ -1,6 +1,8 @@
 """Chats with reasoning and tool calls, and their parts as Qwen3's template writes them."""
 
-from packer_cli.tokens.templates import ChatRenderer, LossParts, read_chat
+from packer_cli.tokens.templates.conversation import read_chat
+from packer_cli.tokens.templates.parts import LossParts
+from packer_cli.tokens.templates.renderer import ChatRenderer
 
 
 def call(name, **arguments):

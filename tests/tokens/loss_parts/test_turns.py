@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer_cli.tokens.templates import LossParts, TemplateRejectError, read_chat
+from packer_cli.tokens.templates.conversation import TemplateRejectError, read_chat
+from packer_cli.tokens.templates.parts import LossParts
 from tests.tokens.loss_parts.chats import ANSWERS, CHAT, GOLDEN, THOUGHTS, call, renderer, selected
 from tests.tokens.published_templates import QWEN3
 

@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from packer_cli.tokens.templates import LossParts, read_chat
+from packer_cli.tokens.templates.conversation import read_chat
+from packer_cli.tokens.templates.parts import LossParts
 from tests.tokens.loss_parts.chats import call, renderer
 from tests.tokens.loss_parts.tagged import LLAMA, TAGGED
 from tests.tokens.published_templates import MISTRAL, QWEN3

@@ -2,7 +2,7 @@
 
 import pytest
 
-from packer_cli.tokens.templates import TemplateRejectError
+from packer_cli.tokens.templates.conversation import TemplateRejectError
 from tests.tokens.loss_parts.chats import assistant, call, selected
 from tests.tokens.published_templates import PUBLISHED, QWEN3, QWEN25
 
