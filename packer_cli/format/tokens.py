@@ -6,6 +6,7 @@ Every field has a default, for sets of earlier releases that lack it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +47,11 @@ class SampleOptions:
 
     record_schema: str = "auto"
     max_record_bytes: int = 256 * 2**20
-    tokenizer_backend: str = "auto"
+    tokenizer_backend: Literal["auto", "gigatoken", "tokenizers"] = "auto"
     chat_template: str | None = None
     """The text of the Jinja template; None for the tokenizer's own."""
     loss_on: str = "completion"
-    append_eos: str = "auto"
+    append_eos: Literal["auto", "always", "never"] = "auto"
     eos_token: str | None = None
-    alpaca: str = "auto"
+    alpaca: Literal["auto", "template", "stanford"] = "auto"
     plain_content: bool = False

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from packer_cli.engine.sink import Sink, Written, write_part
 from packer_cli.errors import InputError, RunError, TokenizerError
 from packer_cli.files import fingerprint
 from packer_cli.format.schema import token_type
-from packer_cli.format.tokens import TokenizerInfo
+from packer_cli.format.tokens import SampleOptions, TokenizerInfo
 from packer_cli.tokens.ahead import NamedTokenizer
 from packer_cli.tokens.index import PartFile, PartInfo
 from packer_cli.tokens.writer import LateWeightsError, PartWriter, RejectsWriter
@@ -51,11 +51,7 @@ class PartTask:
     tokenizer: NamedTokenizer
     tokenizer_fingerprint: str
     """Covers the tokenizer's files and what replaces its own; a process caches loaded tokenizers by it."""
-    record_schema: str
-    max_record_bytes: int
-    alpaca: AlpacaForm | Literal["auto"]
-    encoder_options: tuple[tuple[str, Any], ...]
-    """Keyword arguments of `Encoder`."""
+    options: SampleOptions
 
     @cached_property
     def fingerprint(self) -> str:
@@ -98,7 +94,7 @@ class Description(NamedTuple):
 
 
 _loaded: dict[tuple[str, str], Backends] = {}
-_encoders: dict[tuple[Any, ...], Encoder] = {}
+_encoders: dict[tuple[str, str, SampleOptions], Encoder] = {}
 
 
 def work(folder: Path, task: PartTask | Description) -> Written | TokenizerInfo:
@@ -168,7 +164,7 @@ def _require_eos(task: Description) -> None:
 
     of, tokenizer = task.of, _tokenizer(task.of)
     can_end = tokenizer.eos_token_id is not None or tokenizer.chat_template is not None
-    if can_end or dict(of.encoder_options)["append_eos"] != "auto":
+    if can_end or of.options.append_eos != "auto":
         return
     reader = _reader(of)
     for slice_ in task.firsts:
@@ -194,19 +190,27 @@ def _tokenizer(task: PartTask) -> LoadedTokenizer:
 def _encoder(task: PartTask) -> Encoder:
     from packer_cli.tokens.encode.encoder import Encoder
 
-    key = (task.tokenizer.name, task.tokenizer_fingerprint, task.encoder_options)
+    options = task.options
+    key = (task.tokenizer.name, task.tokenizer_fingerprint, options)
     if key not in _encoders:
         backends = _load(task.tokenizer, task.tokenizer_fingerprint)
-        _encoders[key] = Encoder(backends.tokenizer, backends=backends, **dict(task.encoder_options))
+        _encoders[key] = Encoder(
+            backends.tokenizer,
+            backend=options.tokenizer_backend,
+            loss_on=options.loss_on,
+            append_eos=options.append_eos,
+            plain_content=options.plain_content,
+            backends=backends,
+        )
     return _encoders[key]
 
 
 def _reader(task: PartTask) -> SliceReader:
     tokenizer = _tokenizer(task)
     return SliceReader(
-        schema=task.record_schema,
+        schema=task.options.record_schema,
         alpaca_form=_alpaca_form(task),
-        max_record_bytes=task.max_record_bytes,
+        max_record_bytes=task.options.max_record_bytes,
         vocab_size=tokenizer.vocab_size,
         eos_id=tokenizer.eos_token_id,
     )
@@ -214,14 +218,15 @@ def _reader(task: PartTask) -> SliceReader:
 
 def _alpaca_form(task: PartTask) -> AlpacaForm:
     has_template = _tokenizer(task).chat_template is not None
-    if task.alpaca == "template" and not has_template:
+    alpaca = task.options.alpaca
+    if alpaca == "template" and not has_template:
         raise TokenizerError(
             "--alpaca template needs a chat template, and the tokenizer has none; give one with --chat-template "
             "(a Jinja file, or a name such as chatml), or choose --alpaca stanford"
         )
-    if task.alpaca == "auto":
+    if alpaca == "auto":
         return "template" if has_template else "stanford"
-    return task.alpaca
+    return alpaca
 
 
 def _write_part(task: PartTask, encoder: Encoder, sink: Sink, *, is_weighted: bool) -> PartInfo:

@@ -64,15 +64,7 @@ def part_tasks(config: TokenizeConfig, cuts: Sequence[Cut]) -> list[PartTask]:
             shared_fingerprint=shared,
             tokenizer=NamedTokenizer.of(config),
             tokenizer_fingerprint=fingerprint(files, options.chat_template, config.eos_token),
-            record_schema=config.record_schema,
-            max_record_bytes=config.max_record_bytes,
-            alpaca=config.alpaca,
-            encoder_options=(
-                ("append_eos", config.append_eos),
-                ("backend", config.tokenizer_backend),
-                ("loss_on", config.loss_on),
-                ("plain_content", config.plain_content),
-            ),
+            options=options,
         )
         for cut in cuts
     ]
