@@ -89,13 +89,10 @@ def tokenized(index: StoreIndex, num_reused: int, seconds: str) -> list[str]:
         done = f"reused {counted(num_records, 'tokenized record')}"
     elif num_reused:
         done += f" and reused {num_reused:,}"
-    shapes: dict[str, int] = {}
+    shapes: Counter[str] = Counter()
     for part in parts:
-        for shape, count in part.shapes.items():
-            shapes[shape] = shapes.get(shape, 0) + count
-    by_shape = ", ".join(
-        f"{count:,} {_SHAPES.get(shape, shape)}" for shape, count in sorted(shapes.items(), key=lambda item: -item[1])
-    )
+        shapes.update(part.shapes)
+    by_shape = ", ".join(f"{count:,} {_SHAPES.get(shape, shape)}" for shape, count in shapes.most_common())
     what = counted(num_samples, "sample") + (f" ({by_shape})" if shapes else "")
     num_tokens = sum(part.num_tokens for part in parts)
     lines = [f"{done}: {what}, {counted(num_tokens, 'token')}, {num_rejected:,} rejected ({seconds})"]

@@ -21,6 +21,7 @@ from packer_cli.format.arrays import to_arrow, to_lists
 from packer_cli.format.checksums import find_damage
 from packer_cli.format.loss_spans import count_by_row, mask_to_spans, weights_to_spans
 from packer_cli.format.schema import part_schema
+from packer_cli.tokens.index import INDEX_NAME, remedy
 from packer_cli.tokens.slices import LINE_BITS, count_by_slice, lines_of, with_lines
 
 _TOKENS_PER_BATCH = 2**22
@@ -188,8 +189,6 @@ def read_rejects(path: Path, xxh3: str) -> Iterator[Reject]:
     Raises:
         FormatError: the file is missing or damaged.
     """
-    from packer_cli.tokens.index import INDEX_NAME, remedy  # Loads pydantic, which workers do without.
-
     why = find_damage(path, None, xxh3, INDEX_NAME)
     if why is not None:
         raise FormatError(f"{str(path)!r} is damaged ({why}); {remedy(path)}")
