@@ -22,20 +22,19 @@ from packer_cli.measure.device import Device
 
 @dataclass(frozen=True)
 class Segments:
-    """Numbers of queries and keys of each sample of a row; the queries are at the end of their keys."""
+    """Numbers of queries and keys of each sample of a row; the queries are at the end of their keys, and causal."""
 
     queries: tuple[int, ...]
     keys: tuple[int, ...]
-    causal: bool
     cu_queries: torch.Tensor
     """int32 [n+1], on the device."""
     cu_keys: torch.Tensor
 
     @classmethod
-    def of(cls, queries: tuple[int, ...], keys: tuple[int, ...], *, causal: bool, device: Any) -> Segments:
+    def of(cls, queries: tuple[int, ...], keys: tuple[int, ...], device: Any) -> Segments:
         """Segments of these lengths."""
         borders = [torch.tensor([0, *accumulate(x)], dtype=torch.int32, device=device) for x in (queries, keys)]
-        return cls(queries, keys, causal, *borders)
+        return cls(queries, keys, *borders)
 
 
 Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Segments], torch.Tensor]
@@ -53,7 +52,7 @@ def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: 
     on_cpu, most_keys = query.device.type == "cpu", max(segments.keys)
     rows = CPU_TILE if on_cpu else max(segments.queries)
     mask = None
-    if segments.causal and (on_cpu or segments.queries != segments.keys):
+    if on_cpu or segments.queries != segments.keys:
         mask = _causal_mask(rows, most_keys, query.dtype, query.device)
     parts = (
         x.transpose(0, 1)[None].split(sizes, dim=2)
@@ -64,10 +63,9 @@ def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: 
         before = k.shape[2] - q.shape[2]
         for tile in q.split(rows, dim=2):
             after = before + tile.shape[2]
-            seen = after if segments.causal else k.shape[2]
             output = F.scaled_dot_product_attention(
-                tile, k[:, :, :seen], v[:, :, :seen], enable_gqa=True, is_causal=segments.causal and mask is None,
-                attn_mask=None if mask is None else mask[: after - before, most_keys - before :][:, :seen],
+                tile, k[:, :, :after], v[:, :, :after], enable_gqa=True, is_causal=mask is None,
+                attn_mask=None if mask is None else mask[: after - before, most_keys - before :][:, :after],
             )  # fmt: skip
             outputs.append(output[0])
             before = after
@@ -90,7 +88,7 @@ def _flash_attn() -> Kernel:
     def kernel(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments) -> torch.Tensor:
         found: torch.Tensor = flash_attn_varlen_func(
             q=query, k=key, v=value, cu_seqlens_q=segments.cu_queries, cu_seqlens_k=segments.cu_keys,
-            max_seqlen_q=max(segments.queries), max_seqlen_k=max(segments.keys), causal=segments.causal,
+            max_seqlen_q=max(segments.queries), max_seqlen_k=max(segments.keys), causal=True,
         )  # fmt: skip
         return found
 
@@ -110,7 +108,7 @@ def _torch_varlen() -> Kernel:
             key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (key, value))
         out = varlen_attn(
             query, key, value, segments.cu_queries, segments.cu_keys, max(segments.queries), max(segments.keys),
-            window_size=(-1, 0) if segments.causal else (-1, -1), **more,
+            window_size=(-1, 0), **more,
         )  # fmt: skip
         return cast("torch.Tensor", out)
 
@@ -151,7 +149,7 @@ class RowAttention:
 
     def set(self, samples: tuple[int, ...], group: dist.ProcessGroup | None, device: torch.device) -> None:
         """Set the current row: the lengths of its samples, and the processes that share it."""
-        self._segments = Segments.of(samples, samples, causal=True, device=device)
+        self._segments = Segments.of(samples, samples, device)
         self._group = group
 
     def __call__(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
@@ -217,7 +215,7 @@ def piece_seconds(
     device: Device, kernel: Kernel, shape: ModelShape, queries: tuple[int, ...], keys: tuple[int, ...], repeats: int
 ) -> float:
     """Median time of forward and backward of a row of pieces, all together."""
-    segments = Segments.of(queries, keys, causal=True, device=device.device)
+    segments = Segments.of(queries, keys, device.device)
     row = [
         torch.randn(
             sum(lengths), heads, dim, device=device.device, dtype=getattr(torch, shape.dtype), requires_grad=True

@@ -9,8 +9,7 @@ from tests.measure.tiny import TINY
 torch = pytest.importorskip("torch")
 
 
-@pytest.mark.parametrize("causal", [True, False])
-def test_tiles_of_queries_compute_attention(causal):
+def test_tiles_of_queries_compute_attention():
     """Samples of several tiles, with as many keys or more, against the plain formula."""
     from packer_cli.measure.kernels import CPU_TILE, Segments, sdpa
 
@@ -20,12 +19,12 @@ def test_tiles_of_queries_compute_attention(causal):
         torch.randn(sum(sizes), heads, 8, dtype=torch.float64, requires_grad=True)
         for sizes, heads in ((queries, 4), (keys, 2), (keys, 2))
     )
-    found = sdpa(q, k, v, Segments.of(queries, keys, causal=causal, device=torch.device("cpu")))
+    found = sdpa(q, k, v, Segments.of(queries, keys, torch.device("cpu")))
     outputs = []
     for one, all_keys, values in zip(q.split(queries), k.split(keys), v.split(keys), strict=True):
         scores = torch.einsum("qhd,khd->hqk", one, all_keys.repeat_interleave(2, dim=1)) / 8**0.5
         hidden = torch.ones(scores.shape[1:], dtype=torch.bool).triu(scores.shape[2] - scores.shape[1] + 1)
-        weights = scores.masked_fill(hidden & causal, -torch.inf).softmax(-1)
+        weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
         outputs.append(torch.einsum("hqk,khd->qhd", weights, values.repeat_interleave(2, dim=1)))
     wanted = torch.cat(outputs)
     torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
@@ -63,10 +62,10 @@ def test_pieces_of_a_sample_compute_its_attention():
     torch.manual_seed(0)
     row = [torch.randn(150, heads, 8, dtype=torch.float64, requires_grad=True) for heads in (4, 2, 2)]
     device = torch.device("cpu")
-    whole = sdpa(*row, Segments.of((100, 50), (100, 50), causal=True, device=device))
+    whole = sdpa(*row, Segments.of((100, 50), (100, 50), device))
     for stop in (1, 7, 100):
         for start in (0, stop // 2, stop - 1):
-            samples = Segments.of((stop - start, 50), (stop, 50), causal=True, device=device)
+            samples = Segments.of((stop - start, 50), (stop, 50), device)
             parts = [torch.cat((x[a:stop], x[100:])) for x, a in zip(row, (start, 0, 0), strict=True)]
             found, wanted = sdpa(*parts, samples), torch.cat((whole[start:stop], whole[100:]))
             torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
