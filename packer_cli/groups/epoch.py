@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from packer_cli.cost.models import CostModel
 from packer_cli.plan.core.csr import count_lengths
@@ -140,13 +140,15 @@ class EpochModel:
 class LengthSums:
     """Number of samples, tokens and attention work of all samples up to a given length.
 
-    Price: O(n) once for lengths up to 16M tokens, then O(log u) per look-up, for u different lengths.
+    Price: O(n + longest) once, then O(log u) per look-up, for u different lengths.
     """
 
     def __init__(self, lengths: ArrayLike) -> None:
         """Args: lengths, int[n], each at least 1."""
-        self.lengths, counts = _count(np.asarray(lengths))
+        count = count_lengths(np.asarray(lengths))
+        self.lengths = np.flatnonzero(count)
         """int64[u]: the different lengths, increasing."""
+        counts = count[self.lengths]
         tokens = counts * self.lengths
         # Floats, since the work of a billion long samples exceeds int64.
         sums = [np.cumsum(each, dtype=np.float64) for each in (counts, tokens, tokens * self.lengths.astype(float))]
@@ -183,17 +185,3 @@ class LengthSums:
         """Attention work per token of the samples up to `length`; if there are none, of one sample of that length."""
         _, tokens, work = self.up_to(length)
         return float(work / tokens) if tokens else float(length)
-
-
-_MOST_COUNTED = 2**24
-
-
-def _count(lengths: NDArray[np.integer]) -> tuple[Int64Array, Int64Array]:
-    """The different lengths, increasing, and the number of samples of each; both int64[u]."""
-    longest = int(lengths.max(initial=0))
-    if longest > _MOST_COUNTED:
-        found, counts = np.unique(lengths.astype(np.int64), return_counts=True)
-        return found, counts
-    counts = count_lengths(lengths)
-    found = np.flatnonzero(counts)
-    return found, counts[found]
