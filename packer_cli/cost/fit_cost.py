@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -152,7 +152,7 @@ def fit_cost(profile: Profile, shape: ModelShape | None) -> Fitted[CostModel]:
     )
     jacobian = system.columns(linear, recompute, ratio)
     if search:
-        jacobian = np.column_stack((jacobian, system.recompute_column(model)))
+        jacobian = np.column_stack((jacobian, system.recompute_column(model.quadratic, model.linear)))
     residuals = system.predict(model) / system.seconds - 1
     errors = standard_errors(jacobian, residuals)
     fitted = [*linear, *(["recompute"] if search else [])]
@@ -258,9 +258,8 @@ class _System:
         if "recompute" in (*names, name):
             # A rough model is enough for the derivative by `recompute`.
             values = self.solve([each for each in names if each != "recompute"], RECOMPUTE, ratio)
-            again = self.share / self.sp_size / self.seconds
             quadratic = values["linear"] * ratio if ratio is not None else values["quadratic"]
-            column = again * (quadratic * self.work + values["linear"] * self.length)
+            column = self.recompute_column(quadratic, values["linear"])
             matrix = np.column_stack((matrix, column) if name == "recompute" else (column, matrix))
         norms = np.linalg.norm(matrix, axis=0)
         if not norms[-1]:
@@ -269,9 +268,9 @@ class _System:
         rest = last - others @ np.linalg.lstsq(others, last, rcond=None)[0]
         return len(self.seconds) > matrix.shape[1] - 1 and float(np.linalg.norm(rest)) > LEAST_INDEPENDENT
 
-    def recompute_column(self, model: CostModel) -> Floats:
+    def recompute_column(self, quadratic: float, linear: float) -> Floats:
         """Derivative of the relative prediction by `recompute`."""
-        computing = model.quadratic * self.work + model.linear * self.length
+        computing = quadratic * self.work + linear * self.length
         return np.asarray(computing * self.share / self.sp_size / self.seconds)
 
     def predict(self, model: CostModel) -> Floats:
@@ -279,8 +278,3 @@ class _System:
         layers = np.rint(self.share * model.num_layers).astype(int)
         rows = zip(self.work, self.length, self.sp_size.astype(int), layers, strict=True)
         return np.array([float(model.seconds(work, tokens, Layout(sp=sp), ckpt)) for work, tokens, sp, ckpt in rows])
-
-
-def add_degrees(model: CostModel, send: Mapping[int, float]) -> CostModel:
-    """The model with further SP degrees; the measured ones stay."""
-    return replace(model, send=dict(sorted((dict(send) | dict(model.send)).items())))

@@ -17,7 +17,7 @@ from packer_cli.cost.analytic import (
     send_seconds,
     ulysses_bytes,
 )
-from packer_cli.cost.fit_cost import Fitted, add_degrees, fit_cost, solve_nonnegative, standard_errors
+from packer_cli.cost.fit_cost import Fitted, fit_cost, solve_nonnegative, standard_errors
 from packer_cli.cost.models import CostModel, GpuModel, MemoryModel
 from packer_cli.cost.profile import Fit, Profile
 from packer_cli.cost.shape import ModelShape
@@ -45,7 +45,7 @@ def measured_model(profile: Profile) -> GpuModel:
         others = sorted(set(given) - set(model.send))
         if others:
             notes.append(f"SP degrees {', '.join(map(str, others))} are computed from the bandwidth that was given")
-        model = add_degrees(model, given)
+        model = replace(model, send=dict(sorted((given | dict(model.send)).items())))  # The measured ones stay.
         of_parallel = model_parallel_cost(shape, gpu, profile.num_gpus, 1.0, constant=model.constant)
         network = _number(profile, "network_bandwidth", 0.0)
         synced = _assumptions(profile).sync_bytes(shape)
