@@ -8,6 +8,7 @@ from packer_cli.compare.row_figures import RowFigures
 from packer_cli.compare.rows import Kind, Row
 from packer_cli.compare.savings import Savings
 from packer_cli.config.no_effect import without_effect
+from packer_cli.engine.local import Failed
 from packer_cli.format.metrics import GroupMetrics, OverallMetrics
 from packer_cli.format.records import Hidden
 from packer_cli.simulate.figures import EpochFigures
@@ -45,7 +46,7 @@ class ComparedRow:
     """What its predicted epoch saves over the baseline's."""
 
 
-def compared_row(spec: Row, figures: RowFigures | None, error: str | None = None) -> ComparedRow:
+def compared_row(spec: Row, outcome: RowFigures | Failed) -> ComparedRow:
     """The row with its figures, or with the reason why it has none."""
     config = spec.config
     options = {name: getattr(config, name) for name in _OPTIONS if name not in without_effect(config)}
@@ -56,6 +57,5 @@ def compared_row(spec: Row, figures: RowFigures | None, error: str | None = None
         note=spec.note,
         is_own=spec.is_own,
         options={"strategy": config.strategy, "groups": ",".join(map(str, config.groups)), **options},
-        error=error,
-        **(vars(figures) if figures else {}),
+        **({"error": outcome.reason} if isinstance(outcome, Failed) else {"error": None, **vars(outcome)}),
     )

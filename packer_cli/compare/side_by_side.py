@@ -135,7 +135,7 @@ def compare(
         for i in tasks.keys() - outcomes.keys():
             outcomes[i] = attempt(row_figures, tasks[i])
             bar(len(outcomes), len(rows))
-    compared = [_compared(row, outcomes[i]) for i, row in enumerate(rows)]
+    compared = [compared_row(row, outcomes[i]) for i, row in enumerate(rows)]
     naive = None if baseline is None else compared[baseline].simulation
     if naive is not None:
         compared = [
@@ -150,9 +150,3 @@ def compare(
         attention_share=attention,
         rows=tuple(compared),
     )
-
-
-def _compared(row: Row, outcome: RowFigures | Failed) -> ComparedRow:
-    if isinstance(outcome, Failed):
-        return compared_row(row, None, outcome.reason)
-    return compared_row(row, outcome)
