@@ -94,7 +94,7 @@ def _paper_size(runs: int) -> str:
             found = solve_micro_batch(lengths, costs, _PAPER_GPUS)
             took.append(time.process_time() - start)
             falling = -np.sort(-lengths.astype(np.int64))
-            over.append(found.seconds / least_seconds(falling, *costs.arrays, _PAPER_GPUS) - 1)
+            over.append(found.seconds / least_seconds(falling, costs.degrees, costs.arrays, _PAPER_GPUS) - 1)
         rows.append([title, seconds(float(np.median(took))), seconds(float(np.max(took))), f"{np.median(over):.1%}"])
     header = ["memory", "CPU time, median", "greatest", "over a simple bound, median"]
     return (

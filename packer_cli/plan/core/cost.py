@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -129,6 +129,13 @@ MOST_TOKENS = 2**31
 """No capacity reaches this, so that the attention work of a micro-batch fits int64."""
 
 
+class KernelCosts(NamedTuple):
+    """What kernels take of `GroupCosts`."""
+
+    rates: Float64Array
+    capacity: Int64Array
+
+
 @dataclass(frozen=True, kw_only=True)
 class GroupCosts:
     """The time of a micro-batch on each of k kinds of groups of GPUs.
@@ -170,6 +177,11 @@ class GroupCosts:
 
     def _more_rates(self) -> tuple[Float64Array, ...]:
         return ()
+
+    @property
+    def arrays(self) -> KernelCosts:
+        """What kernels take."""
+        return KernelCosts(self.rates, self.capacity)
 
     def __len__(self) -> int:
         return len(self.capacity)

@@ -1,17 +1,17 @@
 """Deals samples to groups of GPUs by predicted seconds, and evens the groups out (FlexSP, Hydraulis).
 
-Group p has `degrees[kinds[p]]` GPUs. All kernels share the arrays `tokens` and `work` (int64[p], sum of s and of s^2)
-and `group_of` (int64[n]), which they keep up to date. Seconds follow from these integers, so they do not depend on the
-order of the samples.
+Group p has `degrees[kinds[p]]` GPUs. Seconds follow from integers, so they do not depend on the order of the samples.
 """
 
 from __future__ import annotations
 
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
+
+from packer_cli.plan.core.cost import KernelCosts
+from packer_cli.plan.core.types import Float64Array, Int64Array
 
 NONE = cast(int, np.int64(-1))
 _GAIN = 1e-9
@@ -21,30 +21,32 @@ _MOST_DIVIDED = 10
 """Samples of two groups of which every division is tried."""
 
 
+class Dealt(NamedTuple):
+    """n samples that are dealt to p groups; kernels keep it up to date."""
+
+    group_of: Int64Array
+    """int64[n]"""
+    tokens: Int64Array
+    """int64[p]: sum of s."""
+    work: Int64Array
+    """int64[p]: sum of s^2."""
+
+
 @njit(cache=True, no_cpython_wrapper=True)
-def copy_to(source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
+def copy_to(source: Int64Array, target: Int64Array) -> None:
     """`target[:] = source`, but numba compiles it at once: there it would compile messages of errors for seconds."""
     for i in range(len(source)):
         target[i] = source[i]
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def seconds_of(rates: NDArray[np.float64], kind: int, work: int, tokens: int) -> float:
+def seconds_of(rates: Float64Array, kind: int, work: int, tokens: int) -> float:
     """Seconds of a group, see `DegreeCosts`; 0 without samples."""
     return rates[0, kind] * work + rates[1, kind] * tokens + rates[2, kind] if tokens else 0.0
 
 
 @njit(cache=True)
-def deal(
-    lengths: NDArray[np.int64],
-    kinds: NDArray[np.int64],
-    rates: NDArray[np.float64],
-    capacity: NDArray[np.int64],
-    limit: float,
-    group_of: NDArray[np.int64],
-    tokens: NDArray[np.int64],
-    work: NDArray[np.int64],
-) -> float:
+def deal(lengths: Int64Array, kinds: Int64Array, costs: KernelCosts, limit: float, dealt: Dealt) -> float:
     """Deal each sample in turn to the group that would finish first, of equal ones to the first.
 
     Graham's LPT on unlike machines, with capacities. O(n p).
@@ -56,8 +58,8 @@ def deal(
     Returns:
         Seconds of the slowest group; infinite if a sample found no room, or the limit was reached.
     """
-    tokens[:] = 0
-    work[:] = 0
+    dealt.tokens[:] = 0
+    dealt.work[:] = 0
     slowest = 0.0
     for i in range(len(lengths)):
         length = lengths[i]
@@ -65,64 +67,52 @@ def deal(
         best, least = -1, np.inf
         for p in range(len(kinds)):
             kind = kinds[p]
-            if tokens[p] + length <= capacity[kind]:
-                done = rates[0, kind] * (work[p] + square) + rates[1, kind] * (tokens[p] + length) + rates[2, kind]
+            if dealt.tokens[p] + length <= costs.capacity[kind]:
+                done = (
+                    costs.rates[0, kind] * (dealt.work[p] + square)
+                    + costs.rates[1, kind] * (dealt.tokens[p] + length)
+                    + costs.rates[2, kind]
+                )
                 if done < least:
                     best, least = p, done
         if best < 0 or least >= limit:
             return np.inf
         slowest = max(slowest, least)
-        group_of[i] = best
-        tokens[best] += length
-        work[best] += square
+        dealt.group_of[i] = best
+        dealt.tokens[best] += length
+        dealt.work[best] += square
     return slowest
 
 
 @njit(cache=True)
-def deal_by_room(
-    lengths: NDArray[np.int64],
-    kinds: NDArray[np.int64],
-    rates: NDArray[np.float64],
-    capacity: NDArray[np.int64],
-    group_of: NDArray[np.int64],
-    tokens: NDArray[np.int64],
-    work: NDArray[np.int64],
-) -> float:
+def deal_by_room(lengths: Int64Array, kinds: Int64Array, costs: KernelCosts, dealt: Dealt) -> float:
     """Deal each sample in turn to the group with the least room that holds it: for batches that hardly fit. O(n p).
 
     Returns the seconds of the slowest group; infinite if a sample found no room.
     """
-    tokens[:] = 0
-    work[:] = 0
+    dealt.tokens[:] = 0
+    dealt.work[:] = 0
     for i in range(len(lengths)):
         length = lengths[i]
         best, least = np.int64(-1), np.int64(0)
         for p in range(len(kinds)):
-            room = capacity[kinds[p]] - tokens[p]
+            room = costs.capacity[kinds[p]] - dealt.tokens[p]
             if room >= length and (best < 0 or room < least):
                 best, least = np.int64(p), room
         if best < 0:
             return np.inf
-        group_of[i] = best
-        tokens[best] += length
-        work[best] += length * length
+        dealt.group_of[i] = best
+        dealt.tokens[best] += length
+        dealt.work[best] += length * length
     slowest = 0.0
     for p in range(len(kinds)):
-        slowest = max(slowest, seconds_of(rates, kinds[p], work[p], tokens[p]))
+        slowest = max(slowest, seconds_of(costs.rates, kinds[p], dealt.work[p], dealt.tokens[p]))
     return slowest
 
 
 @njit(cache=True)
 def even_out(
-    lengths: NDArray[np.int64],
-    kinds: NDArray[np.int64],
-    rates: NDArray[np.float64],
-    capacity: NDArray[np.int64],
-    most_steps: int,
-    enough: float,
-    group_of: NDArray[np.int64],
-    tokens: NDArray[np.int64],
-    work: NDArray[np.int64],
+    lengths: Int64Array, kinds: Int64Array, costs: KernelCosts, most_steps: int, enough: float, dealt: Dealt
 ) -> float:
     """Relieve the slowest group by moving a sample away or swapping it for a shorter one, while that helps.
 
@@ -141,7 +131,7 @@ def even_out(
     num = len(kinds)
     seconds = np.empty(num)
     for p in range(num):
-        seconds[p] = seconds_of(rates, kinds[p], work[p], tokens[p])
+        seconds[p] = seconds_of(costs.rates, kinds[p], dealt.work[p], dealt.tokens[p])
     for _ in range(most_steps):
         slowest = int(np.argmax(seconds))
         least = seconds[slowest] * (1 - _GAIN)
@@ -150,53 +140,49 @@ def even_out(
         kind = kinds[slowest]
         given, taken, to = NONE, NONE, NONE
         for i in range(len(lengths)):
-            if group_of[i] != slowest:
+            if dealt.group_of[i] != slowest:
                 continue
             length = lengths[i]
             square = length * length
-            left = seconds_of(rates, kind, work[slowest] - square, tokens[slowest] - length)
+            left = seconds_of(costs.rates, kind, dealt.work[slowest] - square, dealt.tokens[slowest] - length)
             if left >= least:
                 continue
             for p in range(num):
-                if p != slowest and tokens[p] + length <= capacity[kinds[p]]:
-                    after = max(left, seconds_of(rates, kinds[p], work[p] + square, tokens[p] + length))
+                if p != slowest and dealt.tokens[p] + length <= costs.capacity[kinds[p]]:
+                    after = max(
+                        left, seconds_of(costs.rates, kinds[p], dealt.work[p] + square, dealt.tokens[p] + length)
+                    )
                     if after < least:
                         least, given, taken, to = after, i, NONE, p
             for j in range(len(lengths)):
-                p = int(group_of[j])
+                p = int(dealt.group_of[j])
                 less = length - lengths[j]
-                if less <= 0 or p == slowest or tokens[p] + less > capacity[kinds[p]]:
+                if less <= 0 or p == slowest or dealt.tokens[p] + less > costs.capacity[kinds[p]]:
                     continue
                 change = square - lengths[j] * lengths[j]
-                after = seconds_of(rates, kind, work[slowest] - change, tokens[slowest] - less)
+                after = seconds_of(costs.rates, kind, dealt.work[slowest] - change, dealt.tokens[slowest] - less)
                 if after < least:
-                    after = max(after, seconds_of(rates, kinds[p], work[p] + change, tokens[p] + less))
+                    after = max(
+                        after, seconds_of(costs.rates, kinds[p], dealt.work[p] + change, dealt.tokens[p] + less)
+                    )
                     if after < least:
                         least, given, taken, to = after, i, j, p
         if given < 0:
-            if not _divide_again(lengths, kinds, rates, capacity, slowest, seconds, group_of, tokens, work):
+            if not _divide_again(lengths, kinds, costs, slowest, seconds, dealt):
                 break
             continue
-        _move(lengths, given, to, group_of, tokens, work)
+        _move(lengths, given, to, dealt)
         if taken >= 0:
-            _move(lengths, taken, slowest, group_of, tokens, work)
+            _move(lengths, taken, slowest, dealt)
         for p in (slowest, to):
-            seconds[p] = seconds_of(rates, kinds[p], work[p], tokens[p])
+            seconds[p] = seconds_of(costs.rates, kinds[p], dealt.work[p], dealt.tokens[p])
     found: float = seconds[np.argmax(seconds)]
     return found
 
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _divide_again(
-    lengths: NDArray[np.int64],
-    kinds: NDArray[np.int64],
-    rates: NDArray[np.float64],
-    capacity: NDArray[np.int64],
-    slowest: int,
-    seconds: NDArray[np.float64],
-    group_of: NDArray[np.int64],
-    tokens: NDArray[np.int64],
-    work: NDArray[np.int64],
+    lengths: Int64Array, kinds: Int64Array, costs: KernelCosts, slowest: int, seconds: Float64Array, dealt: Dealt
 ) -> bool:
     """Divide the samples of the slowest group and another one as well as possible; False if that helps with none.
 
@@ -209,13 +195,13 @@ def _divide_again(
     for p in range(len(kinds)):
         num = 0
         for i in range(len(lengths)):
-            if group_of[i] == slowest or group_of[i] == p:
+            if dealt.group_of[i] == slowest or dealt.group_of[i] == p:
                 if num < _MOST_DIVIDED:
                     members[num] = i
                 num += 1
         if p == slowest or num > _MOST_DIVIDED:
             continue
-        all_tokens, all_work = tokens[p] + tokens[slowest], work[p] + work[slowest]
+        all_tokens, all_work = dealt.tokens[p] + dealt.tokens[slowest], dealt.work[p] + dealt.work[slowest]
         own_tokens = own_work = mask = np.int64(0)
         for step in range(1, 1 << num):  # In Gray code, each step changes one sample's group.
             bit = 0
@@ -227,11 +213,11 @@ def _divide_again(
             own_tokens += sign * length
             own_work += sign * length * length
             rest = all_tokens - own_tokens
-            if own_tokens > capacity[kinds[p]] or rest > capacity[kinds[slowest]]:
+            if own_tokens > costs.capacity[kinds[p]] or rest > costs.capacity[kinds[slowest]]:
                 continue
             after = max(
-                seconds_of(rates, kinds[p], own_work, own_tokens),
-                seconds_of(rates, kinds[slowest], all_work - own_work, rest),
+                seconds_of(costs.rates, kinds[p], own_work, own_tokens),
+                seconds_of(costs.rates, kinds[slowest], all_work - own_work, rest),
             )
             if after < least:
                 least, best, best_mask, best_num = after, p, int(mask), num
@@ -239,24 +225,17 @@ def _divide_again(
     if best < 0:
         return False
     for bit in range(best_num):
-        _move(lengths, best_members[bit], best if (best_mask >> bit) & 1 else slowest, group_of, tokens, work)
+        _move(lengths, best_members[bit], best if (best_mask >> bit) & 1 else slowest, dealt)
     for p in (slowest, best):
-        seconds[p] = seconds_of(rates, kinds[p], work[p], tokens[p])
+        seconds[p] = seconds_of(costs.rates, kinds[p], dealt.work[p], dealt.tokens[p])
     return True
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _move(
-    lengths: NDArray[np.int64],
-    i: int,
-    to: int,
-    group_of: NDArray[np.int64],
-    tokens: NDArray[np.int64],
-    work: NDArray[np.int64],
-) -> None:
+def _move(lengths: Int64Array, i: int, to: int, dealt: Dealt) -> None:
     length = lengths[i]
-    tokens[group_of[i]] -= length
-    work[group_of[i]] -= length * length
-    tokens[to] += length
-    work[to] += length * length
-    group_of[i] = to
+    dealt.tokens[dealt.group_of[i]] -= length
+    dealt.work[dealt.group_of[i]] -= length * length
+    dealt.tokens[to] += length
+    dealt.work[to] += length * length
+    dealt.group_of[i] = to

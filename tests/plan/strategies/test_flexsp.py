@@ -213,6 +213,7 @@ def test_degrees_that_do_not_divide_the_gpus_fill_them():
 
 
 def test_the_bound_of_an_empty_micro_batch():
-    assert least_seconds(np.array([], dtype=np.int64), *make_costs([1], 10).arrays, 4) == 0
+    costs = make_costs([1], 10)
+    assert least_seconds(np.array([], dtype=np.int64), costs.degrees, costs.arrays, 4) == 0
     assert len(plan_data_set(np.array([], dtype=np.int32), make_costs([1], 10), 4).kinds) == 0
     assert len(plan_batches(np.array([], dtype=np.int32), make_costs([1], 10), 4, 100).batch) == 0

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer_cli.plan.kernels.timed_dealing import deal, deal_by_room, even_out
+from packer_cli.plan.kernels.timed_dealing import Dealt, deal, deal_by_room, even_out
 from packer_cli.plan.strategies.flexsp.iterations import form_iterations, pack_seconds
 from packer_cli.plan.strategies.flexsp.micro_batch import least_seconds
 from packer_cli.plan.strategies.flexsp.milp import make_buckets
@@ -61,7 +61,7 @@ def test_micro_batches_are_cut_as_evenly_as_the_printed_recurrence(values, num_p
 @given(costs=any_costs(), lengths=LENGTHS, num_gpus=st.integers(1, 20))
 def test_the_bound_of_a_micro_batch_equals_its_twin(costs, lengths, num_gpus):
     costs, twin = both(costs)
-    found = least_seconds(np.array(lengths), *costs.arrays, num_gpus)
+    found = least_seconds(np.array(lengths), costs.degrees, costs.arrays, num_gpus)
     assert found == pytest.approx(naive.least_seconds(lengths, twin, num_gpus))
 
 
@@ -74,8 +74,8 @@ def test_dealing_equals_its_twins(costs, lengths, data, limit):
     def run(kernel, *extra):
         group_of = np.zeros(len(falling), dtype=np.int64)
         tokens, work = np.full((2, len(kinds)), 99, dtype=np.int64)
-        arrays = np.array(falling), np.array(kinds), costs.rates, costs.capacity
-        seconds = kernel(*arrays, *extra, group_of, tokens, work)
+        dealt = Dealt(group_of, tokens, work)
+        seconds = kernel(np.array(falling), np.array(kinds), costs.arrays, *extra, dealt)
         if seconds == math.inf:
             return None
         for sums, power in ((tokens, 1), (work, 2)):
@@ -100,10 +100,10 @@ def test_evening_out_ends_where_no_division_of_two_groups_helps(costs, lengths, 
         np.bincount(group_of, weights=np.array(falling) ** power, minlength=len(kinds)).astype(np.int64)
         for power in (1, 2)
     )
-    arrays = np.array(falling), np.array(kinds), costs.rates, costs.capacity
+    arrays = np.array(falling), np.array(kinds), costs.arrays
     before, _ = naive.best_division(falling, kinds, twin, dealt[0])
     for most_steps in (1, 100):
-        seconds = even_out(*arrays, most_steps, 0.0, group_of, tokens, work)
+        seconds = even_out(*arrays, most_steps, 0.0, Dealt(group_of, tokens, work))
         groups = [
             [s for s, own in zip(falling, group_of.tolist(), strict=True) if own == p] for p in range(len(kinds))
         ]

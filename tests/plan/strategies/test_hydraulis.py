@@ -146,7 +146,7 @@ def test_the_dynamic_program_equals_brute_force(as_printed, cost, costs, data, n
     found = find_layouts(table, costs, num_gpus, as_printed=as_printed)
     assert (found @ costs.gpus <= num_gpus).all()
     # The program's times are the best for the samples up to each length.
-    seconds, _ = divide_lengths(*table, *costs.arrays, costs.gpus, num_gpus, as_printed)
+    seconds, _ = divide_lengths(*table, costs.arrays, costs.gpus, num_gpus, as_printed)
     assert seconds[-1, -1] == pytest.approx(best)
     for cells in range(1, len(table.longest)):
         part = [row[: cells + 1] for row in of_rows], table.longest[: cells + 1].tolist()

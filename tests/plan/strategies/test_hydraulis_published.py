@@ -33,7 +33,7 @@ def test_stage_1_deals_as_its_twin(costs, lengths, data, restarts, seed):
     falling, state = np.array(sorted(lengths, reverse=True), dtype=np.int64), rng_state(seed)
     dealt, least = naive.printed_stage_1(falling.tolist(), kinds.tolist(), both(costs)[1], restarts, int(state[0]))
     pipeline_of = np.full(len(falling), -1)
-    assert deal_as_printed(falling, kinds, *costs.arrays, restarts, state, pipeline_of) == least
+    assert deal_as_printed(falling, kinds, costs.arrays, restarts, state, pipeline_of) == least
     assert pipeline_of.tolist() == ([-1] * len(falling) if dealt is None else dealt)
 
 

@@ -20,10 +20,11 @@ from typing import cast
 import numpy as np
 from numba import njit
 
+from packer_cli.plan.core.cost import KernelCosts
 from packer_cli.plan.core.csr import count_lengths, group_by_pack, pack_tokens_and_work, select_packs
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import Float64Array, Int32Array, Int64Array, as_ids
-from packer_cli.plan.kernels.timed_dealing import even_out, seconds_of
+from packer_cli.plan.kernels.timed_dealing import Dealt, even_out, seconds_of
 from packer_cli.plan.strategies.flexsp.micro_batch import MicroBatch, solve_micro_batch
 from packer_cli.plan.strategies.flexsp.packing import (
     DegreeCosts,
@@ -146,7 +147,7 @@ def improve_iterations(
     """
     pack_of = np.empty(len(found.samples), dtype=np.int32)
     seconds, busy = np.empty((2, len(found.iterations) - 1))
-    _even_out(*found, lengths, *costs.arrays, num_gpus, pack_of, seconds, busy)
+    _even_out(*found, lengths, costs.degrees, costs.arrays, num_gpus, pack_of, seconds, busy)
     offsets, members = group_by_pack(pack_of, as_ids(np.arange(len(pack_of))), len(found.kinds))
     is_used = np.diff(offsets) > 0
     found = MixedIterations(
@@ -196,8 +197,7 @@ def _even_out(
     bounds: Int64Array,
     lengths: Int32Array,
     degrees: Int64Array,
-    rates: Float64Array,
-    capacity: Int64Array,
+    costs: KernelCosts,
     num_gpus: int,
     pack_of: Int32Array,
     seconds: Float64Array,
@@ -220,13 +220,13 @@ def _even_out(
                 group_of[i] = p
                 tokens[p] += length[i]
                 work[p] += length[i] * length[i]
-            own = seconds_of(rates, kinds[first + p], work[p], tokens[p])
+            own = seconds_of(costs.rates, kinds[first + p], work[p], tokens[p])
             seconds[j] = max(seconds[j], own)
             busy[j] += degrees[kinds[first + p]] * own
         mean = busy[j] / num_gpus
         if mean < seconds[j] * (1 - _EVEN):
             own_kinds = kinds[first:stop]
-            seconds[j] = even_out(length, own_kinds, rates, capacity, _STEPS, mean, group_of, tokens, work)
+            seconds[j] = even_out(length, own_kinds, costs, _STEPS, mean, Dealt(group_of, tokens, work))
         for i in range(end - begin):
             pack_of[begin + i] = first + group_of[i]
 

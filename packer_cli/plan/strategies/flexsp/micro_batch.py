@@ -20,8 +20,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from packer_cli.plan.core.cost import KernelCosts
 from packer_cli.plan.core.types import Float64Array, Int64Array, UInt64Array
-from packer_cli.plan.kernels.timed_dealing import copy_to, deal, deal_by_room, even_out
+from packer_cli.plan.kernels.timed_dealing import Dealt, copy_to, deal, deal_by_room, even_out
 from packer_cli.plan.strategies.flexsp.packing import DegreeCosts
 
 _POOL = 12
@@ -65,7 +66,7 @@ def solve_micro_batch(
     falling = np.asarray(lengths, dtype=np.int64)[order]
     if not len(falling):
         return MicroBatch(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), 0.0)
-    dealt, kinds, seconds = search(falling, *costs.arrays, num_gpus, limit)
+    dealt, kinds, seconds = search(falling, costs.degrees, costs.arrays, num_gpus, limit)
     if not np.isfinite(seconds):
         return MicroBatch(np.empty(0, dtype=np.int64), np.full(len(order), -1, dtype=np.int64), np.inf)
     used, compact = np.unique(dealt, return_inverse=True)
@@ -76,12 +77,7 @@ def solve_micro_batch(
 
 @njit(cache=True)
 def search(
-    lengths: Int64Array,
-    degrees: Int64Array,
-    rates: Float64Array,
-    capacity: Int64Array,
-    num_gpus: int,
-    limit: float,
+    lengths: Int64Array, degrees: Int64Array, costs: KernelCosts, num_gpus: int, limit: float
 ) -> tuple[Int64Array, Int64Array, float]:
     """The kernel: `(group_of int64[n], kinds int64[p], seconds)` for falling lengths; groups may be empty."""
     num = len(lengths)
@@ -92,21 +88,21 @@ def search(
     pool = np.zeros((pool_size, len(degrees)), dtype=np.int64)
     pool_seconds = np.full(pool_size, np.inf)
     seen = np.zeros(_SEEN, dtype=np.uint64)
-    bound = least_seconds(lengths, degrees, rates, capacity, num_gpus)
+    bound = least_seconds(lengths, degrees, costs, num_gpus)
     if bound == np.inf:
         return group_of, np.zeros(0, dtype=np.int64), np.inf
 
     # Starts.
     counts = np.zeros(len(degrees), dtype=np.int64)
     for kind in range(len(degrees)):
-        if capacity[kind] >= lengths[0]:
+        if costs.capacity[kind] >= lengths[0]:
             counts[:] = 0
             fill_up(degrees, counts, num_gpus, kind)
-            _try(lengths, degrees, rates, capacity, counts, group_of, tokens, work, seen, pool, pool_seconds)
+            _try(lengths, degrees, costs, counts, group_of, tokens, work, seen, pool, pool_seconds)
     for more in range(3):
-        if _first_fit(lengths, degrees, rates, capacity, num_gpus, bound, more, counts, tokens, work):
+        if _first_fit(lengths, degrees, costs, num_gpus, bound, more, counts, tokens, work):
             fill_up(degrees, counts, num_gpus, np.int64(0))
-            _try(lengths, degrees, rates, capacity, counts, group_of, tokens, work, seen, pool, pool_seconds)
+            _try(lengths, degrees, costs, counts, group_of, tokens, work, seen, pool, pool_seconds)
 
     # Hill climbing, from the best set and then from others of the pool that it did not reach.
     left = _STEPS if pool_seconds[0] <= limit * (1 + _CLIMBS) else 0
@@ -128,7 +124,7 @@ def search(
                     left -= len(degrees)
                     if left > 0 and neighbor(degrees, counts, num_gpus, take, give, fill, around):
                         left -= num * _try(
-                            lengths, degrees, rates, capacity, around, group_of, tokens, work, seen, pool, pool_seconds
+                            lengths, degrees, costs, around, group_of, tokens, work, seen, pool, pool_seconds
                         )
 
     # Even out.
@@ -141,9 +137,9 @@ def search(
             break
         kinds = kinds_of(pool[entry])
         groups = len(kinds)
-        if deal(lengths, kinds, rates, capacity, np.inf, group_of, tokens[:groups], work[:groups]) == np.inf:
-            deal_by_room(lengths, kinds, rates, capacity, group_of, tokens[:groups], work[:groups])
-        seconds = even_out(lengths, kinds, rates, capacity, exchanges, bound, group_of, tokens[:groups], work[:groups])
+        if deal(lengths, kinds, costs, np.inf, Dealt(group_of, tokens[:groups], work[:groups])) == np.inf:
+            deal_by_room(lengths, kinds, costs, Dealt(group_of, tokens[:groups], work[:groups]))
+        seconds = even_out(lengths, kinds, costs, exchanges, bound, Dealt(group_of, tokens[:groups], work[:groups]))
         if seconds < best:
             best, best_kinds = seconds, kinds
             copy_to(group_of, best_of)
@@ -153,18 +149,18 @@ def search(
 
 
 @njit(cache=True)
-def least_seconds(
-    lengths: Int64Array, degrees: Int64Array, rates: Float64Array, capacity: Int64Array, num_gpus: int
-) -> float:
+def least_seconds(lengths: Int64Array, degrees: Int64Array, costs: KernelCosts, num_gpus: int) -> float:
     """No groups are faster: all GPUs busy with each sample at its cheapest degree, or the longest sample alone."""
     total, longest = 0.0, 0.0
     for i in range(len(lengths)):
         cheapest, alone = np.inf, np.inf
         for kind in range(len(degrees)):
-            if lengths[i] <= capacity[kind]:
-                own = (rates[0, kind] * lengths[i] + rates[1, kind]) * lengths[i]
-                alone = min(alone, own + rates[2, kind])
-                cheapest = min(cheapest, degrees[kind] * (own + rates[2, kind] * lengths[i] / capacity[kind]))
+            if lengths[i] <= costs.capacity[kind]:
+                own = (costs.rates[0, kind] * lengths[i] + costs.rates[1, kind]) * lengths[i]
+                alone = min(alone, own + costs.rates[2, kind])
+                cheapest = min(
+                    cheapest, degrees[kind] * (own + costs.rates[2, kind] * lengths[i] / costs.capacity[kind])
+                )
         total += cheapest
         longest = max(longest, alone)
     return max(total / num_gpus, longest)
@@ -174,8 +170,7 @@ def least_seconds(
 def _first_fit(
     lengths: Int64Array,
     degrees: Int64Array,
-    rates: Float64Array,
-    capacity: Int64Array,
+    costs: KernelCosts,
     num_gpus: int,
     bound: float,
     more: int,
@@ -201,8 +196,10 @@ def _first_fit(
             at = -1
             for p in range(groups):
                 kind = kinds[p]
-                if tokens[p] + length <= capacity[kind] and (
-                    rates[0, kind] * (work[p] + square) + rates[1, kind] * (tokens[p] + length) + rates[2, kind]
+                if tokens[p] + length <= costs.capacity[kind] and (
+                    costs.rates[0, kind] * (work[p] + square)
+                    + costs.rates[1, kind] * (tokens[p] + length)
+                    + costs.rates[2, kind]
                     <= target
                 ):
                     at = p
@@ -210,8 +207,8 @@ def _first_fit(
             if at < 0:
                 own = -1
                 for kind in range(len(degrees)):
-                    if length <= capacity[kind] and (
-                        rates[0, kind] * square + rates[1, kind] * length + rates[2, kind] <= target
+                    if length <= costs.capacity[kind] and (
+                        costs.rates[0, kind] * square + costs.rates[1, kind] * length + costs.rates[2, kind] <= target
                     ):
                         own = kind
                         break
@@ -221,8 +218,11 @@ def _first_fit(
                         own > 0
                         and used + degrees[own] > num_gpus
                         and (
-                            length <= capacity[own - 1]
-                            and rates[0, own - 1] * square + rates[1, own - 1] * length + rates[2, own - 1] <= target
+                            length <= costs.capacity[own - 1]
+                            and costs.rates[0, own - 1] * square
+                            + costs.rates[1, own - 1] * length
+                            + costs.rates[2, own - 1]
+                            <= target
                         )
                     ):
                         own -= 1
@@ -252,8 +252,7 @@ def _first_fit(
 def _try(
     lengths: Int64Array,
     degrees: Int64Array,
-    rates: Float64Array,
-    capacity: Int64Array,
+    costs: KernelCosts,
     counts: Int64Array,
     group_of: Int64Array,
     tokens: Int64Array,
@@ -268,9 +267,9 @@ def _try(
     kinds = kinds_of(counts)
     groups = len(kinds)
     limit = pool_seconds[len(pool) - 1]
-    seconds = deal(lengths, kinds, rates, capacity, limit, group_of, tokens[:groups], work[:groups])
+    seconds = deal(lengths, kinds, costs, limit, Dealt(group_of, tokens[:groups], work[:groups]))
     if seconds == np.inf and limit == np.inf:
-        seconds = deal_by_room(lengths, kinds, rates, capacity, group_of, tokens[:groups], work[:groups])
+        seconds = deal_by_room(lengths, kinds, costs, Dealt(group_of, tokens[:groups], work[:groups]))
     if seconds < limit:
         at = len(pool) - 1
         while at > 0 and pool_seconds[at - 1] > seconds:

@@ -54,7 +54,7 @@ def solve_in_buckets(
     """
     costs = costs.up_to(num_gpus)
     falling = -np.sort(-np.asarray(lengths, dtype=np.int64))
-    bound = float(least_seconds(falling, *costs.arrays, num_gpus)) if len(falling) else 0
+    bound = float(least_seconds(falling, costs.degrees, costs.arrays, num_gpus)) if len(falling) else 0
     start = solve_micro_batch(lengths, costs, num_gpus)
     if bound == np.inf or start.seconds <= bound * (1 + _TOLERANCE):
         return start

@@ -57,11 +57,6 @@ class DegreeCosts(GroupCosts):
         assert (np.diff(self.degrees) > 0).all()
         assert (np.diff(self.capacity) >= 0).all()
 
-    @property
-    def arrays(self) -> tuple[Int64Array, Float64Array, Int64Array]:
-        """`(degrees, rates, capacity)`, as kernels take them."""
-        return self.degrees, self.rates, self.capacity
-
     def up_to(self, num_gpus: int) -> DegreeCosts:
         """Only the degrees of at most `num_gpus` GPUs, of which there is one at least."""
         last = int(np.searchsorted(self.degrees, num_gpus, side="right"))

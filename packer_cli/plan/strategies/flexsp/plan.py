@@ -180,7 +180,9 @@ def _solve_batch(
         if num_parts >= least + trials and has_fitted:
             break
         parts = np.split(falling, cut_evenly(tokens, num_parts))
-        bounds = [least_seconds(lengths[part].astype(np.int64), *costs.arrays, num_gpus) for part in parts]
+        bounds = [
+            least_seconds(lengths[part].astype(np.int64), costs.degrees, costs.arrays, num_gpus) for part in parts
+        ]
         solved: list[tuple[Int32Array, MicroBatch]] = []
         seconds, ahead = 0.0, sum(bounds)
         for part, bound in zip(parts, bounds, strict=True):

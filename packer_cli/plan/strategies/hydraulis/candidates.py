@@ -25,6 +25,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from packer_cli.errors import ConfigError
+from packer_cli.plan.core.cost import KernelCosts
 from packer_cli.plan.core.types import Float64Array, Int32Array, Int64Array
 from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
 
@@ -75,7 +76,7 @@ def find_layouts(table: LengthTable, costs: SchemeCosts, num_gpus: int, *, as_pr
     """
     unit = -(-num_gpus // _MOST_GPUS)
     gpus = -(-costs.gpus // unit)
-    seconds, moves = divide_lengths(*table, *costs.arrays, gpus, num_gpus // unit, as_printed)
+    seconds, moves = divide_lengths(*table, costs.arrays, gpus, num_gpus // unit, as_printed)
     if not np.isfinite(seconds[-1, -1]):
         raise ValueError(
             f"no pipeline of at most {num_gpus} GPUs holds the longest sample, {table.longest[-1]} tokens"
@@ -102,13 +103,7 @@ def _trace(moves: Int32Array, gpus: Int64Array, s: int) -> Int64Array:
 
 @njit(cache=True)
 def divide_lengths(
-    sums: Float64Array,
-    longest: Int64Array,
-    rates: Float64Array,
-    capacity: Int64Array,
-    gpus: Int64Array,
-    num_gpus: int,
-    as_printed: bool,
+    sums: Float64Array, longest: Int64Array, costs: KernelCosts, gpus: Int64Array, num_gpus: int, as_printed: bool
 ) -> tuple[Float64Array, Int32Array]:
     """`(t float64[n+1, l+1], moves int32[n+1, l+1, 3])`: scheme, pipelines and cells of the last range of each answer.
 
@@ -132,16 +127,14 @@ def divide_lengths(
                 sums[2, s] - sums[2, below],
             )
             for kind in range(len(gpus)):
-                if longest[s] > capacity[kind]:
+                if longest[s] > costs.capacity[kind]:
                     continue
-                whole = printed_seconds(rates, kind, number, tokens, work, longest[s])
+                whole = printed_seconds(costs.rates, kind, number, tokens, work, longest[s])
                 for r in range(1, num_gpus // gpus[kind] + 1):
                     if as_printed:
                         times[r] = whole / r
                     else:
-                        times[r] = least_range_seconds(
-                            rates, capacity, kind, number / r, tokens / r, work / r, longest[s]
-                        )
+                        times[r] = least_range_seconds(costs, kind, number / r, tokens / r, work / r, longest[s])
                 for n in range(gpus[kind], num_gpus + 1):
                     # More pipelines make the range faster and leave fewer GPUs to the others: find where these cross.
                     low, high = 1, n // gpus[kind]
@@ -173,23 +166,22 @@ def printed_seconds(rates: Float64Array, kind: int, number: float, tokens: float
 
 @njit(cache=True)
 def least_range_seconds(
-    rates: Float64Array,
-    capacity: Int64Array,
-    kind: int,
-    number: float,
-    tokens: float,
-    work: float,
-    longest: int,
+    costs: KernelCosts, kind: int, number: float, tokens: float, work: float, longest: int
 ) -> float:
     """`least_pipeline_seconds` of a share of samples that need not be whole, but of at least its longest. O(1)."""
-    quadratic, linear, constant, waiting = rates[0, kind], rates[1, kind], rates[2, kind], rates[3, kind]
+    quadratic, linear, constant, waiting = (
+        costs.rates[0, kind],
+        costs.rates[1, kind],
+        costs.rates[2, kind],
+        costs.rates[3, kind],
+    )
     alone = (quadratic * longest + linear) * longest
     total = max(quadratic * work + linear * tokens, alone)
-    fewest = max(1.0, tokens / capacity[kind])
+    fewest = max(1.0, tokens / costs.capacity[kind])
     best = total / alone
     if waiting > 0.0 and constant > 0.0:
         best = min(best, np.sqrt(waiting * total / constant))
-    most = max(fewest, min(number, tokens / rates[4, kind]))
+    most = max(fewest, min(number, tokens / costs.rates[4, kind]))
     v = fewest if waiting == 0.0 else min(max(best, fewest), most)
     return float(total + v * constant + waiting * (max(total / v, alone) + constant))
 

@@ -11,7 +11,7 @@ from numba import njit
 
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import Layout
-from packer_cli.plan.core.cost import GroupCosts
+from packer_cli.plan.core.cost import GroupCosts, KernelCosts
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.types import Float64Array, Int64Array
 from packer_cli.plan.strategies.predict import stage_rates
@@ -58,11 +58,6 @@ class SchemeCosts(GroupCosts):
         """Stages less one, and `enough`: rows 3 and 4 of `rates`."""
         return (self.pp - 1).astype(np.float64), np.asarray(self.enough).astype(np.float64)
 
-    @property
-    def arrays(self) -> tuple[Float64Array, Int64Array]:
-        """`(rates, capacity)`, as kernels take them."""
-        return self.rates, self.capacity
-
 
 def scheme_costs(request: PlanRequest, groups: Sequence[Group] | None = None) -> SchemeCosts:
     """Of the groups of a request, which has the rates, or of some of these groups."""
@@ -76,9 +71,7 @@ def scheme_costs(request: PlanRequest, groups: Sequence[Group] | None = None) ->
 
 
 @njit(cache=True)
-def least_pipeline_seconds(
-    rates: Float64Array, capacity: Int64Array, kind: int, work: int, tokens: int, longest: int, num: int
-) -> float:
+def least_pipeline_seconds(costs: KernelCosts, kind: int, work: int, tokens: int, longest: int, num: int) -> float:
     """No division of the samples into micro-batches is faster, and most are hardly slower. O(1).
 
     With v micro-batches of total cost S, without constants, of which the costliest sample takes x, the pipeline takes
@@ -86,15 +79,20 @@ def least_pipeline_seconds(
     `sqrt((pp - 1) S / c)`, within `ceil(tokens / capacity) <= v <= num`. See also `SchemeCosts.enough`.
 
     Args:
-        rates, capacity: of `SchemeCosts.arrays`.
+        costs: of `SchemeCosts.arrays`.
         kind: the pipeline's scheme.
         work, tokens, longest, num: sum of s^2, sum of s, greatest s, and number of the samples.
     """
     if num == 0:
         return 0.0
-    quadratic, linear, constant, waiting = rates[0, kind], rates[1, kind], rates[2, kind], rates[3, kind]
+    quadratic, linear, constant, waiting = (
+        costs.rates[0, kind],
+        costs.rates[1, kind],
+        costs.rates[2, kind],
+        costs.rates[3, kind],
+    )
     total: float = quadratic * work + linear * tokens
-    fewest = -(-tokens // capacity[kind])
+    fewest = -(-tokens // costs.capacity[kind])
     if waiting == 0.0:
         found: float = total + fewest * constant
         return found
@@ -103,7 +101,7 @@ def least_pipeline_seconds(
     if constant > 0.0:
         best = min(best, np.sqrt(waiting * total / constant))
     least = np.inf
-    most = max(fewest, min(num, int(tokens / rates[4, kind])))
+    most = max(fewest, min(num, int(tokens / costs.rates[4, kind])))
     for near in range(2):
         v = min(max(int(best) + near, fewest), most)
         least = min(least, total + v * constant + waiting * (max(total / v, alone) + constant))

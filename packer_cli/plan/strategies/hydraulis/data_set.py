@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from packer_cli.plan.core.cost import KernelCosts
 from packer_cli.plan.core.csr import group_by_pack, pack_tokens_and_work
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.iterations import Iterations, Slots, cut_steps
@@ -128,7 +129,7 @@ def _on_fastest(
         layouts: the schemes of each layout's pipelines, by falling capacity.
         state: of the shuffles, the same for every layout.
     """
-    bounds = [float(_least_seconds(lengths, kinds, costs.gpus, *costs.arrays)) for kinds in layouts]
+    bounds = [float(_least_seconds(lengths, kinds, costs.gpus, costs.arrays)) for kinds in layouts]
     chosen, best, few = -1, None, min(restarts, packer.restarts)
     for c in sorted(range(len(layouts)), key=lambda c: bounds[c]):
         if best is not None and bounds[c] >= best.seconds:
@@ -161,24 +162,22 @@ def _solve_slowest(lengths: Int64Array, kinds: Int64Array, costs: SchemeCosts, s
 
 
 @njit(cache=True)
-def _least_seconds(
-    lengths: Int64Array, kinds: Int64Array, gpus: Int64Array, rates: Float64Array, capacity: Int64Array
-) -> float:
+def _least_seconds(lengths: Int64Array, kinds: Int64Array, gpus: Int64Array, costs: KernelCosts) -> float:
     """No plan on these pipelines (int64[p]) is faster: all busy with their cheapest samples, or the longest alone."""
     longest, least = lengths[0], np.inf
     total, available = 0.0, 0
     for kind in kinds:
         available += gpus[kind]
-        if longest <= capacity[kind]:
-            alone = least_pipeline_seconds(rates, capacity, kind, longest * longest, longest, longest, np.int64(1))
+        if longest <= costs.capacity[kind]:
+            alone = least_pipeline_seconds(costs, kind, longest * longest, longest, longest, np.int64(1))
             least = min(least, alone)
     for i in range(len(lengths)):
         cheapest, before = np.inf, -1
         for kind in kinds:
-            if lengths[i] > capacity[kind]:
+            if lengths[i] > costs.capacity[kind]:
                 break
             if kind != before:
-                own = (rates[0, kind] * lengths[i] + rates[1, kind]) * lengths[i]
+                own = (costs.rates[0, kind] * lengths[i] + costs.rates[1, kind]) * lengths[i]
                 cheapest = min(cheapest, gpus[kind] * own)
                 before = kind
         total += cheapest

@@ -40,7 +40,7 @@ def solve_pipeline(
     import pulp
 
     num, longest = len(falling), int(falling[0])
-    alone = least_pipeline_seconds(*costs.arrays, kind, longest * longest, longest, longest, 1)
+    alone = least_pipeline_seconds(costs.arrays, kind, longest * longest, longest, longest, 1)
     problem: Any = pulp.LpProblem("hydraulis", pulp.LpMinimize)
     slowest = add_variable(problem, "t", lowBound=alone / start.seconds * (1 - _TOLERANCE), upBound=1)
     problem += slowest

@@ -26,6 +26,7 @@ from typing import cast
 import numpy as np
 from numba import njit
 
+from packer_cli.plan.core.cost import KernelCosts
 from packer_cli.plan.core.streams import next_below, shuffle
 from packer_cli.plan.core.types import Float64Array, Int64Array, UInt64Array
 from packer_cli.plan.kernels.timed_dealing import copy_to
@@ -52,8 +53,7 @@ _GAIN = 5e-4
 def deal_to_pipelines(
     lengths: Int64Array,
     kinds: Int64Array,
-    rates: Float64Array,
-    capacity: Int64Array,
+    costs: KernelCosts,
     restarts: int,
     state: UInt64Array,
     pipeline_of: Int64Array,
@@ -68,31 +68,31 @@ def deal_to_pipelines(
     num = len(lengths)
     if num == 0:
         return 0.0
-    if lengths[0] > capacity[kinds[0]]:
+    if lengths[0] > costs.capacity[kinds[0]]:
         return np.inf
     sums = np.zeros((5, len(kinds)), dtype=np.int64)
     dealt = np.zeros(num, dtype=np.int64)
     best_of = np.zeros((_STARTS, num), dtype=np.int64)
     best = np.full(_STARTS, np.inf)
     order = np.arange(num)
-    _keep(best_of, best, _greedily(lengths, order, kinds, rates, capacity, dealt, sums), dealt)
+    _keep(best_of, best, _greedily(lengths, order, kinds, costs, dealt, sums), dealt)
     for is_reversed in (False, True):
-        _keep(best_of, best, _first_fit(lengths, kinds, rates, capacity, best[0], is_reversed, dealt, sums), dealt)
+        _keep(best_of, best, _first_fit(lengths, kinds, costs, best[0], is_reversed, dealt, sums), dealt)
     first_free = 0
-    while first_free < num and lengths[first_free] > capacity[kinds[-1]]:
+    while first_free < num and lengths[first_free] > costs.capacity[kinds[-1]]:
         first_free += 1
     if len(kinds) > 1:
         for _ in range(min(restarts, 1 + 5 * _DEALT // (num * len(kinds)))):
             for i in range(num - 1, first_free, -1):
                 j = first_free + next_below(state, i + 1 - first_free)
                 order[i], order[j] = order[j], order[i]
-            _keep(best_of, best, _greedily(lengths, order, kinds, rates, capacity, dealt, sums), dealt)
+            _keep(best_of, best, _greedily(lengths, order, kinds, costs, dealt, sums), dealt)
     least = np.inf
     for start in range(_STARTS):
         if best[start] == np.inf:
             break
         copy_to(best_of[start], dealt)
-        seconds = _improve(lengths, kinds, rates, capacity, dealt, sums)
+        seconds = _improve(lengths, kinds, costs, dealt, sums)
         if seconds < least:
             least = seconds
             copy_to(dealt, pipeline_of)
@@ -115,16 +115,10 @@ def _keep(best_of: Int64Array, best: Float64Array, seconds: float, dealt: Int64A
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _after(rates: Float64Array, capacity: Int64Array, kind: int, sums: Int64Array, p: int, length: int) -> float:
+def _after(costs: KernelCosts, kind: int, sums: Int64Array, p: int, length: int) -> float:
     """Seconds of a pipeline with one more sample. `sums`: work, tokens, longest, number and second longest of each."""
     return least_pipeline_seconds(
-        rates,
-        capacity,
-        kind,
-        sums[0, p] + length * length,
-        sums[1, p] + length,
-        max(sums[2, p], length),
-        sums[3, p] + 1,
+        costs, kind, sums[0, p] + length * length, sums[1, p] + length, max(sums[2, p], length), sums[3, p] + 1
     )
 
 
@@ -141,8 +135,7 @@ def _greedily(
     lengths: Int64Array,
     order: Int64Array,
     kinds: Int64Array,
-    rates: Float64Array,
-    capacity: Int64Array,
+    costs: KernelCosts,
     pipeline_of: Int64Array,
     sums: Int64Array,
 ) -> float:
@@ -152,9 +145,9 @@ def _greedily(
     for i in order:
         at, least = _ZERO, np.inf
         for p in range(len(kinds)):
-            if lengths[i] > capacity[kinds[p]]:
+            if lengths[i] > costs.capacity[kinds[p]]:
                 break
-            seconds = _after(rates, capacity, kinds[p], sums, p, lengths[i])
+            seconds = _after(costs, kinds[p], sums, p, lengths[i])
             if seconds <= least:
                 at, least = p, seconds
         pipeline_of[i] = at
@@ -167,8 +160,7 @@ def _greedily(
 def _first_fit(
     lengths: Int64Array,
     kinds: Int64Array,
-    rates: Float64Array,
-    capacity: Int64Array,
+    costs: KernelCosts,
     limit: float,
     is_reversed: bool,
     pipeline_of: Int64Array,
@@ -191,9 +183,9 @@ def _first_fit(
             fits = False
             for step in range(len(kinds)):
                 p = len(kinds) - 1 - step if is_reversed else step
-                if lengths[i] > capacity[kinds[p]]:
+                if lengths[i] > costs.capacity[kinds[p]]:
                     continue
-                seconds = _after(rates, capacity, kinds[p], sums, p, lengths[i])
+                seconds = _after(costs, kinds[p], sums, p, lengths[i])
                 if seconds <= target:
                     dealt[i] = p
                     _add(sums, p, lengths[i])
@@ -212,12 +204,7 @@ def _first_fit(
 
 @njit(cache=True)
 def _improve(
-    lengths: Int64Array,
-    kinds: Int64Array,
-    rates: Float64Array,
-    capacity: Int64Array,
-    pipeline_of: Int64Array,
-    sums: Int64Array,
+    lengths: Int64Array, kinds: Int64Array, costs: KernelCosts, pipeline_of: Int64Array, sums: Int64Array
 ) -> float:
     """Move samples away from the slowest pipeline, or exchange them for others, while that helps.
 
@@ -227,7 +214,7 @@ def _improve(
     num = len(lengths)
     seconds = np.empty(len(kinds))
     for p in range(len(kinds)):
-        seconds[p] = _sum_up(lengths, kinds, rates, capacity, pipeline_of, sums, p)
+        seconds[p] = _sum_up(lengths, kinds, costs, pipeline_of, sums, p)
     for turn in range(_EXCHANGES):
         slow = int(np.argmax(seconds))
         kind = kinds[slow]
@@ -240,21 +227,21 @@ def _improve(
             length = lengths[i]
             longest = sums[4, slow] if length == sums[2, slow] else sums[2, slow]
             work, tokens = sums[0, slow] - length * length, sums[1, slow] - length
-            left = least_pipeline_seconds(rates, capacity, kind, work, tokens, longest, sums[3, slow] - 1)
+            left = least_pipeline_seconds(costs, kind, work, tokens, longest, sums[3, slow] - 1)
             if left >= least:
                 continue
             for p in range(len(kinds)):
-                if p != slow and length <= capacity[kinds[p]]:
-                    after = max(left, _after(rates, capacity, kinds[p], sums, p, length))
+                if p != slow and length <= costs.capacity[kinds[p]]:
+                    after = max(left, _after(costs, kinds[p], sums, p, length))
                     if after < least:
                         least, given, taken, to = after, i, -1, p
             for j in range((i + turn) % stride, num, stride):
                 p = pipeline_of[j]
                 other = lengths[j]
-                if p == slow or other == length or length > capacity[kinds[p]] or other > capacity[kind]:
+                if p == slow or other == length or length > costs.capacity[kinds[p]] or other > costs.capacity[kind]:
                     continue
                 after = least_pipeline_seconds(
-                    rates, capacity, kind, work + other * other, tokens + other, max(longest, other), sums[3, slow]
+                    costs, kind, work + other * other, tokens + other, max(longest, other), sums[3, slow]
                 )
                 if after >= least:
                     continue
@@ -262,8 +249,7 @@ def _improve(
                 after = max(
                     after,
                     least_pipeline_seconds(
-                        rates,
-                        capacity,
+                        costs,
                         kinds[p],
                         sums[0, p] - other * other + length * length,
                         sums[1, p] - other + length,
@@ -279,19 +265,13 @@ def _improve(
         if taken >= 0:
             pipeline_of[taken] = slow
         for p in (slow, to):
-            seconds[p] = _sum_up(lengths, kinds, rates, capacity, pipeline_of, sums, p)
+            seconds[p] = _sum_up(lengths, kinds, costs, pipeline_of, sums, p)
     return float(seconds[np.argmax(seconds)])
 
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _sum_up(
-    lengths: Int64Array,
-    kinds: Int64Array,
-    rates: Float64Array,
-    capacity: Int64Array,
-    pipeline_of: Int64Array,
-    sums: Int64Array,
-    p: int,
+    lengths: Int64Array, kinds: Int64Array, costs: KernelCosts, pipeline_of: Int64Array, sums: Int64Array, p: int
 ) -> float:
     """Write the sums of a pipeline, and return its seconds."""
     sums[:, p] = 0
@@ -300,15 +280,14 @@ def _sum_up(
             if sums[3, p] == 1:
                 sums[4, p] = lengths[i]
             _add(sums, p, lengths[i])
-    return least_pipeline_seconds(rates, capacity, kinds[p], sums[0, p], sums[1, p], sums[2, p], sums[3, p])
+    return least_pipeline_seconds(costs, kinds[p], sums[0, p], sums[1, p], sums[2, p], sums[3, p])
 
 
 @njit(cache=True)
 def deal_as_printed(
     lengths: Int64Array,
     kinds: Int64Array,
-    rates: Float64Array,
-    capacity: Int64Array,
+    costs: KernelCosts,
     restarts: int,
     state: UInt64Array,
     pipeline_of: Int64Array,
@@ -324,10 +303,10 @@ def deal_as_printed(
         state: of the shuffles.
     """
     num, num_pipelines = len(lengths), len(kinds)
-    if num and lengths[0] > capacity[kinds[0]]:
+    if num and lengths[0] > costs.capacity[kinds[0]]:
         return np.inf
     first = 0  # Samples that only the largest pipeline holds: all of them, if it is alone.
-    while first < num and (num_pipelines == 1 or lengths[first] > capacity[kinds[1]]):
+    while first < num and (num_pipelines == 1 or lengths[first] > costs.capacity[kinds[1]]):
         first += 1
     order = np.arange(num, dtype=np.int32)
     dealt = np.zeros(num, dtype=np.int64)
@@ -345,11 +324,11 @@ def deal_as_printed(
             at, least = 0, np.inf
             for p in range(1 if k < first else num_pipelines):
                 kind = kinds[p]
-                if length > capacity[kind]:
+                if length > costs.capacity[kind]:
                     break
                 greatest = max(longest[p], length)
-                load = rates[0, kind] * (work[p] + length * length) + rates[1, kind] * (tokens[p] + length)
-                load += rates[3, kind] * (rates[0, kind] * greatest + rates[1, kind]) * greatest
+                load = costs.rates[0, kind] * (work[p] + length * length) + costs.rates[1, kind] * (tokens[p] + length)
+                load += costs.rates[3, kind] * (costs.rates[0, kind] * greatest + costs.rates[1, kind]) * greatest
                 after = max(slowest, load)
                 if after < least or (after == least and tokens[p] == 0):
                     at, least = p, after

@@ -17,8 +17,9 @@ from typing import NamedTuple, cast
 import numpy as np
 from numba import njit
 
+from packer_cli.plan.core.cost import KernelCosts
 from packer_cli.plan.core.types import Float64Array, Int64Array, UInt64Array
-from packer_cli.plan.kernels.timed_dealing import copy_to, deal, deal_by_room, even_out
+from packer_cli.plan.kernels.timed_dealing import Dealt, copy_to, deal, deal_by_room, even_out
 from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
 from packer_cli.plan.strategies.hydraulis.stage1 import deal_to_pipelines
 
@@ -59,8 +60,8 @@ def plan_step(
     """
     pipeline_of, slot_of = np.zeros((2, len(falling)), dtype=np.int64)
     times, seconds = np.zeros(len(kinds)), np.inf
-    if deal(falling, kinds, *costs.arrays, restarts, state, pipeline_of) < np.inf:
-        seconds = float(divide_all(falling, kinds, *costs.arrays, pipeline_of, slot_of, times))
+    if deal(falling, kinds, costs.arrays, restarts, state, pipeline_of) < np.inf:
+        seconds = float(divide_all(falling, kinds, costs.arrays, pipeline_of, slot_of, times))
     return StepPlan(pipeline_of, slot_of, times, seconds)
 
 
@@ -68,8 +69,7 @@ def plan_step(
 def divide_all(
     lengths: Int64Array,
     kinds: Int64Array,
-    rates: Float64Array,
-    capacity: Int64Array,
+    costs: KernelCosts,
     pipeline_of: Int64Array,
     slot_of: Int64Array,
     pipeline_seconds: Float64Array,
@@ -85,7 +85,7 @@ def divide_all(
             if pipeline_of[i] == p:
                 members[count], own[count] = i, lengths[i]
                 count += 1
-        pipeline_seconds[p], _ = divide(own[:count], rates, capacity, kinds[p], slots[:count])
+        pipeline_seconds[p], _ = divide(own[:count], costs, kinds[p], slots[:count])
         for i in range(count):
             slot_of[members[i]] = slots[i]
         slowest = max(slowest, pipeline_seconds[p])
@@ -122,14 +122,12 @@ def plan_pipeline(falling: Int64Array, costs: SchemeCosts, kind: int) -> Pipelin
     PipelinePlan(slot_of=array([0, 1, 1]), seconds=21.0, bound=21.0)
     """
     slot_of = np.zeros(len(falling), dtype=np.int64)
-    seconds, bound = divide(falling, *costs.arrays, kind, slot_of)
+    seconds, bound = divide(falling, costs.arrays, kind, slot_of)
     return PipelinePlan(slot_of, float(seconds), float(bound))
 
 
 @njit(cache=True)
-def divide(
-    lengths: Int64Array, rates: Float64Array, capacity: Int64Array, kind: int, slot_of: Int64Array
-) -> tuple[float, float]:
+def divide(lengths: Int64Array, costs: KernelCosts, kind: int, slot_of: Int64Array) -> tuple[float, float]:
     """The kernel: write to `slot_of` (int64[n]) for falling lengths; returns `(seconds, bound)`."""
     num = len(lengths)
     if num == 0:
@@ -138,16 +136,16 @@ def divide(
     for i in range(num):
         tokens += lengths[i]
         work += lengths[i] * lengths[i]
-    constant, waiting = rates[2, kind], rates[3, kind]
-    total = rates[0, kind] * work + rates[1, kind] * tokens
-    alone = (rates[0, kind] * lengths[0] + rates[1, kind]) * lengths[0]
-    fewest = least_micro_batches(lengths, capacity[kind])
+    constant, waiting = costs.rates[2, kind], costs.rates[3, kind]
+    total = costs.rates[0, kind] * work + costs.rates[1, kind] * tokens
+    alone = (costs.rates[0, kind] * lengths[0] + costs.rates[1, kind]) * lengths[0]
+    fewest = least_micro_batches(lengths, costs.capacity[kind])
     middle = float(fewest)
     if waiting > 0.0:
         middle = total / alone
         if constant > 0.0:
             middle = min(middle, np.sqrt(waiting * total / constant))
-    most = max(fewest, min(num, int(tokens / rates[4, kind])))
+    most = max(fewest, min(num, int(tokens / costs.rates[4, kind])))
     below = min(max(int(middle), fewest), most)
     above = below + 1
 
@@ -176,17 +174,19 @@ def divide(
         greatest = max(total / v, alone)
         if num > v:  # Two of any v + 1 samples share a micro-batch.
             pair = lengths[v - 1] * lengths[v - 1] + lengths[v] * lengths[v]
-            greatest = max(greatest, rates[0, kind] * pair + rates[1, kind] * (lengths[v - 1] + lengths[v]))
+            greatest = max(
+                greatest, costs.rates[0, kind] * pair + costs.rates[1, kind] * (lengths[v - 1] + lengths[v])
+            )
         least = total + v * constant + waiting * (greatest + constant)
         bound = min(bound, least)
         if least >= best:
             continue
         tried += 1
         dealt_pairs += num * v
-        kinds = np.full(v, kind)
-        found = deal(lengths, kinds, rates, capacity, np.inf, dealt, slot_tokens[:v], slot_work[:v])
+        kinds, slots = np.full(v, kind), Dealt(dealt, slot_tokens[:v], slot_work[:v])
+        found = deal(lengths, kinds, costs, np.inf, slots)
         if found == np.inf:
-            found = deal_by_room(lengths, kinds, rates, capacity, dealt, slot_tokens[:v], slot_work[:v])
+            found = deal_by_room(lengths, kinds, costs, slots)
         if found == np.inf:
             continue
         enough = greatest + constant
@@ -194,7 +194,7 @@ def divide(
             enough += _ENOUGH * least / waiting
             if found > enough:
                 steps = min(_EXCHANGES, 1 + _PAIRS // ((num // v + 1) * (num + v)))
-                found = even_out(lengths, kinds, rates, capacity, steps, enough, dealt, slot_tokens[:v], slot_work[:v])
+                found = even_out(lengths, kinds, costs, steps, enough, slots)
         seconds = total + v * constant + waiting * found
         if seconds < best:
             best = seconds
