@@ -29,35 +29,23 @@ _TRIED = 2**20
 """Packs of a step times ranks times cuts, at most: else fewer cuts are tried."""
 
 
+@njit(cache=True)
 def cut_rounds(
     kinds: Int64Array, seconds: Float64Array, degrees: Int64Array, num_ranks: int
 ) -> tuple[Int64Array, Rounds]:
     """`(degree of each pack int64[p], as an index, rounds)`, one pack a replica and round. O(p ranks BLOCK).
+
+    Rounds are the consecutive parts of the packs by falling time whose slowest ones take least together.
 
     Args:
         kinds: int64[p], the least degree of each pack, as an index.
         seconds: float64[k, p], of each pack at each degree.
         degrees: int64[k], rising, each at most `num_ranks`.
     """
-    order = np.argsort(-seconds[kinds, np.arange(len(kinds))], kind="stable")
+    own_seconds = np.array([seconds[kinds[pack], pack] for pack in range(len(kinds))])
+    order = np.argsort(-own_seconds, kind="mergesort")
     grown = kinds.copy()
-    found = Rounds(*np.empty((2, len(kinds)), dtype=np.int64))
-    _cut(order, kinds, seconds, degrees, num_ranks, grown, *found)
-    return grown, found
-
-
-@njit(cache=True)
-def _cut(
-    order: Int64Array,
-    kinds: Int64Array,
-    seconds: Float64Array,
-    degrees: Int64Array,
-    num_ranks: int,
-    grown: Int64Array,
-    round_of: Int64Array,
-    first_rank: Int64Array,
-) -> None:
-    """Write to the last three: the consecutive parts of `order` (int64[p]) whose slowest packs take least together."""
+    round_of, first_rank = np.empty((2, len(kinds)), dtype=np.int64)
     num = len(order)
     cuts = min(_CUTS, max(1, _TRIED // max(1, num * num_ranks)))
     least = np.full(num + 1, np.inf)
@@ -89,6 +77,7 @@ def _cut(
         end, number = begin, number + 1
     for pack in order:  # The slowest round comes first.
         round_of[pack] = number - 1 - round_of[pack]
+    return grown, Rounds(round_of, first_rank)
 
 
 @njit(cache=True, no_cpython_wrapper=True)
