@@ -5,47 +5,37 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 
 from packer_cli.errors import ConfigError
-from packer_cli.plan.strategies.by_group.strategy import (
-    Axolotl,
-    Balanced,
-    BatchRebalance,
-    Hbp,
-    LongAlignPacking,
-    LongAlignSorted,
-    Naive,
-    Padded,
-    TrlBfd,
-)
-from packer_cli.plan.strategies.dynamic_cp.strategy import ByteScale, DpBalanced, Fcp, Megatron
-from packer_cli.plan.strategies.flexsp.strategy import BatchAda, FlexSp, FlexSpAll
+from packer_cli.plan.strategies.by_group import strategy as by_group
+from packer_cli.plan.strategies.dynamic_cp import strategy as dynamic_cp
+from packer_cli.plan.strategies.flexsp import strategy as flexsp
 from packer_cli.plan.strategies.hydraulis.strategy import Hydraulis
 from packer_cli.plan.strategies.protocol import Strategy, take_strategy
-from packer_cli.plan.strategies.wlb.strategy import Fixed4d, Plain4d, Wlb
+from packer_cli.plan.strategies.wlb import strategy as wlb
 from packer_cli.plugins import Registry, unknown
 
 _OWN = {
     strategy.name: strategy
     for strategy in (
-        Balanced(),
-        Hbp(),
-        Naive(),
-        LongAlignPacking(),
-        LongAlignSorted(),
-        FlexSpAll(),
-        FlexSp(),
-        BatchAda(),
-        Fcp(),
-        ByteScale(),
-        Megatron(),
-        DpBalanced(),
-        Wlb(),
-        Fixed4d(),
-        Plain4d(),
+        by_group.Balanced(),
+        by_group.Hbp(),
+        by_group.Naive(),
+        by_group.LongAlignPacking(),
+        by_group.LongAlignSorted(),
+        flexsp.FlexSpAll(),
+        flexsp.FlexSp(),
+        flexsp.BatchAda(),
+        dynamic_cp.Fcp(),
+        dynamic_cp.ByteScale(),
+        dynamic_cp.Megatron(),
+        dynamic_cp.DpBalanced(),
+        wlb.Wlb(),
+        wlb.Fixed4d(),
+        wlb.Plain4d(),
         Hydraulis(),
-        TrlBfd(),
-        Axolotl(),
-        BatchRebalance(),
-        Padded(),
+        by_group.TrlBfd(),
+        by_group.Axolotl(),
+        by_group.BatchRebalance(),
+        by_group.Padded(),
     )
 }
 
@@ -54,8 +44,8 @@ STRATEGIES: Registry[Strategy] = Registry("strategies", "strategy", _OWN, take_s
 
 PACKED = tuple(name for name, strategy in _OWN.items() if strategy.is_packed)
 """Those whose plans may be written."""
-DEFAULT = Balanced.name
-BASELINE = Naive.name
+DEFAULT = by_group.Balanced.name
+BASELINE = by_group.Naive.name
 """Which strategy a plan is compared with, unless its own strategy names another."""
 
 
@@ -85,7 +75,7 @@ def name_in_record(strategy: str, options: Container[str]) -> str:
     """
     if strategy == "longalign":
         return DEFAULT
-    return FlexSpAll.name if strategy == FlexSp.name and "packing" not in options else strategy
+    return flexsp.FlexSpAll.name if strategy == flexsp.FlexSp.name and "packing" not in options else strategy
 
 
 def packed_names() -> tuple[str, ...]:
