@@ -249,14 +249,19 @@ class Strategy(ABC):
         return
 
     def predict(self, question: Question) -> Prediction:
-        """What a plan needs to know of the cost model.
+        """What a plan needs to know of the cost model: the seconds of each group, if the strategy needs one.
 
         Raises:
             ConfigError: there is none, or it does not fit.
         """
-        from packer_cli.plan.strategies.predict import predicted_cost
+        from packer_cli.plan.strategies.predict import predicted_cost, stage_rates
 
-        return Prediction(groups=question.groups, cost=predicted_cost(question.load) if question.wants_cost else None)
+        cost = predicted_cost(question.load) if question.wants_cost else None
+        rates = None
+        if "a cost model" in self.needs:
+            model = question.load(f"--strategy {self.name}")
+            rates = tuple(stage_rates(group, model) for group in question.groups)
+        return Prediction(groups=question.groups, rates=rates, cost=cost)
 
     @abstractmethod
     def plan(self, pieces: Pieces, request: PlanRequest) -> Plan:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from packer_cli.errors import ConfigError
@@ -39,16 +38,6 @@ class _BySteps(Strategy):
 
         highest = given[-1].layout.row_ranks
         return groups_of_degrees(given, any_degree(highest) if self.any_degree else powers_of_two(highest))
-
-    def predict(self, question: Question) -> Prediction:
-        """The seconds of each group, if they are needed."""
-        from packer_cli.plan.strategies.predict import stage_rates
-
-        found = super().predict(question)
-        if "a cost model" not in self.needs:
-            return found
-        model = question.load(f"--strategy {self.name}")
-        return replace(found, rates=tuple(stage_rates(group, model) for group in question.groups))
 
     def plan(self, pieces: Pieces, request: PlanRequest) -> Plan:
         """See `dynamic_cp.plan`."""

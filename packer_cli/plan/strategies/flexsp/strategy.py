@@ -37,14 +37,10 @@ class MixedDegrees(UnlikeDegrees):
 
         One that divides the longest's degree and has no cost, as it was not measured, is left out.
         """
-        from packer_cli.plan.strategies.predict import stage_rates
-
-        found = super().predict(question)
-        model = question.load(f"--strategy {self.name}")
+        send = question.load(f"--strategy {self.name}").cost.send
         longest = question.groups[-1].sp_size
-        known = (1, longest, *model.cost.send)
-        groups = tuple(group for group in question.groups if group.sp_size in known or longest % group.sp_size)
-        return replace(found, groups=groups, rates=tuple(stage_rates(group, model) for group in groups))
+        groups = (g for g in question.groups if g.sp_size in (1, longest, *send) or longest % g.sp_size)
+        return super().predict(replace(question, groups=tuple(groups)))
 
     def rest(self, plan: Plan, chosen: Int64Array, is_short: BoolArray, request: PlanRequest, epoch: int) -> Schedule:
         """Iterations of packs of unlike degrees and near-equal predicted time; the same steps, if they are kept."""
