@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from packer_cli.corpus.readers import READERS, TOKEN_FORMATS
 from packer_cli.corpus.readers.base import BATCH_BYTES, MAX_RECORD_BYTES, RawBatch, ReadRules
 from packer_cli.corpus.records import Normalizer
-from packer_cli.corpus.records.tokens import TokenRecord, read_records, read_rows
+from packer_cli.corpus.records.tokens import TokenRecord
 from packer_cli.corpus.types import AlpacaForm, CorpusSlice, Document, DocumentBatch, Gap
 from packer_cli.corpus.versions import require_unchanged
 from packer_cli.errors import ConfigError, HbpackError
@@ -84,6 +84,8 @@ class SliceReader:
             else:
                 reject(document)  # type: ignore[arg-type]
         if tokenized or raw.tokens is not None:
+            from packer_cli.corpus.records.token_rows import read_records, read_rows
+
             rows = raw.tokens
             found = read_records(tokenized) if rows is None else read_rows(rows._replace(lines=base + rows.lines))
             batch.tokens = found[0]

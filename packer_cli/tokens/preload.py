@@ -18,6 +18,9 @@ import transformers.tokenization_utils_tokenizers
 import transformers.utils.chat_template_utils  # noqa: F401
 
 import packer_cli.corpus.read
+import packer_cli.corpus.readers.columns
+import packer_cli.corpus.readers.token_lines
+import packer_cli.corpus.records.token_rows
 import packer_cli.tokens.encode.encoder
 import packer_cli.tokens.encode.masks
 import packer_cli.tokens.slices

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from packer_cli.corpus.discover import discover, slice_corpus
 from packer_cli.corpus.ragged import join_samples
 from packer_cli.corpus.read import SliceReader
-from packer_cli.corpus.readers import jsonl
-from packer_cli.corpus.readers.jsonl import read_token_lines
+from packer_cli.corpus.readers import token_lines
+from packer_cli.corpus.readers.token_lines import read_token_lines
 from packer_cli.corpus.records.tokens import COLUMNS
 from packer_cli.corpus.types import TokenRows
 
@@ -99,10 +99,10 @@ def test_lines_in_columns_give_what_they_give_one_by_one(
         return
     with pytest.MonkeyPatch.context() as patch:
         seen: list[TokenRows | None] = []
-        patch.setattr(jsonl, "read_token_lines", lambda *of: seen.append(read_token_lines(*of)) or seen[-1])
+        patch.setattr(token_lines, "read_token_lines", lambda *of: seen.append(read_token_lines(*of)) or seen[-1])
         found = list(read(path, schema, slice_bytes, batch_bytes))
         event(f"{schema}: {sum(rows is not None for rows in seen)} of {len(seen)} blocks in columns")
-        patch.setattr(jsonl, "read_token_lines", lambda *of: None)
+        patch.setattr(token_lines, "read_token_lines", lambda *of: None)
         assert found == list(read(path, schema, slice_bytes, batch_bytes))
 
 

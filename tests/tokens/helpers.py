@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from packer_cli.corpus.records.tokens import TokenRecord, read_records
+from packer_cli.corpus.records.token_rows import read_records
+from packer_cli.corpus.records.tokens import TokenRecord
 from packer_cli.corpus.types import Document, DocumentBatch
 
 

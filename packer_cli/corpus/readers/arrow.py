@@ -9,11 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pyarrow as pa
-
 from packer_cli.corpus.blocks import changed, fingerprint, open_source, readable, unreadable, why_damaged
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
-from packer_cli.corpus.readers.columns import raw_batches
 from packer_cli.corpus.readers.parquet import cut_units
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap
 from packer_cli.errors import HbpackError
@@ -24,6 +21,8 @@ FILE_MAGIC = b"ARROW1"
 @contextmanager
 def _open(path: str, first_field_only: bool = False) -> Iterator[tuple[Any, bool]]:
     """(reader, whether it is an IPC file); raises InputError when it is neither file nor stream."""
+    import pyarrow as pa
+
     with open_source(path) as source:
         try:
             is_file = source.read(len(FILE_MAGIC)) == FILE_MAGIC
@@ -57,6 +56,8 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
 
 def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
     """The rows of the slice; where it is damaged, what follows is lost and one reject says so."""
+    from packer_cli.corpus.readers.columns import raw_batches
+
     row = slice_.first_line
     with _open(slice_.file.path) as (reader, is_file):
         if is_file and slice_.stop > reader.num_record_batches:

@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 
 from packer_cli.corpus.blocks import fingerprint_of, readable, why_damaged
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
-from packer_cli.corpus.readers.columns import raw_batches
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap
 from packer_cli.errors import InputError
 
@@ -199,6 +198,8 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
 
 def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
     """The rows of the slice, through Arrow; nothing is copied from the cache but the rows at hand."""
+    from packer_cli.corpus.readers.columns import raw_batches
+
     data = _loaded(slice_.file)
     num_rows, num_bytes = data.num_rows, data.data.nbytes
     rows = min(max(1, rules.batch_bytes * num_rows // max(num_bytes, 1)), BATCH_ROWS)

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-
-import numpy as np
-from numpy.typing import NDArray
-from orjson import JSONDecodeError, loads
+from typing import TYPE_CHECKING
 
 from packer_cli.corpus.blocks import Blocks
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
@@ -29,6 +26,10 @@ from packer_cli.corpus.readers.stream import (
     why_not_json,
 )
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap, Reject
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 BORDERS = 1 << 14
 """Borders that one call of the kernel looks for."""
@@ -59,6 +60,8 @@ class _Borders:
     """The borders of elements, while the bytes of a file go by from its start, or from that of an element."""
 
     def __init__(self, *, inside: bool) -> None:
+        import numpy as np
+
         from packer_cli.corpus.readers.json_borders import new_state
 
         self._state = new_state(inside=inside)
@@ -71,6 +74,8 @@ class _Borders:
 
     def find(self, chunk: bytes) -> Iterator[NDArray[np.int64]]:
         """Indices into the chunk, in order, some at a time; each holds until the next."""
+        import numpy as np
+
         from packer_cli.corpus.readers.json_borders import find_borders
 
         data = np.frombuffer(chunk, dtype=np.uint8)
@@ -103,9 +108,6 @@ class _Elements(RecordStream):
         self._block = b""
         self._begin = 0  # Where in the block the text at `position` goes on.
         self._ends: list[int] = []  # Borders in the block that have not been used, the last one first.
-        self._open: list[bytes] = []  # What of that text was in earlier blocks; joined once, however long it is.
-        self._open_bytes = 0
-        self._ended = False
 
     @property
     def is_done(self) -> bool:
@@ -123,12 +125,7 @@ class _Elements(RecordStream):
         return taken if taken else None
 
     def _read(self, taken: _Taken) -> None:
-        rest = self._block[self._begin :]
-        self._open_bytes += len(rest)
-        if self._open_bytes > self._rules.max_record_bytes:
-            self._open.clear()
-        elif rest:
-            self._open.append(rest)
+        self._hold(self._block[self._begin :])
         self._block, self._begin = self._blocks.read(self._rules.batch_bytes), 0
         if self._block:
             self._ends = [end for some in self._borders.find(self._block) for end in some.tolist()][::-1]
@@ -137,16 +134,13 @@ class _Elements(RecordStream):
 
     def _take_one(self, taken: _Taken) -> None:
         end = self._ends.pop()
-        text = self._block[self._begin : end]
-        size = self._open_bytes + len(text)
-        text = b"".join((*self._open, text)) if self._open else text
+        size = self._open_bytes + end - self._begin
+        text = self._join(self._block[self._begin : end])
         number, bracket = self.number, self._block[end : end + 1]
         is_last = not self._ends and self._borders.is_closed
         self._begin = end + 1
         self.position += size + 1
         self.number += 1
-        self._open.clear()
-        self._open_bytes = 0
         if number == 0:
             if bracket != b"[" or text.removeprefix(BOM).strip():
                 self._lose(taken, "the array does not begin with [")
@@ -170,7 +164,7 @@ class _Elements(RecordStream):
             reason = f"{self._blocks.broken}; the rest of the array from element {max(self.number, 1)} cannot be read"
             taken.rejects.append(Gap(max(self.number, 1), reason))
         elif self._borders.is_closed:
-            if text or self._open_bytes > self._rules.max_record_bytes:
+            if text or self._is_too_long:
                 self._lose(taken, "there is more text after the array")
         elif self.number == 0:
             self._lose(taken, "the array does not begin with [")
@@ -196,6 +190,8 @@ class _Elements(RecordStream):
 
 
 def _is_json(text: bytes) -> bool:
+    from orjson import JSONDecodeError, loads
+
     try:
         loads(text)
     except JSONDecodeError:

@@ -1,26 +1,15 @@
 """JSON lines: one object a line, plain or compressed.
 
 Price: orjson a line at a time, about 250 MB/s a core with batches that fit the processor's cache; tokenized records
-see the end of this file. Memory: one block and its records, or the longest line when that is longer.
-
-JSON lines of tokenized records to flat arrays: 350 MB/s a core, three times as fast as through Python's integers.
-Takes a block of lines only if all are plain: objects with the same keys, each a column of tokenized records, once; and
-each value one array of 64-bit integers. The result is then that of the records one by one, which is how any other
-block is read.
+see `token_lines`. Memory: one block and its records, or the longest line when that is longer.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from io import BytesIO
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from packer_cli.corpus.blocks import Blocks
-from packer_cli.corpus.ragged import join_arrays
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.readers.stream import (
     BOM,
@@ -34,7 +23,11 @@ from packer_cli.corpus.readers.stream import (
     why_not_json,
 )
 from packer_cli.corpus.records import tokens
-from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap, Reject, TokenRows
+from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap, Reject
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 CUT_SHORT = "; the file ends in this line, so the rest of it may be lost"
 _CACHED_BYTES = 1 << 18
@@ -51,6 +44,8 @@ class _Taken(NamedTuple):
 
 def _line_feeds(data: bytes) -> NDArray[np.int64]:
     """int64[n]: where they are. Price: 0.17 ms a MiB, about half of what `bytes.count` takes."""
+    import numpy as np
+
     codes = np.frombuffer(data, dtype=np.uint8)
     if len(codes) <= _CACHED_BYTES:
         found: NDArray[np.int64] = (codes == ord("\n")).nonzero()[0]
@@ -81,12 +76,6 @@ class _Lines(RecordStream):
 
     _whole = b""
     """Lines that have been read and not been taken; they begin at `position`."""
-
-    def __init__(self, blocks: Blocks, slice_: CorpusSlice, rules: ReadRules) -> None:
-        super().__init__(blocks, slice_, rules)
-        self._open: list[bytes] = []  # Of a line whose end has not been read; joined once, however long it is.
-        self._open_bytes = 0
-        self._ended = False
 
     @property
     def is_done(self) -> bool:
@@ -120,37 +109,29 @@ class _Lines(RecordStream):
                 return self._end()
             end = block.rfind(b"\n") + 1
             if not end:
-                self._open_bytes += len(block)
-                if self._open_bytes > self._rules.max_record_bytes:
-                    self._open.clear()
-                else:
-                    self._open.append(block)
+                self._hold(block)
                 continue
-            if self._open_bytes > self._rules.max_record_bytes:
+            if self._is_too_long:
                 begin = block.find(b"\n") + 1
                 number, self.number = self.number, self.number + 1
                 self.position += self._open_bytes + begin
                 self._whole = block[begin:end]
-                self._set_open(block[end:])
+                self._join()
+                self._hold(block[end:])
                 return Reject(number, self._rules.too_long())
-            self._whole = b"".join((*self._open, block[:end]))
-            self._set_open(block[end:])
+            self._whole = self._join(block[:end])
+            self._hold(block[end:])
             return None
         return None
-
-    def _set_open(self, data: bytes) -> None:
-        self._open = [data] if data else []
-        self._open_bytes = len(data)
 
     def _end(self) -> Reject | None:
         """The last line, which has no newline; it goes with the rest where the data breaks off."""
         self._ended = True
         if self._blocks.broken:
             return Gap(self.number, f"{self._blocks.broken}; the rest of the file is lost")
-        if self._open_bytes > self._rules.max_record_bytes:
+        if self._is_too_long:
             return Reject(self.number, self._rules.too_long())
-        self._whole = b"".join(self._open)
-        self._set_open(b"")
+        self._whole = self._join()
         return None
 
     def parse(self, taken: _Taken | Reject) -> Iterator[RawBatch]:
@@ -182,6 +163,8 @@ class _TokenLines(_Lines):
 
     def parse(self, taken: _Taken | Reject) -> Iterator[RawBatch]:
         """The records of whole lines, column by column where that gives the same."""
+        from packer_cli.corpus.readers.token_lines import read_token_lines
+
         rows = None
         if isinstance(taken, _Taken):
             rows = read_token_lines(taken.lines, taken.number, self._rules.max_record_bytes)
@@ -189,59 +172,3 @@ class _TokenLines(_Lines):
 
 
 READER = FileReader(cut, read)
-
-
-_BEGIN = re.compile(rb'\{\s*"(?:%s)"' % "|".join(tokens.COLUMNS).encode())
-
-
-def read_token_lines(lines: Sequence[bytes], first_line: int, max_record_bytes: int) -> TokenRows | None:
-    """The lines as rows; None if they must be read one by one.
-
-    Args:
-        lines: at least one; with their line feeds, or without.
-        first_line: number of the first line.
-    """
-    if not _BEGIN.match(lines[0]):
-        return None
-    if any(len(line.removesuffix(b"\n")) > max_record_bytes or line[:1] != b"{" for line in lines):
-        return None
-    columns = _parse(lines)
-    if columns is None:
-        return None
-    numbers = np.arange(first_line, first_line + len(lines))
-    return TokenRows(numbers, {name: join_arrays(columns[name]) for name in tokens.COLUMNS if name in columns})
-
-
-def _parse(lines: Sequence[bytes]) -> dict[str, list[NDArray[Any]]] | None:
-    """The arrays (int64) of each column, one a line; None if a line is not plain."""
-    import simdjson
-
-    parser = simdjson.Parser()
-    columns: dict[str, list[NDArray[Any]]] | None = None
-    for line in lines:
-        try:
-            record: Any = parser.parse(line)
-            names = list(record.keys())
-            if columns is None:
-                if tokens.IDS not in names or not {*names} <= {*tokens.COLUMNS}:
-                    return None
-                columns = {name: [] for name in names}
-            # Keys that come twice are fewer here; arrays in an array, which would be flattened, have more brackets.
-            if len(names) != len(columns) or columns.keys() != {*names} or _has_more(line, b"[", len(names)):
-                return None
-            for name, arrays in columns.items():
-                arrays.append(np.frombuffer(record[name].as_buffer(of_type="i"), dtype=np.int64))
-        except Exception:  # Of many kinds: not JSON, another type, a large integer, no array.
-            return None
-        del record  # The parser refuses the next line while there is a view of this one.
-    return columns
-
-
-def _has_more(line: bytes, sign: bytes, count: int) -> bool:
-    """Whether a sign comes more than `count` times. Seven times as fast as counting."""
-    place = -1
-    for _ in range(count + 1):
-        place = line.find(sign, place + 1)
-        if place < 0:
-            return False
-    return True

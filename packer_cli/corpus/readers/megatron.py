@@ -16,14 +16,16 @@ import struct
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from packer_cli.corpus.blocks import fingerprint_of, is_file, readable, unreadable
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules
 from packer_cli.corpus.readers.numbers import NumberFile, cut_documents, read_documents
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 IDS, MASK = "tokens.bin", "loss_mask.bin"
 MAGIC = b"MMIDIDX\x00\x00"
@@ -90,6 +92,8 @@ def _read_index(path: str, start: int = 0, stop: int | None = None) -> _Index:
 
 def _same(index: _Index, other: _Index) -> bool:
     """Whether the sequences of both have the same lengths and places."""
+    import numpy as np
+
     first, second = (each.starts // np.dtype(each.dtype).itemsize for each in (index, other))
     return np.array_equal(index.lengths, other.lengths) and np.array_equal(first, second)
 
@@ -102,6 +106,8 @@ def _parts(path: str) -> list[str]:
 
 def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
     """Ranges of sequences of about `slice_bytes`."""
+    import numpy as np
+
     index = _read_index(index_path(file.path))
     mask = mask_path(file.path)
     if mask is not None and not _same(index, _read_index(index_path(mask))):
@@ -113,6 +119,8 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
 
 def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
     """The sequences of the slice; those that the index puts outside the `.bin` are lost."""
+    import numpy as np
+
     path = slice_.file.path
     index = _read_index(index_path(path), slice_.start, slice_.stop)
     mask = mask_path(path)

@@ -8,14 +8,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from packer_cli.corpus.blocks import changed, open_file, readable
 from packer_cli.corpus.readers.base import RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Lists, Reject, TokenRows
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 BATCH_TOKENS = 1 << 20
 """Tokens a batch, unless a document holds more: enough for the arrays' fixed costs, few enough for the cache."""
@@ -33,6 +34,8 @@ class NumberFile:
     """
 
     def __init__(self, path: str, dtype: Any, offset: int = 0, count: int | None = None) -> None:
+        import numpy as np
+
         self.path = path
         self.dtype = np.dtype(dtype)
         self._offset = offset
@@ -52,6 +55,8 @@ class NumberFile:
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Numbers `start` to `stop - 1`. Raises RunError when the file has become shorter, InputError on a fault."""
+        import numpy as np
+
         out = np.empty(stop - start, dtype=self.dtype)
         view = out.view(np.uint8).data
         done = 0
@@ -72,6 +77,8 @@ def cut_documents(file: CorpusFile, ends: NDArray[np.int64], slice_bytes: int | 
         file: with its fingerprint.
         ends: int64[n], rising: the byte where each document ends.
     """
+    import numpy as np
+
     limit = slice_bytes or default_slice_bytes(file.num_bytes)
     cuts = np.searchsorted(ends, np.arange(limit, file.num_bytes, limit)) + 1
     borders = np.unique(np.concatenate([[0], np.minimum(cuts, len(ends)), [len(ends)]])).tolist()
@@ -88,6 +95,8 @@ def read_documents(
         borders: int64[n+1], rising: where documents begin in the files, and the end.
         lines: int64[n]: the documents' lines.
     """
+    import numpy as np
+
     lengths = np.diff(borders)
     too_long = np.flatnonzero(lengths > rules.max_record_bytes // files["input_ids"].dtype.itemsize)
     place = 0

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from packer_cli.corpus.blocks import changed, fingerprint, open_source, readable, why_damaged
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
-from packer_cli.corpus.readers.columns import raw_batches
 from packer_cli.corpus.records.unused import MEDIA
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap
 from packer_cli.remote.system import is_url
@@ -63,6 +62,8 @@ def cut_units(file: CorpusFile, sizes: list[tuple[int, int]], limit: int) -> lis
 
 def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
     """The rows of the slice's row groups; one that breaks is lost from there on, the next ones are read."""
+    from packer_cli.corpus.readers.columns import raw_batches
+
     row = slice_.first_line
     with ExitStack() as stack:
         table = stack.enter_context(_open(slice_.file.path))

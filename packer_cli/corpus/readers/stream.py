@@ -11,17 +11,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-import orjson
 import xxhash
-from numpy.typing import NDArray
 
 from packer_cli.corpus.blocks import Blocks, fingerprint
 from packer_cli.corpus.readers.base import RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.records.base import type_name
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Reject
+
+if TYPE_CHECKING:
+    import numpy as np
+    import orjson
+    from numpy.typing import NDArray
 
 BOM = b"\xef\xbb\xbf"
 JSON_SPACE = b" \t\r\n"
@@ -45,6 +47,8 @@ def why_not_json(text: bytes, what: str) -> str:
 
 
 def _error(text: bytes) -> orjson.JSONDecodeError:
+    import orjson
+
     try:
         orjson.loads(text)
     except orjson.JSONDecodeError as error:
@@ -64,7 +68,9 @@ def parse_objects(
         texts: (number, text); a line feed at the end does not count as its length.
         refuse: what becomes of a text that is not JSON; None: nothing.
     """
-    loads, keep, rejects = orjson.loads, batch.records.append, batch.rejects
+    from orjson import JSONDecodeError, loads
+
+    keep, rejects = batch.records.append, batch.rejects
     most = rules.max_record_bytes
     for number, text in texts:
         if len(text) > most and len(text.removesuffix(b"\n")) > most:
@@ -72,7 +78,7 @@ def parse_objects(
             continue
         try:
             record = loads(text)
-        except orjson.JSONDecodeError:
+        except JSONDecodeError:
             if (reject := refuse(number, text)) is not None:
                 rejects.append(reject)
             continue
@@ -108,6 +114,10 @@ class RecordStream(ABC):
         """Of the next record: its line, or its place in the array."""
         self.taken = 0
         """All records that begin before this have been taken."""
+        self._ended = False
+        """Whether there is nothing more to read."""
+        self._open: list[bytes] = []  # Of a record whose end has not been read; joined once, however long it is.
+        self._open_bytes = 0
 
     @property
     @abstractmethod
@@ -125,6 +135,26 @@ class RecordStream(ABC):
     def close(self) -> None:
         """Close the file."""
         self._blocks.close()
+
+    @property
+    def _is_too_long(self) -> bool:
+        """Whether what is known of the open record is more than a record may have."""
+        return self._open_bytes > self._rules.max_record_bytes
+
+    def _hold(self, data: bytes) -> None:
+        """Add to the open record; one that is too long is only measured."""
+        self._open_bytes += len(data)
+        if self._is_too_long:
+            self._open.clear()
+        elif data:
+            self._open.append(data)
+
+    def _join(self, data: bytes = b"") -> bytes:
+        """The open record with this at its end; the next one begins behind it."""
+        text = b"".join((*self._open, data)) if self._open else data
+        self._open.clear()
+        self._open_bytes = 0
+        return text
 
 
 _kept: dict[tuple[Any, ...], RecordStream] = {}

@@ -14,8 +14,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
-
 from packer_cli.corpus.records.base import BadRecordError, Record, Shape, type_name
 from packer_cli.corpus.records.unused import TEXT_ONLY
 from packer_cli.corpus.records.weights import WEIGHT, read_weight, take_weights
@@ -116,6 +114,8 @@ def _from_sharegpt(turn: Any, where: str) -> dict[str, Any]:
 
 def _read_calls(text: str, where: str) -> list[dict[str, Any]]:
     """The calls in a ShareGPT `function_call` value: one JSON object, or an array of them."""
+    import orjson
+
     try:
         calls = orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -139,6 +139,8 @@ def read_tools(value: Any) -> list[Any] | None:
     if value is None or value == "":
         return None
     if isinstance(value, str):
+        import orjson
+
         try:
             value = orjson.loads(value)
         except orjson.JSONDecodeError:
