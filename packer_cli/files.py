@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import secrets
@@ -50,15 +51,14 @@ class _EarlySync:
         self._wait()
 
 
-class HashingFile:
-    """A binary file that hashes (xxh3-128) and counts what is written to it."""
+class HashingFile(io.RawIOBase):
+    """A binary file that hashes (xxh3-128) and counts what is written to it; the file below is left open."""
 
     def __init__(self, file: IO[bytes], syncing: _EarlySync | None = None) -> None:
         self._file = file
         self._syncing = syncing
         self._hash = xxhash.xxh3_128()
         self.num_bytes = 0
-        self.closed = False
 
     def write(self, data: Any) -> int:
         """Write bytes, or anything with a buffer."""
@@ -74,24 +74,9 @@ class HashingFile:
         """Hash of everything so far."""
         return self._hash.hexdigest()
 
-    def flush(self) -> None:
-        """Flush the file below."""
-        self._file.flush()
-
-    def close(self) -> None:
-        """Left to `atomic_file`."""
-
     def writable(self) -> bool:
         """Always."""
         return True
-
-    def readable(self) -> bool:
-        """Never."""
-        return False
-
-    def seekable(self) -> bool:
-        """Never: a hash needs the bytes in order."""
-        return False
 
 
 @contextmanager

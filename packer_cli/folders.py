@@ -126,15 +126,18 @@ def lock_folder(folder: Path, task: TaskLock | None = None) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with ExitStack() as held:
+            whole = folder / LOCK_NAME
             if task is None:
-                held.callback(_remove_locks, folder, _lock(folder / LOCK_NAME, fcntl.LOCK_EX, _refuse_run))
+                held.callback(_remove_locks, folder, _lock(whole, fcntl.LOCK_EX, _busy(folder)))
+                held.callback(remove_temporaries, folder)  # Those of an array may be another task's.
             else:
-                held.callback(_leave, folder / LOCK_NAME, _lock(folder / LOCK_NAME, fcntl.LOCK_SH, _refuse_run))
+                held.callback(_leave, whole, _lock(whole, fcntl.LOCK_SH, _busy(folder)))
                 path = folder / task.name
-                held.callback(_remove, path, _lock(path, fcntl.LOCK_EX, _refuse_task))
+                why = f"another process runs task {task.index}; wait until it has ended"
+                held.callback(
+                    _remove, path, _lock(path, fcntl.LOCK_EX, BusyError(f"output folder {str(folder)!r}: {why}"))
+                )
                 _refuse_other_stages(folder, task)
-            if task is None:  # Otherwise some may be another task's.
-                held.callback(remove_temporaries, folder)
             yield
     finally:
         with suppress(OSError):
@@ -161,24 +164,15 @@ def _take_remote(folder: RemotePath, task: TaskLock | None) -> remote_lock.Remot
             holder = next(iter(others.values()))
         if time.monotonic() > deadline:
             who = f" (process {holder.pid} on {holder.host}, seen {holder.age:.0f} s ago)"
-            raise _refuse(folder, who)
+            raise _busy(folder, who)
         time.sleep(_PATIENCE / 10)
 
 
-def _refuse_run(path: Path) -> BusyError:
-    return _refuse(path.parent)
-
-
-def _refuse(folder: object, who: str = "") -> BusyError:
+def _busy(folder: object, who: str = "") -> BusyError:
     return BusyError(
         f"output folder {str(folder)!r}: another hbpack run writes to it{who}; wait until that has ended, "
         "or name another folder"
     )
-
-
-def _refuse_task(path: Path) -> BusyError:
-    index = path.name.rpartition(".")[2]
-    return BusyError(f"output folder {str(path.parent)!r}: another process runs task {index}; wait until it has ended")
 
 
 def _refuse_other_stages(folder: Path | RemotePath, task: TaskLock) -> None:
@@ -253,15 +247,14 @@ def _leave(path: Path, descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-    except OSError:
-        _remove(path, descriptor)
-    else:
-        _remove(path, descriptor)
+        return
+    except OSError:  # A file system that knows no locks.
+        pass
+    _remove(path, descriptor)
 
 
-def _lock(path: Path, kind: int, refuse: Callable[[Path], BusyError]) -> int:
-    patience = _TASK_PATIENCE if kind == fcntl.LOCK_SH else _PATIENCE
-    deadline = time.monotonic() + patience
+def _lock(path: Path, kind: int, busy: BusyError) -> int:
+    deadline = time.monotonic() + (_TASK_PATIENCE if kind == fcntl.LOCK_SH else _PATIENCE)
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
@@ -274,7 +267,7 @@ def _lock(path: Path, kind: int, refuse: Callable[[Path], BusyError]) -> int:
                 if time.monotonic() < deadline:
                     time.sleep(_PATIENCE / 10)
                     continue
-                raise refuse(path) from None
+                raise busy from None
             error.filename = str(path.parent)
             raise
         with suppress(FileNotFoundError):

@@ -82,16 +82,12 @@ def discover(inputs: Sequence[str], *, output: str | None = None) -> tuple[list[
         name, weight = parse_input(text)
         source = Source(source_id=source_id, name=name, weight=weight)
         found = find_files(source, output=output)
-        if not (is_url(name) or os.path.isabs(name) or is_of_hub(found[0])):
+        is_of_hub = found[0].format == "datasets" and hf.saved_path(found[0].path) is None
+        if not (is_url(name) or os.path.isabs(name) or is_of_hub):
             source = replace(source, folder=os.getcwd())
         sources.append(source)
         files.extend(found)
     return sources, files
-
-
-def is_of_hub(file: CorpusFile) -> bool:
-    """Whether it is a data set that is named, not stored in a folder."""
-    return file.format == "datasets" and hf.saved_path(file.path) is None
 
 
 def find_files(source: Source, *, output: str | None = None) -> list[CorpusFile]:
@@ -100,8 +96,10 @@ def find_files(source: Source, *, output: str | None = None) -> list[CorpusFile]
         output = os.path.realpath(output)
     files = _find(source.path, source.source_id, output)
     for file in files:
-        if not _is_utf8(file.path):
-            raise InputError(f"{file.path!a}: the name is not UTF-8; rename it")
+        try:
+            file.path.encode()
+        except UnicodeEncodeError:
+            raise InputError(f"{file.path!a}: the name is not UTF-8; rename it") from None
     return files
 
 
@@ -217,14 +215,6 @@ def _is_packed_remote(folder: Any) -> bool:
     names = {path.name for path in folder.iterdir()}
     inside = {path.name for path in (folder / "tokens").iterdir()} if "tokens" in names else set()
     return any(mark[0] in names and (len(mark) == 1 or mark[1] in inside) for mark in marks)
-
-
-def _is_utf8(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _is_packed(folder: str) -> bool:
