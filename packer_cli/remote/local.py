@@ -13,7 +13,6 @@ from typing import Any
 import xxhash
 
 from packer_cli.errors import FormatError
-from packer_cli.format.checksums import file_checksum
 from packer_cli.remote.cache import FileCache, KeptFile
 from packer_cli.remote.path import RemotePath
 
@@ -106,7 +105,7 @@ def _open_copy(path: RemotePath, num_bytes: int | None, xxh3: str | None) -> Kep
 
     try:
         copy = cache.open(name, size, fill)
-        if xxh3 is not None and name not in _compared and file_checksum(copy.path) != xxh3:
+        if xxh3 is not None and name not in _compared and _checksum(copy.path) != xxh3:
             cache.discard(name)
             copy.close()
             copy = cache.open(name, size, fill)
@@ -114,6 +113,14 @@ def _open_copy(path: RemotePath, num_bytes: int | None, xxh3: str | None) -> Kep
         raise OSError(str(error)) from None
     _compared.add(name)
     return copy
+
+
+def _checksum(path: Path) -> str:
+    digest = xxhash.xxh3_128()
+    with path.open("rb", buffering=0) as file:
+        while data := file.read(BLOCK):
+            digest.update(data)
+    return digest.hexdigest()
 
 
 def open_source(path: Path | RemotePath, *, goes_forward: bool = False) -> Any:
