@@ -12,7 +12,6 @@ Price: a call of the system per file or slice; a request for an object.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -24,16 +23,6 @@ from packer_cli.corpus.types import CorpusFile, FileFormat
 from packer_cli.remote.file import RemoteFile
 from packer_cli.remote.path import RemotePath, version_of
 from packer_cli.remote.system import is_url
-
-
-def stamp(paths: Sequence[str]) -> str:
-    """Tells a version of these files from others.
-
-    Raises:
-        InputError: one is missing.
-        RemoteError: the storage does not answer.
-    """
-    return ",".join(map(_stamp, paths))
 
 
 def _stamp(path: str) -> str:
@@ -57,8 +46,13 @@ def size_of(found: str) -> int:
 
 
 def stamp_of(file: CorpusFile) -> str:
-    """The stamp that a file has now; see `stamp`."""
-    return stamp(READERS[file.format].parts(file.path))
+    """The stamp that a file has now: of all files that belong together.
+
+    Raises:
+        InputError: one is missing.
+        RemoteError: the storage does not answer.
+    """
+    return ",".join(map(_stamp, READERS[file.format].parts(file.path)))
 
 
 def require_unchanged(file: CorpusFile) -> None:
