@@ -227,16 +227,14 @@ class ArrayShare:
             facts=json_values(facts),
         )
         pin = self._records.pin()
-        if pin is None or (pin.fingerprint != mine.fingerprint and not self._is_bound(pin)):
+        if pin is None or not (
+            pin.fingerprint == mine.fingerprint or self._records.done() or pin.fingerprint in self._joined()
+        ):
             self._records.write_pin(mine)
         elif pin.fingerprint == mine.fingerprint and pin.facts != mine.facts:
-            self._records.write_pin(
-                replace(pin, facts=mine.facts)
-            )  # Such as another --max-rejected: the last word counts.
+            # Such as another --max-rejected: the last word counts.
+            self._records.write_pin(replace(pin, facts=mine.facts))
         self._join(self._check().fingerprint)
-
-    def _is_bound(self, pin: Pin) -> bool:
-        return bool(self._records.done()) or pin.fingerprint in self._joined()
 
     def recorded(self, facts: Any = dict[str, Any]) -> dict[str, FinishedPart]:
         """The parts in the task's record, with facts of this kind; none if it is not done."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import wait
@@ -129,12 +129,6 @@ class LocalEngine(Engine):
         # A worker that is half started cannot be ended; but what is preloaded may compile kernels for long.
         with starting_workers(), interrupts_end_servers() if self._isolates else interrupts_later():
             return Worker(process_context(self._preload, self._settings))
-
-    def run_writing(
-        self, function: Callable[[Task], Result], tasks: Sequence[Task]
-    ) -> Generator[tuple[int, Result], None, None]:
-        """See `Engine`."""
-        return self.run_threads(function, tasks)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from types import ModuleType
 from typing import Any
@@ -191,8 +192,6 @@ def process_context(preload: Sequence[str] = (), settings: Mapping[str, str] | N
     methods = multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
     if context.get_start_method() == "forkserver":
-        from multiprocessing import forkserver
-
         imports, wanted = tuple(preload), dict(settings or {})
         _choose_server(imports)
         if _settings.setdefault(imports, wanted) != wanted:
@@ -207,8 +206,6 @@ def process_context(preload: Sequence[str] = (), settings: Mapping[str, str] | N
 def _choose_server(imports: _Imports) -> None:
     """Let processes be forked from the server with these imports, which may have to be started."""
     global _chosen
-    from multiprocessing import forkserver
-
     if imports != _chosen:
         state: dict[str, Any] = vars(forkserver._forkserver)
         _others[_chosen] = dict(state)
@@ -238,8 +235,6 @@ def end_servers() -> None:
 
 
 def _end_chosen() -> None:
-    from multiprocessing import forkserver
-
     server: Any = forkserver._forkserver
     pid = getattr(server, "_forkserver_pid", None)
     if pid is not None:
@@ -292,8 +287,6 @@ def _interrupts_blocked() -> Iterator[None]:
     Ctrl-C reaches all processes of a terminal, and many job managers send SIGTERM to all processes of a job. Workers
     leave both to this process, which then ends them.
     """
-    from multiprocessing import resource_tracker
-
     resource_tracker.ensure_running()  # Otherwise it starts with the server, and unblocks the signals.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
     try:
