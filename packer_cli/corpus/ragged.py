@@ -38,19 +38,20 @@ def join_samples(batches: Sequence[TokenBatch]) -> TokenBatch:
         return batches[0]
     ends = np.cumsum([0, *(len(batch.input_ids) for batch in batches)])
     starts = [batch.offsets[:-1] + end for batch, end in zip(batches, ends.tolist(), strict=False)]
-    masks: list[Any] | None = None
-    if any(batch.loss_mask is not None for batch in batches):
-        masks = [np.ones(len(b.input_ids), np.bool_) if b.loss_mask is None else b.loss_mask for b in batches]
-    weights: list[Any] | None = None
-    if any(batch.weight is not None for batch in batches):
-        weights = [np.ones(len(b.lines), np.float32) if b.weight is None else b.weight for b in batches]
     joined = TokenBatch(
         np.concatenate([batch.lines for batch in batches]),
         np.concatenate([*starts, ends[-1:]]).astype(np.int64),
         np.concatenate([batch.input_ids for batch in batches]),
-        None if masks is None else np.concatenate(masks),
-        None if weights is None else np.concatenate(weights),
+        _join_ones([(batch.loss_mask, len(batch.input_ids)) for batch in batches], np.bool_),
+        _join_ones([(batch.weight, len(batch.lines)) for batch in batches], np.float32),
     )
     if (joined.lines[1:] >= joined.lines[:-1]).all():
         return joined
     return take_samples(joined, np.argsort(joined.lines, kind="stable"))
+
+
+def _join_ones(columns: Sequence[tuple[NDArray[Any] | None, int]], dtype: type[np.generic]) -> NDArray[Any] | None:
+    """Columns, each with its length, one behind the other: a missing one is all ones, unless all are missing."""
+    if all(column is None for column, _ in columns):
+        return None
+    return np.concatenate([np.ones(length, dtype) if column is None else column for column, length in columns])

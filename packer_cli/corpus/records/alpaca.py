@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from packer_cli.corpus.records.base import BadRecordError, Record, Shape, type_name
+from packer_cli.corpus.records.base import BadRecordError, Record, Shape, read_string, type_name
 from packer_cli.corpus.records.weights import WEIGHT, read_weight
 from packer_cli.corpus.types import AlpacaForm, Document
 
@@ -30,7 +30,9 @@ PROMPT_WITHOUT_INPUT = (
 def parse_for_template(record: Record, line: int) -> Document:
     """Read one Alpaca record as a conversation."""
     instruction, context, output = _texts(record)
-    messages = [*_system(record.get("system")), *_history(record.get("history"))]
+    system = read_string(record, "system", is_optional=True)
+    messages = [{"role": "system", "content": system}] if system else []
+    messages += _history(record.get("history"))
     weight = read_weight(record)
     question = "\n\n".join(part for part in (instruction, context) if part and not part.isspace())
     messages += [{"role": "user", "content": question}, {"role": "assistant", "content": output}]
@@ -52,24 +54,13 @@ def parse_for_stanford(record: Record, line: int) -> Document:
 
 def _texts(record: Record) -> tuple[str, str, str]:
     """Instruction, input (empty where there is none) and output; raises BadRecordError with a reason."""
-    instruction, context, output = record["instruction"], record.get("input"), record["output"]
-    for name, value in (("instruction", instruction), ("output", output), ("input", context)):
-        if not isinstance(value, str) and not (name == "input" and value is None):
-            raise BadRecordError(f'"{name}" must be a string, this is {type_name(value)}')
-    context = context or ""
+    instruction, output = read_string(record, "instruction"), read_string(record, "output")
+    context = read_string(record, "input", is_optional=True)
     if not instruction.strip() and not context.strip():
         raise BadRecordError('"instruction" is empty')
     if not output:
         raise BadRecordError('"output" is empty: there is nothing to train on')
     return instruction, context, output
-
-
-def _system(value: Any) -> list[dict[str, Any]]:
-    if value is None or value == "":
-        return []
-    if not isinstance(value, str):
-        raise BadRecordError(f'"system" must be a string, this is {type_name(value)}')
-    return [{"role": "system", "content": value}]
 
 
 def _history(value: Any) -> list[dict[str, Any]]:

@@ -57,6 +57,20 @@ def _parse_other(name: str, parse: Callable[[Record, int], Any], record: Record,
     return Reject(line, f"schema {name} made a {type(found).__name__} of it, not a Document or Reject")
 
 
+def read_string(record: Record, key: str, *, is_optional: bool = False) -> str:
+    """A string of a record; empty where it may be missing and is missing, or null.
+
+    Raises:
+        BadRecordError: it is something else.
+    """
+    value = record.get(key)
+    if value is None and is_optional:
+        return ""
+    if not isinstance(value, str):
+        raise BadRecordError(f'"{key}" must be a string, this is {type_name(value)}')
+    return value
+
+
 def type_name(value: object) -> str:
     """The JSON name of a value's type, with its article: `a number`."""
     if value is None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from packer_cli.corpus.records.base import BadRecordError, Record, Shape, type_name
+from packer_cli.corpus.records.base import BadRecordError, Record, Shape, read_string, type_name
 from packer_cli.corpus.records.unused import TEXT_ONLY
 from packer_cli.corpus.records.weights import WEIGHT, read_weight, take_weights
 from packer_cli.corpus.types import Document
@@ -157,9 +157,7 @@ def parse(record: Record, line: int) -> Document:
     """Read one chat record; `messages` wins where a record has both keys."""
     key = "messages" if "messages" in record else "conversations"
     turns, weights = take_weights(read_turns(record[key], key), key)
-    system = record.get("system")
-    if system is not None and not isinstance(system, str):
-        raise BadRecordError(f'"system" must be a string, this is {type_name(system)}')
+    system = read_string(record, "system", is_optional=True)
     if system and turns[0] != {"role": "system", "content": system}:
         if turns[0]["role"] == "system":
             raise BadRecordError('both "system" and a first message of role system; keep one of them')

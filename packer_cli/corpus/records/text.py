@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from packer_cli.corpus.records.base import BadRecordError, Record, Shape, type_name
+from packer_cli.corpus.records.base import BadRecordError, Record, Shape, read_string
 from packer_cli.corpus.records.weights import WEIGHT, read_weight
 from packer_cli.corpus.types import Document
 
 
 def parse(record: Record, line: int) -> Document:
     """Read one text record; text of white space alone is rejected."""
-    key = "text" if "text" in record else "content"
-    text = record[key]
-    if type(text) is not str:
-        raise BadRecordError(f'"{key}" must be a string, this is {type_name(text)}')
+    text = read_string(record, "text" if "text" in record else "content")
     # isspace alone: a strip would copy every long text.
     if not text or text.isspace():
         raise BadRecordError("empty text")
