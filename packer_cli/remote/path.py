@@ -22,9 +22,57 @@ from packer_cli.remote.file import RemoteFile
 from packer_cli.remote.system import ask, path_in_system
 
 
+def _join(path: str, name: str) -> str:
+    parts = path.split("/")
+    for part in name.split("/"):
+        if part == ".." and len(parts) > 1:
+            parts.pop()
+        elif part not in ("", ".", ".."):
+            parts.append(part)
+    return "/".join(parts)
+
+
+T = TypeVar("T")
+
+_RANGES_AT_ONCE = 256
+"""Ranges that are requested together; those that fail are requested again together."""
+
+
+def is_remote(path: object) -> bool:
+    """Whether this is a `RemotePath`."""
+    return isinstance(path, RemotePath)
+
+
+def version_of(info: dict[str, Any]) -> str | None:
+    """What the storage changes whenever the object does, such as its ETag; None where it has no such thing."""
+    names = ("ETag", "etag", "md5Hash", "content_md5", "generation", "blob_id", "created")
+    found = (info.get(name) for name in names)
+    return next((str(value) for value in found if value), None)
+
+
+def _open_pinned(system: Any, path: str) -> Any:
+    """A file of s3fs, whose requests name the ETag of its first one; None for other storage."""
+    protocols = system.protocol if isinstance(system.protocol, tuple) else (system.protocol,)
+    return system.open(path, "rb", cache_type="none") if "s3" in protocols else None
+
+
+def _whole(data: bytes, start: int, stop: int) -> bytes:
+    if len(data) != stop - start:
+        raise EOFError(f"got {len(data)} bytes for bytes {start} to {stop}")
+    return data
+
+
+@dataclass(frozen=True)
+class _Stat:
+    st_size: int
+
+
 @dataclass(frozen=True, order=True, init=False)
-class PureRemotePath:
-    """A path that is only a name; requests nothing."""
+class RemotePath:
+    """The path of an object, or of the folder that objects' names share. Can be pickled.
+
+    Every request is retried. A folder exists as long as it has objects; it is neither made nor removed.
+    """
 
     url: str
     options: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
@@ -73,65 +121,13 @@ class PureRemotePath:
         """The same folder, another last part."""
         return self.parent / name
 
-    def relative_to(self, folder: PureRemotePath) -> PurePosixPath:
+    def relative_to(self, folder: RemotePath) -> PurePosixPath:
         """The path below a folder."""
         return PurePosixPath(self.url).relative_to(PurePosixPath(folder.url))
 
     def resolve(self) -> Self:
         """Itself: there are no links."""
         return self
-
-
-def _join(path: str, name: str) -> str:
-    parts = path.split("/")
-    for part in name.split("/"):
-        if part == ".." and len(parts) > 1:
-            parts.pop()
-        elif part not in ("", ".", ".."):
-            parts.append(part)
-    return "/".join(parts)
-
-
-T = TypeVar("T")
-
-_RANGES_AT_ONCE = 256
-"""Ranges that are requested together; those that fail are requested again together."""
-
-
-def is_remote(path: object) -> bool:
-    """Whether this is a `RemotePath`."""
-    return isinstance(path, RemotePath)
-
-
-def version_of(info: dict[str, Any]) -> str | None:
-    """What the storage changes whenever the object does, such as its ETag; None where it has no such thing."""
-    names = ("ETag", "etag", "md5Hash", "content_md5", "generation", "blob_id", "created")
-    found = (info.get(name) for name in names)
-    return next((str(value) for value in found if value), None)
-
-
-def _open_pinned(system: Any, path: str) -> Any:
-    """A file of s3fs, whose requests name the ETag of its first one; None for other storage."""
-    protocols = system.protocol if isinstance(system.protocol, tuple) else (system.protocol,)
-    return system.open(path, "rb", cache_type="none") if "s3" in protocols else None
-
-
-def _whole(data: bytes, start: int, stop: int) -> bytes:
-    if len(data) != stop - start:
-        raise EOFError(f"got {len(data)} bytes for bytes {start} to {stop}")
-    return data
-
-
-@dataclass(frozen=True)
-class _Stat:
-    st_size: int
-
-
-class RemotePath(PureRemotePath):
-    """The path of an object, or of the folder that objects' names share. Can be pickled.
-
-    Every request is retried. A folder exists as long as it has objects; it is neither made nor removed.
-    """
 
     def info(self) -> dict[str, Any]:
         """What the storage says of an object, or of a folder; FileNotFoundError where there is none."""
