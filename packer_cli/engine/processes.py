@@ -11,7 +11,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
@@ -38,7 +38,11 @@ class Died:
         return signal.Signals(-self.exitcode).name if self.exitcode < 0 else f"exit code {self.exitcode}"
 
     def __str__(self) -> str:
-        return describe_exit(self.exitcode)
+        if self.exitcode == -signal.SIGKILL:
+            return "its process was killed, perhaps for want of memory; try fewer --workers"
+        if self.exitcode < 0:
+            return f"its process was ended by {self.signal_name}"
+        return f"its process ended with {self.signal_name}"
 
     @property
     def is_crash(self) -> bool:
@@ -250,7 +254,9 @@ def starting_workers() -> Iterator[None]:
     These are checked ahead: the server, to which half of a request has been sent, would print a traceback.
     """
     try:
-        _check_descriptors()
+        with ExitStack() as opened:
+            for _ in range(_DESCRIPTORS):
+                opened.enter_context(open(os.devnull, "rb"))
         yield
     except (OSError, EOFError) as error:  # Such as the broken pipe of a server that has ended.
         if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
@@ -258,16 +264,6 @@ def starting_workers() -> Iterator[None]:
         raise RunError(
             f"worker processes cannot be started ({str(error) or type(error).__name__}); try --workers 1"
         ) from None
-
-
-def _check_descriptors() -> None:
-    opened: list[int] = []
-    try:
-        for _ in range(_DESCRIPTORS):
-            opened.append(os.open(os.devnull, os.O_RDONLY))
-    finally:
-        for descriptor in opened:
-            os.close(descriptor)
 
 
 @contextmanager
@@ -307,12 +303,3 @@ def start_worker() -> None:
 def _end_with(parent: Any) -> None:
     parent.join()
     os._exit(1)
-
-
-def describe_exit(exitcode: int) -> str:
-    """Say how a process ended that should have gone on."""
-    if exitcode == -signal.SIGKILL:
-        return "its process was killed, perhaps for want of memory; try fewer --workers"
-    if exitcode < 0:
-        return f"its process was ended by {signal.Signals(-exitcode).name}"
-    return f"its process ended with exit code {exitcode}"
