@@ -173,7 +173,12 @@ class Blocks:
     def read(self, size: int) -> bytes:
         """About `size` bytes, at least one; nothing at the end."""
         if self._inflate is None:
-            return self._read_plain(size)
+            if self._left <= 0:
+                return b""
+            block = self._read_raw(min(size, self._left))
+            if not block:
+                raise changed(self._path)
+            return block
         parts: list[bytes] = []
         total = 0
         while total < size and not self.broken:
@@ -193,14 +198,6 @@ class Blocks:
             parts.append(part)
             total += len(part)
         return b"".join(parts)
-
-    def _read_plain(self, size: int) -> bytes:
-        if self._left <= 0:
-            return b""
-        block = self._read_raw(min(size, self._left))
-        if not block:
-            raise changed(self._path)
-        return block
 
     def _read_raw(self, size: int) -> bytes:
         with readable(self._path, OSError):
