@@ -110,11 +110,10 @@ def format_bytes(num_bytes: float) -> str:
     >>> format_bytes(1536), format_bytes(3 * 2**30)
     ('1.5 KiB', '3.0 GiB')
     """
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if num_bytes < 1024 or unit == "GiB":
-            return f"{num_bytes:.0f} B" if unit == "B" else f"{num_bytes:.1f} {unit}"
-        num_bytes /= 1024
-    raise AssertionError
+    if num_bytes < 1024:
+        return f"{num_bytes:.0f} B"
+    power = next((power for power in (1, 2) if num_bytes < 1024 ** (power + 1)), 3)
+    return f"{num_bytes / 1024**power:.1f} {('KiB', 'MiB', 'GiB')[power - 1]}"
 
 
 def _parse(text: str, units: dict[str, int], what: str, examples: str) -> int:

@@ -113,14 +113,11 @@ def _lengths_to_pack(random: np.random.Generator) -> Iterator[tuple[str, Int32Ar
         yield what, np.array(lengths, dtype=np.int32), capacity
     for number in range(20):
         capacity = int(2 ** random.integers(1, 9))
-        yield f"uniform lengths {number}", _between(random, 1, capacity, int(random.integers(1, 80))), capacity
+        lengths_of = random.integers(1, capacity + 1, int(random.integers(1, 80)))
+        yield f"uniform lengths {number}", lengths_of.astype(np.int32), capacity
     mixed = np.clip(random.lognormal(np.log(300), 1.2, 5_000), 1, 4096).astype(np.int32)
     yield "mixed lengths", mixed, 4096
     yield "totals over 2^31", np.full(2**13, 2**18 + 1, dtype=np.int32), 2**20
-
-
-def _between(random: np.random.Generator, first: int, last: int, number: int) -> Int32Array:
-    return random.integers(first, last + 1, number).astype(np.int32)
 
 
 def _resolved(planner: Strategy, options: dict[str, Any]) -> Resolved:

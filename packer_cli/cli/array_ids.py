@@ -42,7 +42,11 @@ def _slurm(environment: Mapping[str, str]) -> ArrayIds | None:
     source = "SLURM_ARRAY_TASK_ID"
     number = _read(environment, source)
     names = ("COUNT", "MIN", "MAX", "STEP")
-    known = {name: _read(environment, f"SLURM_ARRAY_TASK_{name}") for name in names if _has(environment, name)}
+    known = {
+        name: _read(environment, f"SLURM_ARRAY_TASK_{name}")
+        for name in names
+        if environment.get(f"SLURM_ARRAY_TASK_{name}")
+    }
     if "COUNT" not in known:
         return ArrayIds(id=number, num_tasks=None, source=source)
     count, first = known["COUNT"], known.get("MIN", 0)
@@ -50,10 +54,6 @@ def _slurm(environment: Mapping[str, str]) -> ArrayIds | None:
     is_even = known.get("MAX", first + (count - 1) * step) == first + (count - 1) * step
     # Whether uneven ids are a rerun of some tasks is known from the output alone.
     return ArrayIds(id=number, num_tasks=count if is_even else None, first=first, step=step, source=source)
-
-
-def _has(environment: Mapping[str, str], name: str) -> bool:
-    return bool(environment.get(f"SLURM_ARRAY_TASK_{name}"))
 
 
 def _read(environment: Mapping[str, str], name: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import click
 
@@ -66,17 +66,7 @@ from packer_cli.panels import Panel
 @model_options(TokenizeConfig, is_optional=True)
 @workers_option
 @config_option
-def command(
-    inputs: tuple[str, ...],
-    algorithms: str | None,
-    strategies: str | None,
-    sort: str | None,
-    columns: str,
-    as_json: bool,
-    bound: Literal["l2", "lp"],
-    workers: int | None,
-    **values: Any,
-) -> None:
+def command(inputs: tuple[str, ...], columns: str, as_json: bool, **values: Any) -> None:
     """Compare packing algorithms, balances or whole strategies side by side on your own lengths.
 
     INPUT is a file of lengths (.npy, or text with one integer a line), a token store, or a packed data set that keeps
@@ -92,9 +82,7 @@ def command(
     chosen = parse_columns(columns)
     from packer_cli.commands.compare import compare
 
-    comparison = compare(
-        inputs, algorithms=algorithms, strategies=strategies, sort=sort, bound=bound, workers=workers, **values
-    )
+    comparison = compare(inputs, **values)
     if as_json:
         print_json(comparison)
     else:

@@ -12,6 +12,7 @@ from packer_cli.cli.options import config_option, is_typed, model_options, train
 from packer_cli.cli.output_file import begins_with, output_file, output_file_option
 from packer_cli.cli.param_types import Text
 from packer_cli.config import GpuConfig, PlanConfig, validate
+from packer_cli.config.models import TrainConfig
 from packer_cli.panels import Panel
 
 
@@ -39,16 +40,7 @@ from packer_cli.panels import Panel
 @json_option("report", Panel.OUTPUT)
 @workers_option
 @config_option
-def command(
-    path: str,
-    output: str,
-    pad_to: Any,
-    step_seconds: float,
-    strategies: str,
-    as_json: bool,
-    workers: int | None,
-    **values: Any,
-) -> None:
+def command(path: str, output: str, as_json: bool, **values: Any) -> None:
     """Write a page with charts of a packed set, a plan or lengths, and what to try next.
 
     PATH is a packed data set or a plan, shown as it is; or a token store or a file of lengths (.npy, or text with one
@@ -60,19 +52,11 @@ def command(
     from packer_cli.report.page import MARK
 
     file = output_file(output, "report.html", begins_with(MARK))
-    train = {"pad_to": pad_to, "step_seconds": step_seconds}
     if not validate(GpuConfig, values).has_gpu_model:  # In a config file, they may be for another command.
-        train = {name: value for name, value in train.items() if is_typed(name)}
+        values |= {name: None for name in TrainConfig.model_fields if not is_typed(name)}
     from packer_cli.commands.report import report
 
-    found = report(
-        path,
-        output=file,
-        strategies=strategies,
-        **train,
-        workers=workers,
-        **values,
-    )
+    found = report(path, output=file, **values)
     if as_json:
         print_json(found)
     else:

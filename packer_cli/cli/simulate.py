@@ -69,18 +69,7 @@ from packer_cli.panels import Panel
 @model_options(TokenizeConfig, is_optional=True)
 @workers_option
 @config_option
-def command(
-    inputs: tuple[str, ...],
-    pad_to: Any,
-    step_seconds: float,
-    algorithms: str | None,
-    sort: str | None,
-    trace: str | None,
-    trace_steps: int,
-    as_json: bool,
-    workers: int | None,
-    **values: Any,
-) -> None:
+def command(inputs: tuple[str, ...], trace: str | None, trace_steps: int, as_json: bool, **values: Any) -> None:
     """Predict an epoch's time, where the GPUs' time goes, and the savings over naive packing.
 
     INPUT is a packed data set or a plan.arrow, which is predicted as it is. With --groups and --gpus, it is anything
@@ -98,15 +87,7 @@ def command(
         values["trace_steps"] = trace_steps
     from packer_cli.commands.simulate import simulate
 
-    result = simulate(
-        inputs,
-        algorithms=algorithms,
-        sort=sort,
-        pad_to=pad_to,
-        step_seconds=step_seconds,
-        workers=workers,
-        **values,
-    )
+    result = simulate(inputs, **values)
     if as_json:
         print_json(result)
         return
@@ -121,6 +102,5 @@ def command(
     else:
         print_tables(simulation_table(result))
         what = f"An epoch takes {duration(result.overall.seconds)}, predicted"
-        train = validate(TrainConfig, {"pad_to": pad_to, "step_seconds": step_seconds})
-        given = [*shown_options(validate(GpuConfig, values), GpuConfig), *shown_options(train, TrainConfig)]
+        given = [word for kind in (GpuConfig, TrainConfig) for word in shown_options(validate(kind, values), kind)]
         say_next(what, shown_command("hbpack", "report", *inputs, *given))

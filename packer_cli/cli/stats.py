@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import click
 
@@ -29,7 +29,7 @@ from packer_cli.sizes import counted
 @bound_option
 @model_options(PlanConfig, is_optional=True)
 @config_option
-def command(path: str, as_json: bool, bound: Literal["l2", "lp"], **values: Any) -> None:
+def command(path: str, as_json: bool, **values: Any) -> None:
     """Report balance, padding and communication of a packed set, a token store or lengths.
 
     PATH is a packed data set or a plan, reported as it is; or a token store or a file of lengths (.npy, or text with
@@ -38,7 +38,7 @@ def command(path: str, as_json: bool, bound: Literal["l2", "lp"], **values: Any)
     """
     from packer_cli.commands.stats import stats
 
-    found = stats(path, bound=bound, **values)
+    found = stats(path, **values)
     if as_json:
         print_json(found)
         return

@@ -184,20 +184,10 @@ def _read_text(path: Path) -> np.ndarray:
     try:
         return np.array(lines, dtype=np.int64) if lines else np.zeros(0, dtype=np.int64)
     except (ValueError, OverflowError):
-        number = next(i for i, line in enumerate(lines) if not _fits(line))
-        text = lines[number].decode("utf-8", "replace")[:40]
-        what = (
-            f"{text}; {_RULE}"
-            if re.fullmatch(rb"[+-]?[0-9]+", lines[number])
-            else f"{text!r}; write one integer a line"
+        integers = [re.fullmatch(rb"[+-]?[0-9]+", line) for line in lines]
+        number = next(
+            i for i, found in enumerate(integers) if not (found and len(lines[i]) < 21 and abs(int(lines[i])) < 2**63)
         )
+        text = lines[number].decode("utf-8", "replace")[:40]
+        what = f"{text}; {_RULE}" if integers[number] else f"{text!r}; write one integer a line"
         raise InputError(f"lengths file {str(path)!r}: value {number + 1} is {what}") from None
-
-
-def _fits(text: bytes) -> bool:
-    """Whether numpy reads it as a 64-bit integer."""
-    try:
-        np.array([text], dtype=np.int64)
-    except (ValueError, OverflowError):
-        return False
-    return True
