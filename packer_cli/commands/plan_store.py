@@ -125,7 +125,8 @@ def plan_store(
     check_plan(plan)
     _say_short_curriculum(plan, request)
     plan = predicted(plan, resolved.config)
-    loss = _piece_loss(store, lengths, pieces)
+    weights = _piece_weights(store, pieces) if store.index.is_weighted else None
+    loss = PieceLoss(_piece_loss_tokens(store, lengths, pieces), weights)
     of_samples = sample_counts(samples, chosen, pieces, capacity, overflow)
     counts = _counts(store, resolved.config, of_samples, loss, aside)
     metrics = plan_stats(plan, request, samples.sources)
@@ -234,12 +235,6 @@ def _long_samples(lengths: Int32Array, chosen: Int32Array | None, capacity: int)
         is_chosen[chosen] = True
         is_long &= is_chosen
     return ids_of(is_long)
-
-
-def _piece_loss(store: TokenStore, lengths: Int32Array, pieces: Pieces) -> PieceLoss:
-    """The loss of each piece."""
-    weights = _piece_weights(store, pieces) if store.index.is_weighted else None
-    return PieceLoss(_piece_loss_tokens(store, lengths, pieces), weights)
 
 
 def _piece_weights(store: TokenStore, pieces: Pieces) -> NDArray[np.float64]:
