@@ -79,8 +79,8 @@ class ShardFile:
     """The packs of one shard.
 
     Args:
-        source: the file, in memory, or read in ranges, of which the wanted record batches are. Packs are views of
-            what was read, and keep it alive.
+        source: the file. Where it is read in ranges, only wanted record batches are. Packs are views of what was read,
+            and keep it alive.
         columns: those that must be there; `read` needs the default.
 
     Raises:
@@ -103,7 +103,8 @@ class ShardFile:
         self.dtypes = {name: dtype_of(kind) for name, kind in values.items() if _is_number(kind)}
         """Of the numbers of each column, or of the items of its lists."""
         self.lists = [name for name in self.dtypes if _items(kinds[name]) is not None]
-        self._odd = next((f"its column {name} is {kinds[name]}" for name in kinds.keys() - self.dtypes.keys()), None)
+        self._odd = next((f"its column {name} is {kinds[name]}" for name in kinds if name not in self.dtypes), None)
+        """What has no place in a checksum."""
         self._of_pack = [name for name in Pack._fields if name in self.dtypes]
         first = first_buffers(self.schema)
         self._buffers = [*(first[name] + 1 for name in self.dtypes), *(first[name] + 3 for name in self.lists)]

@@ -107,12 +107,12 @@ def read_pack(files: SetFolder, manifest: Manifest, pack: int) -> PackRecord:
         file.check(row)
         others = file.columns(row)
         starts, sources = others["sample_starts"].tolist(), others["source_ids"].tolist()
-        names = {number: str(source["name"]) for number, source in enumerate(manifest.sources)}
         borders = found.cu_seqlens.tolist()
         if len(borders) < 2 or borders[-1] != len(found.input_ids) or len(borders) != len(found.sample_ids) + 1:
             raise ValueError("the borders of its samples do not agree with its tokens")
         loss_mask = _loss_mask(found)
     origins = sample_origins(files, found.sample_ids)
+    names = {source: str(given["name"]) for source, given in enumerate(manifest.sources)}
     samples = tuple(
         SampleRecord(
             index=i,
