@@ -42,8 +42,6 @@ class Relaxation:
     patterns: Patterns
     use: NDArray[np.float64]
     """float64[k]: how often each pattern is used."""
-    value: float
-    """sum(use)"""
     bound: int
     """No packing of the demands needs fewer packs; also holds if the run was stopped."""
     worth: Int64Array
@@ -89,7 +87,7 @@ def generate_columns(
                 bound, proof, most_worth = total / int(worth[0]), values, int(worth[0])
         value = float(use.sum())
         rounded = -(-total_worth(demands, proof) // most_worth)
-        found = Relaxation(patterns=patterns, use=use, value=value, bound=rounded, worth=proof, most_worth=most_worth)
+        found = Relaxation(patterns=patterns, use=use, bound=rounded, worth=proof, most_worth=most_worth)
         is_better = worth > UNIT * (1 + 1e-7)
         if not is_better.any() or value <= rounded + 1e-6 or time.monotonic() >= deadline:
             return found
