@@ -13,8 +13,8 @@ there is little left to gain.
 Up to `max_lengths` distinct lengths are solved exactly, mostly to the bound or one pack above it. With more, short
 samples are left to best-fit; if there are still too many long ones, neighboring lengths are rounded up to the longest
 of a class. Excess over the fewest packs known for 20,000 samples at capacity 128K, of 300 classes: 0.16 % if lengths
-are uniform between 30K and 60K (`bfd`: 8.7 %), 0.13 % between 20K and 50K (3.4 %), 0.3 % between 20K and 100K, where
-two fill a pack and each must find its counterpart (0.5 %), and for a normal distribution around 45K (2.6 %).
+are uniform between 30K and 60K (`bfd`: 8.7 %), 0.15 % between 20K and 50K (3.4 %), 0.27 % between 20K and 100K, where
+two fill a pack and each must find its counterpart (0.5 %), and 0.34 % for a normal distribution around 45K (2.6 %).
 `solve_cutting_stock` also returns the bound proved on the way. The linear program proves it in exact integers, the
 integer program up to the solver's tolerances.
 
