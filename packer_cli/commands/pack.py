@@ -138,7 +138,7 @@ class PackedSet:
             "groups": ", ".join(group.name for group in manifest.groups),
             "shards": f"{counted(len(shards), 'file')}, {format_bytes(sum(shard.num_bytes for shard in shards))}",
             "epochs": f"{len(manifest.epochs):,}",
-            "tokenizer": str(manifest.tokenizer.get("name")),
+            "tokenizer": str(manifest.tokenizer.name),
         }
         table = table_of_values(f"Packed set {self._path}", facts.items(), "")
         return tables_html([table, *stats_tables(self.stats())])

@@ -274,8 +274,8 @@ def _made_from(planned: Plan | None) -> tuple[tuple[str, str], ...]:
         facts |= {
             "packed set": manifest.fingerprint,
             "hbpack": manifest.hbpack_version,
-            "tokenizer": str(manifest.tokenizer.get("name", "")),
-            "sources": ", ".join(f"{each['name']} (weight {each['weight']:g})" for each in manifest.sources),
+            "tokenizer": manifest.tokenizer.name or "",
+            "sources": ", ".join(f"{each.name} (weight {each.weight:g})" for each in manifest.sources),
             "libraries": ", ".join(f"{name} {version}" for name, version in manifest.library_versions.items()),
         }
     if planned.group_choice is not None:

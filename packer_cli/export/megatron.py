@@ -37,7 +37,7 @@ _ROWS_PER_BATCH = 65_536
 
 def token_dtype(manifest: Manifest) -> np.dtype[Any]:
     """The dtype that Megatron itself would choose."""
-    vocab_size = manifest.tokenizer.get("vocab_size")
+    vocab_size = manifest.tokenizer.vocab_size
     return np.dtype("<u2" if vocab_size is not None and vocab_size < _FEW_IDS else "<i4")
 
 

@@ -79,7 +79,7 @@ def _batch(job: Job, packs: Int64Array) -> tuple[pa.RecordBatch, int, Int64Array
     # All tokens but the last are inputs, and these are aligned.
     inputs = align_lengths(Lists(lengths.offsets, lengths.values - np.int32(1)), aligns_of(job.manifest, packs))
     sizes = Lists(lengths.offsets, inputs.values + np.int32(1))
-    end_of_text = job.manifest.tokenizer.get("eos_token_id")
+    end_of_text = job.manifest.tokenizer.eos_token_id
     pad = job.pad_token_id if end_of_text is None else int(end_of_text)
     ids = pad_samples(packed.lists("input_ids", packs), lengths, sizes, pad)
     mask = pad_samples(packed.loss_mask(packs), lengths, sizes, 0)

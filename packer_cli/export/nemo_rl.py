@@ -65,7 +65,7 @@ class Exporter(Format):
     def describe(self, source: Path, manifest: Manifest, groups: Sequence[int]) -> dict[str, Any]:
         """The prompt format, None if the set has none of its templates, and a context-parallel size that fits."""
         prompt_format = prompt_format_of(manifest)
-        loss_on = manifest.config.tokens["loss_on"]
+        loss_on = manifest.config.tokens.loss_on
         if prompt_format is None:
             warn(
                 f"the chat template of {str(source)!r} is not one of NeMo-RL's, which tokenizes again: rows keep "
@@ -126,8 +126,8 @@ class Exporter(Format):
 
 def prompt_format_of(manifest: Manifest) -> str | None:
     """The prompt format whose template tokenized the set."""
-    template = manifest.config.tokens.get("chat_template")
-    found = manifest.tokenizer.get("chat_template_fingerprint")
+    template = manifest.config.tokens.chat_template
+    found = manifest.tokenizer.chat_template_fingerprint
     if template is not None:
         # Jinja leaves out a line feed at the end, which most files have.
         found = xxhash.xxh3_128_hexdigest(template.removesuffix("\n").encode())
@@ -148,7 +148,7 @@ def context_parallel_size_of(manifest: Manifest, groups: Sequence[int]) -> int:
 def _check_plain_content(manifest: Manifest, records: SetRecords) -> None:
     """NeMo-RL always takes the text of a special token for that token."""
     first = next((part for part in records.store.index.parts if part.num_with_special), None)
-    if manifest.config.tokens["plain_content"] and first is not None:
+    if manifest.config.tokens.plain_content and first is not None:
         raise InputError(
             f"{first.files[0].path}: holds the text of a special token, which --plain-content took for text, and "
             "NeMo-RL takes for the token; run hbpack pack again without --plain-content"
@@ -188,9 +188,9 @@ def _wanted_samples(job: Job, parts: Sequence[Part], records: SetRecords) -> NDA
 
 def _appended_eos(manifest: Manifest) -> int | None:
     """The token that may have been added to conversations; no template of NeMo-RL ends with one of its own."""
-    if prompt_format_of(manifest) is None or manifest.config.tokens["append_eos"] == "never":
+    if prompt_format_of(manifest) is None or manifest.config.tokens.append_eos == "never":
         return None
-    return manifest.tokenizer.get("eos_token_id")
+    return manifest.tokenizer.eos_token_id
 
 
 def _text_of(records: SetRecords, sample: int, document: Document | None) -> bytes:

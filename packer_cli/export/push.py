@@ -275,7 +275,7 @@ def _card(
 ) -> str:
     lines = ["---", *_metadata(license, data_files), "---", "", f"# {name}", "", what, "", *how.split("\n"), ""]
     lines += [*_table(("", ""), facts), "", "## Sources", ""]
-    lines += _table(("source", "weight"), [(source["name"], f"{source['weight']:g}") for source in manifest.sources])
+    lines += _table(("source", "weight"), [(source.name, f"{source.weight:g}") for source in manifest.sources])
     if license is None:
         lines += ["", "No licence was named: those of the sources hold."]
     return "\n".join(lines) + "\n"
@@ -307,15 +307,15 @@ def _facts(manifest: Manifest, groups: Sequence[GroupInfo]) -> Iterator[tuple[st
     yield "recipe", f"strategy {plan.strategy}, packing {plan.packing}, overflow {plan.overflow}"
     if plan.global_tokens:
         yield "tokens of an optimizer step", f"{plan.global_tokens:,}"
-    yield "loss on", f"{manifest.config.tokens['loss_on']}"
+    yield "loss on", manifest.config.tokens.loss_on
     yield "seed", str(manifest.seed)
     whole = "" if len(groups) == len(manifest.groups) else " of the whole set"
     yield f"padding ratio (PR){whole}", f"{overall.pr:.4f}"
     yield f"attention balance ratio (ABR){whole}", f"{overall.abr:.4f}"
     tokenizer = manifest.tokenizer
-    yield "tokenizer", f"{_without_folders(tokenizer.get('name') or '-')}, fingerprint `{tokenizer['fingerprint']}`"
-    if tokenizer.get("chat_template_fingerprint"):
-        yield "chat template", f"fingerprint `{tokenizer['chat_template_fingerprint']}`"
+    yield "tokenizer", f"{_without_folders(tokenizer.name or '-')}, fingerprint `{tokenizer.fingerprint}`"
+    if tokenizer.chat_template_fingerprint:
+        yield "chat template", f"fingerprint `{tokenizer.chat_template_fingerprint}`"
     yield "fingerprint of the set", f"`{manifest.fingerprint}`"
 
 

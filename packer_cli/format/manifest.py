@@ -17,8 +17,9 @@ from packer_cli.format.constants import FORMAT_NAME, FORMAT_VERSION, Lockstep
 from packer_cli.format.entries import EpochInfo, FileInfo, Generation, GroupInfo, Origin, PartInfo, Replicas, ShardInfo
 from packer_cli.format.metrics import Counts, GroupChoice, PlanMetrics
 from packer_cli.format.planned import PlanOptions
-from packer_cli.format.records import json_values, read_record, shown, sort_keys
+from packer_cli.format.records import json_values, read_record, sort_keys
 from packer_cli.format.schema import index_schema, shard_schema, token_type
+from packer_cli.format.tokens import SampleOptions, SourceInfo, TokenizerInfo
 from packer_cli.version import __version__
 
 
@@ -36,7 +37,7 @@ class WriteOptions:
 class SetConfig:
     """Options that decided the bytes."""
 
-    tokens: dict[str, Any]
+    tokens: SampleOptions
     """As in `tokens.json`."""
     plan: Mapping[str, object]
     """As `hbpack plan` takes them, with groups and costs as numbers. A strategy may have options of its own."""
@@ -81,10 +82,9 @@ class Manifest:
     """The set for other numbers of GPUs, as it was planned first; their rank manifests are kept."""
     origin: Origin | None = None
     """None where the set is as it was planned."""
-    tokenizer: dict[str, Any]
-    """Its name as the user gave it, fingerprints, vocabulary size and special ids."""
-    sources: tuple[dict[str, Any], ...]
-    """Inputs by source id: name and weight."""
+    tokenizer: TokenizerInfo
+    sources: tuple[SourceInfo, ...]
+    """Inputs by source id."""
     counts: Counts
     """What became of the records."""
     metrics: PlanMetrics
@@ -139,13 +139,13 @@ class Manifest:
     @property
     def pad_token_id(self) -> int:
         """The tokenizer's pad token, else its end-of-text token, else 0."""
-        known = (self.tokenizer.get(name) for name in ("pad_token_id", "eos_token_id"))
+        known = (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id)
         return next((token for token in known if token is not None), 0)
 
     @property
     def token_type(self) -> pa.DataType:
         """Of the ids in shards."""
-        return token_type(self.tokenizer.get("vocab_size"))
+        return token_type(self.tokenizer.vocab_size)
 
     @property
     def schema(self) -> pa.Schema:
@@ -163,7 +163,7 @@ def manifest_bytes(manifest: Manifest) -> bytes:
     values["counts"] = sort_keys(json_values(manifest.counts))
     values["metrics"] = metrics if manifest.history else sort_keys(metrics)
     config = {name: sort_keys(value) for name, value in values["config"].items() if value is not None}
-    values["config"] = {**config, "tokens": manifest.config.tokens}
+    values["config"] = {**config, "tokens": asdict(manifest.config.tokens)}
     return sign_json(values)
 
 
@@ -221,7 +221,3 @@ def _check(manifest: Manifest) -> None:
             firsts = [ranks.first for ranks in epoch.ranks]
             if borders != [*firsts, generation.num_gpus] or any(a >= b for a, b in pairwise(borders)):
                 raise ValueError(f"the ranks of {epoch.path} are not 0 to {generation.num_gpus - 1}, each once")
-    for key in ("vocab_size", "pad_token_id", "eos_token_id"):
-        value = manifest.tokenizer.get(key)
-        if value is not None and type(value) is not int:
-            raise ValueError(f"tokenizer.{key} is {shown(value)}, not an integer")

@@ -194,7 +194,7 @@ def choose_pad_token(manifest: Manifest, pad_token_id: int | None) -> int:
     Raises:
         ConfigError: the vocabulary has no such id.
     """
-    size = manifest.tokenizer.get("vocab_size")
+    size = manifest.tokenizer.vocab_size
     token = manifest.pad_token_id if pad_token_id is None else pad_token_id
     if token < 0 or (size is not None and token >= size):
         rule = "not be negative" if size is None else f"be in the tokenizer's vocabulary, 0 to {size - 1}"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from packer_cli.format.checksums import file_checksum, require_damage
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME
 from packer_cli.format.entries import EpochInfo, FileInfo, GroupInfo, PartInfo, Replicas, ShardInfo
 from packer_cli.format.manifest import Manifest, SetConfig, WriteOptions, manifest_bytes, parse_manifest
+from packer_cli.format.tokens import SourceInfo
 from packer_cli.plan.core.cost import pack_sums
 from packer_cli.plan.core.types import PieceLoss, Plan
 from packer_cli.remote.path import is_remote
@@ -120,11 +120,12 @@ def make_manifest(
         plan=file_info(folder, PLAN_NAME),
         rejected=file_info(folder, REJECTED_NAME) if has_rejected else None,
         tokens=tokens,
-        **_names(index),
+        tokenizer=index.tokenizer,
+        sources=_sources(index),
         counts=header.counts,
         metrics=header.metrics,
         config=SetConfig(
-            tokens=asdict(index.options),
+            tokens=index.options,
             plan=header.config.decisions(),
             group_choice=header.group_choice,
             write=options,
@@ -160,11 +161,10 @@ def file_info(folder: Path, path: str) -> FileInfo:
     return FileInfo(path=path, num_bytes=file.stat().st_size, xxh3=file_checksum(file))
 
 
-def _names(index: StoreIndex) -> dict[str, Any]:
-    """What the manifest says of the inputs and the tokenizer; their names decide no byte of the shards."""
-    return {"tokenizer": asdict(index.tokenizer), "sources": tuple(asdict(source.given) for source in index.sources)}
+def _sources(index: StoreIndex) -> tuple[SourceInfo, ...]:
+    return tuple(source.given for source in index.sources)
 
 
 def with_names(manifest: Manifest, index: StoreIndex) -> Manifest:
-    """The manifest of a set with the names that its token store has now."""
-    return replace(manifest, **_names(index))
+    """The manifest of a set with the names that its token store has now; these decide no byte of the shards."""
+    return replace(manifest, tokenizer=index.tokenizer, sources=_sources(index))

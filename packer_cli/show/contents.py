@@ -112,7 +112,7 @@ def read_pack(files: SetFolder, manifest: Manifest, pack: int) -> PackRecord:
             raise ValueError("the borders of its samples do not agree with its tokens")
         loss_mask = _loss_mask(found)
     origins = sample_origins(files, found.sample_ids)
-    names = {source: str(given["name"]) for source, given in enumerate(manifest.sources)}
+    names = {source: given.name for source, given in enumerate(manifest.sources)}
     samples = tuple(
         SampleRecord(
             index=i,

@@ -153,23 +153,23 @@ def load_decoder(manifest: Manifest, given: str | None) -> Decoder:
         TokenizerError: the one that the user named cannot be loaded.
         ConfigError: it has another vocabulary.
     """
-    name = given if given is not None else manifest.tokenizer.get("name")
+    name = given if given is not None else manifest.tokenizer.name
     if name is None:
         return _without("the set does not name its tokenizer; give --tokenizer PATH")
     try:
-        loaded = load_tokenizer(name, eos_token=manifest.config.tokens.get("eos_token"))
+        loaded = load_tokenizer(name, eos_token=manifest.config.tokens.eos_token)
     except TokenizerError as error:
         if given is not None:
             raise
         return _without(f"the set's tokenizer cannot be loaded ({error}); give --tokenizer PATH if it has moved")
-    template = manifest.config.tokens.get("chat_template")
+    template = manifest.config.tokens.chat_template
     if template is not None:
         loaded = replace(loaded, chat_template=template, tool_template=None)
     found, wanted = loaded.describe(), manifest.tokenizer
-    if found.vocab_size != wanted.get("vocab_size"):
+    if found.vocab_size != wanted.vocab_size:
         problem = (
             f"tokenizer {name!r} has {found.vocab_size:,} token ids and the set's has "
-            f"{wanted.get('vocab_size'):,}, so it is another one"
+            f"{wanted.vocab_size:,}, so it is another one"
         )
         if given is not None:
             raise ConfigError(f"{problem}; name the one that the set was made with")
@@ -189,10 +189,10 @@ def _decode_with(loaded: Any) -> Decode:
     return decode
 
 
-def _doubt(name: str, found: TokenizerInfo, wanted: dict[str, Any]) -> str | None:
-    if found.fingerprint == wanted.get("fingerprint"):
+def _doubt(name: str, found: TokenizerInfo, wanted: TokenizerInfo) -> str | None:
+    if found.fingerprint == wanted.fingerprint:
         return None
-    if found.chat_template_fingerprint != wanted.get("chat_template_fingerprint"):
+    if found.chat_template_fingerprint != wanted.chat_template_fingerprint:
         what = "has another chat template than"
     else:
         what = "is not, or no longer, quite"
