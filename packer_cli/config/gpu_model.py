@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -39,8 +40,9 @@ def load_gpu_model(config: GpuConfig, num_gpus: int, what: str, lockstep: str = 
     else:
         assert config.model is not None
         assert config.gpu is not None
-        assumed = Assumptions(**parse_assumptions(config.assume))
-        model = analytic_model(read_shape(config.model), parse_gpu(config.gpu), num_gpus, assumed)
+        assumed: dict[str, Any] = parse_assumptions(config.assume)
+        shape, gpu = read_shape(config.model), parse_gpu(config.gpu)
+        model = analytic_model(shape, gpu, num_gpus, Assumptions(**assumed))
     return model.without_gathers() if lockstep == "1" else model
 
 

@@ -82,6 +82,12 @@ class CorpusSlice(NamedTuple):
     """xxh3-128 of its bytes, where it is a range of bytes of a plain file."""
 
 
+Record = dict[str, Any]
+"""A record as the corpus has it, whatever its keys."""
+Message = dict[str, Any]
+"""A turn of a conversation, with the keys that chat templates read: `role`, `content` and any others."""
+
+
 class Document(NamedTuple):
     """One raw record in normal form, unless it is tokenized (`TokenBatch`). Only the fields of its kind are set."""
 
@@ -90,7 +96,7 @@ class Document(NamedTuple):
     line: int
     """1-based line (JSONL, text) or row number in its file."""
     text: str = ""
-    messages: list[dict[str, Any]] = []  # noqa: RUF012 - never mutated
+    messages: list[Message] = []  # noqa: RUF012 - never mutated
     tools: list[Any] | None = None
     """For the chat template; without `messages` they are not used."""
     prompt: str = ""

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
-from typing import Any
 
 import xxhash
 
@@ -22,7 +21,7 @@ from packer_cli.corpus.readers import READERS
 from packer_cli.corpus.types import CorpusFile, FileFormat
 from packer_cli.remote.file import RemoteFile
 from packer_cli.remote.path import RemotePath, version_of
-from packer_cli.remote.system import is_url
+from packer_cli.remote.system import ObjectInfo, is_url
 
 
 def _stamp(path: str) -> str:
@@ -35,7 +34,7 @@ def stamp_of_stat(found: os.stat_result) -> str:
     return f"{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}:{found.st_ino}"
 
 
-def stamp_of_object(info: dict[str, Any]) -> str:
+def stamp_of_object(info: ObjectInfo) -> str:
     """The stamp of an object, of what its storage says of it."""
     return f"{int(info['size'] or 0)}:{version_of(info)}"
 

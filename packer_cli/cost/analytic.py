@@ -72,7 +72,7 @@ NOT_MEASURED = ("exposed_sync", "gradient_bytes")
 """Those that `hbpack profile` does not measure."""
 
 
-def parse_assumptions(text: str | None, known: Sequence[str] | None = None) -> dict[str, Any]:
+def parse_assumptions(text: str | None, known: Sequence[str] | None = None) -> dict[str, float | str]:
     """Parse `KEY=VALUE[,...]`; the values in it.
 
     Args:

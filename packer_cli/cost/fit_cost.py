@@ -125,7 +125,7 @@ def fit_cost(profile: Profile, shape: ModelShape | None) -> Fitted[CostModel]:
     Price: about 60 least-squares solutions with one unknown per coefficient.
     """
     rows = [row for row in profile.iterations if row.seconds is not None and not row.out_of_memory]
-    num_layers = int(profile.model["num_layers"])
+    num_layers = profile.num_layers
     if not rows:
         raise ConfigError(
             "the profile has no iteration that ran: measure shorter lengths with hbpack profile, or give it more "

@@ -153,7 +153,7 @@ def fit_memory(profile: Profile, shape: ModelShape | None, added: float = 0.0) -
     """
     if profile.memory_limit is None:
         raise ConfigError("the profile has no memory_limit: profile again with --memory, or write it into the file")
-    num_layers = int(profile.model["num_layers"])
+    num_layers = profile.num_layers
     rows = [row for row in profile.iterations if row.memory_bytes and not row.out_of_memory]
     share = np.array([row.length / row.sp_size for row in rows])
     kept = np.array([num_layers - row.checkpoint_layers for row in rows], dtype=np.float64)

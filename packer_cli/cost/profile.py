@@ -6,6 +6,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+Scalar = int | float | str | bool | None
+"""A JSON value without parts."""
+
 
 class _Model(BaseModel):
     model_config = ConfigDict(
@@ -66,7 +69,7 @@ class Profile(_Model):
     """Written by `hbpack profile`; read by `--profile`."""
 
     format_version: Literal[1] = 1
-    model: dict[str, Any]
+    model: dict[str, Scalar]
     """The model's shape; `num_layers` and `num_heads` at least."""
     gpu: str
     """The GPU's name."""
@@ -81,9 +84,16 @@ class Profile(_Model):
     """The attention kernel alone."""
     cost: Fit | None = None
     memory: Fit | None = None
-    assumed: dict[str, Any] = {}
+    assumed: dict[str, Scalar] = {}
     """Values that were not measured, such as given bandwidths."""
     library_versions: dict[str, str] = {}
+
+    @property
+    def num_layers(self) -> int:
+        """Of the model."""
+        found = self.model["num_layers"]
+        assert type(found) is int  # `fit_profile` has checked it.
+        return found
 
     @model_validator(mode="before")
     @classmethod

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -53,7 +53,7 @@ class FileRange:
     version: str | None = None
     """Of a remote file: what the storage said of it when it was uploaded."""
 
-    def value(self) -> dict[str, Any]:
+    def value(self) -> Mapping[str, object]:
         """What a listing says of it: nothing of the storage that it is in."""
         return {name: value for name, value in vars(self).items() if name != "version"}
 
@@ -91,7 +91,7 @@ class FinishedPart:
     release: str = __version__
     """The hbpack release that wrote the marker; another one makes the part again."""
 
-    def value(self) -> dict[str, Any]:
+    def value(self) -> Mapping[str, object]:
         """What the marker says, as JSON values."""
         return {**vars(self), "facts": json_values(self.facts), "files": [vars(file) for file in self.files]}
 

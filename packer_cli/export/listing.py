@@ -33,6 +33,16 @@ class ExportHeader(TypedDict):
     fingerprint: str
 
 
+class ListedFile(TypedDict):
+    """A file, or a part of one, as `FileRange.value` gives it."""
+
+    path: str
+    offset: int
+    num_bytes: int
+    xxh3: str
+    is_shared: bool
+
+
 class ExportListing(ExportHeader):
     """What a finished export says of itself."""
 
@@ -43,7 +53,7 @@ class ExportListing(ExportHeader):
     capacity: int
     parts: list[dict[str, int]]
     """What `Format.write_part` gave."""
-    files: list[dict[str, Any]]
+    files: list[ListedFile]
     """As `FileRange.value` gives them."""
 
 

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,10 @@ def inside(folder: Path, path: str) -> Path:
     return file
 
 
-def sign_json(value: dict[str, Any]) -> bytes:
+JsonSchema = dict[str, Any]
+
+
+def sign_json(value: Mapping[str, object]) -> bytes:
     """Indented JSON that ends with `"xxh3"`, the checksum of every byte before its digits.
 
     >>> check_json(sign_json({"a": 1}))
@@ -129,7 +133,7 @@ def check_json(data: bytes) -> bytes:
     return body[: -len(b",\n  " + _BEFORE)] + b"\n}\n"
 
 
-def describe_signature(schema: dict[str, Any]) -> None:
+def describe_signature(schema: JsonSchema) -> None:
     """Add what `sign_json` adds to the JSON Schema of what is signed."""
     description = "xxh3-128 of all bytes of the file before these digits; the last key"
     schema["properties"]["xxh3"] = {"type": "string", "pattern": "^[0-9a-f]{32}$", "description": description}

@@ -93,6 +93,10 @@ def repeat_iterations(seed: int, epoch: int, step: NDArray[np.integer]) -> NDArr
 _NUMBERS = ("epoch", "iteration", "step")
 
 
+StateDict = dict[str, Any]
+"""A state as torch and trainers save and load it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LoaderState:
     """What `PackedDataset.state_dict` gives and `hbpack rebalance` reads, but for the version."""
@@ -105,7 +109,7 @@ class LoaderState:
     step: int
     """Of that iteration, counted through the epoch."""
 
-    def value(self) -> dict[str, Any]:
+    def value(self) -> StateDict:
         """JSON values."""
         return {"version": STATE_VERSION, **asdict(self)}
 
@@ -114,7 +118,7 @@ TRAINER_CALLBACK = "PackedDataState"
 """Under which name transformers' Trainer keeps the state among its callbacks, in `trainer_state.json`."""
 
 
-def attributes_of_trainer(value: Any) -> dict[str, Any] | None:
+def attributes_of_trainer(value: Any) -> StateDict | None:
     """What the callback saved in JSON values of the Trainer's state, the loader's as "data"; None if there is none."""
     try:
         saved = value["stateful_callbacks"][TRAINER_CALLBACK]

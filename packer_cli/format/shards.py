@@ -37,6 +37,10 @@ _KINDS = {field.name: [field.type] for field in shard_schema(pa.uint16(), is_wei
 _KINDS["input_ids"].append(shard_schema(pa.int32()).field("input_ids").type)
 
 
+Row = dict[str, Any]
+"""The values of a row by the names of its columns: numbers, and arrays of lists."""
+
+
 class Pack(NamedTuple):
     """One pack as stored in its shard, by the names of the columns; the arrays are read-only views of the file."""
 
@@ -122,7 +126,7 @@ class ShardFile:
         batch, i = self._find(row)
         return None if batch is None else Pack(*[batch.columns[name](i) for name in self._of_pack])
 
-    def columns(self, row: int) -> dict[str, Any]:
+    def columns(self, row: int) -> Row:
         """All values of a row by the names of their columns; none if there is no such row. Raises as `read`."""
         batch, i = self._find(row)
         return {} if batch is None else {name: value(i) for name, value in batch.columns.items()}

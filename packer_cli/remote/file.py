@@ -8,6 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from packer_cli.remote.system import ObjectInfo
+
 FIRST_BLOCK = 256 << 10
 """Least bytes of a request. While reading goes forward, each is twice as large as the one before."""
 LARGEST_BLOCK = 8 << 20
@@ -24,7 +26,7 @@ class RemoteFile(io.RawIOBase):
     def __init__(
         self,
         fetch: Callable[[int, int], bytes],
-        info: dict[str, Any],
+        info: ObjectInfo,
         *,
         goes_forward: bool,
         is_pinned: bool = False,

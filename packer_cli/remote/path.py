@@ -19,7 +19,7 @@ from typing import Any, Self, TypeVar
 
 from packer_cli.errors import RunError
 from packer_cli.remote.file import RemoteFile
-from packer_cli.remote.system import ask, path_in_system
+from packer_cli.remote.system import ObjectInfo, StorageOptions, ask, path_in_system
 
 
 def _join(path: str, name: str) -> str:
@@ -43,7 +43,7 @@ def is_remote(path: object) -> bool:
     return isinstance(path, RemotePath)
 
 
-def version_of(info: dict[str, Any]) -> str | None:
+def version_of(info: ObjectInfo) -> str | None:
     """What the storage changes whenever the object does, such as its ETag; None where it has no such thing."""
     names = ("ETag", "etag", "md5Hash", "content_md5", "generation", "blob_id", "created")
     found = (info.get(name) for name in names)
@@ -75,10 +75,10 @@ class RemotePath:
     """
 
     url: str
-    options: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    options: StorageOptions = field(default_factory=dict, compare=False, repr=False)
     """Of the file system."""
 
-    def __init__(self, url: str, options: dict[str, Any] | None = None) -> None:
+    def __init__(self, url: str, options: StorageOptions | None = None) -> None:
         scheme, _, path = url.partition("://")
         object.__setattr__(self, "url", f"{scheme}://{path.rstrip('/') or path}")
         object.__setattr__(self, "options", options or {})
@@ -129,9 +129,9 @@ class RemotePath:
         """Itself: there are no links."""
         return self
 
-    def info(self) -> dict[str, Any]:
+    def info(self) -> ObjectInfo:
         """What the storage says of an object, or of a folder; FileNotFoundError where there is none."""
-        found: dict[str, Any] = self._request(lambda system, path: system.info(path))
+        found: ObjectInfo = self._request(lambda system, path: system.info(path))
         return found
 
     def exists(self) -> bool:
@@ -244,7 +244,7 @@ class RemotePath:
         """Every object below: its path from here -> its size; see `find_infos`."""
         return {path: int(info["size"] or 0) for path, info in self.find_infos(pattern).items()}
 
-    def find_infos(self, pattern: str | None = None) -> dict[str, dict[str, Any]]:
+    def find_infos(self, pattern: str | None = None) -> dict[str, ObjectInfo]:
         """Every object below: its path from here -> what `info` says, folder by folder, each sorted by name.
 
         Args:
@@ -335,7 +335,7 @@ class RemotePath:
         info = self.info_or_none()
         return None if info is None else str(info["type"])
 
-    def info_or_none(self) -> dict[str, Any] | None:
+    def info_or_none(self) -> ObjectInfo | None:
         """`info`; None where there is neither an object nor a folder."""
         try:
             return self.info()

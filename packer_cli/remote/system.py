@@ -20,6 +20,10 @@ from typing import Any, TypeVar
 
 from packer_cli.errors import HbpackError, RemoteError
 
+StorageOptions = dict[str, Any]
+"""What an fsspec file system is opened with, such as `key` or `endpoint_url`."""
+ObjectInfo = dict[str, Any]
+"""What a file system says of an object: `size`, `type`, and what identifies its version."""
 T = TypeVar("T")
 
 TRIES = 6
@@ -98,7 +102,7 @@ def is_url(path: str | os.PathLike[str]) -> bool:
     return "://" in str(path)
 
 
-def open_system(url: str, options: dict[str, Any]) -> tuple[Any, str]:
+def open_system(url: str, options: StorageOptions) -> tuple[Any, str]:
     """(fsspec file system, path of the URL in it). Contacts nothing.
 
     Args:
@@ -124,12 +128,12 @@ def open_system(url: str, options: dict[str, Any]) -> tuple[Any, str]:
         raise RemoteError(f"{url!r} cannot be opened: {error}; check the address") from None
 
 
-def path_in_system(url: str, options: dict[str, Any]) -> str:
+def path_in_system(url: str, options: StorageOptions) -> str:
     """The path of a URL in its file system."""
     return str(_system(url, options)[0]._strip_protocol(url)).rstrip("/")
 
 
-def ask(url: str, options: dict[str, Any], request: Callable[[Any, str], T], what: str) -> T:
+def ask(url: str, options: StorageOptions, request: Callable[[Any, str], T], what: str) -> T:
     """The answer of a URL's file system to a request, which is retried.
 
     Args:
@@ -151,7 +155,7 @@ def ask(url: str, options: dict[str, Any], request: Callable[[Any, str], T], wha
     return answer
 
 
-def _system(url: str, options: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
+def _system(url: str, options: StorageOptions) -> tuple[Any, tuple[Any, ...]]:
     """The file system of a URL, and its key."""
     scheme, _, path = url.partition("://")
     key = (os.getpid(), scheme, path.split("/")[0], repr(options))

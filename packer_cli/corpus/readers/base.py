@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from packer_cli.corpus.types import CorpusFile, CorpusSlice, Reject, TokenRows
+from packer_cli.corpus.types import CorpusFile, CorpusSlice, Record, Reject, TokenRows
 
 MIB = 1 << 20
 BATCH_BYTES = 256 << 10
@@ -20,7 +20,7 @@ MAX_RECORD_BYTES = 256 * MIB
 class RawBatch:
     """Some records of a slice, in order, before their shape is known."""
 
-    records: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
+    records: list[tuple[int, Record]] = field(default_factory=list)
     """(line, record)"""
     tokens: TokenRows | None = None
     """Tokenized records, column by column; `records` is then empty."""

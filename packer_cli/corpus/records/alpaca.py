@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from packer_cli.corpus.records.base import BadRecordError, Record, Shape, read_string, type_name
+from packer_cli.corpus.records.base import BadRecordError, Shape, read_string, type_name
 from packer_cli.corpus.records.weights import WEIGHT, read_weight
-from packer_cli.corpus.types import AlpacaForm, Document
+from packer_cli.corpus.types import AlpacaForm, Document, Message, Record
 
 PROMPT_WITH_INPUT = (
     "Below is an instruction that describes a task, paired with an input that provides further context. "
@@ -63,7 +63,7 @@ def _texts(record: Record) -> tuple[str, str, str]:
     return instruction, context, output
 
 
-def _history(value: Any) -> list[dict[str, Any]]:
+def _history(value: Any) -> list[Message]:
     if value is None:
         return []
     if not isinstance(value, list):

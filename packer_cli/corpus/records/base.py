@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
-from packer_cli.corpus.types import Document, Reject
-
-Record = dict[str, Any]
+from packer_cli.corpus.types import Document, Record, Reject
 
 
 class BadRecordError(ValueError):

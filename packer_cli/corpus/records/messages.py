@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from packer_cli.corpus.records.base import BadRecordError, Record, Shape, read_string, type_name
+from packer_cli.corpus.records.base import BadRecordError, Shape, read_string, type_name
 from packer_cli.corpus.records.unused import TEXT_ONLY
 from packer_cli.corpus.records.weights import WEIGHT, read_weight, take_weights
-from packer_cli.corpus.types import Document
+from packer_cli.corpus.types import Document, Message, Record
 
 SHAREGPT_ROLES = {
     "human": "user",
@@ -36,7 +36,7 @@ SHAREGPT_ROLES = {
 """`from` of ShareGPT -> role; a `function_call` becomes an assistant message with `tool_calls`."""
 
 
-def read_turns(turns: Any, key: str) -> list[dict[str, Any]]:
+def read_turns(turns: Any, key: str) -> list[Message]:
     """Check a list of messages and give it back, ShareGPT entries turned into role and content.
 
     Raises BadRecordError, which names the first bad index and the rule.
@@ -90,7 +90,7 @@ def _check_part(part: Any, where: str) -> None:
         raise BadRecordError(f'{where}: "text" must be a string, this is {type_name(part.get("text"))}')
 
 
-def _from_sharegpt(turn: Any, where: str) -> dict[str, Any]:
+def _from_sharegpt(turn: Any, where: str) -> Message:
     if not isinstance(turn, dict):
         raise BadRecordError(f'{where} must be an object with "from" and "value", this is {type_name(turn)}')
     for name in ("from", "value"):
@@ -103,7 +103,7 @@ def _from_sharegpt(turn: Any, where: str) -> dict[str, Any]:
     if role is None:
         known = ", ".join(SHAREGPT_ROLES)
         raise BadRecordError(f'{where}: unknown "from" value {speaker!r}; known are {known}')
-    own: dict[str, Any] = {"role": role, "content": turn["value"]}
+    own: Message = {"role": role, "content": turn["value"]}
     if speaker == "function_call":
         own |= {"content": "", "tool_calls": _read_calls(turn["value"], where)}
     for name, value in own.items():
@@ -112,7 +112,7 @@ def _from_sharegpt(turn: Any, where: str) -> dict[str, Any]:
     return own | {name: value for name, value in turn.items() if name not in ("from", "value", *own)}
 
 
-def _read_calls(text: str, where: str) -> list[dict[str, Any]]:
+def _read_calls(text: str, where: str) -> list[Message]:
     """The calls in a ShareGPT `function_call` value: one JSON object, or an array of them."""
     import orjson
 

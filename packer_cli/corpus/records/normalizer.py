@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Callable
 
 from packer_cli.corpus.records import alpaca, messages, prompt_completion, text, tokens, unused
-from packer_cli.corpus.records.base import BadRecordError, Record, Shape, show_keys, take_shape
+from packer_cli.corpus.records.base import BadRecordError, Shape, show_keys, take_shape
 from packer_cli.corpus.records.tokens import TokenRecord
-from packer_cli.corpus.types import AlpacaForm, Document, Reject
+from packer_cli.corpus.types import AlpacaForm, Document, Record, Reject
 from packer_cli.plugins import Registry
 
 _OWN = {

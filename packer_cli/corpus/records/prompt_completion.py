@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from packer_cli.corpus.records.base import BadRecordError, Record, Shape, type_name
+from packer_cli.corpus.records.base import BadRecordError, Shape, type_name
 from packer_cli.corpus.records.messages import read_tools, read_turns
 from packer_cli.corpus.records.weights import WEIGHT, read_weight, take_weights
-from packer_cli.corpus.types import Document
+from packer_cli.corpus.types import Document, Record
 
 
 def parse(record: Record, line: int) -> Document:

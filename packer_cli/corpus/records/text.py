@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from packer_cli.corpus.records.base import BadRecordError, Record, Shape, read_string
+from packer_cli.corpus.records.base import BadRecordError, Shape, read_string
 from packer_cli.corpus.records.weights import WEIGHT, read_weight
-from packer_cli.corpus.types import Document
+from packer_cli.corpus.types import Document, Record
 
 
 def parse(record: Record, line: int) -> Document:

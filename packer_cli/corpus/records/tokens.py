@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from packer_cli.corpus.records.base import BadRecordError, Record, Shape
+from packer_cli.corpus.records.base import BadRecordError, Shape
 from packer_cli.corpus.records.weights import WEIGHT
+from packer_cli.corpus.types import Record
 
 IDS, LABELS, PADDING, POSITIONS, LENGTHS = "input_ids", "labels", "attention_mask", "position_ids", "seq_lengths"
 MASKS = ("loss_mask", "assistant_masks", "completion_mask")

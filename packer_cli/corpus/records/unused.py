@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from packer_cli.corpus.records.base import BadRecordError, Record
+from packer_cli.corpus.records.base import BadRecordError
+from packer_cli.corpus.types import Message, Record
 
 MEDIA = (
     *("image", "images", "video", "videos", "audio", "audios"),
@@ -102,7 +103,7 @@ def is_pair(keys: Iterable[str]) -> bool:
     return len(set(PAIRS).intersection(keys)) > 1
 
 
-def check_turns(turns: list[dict[str, Any]], key: str) -> None:
+def check_turns(turns: list[Message], key: str) -> None:
     """Raise BadRecordError if training on a message as it is would be wrong.
 
     Args:
@@ -114,7 +115,7 @@ def check_turns(turns: list[dict[str, Any]], key: str) -> None:
                 _check_turn(turn, name, f"{key}[{index}]")
 
 
-def _check_turn(turn: dict[str, Any], name: str, where: str) -> None:
+def _check_turn(turn: Message, name: str, where: str) -> None:
     value = turn[name]
     if name in MEDIA:
         if not is_empty(value):

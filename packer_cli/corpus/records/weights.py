@@ -6,10 +6,10 @@ Price: 30 ns a message with a role and content alone.
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Any
 
-from packer_cli.corpus.records.base import BadRecordError, Record, type_name
+from packer_cli.corpus.records.base import BadRecordError, type_name
 from packer_cli.corpus.records.unused import check_turns
+from packer_cli.corpus.types import Message, Record
 
 WEIGHT = "weight"
 LEAST, MOST = 1e-9, 1e9
@@ -38,7 +38,7 @@ def read_weight(record: Record, where: str = "") -> float:
     return float(value)
 
 
-def take_weights(turns: list[dict[str, Any]], key: str) -> tuple[list[dict[str, Any]], tuple[float, ...] | None]:
+def take_weights(turns: list[Message], key: str) -> tuple[list[Message], tuple[float, ...] | None]:
     """The messages without weights, which are not for the template, and their weights; None if none has one.
 
     Args:

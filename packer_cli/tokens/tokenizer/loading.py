@@ -21,6 +21,9 @@ from packer_cli.errors import TokenizerError
 from packer_cli.format.tokens import TokenizerInfo
 from packer_cli.tokens.tokenizer.files import check_template, load_hf
 
+TokenizerJson = dict[str, Any]
+"""`tokenizer.json` of the tokenizers library."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedTokenizer:
@@ -49,11 +52,11 @@ class LoadedTokenizer:
     """Ids that the post-processor puts after a plain text."""
 
     @cached_property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> TokenizerJson:
         """`backend_json` parsed."""
         import orjson
 
-        parsed: dict[str, Any] = orjson.loads(self.backend_json)
+        parsed: TokenizerJson = orjson.loads(self.backend_json)
         return parsed
 
     @cached_property
