@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from packer_cli.plan.core.csr import count_lengths
 from packer_cli.plan.kernels.length_index import empty_index, index_add, index_ceiling, index_remove
 
-_NONE = np.empty(0, dtype=np.int64)
+_NO_ROOMS = np.empty(0, dtype=np.int64)
 _BLOCK = 1 << 20
 
 
@@ -44,17 +44,12 @@ def best_fit(
     to_pack, to_number = (np.empty(most, dtype=np.int32) for _ in range(2))  # untouched memory costs nothing
     packs = _stacks(int(run_lengths.max(initial=0)), most)
     last = np.array([0, capacity])
-    num_moves = _best_fit(run_lengths, run_counts, capacity, _NONE, _NONE, last, *packs, to_pack, to_number)
+    num_moves = _best_fit(run_lengths, run_counts, capacity, _NO_ROOMS, last, *packs, to_pack, to_number)
     return to_pack[:num_moves], to_number[:num_moves], _num_packs(last, capacity)
 
 
 def best_fit_each(
-    lengths: NDArray[np.int32],
-    order: NDArray[np.int32],
-    capacity: int,
-    rooms: NDArray[np.int64] = _NONE,
-    slots: NDArray[np.int64] = _NONE,
-    most: int = 0,
+    lengths: NDArray[np.int32], order: NDArray[np.int32], capacity: int, rooms: NDArray[np.int64] = _NO_ROOMS
 ) -> tuple[NDArray[np.int32], int]:
     """`best_fit`, sample by sample; `(pack int32[n] of each sample of order, packs)`.
 
@@ -64,20 +59,18 @@ def best_fit_each(
         lengths: int32, of the samples.
         order: int32[n], the samples in the order of placing.
         rooms: int64[k], free tokens of packs 0 .. k-1 at the start; new packs are numbered from k.
-        slots: int64[k], samples that each of these may still take, if there is a limit.
-        most: samples of a new pack; 0 for no limit.
     """
     to_pack = np.empty(len(order), dtype=np.int32)
     greatest = max(min(capacity, int(lengths.max(initial=0))), int(rooms.max(initial=0)))
     packs = _stacks(greatest, len(rooms) + len(order))
-    last, slots = np.array([0, capacity]), np.append(slots, np.full(len(order) if most else 0, most))
+    last = np.array([0, capacity])
     one_each = np.ones(min(_BLOCK, len(order)), dtype=np.int64)
     to_number = np.empty(len(one_each), dtype=np.int32)
     for first in range(0, max(1, len(order)), _BLOCK):
         block = lengths[order[first : first + _BLOCK]]
         places = to_pack[first : first + _BLOCK], to_number
-        _best_fit(block, one_each[: len(block)], capacity, rooms, slots, last, *packs, *places)
-        rooms = _NONE
+        _best_fit(block, one_each[: len(block)], capacity, rooms, last, *packs, *places)
+        rooms = _NO_ROOMS
     return to_pack, _num_packs(last, capacity)
 
 
@@ -102,7 +95,6 @@ def _best_fit(
     run_counts: NDArray[np.int64],
     capacity: int,
     rooms: NDArray[np.int64],
-    slots: NDArray[np.int64],
     last: NDArray[np.int64],
     words: NDArray[np.uint64],
     starts: NDArray[np.int64],
@@ -117,15 +109,12 @@ def _best_fit(
     `greatest` is at least every length. So a pack with more room takes any sample, and no other is opened before it
     has less: the last pack alone can have more. That one is in no stack; `last` (int64[2], updated) is its number,
     which counts the packs before it, and its room. The packs of these `rooms` come before it.
-    If packs have a limit, `slots` are the samples that each of all packs may still take, which are counted down; one
-    without is in no stack.
     """
     greatest = len(top) - 1
     num_packs, last_room = last
     num_moves = 0
-    is_limited = len(slots) > 0
     for room in rooms:
-        if room > 0 and (not is_limited or slots[num_packs] > 0):
+        if room > 0:
             if top[room] < 0:
                 index_add(words, starts, room)
             below[num_packs] = top[room]
@@ -150,19 +139,14 @@ def _best_fit(
                 else:
                     following = np.int64(below[pack])
                 number = min(left, fits)
-                takes_more = True
-                if is_limited:
-                    number = min(number, slots[pack])
-                    slots[pack] -= number
-                    takes_more = slots[pack] > 0
                 left -= number
                 to_pack[num_moves] = pack
                 to_number[num_moves] = number
                 num_moves += 1
                 after = room - number * length
-                if takes_more and after > greatest:
+                if after > greatest:
                     num_packs, last_room = pack, after
-                elif takes_more and after > 0:
+                elif after > 0:
                     if top[after] < 0:
                         index_add(words, starts, after)
                     below[pack] = top[after]
