@@ -262,33 +262,8 @@ def test_a_definition_that_no_user_reaches_is_found():
     assert found == [*lost, "p.d.Own.lost"]
 
 
-STILL_UNTYPED = {
-    # The records of a corpus, and what fsspec says of a file: theirs, and to be named as such.
-    "corpus": ["readers.base.RawBatch.records", "records.messages.read_turns", "types.Document.messages",
-               "versions.stamp_of_object"],
-    "remote": ["file.RemoteFile.__init__", "path.PureRemotePath.options", "path.PureRemotePath.__init__",
-               "path.version_of", "path.RemotePath.info", "path.RemotePath.find_infos", "path.RemotePath.info_or_none",
-               "system.open_system", "system.path_in_system", "system.ask"],
-    # JSON of records whose types are theirs to say.
-    "cost": ["analytic.parse_assumptions", "profile.Profile.model", "profile.Profile.assumed"],
-    "engine": ["array.Pin.facts", "array.ArrayShare.join", "sink.FileRange.value", "sink.FinishedPart.facts",
-               "sink.FinishedPart.value", "sink.write_part"],
-    "export": ["listing.ExportListing.parts", "listing.ExportListing.files", "listing.read_json"],
-    "format": ["checksums.sign_json", "checksums.describe_signature", "epochs.LoaderState.value",
-               "epochs.attributes_of_trainer", "manifest.SetConfig.tokens", "manifest.SetConfig.plan",
-               "manifest.Manifest.tokenizer", "manifest.Manifest.sources", "metrics.GroupChoice.predicted_with"],
-    "shards": ["manifest.make_manifest", "write.ShardWriter.write"],
-    "tokens": ["choices.choices", "index.SourceInfo.given", "index.StoreIndex.tokenizer", "index.StoreIndex.options",
-               "part.work", "part.tokenize_part", "part.describe_tokenizer", "stage.sample_options",
-               "stage.Header.options", "stage.Header.facts", "stage.names_of",
-               "tokenizer.loading.LoadedTokenizer.config", "tokenizer.loading.LoadedTokenizer.describe"],
-}  # fmt: skip
-"""Room -> its `dict[str, Any]` that others see; to be emptied."""
-
-
 def test_no_mapping_of_unknown_keys_crosses_a_border(modules):
-    allowed = {f"{PACKAGE}.{room}.{name}" for room, names in STILL_UNTYPED.items() for name in names}
-    assert sorted(set(untyped_borders(modules)) - allowed) == []
+    assert untyped_borders(modules) == []
 
 
 def test_a_mapping_of_unknown_keys_is_found():

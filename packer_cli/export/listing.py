@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict, cast
+from typing import NotRequired, TypedDict, cast
 
 from packer_cli.format.checksums import require_damage
 
@@ -59,14 +59,14 @@ class ExportListing(ExportHeader):
 
 def read_listing(folder: Path) -> ExportListing | None:
     """What the finished export in a folder says of itself; None if there is none."""
-    return cast("ExportListing | None", read_json(folder / NAME))
+    return read_record(folder / NAME)
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """Read a JSON object; None if there is none."""
+def read_record(path: Path) -> ExportListing | None:
+    """A listing, or the header of an export that is not finished, which has no more; None if there is none."""
     try:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         require_damage(error)
         return None
-    return value if isinstance(value, dict) else None
+    return cast("ExportListing", value) if isinstance(value, dict) else None

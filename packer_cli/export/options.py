@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +13,7 @@ from packer_cli.config.models import ExportConfig
 from packer_cli.engine.progress import warn
 from packer_cli.errors import ConfigError, OutputError
 from packer_cli.export.formats import FORMATS, OTHERS, keeping_weights, load_format
-from packer_cli.export.listing import NAME, WORK, ExportHeader, read_json
+from packer_cli.export.listing import NAME, WORK, ExportHeader, read_record
 from packer_cli.files import fingerprint
 from packer_cli.format.entries import GroupInfo
 from packer_cli.format.folder import SetFolder
@@ -83,7 +83,7 @@ def is_same_export(folder: Path, entries: list[str], header: ExportHeader) -> bo
     Raises:
         OutputError: the folder holds another export.
     """
-    earlier = read_json(folder / NAME) or read_json(folder / WORK / NAME)
+    earlier = read_record(folder / NAME) or read_record(folder / WORK / NAME)
     if not earlier:
         return entries == [WORK]
     what = _difference(earlier, header)
@@ -94,7 +94,7 @@ def is_same_export(folder: Path, entries: list[str], header: ExportHeader) -> bo
     return True
 
 
-def _difference(earlier: dict[str, Any], header: ExportHeader) -> str | None:
+def _difference(earlier: Mapping[str, object], header: ExportHeader) -> str | None:
     """How an earlier export differs from the requested one."""
     if earlier.get("set_fingerprint") != header["set_fingerprint"]:
         return "of another packed set"

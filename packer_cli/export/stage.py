@@ -12,7 +12,7 @@ from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from packer_cli.engine.sink import FileRange, FinishedPart, Sink, Written, finis
 from packer_cli.errors import ConfigError, FormatError
 from packer_cli.export.formats import load_format
 from packer_cli.export.job import Job, Part, count_written, cut_parts
-from packer_cli.export.listing import NAME, WORK, ExportHeader, read_json
+from packer_cli.export.listing import NAME, WORK, ExportHeader, read_record
 from packer_cli.export.options import choose_groups, packs_by_id, packs_by_use
 from packer_cli.export.packed import PackedSet
 from packer_cli.files import remove_temporaries, write_json
@@ -178,7 +178,7 @@ def _finish(
 
 def _listed_parts(job: Job) -> tuple[dict[str, FinishedPart], list[FileRange]]:
     """What the listing of a finished export vouches for: its parts, by name, and the files besides theirs."""
-    listing = {"files": [], "parts": [], **(read_json(find_listing(job.folder, WORK, NAME)) or {})}
+    listing: dict[str, Any] = {"files": [], "parts": [], **(read_record(find_listing(job.folder, WORK, NAME)) or {})}
     files = [FileRange(**item) for item in listing["files"]]
     each = max(1, len(job.format.shared_files(job)))
     listed = {
@@ -269,7 +269,7 @@ def complete_export(folder: Path) -> ExportResult | None:
     """
     records = ArrayRecords(folder / WORK)
     pin, recorded = records.pin(), records.parts()
-    header = cast("ExportHeader | None", read_json(folder / WORK / NAME))
+    header = read_record(folder / WORK / NAME)
     assert pin is not None
     assert header is not None
     source = as_path(pin.facts["source"])

@@ -49,11 +49,10 @@ class Hydraulis(Strategy):
         """The layouts worth having, with the seconds of each."""
         from packer_cli.plan.strategies.hydraulis.costs import find_schemes
 
-        found = super().predict(question)
         model, longest = question.load(f"--strategy {self.name}", for_memory=True), question.groups[-1]
         schemes = find_schemes(longest.capacity, question.num_gpus, model, question.parallel, longest.sp_size)
         groups, rates = (tuple(getattr(scheme, each) for scheme in schemes) for each in ("group", "rates"))
-        return replace(found, groups=groups, rates=rates)
+        return Prediction(groups=groups, rates=rates)
 
     def plan(self, pieces: Pieces, request: PlanRequest) -> Plan:
         """See `hydraulis.data_set`."""
