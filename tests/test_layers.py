@@ -332,3 +332,12 @@ def test_what_an_import_loads(statement, forbidden):
     code = f"import sys\n{statement}\nprint(sorted({forbidden!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("page", ["architecture.md", "extending.md"])
+def test_the_paths_on_a_page_exist(repo, page):
+    text = (repo / "docs" / page).read_text()
+    paths = set(re.findall(r"`([a-z_]+/[a-z_/]*(?:[a-z]\w*\.py)?)`", text)) - {"my_hbpack/two_ends.py"}
+    assert len(paths) > 10
+    roots = [repo, repo / PACKAGE, repo / PACKAGE / "plan", repo / PACKAGE / "tokens"]
+    assert [path for path in sorted(paths) if not any((root / path).exists() for root in roots)] == []
