@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import xxhash
 
+from packer_cli.format.tokens import TokenizerInfo
 from tests.corpus.helpers import read_all
 from tests.export.conftest import NUM_COMPARED, export, samples_of
 from tests.loader.packed_set import row_checksum
@@ -84,10 +85,8 @@ def test_megatron_is_read_by_its_library(exported, in_use):
 def test_the_dtype_is_that_of_megatron(vocab_size, name):
     from packer_cli.export.megatron import token_dtype
 
-    class Manifest:
-        tokenizer = {"vocab_size": vocab_size}
-
-    assert token_dtype(Manifest()) == np.dtype(name)
+    manifest = SimpleNamespace(tokenizer=TokenizerInfo(vocab_size=vocab_size))
+    assert token_dtype(manifest) == np.dtype(name)
 
 
 # TRL
