@@ -33,7 +33,7 @@ from packer_cli.remote.path import is_remote
 from packer_cli.shards.manifest import file_info, with_names, write_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan_header
 from packer_cli.shards.repair import describe_damage, find_damaged, repair, set_files
-from packer_cli.shards.stage import is_of_plan, set_fingerprint, write_set, write_share
+from packer_cli.shards.stage import SetWriter, is_of_plan, set_fingerprint
 from packer_cli.sizes import counted, format_bytes
 from packer_cli.tokens.index import find_damaged_parts, read_index
 
@@ -84,7 +84,7 @@ def write_planned(
                 "rebalance again"
             )
         with progress_bar("Writing", unit="tokens") as progress:
-            manifest = write_set(header, options, folder, store, engine, progress)
+            manifest = SetWriter(header, options, folder, store).write(engine, progress)
         say(f"wrote {describe_set(manifest)} ({watch})")
     _deal_validation(folder, header, manifest)
     if not config.keep_tokens:
@@ -300,7 +300,7 @@ class _Set(Output[Manifest]):
             share.start_over()  # The shards of the others may hold what is damaged.
             raise
         with progress_bar("Writing", unit="tokens") as progress:
-            num_shards = write_share(header, options, folder, store, engine, progress, share)
+            num_shards = SetWriter(header, options, folder, store).write_share(engine, progress, share)
         what = f"wrote {counted(num_shards, 'shard')} ({watch})"
         say(what if num_shards else f"the plan has no shard for task {task}")
         return False
@@ -315,7 +315,7 @@ class _Set(Output[Manifest]):
         if not (manifest and _is_of(manifest, header, options)):  # Otherwise this goes on after a run was killed.
             check_store(store, header.store_fingerprint, None)
             _write_validation(options, header, folder, make_engine(1), is_pack=False)
-            manifest = write_set(header, options, folder, store, make_engine(1), lambda *done: None, recorded)
+            manifest = SetWriter(header, options, folder, store).write(make_engine(1), lambda *done: None, recorded)
         if not pin.facts["keep_tokens"]:
             remove_tokens(folder, store)
         return manifest

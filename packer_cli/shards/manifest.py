@@ -12,17 +12,15 @@ from packer_cli.engine.sink import FinishedPart
 from packer_cli.errors import FormatError, InputError
 from packer_cli.files import atomic_file
 from packer_cli.format.checksums import file_checksum, require_damage
-from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME
-from packer_cli.format.entries import EpochInfo, FileInfo, GroupInfo, PartInfo, Replicas, ShardInfo
-from packer_cli.format.manifest import Manifest, SetConfig, WriteOptions, manifest_bytes, parse_manifest
+from packer_cli.format.constants import MANIFEST_NAME
+from packer_cli.format.entries import FileInfo, GroupInfo, PartInfo, Replicas, ShardInfo
+from packer_cli.format.manifest import Manifest, manifest_bytes, parse_manifest
 from packer_cli.format.tokens import SourceInfo
 from packer_cli.plan.core.cost import pack_sums
 from packer_cli.plan.core.types import PieceLoss, Plan
 from packer_cli.remote.path import is_remote
-from packer_cli.shards.plan_file import PlanHeader
 from packer_cli.shards.write import ShardTask
 from packer_cli.tokens.index import StoreIndex
-from packer_cli.version import __version__
 
 REMEDY = "run hbpack write, which rewrites it"
 
@@ -95,45 +93,6 @@ def describe_groups(
     return tuple(groups)
 
 
-def make_manifest(
-    folder: Path,
-    plan: Plan,
-    header: PlanHeader,
-    index: StoreIndex,
-    options: WriteOptions,
-    fingerprint: str,
-    groups: tuple[GroupInfo, ...],
-    epochs: tuple[EpochInfo, ...],
-    tokens: tuple[PartInfo, ...],
-) -> Manifest:
-    """The manifest of a set of which all else is written."""
-    has_rejected = (folder / REJECTED_NAME).exists()
-    return Manifest(
-        hbpack_version=__version__,
-        fingerprint=fingerprint,
-        seed=header.config.seed,
-        num_gpus=plan.num_gpus,
-        groups=groups,
-        replicas=shared_replicas(plan),
-        lockstep=plan.lockstep,
-        epochs=epochs,
-        plan=file_info(folder, PLAN_NAME),
-        rejected=file_info(folder, REJECTED_NAME) if has_rejected else None,
-        tokens=tokens,
-        tokenizer=index.tokenizer,
-        sources=_sources(index),
-        counts=header.counts,
-        metrics=header.metrics,
-        config=SetConfig(
-            tokens=index.options,
-            plan=header.config.decisions(),
-            group_choice=header.group_choice,
-            write=options,
-        ),
-        library_versions=index.library_versions,
-    )
-
-
 def token_parts(index: StoreIndex, store: str) -> tuple[PartInfo, ...]:
     """The entries of the token parts that a set without tokens of its own reads.
 
@@ -161,10 +120,11 @@ def file_info(folder: Path, path: str) -> FileInfo:
     return FileInfo(path=path, num_bytes=file.stat().st_size, xxh3=file_checksum(file))
 
 
-def _sources(index: StoreIndex) -> tuple[SourceInfo, ...]:
+def source_infos(index: StoreIndex) -> tuple[SourceInfo, ...]:
+    """What the manifest says of the inputs."""
     return tuple(source.given for source in index.sources)
 
 
 def with_names(manifest: Manifest, index: StoreIndex) -> Manifest:
     """The manifest of a set with the names that its token store has now; these decide no byte of the shards."""
-    return replace(manifest, tokenizer=index.tokenizer, sources=_sources(index))
+    return replace(manifest, tokenizer=index.tokenizer, sources=source_infos(index))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
 
 from packer_cli.engine.array import ArrayShare
 from packer_cli.engine.base import Engine
@@ -14,19 +13,28 @@ from packer_cli.engine.progress import Progress
 from packer_cli.engine.sink import FileRange, FinishedPart, Written
 from packer_cli.errors import FormatError, InputError
 from packer_cli.files import fingerprint, remove_folder, remove_temporaries
-from packer_cli.format.constants import FORMAT_VERSION, MANIFEST_NAME, PLAN_NAME, SHARD_MARKERS
-from packer_cli.format.entries import EpochInfo, RankFile
-from packer_cli.format.manifest import Manifest, WriteOptions
+from packer_cli.format.constants import FORMAT_VERSION, MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS
+from packer_cli.format.entries import EpochInfo, GroupInfo, PartInfo, RankFile
+from packer_cli.format.manifest import Manifest, SetConfig, WriteOptions
 from packer_cli.format.schema import epoch_name, iterations_path, ranks_path
 from packer_cli.plan.core.cost import pack_sums
 from packer_cli.plan.core.types import PieceLoss, Plan, Schedule
 from packer_cli.remote.names import relative_path
-from packer_cli.shards.manifest import describe_groups, make_manifest, read_manifest, token_parts, write_manifest
+from packer_cli.shards.manifest import (
+    describe_groups,
+    file_info,
+    read_manifest,
+    shared_replicas,
+    source_infos,
+    token_parts,
+    write_manifest,
+)
 from packer_cli.shards.plan_file import PlanHeader, read_plan
 from packer_cli.shards.ranks import EpochColumns, write_epoch
 from packer_cli.shards.write import ShardTask, ShardWriter, lay_out
-from packer_cli.tokens.index import StoreIndex, read_index
+from packer_cli.tokens.index import read_index
 from packer_cli.tokens.store import TokenStore
+from packer_cli.version import __version__
 
 BYTES_VERSION = 3
 """Part of the fingerprint; a release that writes other bytes of the same format raises it."""
@@ -43,103 +51,135 @@ def is_of_plan(manifest: Manifest, plan_fingerprint: str) -> bool:
     return manifest.planned_fingerprint == set_fingerprint(plan_fingerprint, manifest.config.write)
 
 
-class SetLayout(NamedTuple):
-    """What the files of a planned set will hold."""
+class SetWriter:
+    """Writes the plan in a folder out: the whole set, or the shards of one task of a job array.
 
-    plan: Plan
-    piece_loss: PieceLoss
-    store: StoreIndex
-    tasks: list[ShardTask]
-    num_tokens: list[int]
-    """Of each shard."""
-
-
-def lay_out_set(header: PlanHeader, options: WriteOptions, folder: Path, store: Path) -> SetLayout:
-    """Read the plan in `folder`, and cut its packs into shards.
-
-    Args:
-        header: the plan's.
+    Shards of an earlier run of the same plan are kept, if their checksums hold.
     """
-    plan, piece_loss = read_plan(folder / PLAN_NAME, check=True)
-    index = read_index(store)
-    own_fingerprint = set_fingerprint(header.fingerprint, options)
-    pack_tokens = pack_sums(plan.pieces.length, plan.packs.offsets, plan.packs.pieces)
-    tasks = lay_out(plan, pack_tokens, options.shard_size, index.token_type.byte_width, own_fingerprint)
-    sizes = [int(pack_tokens[t.first_pack : t.first_pack + t.num_packs].sum()) for t in tasks]
-    return SetLayout(plan, piece_loss, index, tasks, sizes)
 
+    def __init__(self, header: PlanHeader, options: WriteOptions, folder: Path, store: Path) -> None:
+        """Read the plan, and cut its packs into shards.
 
-def write_set(
-    header: PlanHeader,
-    options: WriteOptions,
-    folder: Path,
-    store: Path,
-    engine: Engine,
-    progress: Progress,
-    recorded: Mapping[str, FinishedPart] | None = None,
-) -> Manifest:
-    """Write the plan in `folder` out; shards of an earlier run of the same plan are kept, if their checksums hold.
+        Args:
+            header: the plan's.
+            folder: of the plan and the set.
+            store: the token store.
+        """
+        self._header, self._options, self._folder, self._store = header, options, folder, store
+        self._planned = read_plan(folder / PLAN_NAME, check=True)
+        self._index = read_index(store)
+        self._fingerprint = set_fingerprint(header.fingerprint, options)
+        plan, _ = self._planned
+        pack_tokens = pack_sums(plan.pieces.length, plan.packs.offsets, plan.packs.pieces)
+        token_bytes = self._index.token_type.byte_width
+        self._tasks = lay_out(plan, pack_tokens, options.shard_size, token_bytes, self._fingerprint)
+        self._sizes = [int(pack_tokens[t.first_pack : t.first_pack + t.num_packs].sum()) for t in self._tasks]
+        """Tokens of each shard."""
 
-    The manifest goes first and comes last: a folder without it is unfinished.
+    def write(
+        self, engine: Engine, progress: Progress, recorded: Mapping[str, FinishedPart] | None = None
+    ) -> Manifest:
+        """Write the set.
 
-    Args:
-        header: the plan's.
-        progress: told tokens.
-        recorded: the shards that the tasks of an array wrote, by path; they are not read again, and their records
-            stay.
-    """
-    layout = lay_out_set(header, options, folder, store)
-    plan, piece_loss, index, tasks, sizes = layout
-    parts = Parts(folder, SHARD_MARKERS, MANIFEST_NAME, tasks, sizes)
-    if recorded is None:
-        parts.find(engine, listed_shards(folder))
-    else:
-        parts.trust(recorded)
-    parts.begin()
-    own_fingerprint = set_fingerprint(header.fingerprint, options)
-    with parts.committing(progress) as commit:
-        write_shards(layout, header, options, parts, folder, store, engine, commit)
-        epochs = write_epochs(folder, "ranks", 0, plan, plan.epochs, piece_loss, own_fingerprint)
-    tokens = token_parts(index, relative_path(store, folder)) if options.index_only else ()
-    groups = describe_groups(plan, piece_loss, tasks, parts.finished)
-    manifest = make_manifest(folder, plan, header, index, options, own_fingerprint, groups, epochs, tokens)
-    _remove_stale(folder, epochs, tasks)
-    write_manifest(folder, manifest)
-    if recorded is None:
-        parts.close()
-    return manifest
+        The manifest goes first and comes last: a folder without it is unfinished.
 
+        Args:
+            progress: told tokens.
+            recorded: the shards that the tasks of an array wrote, by path; they are not read again, and their records
+                stay.
+        """
+        parts = Parts(self._folder, SHARD_MARKERS, MANIFEST_NAME, self._tasks, self._sizes)
+        if recorded is None:
+            parts.find(engine, listed_shards(self._folder))
+        else:
+            parts.trust(recorded)
+        parts.begin()
+        plan, piece_loss = self._planned
+        with parts.committing(progress) as commit:
+            self._write_shards(parts, engine, commit)
+            epochs = write_epochs(self._folder, "ranks", 0, plan, plan.epochs, piece_loss, self._fingerprint)
+        manifest = self._manifest(describe_groups(plan, piece_loss, self._tasks, parts.finished), epochs)
+        _remove_stale(self._folder, manifest)
+        write_manifest(self._folder, manifest)
+        if recorded is None:
+            parts.close()
+        return manifest
 
-def write_shards(
-    layout: SetLayout,
-    header: PlanHeader,
-    options: WriteOptions,
-    parts: Parts[ShardTask],
-    folder: Path,
-    store: Path,
-    engine: Engine,
-    commit: Callable[[Written], FinishedPart],
-    *,
-    is_checked: bool = False,
-) -> None:
-    """Write the shards that are missing. Without any, the token store is not opened.
+    def write_share(self, engine: Engine, progress: Progress, share: ArrayShare) -> int:
+        """Write the shards of one task, and record them; `write` makes the rest. Returns their number.
 
-    Args:
-        is_checked: whether the parts of a remote store have been checked; otherwise all are fetched, which does so.
-    """
-    if not parts.todo:
-        return
-    writer = ShardWriter(
-        folder,
-        header,
-        (layout.plan, layout.piece_loss),
-        TokenStore(store, layout.store),
-        index_only=options.index_only,
-        tasks=parts.todo if is_checked else None,
-    )
-    with closing(engine.run_writing(writer, parts.todo)) as outcomes:
-        for _, shard in outcomes:
-            commit(shard)
+        The tasks of the array have checked the token store, or do so meanwhile.
+        """
+        tasks = share.task.share(self._tasks, self._sizes)
+        sizes = share.task.share(self._sizes, self._sizes)
+        parts = Parts(self._folder, SHARD_MARKERS, MANIFEST_NAME, tasks, sizes)
+        parts.find(engine, {**listed_shards(self._folder), **share.recorded()})
+        if parts.todo:
+            share.discard()
+        with parts.committing(progress) as commit:
+            self._write_shards(parts, engine, commit, is_checked=True)
+        share.record({task.name: parts.finished[task.name] for task in tasks})
+        return len(tasks)
+
+    def _write_shards(
+        self,
+        parts: Parts[ShardTask],
+        engine: Engine,
+        commit: Callable[[Written], FinishedPart],
+        *,
+        is_checked: bool = False,
+    ) -> None:
+        """Write the shards that are missing. Without any, the token store is not opened.
+
+        Args:
+            is_checked: whether the parts of a remote store have been checked; otherwise all are fetched, which checks
+                them.
+        """
+        if not parts.todo:
+            return
+        writer = ShardWriter(
+            self._folder,
+            self._header,
+            self._planned,
+            TokenStore(self._store, self._index),
+            index_only=self._options.index_only,
+            tasks=parts.todo if is_checked else None,
+        )
+        with closing(engine.run_writing(writer, parts.todo)) as outcomes:
+            for _, shard in outcomes:
+                commit(shard)
+
+    def _manifest(self, groups: tuple[GroupInfo, ...], epochs: tuple[EpochInfo, ...]) -> Manifest:
+        """The manifest, when all else is written."""
+        (plan, _), header, index = self._planned, self._header, self._index
+        tokens: tuple[PartInfo, ...] = ()
+        if self._options.index_only:
+            tokens = token_parts(index, relative_path(self._store, self._folder))
+        has_rejected = (self._folder / REJECTED_NAME).exists()
+        return Manifest(
+            hbpack_version=__version__,
+            fingerprint=self._fingerprint,
+            seed=header.config.seed,
+            num_gpus=plan.num_gpus,
+            groups=groups,
+            replicas=shared_replicas(plan),
+            lockstep=plan.lockstep,
+            epochs=epochs,
+            plan=file_info(self._folder, PLAN_NAME),
+            rejected=file_info(self._folder, REJECTED_NAME) if has_rejected else None,
+            tokens=tokens,
+            tokenizer=index.tokenizer,
+            sources=source_infos(index),
+            counts=header.counts,
+            metrics=header.metrics,
+            config=SetConfig(
+                tokens=index.options,
+                plan=header.config.decisions(),
+                group_choice=header.group_choice,
+                write=self._options,
+            ),
+            library_versions=index.library_versions,
+        )
 
 
 def write_epochs(
@@ -180,43 +220,15 @@ def listed_shards(folder: Path) -> dict[str, FinishedPart]:
     return {file.path: FinishedPart(fingerprint=manifest.planned_fingerprint, files=(file,)) for file in files}
 
 
-def _remove_stale(folder: Path, epochs: Sequence[EpochInfo], shards: Sequence[ShardTask]) -> None:
-    """Remove what an earlier, different plan left."""
+def _remove_stale(folder: Path, manifest: Manifest) -> None:
+    """Remove what an earlier, different plan left beside the set of this manifest."""
     remove_temporaries(folder)
     for path in folder.glob("ranks/rebalanced-*"):
         remove_folder(path)
-    known = {*(shard.path for shard in shards), *(path for epoch in epochs for path, _ in epoch.files)}
+    known = {shard.path for shard in manifest.shards} | {path for each in manifest.epochs for path, _ in each.files}
     for path in [*folder.glob("shards/*/shard-*.arrow"), *folder.glob("ranks/epoch-*/*.arrow")]:
         if str(path.relative_to(folder)) not in known:
             path.unlink()
     for path in [*folder.glob("shards/*"), *folder.glob("ranks/*")]:
         if path.is_dir() and not any(path.iterdir()):
             path.rmdir()
-
-
-def write_share(
-    header: PlanHeader,
-    options: WriteOptions,
-    folder: Path,
-    store: Path,
-    engine: Engine,
-    progress: Progress,
-    share: ArrayShare,
-) -> int:
-    """Write the share of one task, and record it; see `packer_cli.shards.stage.write_set`, which makes the rest.
-
-    The tasks of the array have checked the token store, or do so meanwhile.
-
-    Returns the number of its shards.
-    """
-    layout = lay_out_set(header, options, folder, store)
-    tasks = share.task.share(layout.tasks, layout.num_tokens)
-    sizes = share.task.share(layout.num_tokens, layout.num_tokens)
-    parts = Parts(folder, SHARD_MARKERS, MANIFEST_NAME, tasks, sizes)
-    parts.find(engine, {**listed_shards(folder), **share.recorded()})
-    if parts.todo:
-        share.discard()
-    with parts.committing(progress) as commit:
-        write_shards(layout, header, options, parts, folder, store, engine, commit, is_checked=True)
-    share.record({task.name: parts.finished[task.name] for task in tasks})
-    return len(tasks)
