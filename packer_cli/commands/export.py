@@ -11,10 +11,10 @@ from packer_cli.config.models import ExportConfig
 from packer_cli.engine.array import ArrayIds, ArrayShare
 from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Stopwatch, progress_bar, say
-from packer_cli.export.listing import NAME, WORK, ExportListing, read_listing
+from packer_cli.export.listing import NAME, WORK, ExportListing, count_files, read_listing
 from packer_cli.export.options import describe_export, is_same_export
 from packer_cli.export.push import PushOptions, check_push, push_export, push_set
-from packer_cli.export.stage import ExportResult, complete_export, export_set, export_share
+from packer_cli.export.stage import complete_export, export_set, export_share
 from packer_cli.folders import TaskLock, hold_folder
 from packer_cli.format.constants import VALIDATION
 from packer_cli.format.records import Hidden
@@ -79,13 +79,14 @@ def run_export(
     done = Exported(output=output, format=options.format, pushed_to=pushed_to, is_complete=listing is not None)
     if listing is None:
         return done
+    num_files, num_bytes = count_files(listing)
     return replace(
         done,
         num_rows=listing["num_rows"],
         num_samples=listing["num_samples"],
         num_tokens=listing["num_tokens"],
-        num_files=len({file["path"] for file in listing["files"]}),  # Parts may share one.
-        num_bytes=sum(file["num_bytes"] for file in listing["files"]),
+        num_files=num_files,
+        num_bytes=num_bytes,
         listing=listing,
     )
 
@@ -110,7 +111,7 @@ def _write_export(options: ExportConfig, folder: Path, output: Path, engine: Eng
     produce(_Export(options, folder, output), engine, ids)
 
 
-class _Export(Output[ExportResult | None]):
+class _Export(Output[ExportListing | None]):
     command = "export"
 
     def __init__(self, options: ExportConfig, source: Path, folder: Path) -> None:
@@ -121,7 +122,7 @@ class _Export(Output[ExportResult | None]):
     def hold(self, lock: TaskLock | None) -> AbstractContextManager[None]:
         return hold_folder(self.folder, lambda entries: is_same_export(self.folder, entries, self._header), lock)
 
-    def make(self, engine: Engine) -> ExportResult | None:
+    def make(self, engine: Engine) -> ExportListing | None:
         watch = Stopwatch()
         with progress_bar("Exporting", unit="tokens") as progress:
             done = export_set(self._header, self._manifest, self._source, self.folder, engine, progress)
@@ -129,8 +130,8 @@ class _Export(Output[ExportResult | None]):
             say("the export is up to date")
         else:
             say(
-                f"exported {counted(done.num_rows, 'pack')}, {counted(done.num_samples, 'sample')}, "
-                f"{counted(done.num_tokens, 'token')} to {self._options.format}: {_files(done)} ({watch})"
+                f"exported {counted(done['num_rows'], 'pack')}, {counted(done['num_samples'], 'sample')}, "
+                f"{counted(done['num_tokens'], 'token')} to {self._options.format}: {_files(done)} ({watch})"
             )
         return done
 
@@ -145,17 +146,18 @@ class _Export(Output[ExportResult | None]):
             say(what if num_parts else f"the set has no part for task {task}")
         return num_parts is None
 
-    def complete(self) -> ExportResult | None:
+    def complete(self) -> ExportListing | None:
         return complete_export(self.folder)
 
-    def say_complete(self, result: ExportResult | None) -> None:
+    def say_complete(self, result: ExportListing | None) -> None:
         if result is None:  # A run that was killed had finished it.
             return
         say(
-            f"all tasks are done, and the export is complete: {counted(result.num_rows, 'pack')}, "
-            f"{counted(result.num_tokens, 'token')}, {_files(result)}"
+            f"all tasks are done, and the export is complete: {counted(result['num_rows'], 'pack')}, "
+            f"{counted(result['num_tokens'], 'token')}, {_files(result)}"
         )
 
 
-def _files(done: ExportResult) -> str:
-    return f"{counted(done.num_files, 'file')}, {format_bytes(done.num_bytes)}"
+def _files(listing: ExportListing) -> str:
+    num_files, num_bytes = count_files(listing)
+    return f"{counted(num_files, 'file')}, {format_bytes(num_bytes)}"

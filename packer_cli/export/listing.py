@@ -57,6 +57,12 @@ class ExportListing(ExportHeader):
     """As `FileRange.value` gives them."""
 
 
+def count_files(listing: ExportListing) -> tuple[int, int]:
+    """(files, bytes) of an export."""
+    files = listing["files"]
+    return len({file["path"] for file in files}), sum(file["num_bytes"] for file in files)  # Parts may share one.
+
+
 def read_listing(folder: Path) -> ExportListing | None:
     """What the finished export in a folder says of itself; None if there is none."""
     return read_record(folder / NAME)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Hashable
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from packer_cli.engine.sink import FileRange, FinishedPart, Sink, Written, finis
 from packer_cli.errors import ConfigError, FormatError
 from packer_cli.export.formats import load_format
 from packer_cli.export.job import Job, Part, count_written, cut_parts
-from packer_cli.export.listing import NAME, WORK, ExportHeader, read_record
+from packer_cli.export.listing import NAME, WORK, ExportHeader, ExportListing, ListedFile, read_record
 from packer_cli.export.options import choose_groups, packs_by_id, packs_by_use
 from packer_cli.export.packed import PackedSet
 from packer_cli.files import remove_temporaries, write_json
@@ -36,23 +36,12 @@ from packer_cli.shards.manifest import read_manifest
 from packer_cli.version import __version__
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExportResult:
-    """The result of an export."""
-
-    num_rows: int
-    num_samples: int
-    num_tokens: int
-    num_files: int
-    num_bytes: int
-
-
 def export_set(
     header: ExportHeader, manifest: Manifest, source: Path, folder: Path, engine: Engine, progress: Progress
-) -> ExportResult | None:
+) -> ExportListing | None:
     """Write the packed set `source` to `folder`, which the caller holds, as a header describes.
 
-    Returns None if an earlier run did, and the export is intact.
+    Returns what the export says of itself; None if an earlier run wrote it, and it is intact.
 
     An export that was killed goes on where it stopped: parts are kept whose checksums hold. Memory: 8 bytes a row, 10
     bytes a pack, and a few million tokens a thread.
@@ -135,7 +124,7 @@ def _open_job(
 
 def _finish(
     job: Job, engine: Engine, progress: Progress, recorded: dict[str, FinishedPart] | None = None
-) -> ExportResult | None:
+) -> ExportListing | None:
     """Write the parts that are missing, and the files that describe the whole; None if nothing was missing.
 
     Args:
@@ -163,17 +152,19 @@ def _finish(
     job.format.finish(job, facts, ranges, sink)
     sink.commit()
     remove_temporaries(folder)
-    files = [*ranges, *sink.files]
-    totals = {
+    listing: ExportListing = {
+        "hbpack_version": __version__,
+        **job.header,
         "num_rows": len(job.packs),
         "num_samples": int(job.row_samples().sum(dtype=np.int64)),
         "num_tokens": int(job.row_tokens().sum(dtype=np.int64)),
+        "capacity": job.capacity,
+        "parts": facts,
+        "files": [cast("ListedFile", file.value()) for file in (*ranges, *sink.files)],
     }
-    listing = {"hbpack_version": __version__, **job.header, **totals, "capacity": job.capacity, "parts": facts}
-    write_json(folder / NAME, {**listing, "files": [file.value() for file in files]})
+    write_json(folder / NAME, listing)
     parts.close()
-    num_files = len({file.path for file in files})
-    return ExportResult(**totals, num_files=num_files, num_bytes=sum(file.num_bytes for file in files))
+    return listing
 
 
 def _listed_parts(job: Job) -> tuple[dict[str, FinishedPart], list[FileRange]]:
@@ -261,7 +252,7 @@ def export_share(
     return len(own)
 
 
-def complete_export(folder: Path) -> ExportResult | None:
+def complete_export(folder: Path) -> ExportListing | None:
     """Finish an export of which all tasks of an array are done; the caller holds the folder. None if it is finished.
 
     Raises:
