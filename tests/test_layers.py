@@ -289,7 +289,6 @@ READERS = (
     "read_rank",
     "read_rank_rows",
     "RankRows",
-    "find_epoch",
 )
 """What says what lies on disk, and what reads it."""
 

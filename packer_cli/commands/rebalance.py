@@ -30,7 +30,7 @@ from packer_cli.errors import ConfigError, FormatError, InputError
 from packer_cli.files import fingerprint, remove_folder
 from packer_cli.format.constants import PLAN_NAME, VALIDATION
 from packer_cli.format.entries import Generation, Origin
-from packer_cli.format.epochs import MAX_EPOCH, find_epoch, parse_state, repeat_order, state_of_trainer
+from packer_cli.format.epochs import MAX_EPOCH, parse_state, repeat_order, state_of_trainer
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.metrics import OverallMetrics
 from packer_cli.format.schema import generation_path
@@ -270,10 +270,9 @@ def _remaining(
 ) -> tuple[Origin, Int64Array]:
     """Where training left a generation, and the packs (int64[r]) that it has not run of the epoch."""
     epoch = source.first_epoch if stop.epoch is None else stop.epoch
-    first_steps = [entry.first_step for entry in source.epochs]
-    number, is_written = find_epoch(epoch, source.first_epoch, first_steps, source.num_gpus, f"{stop.name}: epoch")
-    schedule = generation_schedules(folder, source, plan)[number]
-    first_step = first_steps[number]
+    entry, is_written = source.find_epoch(epoch, f"{stop.name}: epoch")
+    schedule = generation_schedules(folder, source, plan)[source.epochs.index(entry)]
+    first_step = entry.first_step
     order = None if is_written else repeat_order(manifest.seed, epoch, schedule.num_steps)
     num_steps = first_step + schedule.num_steps
     step = first_step if stop.step is None else stop.step

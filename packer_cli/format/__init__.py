@@ -13,7 +13,7 @@
     planned.py    what readers ask of the options of its plan
     metrics.py    the figures of a plan and how automatic groups were chosen, in its file and in hbpack.json
     records.py    JSON to frozen dataclasses, strictly
-    epochs.py     which epoch was written, and the order of those that were not; the loader's state
+    epochs.py     the order of epochs that were not written; the loader's state
     ranks.py      reads what a rank reads in an epoch
     arrays.py     between numpy and Arrow
 """

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
-from packer_cli.format import epochs
+from packer_cli.errors import ConfigError
 from packer_cli.format.checksums import check_path, is_checksum
 from packer_cli.format.layout import Layout
 from packer_cli.format.records import Rule
@@ -182,11 +182,22 @@ class Generation:
             name: what asked for it, for messages.
 
         Raises:
-            ConfigError: see `epochs.find_epoch`.
+            ConfigError: the epoch was over before the first one that was written, or there is no whole one to repeat.
         """
-        first_steps = [entry.first_step for entry in self.epochs]
-        number, is_written = epochs.find_epoch(epoch, self.first_epoch, first_steps, self.num_gpus, name)
-        return self.epochs[number], is_written
+        if epoch < self.first_epoch:
+            raise ConfigError(
+                f"{name} {epoch} was over when the set was dealt to {self.num_gpus} GPUs; choose {self.first_epoch} "
+                "or a later one"
+            )
+        if epoch - self.first_epoch < len(self.epochs):
+            return self.epochs[epoch - self.first_epoch], True
+        # Without steps that ran before it on another number of GPUs, an epoch is whole.
+        whole = next((entry for entry in self.epochs if not entry.first_step), None)
+        if whole is None:
+            raise ConfigError(
+                f"{name} {epoch} would repeat a whole epoch, and this set holds none; choose one that it holds"
+            )
+        return whole, False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Which epoch was written, and the order of those that were not: whole steps of a written one, in another order.
+"""The order of epochs that were not written: whole steps of a written one, in another order.
 
 The loader reads them so, and a change of the number of GPUs must know what it has read: one definition for both.
 
@@ -9,11 +9,9 @@ The position is an iteration, not a step, so that a run may stop anywhere; the s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from packer_cli.errors import ConfigError
 from packer_cli.format.constants import STATE_VERSION
 
 if TYPE_CHECKING:
@@ -25,36 +23,6 @@ MAX_EPOCH = 2**31 - 1
 
 # Keeps this random stream apart from those of the plan, which has the same seed.
 _STREAM = 0x4C4F_4144 << 32
-
-
-def find_epoch(
-    epoch: int, first_epoch: int, first_steps: Sequence[int], num_gpus: int, name: str = "epoch"
-) -> tuple[int, bool]:
-    """Which of the written epochs an epoch is or repeats, and whether it is that one itself.
-
-    Args:
-        first_epoch: number of the first that was written.
-        first_steps: of each that was written, the steps that ran before it on another number of GPUs. Only an epoch
-            without such steps is whole, and only a whole one is repeated.
-        num_gpus: for messages.
-        name: what asked for the epoch, for messages.
-
-    Raises:
-        ConfigError: the epoch was over before the first one that was written, or there is no whole one to repeat.
-
-    >>> find_epoch(1, 1, [5, 0], 8), find_epoch(7, 1, [5, 0], 8)
-    ((0, True), (1, False))
-    """
-    if epoch < first_epoch:
-        raise ConfigError(
-            f"{name} {epoch} was over when the set was dealt to {num_gpus} GPUs; choose {first_epoch} or a later one"
-        )
-    if epoch - first_epoch < len(first_steps):
-        return epoch - first_epoch, True
-    for number, first_step in enumerate(first_steps):
-        if not first_step:
-            return number, False
-    raise ConfigError(f"{name} {epoch} would repeat a whole epoch, and this set holds none; choose one that it holds")
 
 
 def repeat_order(seed: int, epoch: int, num_steps: int) -> NDArray[np.int64]:

@@ -27,38 +27,18 @@ WEIGHTS = "loss_weights"
 """The column of a set with weights, list<float>."""
 
 
-def mask_to_spans(loss_mask: NDArray[Any], borders: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """(starts, stops), int64[s] both: the runs of ones of a mask, without the first tokens of samples. O(t).
-
-    Args:
-        loss_mask: [t], 0 or 1.
-        borders: int64[n+1], from 0 to t: where samples begin; none is empty.
-
-    >>> [spans.tolist() for spans in mask_to_spans(np.array([1, 1, 1, 1, 0, 1]), np.array([0, 2, 6]))]
-    [[1, 3, 5], [2, 4, 6]]
-    """
-    has_loss = np.zeros(len(loss_mask) + 2, dtype=np.bool_)
-    has_loss[1:-1] = loss_mask
-    has_loss[borders[:-1] + 1] = False
-    changes = np.flatnonzero(has_loss[1:] != has_loss[:-1])
-    return changes[::2], changes[1::2]
-
-
-def weights_to_spans(
-    weights: NDArray[np.float32], borders: Int64Array
-) -> tuple[Int64Array, Int64Array, NDArray[np.float32]]:
+def mask_to_spans(mask: NDArray[T], borders: Int64Array) -> tuple[Int64Array, Int64Array, NDArray[T]]:
     """(starts, stops, weights), [s] each: the runs of equal weights above 0, without samples' first tokens. O(t).
 
     Args:
-        weights: float32[t], of each token.
-        borders: as for `mask_to_spans`.
+        mask: [t], the weight of each token; 0 or 1 where there are no weights.
+        borders: int64[n+1], from 0 to t: where samples begin; none is empty.
 
-    >>> weights = np.array([1, 1, 1, 0.5, 0, 2], dtype=np.float32)
-    >>> [spans.tolist() for spans in weights_to_spans(weights, np.array([0, 2, 6]))]
+    >>> [spans.tolist() for spans in mask_to_spans(np.array([1, 1, 1, 0.5, 0, 2]), np.array([0, 2, 6]))]
     [[1, 3, 5], [2, 4, 6], [1.0, 0.5, 2.0]]
     """
-    of_token = np.zeros(len(weights) + 2, dtype=np.float32)
-    of_token[1:-1] = weights
+    of_token = np.zeros(len(mask) + 2, dtype=mask.dtype)
+    of_token[1:-1] = mask
     of_token[borders[:-1] + 1] = 0
     edges = np.flatnonzero(of_token[1:] != of_token[:-1])
     starts, stops = edges[:-1], edges[1:]

@@ -46,19 +46,17 @@ def row_checksums(batch: pa.RecordBatch) -> np.ndarray:
     another. Price: one read of the batch, and about 2 us a row.
     """
     names = [field.name for field in batch.schema if field.name != CHECKSUM]
-    lists = [name for name in names if pa.types.is_list(batch.schema.field(name).type)]
-    arrays = {name: to_numpy(batch.column(name)) for name in names if name not in lists}
+    of_lists = [name for name in names if pa.types.is_list(batch.schema.field(name).type)]
+    arrays = {name: to_numpy(batch.column(name)) for name in names if name not in of_lists}
     packed = np.zeros(batch.num_rows, dtype=[(name, array.dtype.newbyteorder("<")) for name, array in arrays.items()])
     for name, array in arrays.items():
         packed[name] = array
     rows, size = packed.view(np.uint8).data, packed.dtype.itemsize
-    columns = [_items(batch.column(name)) for name in lists]
+    columns = [_items(batch.column(name)) for name in of_lists]
     checksums = np.empty(batch.num_rows, dtype=np.uint64)
     for row in range(batch.num_rows):
-        digest = xxhash.xxh3_64(rows[row * size : (row + 1) * size])
-        for data, borders in columns:
-            digest.update(data[borders[row] : borders[row + 1]])
-        checksums[row] = digest.intdigest()
+        lists = [data[borders[row] : borders[row + 1]] for data, borders in columns]
+        checksums[row] = row_checksum(rows[row * size : (row + 1) * size], lists)
     return checksums
 
 
@@ -69,7 +67,7 @@ def _items(column: pa.ListArray) -> tuple[memoryview, list[int]]:
     return values.view(np.uint8).data, borders.tolist()
 
 
-def row_checksum(numbers: bytes, lists: Iterable[Any]) -> int:
+def row_checksum(numbers: bytes | memoryview, lists: Iterable[Any]) -> int:
     """`row_checksums` of one row, as readers have it.
 
     Args:

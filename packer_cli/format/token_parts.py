@@ -56,39 +56,29 @@ class PieceTokens(NamedTuple):
     """float32[s]; None: the store has none"""
 
 
-class ClippedSpans(NamedTuple):
+class Spans(NamedTuple):
     """Loss spans of pieces."""
 
     starts: NDArray[Any]
-    """integers [s], in the piece"""
+    """integers [s], in the piece, or before `clipped` in its sample"""
     stops: NDArray[Any]
     """integers [s]"""
     piece: Int64Array
     """int64[s]: the piece of each span"""
     weights: NDArray[np.float32] | None
-    """float32[s]"""
+    """float32[s]; None: there are none"""
 
+    def clipped(self, start: NDArray[Any], length: NDArray[Any]) -> Spans:
+        """Spans of samples as those of pieces, without the first token of each.
 
-def clip_spans(
-    starts: NDArray[Any],
-    stops: NDArray[Any],
-    piece: Int64Array,
-    start: NDArray[Any],
-    length: NDArray[Any],
-    weights: NDArray[np.float32] | None = None,
-) -> ClippedSpans:
-    """Loss spans of samples (s of them) as those of pieces, without the first token of each.
-
-    Args:
-        piece: int64[s]: the piece of each span.
-        start, length: [m]: where pieces begin in their samples, and their tokens.
-        weights: float32[s], of the spans, if they have any.
-    """
-    starts = np.maximum(starts - start[piece], 1)
-    stops = np.minimum(stops - start[piece], length[piece])
-    is_inside = starts < stops
-    kept = None if weights is None else weights[is_inside]
-    return ClippedSpans(starts[is_inside], stops[is_inside], piece[is_inside], kept)
+        Args:
+            start, length: [m]: where pieces begin in their samples, and their tokens.
+        """
+        starts = np.maximum(self.starts - start[self.piece], 1)
+        stops = np.minimum(self.stops - start[self.piece], length[self.piece])
+        is_inside = starts < stops
+        weights = None if self.weights is None else self.weights[is_inside]
+        return Spans(starts[is_inside], stops[is_inside], self.piece[is_inside], weights)
 
 
 class TokenParts:
@@ -147,7 +137,8 @@ class TokenParts:
             counts.append(b - a)
         of_piece = np.repeat(np.arange(len(ids)), counts)
         of_spans = np.concatenate(weights) if weights else None
-        spans = clip_spans(np.concatenate(starts), np.concatenate(stops), of_piece, start, length, of_spans)
+        of_samples = Spans(np.concatenate(starts), np.concatenate(stops), of_piece, of_spans)
+        spans = of_samples.clipped(start, length)
         place = (np.cumsum(length) - length).astype(np.int32)[spans.piece]
         return PieceTokens(np.concatenate(ids), spans.starts + place, spans.stops + place, spans.weights)
 

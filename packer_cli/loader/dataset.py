@@ -7,19 +7,19 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from torch.utils.data import Dataset
 
 from packer_cli.format.constants import Mask
+from packer_cli.format.epochs import parse_state
 from packer_cli.format.layout import Layout
-from packer_cli.format.ranks import RankRows
-from packer_cli.loader.batch import BatchBuilder, PadTo, SPSharding
+from packer_cli.loader.batch import SP_SHARDINGS, BatchBuilder, PadTo, SPSharding
 from packer_cli.loader.formats import get_format
 from packer_cli.loader.options import (
     as_integer,
+    check_choice,
     check_lockstep,
-    check_options,
     check_rank,
     check_tokens,
     choose_mask,
@@ -172,15 +172,16 @@ class PackedDataset(Dataset[Any]):
     ) -> None:
         self.format = format
         self._adapt = get_format(format)
-        check_options(
-            sp_sharding=sp_sharding,
-            pad_to=pad_to,
-            pad_to_multiple_of=pad_to_multiple_of,
-            pad_token_id=pad_token_id,
-            verify=verify,
-            cache_bytes=cache_bytes,
-            prefetch=prefetch,
-        )
+        # What can be wrong before anything is read.
+        if sp_sharding is not None:
+            check_choice("sp_sharding", sp_sharding, SP_SHARDINGS)
+        check_choice("pad_to", pad_to, get_args(PadTo))
+        as_integer("pad_to_multiple_of", pad_to_multiple_of, least=1)
+        if pad_token_id is not None:
+            as_integer("pad_token_id", pad_token_id)
+        check_choice("verify", verify, get_args(Verify))
+        as_integer("cache_bytes", cache_bytes, "64 * 2**30", least=0)
+        as_integer("prefetch", prefetch, least=0)
         self.path = str(path) if is_url(path) else Path(path)
         self._storage, manifest = open_set(
             path, verify=verify, cache_dir=cache_dir, cache_bytes=cache_bytes, storage_options=storage_options
@@ -209,7 +210,7 @@ class PackedDataset(Dataset[Any]):
                 max_segments,
                 chosen,
                 name,
-                window=self._rows.shortest_window,
+                window=self._place.rows.shortest_window,
                 pad_to_multiple_of=pad_to_multiple_of,
             ),
         )
@@ -236,7 +237,7 @@ class PackedDataset(Dataset[Any]):
     @property
     def num_steps(self) -> int:
         """Optimizer steps of the epoch, the same on every rank."""
-        return self._rows.num_steps
+        return self._place.rows.num_steps
 
     def steps_of(self, epoch: int) -> int:
         """Optimizer steps of any epoch, without going there. Raises ConfigError if the set does not hold it."""
@@ -246,16 +247,12 @@ class PackedDataset(Dataset[Any]):
     @property
     def position(self) -> int:
         """The iteration at which `__iter__` and `remaining` begin."""
-        self._rows  # noqa: B018  (resets the position if the epoch has changed)
+        self._place.rows  # noqa: B018  (resets the position if the epoch has changed)
         return self._place.position
-
-    @property
-    def _rows(self) -> RankRows:
-        return self._place.rows
 
     def __len__(self) -> int:
         """Iterations of the epoch, the same on every rank."""
-        return len(self._rows)
+        return len(self._place.rows)
 
     def __getitem__(self, i: int) -> Any:
         """The batch of iteration `i`; does not move `position`. Raises FormatError if a shard is damaged."""
@@ -304,7 +301,7 @@ class PackedDataset(Dataset[Any]):
 
     def step_of(self, i: int) -> int:
         """The optimizer step of iteration `i`; `num_steps` for the iteration after the last."""
-        rows = self._rows
+        rows = self._place.rows
         return rows.step_of(_as_iteration(i, len(rows)))
 
     def predicted_seconds(self, i: int) -> float | None:
@@ -313,8 +310,8 @@ class PackedDataset(Dataset[Any]):
         None if the set was planned without a model of the GPUs (`hbpack pack --model M --gpu G`, or `--profile P`).
         """
         i = _as_iteration(i, len(self) - 1)
-        seconds = self._rows.columns.get("step_seconds")
-        return None if seconds is None else float(seconds[self._rows.firsts[i]])
+        seconds = self._place.rows.columns.get("step_seconds")
+        return None if seconds is None else float(seconds[self._place.rows.firsts[i]])
 
     def set_epoch(self, epoch: int) -> None:
         """Go to iteration 0 of `epoch`; the position does not change if this is the current epoch.
@@ -329,7 +326,7 @@ class PackedDataset(Dataset[Any]):
         `iteration` is the first one not yet used, ``batch["iteration"] + 1``; None is the one after the last that this
         object returned, which is only right without workers.
         """
-        rows = self._rows
+        rows = self._place.rows
         i = self._place.next if iteration is None else _as_iteration(iteration, len(rows))
         return self._place.state(rows, i)
 
@@ -339,7 +336,7 @@ class PackedDataset(Dataset[Any]):
         Raises:
             ValueError: it is no state.
         """
-        return begins_at(state, self._manifest)
+        return begins_at(parse_state(state, "the loader state"), self._manifest)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go to the place of `state`; if its epoch was over, to the start of the next.

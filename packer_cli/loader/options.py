@@ -1,4 +1,4 @@
-"""Checks the arguments of `PackedDataset`: the rank, and those that can be checked before anything is read."""
+"""Checks the arguments of `PackedDataset`, and chooses those that depend on the set."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from packer_cli.errors import ConfigError
 from packer_cli.format.constants import FILLER_TOKENS, Mask
 from packer_cli.format.entries import GroupInfo
 from packer_cli.format.manifest import Manifest
-from packer_cli.loader.batch import SP_SHARDINGS, PadTo
-from packer_cli.loader.storage import Storage, Verify
+from packer_cli.loader.storage import Storage
 
 
 def as_integer(name: str, value: Any, example: str = "", *, least: int | None = None) -> int:
@@ -40,28 +39,6 @@ def check_choice(name: str, value: Any, known: Collection[str]) -> None:
     """Raise ValueError, which lists the names, for an unknown one."""
     if value not in known:
         raise ValueError(f"{name} is {value!r}: choose one of {', '.join(known)}")
-
-
-def check_options(
-    *,
-    sp_sharding: str | None,
-    pad_to: str,
-    pad_to_multiple_of: int,
-    pad_token_id: int | None,
-    verify: str,
-    cache_bytes: int,
-    prefetch: int,
-) -> None:
-    """Raise TypeError or ValueError, with the value and the rule, for the first wrong argument."""
-    if sp_sharding is not None:
-        check_choice("sp_sharding", sp_sharding, SP_SHARDINGS)
-    check_choice("pad_to", pad_to, get_args(PadTo))
-    as_integer("pad_to_multiple_of", pad_to_multiple_of, least=1)
-    if pad_token_id is not None:
-        as_integer("pad_token_id", pad_token_id)
-    check_choice("verify", verify, get_args(Verify))
-    as_integer("cache_bytes", cache_bytes, "64 * 2**30", least=0)
-    as_integer("prefetch", prefetch, least=0)
 
 
 def choose_mask(

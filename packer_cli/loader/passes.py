@@ -14,6 +14,10 @@ import numpy.typing as npt
 
 from packer_cli.format.shards import Pack
 
+Integers = npt.NDArray[np.integer[Any]]
+Int32Array = npt.NDArray[np.int32]
+Int64Array = npt.NDArray[np.int64]
+
 IGNORE_INDEX = np.int32(-100)
 
 _FEW_SEGMENTS = 8
@@ -21,7 +25,7 @@ _FEW_SEGMENTS = 8
 _ramp = np.arange(16_384, dtype=np.int32)
 
 
-def ramp(length: int) -> npt.NDArray[np.int32]:
+def ramp(length: int) -> Int32Array:
     """0, 1, 2, ... int32 [length], a view of one array that grows with the longest row; do not write to it."""
     global _ramp
     found = _ramp
@@ -30,7 +34,7 @@ def ramp(length: int) -> npt.NDArray[np.int32]:
     return found[:length]
 
 
-def write_positions(cu_seqlens: npt.NDArray[np.int32], start: int, out: npt.NDArray[np.int64]) -> None:
+def write_positions(cu_seqlens: Int32Array, start: int, out: Int64Array) -> None:
     """Write to `out`, int64 [t], the place in its segment of each token of the row from `start` on.
 
     Args:
@@ -60,11 +64,7 @@ def write_positions(cu_seqlens: npt.NDArray[np.int32], start: int, out: npt.NDAr
 
 
 def write_labels(
-    input_ids: npt.NDArray[np.integer[Any]],
-    loss_starts: npt.NDArray[np.integer[Any]],
-    loss_stops: npt.NDArray[np.integer[Any]],
-    firsts: npt.NDArray[np.integer[Any]],
-    out: npt.NDArray[np.int64],
+    input_ids: Integers, loss_starts: Integers, loss_stops: Integers, firsts: Integers, out: Int64Array
 ) -> None:
     """Write to `out`, int64 [t], the id of each token with loss, and -100 for others and at `firsts`.
 
@@ -94,9 +94,7 @@ def write_labels(
     out.put(firsts, IGNORE_INDEX)
 
 
-def cut_spans(
-    starts: npt.NDArray[np.integer[Any]], stops: npt.NDArray[np.integer[Any]], start: int, stop: int
-) -> tuple[npt.NDArray[np.integer[Any]], npt.NDArray[np.integer[Any]]]:
+def cut_spans(starts: Integers, stops: Integers, start: int, stop: int) -> tuple[Integers, Integers]:
     """What of these spans lies between the tokens `start` and `stop`, counted from `start`."""
     if start:
         first = int(stops.searchsorted(start, "right"))
@@ -106,11 +104,8 @@ def cut_spans(
 
 
 def count_loss_tokens(
-    loss_starts: npt.NDArray[np.integer[Any]],
-    loss_stops: npt.NDArray[np.integer[Any]],
-    cu_seqlens: npt.NDArray[np.int32],
-    num_loss_tokens: int,
-) -> npt.NDArray[np.int64]:
+    loss_starts: Integers, loss_stops: Integers, cu_seqlens: Int32Array, num_loss_tokens: int
+) -> Int64Array:
     """int64 [n]: loss tokens of each sample.
 
     Args:

@@ -258,12 +258,8 @@ def read_state(state: Any, manifest: Manifest, name: str) -> tuple[int, int, boo
     return epoch, iteration, iteration == num_iterations
 
 
-def begins_at(state: Any, manifest: Manifest) -> bool:
+def begins_at(state: LoaderState, manifest: Manifest) -> bool:
     """Whether the set was rebalanced from the one of this state, at exactly its place."""
-    return _begins_at(parse_state(state, "the loader state"), manifest)
-
-
-def _begins_at(state: LoaderState, manifest: Manifest) -> bool:
     origin, before = manifest.origin, _generation_of(state, manifest)
     if before is None or origin is None or state.fingerprint != origin.fingerprint:
         return False
@@ -283,7 +279,7 @@ def _of_another_set(state: LoaderState, manifest: Manifest, name: str) -> Format
         return FormatError(f"{begin}: resume with the set with which the run began, or start over")
     begin += f", rebalanced from {before.num_gpus} to {manifest.num_gpus} GPUs"
     # Do not convert the state silently: a StatefulDataLoader would keep the old position with a new epoch.
-    if _begins_at(state, manifest):
+    if begins_at(state, manifest):
         return FormatError(
             f"{begin} at exactly the place of this state: do not load it, since a new PackedDataset begins there "
             f"(epoch {origin.epoch}, step {origin.step})"

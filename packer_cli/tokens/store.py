@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from packer_cli.errors import FormatError
 from packer_cli.format.loss_spans import Int64Array, weight_by_row
-from packer_cli.format.token_parts import ClippedSpans, PartBatch, clip_spans
+from packer_cli.format.token_parts import PartBatch, Spans
 from packer_cli.remote.local import is_in_cache
 from packer_cli.remote.path import RemotePath
 from packer_cli.tokens.index import PartInfo, StoreIndex, open_part, read_index
@@ -260,7 +260,7 @@ class TokenStore:
 
     def _loss_spans(
         self, among: Among, batch: Int64Array, row: Int64Array, start: NDArray[np.integer], length: NDArray[np.int32]
-    ) -> ClippedSpans:
+    ) -> Spans:
         """Loss spans of pieces, without the first token of each; `among` is of `batch`."""
         rows = self._rows
         first, stop = (among.take(rows.span_offsets, row + k).astype(np.int64) for k in (0, 1))
@@ -270,7 +270,7 @@ class TokenStore:
         among = Among(batch[piece])
         starts, stops = (among.take(of_batch, place) for of_batch in (rows.loss_starts, rows.loss_stops))
         weights = None if rows.loss_weights is None else among.take(rows.loss_weights, place)
-        return clip_spans(starts, stops, piece, start, length, weights)
+        return Spans(starts, stops, piece, weights).clipped(start, length)
 
     def _find(self, sample: NDArray[np.integer]) -> tuple[Int64Array, Int64Array]:
         """The record batch of each of these samples, and its row there."""

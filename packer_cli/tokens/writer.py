@@ -19,7 +19,7 @@ from packer_cli.errors import FormatError
 from packer_cli.files import HashingFile
 from packer_cli.format.arrays import to_arrow, to_lists
 from packer_cli.format.checksums import find_damage
-from packer_cli.format.loss_spans import count_by_row, mask_to_spans, weights_to_spans
+from packer_cli.format.loss_spans import count_by_row, mask_to_spans
 from packer_cli.format.schema import part_schema
 from packer_cli.tokens.index import INDEX_NAME, remedy
 from packer_cli.tokens.slices import LINE_BITS, count_by_slice, lines_of, with_lines
@@ -119,10 +119,9 @@ def _loss_spans(
     if batch.loss_mask is None:
         starts, stops = begins + 1, ends
         starts, stops = starts[starts < stops], stops[starts < stops]
-    elif batch.loss_mask.dtype == np.float32:
-        starts, stops, weights = weights_to_spans(batch.loss_mask, batch.offsets)
     else:
-        starts, stops = mask_to_spans(batch.loss_mask, batch.offsets)
+        starts, stops, values = mask_to_spans(batch.loss_mask, batch.offsets)
+        weights = values if values.dtype == np.float32 else None
     if weights is None:
         weights = np.broadcast_to(np.float32(1), len(starts))
     num_spans = np.diff(np.searchsorted(starts, batch.offsets))

@@ -27,7 +27,7 @@ def ends_of(sizes: list[int]) -> np.ndarray:
 def test_spans_of_a_mask_and_back(masks: list[list[int]]) -> None:
     """Ones at the first tokens of samples, which nothing predicts, do not come through."""
     borders = ends_of([len(mask) for mask in masks])
-    starts, stops = mask_to_spans(np.array([bit for mask in masks for bit in mask], dtype=np.int8), borders)
+    starts, stops, _ = mask_to_spans(np.array([bit for mask in masks for bit in mask], dtype=np.int8), borders)
     cleared = [bit for mask in masks for bit in [0, *mask[1:]]]
     assert (starts.tolist(), stops.tolist()) == naive.spans_of(cleared)
     assert spans_to_mask(starts, stops, len(cleared)).tolist() == cleared

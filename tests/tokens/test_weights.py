@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from packer_cli.corpus.records.tokens import TokenRecord
 from packer_cli.corpus.types import Document
-from packer_cli.format.loss_spans import find_wrong_row, spans_to_weights, weights_to_spans
+from packer_cli.format.loss_spans import find_wrong_row, mask_to_spans, spans_to_weights
 from packer_cli.tokens import writer
 from packer_cli.tokens.encode.encoder import Encoder
 from tests.naive import loss_spans as naive
@@ -130,7 +130,7 @@ def test_spans_of_weights(samples):
     weights = [0 if place == 0 else weight for sample in samples for place, weight in enumerate(sample)]
     lengths = [len(sample) for sample in samples]
     borders = np.concatenate([[0], np.cumsum(lengths)])
-    spans = weights_to_spans(np.array([w for sample in samples for w in sample], dtype=np.float32), borders)
+    spans = mask_to_spans(np.array([w for sample in samples for w in sample], dtype=np.float32), borders)
     assert tuple(each.tolist() for each in spans) == naive.weighted_spans_of(weights)
     assert spans_to_weights(*spans, len(weights)).tolist() == weights
     starts, stops, values = spans

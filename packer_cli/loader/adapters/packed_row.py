@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from packer_cli.errors import ConfigError
@@ -44,7 +43,7 @@ class PackedRow:
         self.borders: list[int] = batch["cu_seq_lens_q"].tolist()
         self.masks: dict[int | None, Any] = {}
         """Of FlexAttention, by sliding window; each layer uses them again."""
-        self.device_borders: torch.Tensor = batch["cu_seq_lens_q"].to(device)
+        self.device_borders: Tensor = batch["cu_seq_lens_q"].to(device)
         labels, weights = shifted_labels(batch)
         kept = labels[0].ne(int(IGNORE_INDEX)).nonzero()[:, 0]
         self.kept = kept.to(device)
@@ -66,13 +65,13 @@ class PackedRow:
         """Of this rank, times the factor, once it ran: a scalar without a graph. Wrappers may round what the forward
         pass returns."""
 
-    def run(self, model: nn.Module) -> torch.Tensor:
+    def run(self, model: nn.Module) -> Tensor:
         """The forward pass of a model, wrapped or not: its loss, with the graph.
 
         Raises:
             ConfigError: the model does not run packed rows, or no longer.
         """
-        loss: torch.Tensor = model(**self.inputs, packed_row=self).loss
+        loss: Tensor = model(**self.inputs, packed_row=self).loss
         if self.loss is None:
             raise ConfigError(
                 "the model did not run a packed row: call run_packed_rows(model) before anything wraps it, and again "
@@ -86,7 +85,7 @@ CHUNK = 2**25
 
 
 @torch.compiler.disable  # A graph would be compiled anew for each number of tokens with a loss.
-def row_loss(head: Any, config: Any, hidden: torch.Tensor, row: PackedRow) -> torch.Tensor:
+def row_loss(head: Any, config: Any, hidden: Tensor, row: PackedRow) -> Tensor:
     """The sum of the losses of this rank's tokens, times the row's factor: a scalar of float32, or of float64.
 
     The output layer runs over the tokens with a loss alone: in Liger's fused kernel where that is installed, else
@@ -107,13 +106,17 @@ def row_loss(head: Any, config: Any, hidden: torch.Tensor, row: PackedRow) -> to
     if fused is not None:
         total = fused(tokens, targets, config)
     else:
-        total = _in_chunks(partial(_losses, head._logits, config), tokens, targets, weights, config.vocab_size)
+
+        def losses(tokens: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
+            return token_losses(finished_logits(head._logits(tokens), config), targets, weights).sum()
+
+        total = _in_chunks(losses, tokens, targets, weights, max(1, CHUNK // config.vocab_size))
     total = total * row.factor
     row.loss = total.detach()
     return total
 
 
-def _fused(head: Any, tokens: torch.Tensor) -> Callable[..., torch.Tensor] | None:
+def _fused(head: Any, tokens: Tensor) -> Callable[..., Tensor] | None:
     """Liger's output layer and loss in one, of a plain linear layer on a GPU."""
     is_plain = isinstance(head, nn.Linear) and type(head).forward is nn.Linear.forward
     if not is_plain or tokens.dtype == torch.float64 or not (tokens.is_cuda or os.environ.get("TRITON_INTERPRET")):
@@ -123,7 +126,7 @@ def _fused(head: Any, tokens: torch.Tensor) -> Callable[..., torch.Tensor] | Non
     except ImportError:
         return None
 
-    def run(tokens: torch.Tensor, targets: torch.Tensor, config: Any) -> torch.Tensor:
+    def run(tokens: Tensor, targets: Tensor, config: Any) -> Tensor:
         device, weight, bias = tokens.device.type, head.weight, head.bias
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
         # The logits are linear in the tokens, so both are scaled alike.
@@ -133,20 +136,16 @@ def _fused(head: Any, tokens: torch.Tensor) -> Callable[..., torch.Tensor] | Non
             tokens, weight.to(dtype), targets, bias, None, int(IGNORE_INDEX), 0.0, 0.0, "sum",
             getattr(config, "final_logit_softcapping", None), False, torch.float32,
         )  # fmt: skip
-        result: torch.Tensor = found[0] if isinstance(found, tuple) else found
+        result: Tensor = found[0] if isinstance(found, tuple) else found
         return result
 
     return run
 
 
 def _in_chunks(
-    losses: Callable[..., torch.Tensor],
-    tokens: torch.Tensor,
-    targets: torch.Tensor,
-    weights: torch.Tensor | None,
-    vocab_size: int,
-) -> torch.Tensor:
-    size = max(1, CHUNK // vocab_size)
+    losses: Callable[..., Tensor], tokens: Tensor, targets: Tensor, weights: Tensor | None, size: int
+) -> Tensor:
+    """The sum of the losses, of `size` tokens at a time."""
     total = tokens.new_zeros((), dtype=torch.promote_types(tokens.dtype, torch.float32))
     for begin in range(0, len(tokens), size):
         part = slice(begin, begin + size)
@@ -155,24 +154,14 @@ def _in_chunks(
     return total
 
 
-def _losses(
-    head: Callable[..., torch.Tensor],
-    config: Any,
-    hidden: torch.Tensor,
-    targets: torch.Tensor,
-    weights: torch.Tensor | None,
-) -> torch.Tensor:
-    return token_losses(finished_logits(head(hidden), config), targets, weights).sum()
-
-
-def finished_logits(logits: torch.Tensor, config: Any) -> torch.Tensor:
+def finished_logits(logits: Tensor, config: Any) -> Tensor:
     """What a model does to the output layer's logits: it scales them (Cohere, Granite), or caps them (Gemma 2)."""
     cap = getattr(config, "final_logit_softcapping", None)
     logits = _scaled(logits, config)
     return logits if cap is None else torch.tanh(logits / cap) * cap
 
 
-def _scaled(logits: torch.Tensor, config: Any) -> torch.Tensor:
+def _scaled(logits: Tensor, config: Any) -> Tensor:
     scale = getattr(config, "logit_scale", None)
     divisor = getattr(config, "logits_scaling", None)
     if scale is not None:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
@@ -60,19 +60,19 @@ def packed_rows_run() -> Iterator[None]:
 def _attention(
     former: str,
     module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
     packed_row: PackedRow | None = None,
     **options: Any,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
+) -> tuple[Tensor, Tensor | None]:
     """[1, heads, t, dim] -> [1, t, heads, dim]; t is the length of this rank's part of the row."""
     before = partial(_as_before, former, module)
     if packed_row is None:
         if _IS_PACKED.get():
             raise ConfigError(f"the layers around {type(module).__name__} do not pass packed rows to it; do not pack")
-        found: tuple[torch.Tensor, torch.Tensor | None] = before(query, key, value, attention_mask, **options)
+        found: tuple[Tensor, Tensor | None] = before(query, key, value, attention_mask, **options)
         return found
     if options.get("dropout"):
         raise ConfigError(
@@ -104,7 +104,7 @@ class _Call(NamedTuple):
         return {name: self.options[name] for name in names if name in self.options}
 
 
-def _sdpa(call: _Call, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, _: Any) -> torch.Tensor:
+def _sdpa(call: _Call, query: Tensor, key: Tensor, value: Tensor, _: Any) -> Tensor:
     row, options = call.row, call.options
     window = options.get("sliding_window")
     unlike = "a soft cap" if options.get("softcap") else "attention sinks" if options.get("s_aux") is not None else ""
@@ -117,23 +117,23 @@ def _sdpa(call: _Call, query: torch.Tensor, key: torch.Tensor, value: torch.Tens
     return packed_attention(query, key, value, row.borders, scale=options.get("scaling"))
 
 
-def _flash(call: _Call, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, _: Any) -> torch.Tensor:
+def _flash(call: _Call, query: Tensor, key: Tensor, value: Tensor, _: Any) -> Tensor:
     row = call.row
     borders: dict[str, Any] = {"cu_seq_lens_q": row.device_borders, "cu_seq_lens_k": row.device_borders}
     borders |= {"max_length_q": row.longest, "max_length_k": row.longest}
-    found: torch.Tensor = call.before(*_in_batches(query, key, value), None, **call.kept(), **borders)[0][0]
+    found: Tensor = call.before(*_in_batches(query, key, value), None, **call.kept(), **borders)[0][0]
     return found
 
 
-def _flex(call: _Call, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, _: Any) -> torch.Tensor:
+def _flex(call: _Call, query: Tensor, key: Tensor, value: Tensor, _: Any) -> Tensor:
     masks, window = call.row.masks, call.options.get("sliding_window")
     if window not in masks:
         masks[window] = document_mask(torch.tensor(call.row.borders), query.device, window=window)
-    found: torch.Tensor = call.before(*_in_batches(query, key, value), masks[window], **call.kept())[0][0]
+    found: Tensor = call.before(*_in_batches(query, key, value), masks[window], **call.kept())[0][0]
     return found
 
 
-def _in_batches(*tensors: torch.Tensor) -> Iterator[torch.Tensor]:
+def _in_batches(*tensors: Tensor) -> Iterator[Tensor]:
     """[T, heads, dim] -> [1, heads, T, dim]"""
     return (x.transpose(0, 1)[None] for x in tensors)
 

@@ -16,20 +16,16 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
 
 from packer_cli.format.sharding import Sharding, local_indices, row_order
 
-Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Any], torch.Tensor]
+Attention = Callable[[Tensor, Tensor, Tensor, Any], Tensor]
 
 
 def packed_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    cu_seqlens: Any,
-    scale: float | None = None,
-    cu_seqlens_k: Any = None,
-) -> torch.Tensor:
+    query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Any, scale: float | None = None, cu_seqlens_k: Any = None
+) -> Tensor:
     """Causal attention inside each segment of a row.
 
     Args:
@@ -57,7 +53,7 @@ def packed_attention(
             q, k, v, attn_mask=mask, is_causal=not before, scale=scale, enable_gqa=is_grouped
         )
         if output.requires_grad:  # A part of the row's gradient has gaps, with which cuDNN's kernel returns NaN.
-            output.register_hook(torch.Tensor.contiguous)
+            output.register_hook(Tensor.contiguous)
         outputs.append(output)
     return torch.cat(outputs, dim=2)[0].transpose(0, 1)
 
@@ -67,13 +63,13 @@ def _sizes(borders: Any) -> list[int]:
 
 
 def ulysses_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
     cu_seqlens: Any,
     group: dist.ProcessGroup | None,
     attention: Attention = packed_attention,
-) -> torch.Tensor:
+) -> Tensor:
     """Ulysses: exchange parts of the row for parts of the heads, attend over the whole row, exchange back.
 
     Args:
@@ -108,16 +104,16 @@ def ulysses_attention(
     return _to_tokens(attention(query, key, value, cu_seqlens), sp_size, group)
 
 
-def _to_heads(x: torch.Tensor, sp_size: int, group: Any) -> torch.Tensor:
+def _to_heads(x: Tensor, sp_size: int, group: Any) -> Tensor:
     """[t, heads, dim] -> [T, heads / sp_size, dim]"""
     parts = x.unflatten(1, (sp_size, -1)).transpose(0, 1)
-    found: torch.Tensor = _AllToAll.apply(parts, group).flatten(0, 1)
+    found: Tensor = _AllToAll.apply(parts, group).flatten(0, 1)
     return found
 
 
-def _to_tokens(x: torch.Tensor, sp_size: int, group: Any) -> torch.Tensor:
+def _to_tokens(x: Tensor, sp_size: int, group: Any) -> Tensor:
     """[T, heads / sp_size, dim] -> [t, heads, dim]"""
-    found: torch.Tensor = _AllToAll.apply(x.unflatten(0, (sp_size, -1)), group).transpose(0, 1).flatten(1, 2)
+    found: Tensor = _AllToAll.apply(x.unflatten(0, (sp_size, -1)), group).transpose(0, 1).flatten(1, 2)
     return found
 
 
@@ -125,7 +121,7 @@ class _AllToAll(torch.autograd.Function):
     """Sends row i of [sp_size, ...] to rank i; it is its own inverse, and so its own gradient."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Any) -> torch.Tensor:
+    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
         ctx.group = group
         x = x.contiguous()
         output = torch.empty_like(x)
@@ -133,19 +129,19 @@ class _AllToAll(torch.autograd.Function):
         return output
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return _AllToAll.apply(grad, ctx.group), None
 
 
 def gathered_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
     cu_seqlens: Any,
     group: dist.ProcessGroup | None,
     sharding: Sharding = "zigzag",
-    attention: Callable[..., torch.Tensor] = packed_attention,
-) -> torch.Tensor:
+    attention: Callable[..., Tensor] = packed_attention,
+) -> Tensor:
     """All-gather attention: each rank gathers all keys and values, and attends with its own queries, piece by piece.
 
     A piece is a run of the rank's queries in one segment, with the segment's keys up to its last query.
@@ -185,27 +181,22 @@ class _AllGather(torch.autograd.Function):
     """The parts [x, t, ...] of all ranks, one after another: [x, T, ...]."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Any) -> torch.Tensor:
+    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
         ctx.group, ctx.size = group, x.shape[1]
         parts = [torch.empty_like(x) for _ in range(dist.get_world_size(group))]
         dist.all_gather(parts, x.contiguous(), group=group)
         return torch.cat(parts, dim=1)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         grad = grad.contiguous()
         dist.all_reduce(grad, group=ctx.group)
         return grad[:, ctx.size * dist.get_rank(ctx.group) :][:, : ctx.size], None
 
 
 def take_slice(
-    tensor: torch.Tensor,
-    cu_seqlens: Any,
-    sp_size: int,
-    sp_rank: int,
-    sharding: Sharding = "contiguous",
-    dim: int = -1,
-) -> torch.Tensor:
+    tensor: Tensor, cu_seqlens: Any, sp_size: int, sp_rank: int, sharding: Sharding = "contiguous", dim: int = -1
+) -> Tensor:
     """A copy of the part of rank `sp_rank` of `tensor`, whose dimension `dim` runs over the row's T tokens.
 
     Shift labels *before*: within a part, the next token is not always the next one in the row.
@@ -215,21 +206,15 @@ def take_slice(
     return tensor.index_select(dim, indices.to(tensor.device))
 
 
-def merge_slices(
-    parts: Sequence[torch.Tensor], cu_seqlens: Any, sharding: Sharding = "contiguous", dim: int = -1
-) -> torch.Tensor:
+def merge_slices(parts: Sequence[Tensor], cu_seqlens: Any, sharding: Sharding = "contiguous", dim: int = -1) -> Tensor:
     """The inverse of `take_slice`: merge the parts of ranks 0, 1, ... into the whole row; differentiable."""
     order = torch.from_numpy(row_order(_host(cu_seqlens), len(parts), sharding))
     return torch.cat(list(parts), dim=dim).index_select(dim, order.to(parts[0].device))
 
 
 def gather_slices(
-    part: torch.Tensor,
-    cu_seqlens: Any,
-    group: dist.ProcessGroup | None,
-    sharding: Sharding = "contiguous",
-    dim: int = -1,
-) -> torch.Tensor:
+    part: Tensor, cu_seqlens: Any, group: dist.ProcessGroup | None, sharding: Sharding = "contiguous", dim: int = -1
+) -> Tensor:
     """Gather the whole row (outputs, losses) from each rank's `part`, on every rank of `group`, without gradients.
 
     A row without a group is not shared. Price: one all-gather.
@@ -243,4 +228,4 @@ def gather_slices(
 
 
 def _host(cu_seqlens: Any) -> Any:
-    return cu_seqlens.cpu().numpy() if isinstance(cu_seqlens, torch.Tensor) else cu_seqlens
+    return cu_seqlens.cpu().numpy() if isinstance(cu_seqlens, Tensor) else cu_seqlens
