@@ -18,6 +18,7 @@ from packer_cli.config.profile_options import ProfileConfig
 from packer_cli.cost.analytic import Assumptions, gathered_bytes
 from packer_cli.cost.measured import fit_profile, search_checkpoint_layers
 from packer_cli.cost.profile import IterationRow, Profile
+from packer_cli.cost.shape import ModelShape
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import Layout
 from packer_cli.loader.parallel import SPGroups, init_sp_groups
@@ -50,7 +51,7 @@ def measure_profile(options: ProfileConfig, say: Say = lambda text: None) -> Pro
     with _processes(device) as world_size, device.one_thread():
         gpus = options.gpus or world_size
         degrees = options.sp or shape.sp_sizes(world_size)
-        _check(options, shape.sp_sizes(world_size), degrees, world_size, gpus, shape.num_layers)
+        _check(options, shape, world_size)
         groups = SPGroups(rank=0, world_size=1, groups={})
         if world_size > 1:
             groups = init_sp_groups({Layout(sp=degree): range(0, world_size, degree) for degree in degrees})
@@ -65,7 +66,7 @@ def measure_profile(options: ProfileConfig, say: Say = lambda text: None) -> Pro
             chunked_logits=options.logits == "chunked",
             shard=is_sharded,
         )
-        subject.run(max(degrees) * 16, 1, 0, None)  # From here on, the gradients exist.
+        subject.run((max(degrees) * 16,), 0)  # From here on, the gradients exist.
         # The same in every process: all must take the same branches, or they deadlock.
         state = Assumptions().state_bytes * subject.num_parameters / (gpus if is_sharded else 1)
         state -= device.greatest(subject.held_bytes)
@@ -214,34 +215,23 @@ class _Run:
         return self._groups.for_batch({**layout.sizes, **layout.place(self._groups.rank % sp_size)._asdict()})
 
     def _peak(self, length: int, sp_size: int, layers: int) -> float | None:
-        group = self._group(sp_size)
-        fewest = min(self._options.samples)
-        return self._device.peak_bytes(
-            lambda: self._subject.run(length, fewest, layers, group), self._subject.held_bytes
-        )
+        samples, group = split_evenly(length, min(self._options.samples)), self._group(sp_size)
+        return self._device.peak_bytes(lambda: self._subject.run(samples, layers, group), self._subject.held_bytes)
 
     def _seconds(self, timing: _Timing) -> float | None:
         """Seconds of one run in this process; None if it ran out of memory."""
-        group = self._group(timing.sp_size)
+        samples, group = split_evenly(timing.length, timing.num_samples), self._group(timing.sp_size)
         try:
-            return self._device.seconds_together(
-                lambda: self._subject.run(timing.length, timing.num_samples, timing.layers, group)
-            )
+            return self._device.seconds_together(lambda: self._subject.run(samples, timing.layers, group))
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
         return None
 
 
-def _check(
-    options: ProfileConfig,
-    possible: tuple[int, ...],
-    degrees: tuple[int, ...],
-    world_size: int,
-    gpus: int,
-    num_layers: int,
-) -> None:
-    for degree in degrees:
+def _check(options: ProfileConfig, shape: ModelShape, world_size: int) -> None:
+    possible = shape.sp_sizes(world_size)
+    for degree in options.sp or ():
         if degree not in possible:
             remedy = "run it under torchrun with more processes" if degree > world_size else "choose one of them"
             raise ConfigError(
@@ -249,18 +239,18 @@ def _check(
                 f"{', '.join(map(str, possible))}; {remedy}, or give --bandwidth"
             )
     most = max(options.checkpoint_layers or (0,))
-    if most > num_layers:
-        raise ConfigError(f"--checkpoint-layers: the model has {num_layers} layers, got {most}")
+    if most > shape.num_layers:
+        raise ConfigError(f"--checkpoint-layers: the model has {shape.num_layers} layers, got {most}")
     fewest, shortest = min(options.samples), min(options.lengths)
     if fewest > shortest:
         raise ConfigError(
             f"--samples: a row of {shortest} tokens (--lengths) cannot hold {fewest} samples; give fewer samples, or "
             "longer lengths"
         )
-    if gpus % world_size:
+    if options.gpus and options.gpus % world_size:
         raise ConfigError(
-            f"--gpus must be a multiple of the {world_size} GPUs that measure, got {gpus}; give "
-            f"{-(-gpus // world_size) * world_size}"
+            f"--gpus must be a multiple of the {world_size} GPUs that measure, got {options.gpus}; give "
+            f"{-(-options.gpus // world_size) * world_size}"
         )
 
 

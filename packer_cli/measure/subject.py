@@ -17,7 +17,7 @@ from packer_cli.cost.analytic import LOGITS_CHUNK
 from packer_cli.cost.shape import ModelShape
 from packer_cli.errors import ConfigError
 from packer_cli.loader.checkpointing import LayerCheckpointing
-from packer_cli.measure.kernels import RowAttention, split_evenly
+from packer_cli.measure.kernels import RowAttention
 
 _ATTENTION = "hbpack_profile"
 """The name of hbpack's attention in transformers."""
@@ -50,7 +50,9 @@ class Subject:
         self._attention = attention
         torch.manual_seed(0)
         if self._is_plain:
-            model = _plain(shape, attention, device, LOGITS_CHUNK if chunked_logits else 0)
+            with device:
+                model: Any = PlainDecoder(shape, attention, LOGITS_CHUNK if chunked_logits else 0)
+            model = model.to(getattr(torch, shape.dtype))
         elif chunked_logits:
             raise ConfigError("--logits chunked needs --modelling plain: transformers computes all logits at once")
         else:
@@ -84,15 +86,7 @@ class Subject:
                     held += local.numel() * local.element_size()
         return held
 
-    def run(
-        self, length: int, num_samples: int, checkpoint_layers: int, group: dist.ProcessGroup | None = None
-    ) -> None:
-        """Forward and backward on one row of `num_samples` equal samples; see `run_samples`."""
-        self.run_samples(split_evenly(length, num_samples), checkpoint_layers, group)
-
-    def run_samples(
-        self, samples: tuple[int, ...], checkpoint_layers: int, group: dist.ProcessGroup | None = None
-    ) -> None:
+    def run(self, samples: tuple[int, ...], checkpoint_layers: int, group: dist.ProcessGroup | None = None) -> None:
         """`run_row` on a row of made-up tokens.
 
         Args:
@@ -130,11 +124,6 @@ class Subject:
             logits = self.model(input_ids=ids[None], position_ids=positions[None], use_cache=False).logits[0]
             loss = F.cross_entropy(logits.float(), labels)
         loss.backward()
-
-
-def _plain(shape: ModelShape, attention: RowAttention, device: torch.device, chunk: int) -> Any:
-    with torch.device(device):
-        return PlainDecoder(shape, attention, chunk).to(getattr(torch, shape.dtype))
 
 
 def _transformers(path: Path, shape: ModelShape, attention: RowAttention, device: torch.device) -> Any:

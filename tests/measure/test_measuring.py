@@ -42,9 +42,9 @@ def test_rows_are_timed_in_rounds(config, monkeypatch):
     monkeypatch.setattr(measuring, "measure_attention", lambda *_: [])
     ran, run_row = [], Subject.run
 
-    def recorded(self, length, num_samples, checkpoint_layers, group=None):
-        ran.append((length, num_samples))
-        run_row(self, length, num_samples, checkpoint_layers, group)
+    def recorded(self, samples, checkpoint_layers, group=None):
+        ran.append((sum(samples), len(samples)))
+        run_row(self, samples, checkpoint_layers, group)
 
     monkeypatch.setattr(Subject, "run", recorded)
     options = {"model": str(config), "modelling": "plain", "device": "cpu", "checkpoint_layers": (0,)}

@@ -76,10 +76,10 @@ def test_running_out_of_memory_is_recorded(config, tmp_path, monkeypatch):
 
     run_row = subject.Subject.run
 
-    def run_out(self, length, num_samples, checkpoint_layers, group=None):
-        if length > 100 and checkpoint_layers < 2:
+    def run_out(self, samples, checkpoint_layers, group=None):
+        if sum(samples) > 100 and checkpoint_layers < 2:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        run_row(self, length, num_samples, checkpoint_layers, group)
+        run_row(self, samples, checkpoint_layers, group)
 
     monkeypatch.setattr(subject.Subject, "run", run_out)
     file = tmp_path / "profile.json"
@@ -135,10 +135,10 @@ def test_rows_of_one_length_are_written_and_fail(config, tmp_path, monkeypatch):
 
     run_row = subject.Subject.run
 
-    def run_out(self, length, num_samples, checkpoint_layers, group=None):
-        if length > 100:
+    def run_out(self, samples, checkpoint_layers, group=None):
+        if sum(samples) > 100:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        run_row(self, length, num_samples, checkpoint_layers, group)
+        run_row(self, samples, checkpoint_layers, group)
 
     monkeypatch.setattr(subject.Subject, "run", run_out)
     file = tmp_path / "profile.json"

@@ -25,7 +25,7 @@ from packer_cli.loader.formats.base import is_list_of_batches
 from packer_cli.loader.parallel import SPGroups, init_sp_groups
 from packer_cli.loader.passes import IGNORE_INDEX
 from packer_cli.measure.device import Device
-from packer_cli.measure.kernels import choose_kernel
+from packer_cli.measure.kernels import choose_kernel, split_evenly
 from packer_cli.measure.subject import Subject
 from tests.benchmark.train.attention import TrainedAttention, exchange
 from tests.benchmark.train.padded import PaddedDataset
@@ -110,8 +110,8 @@ def _run_row(row: Mapping[str, int], subject: Subject, groups: SPGroups, device:
     """Seconds of a row of the profile, run as `hbpack profile` does."""
     layout = Layout(sp=row["sp_size"])
     group = groups.for_batch({**layout.sizes, **layout.place(dist.get_rank() % layout.sp)._asdict()})
-    arguments = row["length"], row["num_samples"], row["checkpoint_layers"], group
-    return device.seconds_together(lambda: subject.run(*arguments))
+    samples = split_evenly(row["length"], row["num_samples"])
+    return device.seconds_together(lambda: subject.run(samples, row["checkpoint_layers"], group))
 
 
 def _run(item: Any, subject: Subject, attention: TrainedAttention, groups: SPGroups, device: Device) -> float:
