@@ -115,17 +115,19 @@ class _Export(Output[ExportListing | None]):
     command = "export"
 
     def __init__(self, options: ExportConfig, source: Path, folder: Path) -> None:
-        self._options, self._source, self.folder = options, source, folder
+        self._options, self.folder = options, folder
         self.work, self.listing = folder / WORK, folder / NAME
-        self._manifest, self._header = describe_export(options, source)
+        self._request = describe_export(options, source, folder)
 
     def hold(self, lock: TaskLock | None) -> AbstractContextManager[None]:
-        return hold_folder(self.folder, lambda entries: is_same_export(self.folder, entries, self._header), lock)
+        return hold_folder(
+            self.folder, lambda entries: is_same_export(self.folder, entries, self._request.header), lock
+        )
 
     def make(self, engine: Engine) -> ExportListing | None:
         watch = Stopwatch()
         with progress_bar("Exporting", unit="tokens") as progress:
-            done = export_set(self._header, self._manifest, self._source, self.folder, engine, progress)
+            done = export_set(self._request, engine, progress)
         if done is None:
             say("the export is up to date")
         else:
@@ -138,7 +140,7 @@ class _Export(Output[ExportListing | None]):
     def make_share(self, engine: Engine, share: ArrayShare) -> bool:
         watch, task = Stopwatch(), share.task
         with progress_bar("Exporting", unit="tokens") as progress:
-            num_parts = export_share(self._header, self._manifest, self._source, self.folder, engine, progress, share)
+            num_parts = export_share(self._request, engine, progress, share)
         if num_parts is None:
             say(f"the export is complete, and the parts of task {task} are intact")
         else:

@@ -27,7 +27,7 @@ PartFacts = dict[str, int]
 TOKENS_PER_BATCH = 4 * 2**20
 """Most tokens that a thread holds at once, unless one pack has more."""
 
-_ROWS_COUNTED = 65_536
+_ROWS_PER_BATCH = 65_536
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,17 +50,23 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
-    """One export."""
+class ExportRequest:
+    """What to export, and where to."""
 
     source: Path
     """The packed set."""
+    manifest: Manifest
     folder: Path
     """The output."""
     header: ExportHeader
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job(ExportRequest):
+    """One export."""
+
     format: Format
     packed: PackedSet
-    manifest: Manifest
     groups: tuple[int, ...]
     packs: Int64Array
     """int64[r]: the pack of each row."""
@@ -107,7 +113,7 @@ class Job:
         """Pads rows, as in the loader."""
         return self.manifest.pad_token_id
 
-    def batches(self, first: int, stop: int, max_rows: int) -> Iterator[Int64Array]:
+    def batches(self, first: int, stop: int, max_rows: int = _ROWS_PER_BATCH) -> Iterator[Int64Array]:
         """The packs of rows `first .. stop - 1`, at most `max_rows` and about TOKENS_PER_BATCH tokens at a time."""
         ends = np.cumsum(self.packed.num_tokens[self.packs[first:stop]], dtype=np.int64)
         begin = 0
@@ -131,8 +137,8 @@ def count_written(format: Format, packed: PackedSet, manifest: Manifest, packs: 
     counts = packed.num_tokens[packs].astype(np.int64)
     if not format.aligns_samples or (aligns == 1).all():
         return counts
-    for first in range(0, len(packs), _ROWS_COUNTED):
-        rows = slice(first, first + _ROWS_COUNTED)
+    for first in range(0, len(packs), _ROWS_PER_BATCH):
+        rows = slice(first, first + _ROWS_PER_BATCH)
         lengths = align_lengths(packed.sample_lengths(packs[rows]), aligns[rows])
         counts[rows] = np.add.reduceat(lengths.values, lengths.offsets[:-1], dtype=np.int64)
     return counts

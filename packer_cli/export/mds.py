@@ -37,7 +37,6 @@ _COLUMNS = {
 
 _WEIGHTED = dict(sorted({**_COLUMNS, WEIGHTS: "ndarray:float32"}.items()))
 """Those of a set with weights."""
-_ROWS_PER_BATCH = 65_536
 
 
 class Exporter(Format):
@@ -67,7 +66,7 @@ class Exporter(Format):
             file.write(np.array([len(rows)], dtype="<u4"))
             file.write(offsets.astype("<u4"))
             file.write(config)
-            for packs in job.batches(part.first, part.stop, _ROWS_PER_BATCH):
+            for packs in job.batches(part.first, part.stop):
                 file.write(_encode(job, packs))
         return {"samples": len(rows)}
 

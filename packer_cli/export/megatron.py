@@ -32,7 +32,6 @@ from packer_cli.format.manifest import Manifest
 _MAGIC = b"MMIDIDX\x00\x00"
 _CODES = {"uint8": 1, "int32": 4, "float32": 7, "uint16": 8}
 _FEW_IDS = 65_500
-_ROWS_PER_BATCH = 65_536
 
 
 def token_dtype(manifest: Manifest) -> np.dtype[Any]:
@@ -68,12 +67,12 @@ class Exporter(Format):
         """Write a stretch of each `.bin` file."""
         dtype = token_dtype(job.manifest)
         with sink.stretch("tokens.bin", part.first_token * dtype.itemsize) as file:
-            for packs in job.batches(part.first, part.stop, _ROWS_PER_BATCH):
+            for packs in job.batches(part.first, part.stop):
                 ids = _padded(job, job.packed.lists("input_ids", packs), packs, job.pad_token_id)
                 file.write(ids.astype(dtype))
         dtype = mask_dtype(job)
         with sink.stretch("loss_mask.bin", part.first_token * dtype.itemsize) as file:
-            for packs in job.batches(part.first, part.stop, _ROWS_PER_BATCH):
+            for packs in job.batches(part.first, part.stop):
                 mask = job.packed.loss_weights(packs) if job.is_weighted else job.packed.loss_mask(packs)
                 file.write(_padded(job, mask, packs, 0).astype(dtype))
         return {}
@@ -96,10 +95,10 @@ def _write_index(job: Job, dtype: np.dtype[Any], file: HashingFile) -> None:
     documents = np.concatenate([[0], np.cumsum(job.row_samples(), dtype=np.int64)])
     num_sequences = int(documents[-1])
     file.write(_MAGIC + struct.pack("<QBQQ", 1, _CODES[dtype.name], num_sequences, len(documents)))
-    for packs in job.batches(0, len(job.packs), _ROWS_PER_BATCH):
+    for packs in job.batches(0, len(job.packs)):
         file.write(job.aligned(job.packed.sample_lengths(packs), packs).values.astype("<i4"))
     offset = 0
-    for packs in job.batches(0, len(job.packs), _ROWS_PER_BATCH):
+    for packs in job.batches(0, len(job.packs)):
         sizes = job.aligned(job.packed.sample_lengths(packs), packs).values
         ends = np.cumsum(sizes, dtype=np.int64) * dtype.itemsize
         file.write(np.concatenate([[0], ends[:-1]]).astype("<i8") + offset)

@@ -36,7 +36,6 @@ PROMPT_FORMATS = {
 """NeMo-RL's prompt formats, and the xxh3-128 of the template of each."""
 
 _NO_FORMAT = "PROMPT_FORMAT"
-_ROWS_PER_BATCH = 65_536
 _MAY_FOLLOW: dict[str | None, tuple[str, ...]] = {
     None: ("system",),
     "system": ("user", "tool"),
@@ -118,7 +117,7 @@ class Exporter(Format):
         assert isinstance(job.prepared, TextFile)
         texts = SampleTexts.open(job.prepared)
         with sink.file(f"part-{part.number:05d}.jsonl") as file:
-            for packs in job.batches(part.first, part.stop, _ROWS_PER_BATCH):
+            for packs in job.batches(part.first, part.stop):
                 samples = job.packed.lists("sample_ids", packs)
                 file.write(texts.rows(samples, b'{"messages":[', b",", b"]}\n"))
         return {}
@@ -165,7 +164,7 @@ def _wanted_samples(job: Job, parts: Sequence[Part], records: SetRecords) -> NDA
     wanted = np.zeros(len(lengths), dtype=np.bool_)
     cut, closed = np.zeros_like(wanted), np.zeros_like(wanted)
     eos = _appended_eos(job.manifest)
-    for packs in (packs for part in parts for packs in job.batches(part.first, part.stop, _ROWS_PER_BATCH)):
+    for packs in (packs for part in parts for packs in job.batches(part.first, part.stop)):
         samples, starts = (job.packed.lists(name, packs).values for name in ("sample_ids", "sample_starts"))
         sizes = job.packed.sample_lengths(packs).values
         wanted[samples] = True

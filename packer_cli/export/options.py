@@ -13,6 +13,7 @@ from packer_cli.config.models import ExportConfig
 from packer_cli.engine.progress import warn
 from packer_cli.errors import ConfigError, OutputError
 from packer_cli.export.formats import FORMATS, OTHERS, keeping_weights, load_format
+from packer_cli.export.job import ExportRequest
 from packer_cli.export.listing import NAME, WORK, ExportHeader, read_record
 from packer_cli.files import fingerprint
 from packer_cli.format.entries import GroupInfo
@@ -26,8 +27,8 @@ EXPORT_VERSION = 2
 """Part of the fingerprint; a release that writes other bytes raises it."""
 
 
-def describe_export(options: ExportConfig, source: Path) -> tuple[Manifest, ExportHeader]:
-    """The set's manifest, and the header of its export, which decides every byte of it.
+def describe_export(options: ExportConfig, source: Path, folder: Path) -> ExportRequest:
+    """What is asked for of the packed set `source`; the header decides every byte of it.
 
     Raises:
         InputError, FormatError: `source` holds no packed set.
@@ -71,7 +72,7 @@ def describe_export(options: ExportConfig, source: Path) -> tuple[Manifest, Expo
     if options.format not in FORMATS:
         header["package"] = OTHERS.package(options.format)
     header["fingerprint"] = fingerprint(header)
-    return manifest, cast("ExportHeader", header)
+    return ExportRequest(source=source, manifest=manifest, folder=folder, header=cast("ExportHeader", header))
 
 
 def is_same_export(folder: Path, entries: list[str], header: ExportHeader) -> bool:

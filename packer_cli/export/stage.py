@@ -24,22 +24,19 @@ from packer_cli.engine.progress import Progress
 from packer_cli.engine.sink import FileRange, FinishedPart, Sink, Written, finish_file, make_room, write_part
 from packer_cli.errors import ConfigError, FormatError
 from packer_cli.export.formats import load_format
-from packer_cli.export.job import Job, Part, count_written, cut_parts
+from packer_cli.export.job import ExportRequest, Job, Part, count_written, cut_parts
 from packer_cli.export.listing import NAME, WORK, ExportHeader, ExportListing, ListedFile, read_record
 from packer_cli.export.options import choose_groups, packs_by_id, packs_by_use
 from packer_cli.export.packed import PackedSet
 from packer_cli.files import remove_temporaries, write_json
-from packer_cli.format.manifest import Manifest
 from packer_cli.remote.names import as_path
 from packer_cli.remote.path import is_remote
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.version import __version__
 
 
-def export_set(
-    header: ExportHeader, manifest: Manifest, source: Path, folder: Path, engine: Engine, progress: Progress
-) -> ExportListing | None:
-    """Write the packed set `source` to `folder`, which the caller holds, as a header describes.
+def export_set(request: ExportRequest, engine: Engine, progress: Progress) -> ExportListing | None:
+    """Write the export that is asked for; the caller holds its folder.
 
     Returns what the export says of itself; None if an earlier run wrote it, and it is intact.
 
@@ -50,10 +47,10 @@ def export_set(
         progress: told tokens.
 
     Raises:
-        InputError, FormatError: `source` holds no packed set, or a damaged one.
+        FormatError: the packed set is damaged.
         ConfigError: an option does not fit the set or the format.
     """
-    return _finish(_open_job(source, folder, header, engine, manifest), engine, progress)
+    return _finish(_open_job(request, engine), engine, progress)
 
 
 class _Work:
@@ -77,44 +74,35 @@ class _Work:
 
 @lru_cache(maxsize=1)
 def _open_work(source: Path, folder: Path, header: str, prepared: Hashable) -> _Work:
-    job = _open_job(source, folder, json.loads(header), LocalEngine(1), read_manifest(source), to_check=())
-    return _Work(replace(job, prepared=prepared))
+    request = ExportRequest(source=source, manifest=read_manifest(source), folder=folder, header=json.loads(header))
+    return _Work(replace(_open_job(request, LocalEngine(1), to_check=()), prepared=prepared))
 
 
-def _open_job(
-    source: Path,
-    folder: Path,
-    header: ExportHeader,
-    engine: Engine,
-    manifest: Manifest,
-    to_check: Collection[str] | None = None,
-) -> Job:
-    """The job that a header describes.
+def _open_job(request: ExportRequest, engine: Engine, to_check: Collection[str] | None = None) -> Job:
+    """The job of what is asked for.
 
     Args:
         to_check: see `PackedSet`.
     """
+    manifest, header = request.manifest, request.header
     format = load_format(header["format"])
     groups = choose_groups(manifest, ",".join(header["groups"]))
     if header["epoch"] is None:
         packs = packs_by_id(manifest, groups)
     else:
-        packs = packs_by_use(source, manifest, groups, header["epoch"])
+        packs = packs_by_use(request.source, manifest, groups, header["epoch"])
     if not len(packs):
         raise ConfigError(f"--groups: {', '.join(header['groups'])} hold no packs; choose groups that do")
-    packed = PackedSet(source, manifest, groups, engine, to_check=to_check)
+    packed = PackedSet(request.source, manifest, groups, engine, to_check=to_check)
     num_tokens, num_samples = packed.num_tokens[packs].astype(np.int64), packed.num_samples[packs].astype(np.int64)
     row_bytes = format.row_bytes(num_tokens, num_samples)
     if header.get("loss_weights"):
         row_bytes = row_bytes + format.weight_bytes * num_tokens
     written = count_written(format, packed, manifest, packs)
     return Job(
-        source=source,
-        folder=folder,
-        header=header,
+        **vars(request),
         format=format,
         packed=packed,
-        manifest=manifest,
         groups=tuple(groups),
         packs=packs,
         parts=cut_parts(row_bytes, written, header["shard_size"], header["fingerprint"]),
@@ -202,16 +190,8 @@ def _write_parts(job: Job, parts: Parts[Part], engine: Engine, progress: Progres
                 commit(written)
 
 
-def export_share(
-    header: ExportHeader,
-    manifest: Manifest,
-    source: Path,
-    folder: Path,
-    engine: Engine,
-    progress: Progress,
-    share: ArrayShare,
-) -> int | None:
-    """Write the share of one task of the export that a header describes; the caller holds the folder.
+def export_share(request: ExportRequest, engine: Engine, progress: Progress, share: ArrayShare) -> int | None:
+    """Write the share of one task of the export that is asked for; the caller holds its folder.
 
     Returns the number of its parts; None if the export is complete, and these parts are intact.
 
@@ -219,6 +199,7 @@ def export_share(
         ConfigError: the task does not agree with the others.
         FormatError: the set is damaged; or parts of a complete export are.
     """
+    folder, source, header, manifest = request.folder, request.source, request.header, request.manifest
     is_complete = (folder / NAME).exists() and not share.has_begun
     if not is_complete:
         _mark_folder(folder, header)
@@ -229,7 +210,7 @@ def export_share(
     to_check = [*shards, *manifest.tokens]
     own_files = share.task.share(to_check, [info.num_bytes for info in to_check])
     try:
-        job = _open_job(source, folder, header, engine, manifest, {info.path for info in own_files})
+        job = _open_job(request, engine, {info.path for info in own_files})
     except FormatError:
         if not is_complete:
             share.start_over()  # The parts of the others may hold what is damaged.
@@ -271,5 +252,5 @@ def complete_export(folder: Path) -> ExportListing | None:
             f"{str(folder)!r}, and run hbpack export again"
         )
     engine = LocalEngine(1)
-    job = _open_job(source, folder, header, engine, manifest, to_check=())
-    return _finish(job, engine, lambda done, total: None, recorded)
+    request = ExportRequest(source=source, manifest=manifest, folder=folder, header=header)
+    return _finish(_open_job(request, engine, to_check=()), engine, lambda done, total: None, recorded)

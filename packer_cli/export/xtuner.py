@@ -25,7 +25,6 @@ from packer_cli.export.job import Format, Int64Array, Job, Part, PartFacts
 from packer_cli.export.packed import PackedSet
 from packer_cli.format.arrays import Lists, to_arrow, to_lists
 
-_ROWS_PER_BATCH = 65_536
 _PAD_FILE = "pad.jsonl"
 
 
@@ -41,7 +40,7 @@ class Exporter(Format):
     def write_part(self, job: Job, part: Part, sink: Sink) -> PartFacts:
         """Write one JSONL file."""
         with sink.file(f"samples-{part.number:05d}.jsonl") as file:
-            for packs in job.batches(part.first, part.stop, _ROWS_PER_BATCH):
+            for packs in job.batches(part.first, part.stop):
                 file.write(_lines(job.packed, packs))
         return {}
 
@@ -56,7 +55,7 @@ class Exporter(Format):
             npy.write_array_header_1_0(file, shape)
             for part in job.parts:
                 line = 0
-                for packs in job.batches(part.first, part.stop, _ROWS_PER_BATCH):
+                for packs in job.batches(part.first, part.stop):
                     lengths = job.packed.sample_lengths(packs)
                     num_pads = job.capacity - job.packed.num_tokens[packs]
                     file.write(_slices(part.number, line, lengths, num_pads, pad_path=len(ranges)))
