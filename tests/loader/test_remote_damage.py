@@ -79,7 +79,7 @@ def test_a_damaged_download_is_fetched_again_once(
 
     break_reads(monkeypatch, fail)
     data = PackedDataset(memory[0], 0, 2, cache_dir=tmp_path, prefetch=0, verify=verify)
-    i = next(i for i in range(len(data)) if data._rows.row(i).shard >= 0)
+    i = next(i for i in range(len(data)) if data._place.rows.row(i).shard >= 0)
     if times == 1:
         assert data[i]["pack_id"] >= 0
         return

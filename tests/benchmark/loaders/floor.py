@@ -90,7 +90,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     dataset = PackedDataset(arguments.path, 0, arguments.gpus, format=arguments.format)
-    columns = dataset._rows.columns
+    columns = dataset._place.rows.columns
     wanted = ((columns["group"] == arguments.group) & (columns["shard"] >= 0)).nonzero()[0].tolist()
     floor = Floor(dataset, wanted)
     clock = time.perf_counter
