@@ -154,13 +154,7 @@ class RowAttention:
 
     def __call__(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """[t, heads, dim] -> [t, heads, dim], for this rank's part of the row."""
-        segments = self._segments
-        assert segments is not None
-
-        def whole_row(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _: Any) -> torch.Tensor:
-            return self._kernel(q, k, v, segments)
-
-        return ulysses_attention(query, key, value, None, self._group, whole_row)
+        return ulysses_attention(query, key, value, self._segments, self._group, self._kernel)
 
 
 def split_evenly(length: int, num_samples: int) -> tuple[int, ...]:

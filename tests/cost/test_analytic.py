@@ -206,10 +206,10 @@ def test_the_formula_is_what_torch_keeps(tmp_path, modelling, dtype, exactly):
     shape = shape_of(LLAMA | tiny)
     device = Device("cpu")
     subject = Subject(tmp_path, shape, modelling, RowAttention(in_one_call), torch.device("cpu"))
-    subject.run(16, 1, 0)
+    subject.run((16,), 0)
 
     def growth(layers):
-        peaks = [device.peak_bytes(lambda t=t: subject.run(t, 1, layers), subject.held_bytes) for t in (256, 512)]
+        peaks = [device.peak_bytes(lambda t=t: subject.run((t,), layers), subject.held_bytes) for t in (256, 512)]
         return (peaks[1] - peaks[0]) / 256
 
     memory = analytic_model(shape, H100, 1).memory

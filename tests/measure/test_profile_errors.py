@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -155,7 +155,7 @@ def test_what_several_processes_cannot_measure():
     from packer_cli.config.profile_options import ProfileConfig
     from packer_cli.measure.run import _check
 
-    options = ProfileConfig(model="config.json", lengths=(64, 128))
+    shape = SimpleNamespace(sp_sizes=lambda world_size: (1, 2, 4), num_layers=3)
     for degree, gpus, message in (
         (2, 6, "--gpus must be a multiple of the 4 GPUs that measure, got 6; give 8"),
         (
@@ -167,8 +167,9 @@ def test_what_several_processes_cannot_measure():
             ),
         ),
     ):
+        options = ProfileConfig(model="config.json", lengths=(64, 128), sp=(1, degree), gpus=gpus)
         with pytest.raises(ConfigError) as error:
-            _check(options, (1, 2, 4), (1, degree), world_size=4, gpus=gpus, num_layers=3)
+            _check(options, shape, world_size=4)
         assert str(error.value) == message
 
 
