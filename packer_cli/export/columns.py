@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from packer_cli.export.packed import Int64Array, PackedSet
@@ -78,6 +80,12 @@ def sample_numbers(lengths: Lists, token_offsets: Int64Array) -> Lists:
     """int32: 1 for the tokens of a pack's first sample, 2 for those of its second, and so on."""
     numbers = np.arange(len(lengths.values)) - np.repeat(lengths.offsets[:-1], np.diff(lengths.offsets)) + 1
     return Lists(token_offsets, np.repeat(numbers, lengths.values).astype(np.int32))
+
+
+def all_text(texts: pa.Array) -> pa.Buffer:
+    """The bytes of texts that a function of Arrow made, one after another."""
+    _, _, data = texts.buffers()
+    return data[: pc.sum(pc.binary_length(texts)).as_py()]
 
 
 def padded(lists: Lists, length: int, value: int | NDArray[np.int32]) -> Lists:

@@ -24,7 +24,7 @@ from packer_cli.engine.sink import Sink
 from packer_cli.errors import InputError
 from packer_cli.export.job import Format, Int64Array, Job, Part, PartFacts
 from packer_cli.export.listing import ExportListing
-from packer_cli.export.records import SampleTexts, SetRecords, TextFile, written_texts
+from packer_cli.export.records import SetRecords, TextFile, joined_texts, open_texts, written_texts
 from packer_cli.format.manifest import Manifest
 from packer_cli.sizes import counted
 
@@ -115,11 +115,11 @@ class Exporter(Format):
     def write_part(self, job: Job, part: Part, sink: Sink) -> PartFacts:
         """Write one JSONL file."""
         assert isinstance(job.prepared, TextFile)
-        texts = SampleTexts.open(job.prepared)
+        texts = open_texts(job.prepared)
         with sink.file(f"part-{part.number:05d}.jsonl") as file:
             for packs in job.batches(part.first, part.stop):
                 samples = job.packed.lists("sample_ids", packs)
-                file.write(texts.rows(samples, b'{"messages":[', b",", b"]}\n"))
+                file.write(joined_texts(texts, samples, b'{"messages":[', b",", b"]}\n"))
         return {}
 
 

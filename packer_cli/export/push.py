@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -90,7 +90,7 @@ def push_set(options: PushOptions, folder: Path, engine: Engine, progress: Progr
         own = folder / VALIDATION
         paths = [MANIFEST_NAME, *_intact(own, read_manifest(own), engine, progress)]
         files += [f"{VALIDATION}/{path}" for path in paths]
-    return _push(options, folder, files, lambda name: card_of_set(manifest, name, options.license))
+    return _push(options, folder, files, lambda name: card_of(manifest, None, name, options.license))
 
 
 def push_export(options: PushOptions, folder: Path, manifest: Manifest) -> str:
@@ -102,7 +102,7 @@ def push_export(options: PushOptions, folder: Path, manifest: Manifest) -> str:
     listing = read_listing(folder)
     assert listing is not None
     files = [NAME, *dict.fromkeys(file["path"] for file in listing["files"])]
-    return _push(options, folder, files, lambda name: card_of_export(manifest, listing, name, options.license))
+    return _push(options, folder, files, lambda name: card_of(manifest, listing, name, options.license))
 
 
 def _intact(folder: Path, manifest: Manifest, engine: Engine, progress: Progress) -> list[str]:
@@ -223,62 +223,46 @@ ORDERS = {
 }
 
 
-def card_of_set(manifest: Manifest, name: str, license: str | None) -> str:
-    """`README.md` of a packed set: YAML for the Hub, and Markdown.
-
-    Args:
-        name: of the data set on the Hub.
-        license: None where the user named none.
-    """
-    how = TRAIN.format(name=name, gpus=manifest.num_gpus, gpus_text=counted(manifest.num_gpus, "GPU"))
-    groups = manifest.groups
-    counts = {
-        "samples": sum(group.num_samples for group in groups),
-        "tokens": sum(group.num_tokens for group in groups),
-        "packs": sum(group.num_packs for group in groups),
-    }
-    facts = [*_counts(counts), *_facts(manifest, groups)]
-    return _card(manifest, name, license, None, f"Packed by hbpack {manifest.hbpack_version}.", how, facts)
-
-
-def card_of_export(manifest: Manifest, listing: ExportListing, name: str, license: str | None) -> str:
-    """`README.md` of an export, likewise.
+def card_of(manifest: Manifest, listing: ExportListing | None, name: str, license: str | None) -> str:
+    """`README.md` of a packed set, or of an export of one: YAML for the Hub, and Markdown.
 
     Args:
         listing: what the export says of itself.
+        name: of the data set on the Hub.
+        license: None where the user named none.
     """
-    format = load_format(listing["format"])
-    order, rule = ORDERS[listing["order"]]
-    places = {"name": name, "format": listing["format"], "order": order, "rule": rule}
-    if format.hub_files:
-        how = LOAD.format(**places)
+    what, groups, data_files = f"Packed by hbpack {manifest.hbpack_version}", manifest.groups, None
+    if listing is None:
+        how = TRAIN.format(name=name, gpus=manifest.num_gpus, gpus_text=counted(manifest.num_gpus, "GPU"))
+        counts = [
+            sum(each) for each in zip(*((g.num_samples, g.num_tokens, g.num_packs) for g in groups), strict=True)
+        ]
     else:
-        how, usage = DOWNLOAD.format(**places), format.usage_of("DIR", listing)
-        how = START.format(download=how, usage=usage) if usage else how
-    groups = [group for group in manifest.groups if group.name in listing["groups"]]
-    counts = {"samples": listing["num_samples"], "tokens": listing["num_tokens"], "packs": listing["num_rows"]}
-    facts = [*_counts(counts), *_facts(manifest, groups)]
-    if listing.get("loss_weights") is False:
+        what += f", and exported to `{listing['format']}`"
+        groups = tuple(group for group in groups if group.name in listing["groups"])
+        data_files, how = _loading(listing, name)
+        counts = [listing["num_samples"], listing["num_tokens"], listing["num_rows"]]
+    facts = [(kind, f"{count:,}") for kind, count in zip(("samples", "tokens", "packs"), counts, strict=True)]
+    facts += _facts(manifest, groups)
+    if listing is not None and listing.get("loss_weights") is False:
         facts.append(("loss weights", "left out: every loss token counts 1"))
-    what = f"Packed by hbpack {manifest.hbpack_version}, and exported to `{listing['format']}`."
-    return _card(manifest, name, license, format.hub_files, what, how, facts)
-
-
-def _card(
-    manifest: Manifest,
-    name: str,
-    license: str | None,
-    data_files: str | None,
-    what: str,
-    how: str,
-    facts: Sequence[tuple[str, str]],
-) -> str:
-    lines = ["---", *_metadata(license, data_files), "---", "", f"# {name}", "", what, "", *how.split("\n"), ""]
+    lines = ["---", *_metadata(license, data_files), "---", "", f"# {name}", "", f"{what}.", "", *how.split("\n"), ""]
     lines += [*_table(("", ""), facts), "", "## Sources", ""]
     lines += _table(("source", "weight"), [(source.name, f"{source.weight:g}") for source in manifest.sources])
     if license is None:
         lines += ["", "No licence was named: those of the sources hold."]
     return "\n".join(lines) + "\n"
+
+
+def _loading(listing: ExportListing, name: str) -> tuple[str | None, str]:
+    """Which files of an export `load_dataset` takes, None if none; and how it is loaded, in Markdown."""
+    format = load_format(listing["format"])
+    order, rule = ORDERS[listing["order"]]
+    places = {"name": name, "format": listing["format"], "order": order, "rule": rule}
+    if format.hub_files:
+        return format.hub_files, LOAD.format(**places)
+    how, usage = DOWNLOAD.format(**places), format.usage_of("DIR", listing)
+    return None, START.format(download=how, usage=usage) if usage else how
 
 
 def _metadata(license: str | None, data_files: str | None) -> Iterator[str]:
@@ -294,10 +278,6 @@ def _metadata(license: str | None, data_files: str | None) -> Iterator[str]:
 def _table(header: tuple[str, str], rows: Iterable[tuple[str, str]]) -> list[str]:
     cells = [tuple(cell.replace("\\", "\\\\").replace("|", "\\|") for cell in row) for row in rows]
     return [f"| {header[0]} | {header[1]} |", "|---|---|", *(f"| {first} | {second} |" for first, second in cells)]
-
-
-def _counts(counts: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-    return ((name, f"{count:,}") for name, count in counts.items())
 
 
 def _facts(manifest: Manifest, groups: Sequence[GroupInfo]) -> Iterator[tuple[str, str]]:

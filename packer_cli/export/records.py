@@ -17,15 +17,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from packer_cli.corpus.discover import find_files, slice_corpus
 from packer_cli.corpus.read import SliceReader
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Document
 from packer_cli.errors import FormatError, InputError
-from packer_cli.export.packed import Int64Array, copy_bytes
+from packer_cli.export.columns import all_text
 from packer_cli.files import HashingFile, commit_file, temporary_file
-from packer_cli.format.arrays import Lists
+from packer_cli.format.arrays import Lists, to_arrow
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.remote.local import map_file
 from packer_cli.remote.names import path_from
@@ -159,45 +161,24 @@ class TextFile:
     xxh3: str
 
 
-class SampleTexts:
-    """Texts by sample id. Safe for several threads at once."""
+def open_texts(file: TextFile) -> pa.LargeBinaryArray:
+    """Map what `written_texts` gave: the texts by sample id; a sample that was not written has an empty one."""
+    with map_file(file.path, file.num_bytes, file.xxh3) as source:
+        data = source.read_buffer()
+    offsets = data.slice(data.size - 8 * (file.num_samples + 1))
+    return pa.Array.from_buffers(pa.large_binary(), file.num_samples, [None, offsets, data])
 
-    def __init__(self, texts: NDArray[np.uint8], offsets: Int64Array) -> None:
-        self._texts = texts
-        """uint8[b], read-only: one text after another."""
-        self._offsets = offsets
-        """int64[n+1]: where each begins; a sample that was not written has an empty one."""
 
-    @classmethod
-    def open(cls, file: TextFile) -> SampleTexts:
-        """Map what `written_texts` gave."""
-        with map_file(file.path, file.num_bytes, file.xxh3) as source:
-            data = np.frombuffer(source.read_buffer(), dtype=np.uint8)
-        return cls(data, data[-8 * (file.num_samples + 1) :].view(np.int64))
+def joined_texts(texts: pa.LargeBinaryArray, samples: Lists, begin: bytes, between: bytes, end: bytes) -> pa.Buffer:
+    """For each row the texts of its samples, with what is around and between them. O(bytes).
 
-    def rows(self, samples: Lists, begin: bytes, between: bytes, end: bytes) -> NDArray[np.uint8]:
-        """uint8[m]: for each row its texts, with what is around and between them. O(m); no row may be empty.
-
-        >>> texts = np.frombuffer(b"onetwothree", np.uint8)
-        >>> samples = Lists(np.array([0, 2, 3]), np.array([2, 0, 1]))
-        >>> SampleTexts(texts, np.array([0, 3, 6, 11])).rows(samples, b"<", b", ", b">").tobytes()
-        b'<three, one><two>'
-        """
-        starts = self._offsets[samples.values]
-        sizes = self._offsets[samples.values + 1] - starts
-        before = np.full(len(sizes), len(between))
-        before[samples.offsets[:-1]] = len(begin)
-        after = np.zeros(len(sizes), dtype=np.int64)
-        after[samples.offsets[1:] - 1] = len(end)
-        stops = np.cumsum(before + sizes + after)
-        places = stops - after - sizes
-        out = np.empty(int(stops[-1]), dtype=np.uint8)
-        copy_bytes(self._texts, starts, sizes, places, out)
-        is_first = np.zeros(len(sizes), dtype=np.bool_)
-        is_first[samples.offsets[:-1]] = True
-        for text, ends in ((begin, places[is_first]), (between, places[~is_first]), (end, stops[after > 0])):
-            out[ends[:, None] + np.arange(-len(text), 0)] = np.frombuffer(text, dtype=np.uint8)
-        return out
+    >>> texts = pa.array([b"one", b"two", b"three"], pa.large_binary())
+    >>> joined_texts(texts, Lists(np.array([0, 2, 3]), np.array([2, 0, 1])), b"<", b", ", b">").to_pybytes()
+    b'<three, one><two>'
+    """
+    first, comma, last, nothing = (pa.scalar(each, pa.large_binary()) for each in (begin, between, end, b""))
+    rows = pa.ListArray.from_arrays(to_arrow(samples.offsets.astype(np.int32)), texts.take(to_arrow(samples.values)))
+    return all_text(pc.binary_join_element_wise(first, pc.binary_join(rows, comma), last, nothing))
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from packer_cli.engine.sink import FileRange, Sink
-from packer_cli.export.columns import NO_LOSS, labels_of
+from packer_cli.export.columns import NO_LOSS, all_text, labels_of
 from packer_cli.export.job import Format, Int64Array, Job, Part, PartFacts
 from packer_cli.export.packed import PackedSet
 from packer_cli.format.arrays import Lists, to_arrow, to_lists
@@ -112,8 +112,7 @@ def _lines(packed: PackedSet, packs: Int64Array) -> pa.Buffer:
         "}\n",
         "",
     )
-    _, ends, text = lines.buffers()
-    return text[: int(np.frombuffer(ends, dtype=np.int32)[len(lines)])]
+    return all_text(lines)
 
 
 def _joined(offsets: Int64Array, values: NDArray[np.int32]) -> pa.Array:

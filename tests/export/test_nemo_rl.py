@@ -345,7 +345,7 @@ def test_offsets_in_blocks(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "_SAMPLES_AT_ONCE", 3)
     given = {1: b"one", 4: b"four", 7: b"seven"}
     with records.written_texts(iter(given.items()), 8, tmp_path / "work" / "texts") as file:
-        found = records.SampleTexts.open(file)
+        found = records.open_texts(file)
         samples = Lists(np.array([0, 1, 4]), np.array([7, 1, 7, 4]))
-        assert found.rows(samples, b"[", b",", b"]").tobytes() == b"[seven][one,seven,four]"
+        assert records.joined_texts(found, samples, b"[", b",", b"]").to_pybytes() == b"[seven][one,seven,four]"
     assert not (tmp_path / "work").exists()
