@@ -131,12 +131,12 @@ class ShardFile:
         batch, i = self._find(row)
         return {} if batch is None else {name: value(i) for name, value in batch.columns.items()}
 
-    def check(self, row: int) -> None:
-        """Raise FormatError if an existing row does not match its checksum. Price: one read of the row."""
-        self._check(row, ())
+    def check(self, row: int, tokens: Sequence[np.ndarray] = ()) -> None:
+        """Raise FormatError if an existing row does not match its checksum. Price: one read of the row.
 
-    def _check(self, row: int, tokens: Sequence[np.ndarray]) -> None:
-        """Args: `tokens`: the lists that the row leaves elsewhere, which come first."""
+        Args:
+            tokens: the lists that the row leaves elsewhere, which come first.
+        """
         batch, i = self._find(row)
         assert batch
         if self._odd is not None:
@@ -242,9 +242,9 @@ class IndexFile(ShardFile):
         self._last = row, pack
         return pack
 
-    def check(self, row: int) -> None:
+    def check(self, row: int, tokens: Sequence[np.ndarray] = ()) -> None:
         """As `ShardFile.check`, with the tokens that `read` gave for the row."""
         last, pack = self._last if self._last and self._last[0] == row else (row, self.read(row))
         if pack is not None:
             tokens = [pack.input_ids, pack.loss_starts, pack.loss_stops]
-            self._check(last, tokens if pack.loss_weights is None else [*tokens, pack.loss_weights])
+            super().check(last, tokens if pack.loss_weights is None else [*tokens, pack.loss_weights])

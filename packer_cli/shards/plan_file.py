@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -71,13 +71,8 @@ def write_plan(path: Path, plan: Plan, piece_loss: PieceLoss, header: PlanHeader
         "num_gpus": plan.num_gpus,
         "lockstep": plan.lockstep,
         "groups": [group.values for group in plan.groups],
-        "fingerprint": header.fingerprint,
-        "store": header.store,
-        "store_fingerprint": header.store_fingerprint,
+        **json_values(header),
         "config": header.config.decisions(),
-        **({"group_choice": asdict(header.group_choice)} if header.group_choice else {}),
-        "counts": json_values(header.counts),
-        "metrics": json_values(header.metrics),
     }
     _write_arrays(path, {**arrays, **_schedule_arrays(plan.epochs)}, metadata)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -180,13 +181,7 @@ def load_decoder(manifest: Manifest, given: str | None) -> Decoder:
 def _decode_with(loaded: Any) -> Decode:
     from tokenizers import Tokenizer
 
-    backend = Tokenizer.from_str(loaded.backend_json)
-
-    def decode(ids: list[int]) -> str:
-        text: str = backend.decode(ids, skip_special_tokens=False)
-        return text
-
-    return decode
+    return partial(Tokenizer.from_str(loaded.backend_json).decode, skip_special_tokens=False)
 
 
 def _doubt(name: str, found: TokenizerInfo, wanted: TokenizerInfo) -> str | None:

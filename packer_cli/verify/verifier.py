@@ -204,13 +204,13 @@ class Verifier:
                 repair = f"rm {store / name}, then {PACK_AGAIN}" if is_remote(store) else PACK_AGAIN
                 self.report.add({f"{header.store}/{name}": what}, repair)
             self._leave_out_tokens("the token store is damaged")
-        except InputError as error:
-            if self._manifest.tokens:
+        except (InputError, FormatError) as error:
+            is_gone = isinstance(error, InputError)
+            if self._manifest.tokens or not is_gone:
                 self.report.add({f"{header.store}/{INDEX_NAME}": without_remedy(error)}, PACK_AGAIN)
-            self._leave_out_tokens(f"there is no token store {str(store)!r}")
-        except FormatError as error:
-            self.report.add({f"{header.store}/{INDEX_NAME}": without_remedy(error)}, PACK_AGAIN)
-            self._leave_out_tokens("the token store is damaged")
+            self._leave_out_tokens(
+                f"there is no token store {str(store)!r}" if is_gone else "the token store is damaged"
+            )
         return None
 
     def _check_store(self, store: Path, index: StoreIndex) -> dict[str, str]:
