@@ -13,7 +13,7 @@ from packer_cli.errors import FormatError, InputError
 from packer_cli.files import atomic_file
 from packer_cli.format.checksums import file_checksum, require_damage
 from packer_cli.format.constants import MANIFEST_NAME
-from packer_cli.format.entries import FileInfo, GroupInfo, PartInfo, Replicas, ShardInfo
+from packer_cli.format.entries import FileInfo, GroupInfo, Replicas, ShardInfo
 from packer_cli.format.manifest import Manifest, manifest_bytes, parse_manifest
 from packer_cli.format.tokens import SourceInfo
 from packer_cli.plan.core.cost import pack_sums
@@ -91,18 +91,6 @@ def describe_groups(
             )
         )
     return tuple(groups)
-
-
-def token_parts(index: StoreIndex, store: str) -> tuple[PartInfo, ...]:
-    """The entries of the token parts that a set without tokens of its own reads.
-
-    Args:
-        store: path of the token store, relative to the set.
-    """
-    return tuple(
-        PartInfo(path=f"{store}/{part.path}", num_bytes=part.num_bytes, xxh3=part.xxh3, num_samples=part.num_samples)
-        for part in index.parts
-    )
 
 
 def shared_replicas(plan: Plan) -> tuple[Replicas, ...]:

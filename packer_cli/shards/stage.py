@@ -26,7 +26,6 @@ from packer_cli.shards.manifest import (
     read_manifest,
     shared_replicas,
     source_infos,
-    token_parts,
     write_manifest,
 )
 from packer_cli.shards.plan_file import PlanHeader, read_plan
@@ -152,9 +151,13 @@ class SetWriter:
     def _manifest(self, groups: tuple[GroupInfo, ...], epochs: tuple[EpochInfo, ...]) -> Manifest:
         """The manifest, when all else is written."""
         (plan, _), header, index = self._planned, self._header, self._index
-        tokens: tuple[PartInfo, ...] = ()
-        if self._options.index_only:
-            tokens = token_parts(index, relative_path(self._store, self._folder))
+        store = relative_path(self._store, self._folder)
+        parts = [
+            PartInfo(
+                path=f"{store}/{part.path}", num_bytes=part.num_bytes, xxh3=part.xxh3, num_samples=part.num_samples
+            )
+            for part in index.parts
+        ]
         has_rejected = (self._folder / REJECTED_NAME).exists()
         return Manifest(
             hbpack_version=__version__,
@@ -167,7 +170,7 @@ class SetWriter:
             epochs=epochs,
             plan=file_info(self._folder, PLAN_NAME),
             rejected=file_info(self._folder, REJECTED_NAME) if has_rejected else None,
-            tokens=tokens,
+            tokens=tuple(parts) if self._options.index_only else (),
             tokenizer=index.tokenizer,
             sources=source_infos(index),
             counts=header.counts,

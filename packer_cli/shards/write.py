@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
@@ -83,6 +84,55 @@ def _cuts(num_bytes: Int64Array, shard_size: int) -> list[tuple[int, int]]:
     return list(itertools.pairwise(borders))
 
 
+@dataclass(frozen=True, kw_only=True)
+class PlannedPacks:
+    """The packs of a plan, and what their columns are made of."""
+
+    plan: Plan
+    piece_loss: PieceLoss
+    cost: Cost
+    store: TokenStore | None
+    """None leaves out what it holds: tokens, sources, and with them the checksums of rows."""
+
+    def columns(self, first: int, stop: int) -> dict[str, NDArray[Any] | Lists]:
+        """The columns of the packs first .. stop-1, as shards have them."""
+        plan, store = self.plan, self.store
+        members = plan.packs.pieces[plan.packs.offsets[first] : plan.packs.offsets[stop]]
+        offsets = plan.packs.offsets[first : stop + 1] - plan.packs.offsets[first]
+        sample, start, length = plan.pieces.sample[members], plan.pieces.start[members], plan.pieces.length[members]
+        tokens = segment_sums(length, offsets)
+        work = segment_sums(np.square(length, dtype=np.int64), offsets) if plan.mask == "document" else tokens * tokens
+        group = plan.packs.group[first:stop]
+        columns: dict[str, NDArray[Any] | Lists] = {"pack_id": np.arange(first, stop)}
+        if store is not None:
+            gathered = store.gather(sample, start, length)
+            token_offsets = np.concatenate([[0], np.cumsum(tokens)])
+            span_offsets, loss_starts, loss_stops = gathered.spans_by_row(token_offsets)
+            columns["input_ids"] = Lists(token_offsets, gathered.input_ids)
+            columns[STARTS], columns[STOPS] = Lists(span_offsets, loss_starts), Lists(span_offsets, loss_stops)
+            if gathered.loss_weights is not None:
+                columns[WEIGHTS] = Lists(span_offsets, gathered.loss_weights)
+        columns["cu_seqlens"] = _cu_seqlens(offsets, length)
+        columns["sample_ids"] = Lists(offsets, sample)
+        columns["sample_starts"] = Lists(offsets, start.astype(np.int32))
+        if store is not None:
+            columns["source_ids"] = Lists(offsets, store.sources_of(sample))
+        columns |= {
+            "group": group,
+            "sp_size": np.array([g.sp_size for g in plan.groups], dtype=np.int16)[group],
+            "checkpoint_layers": np.array([g.checkpoint_layers for g in plan.groups], dtype=np.int16)[group],
+            "num_tokens": tokens.astype(np.int32),
+            "num_loss_tokens": segment_sums(self.piece_loss.tokens[members], offsets).astype(np.int32),
+            "attention_work": work,
+            "cost": self.cost.quadratic * work + self.cost.linear * tokens,
+            "cp_sharding": plan.packs.cp_sharding[first:stop],
+        }
+        if store is not None:
+            schema = shard_schema(store.index.token_type, is_weighted=store.index.is_weighted)
+            columns[CHECKSUM] = row_checksums(_batch(columns, 0, stop - first, schema.remove(len(columns))))
+        return columns
+
+
 class ShardWriter:
     """Gathers the packs of shards from the token store and writes them: the function of the write stage's tasks.
 
@@ -113,8 +163,8 @@ class ShardWriter:
 
         self._names = folder, store.folder, header.fingerprint, index_only
         self._folder = folder
-        self._plan, self._piece_loss = planned
-        self._cost = header.cost
+        self._plan, piece_loss = planned
+        self._packs = PlannedPacks(plan=self._plan, piece_loss=piece_loss, cost=header.cost, store=store)
         self._store = store
         self._tasks = tasks
         self._lock = Lock()
@@ -168,58 +218,12 @@ class ShardWriter:
         at_once = self._packs_per_block
         at_once *= max(1, _TOKENS_PER_GATHER // (at_once * self._plan.groups[shard.group].capacity))
         for first in range(shard.first_pack, stop, at_once):
-            columns = pack_columns(
-                self._plan, self._piece_loss, self._cost, self._store, first, min(first + at_once, stop)
-            )
+            columns = self._packs.columns(first, min(first + at_once, stop))
             num_rows = len(columns["pack_id"])
             yield [
                 _batch(columns, row, min(row + self._packs_per_block, num_rows), schema)
                 for row in range(0, num_rows, self._packs_per_block)
             ]
-
-
-def pack_columns(
-    plan: Plan, piece_loss: PieceLoss, cost: Cost, store: TokenStore | None, first: int, stop: int
-) -> dict[str, NDArray[Any] | Lists]:
-    """The columns of the packs first .. stop-1, as shards have them.
-
-    Args:
-        store: None leaves out what it holds: tokens, sources, and with them the checksums of rows.
-    """
-    members = plan.packs.pieces[plan.packs.offsets[first] : plan.packs.offsets[stop]]
-    offsets = plan.packs.offsets[first : stop + 1] - plan.packs.offsets[first]
-    sample, start, length = plan.pieces.sample[members], plan.pieces.start[members], plan.pieces.length[members]
-    tokens = segment_sums(length, offsets)
-    work = segment_sums(np.square(length, dtype=np.int64), offsets) if plan.mask == "document" else tokens * tokens
-    group = plan.packs.group[first:stop]
-    columns: dict[str, NDArray[Any] | Lists] = {"pack_id": np.arange(first, stop)}
-    if store is not None:
-        gathered = store.gather(sample, start, length)
-        token_offsets = np.concatenate([[0], np.cumsum(tokens)])
-        span_offsets, loss_starts, loss_stops = gathered.spans_by_row(token_offsets)
-        columns["input_ids"] = Lists(token_offsets, gathered.input_ids)
-        columns[STARTS], columns[STOPS] = Lists(span_offsets, loss_starts), Lists(span_offsets, loss_stops)
-        if gathered.loss_weights is not None:
-            columns[WEIGHTS] = Lists(span_offsets, gathered.loss_weights)
-    columns["cu_seqlens"] = _cu_seqlens(offsets, length)
-    columns["sample_ids"] = Lists(offsets, sample)
-    columns["sample_starts"] = Lists(offsets, start.astype(np.int32))
-    if store is not None:
-        columns["source_ids"] = Lists(offsets, store.sources_of(sample))
-    columns |= {
-        "group": group,
-        "sp_size": np.array([g.sp_size for g in plan.groups], dtype=np.int16)[group],
-        "checkpoint_layers": np.array([g.checkpoint_layers for g in plan.groups], dtype=np.int16)[group],
-        "num_tokens": tokens.astype(np.int32),
-        "num_loss_tokens": segment_sums(piece_loss.tokens[members], offsets).astype(np.int32),
-        "attention_work": work,
-        "cost": cost.quadratic * work + cost.linear * tokens,
-        "cp_sharding": plan.packs.cp_sharding[first:stop],
-    }
-    if store is not None:
-        schema = shard_schema(store.index.token_type, is_weighted=store.index.is_weighted)
-        columns[CHECKSUM] = row_checksums(_batch(columns, 0, stop - first, schema.remove(len(columns))))
-    return columns
 
 
 @lru_cache(maxsize=1)

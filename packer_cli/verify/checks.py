@@ -6,7 +6,7 @@ Price of a plan and its schedules for other numbers of GPUs: O(pieces + slots).
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,12 +24,11 @@ from packer_cli.format.ranks import read_iterations, read_rank
 from packer_cli.format.schema import iterations_path
 from packer_cli.plan.build import check_rest
 from packer_cli.plan.core.check import check_pieces, check_plan
-from packer_cli.plan.core.cost import Cost
 from packer_cli.plan.core.pieces import kept_samples
-from packer_cli.plan.core.types import FILLER, PieceLoss, Pieces, Plan, Schedule
+from packer_cli.plan.core.types import FILLER, Pieces, Plan, Schedule
 from packer_cli.remote.local import open_source
 from packer_cli.shards.ranks import EpochColumns
-from packer_cli.shards.write import ShardTask, pack_columns
+from packer_cli.shards.write import PlannedPacks, ShardTask
 from packer_cli.sizes import counted
 from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import TokenStore
@@ -37,32 +36,24 @@ from packer_cli.tokens.store import TokenStore
 _OF_THE_STORE = ("source_ids", "input_ids", STARTS, STOPS, WEIGHTS)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Expected:
-    """What the packs are compared with."""
+def check_shard(folder: Path, shard: ShardTask, packs: PlannedPacks, schema: pa.Schema) -> str | None:
+    """What is wrong with the contents of a shard; None where nothing is. Price: reading it once, and its tokens.
 
-    plan: Plan
-    piece_loss: PieceLoss
-    cost: Cost
-    schema: pa.Schema
-    """The columns of shards."""
-    store: TokenStore | None
-    """None: tokens, and sources, are not compared."""
-
-
-def check_shard(folder: Path, shard: ShardTask, expected: Expected) -> str | None:
-    """What is wrong with the contents of a shard; None where nothing is. Price: reading it once, and its tokens."""
+    Args:
+        packs: without a store, tokens and sources are not compared.
+        schema: the columns of shards.
+    """
     try:
         with open_source(folder / shard.path, goes_forward=True) as source:
             reader = pa.ipc.open_file(source)
-            if not reader.schema.equals(expected.schema):
+            if not reader.schema.equals(schema):
                 return "it has other columns"
             for number in range(reader.num_record_batches):
                 first = shard.first_pack + number * PACKS_PER_BATCH
                 stop = min(first + PACKS_PER_BATCH, shard.first_pack + shard.num_packs)
                 batch = reader.get_batch(number)
                 why = "" if batch.num_rows == stop - first else f"its record batch {number} has {batch.num_rows} packs"
-                why = why or _check_batch(batch, first, stop, expected)
+                why = why or _check_batch(batch, first, stop, packs)
                 del batch
                 if why:
                     return why
@@ -74,13 +65,13 @@ def check_shard(folder: Path, shard: ShardTask, expected: Expected) -> str | Non
     return None
 
 
-def _check_batch(batch: pa.RecordBatch, first: int, stop: int, expected: Expected) -> str:
+def _check_batch(batch: pa.RecordBatch, first: int, stop: int, packs: PlannedPacks) -> str:
     """What is wrong with the packs first .. stop - 1; empty where nothing is."""
     batch.validate(full=True)
-    columns = pack_columns(expected.plan, expected.piece_loss, expected.cost, expected.store, first, stop)
+    columns = packs.columns(first, stop)
     has_tokens = "input_ids" in batch.schema.names
     borders = np.concatenate([[0], np.cumsum(columns["num_tokens"], dtype=np.int64)])
-    if has_tokens and expected.store is None:
+    if has_tokens and packs.store is None:
         columns["input_ids"] = Lists(borders, to_numpy(batch.column("input_ids").values))
         columns[CHECKSUM] = row_checksums(batch)
     names = [name for name in batch.schema.names if name in columns]

@@ -31,10 +31,11 @@ from packer_cli.shards.repair import (
     write_command,
 )
 from packer_cli.shards.stage import is_of_plan
+from packer_cli.shards.write import PlannedPacks
 from packer_cli.tokens.index import INDEX_NAME, StoreIndex, find_damaged_parts, read_index
 from packer_cli.tokens.store import TokenStore
 from packer_cli.tokens.writer import rejects_name
-from packer_cli.verify.checks import Expected, check_epoch, check_shard, prove_pieces, prove_schedules
+from packer_cli.verify.checks import check_epoch, check_shard, prove_pieces, prove_schedules
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,20 +158,15 @@ class Verifier:
             return
         plan, piece_loss, header = opened
         store = self._open_store(header)
-        expected = Expected(
-            plan=plan,
-            piece_loss=piece_loss,
-            cost=header.cost,
-            schema=self._manifest.schema,
-            store=None if self._fast else store,
-        )
+        compared = None if self._fast else store
+        packs = PlannedPacks(plan=plan, piece_loss=piece_loss, cost=header.cost, store=compared)
         try:
             prove_pieces(plan.pieces, header.config, store)
         except (PlanError, IndexError) as error:
             self.report.add({PLAN_NAME: str(error)}, PLAN_AGAIN)
             return
         self._check_ranks((plan, piece_loss))
-        self._check_packs(expected, progress)
+        self._check_packs(packs, progress)
 
     def _open_plan(self) -> tuple[Plan, PieceLoss, PlanHeader] | None:
         if self.report.is_damaged(self._manifest.plan.path):
@@ -250,20 +246,21 @@ class Verifier:
                 found = check_epoch(self._folder, self._manifest, generation, epoch, columns, skip)
                 self.report.add(found, self._write_all)
 
-    def _check_packs(self, expected: Expected, progress: Progress | None) -> None:
+    def _check_packs(self, packs: PlannedPacks, progress: Progress | None) -> None:
         shards = [shard for shard in shard_tasks(self._manifest) if not self.report.is_damaged(shard.path)]
         num_bytes = {shard.path: shard.num_bytes for shard in self._manifest.shards}
         sizes = [num_bytes[shard.path] for shard in shards]
+        schema = self._manifest.schema
         faults = self._engine.find_faults(
-            lambda shard: check_shard(self._folder, shard, expected), shards, sizes, progress
+            lambda shard: check_shard(self._folder, shard, packs, schema), shards, sizes, progress
         )
         found = {shard.path: why for shard, why in faults}
         self.report.add(found, self._write_all)
-        plan = expected.plan
+        pieces = packs.plan.pieces
         self.report.checked["packs"] = sum(shard.num_packs for shard in shards if shard.path not in found)
-        self.report.checked["samples"] = len(plan.pieces)
-        if expected.store is not None:
-            self.report.checked["tokens"] = int(plan.pieces.length.sum(dtype="int64"))
+        self.report.checked["samples"] = len(pieces)
+        if packs.store is not None:
+            self.report.checked["tokens"] = int(pieces.length.sum(dtype="int64"))
 
     def _note_strangers(self, known: set[str]) -> None:
         """Files beside the set's own, which nothing reads."""
