@@ -171,7 +171,7 @@ class PackedDataset(Dataset[Any]):
         storage_options: dict[str, Any] | None = None,
     ) -> None:
         self.format = format
-        self._adapt = get_format(format)
+        self._format = get_format(format)
         # What can be wrong before anything is read.
         if sp_sharding is not None:
             check_choice("sp_sharding", sp_sharding, SP_SHARDINGS)
@@ -190,7 +190,7 @@ class PackedDataset(Dataset[Any]):
         self._lockstep = check_lockstep(lockstep, manifest, name)
         self.rank, self.world_size = check_rank(rank, world_size, manifest, name)
         chosen, resets = choose_mask(
-            manifest, mask, reset_positions, format, positions_are_borders=self._adapt.positions_are_borders
+            manifest, mask, reset_positions, format, positions_are_borders=self._format.positions_are_borders
         )
         epoch = manifest.first_epoch if epoch is None else epoch
         self._place = Place(self._storage, manifest, self.rank, epoch)
@@ -198,13 +198,13 @@ class PackedDataset(Dataset[Any]):
             pad_to=pad_to,
             pad_to_multiple_of=pad_to_multiple_of,
             pad_token_id=choose_pad_token(manifest, pad_token_id),
-            sp_slice=self._adapt.sp_slice if sp_slice is None else sp_slice,
-            sp_sharding=self._adapt.sp_sharding if sp_sharding is None else sp_sharding,
-            align_samples=self._adapt.align_samples,
+            sp_slice=self._format.sp_slice if sp_slice is None else sp_slice,
+            sp_sharding=self._format.sp_sharding if sp_sharding is None else sp_sharding,
+            align_samples=self._format.align_samples,
             groups=manifest.groups,
             mask=chosen,
             reset_positions=resets,
-            is_weighted=choose_weights(manifest, loss_weights, format, name, takes_weights=self._adapt.takes_weights),
+            is_weighted=choose_weights(manifest, loss_weights, format, name, takes_weights=self._format.takes_weights),
             max_segments=choose_max_segments(
                 manifest,
                 max_segments,
@@ -265,9 +265,9 @@ class PackedDataset(Dataset[Any]):
             raise IndexError(f"iteration {i} of {num_iterations}")
         item: Any
         if self._lockstep:
-            item = self._adapt(self._reader.read(rows, i))
+            item = self._format.adapt(self._reader.read(rows, i))
         else:
-            item = [self._adapt(self._reader.read(rows, number)) for number in rows.rows_of(i)]
+            item = [self._format.adapt(self._reader.read(rows, number)) for number in rows.rows_of(i)]
         self._place.next = i + 1
         return item
 

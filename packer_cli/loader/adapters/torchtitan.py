@@ -20,6 +20,7 @@ import torch
 
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import Layout
+from packer_cli.format.manifest import Manifest
 from packer_cli.format.sharding import length_multiple
 from packer_cli.loader.batch import PadTo, round_up
 from packer_cli.loader.dataset import PackedDataset
@@ -107,7 +108,6 @@ class PackedDataLoader(BaseDataLoader):
             loss_weights=config.loss_weights,
             cache_dir=config.cache_dir,
         )
-        _check_documents(self.dataset, config.max_num_documents)
         self._has_batch_dimension = seq_len is not None
         if self._has_batch_dimension and local_batch_size != 1:
             raise ConfigError(f"training.local_batch_size is {local_batch_size}: a row is a batch, so set it to 1")
@@ -145,12 +145,8 @@ class PackedDataLoader(BaseDataLoader):
 def _read_layout(config: PackedDataLoader.Config) -> tuple[Layout, int]:
     """The layout of the replicas, and the GPUs of the set."""
     _, manifest = open_set(config.path)
-    if manifest.has_windows and config.max_num_documents is not None:
-        raise ConfigError(
-            f"{config.path!r} has the windows of --curriculum {manifest.planned.curriculum}, each of which is "
-            "a document, and max_num_documents limits documents to samples: plan with --curriculum short, or leave "
-            "max_num_documents out"
-        )
+    if config.max_num_documents is not None:
+        _check_documents(config.path, manifest, config.max_num_documents)
     layouts = sorted({group.layout for group in manifest.groups})
     if len(layouts) > 1:
         raise ConfigError(
@@ -160,17 +156,20 @@ def _read_layout(config: PackedDataLoader.Config) -> tuple[Layout, int]:
     return layouts[0], manifest.num_gpus
 
 
-def _check_documents(dataset: PackedDataset, max_num_documents: int | None) -> None:
-    """Raise ConfigError if a row may have more documents than graphs are captured for."""
-    is_causal = dataset.manifest["config"]["plan"].get("mask") == "causal"
-    if max_num_documents is None or is_causal:  # A causal row is one document, padding included.
-        return
-    most = max(group["most_samples"] for group in dataset.manifest["groups"])
-    if max_num_documents <= most:
-        limit = f", or pack again with --max-samples {max_num_documents - 1}" if max_num_documents > 1 else ""
+def _check_documents(path: str, manifest: Manifest, most: int) -> None:
+    """Raise ConfigError if a row may have more documents than the `most` that graphs are captured for."""
+    if manifest.has_windows:
         raise ConfigError(
-            f"max_num_documents is {max_num_documents}, but {str(dataset.path)!r} has a row of {most} samples, and "
-            f"padding may be one document more: set it to {most + 1}{limit}"
+            f"{path!r} has the windows of --curriculum {manifest.planned.curriculum}, each of which is a document, "
+            "and max_num_documents limits documents to samples: plan with --curriculum short, or leave "
+            "max_num_documents out"
+        )
+    largest = max(group.most_samples for group in manifest.groups)
+    if most <= largest and manifest.planned.mask != "causal":  # A causal row is one document, padding included.
+        limit = f", or pack again with --max-samples {most - 1}" if most > 1 else ""
+        raise ConfigError(
+            f"max_num_documents is {most}, but {path!r} has a row of {largest} samples, and padding may be one "
+            f"document more: set it to {largest + 1}{limit}"
         )
 
 

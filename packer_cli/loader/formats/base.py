@@ -33,7 +33,7 @@ class Batch(dict[str, Any]):
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """One trainer's batches. Calling it calls `adapt`."""
+    """One trainer's batches."""
 
     adapt: Callable[[MicroBatch], Any]
     sp_slice: bool = True
@@ -47,10 +47,6 @@ class Format:
     """Whether a batch has the weights of loss tokens, where the set has any."""
     positions_are_borders: bool = False
     """Whether the trainer takes position 0 for the first token of a sample, having no other borders."""
-
-    def __call__(self, micro: MicroBatch) -> Any:
-        """The batch of `micro`."""
-        return self.adapt(micro)
 
 
 def metadata(micro: MicroBatch) -> dict[str, Any]:
