@@ -56,8 +56,3 @@ def load_format(name: str) -> Format:
 def format_names() -> list[str]:
     """All names, those of other packages included."""
     return [*FORMATS, *(name for name in OTHERS.names() if name not in FORMATS)]
-
-
-def keeping_weights() -> list[str]:
-    """The formats that have a place for loss weights."""
-    return [name for name in FORMATS if load_format(name).weight_bytes]

@@ -52,13 +52,12 @@ class Exporter(Format):
 
     def row_bytes(self, num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
         """Bytes of each row (int64[r]), with its offset in the shard's head, exactly but for weights."""
-        return _row_sizes(_COLUMNS, num_tokens, num_samples) + 4
+        return _sizes(_COLUMNS, num_tokens, num_samples)[1] + 4
 
     def write_part(self, job: Job, part: Part, sink: Sink) -> PartFacts:
         """Write one shard."""
         rows = job.packs[part.first : part.stop]
-        num_tokens, num_samples = job.packed.num_tokens[rows], job.packed.num_samples[rows]
-        sizes = _row_sizes(_columns(job), num_tokens.astype(np.int64), num_samples.astype(np.int64))
+        _, sizes = _sizes_of(job, rows)
         config = json.dumps(_config(job), sort_keys=True).encode()
         first = 4 + 4 * (len(rows) + 1) + len(config)
         offsets = first + np.concatenate([[0], np.cumsum(sizes)])
@@ -87,12 +86,6 @@ class Exporter(Format):
 
 def _columns(job: Job) -> dict[str, str]:
     return _WEIGHTED if job.is_weighted else _COLUMNS
-
-
-def _arrays(columns: dict[str, str]) -> dict[str, int]:
-    """The list columns, with the bytes of an item."""
-    encodings = {name: encoding for name, encoding in columns.items() if encoding != "int"}
-    return {name: np.dtype(encoding.removeprefix("ndarray:")).itemsize for name, encoding in encodings.items()}
 
 
 def _config(job: Job) -> dict[str, Any]:
@@ -124,30 +117,35 @@ def _array_sizes(length: Int64Array, width: int) -> Int64Array:
     return 1 + (1 << _code(length)) + length * width
 
 
-def _row_sizes(columns: dict[str, str], num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
-    """int64[r]: encoded bytes of each row."""
-    arrays = _arrays(columns)
-    sizes = np.full(len(num_tokens), 4 * len(arrays) + 8 * (len(columns) - len(arrays)), dtype=np.int64)
-    for name, width in arrays.items():
-        sizes += _array_sizes(_length_of(name, num_tokens, num_samples), width)
-    return sizes
+def _sizes(
+    columns: dict[str, str], num_tokens: Int64Array, num_samples: Int64Array
+) -> tuple[dict[str, Int64Array], Int64Array]:
+    """Encoded bytes of each array by the name of its column, and of each row: int64[r] all."""
+    dtypes = {name: encoding.removeprefix("ndarray:") for name, encoding in columns.items() if encoding != "int"}
+    sizes = {
+        name: _array_sizes(_length_of(name, num_tokens, num_samples), np.dtype(dtype).itemsize)
+        for name, dtype in dtypes.items()
+    }
+    heads = 4 * len(sizes) + 8 * (len(columns) - len(sizes))
+    return sizes, np.stack([*sizes.values()]).sum(axis=0) + heads
+
+
+def _sizes_of(job: Job, packs: Int64Array) -> tuple[dict[str, Int64Array], Int64Array]:
+    """`_sizes` of these packs."""
+    counts = (each[packs].astype(np.int64) for each in (job.packed.num_tokens, job.packed.num_samples))
+    return _sizes(_columns(job), *counts)
 
 
 def _encode(job: Job, packs: Int64Array) -> NDArray[np.uint8]:
     """uint8[b]: the rows, one after another."""
-    columns = {name: job.packed.column(name, packs) for name in _columns(job)}
-    sizes = {
-        name: _array_sizes(np.diff(column.offsets), column.values.itemsize)
-        for name, column in columns.items()
-        if isinstance(column, Lists)
-    }
-    rows = 4 * len(sizes) + 8 * (len(columns) - len(sizes)) + np.sum([*sizes.values()], axis=0, dtype=np.int64)
+    sizes, rows = _sizes_of(job, packs)
     ends = np.cumsum(rows)
     out = np.zeros(int(ends[-1]), dtype=np.uint8)
     place = ends - rows
     _put(out, place, np.stack([*sizes.values()], axis=1).astype("<u4"))
     place = place + 4 * len(sizes)
-    for name, column in columns.items():
+    for name in _columns(job):
+        column = job.packed.column(name, packs)
         if isinstance(column, Lists):
             _put_array(out, place, column)
             place = place + sizes[name]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from packer_cli.config.models import ExportConfig
 from packer_cli.engine.progress import warn
 from packer_cli.errors import ConfigError, OutputError
-from packer_cli.export.formats import FORMATS, OTHERS, keeping_weights, load_format
+from packer_cli.export.formats import FORMATS, OTHERS, load_format
 from packer_cli.export.job import ExportRequest
 from packer_cli.export.listing import NAME, WORK, ExportHeader, read_record
 from packer_cli.files import fingerprint
@@ -63,7 +63,7 @@ def describe_export(options: ExportConfig, source: Path, folder: Path) -> Export
     if manifest.is_weighted:
         header["loss_weights"] = options.loss_weights
         if options.loss_weights and not format.weight_bytes:
-            *others, last = keeping_weights()
+            *others, last = (name for name in FORMATS if load_format(name).weight_bytes)
             raise ConfigError(
                 f"{str(source)!r} has loss weights, for which {options.format} has no place: export to "
                 f"{', '.join(others)} or {last}, or add --no-loss-weights, with which all loss tokens count 1"

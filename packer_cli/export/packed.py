@@ -126,12 +126,8 @@ class PackedSet:
 
     def _gather(self, store: TokenStore, name: str, packs: Int64Array) -> Lists:
         """A column of tokens of packs that leave them in the token store."""
-        samples, starts, lengths = (
-            self.lists("sample_ids", packs),
-            self.lists("sample_starts", packs),
-            self.sample_lengths(packs),
-        )
-        gathered = store.gather(samples.values, starts.values, lengths.values)
+        samples, starts = (self.lists(each, packs).values for each in ("sample_ids", "sample_starts"))
+        gathered = store.gather(samples, starts, self.sample_lengths(packs).values)
         offsets = np.concatenate([[0], np.cumsum(self.num_tokens[packs], dtype=np.int64)])
         if name == "input_ids":
             return Lists(offsets, gathered.input_ids.astype(LISTS[name], copy=False))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Progress
@@ -151,21 +151,20 @@ def _written_before(api: HfApi, name: str, there: set[str], main: str) -> set[st
     written = set()
     for listing in {main, f"{VALIDATION}/{main}"} & there:
         text = Path(api.hf_hub_download(name, listing, repo_type="dataset")).read_bytes()
-        written |= {listing, *(listing.removesuffix(main) + path for path in _paths_in(json.loads(text)))}
+        written |= {listing, *(listing.removesuffix(main) + path for path in _paths_in(text))}
     return {file for file in there if not written.isdisjoint([file, *map(str, PurePosixPath(file).parents)])}
 
 
-def _paths_in(value: Any) -> Iterator[str]:
-    """The values of all keys `path`: files, or folders of ranks."""
-    if isinstance(value, list):
-        for each in value:
-            yield from _paths_in(each)
-    elif isinstance(value, dict):
-        for key, each in value.items():
-            if key == "path" and isinstance(each, str):
-                yield each
-            else:
-                yield from _paths_in(each)
+def _paths_in(text: bytes) -> list[str]:
+    """The values of all keys `path` in JSON: files, or folders of ranks."""
+    paths: list[str] = []
+
+    def note(value: dict[str, object]) -> None:
+        if isinstance(path := value.get("path"), str):
+            paths.append(path)
+
+    json.loads(text, object_hook=note)
+    return paths
 
 
 @contextmanager

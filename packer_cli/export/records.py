@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -36,13 +35,6 @@ from packer_cli.tokens.index import PartFile, StoreIndex
 from packer_cli.tokens.store import TokenStore
 
 _REMEDY = "put it back as it was, or run hbpack pack again"
-
-
-class _Entry(NamedTuple):
-    """A slice of an input file, as the store lists it."""
-
-    file: PartFile
-    first_sample: int
 
 
 class SetRecords:
@@ -93,12 +85,12 @@ class SetRecords:
         """
         index = self.store.index
         reader = SliceReader(schema=index.options.record_schema, max_record_bytes=index.options.max_record_bytes)
-        for entries in _by_file(index):
-            samples = [_wanted_of(entry, wanted) for entry in entries]
+        for files, borders in _by_file(index):
+            samples = [np.flatnonzero(wanted[begin:end]) + begin for begin, end in itertools.pairwise(borders)]
             if not any(map(len, samples)):
                 continue
             # A slice without samples may be one that crashes its reader, so it is not read.
-            for slice_, of_slice in zip(self._cut([entry.file for entry in entries]), samples, strict=True):
+            for slice_, of_slice in zip(self._cut(files), samples, strict=True):
                 if len(of_slice):
                     yield from self._read_slice(reader, slice_, of_slice)
 
@@ -133,19 +125,14 @@ class SetRecords:
         return self._files[key]
 
 
-def _by_file(index: StoreIndex) -> Iterator[list[_Entry]]:
-    """The slices of each input file, in the order of the store."""
-    entries, first = [], 0
-    for file in (file for part in index.parts for file in part.files):
-        entries.append(_Entry(file, first))
-        first += file.num_samples
-    for _, of_file in itertools.groupby(entries, key=lambda entry: (entry.file.source, entry.file.path)):
-        yield list(of_file)
-
-
-def _wanted_of(entry: _Entry, wanted: NDArray[np.bool_]) -> NDArray[np.int64]:
-    first = entry.first_sample
-    return np.flatnonzero(wanted[first : first + entry.file.num_samples]) + first
+def _by_file(index: StoreIndex) -> Iterator[tuple[list[PartFile], list[int]]]:
+    """The slices of each input file, in the order of the store, and where the samples of each begin, and the end."""
+    slices, end = (file for part in index.parts for file in part.files), 0
+    for _, of_file in itertools.groupby(slices, key=lambda file: (file.source, file.path)):
+        files = list(of_file)
+        borders = list(itertools.accumulate((file.num_samples for file in files), initial=end))
+        yield files, borders
+        end = borders[-1]
 
 
 _SAMPLES_AT_ONCE = 1 << 20

@@ -60,8 +60,10 @@ class Exporter(Format):
                     num_pads = job.capacity - job.packed.num_tokens[packs]
                     file.write(_slices(part.number, line, lengths, num_pads, pad_path=len(ranges)))
                     line += len(lengths.values)
+        length = job.capacity
+        pads = {"input_ids": [job.pad_token_id] * length, "labels": [NO_LOSS] * length, "num_tokens": length}
         with sink.file(_PAD_FILE) as file:
-            file.write(_pad_line(job.pad_token_id, job.capacity))
+            file.write((json.dumps(pads) + "\n").encode())
         paths = [str((job.folder / path).absolute()) for path in (*(range_.path for range_ in ranges), _PAD_FILE)]
         with sink.file("packs/paths.json") as file:
             file.write((json.dumps(paths, indent=2, ensure_ascii=False) + "\n").encode())
@@ -90,11 +92,6 @@ def _rows(path: int, lines: Int64Array, ends: NDArray[np.int32]) -> NDArray[np.i
     rows[:, 4] = 0
     rows[:, 5] = ends
     return rows
-
-
-def _pad_line(pad_token_id: int, capacity: int) -> bytes:
-    item = {"input_ids": [pad_token_id] * capacity, "labels": [NO_LOSS] * capacity, "num_tokens": capacity}
-    return (json.dumps(item) + "\n").encode()
 
 
 def _lines(packed: PackedSet, packs: Int64Array) -> pa.Buffer:

@@ -60,19 +60,6 @@ def spans_to_weights(starts: NDArray[Any], stops: NDArray[Any], weights: NDArray
     return values.repeat(borders[1:] - borders[:-1])
 
 
-def weight_by_row(
-    starts: NDArray[Any], stops: NDArray[Any], weights: NDArray[np.float32], row: NDArray[Any], num_rows: int
-) -> NDArray[np.float64]:
-    """float64[r]: the weight of each row.
-
-    Args:
-        starts, stops, weights: [s].
-        row: integers [s]: the row of each span.
-    """
-    lengths = stops.astype(np.int64) - starts
-    return np.bincount(row, weights=lengths * weights.astype(np.float64), minlength=num_rows).astype(np.float64)
-
-
 def spans_to_mask(starts: NDArray[Any], stops: NDArray[Any], num_tokens: int) -> NDArray[np.int8]:
     """int8[t]: 1 for the tokens in a span. O(t).
 

@@ -122,17 +122,13 @@ def choose_kernel(name: str, device: torch.device) -> tuple[str, Kernel]:
         ConfigError: it is not available on this machine.
     """
     makers: dict[str, Callable[[], Kernel]] = {"flash-attn": _flash_attn, "torch-varlen": _torch_varlen}
-    if name == "auto":
-        names = [*makers] if device.type == "cuda" else []
-    elif name == "sdpa":
-        names = []
-    elif device.type != "cuda":
+    if name in makers and device.type != "cuda":
         raise ConfigError(f"--attention {name} needs a GPU; on a CPU there is only sdpa")
-    else:
-        names = [name]
-    for each in names:
+    for each, make in makers.items():
+        if device.type != "cuda" or name not in ("auto", each):
+            continue
         try:
-            return each, makers[each]()
+            return each, make()
         except ImportError as error:
             if name != "auto":
                 raise ConfigError(f"--attention {name}: {error}; install it, or give --attention auto") from None

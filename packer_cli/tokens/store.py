@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.errors import FormatError
-from packer_cli.format.loss_spans import Int64Array, weight_by_row
+from packer_cli.format.loss_spans import Int64Array
 from packer_cli.format.token_parts import PartBatch, Spans
 from packer_cli.remote.local import is_in_cache
 from packer_cli.remote.path import RemotePath
@@ -152,7 +152,8 @@ class TokenStore:
         batch, row = self._find(sample)
         spans = self._loss_spans(Among(batch), batch, row, start, length)
         assert spans.weights is not None
-        return weight_by_row(spans.starts, spans.stops, spans.weights, spans.piece, len(sample))
+        weights = (spans.stops.astype(np.int64) - spans.starts) * spans.weights.astype(np.float64)
+        return np.bincount(spans.piece, weights=weights, minlength=len(sample)).astype(np.float64)
 
     def gather(self, sample: NDArray[np.integer], start: NDArray[np.integer], length: NDArray[np.int32]) -> Gathered:
         """Pieces one after another, without a loss at the first token of each. O(tokens).
