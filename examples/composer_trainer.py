@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import is_flash_attn_2_available
 
 from packer_cli.loader import PackedDataset
-from packer_cli.loader.checkpointing import LayerCheckpointing
+from packer_cli.loader.layer_checkpointing import LayerCheckpointing
 from packer_cli.loader.steps import packed_steps
 
 MODEL_KEYS = ("input_ids", "position_ids", "seq_idx", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")

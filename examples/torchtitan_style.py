@@ -30,7 +30,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from transformers import AutoModelForCausalLM
 
 from packer_cli.loader import PackedDataset, metadata_of
-from packer_cli.loader.checkpointing import LayerCheckpointing
+from packer_cli.loader.layer_checkpointing import LayerCheckpointing
 
 IGNORE_INDEX = -100
 Microbatch = tuple[dict[str, torch.Tensor], torch.Tensor]

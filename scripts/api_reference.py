@@ -59,7 +59,7 @@ RESULTS = (Iterations, Iteration, MicroBatch, Stats, Comparison, Simulation, Rep
 LOADER = [
     f"packer_cli.loader{name}"
     for name in (
-        "", ".steps", ".losses", ".checkpointing", ".separation", ".parallel", ".adapters.transformers",
+        "", ".steps", ".losses", ".layer_checkpointing", ".separation", ".parallel", ".adapters.transformers",
         ".adapters.lightning", ".adapters.causal_lm", ".adapters.step_runner", ".adapters.packed_row",
     )
 ]  # fmt: skip

@@ -3,7 +3,7 @@
 ::
 
     hbpack.json --> storage.py    the contents of the set
-    ranks/...   --> place.py      the packs that this rank reads, one row per iteration; epoch and position, and the
+    ranks/...   --> resume.py     the packs that this rank reads, one row per iteration; epoch and position, and the
                                   sampler of a StatefulDataLoader that resumes by its own state
     shards/...  --> format/shards.py   memory-mapped packs, numpy views without a copy
                         |
@@ -16,8 +16,8 @@
                     dataset.py    PackedDataset: map-style torch data set, resume state
 
 Trainers may also use `steps` (optimizer steps of the plan), `parallel` (process groups of all SP degrees, slicing and
-merging, reference attention), `losses` (normalizers), `checkpointing` (a number of checkpointed layers for each batch)
-and `separation` (whether a model keeps samples apart). `adapters/` holds what single trainers need.
+merging, reference attention), `losses` (normalizers), `layer_checkpointing` (a number of checkpointed layers for each
+batch) and `separation` (whether a model keeps samples apart). `adapters/` holds what single trainers need.
 """
 
 try:

@@ -26,8 +26,8 @@ from packer_cli.loader.options import (
     choose_max_segments,
     choose_weights,
 )
-from packer_cli.loader.place import PackedSampler, Place, begins_at, is_left_to_sampler, read_state
 from packer_cli.loader.reader import MicroBatchReader
+from packer_cli.loader.resume import PackedSampler, Place, begins_at, is_left_to_sampler, read_state
 from packer_cli.loader.storage import Verify, choose_pad_token, open_set
 from packer_cli.remote.local import CACHE_BYTES
 from packer_cli.remote.system import is_url

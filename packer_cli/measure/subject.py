@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from packer_cli.cost.analytic import LOGITS_CHUNK
 from packer_cli.cost.shape import ModelShape
 from packer_cli.errors import ConfigError
-from packer_cli.loader.checkpointing import LayerCheckpointing
+from packer_cli.loader.layer_checkpointing import LayerCheckpointing
 from packer_cli.measure.kernels import RowAttention
 
 _ATTENTION = "hbpack_profile"

@@ -23,7 +23,7 @@ from transformers import (  # noqa: E402
 from packer_cli.errors import ConfigError  # noqa: E402
 from packer_cli.loader.adapters.causal_lm import check_packed_rows, run_packed_rows  # noqa: E402
 from packer_cli.loader.adapters.packed_row import PackedRow  # noqa: E402
-from packer_cli.loader.checkpointing import LayerCheckpointing  # noqa: E402
+from packer_cli.loader.layer_checkpointing import LayerCheckpointing  # noqa: E402
 from tests.loader.small_rows import CPU, FAMILIES, SIZES, VOCABULARY, gradients, make, make_batch, one_by_one, run  # noqa: E402
 
 

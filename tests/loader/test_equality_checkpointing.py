@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from packer_cli.loader.checkpointing import LayerCheckpointing
+from packer_cli.loader.layer_checkpointing import LayerCheckpointing
 from tests.loader.llama import closeness, gradients, tiny_llama
 
 
