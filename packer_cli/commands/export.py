@@ -74,8 +74,8 @@ def run_export(
         with progress_bar("Checking", unit="bytes") as progress:
             return Exported(pushed_to=push_set(push, folder, engine, progress), is_complete=True)
     _write_export(options, folder, target, engine, ids)
-    pushed_to = push_export(push, target, read_manifest(folder)) if push else None
     listing = read_listing(target)
+    pushed_to = push_export(push, target, read_manifest(folder), listing) if push and listing else None
     done = Exported(output=output, format=options.format, pushed_to=pushed_to, is_complete=listing is not None)
     if listing is None:
         return done

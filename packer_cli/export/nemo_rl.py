@@ -163,7 +163,9 @@ def _wanted_samples(job: Job, parts: Sequence[Part], records: SetRecords) -> NDA
     lengths = records.store.lengths()
     wanted = np.zeros(len(lengths), dtype=np.bool_)
     cut, closed = np.zeros_like(wanted), np.zeros_like(wanted)
-    eos = _appended_eos(job.manifest)
+    # It may have been added to conversations; no template of NeMo-RL ends with one of its own.
+    is_added = prompt_format_of(job.manifest) is not None and job.manifest.config.tokens.append_eos != "never"
+    eos = job.manifest.tokenizer.eos_token_id if is_added else None
     for packs in (packs for part in parts for packs in job.batches(part.first, part.stop)):
         samples, starts = (job.packed.lists(name, packs).values for name in ("sample_ids", "sample_starts"))
         sizes = job.packed.sample_lengths(packs).values
@@ -183,13 +185,6 @@ def _wanted_samples(job: Job, parts: Sequence[Part], records: SetRecords) -> NDA
             "NeMo-RL would not; run hbpack pack again with --append-eos never"
         )
     return wanted
-
-
-def _appended_eos(manifest: Manifest) -> int | None:
-    """The token that may have been added to conversations; no template of NeMo-RL ends with one of its own."""
-    if prompt_format_of(manifest) is None or manifest.config.tokens.append_eos == "never":
-        return None
-    return manifest.tokenizer.eos_token_id
 
 
 def _text_of(records: SetRecords, sample: int, document: Document | None) -> bytes:

@@ -18,7 +18,7 @@ from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Progress
 from packer_cli.errors import ConfigError, FormatError, HbpackError, OutputError, RemoteError
 from packer_cli.export.formats import load_format
-from packer_cli.export.listing import NAME, ExportListing, read_listing
+from packer_cli.export.listing import NAME, ExportListing
 from packer_cli.format.checksums import inside
 from packer_cli.format.constants import MANIFEST_NAME, VALIDATION
 from packer_cli.format.entries import GroupInfo
@@ -93,14 +93,13 @@ def push_set(options: PushOptions, folder: Path, engine: Engine, progress: Progr
     return _push(options, folder, files, lambda name: card_of(manifest, None, name, options.license))
 
 
-def push_export(options: PushOptions, folder: Path, manifest: Manifest) -> str:
+def push_export(options: PushOptions, folder: Path, manifest: Manifest, listing: ExportListing) -> str:
     """Push an export that is complete, likewise.
 
     Args:
         manifest: of the packed set.
+        listing: what the export says of itself.
     """
-    listing = read_listing(folder)
-    assert listing is not None
     files = [NAME, *dict.fromkeys(file["path"] for file in listing["files"])]
     return _push(options, folder, files, lambda name: card_of(manifest, listing, name, options.license))
 

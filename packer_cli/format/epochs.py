@@ -58,9 +58,6 @@ def repeat_iterations(seed: int, epoch: int, step: NDArray[np.integer]) -> NDArr
     return np.repeat(first[order] - (np.cumsum(sizes) - sizes), sizes) + np.arange(len(step))
 
 
-_NUMBERS = ("epoch", "iteration", "step")
-
-
 StateDict = dict[str, Any]
 """A state as torch and trainers save and load it."""
 
@@ -122,7 +119,7 @@ def parse_state(value: Any, name: str) -> LoaderState:
         )
     known: dict[str, Any] = {item.name: value.get(item.name) for item in fields(LoaderState)}
     wrong = [] if isinstance(known["fingerprint"], str) else ["fingerprint"]
-    wrong += [key for key in _NUMBERS if type(known[key]) is not int or known[key] < 0]
+    wrong += [key for key in ("epoch", "iteration", "step") if type(known[key]) is not int or known[key] < 0]
     if wrong:
         raise ValueError(f"{name} has no valid {', '.join(wrong)}; it was changed, use another one")
     state = LoaderState(**known)

@@ -43,7 +43,10 @@ class SetFolder:
             FormatError: it is missing or damaged, also where that shows inside the block.
             RemoteError: it cannot be fetched.
         """
-        with self.reading(path), self.source(path) if xxh3 is None else self._checked(path, xxh3) as source:
+        with (
+            self.reading(path),
+            self.source(path) if xxh3 is None else pa.BufferReader(self.read(path, xxh3)) as source,
+        ):
             reader = pa.ipc.open_file(source)
             if columns is not None:
                 numbers = [reader.schema.get_field_index(name) for name in columns]
@@ -66,18 +69,14 @@ class SetFolder:
             reason = " ".join(str(getattr(error, "strerror", None) or error).split())
             raise FormatError(f"{self.name(path)!r} is missing or damaged ({reason}); {self.remedy}") from None
 
-    def read(self, path: str) -> pa.Buffer:
-        """A small file. Raises OSError or ValueError."""
+    def read(self, path: str, xxh3: str | None = None) -> pa.Buffer:
+        """A small file. Raises OSError, or ValueError, also if it has another checksum."""
         with open_source(inside(self.root, path)) as source:
-            return source.read_buffer()
+            data = source.read_buffer()
+        if xxh3 is not None and (why := check_bytes(data, xxh3)):
+            raise ValueError(why)
+        return data
 
     def source(self, path: str) -> pa.NativeFile:
         """A file for pyarrow; of a remote one, ranges are read. Raises OSError."""
         return open_source(path_from(self.root, path))
-
-    def _checked(self, path: str, xxh3: str) -> pa.NativeFile:
-        data = self.read(path)
-        why = check_bytes(data, xxh3)
-        if why is not None:
-            raise ValueError(why)
-        return pa.BufferReader(data)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from packer_cli.errors import FormatError
 from packer_cli.format.arrays import to_numpy
+from packer_cli.format.entries import PartInfo
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, Int64Array
 
 PARTS_KEPT = 1024
@@ -88,19 +89,18 @@ class TokenParts:
     """
 
     def __init__(
-        self, open_part: Callable[[int], pa.Buffer], num_samples: Sequence[int], *, is_weighted: bool = False
+        self, open_part: Callable[[PartInfo], pa.Buffer], parts: Sequence[PartInfo], *, is_weighted: bool = False
     ) -> None:
         """Opens nothing yet.
 
         Args:
-            open_part: the bytes of a part, mapped, by its number. May raise OSError and FormatError.
-            num_samples: of each part.
+            open_part: the bytes of a part, mapped. May raise OSError and FormatError.
             is_weighted: whether loss tokens of the store have weights, perhaps not those of every part.
         """
         self._is_weighted = is_weighted
         self._open_part = open_part
-        self._num_samples = num_samples
-        self._first = np.concatenate([[0], np.cumsum(num_samples, dtype=np.int64)])
+        self._infos = parts
+        self._first = np.cumsum([0, *(part.num_samples for part in parts)], dtype=np.int64)
         self._parts: OrderedDict[int, tuple[list[int], list[PartBatch]]] = OrderedDict()
         self._pid = os.getpid()
 
@@ -160,11 +160,12 @@ class TokenParts:
 
     def _open(self, number: int) -> tuple[list[int], list[PartBatch]]:
         try:
-            reader = pa.ipc.open_file(self._open_part(number))
+            reader = pa.ipc.open_file(self._open_part(self._infos[number]))
             batches = [PartBatch(reader.get_batch(i)) for i in range(reader.num_record_batches)]
         except (OSError, KeyError, ValueError, pa.ArrowException) as error:
             raise FormatError(f"token part {number} cannot be read: {' '.join(str(error).split())}") from None
         first = [0, *itertools.accumulate(batch.num_rows for batch in batches)]
-        if first[-1] != self._num_samples[number]:
-            raise FormatError(f"token part {number} has {first[-1]} samples, not {self._num_samples[number]}")
+        wanted = self._infos[number].num_samples
+        if first[-1] != wanted:
+            raise FormatError(f"token part {number} has {first[-1]} samples, not {wanted}")
         return first, batches

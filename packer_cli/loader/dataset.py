@@ -217,7 +217,7 @@ class PackedDataset(Dataset[Any]):
         check_tokens(manifest, self._storage, name)
         self._reader = MicroBatchReader(self._storage, manifest, builder, prefetch)
         if verify == "full":
-            self._reader.check_all()
+            self._reader.shards.check_all()
 
     @property
     def manifest(self) -> dict[str, Any]:

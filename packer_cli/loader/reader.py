@@ -77,9 +77,7 @@ class ShardReader:
         """Opens nothing yet."""
         self.storage, self.manifest = storage, manifest
         self._parts = TokenParts(
-            lambda number: _map(storage.open_shard(manifest.tokens[number], self.close)),
-            [part.num_samples for part in manifest.tokens],
-            is_weighted=manifest.is_weighted,
+            lambda part: _map(storage.open_shard(part, self.close)), manifest.tokens, is_weighted=manifest.is_weighted
         )
         self._forget()
 
@@ -201,7 +199,7 @@ class MicroBatchReader:
         """
         self._storage = storage
         self._builder = builder
-        self._shards = ShardReader(storage, manifest)
+        self.shards = ShardReader(storage, manifest)
         self._prefetch = prefetch if storage.is_remote else 0
 
     def read(self, rows: RankRows, number: int) -> MicroBatch:
@@ -209,21 +207,17 @@ class MicroBatchReader:
         row = rows.row(number)
         if row.shard < 0:
             return self._builder.filler(row, rows.epoch)
-        is_open = not self._prefetch or self._shards.is_open(row.group, row.shard)
-        pack = self._shards.read(row.group, row.shard, row.row)
+        is_open = not self._prefetch or self.shards.is_open(row.group, row.shard)
+        pack = self.shards.read(row.group, row.shard, row.row)
         if not is_open:  # Fetch the shards that follow.
             places = next_shards(rows, number, self._prefetch + self._storage.files_kept)
-            self._shards.prefetch([place for place in places if not self._shards.is_open(*place)][: self._prefetch])
+            self.shards.prefetch([place for place in places if not self.shards.is_open(*place)][: self._prefetch])
         return self._builder.build(pack, row, rows.epoch)
-
-    def check_all(self) -> None:
-        """See `ShardReader.check_all`."""
-        self._shards.check_all()
 
     def close(self) -> None:
         """Close the files, and wait for a shard that is being fetched; reading opens files again."""
         self._storage.stop()
-        self._shards.close()
+        self.shards.close()
 
 
 _LOOK_AHEAD = 4096

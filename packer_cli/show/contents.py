@@ -99,8 +99,10 @@ def read_pack(files: SetFolder, manifest: Manifest, pack: int) -> PackRecord:
     number, shard, row = (int(each[0]) for each in locate_packs(manifest, np.array([pack])))
     group = manifest.groups[number]
     path = group.shards[shard].path
+    # Of a remote set whose shards leave their tokens in the token store, whole parts travel.
+    tokens = TokenParts(lambda part: files.read(part.path), manifest.tokens, is_weighted=manifest.is_weighted)
     with files.reading(path), files.source(path) as source:
-        file = IndexFile(source, _tokens(files, manifest)) if manifest.tokens else ShardFile(source)
+        file = IndexFile(source, tokens) if manifest.tokens else ShardFile(source)
         found = file.read(row)
         if found is None or found.pack_id != pack:
             raise ValueError(f"pack {pack} is not where it should be")
@@ -143,15 +145,6 @@ def read_pack(files: SetFolder, manifest: Manifest, pack: int) -> PackRecord:
         rank_tokens=None,
         layout=group.layout,
         samples=samples,
-    )
-
-
-def _tokens(files: SetFolder, manifest: Manifest) -> TokenParts:
-    """The token store of an index-only set. Of a remote set, whole parts travel."""
-    return TokenParts(
-        lambda number: files.read(manifest.tokens[number].path),
-        [part.num_samples for part in manifest.tokens],
-        is_weighted=manifest.is_weighted,
     )
 
 

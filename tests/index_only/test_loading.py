@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from packer_cli.errors import ConfigError, FormatError
+from packer_cli.format.entries import PartInfo
 from packer_cli.format.shards import IndexFile
 from packer_cli.format.token_parts import TokenParts
 from packer_cli.loader import PackedDataset
@@ -114,7 +115,8 @@ def test_remote_sets_are_refused(own):
 
 def parts_of(folder, num_samples):
     """The token store of a set of one part, as if it had so many samples."""
-    return TokenParts(lambda number: pa.memory_map(str(folder / "tokens" / "part-000000-0000.arrow")), [num_samples])
+    part = PartInfo(path="tokens/part-000000-0000.arrow", num_bytes=0, xxh3="0" * 32, num_samples=num_samples)
+    return TokenParts(lambda part: pa.memory_map(str(folder / part.path)), [part])
 
 
 def test_samples_that_are_not_those_of_the_index(indexed):
