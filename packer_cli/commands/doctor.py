@@ -12,7 +12,6 @@ import os
 import platform
 import re
 import shutil
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +41,6 @@ _LEAST_MEMORY = 2 * 2**30
 _LEAST_DISK = 2**30
 _LEAST_SHARED = 64 * 2**20
 _LEAST_FILES = 256
-_LEAST_PYTHON = (3, 11)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,11 +86,7 @@ def run_checks(output: Path | None = None) -> Checkup:
 
 def _versions() -> Iterator[Check]:
     yield _check("versions", "hbpack", __version__)
-    python = platform.python_version()
-    if sys.version_info < _LEAST_PYTHON:
-        yield _broken("versions", "Python", python, "install Python 3.11 or newer")
-    else:
-        yield _check("versions", "Python", f"{python}, {platform.system()} {platform.machine()}")
+    yield _check("versions", "Python", f"{platform.python_version()}, {platform.system()} {platform.machine()}")
     for requirement in _requirements(""):
         yield _library(requirement)
 

@@ -120,14 +120,12 @@ def kind_of(own: Path) -> Literal["none", "ours", "other"]:
     """What is in the place of a validation set: nothing that can be read, a validation set, or a set of its own."""
     if (own / TOKENS).exists():
         return "other"
-    try:
-        is_validation = read_plan_header(own / PLAN_NAME).config.is_validation
-    except (InputError, FormatError):
-        manifest = current_manifest(own)
-        if manifest is None:
-            return "none"
-        is_validation = manifest.planned.is_validation
-    return "ours" if is_validation else "other"
+    if header := current_header(own):
+        return "ours" if header.config.is_validation else "other"
+    manifest = current_manifest(own)
+    if manifest is None:
+        return "none"
+    return "ours" if manifest.planned.is_validation else "other"
 
 
 def refuse_validation(folder: Path) -> None:
@@ -139,6 +137,14 @@ def refuse_validation(folder: Path) -> None:
             f"{str(folder)!r} is the validation set of {whole!r}, and follows what is planned there; name {whole!r}, "
             "or another folder"
         )
+
+
+def current_header(folder: Path) -> PlanHeader | None:
+    """The header of the plan in a folder; None if it is missing or damaged."""
+    try:
+        return read_plan_header(folder / PLAN_NAME)
+    except (InputError, FormatError):
+        return None
 
 
 def current_manifest(folder: Path) -> Manifest | None:

@@ -12,17 +12,15 @@ from zipfile import BadZipFile
 import numpy as np
 
 from packer_cli.commands.engines import make_engine
-from packer_cli.commands.output_folder import TOKENS, current_manifest, require_tokens
+from packer_cli.commands.output_folder import TOKENS, current_header, current_manifest, require_tokens
 from packer_cli.commands.path_kind import Found, look_at
 from packer_cli.config import PlannedConfig, TokenizeConfig, validate
 from packer_cli.engine.base import Engine
-from packer_cli.errors import ConfigError, FormatError, InputError, TooManyRejectedError
-from packer_cli.format.constants import PLAN_NAME
+from packer_cli.errors import ConfigError, InputError, TooManyRejectedError
 from packer_cli.plan.core.pieces import Samples
 from packer_cli.plan.core.types import Int32Array
 from packer_cli.remote.local import local_file
 from packer_cli.remote.names import as_path
-from packer_cli.shards.plan_file import read_plan_header
 from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import TokenStore
 
@@ -53,11 +51,10 @@ def find_samples(found: Found) -> Samples | None:
 
 def _config_of_plan(path: Path) -> PlannedConfig | None:
     """The options of the plan in a folder, or of the set made from it; None if neither can be read."""
-    try:
-        return read_plan_header(path / PLAN_NAME).config
-    except (InputError, FormatError):
-        manifest = current_manifest(path)
-        return None if manifest is None else validate(PlannedConfig, manifest.config.plan)
+    if header := current_header(path):
+        return header.config
+    manifest = current_manifest(path)
+    return None if manifest is None else validate(PlannedConfig, manifest.config.plan)
 
 
 def require_samples(found: Found) -> Samples:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from packer_cli.commands.output_folder import APPEND_MARKER, TOKENS, current_manifest, store_of
+from packer_cli.commands.output_folder import APPEND_MARKER, TOKENS, current_header, current_manifest, store_of
 from packer_cli.commands.validation_set import find_fault
 from packer_cli.commands.write import describe_set
 from packer_cli.engine.array import ArrayRecords, Pin, array_expression
@@ -19,7 +19,7 @@ from packer_cli.folders import Holder, find_holders
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, SHARD_MARKERS, VALIDATION
 from packer_cli.format.records import Hidden, in_json
 from packer_cli.shards.manifest import read_manifest
-from packer_cli.shards.plan_file import PlanHeader, read_plan_header
+from packer_cli.shards.plan_file import PlanHeader
 from packer_cli.shards.stage import is_of_plan
 from packer_cli.sizes import counted, format_bytes
 from packer_cli.tokens.index import INDEX_NAME, read_index
@@ -115,7 +115,7 @@ def run_status(folder: Path, stage: str | None = None) -> Status:
     traces = (TOKENS, PLAN_NAME, MANIFEST_NAME, SHARD_MARKERS)
     if not holders and not any((folder / name).exists() for name in traces):
         raise InputError(f"{str(folder)!r} holds no output of hbpack; name the folder given as --output")
-    header = _plan_header(folder)
+    header = current_header(folder)
     store = folder / TOKENS if header is None else store_of(folder, header)
     again = "hbpack append" if (folder / APPEND_MARKER).exists() else "hbpack tokenize or pack"
     tokens = _tokens(store, (folder / MANIFEST_NAME).exists(), holders, again)
@@ -141,12 +141,9 @@ def _array(records: ArrayRecords, stage: str, holders: Sequence[Holder]) -> Arra
 
 def _of_array(name: StageName, array: ArrayStatus, parts: str) -> StageStatus:
     counts = [f"{len(array.done):,} of {counted(array.num_tasks, 'task')} done"]
-    counts += [f"{number:,} {what}" for what, number in _others(array) if number]
+    others = (("running", len(array.running)), ("missing", len(array.missing)))
+    counts += [f"{number:,} {what}" for what, number in others if number]
     return StageStatus(stage=name, state="unfinished", summary=f"{', '.join(counts)}; {parts}", array=array)
-
-
-def _others(array: ArrayStatus) -> list[tuple[str, int]]:
-    return [("running", len(array.running)), ("missing", len(array.missing))]
 
 
 def _tokens(store: Path, is_packed: bool, holders: Sequence[Holder], again: str) -> StageStatus:
@@ -170,13 +167,6 @@ def _tokens(store: Path, is_packed: bool, holders: Sequence[Holder], again: str)
     if is_packed:
         return StageStatus(stage="tokens", state="complete", summary="removed after the shards were written")
     return StageStatus(stage="tokens", state="missing", summary="run hbpack tokenize")
-
-
-def _plan_header(folder: Path) -> PlanHeader | None:
-    try:
-        return read_plan_header(folder / PLAN_NAME)
-    except HbpackError:
-        return None
 
 
 def _plan(header: PlanHeader | None, store: Path) -> StageStatus:

@@ -35,17 +35,7 @@ def _predicted(figure: Callable[[OverallFigures], float]) -> Callable[[ComparedR
     return lambda row: None if row.simulation is None else figure(row.simulation.overall)
 
 
-def _whole(value: float) -> str:
-    return f"{value:,.0f}"
-
-
-def _one(value: float) -> str:
-    return f"{value:,.1f}"
-
-
-def _three(value: float) -> str:
-    return f"{value:.3f}"
-
+_whole, _one, _three = "{:,.0f}".format, "{:,.1f}".format, "{:.3f}".format
 
 PREDICTED = (
     Column("epoch", "epoch", _predicted(lambda epoch: epoch.seconds), duration),
@@ -85,8 +75,14 @@ COLUMNS = (
     ),
     Column("ave-t", "Ave-T", _overall(lambda metrics: metrics.ave_t), _whole, is_extra=True),
     Column("imbalance", "imbalance", _overall(lambda metrics: metrics.imbalance), _three),
-    Column("displacement", "displaced", _overall(lambda metrics: metrics.mean_displacement), _one, is_extra=True),
-    Column("delay", "delay", _overall(lambda metrics: metrics.mean_delay), lambda value: f"{value:.2f}"),
+    Column(
+        "displacement",
+        "displaced",
+        _overall(lambda metrics: metrics.mean_displacement),
+        "{:,.1f}".format,
+        is_extra=True,
+    ),
+    Column("delay", "delay", _overall(lambda metrics: metrics.mean_delay), "{:.2f}".format),
     Column("length-mix", "length mix", _overall(lambda metrics: metrics.length_mix_spread), _three),
     Column("source-mix", "source mix", _overall(lambda metrics: metrics.source_mix_spread), _three, is_extra=True),
     Column("time", "time, s", lambda row: row.seconds, lambda value: f"{value:.2f}" if value >= 1 else f"{value:.4f}"),
