@@ -35,7 +35,9 @@ def _predicted(figure: Callable[[OverallFigures], float]) -> Callable[[ComparedR
     return lambda row: None if row.simulation is None else figure(row.simulation.overall)
 
 
-_whole, _one, _three = "{:,.0f}".format, "{:,.1f}".format, "{:.3f}".format
+_whole = "{:,.0f}".format
+_one = "{:,.1f}".format
+_three = "{:.3f}".format
 
 PREDICTED = (
     Column("epoch", "epoch", _predicted(lambda epoch: epoch.seconds), duration),
@@ -75,13 +77,7 @@ COLUMNS = (
     ),
     Column("ave-t", "Ave-T", _overall(lambda metrics: metrics.ave_t), _whole, is_extra=True),
     Column("imbalance", "imbalance", _overall(lambda metrics: metrics.imbalance), _three),
-    Column(
-        "displacement",
-        "displaced",
-        _overall(lambda metrics: metrics.mean_displacement),
-        "{:,.1f}".format,
-        is_extra=True,
-    ),
+    Column("displacement", "displaced", _overall(lambda metrics: metrics.mean_displacement), _one, is_extra=True),
     Column("delay", "delay", _overall(lambda metrics: metrics.mean_delay), "{:.2f}".format),
     Column("length-mix", "length mix", _overall(lambda metrics: metrics.length_mix_spread), _three),
     Column("source-mix", "source mix", _overall(lambda metrics: metrics.source_mix_spread), _three, is_extra=True),
