@@ -52,11 +52,8 @@ def form_iterations(packs: MixedPacks, lengths: Int32Array, costs: DegreeCosts, 
     seconds = pack_seconds(packs.offsets, packs.samples, packs.kinds, lengths, costs)
     order = np.lexsort((-seconds, packs.kinds))
     begin = np.searchsorted(packs.kinds[order], np.arange(len(costs) + 1))
-    new_order = np.empty(len(order), dtype=np.int64)
-    bounds = np.empty(len(order) + 1, dtype=np.int64)
-    num = _form(order, begin, seconds, costs.degrees, num_gpus, new_order, bounds)
-    bounds = bounds[: num + 1].copy()
-    iteration = np.repeat(np.arange(num), np.diff(bounds))
+    new_order, bounds = _form(order, begin, seconds, costs.degrees, num_gpus)
+    iteration = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
     new_order = new_order[np.lexsort((-packs.kinds[new_order], iteration))]
     chosen = select_packs(packs.offsets, packs.samples, new_order)
     return MixedIterations(*chosen, packs.kinds[new_order], bounds)
@@ -84,23 +81,17 @@ def joined(parts: Sequence[MixedIterations]) -> MixedIterations:
 
 @njit(cache=True)
 def _form(
-    order: Int64Array,
-    begin: Int64Array,
-    seconds: Float64Array,
-    degrees: Int64Array,
-    num_gpus: int,
-    new_order: Int64Array,
-    offsets: Int64Array,
-) -> int:
-    """Write to `new_order` and `offsets`; returns the number of iterations.
+    order: Int64Array, begin: Int64Array, seconds: Float64Array, degrees: Int64Array, num_gpus: int
+) -> tuple[Int64Array, Int64Array]:
+    """The packs in the order of their iterations, and where each iteration begins.
 
     Args:
         order: int64[p], packs by degree, then falling seconds.
         begin: int64[k+1], where each degree begins.
     """
     at = begin[:-1].copy()
+    new_order, offsets = np.empty(len(order), dtype=np.int64), np.zeros(len(order) + 1, dtype=np.int64)
     done, num = 0, 0
-    offsets[0] = 0
     can_fill = np.zeros(num_gpus + 1, dtype=np.bool_)
     last = np.int64(-1)
     while done < len(order):
@@ -135,7 +126,7 @@ def _form(
             left -= degrees[best]
         num += 1
         offsets[num] = done
-    return num
+    return new_order, offsets[: num + 1].copy()
 
 
 def improve_iterations(

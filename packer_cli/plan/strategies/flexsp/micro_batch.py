@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from packer_cli.plan.core.cost import KernelCosts
 from packer_cli.plan.core.types import Float64Array, Int64Array, UInt64Array
-from packer_cli.plan.kernels.timed_dealing import Dealt, copy_to, deal, deal_by_room, even_out
+from packer_cli.plan.kernels.timed_dealing import Dealt, copy_to, deal, deal_by_room, even_out, seconds_of
 from packer_cli.plan.strategies.flexsp.packing import DegreeCosts
 
 _POOL = 12
@@ -75,6 +75,17 @@ def solve_micro_batch(
     return MicroBatch(kinds[used], group_of, float(seconds))
 
 
+class _Tried(NamedTuple):
+    """Sets of degrees that samples were dealt to."""
+
+    seen: UInt64Array
+    """uint64[_SEEN]: a table of all of them, see `add_member`."""
+    pool: Int64Array
+    """int64[q, k]: the fastest, by rising seconds."""
+    seconds: Float64Array
+    """float64[q]: of these; infinite for places that are free."""
+
+
 @njit(cache=True)
 def search(
     lengths: Int64Array, degrees: Int64Array, costs: KernelCosts, num_gpus: int, limit: float
@@ -82,15 +93,14 @@ def search(
     """The kernel: `(group_of int64[n], kinds int64[p], seconds)` for falling lengths; groups may be empty."""
     num = len(lengths)
     most = num_gpus // degrees[0]
-    group_of, best_of = np.zeros(num, dtype=np.int64), np.zeros(num, dtype=np.int64)
-    tokens, work = np.zeros(most, dtype=np.int64), np.zeros(most, dtype=np.int64)
+    dealt = Dealt(np.zeros(num, dtype=np.int64), np.zeros(most, dtype=np.int64), np.zeros(most, dtype=np.int64))
+    best_of = np.zeros(num, dtype=np.int64)
     pool_size = max(3, min(_POOL, 2000 // num))
-    pool = np.zeros((pool_size, len(degrees)), dtype=np.int64)
-    pool_seconds = np.full(pool_size, np.inf)
-    seen = np.zeros(_SEEN, dtype=np.uint64)
+    pool, pool_seconds = np.zeros((pool_size, len(degrees)), dtype=np.int64), np.full(pool_size, np.inf)
+    tried = _Tried(np.zeros(_SEEN, dtype=np.uint64), pool, pool_seconds)
     bound = least_seconds(lengths, degrees, costs, num_gpus)
     if bound == np.inf:
-        return group_of, np.zeros(0, dtype=np.int64), np.inf
+        return best_of, np.zeros(0, dtype=np.int64), np.inf
 
     # Starts.
     counts = np.zeros(len(degrees), dtype=np.int64)
@@ -98,11 +108,11 @@ def search(
         if costs.capacity[kind] >= lengths[0]:
             counts[:] = 0
             fill_up(degrees, counts, num_gpus, kind)
-            _try(lengths, degrees, costs, counts, group_of, tokens, work, seen, pool, pool_seconds)
+            _try(lengths, costs, counts, dealt, tried)
     for more in range(3):
-        if _first_fit(lengths, degrees, costs, num_gpus, bound, more, counts, tokens, work):
+        if _first_fit(lengths, degrees, costs, num_gpus, bound, more, counts, dealt):
             fill_up(degrees, counts, num_gpus, np.int64(0))
-            _try(lengths, degrees, costs, counts, group_of, tokens, work, seen, pool, pool_seconds)
+            _try(lengths, costs, counts, dealt, tried)
 
     # Hill climbing, from the best set and then from others of the pool that it did not reach.
     left = _STEPS if pool_seconds[0] <= limit * (1 + _CLIMBS) else 0
@@ -123,9 +133,7 @@ def search(
                 for fill in range(len(degrees)):
                     left -= len(degrees)
                     if left > 0 and neighbor(degrees, counts, num_gpus, take, give, fill, around):
-                        left -= num * _try(
-                            lengths, degrees, costs, around, group_of, tokens, work, seen, pool, pool_seconds
-                        )
+                        left -= num * _try(lengths, costs, around, dealt, tried)
 
     # Even out.
     exchanges = np.int64(max(_FEWEST, min(_EXCHANGES, _LOOKED_AT // num)))
@@ -136,13 +144,12 @@ def search(
         if pool_seconds[entry] == np.inf:
             break
         kinds = kinds_of(pool[entry])
-        groups = len(kinds)
-        if deal(lengths, kinds, costs, np.inf, Dealt(group_of, tokens[:groups], work[:groups])) == np.inf:
-            deal_by_room(lengths, kinds, costs, Dealt(group_of, tokens[:groups], work[:groups]))
-        seconds = even_out(lengths, kinds, costs, exchanges, bound, Dealt(group_of, tokens[:groups], work[:groups]))
+        if deal(lengths, kinds, costs, np.inf, dealt) == np.inf:
+            deal_by_room(lengths, kinds, costs, dealt)
+        seconds = even_out(lengths, kinds, costs, exchanges, bound, dealt)
         if seconds < best:
             best, best_kinds = seconds, kinds
-            copy_to(group_of, best_of)
+            copy_to(dealt.group_of, best_of)
         if best <= bound * 1.0001:
             break
     return best_of, best_kinds, best
@@ -167,6 +174,12 @@ def least_seconds(lengths: Int64Array, degrees: Int64Array, costs: KernelCosts, 
 
 
 @njit(cache=True, no_cpython_wrapper=True)
+def _is_within(costs: KernelCosts, kind: int, work: int, tokens: int, target: float) -> bool:
+    """Whether a group of this degree holds so many tokens and takes at most so many seconds."""
+    return tokens <= costs.capacity[kind] and seconds_of(costs.rates, kind, work, tokens) <= target
+
+
+@njit(cache=True, no_cpython_wrapper=True)
 def _first_fit(
     lengths: Int64Array,
     degrees: Int64Array,
@@ -175,14 +188,14 @@ def _first_fit(
     bound: float,
     more: int,
     counts: Int64Array,
-    tokens: Int64Array,
-    work: Int64Array,
+    dealt: Dealt,
 ) -> bool:
     """Write to `counts` the groups that first-fit opens at the least target time at which the GPUs are enough.
 
     Longest first, each sample to the first group that stays within the target; else to a new one, whose degree is the
     least that does, or `more` places above it.
     """
+    tokens, work = dealt.tokens, dealt.work
     kinds = np.empty(len(tokens), dtype=np.int64)
     found = np.zeros(len(counts), dtype=np.int64)
     low, high = bound, 8 * bound
@@ -193,43 +206,24 @@ def _first_fit(
         for i in range(len(lengths)):
             length = lengths[i]
             square = length * length
-            at = -1
-            for p in range(groups):
-                kind = kinds[p]
-                if tokens[p] + length <= costs.capacity[kind] and (
-                    costs.rates[0, kind] * (work[p] + square)
-                    + costs.rates[1, kind] * (tokens[p] + length)
-                    + costs.rates[2, kind]
-                    <= target
-                ):
-                    at = p
-                    break
-            if at < 0:
-                own = -1
-                for kind in range(len(degrees)):
-                    if length <= costs.capacity[kind] and (
-                        costs.rates[0, kind] * square + costs.rates[1, kind] * length + costs.rates[2, kind] <= target
-                    ):
-                        own = kind
-                        break
-                if own >= 0:
+            at = 0
+            while at < groups and not _is_within(costs, kinds[at], work[at] + square, tokens[at] + length, target):
+                at += 1
+            if at == groups:
+                own = 0
+                while own < len(degrees) and not _is_within(costs, own, square, length, target):
+                    own += 1
+                if own < len(degrees):
                     own = min(own + more, len(degrees) - 1)
                     while (
                         own > 0
                         and used + degrees[own] > num_gpus
-                        and (
-                            length <= costs.capacity[own - 1]
-                            and costs.rates[0, own - 1] * square
-                            + costs.rates[1, own - 1] * length
-                            + costs.rates[2, own - 1]
-                            <= target
-                        )
+                        and _is_within(costs, own - 1, square, length, target)
                     ):
                         own -= 1
-                if own < 0 or used + degrees[own] > num_gpus:
+                if own == len(degrees) or used + degrees[own] > num_gpus:
                     fits = False
                     break
-                at = groups
                 kinds[at], tokens[at], work[at] = own, 0, 0
                 used += degrees[own]
                 groups += 1
@@ -249,36 +243,24 @@ def _first_fit(
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _try(
-    lengths: Int64Array,
-    degrees: Int64Array,
-    costs: KernelCosts,
-    counts: Int64Array,
-    group_of: Int64Array,
-    tokens: Int64Array,
-    work: Int64Array,
-    seen: UInt64Array,
-    pool: Int64Array,
-    pool_seconds: Float64Array,
-) -> int:
+def _try(lengths: Int64Array, costs: KernelCosts, counts: Int64Array, dealt: Dealt, tried: _Tried) -> int:
     """Deal to this set, unless tried before, and note it in the pool; returns its groups, 0 if it was known."""
-    if not add_member(seen, counts):
+    if not add_member(tried.seen, counts):
         return 0
-    kinds = kinds_of(counts)
-    groups = len(kinds)
-    limit = pool_seconds[len(pool) - 1]
-    seconds = deal(lengths, kinds, costs, limit, Dealt(group_of, tokens[:groups], work[:groups]))
+    pool, kinds = tried.pool, kinds_of(counts)
+    limit = tried.seconds[len(pool) - 1]
+    seconds = deal(lengths, kinds, costs, limit, dealt)
     if seconds == np.inf and limit == np.inf:
-        seconds = deal_by_room(lengths, kinds, costs, Dealt(group_of, tokens[:groups], work[:groups]))
+        seconds = deal_by_room(lengths, kinds, costs, dealt)
     if seconds < limit:
         at = len(pool) - 1
-        while at > 0 and pool_seconds[at - 1] > seconds:
+        while at > 0 and tried.seconds[at - 1] > seconds:
             copy_to(pool[at - 1], pool[at])
-            pool_seconds[at] = pool_seconds[at - 1]
+            tried.seconds[at] = tried.seconds[at - 1]
             at -= 1
         copy_to(counts, pool[at])
-        pool_seconds[at] = seconds
-    return groups
+        tried.seconds[at] = seconds
+    return len(kinds)
 
 
 @njit(cache=True, no_cpython_wrapper=True)

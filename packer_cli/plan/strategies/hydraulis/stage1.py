@@ -21,7 +21,7 @@ best order leaves a pipeline empty, which here is a load of 0. Price: O(orders n
 
 from __future__ import annotations
 
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 from numba import njit
@@ -49,6 +49,16 @@ _GAIN = 5e-4
 """Share by which a change must make the slowest pipeline faster."""
 
 
+class _Pipelines(NamedTuple):
+    """The samples of a step, and its pipelines."""
+
+    lengths: Int64Array
+    """int64[n], falling."""
+    kinds: Int64Array
+    """int64[p]: schemes, by falling capacity."""
+    costs: KernelCosts
+
+
 @njit(cache=True)
 def deal_to_pipelines(
     lengths: Int64Array,
@@ -74,10 +84,10 @@ def deal_to_pipelines(
     dealt = np.zeros(num, dtype=np.int64)
     best_of = np.zeros((_STARTS, num), dtype=np.int64)
     best = np.full(_STARTS, np.inf)
-    order = np.arange(num)
-    _keep(best_of, best, _greedily(lengths, order, kinds, costs, dealt, sums), dealt)
+    order, pipelines = np.arange(num), _Pipelines(lengths, kinds, costs)
+    _keep(best_of, best, _greedily(pipelines, order, dealt, sums), dealt)
     for is_reversed in (False, True):
-        _keep(best_of, best, _first_fit(lengths, kinds, costs, best[0], is_reversed, dealt, sums), dealt)
+        _keep(best_of, best, _first_fit(pipelines, best[0], is_reversed, dealt, sums), dealt)
     first_free = 0
     while first_free < num and lengths[first_free] > costs.capacity[kinds[-1]]:
         first_free += 1
@@ -86,13 +96,13 @@ def deal_to_pipelines(
             for i in range(num - 1, first_free, -1):
                 j = first_free + next_below(state, i + 1 - first_free)
                 order[i], order[j] = order[j], order[i]
-            _keep(best_of, best, _greedily(lengths, order, kinds, costs, dealt, sums), dealt)
+            _keep(best_of, best, _greedily(pipelines, order, dealt, sums), dealt)
     least = np.inf
     for start in range(_STARTS):
         if best[start] == np.inf:
             break
         copy_to(best_of[start], dealt)
-        seconds = _improve(lengths, kinds, costs, dealt, sums)
+        seconds = _improve(pipelines, dealt, sums)
         if seconds < least:
             least = seconds
             copy_to(dealt, pipeline_of)
@@ -131,15 +141,9 @@ def _add(sums: Int64Array, p: int, length: int) -> None:
 
 
 @njit(cache=True)
-def _greedily(
-    lengths: Int64Array,
-    order: Int64Array,
-    kinds: Int64Array,
-    costs: KernelCosts,
-    pipeline_of: Int64Array,
-    sums: Int64Array,
-) -> float:
+def _greedily(pipelines: _Pipelines, order: Int64Array, pipeline_of: Int64Array, sums: Int64Array) -> float:
     """Each sample of the order to the pipeline that would finish first; of equal ones, to the last, which is small."""
+    lengths, kinds, costs = pipelines
     sums[:] = 0
     slowest = 0.0
     for i in order:
@@ -158,13 +162,7 @@ def _greedily(
 
 @njit(cache=True)
 def _first_fit(
-    lengths: Int64Array,
-    kinds: Int64Array,
-    costs: KernelCosts,
-    limit: float,
-    is_reversed: bool,
-    pipeline_of: Int64Array,
-    sums: Int64Array,
+    pipelines: _Pipelines, limit: float, is_reversed: bool, pipeline_of: Int64Array, sums: Int64Array
 ) -> float:
     """Longest first, each sample to the first pipeline that stays within a target time, the least that is found.
 
@@ -172,6 +170,7 @@ def _first_fit(
         limit: seconds that are already reached.
         is_reversed: start from the smallest pipeline, and not from the largest.
     """
+    lengths, kinds, costs = pipelines
     num = len(lengths)
     dealt = np.empty(num, dtype=np.int64)
     low, high, found = 0.0, limit, np.inf
@@ -203,18 +202,17 @@ def _first_fit(
 
 
 @njit(cache=True)
-def _improve(
-    lengths: Int64Array, kinds: Int64Array, costs: KernelCosts, pipeline_of: Int64Array, sums: Int64Array
-) -> float:
+def _improve(pipelines: _Pipelines, pipeline_of: Int64Array, sums: Int64Array) -> float:
     """Move samples away from the slowest pipeline, or exchange them for others, while that helps.
 
     Each step takes the change after which the slower of the two pipelines takes least. O(samples of the slowest
     pipeline times n) a step.
     """
+    lengths, kinds, costs = pipelines
     num = len(lengths)
     seconds = np.empty(len(kinds))
     for p in range(len(kinds)):
-        seconds[p] = _sum_up(lengths, kinds, costs, pipeline_of, sums, p)
+        seconds[p] = _sum_up(pipelines, pipeline_of, sums, p)
     for turn in range(_EXCHANGES):
         slow = int(np.argmax(seconds))
         kind = kinds[slow]
@@ -265,15 +263,14 @@ def _improve(
         if taken >= 0:
             pipeline_of[taken] = slow
         for p in (slow, to):
-            seconds[p] = _sum_up(lengths, kinds, costs, pipeline_of, sums, p)
+            seconds[p] = _sum_up(pipelines, pipeline_of, sums, p)
     return float(seconds[np.argmax(seconds)])
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _sum_up(
-    lengths: Int64Array, kinds: Int64Array, costs: KernelCosts, pipeline_of: Int64Array, sums: Int64Array, p: int
-) -> float:
+def _sum_up(pipelines: _Pipelines, pipeline_of: Int64Array, sums: Int64Array, p: int) -> float:
     """Write the sums of a pipeline, and return its seconds."""
+    lengths, kinds, costs = pipelines
     sums[:, p] = 0
     for i in range(len(lengths)):
         if pipeline_of[i] == p:
