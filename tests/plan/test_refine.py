@@ -13,19 +13,7 @@ from packer_cli.plan.core.bounds import least_max_work
 from packer_cli.plan.core.cost import require_exact
 from packer_cli.plan.core.csr import pack_tokens_and_work
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.kernels.balance.exchange import find_move
-from packer_cli.plan.kernels.balance.places import (
-    HEAVY_COUNT,
-    HEAVY_FIRST,
-    HEAVY_OTHER,
-    LIGHT_BUT,
-    LIGHT_COUNT,
-    LIGHT_FIRST,
-    LIGHT_OTHER_1,
-    LIGHT_OTHER_2,
-    MOST_PLACES,
-    NUM_FIELDS,
-)
+from packer_cli.plan.kernels.balance.exchange import Chosen, Pack, Pair, find_move
 from packer_cli.plan.kernels.balance.refine import refine_packs
 from tests.naive import exchange as naive
 
@@ -44,25 +32,22 @@ def test_find_move_equals_its_twin(one, other, extra, linear):
     heavy, light = sorted(both, key=lambda row: naive.work_of(row, linear), reverse=True)
     gap = naive.work_of(heavy, linear) - naive.work_of(light, linear)
     capacity = max(sum(heavy), sum(light)) + extra
-    room = capacity - sum(heavy), capacity - sum(light)
-    move = np.empty(NUM_FIELDS, dtype=np.int64)
-    sums = np.empty(2 * (len(heavy) + len(light) + 2), dtype=np.int64)
-    places = np.empty(MOST_PLACES, dtype=np.int64)
-    # Others around them, which are none of theirs.
-    lengths = np.array([1, *light, 9999, 2, *heavy, 10**6])
-    of_heavy, of_light = (len(light) + 3, len(heavy)), (1, len(light))
-    left = find_move(lengths, *of_heavy, *of_light, gap, *room, linear, move, sums, places)
-    expected_left, expected = naive.best_move(heavy, light, *room, linear)
-    assert left == expected_left
+    move = find_move(Pair(_pack(heavy, capacity, linear), _pack(light, capacity, linear), gap, linear))
+    left, expected = naive.best_move(heavy, light, capacity - sum(heavy), capacity - sum(light), linear)
+    assert move.left == left
     if expected is not None:
-        assert _places(move) == expected
+        assert (_places(move.heavy), _places(move.light)) == expected
 
 
-def _places(move: np.ndarray) -> naive.Move:
-    heavy = {*range(move[HEAVY_FIRST], move[HEAVY_FIRST] + move[HEAVY_COUNT]), move[HEAVY_OTHER]}
-    light = {*range(move[LIGHT_FIRST], move[LIGHT_FIRST] + move[LIGHT_COUNT])} - {move[LIGHT_BUT]}
-    light |= {move[LIGHT_OTHER_1], move[LIGHT_OTHER_2]}
-    return frozenset(heavy - {-1}), frozenset(light - {-1})
+def _pack(row: list[int], capacity: int, linear: int) -> Pack:
+    lengths = np.array(row)
+    sums = (np.concatenate([[0], np.cumsum(of_each)]) for of_each in (lengths, lengths * (lengths + linear)))
+    return Pack(lengths, *sums, capacity - sum(row))
+
+
+def _places(chosen: Chosen) -> frozenset[int]:
+    run = {*range(chosen.first, chosen.first + chosen.num)}
+    return frozenset((run - {chosen.but} | {chosen.other, chosen.second}) - {-1})
 
 
 packings = st.lists(rows, min_size=1, max_size=10)

@@ -6,262 +6,252 @@ does x (x + linear) work, see `plan.core.cost`; equal tokens have the same linea
 closed form, so only its neighbours are tried; an exchange that does not fit is topped up, or one sample swapped:
 O(a log b) for packs of a and b samples, besides a limited number of tries that cost O(log b).
 
-A pack is a range of `lengths`, decreasing: `at_h` and `at_l` are where the heavy and the light one begin, `num_h` and
-`num_l` their numbers of samples. Arrays are flat and never sliced, which compiles faster.
+Only kernels call the functions without a Python wrapper, which compile faster.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple, cast
+
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from packer_cli.plan.kernels.balance.places import (
-    HEAVY_COUNT,
-    HEAVY_FIRST,
-    HEAVY_OTHER,
-    LIGHT_BUT,
-    LIGHT_COUNT,
-    LIGHT_FIRST,
-    LIGHT_OTHER_1,
-    LIGHT_OTHER_2,
-    MOST_PLACES,
-    NONE,
-    NUM_FIELDS,
-    ONE,
-    ZERO,
-    fill_places,
-    list_place,
-    note,
-    num_at_least,
-)
+from packer_cli.plan.core.types import Int64Array
+
+# NumPy integers: numba would compile a function again for each Python integer that it is called with.
+NONE = cast(int, np.int64(-1))
+ZERO = cast(int, np.int64(0))
+ONE = cast(int, np.int64(1))
+
+
+class Rows(NamedTuple):
+    """The packs of an iteration; kernels keep them up to date."""
+
+    lengths: Int64Array
+    """int64[packs, width]: samples of each pack by decreasing length."""
+    pieces: Int64Array
+    """int64[packs, width]"""
+    sizes: Int64Array
+    """int64[packs]: samples of each pack, at most `width`."""
+    tokens: Int64Array
+    """int64[packs]"""
+    work: Int64Array
+    """int64[packs]"""
+
+
+class Pack(NamedTuple):
+    """One of n samples."""
+
+    lengths: Int64Array
+    """int64[n], decreasing."""
+    tokens: Int64Array
+    """int64[n + 1]: of the samples before each place."""
+    work: Int64Array
+    """int64[n + 1]: likewise."""
+    room: int
+    """Free tokens."""
+
+
+class Pair(NamedTuple):
+    """Two packs that may exchange samples."""
+
+    heavy: Pack
+    light: Pack
+    gap: int
+    """How much more work the heavy one has."""
+    linear: int
+    """Tokens, see `Cost.linear_tokens`."""
+
+
+class Chosen(NamedTuple):
+    """Samples that a pack gives, as places in it: `num` from `first` on except `but`, and two others; -1 for none."""
+
+    first: int
+    num: int
+    but: int
+    other: int
+    second: int
+
+
+class Move(NamedTuple):
+    """An exchange."""
+
+    left: int
+    """The gap that it leaves."""
+    heavy: Chosen
+    light: Chosen
+
+
+_NOTHING = Chosen(ZERO, ZERO, NONE, NONE, NONE)
 
 
 @njit(cache=True)
-def exchange_until(
-    lengths: NDArray[np.int64],
-    pieces: NDArray[np.int64],
-    count: NDArray[np.int64],
-    tokens: NDArray[np.int64],
-    work: NDArray[np.int64],
-    capacity: int,
-    linear: int,
-    limit: float,
-    most_tries: int,
-    most_partners: int,
-) -> None:
+def exchange_until(rows: Rows, capacity: int, linear: int, limit: float, most_tries: int, most_partners: int) -> None:
     """Lower the greatest work of these packs by exchanges, until it is within the limit or no exchange helps.
 
     Args:
-        lengths, pieces: int64[packs, width], the samples of each pack by decreasing length; rewritten.
-        count: int64[packs], samples of each pack; stays within `width`.
-        tokens, work: int64[packs], totals of each pack.
         capacity: most tokens of a pack.
         linear: tokens, see `Cost.linear_tokens`.
         limit: greatest work at which to stop.
         most_tries: pairs of packs to search for an exchange; the last round may exceed it.
         most_partners: lighter packs to try before giving up on the heaviest one.
     """
-    width = lengths.size // len(work)
-    lengths, pieces = lengths.ravel(), pieces.ravel()
-    move, places = np.empty(NUM_FIELDS, dtype=np.int64), np.empty(MOST_PLACES, dtype=np.int64)
-    sums = np.empty(max(4 * (width + 1), 6 * width), dtype=np.int64)
-    tried_in = np.empty(len(work), dtype=np.int64)  # The round that last tried a pack.
+    num, width = rows.lengths.shape
+    scratch = np.empty((4, 2 * width), dtype=np.int64)
+    tried_in = np.empty(num, dtype=np.int64)  # The round that last tried a pack.
     tried_in[:] = NONE
     number, tries = ZERO, ZERO
     while tries < most_tries:
         heavy = ZERO
-        for p in range(len(work)):
-            if work[p] > work[heavy]:
+        for p in range(num):
+            if rows.work[p] > rows.work[heavy]:
                 heavy = p
-        if work[heavy] <= limit:
+        if rows.work[heavy] <= limit:
             return
         tried_in[heavy] = number
-        left, gap = ZERO, ZERO
-        for _ in range(min(most_partners, len(work) - 1)):
+        is_done = True
+        for _ in range(min(most_partners, num - 1)):
             light = NONE
-            for p in range(len(work)):
-                if tried_in[p] < number and (light < 0 or work[p] < work[light]):
+            for p in range(num):
+                if tried_in[p] < number and (light < 0 or rows.work[p] < rows.work[light]):
                     light = p
             tried_in[light] = number
             tries += 1
-            gap = work[heavy] - work[light]
-            room_heavy, room_light = capacity - tokens[heavy], capacity - tokens[light]
-            at_h, num_h, at_l, num_l = heavy * width, count[heavy], light * width, count[light]
-            left = find_move(
-                lengths, at_h, num_h, at_l, num_l, gap, room_heavy, room_light, linear, move, sums, places
+            gap = rows.work[heavy] - rows.work[light]
+            pair = Pair(
+                _pack(rows, heavy, capacity, linear, scratch[0], scratch[1]),
+                _pack(rows, light, capacity, linear, scratch[2], scratch[3]),
+                gap,
+                linear,
             )
-            grown = move[LIGHT_COUNT] - move[HEAVY_COUNT]
-            grown += (move[LIGHT_OTHER_1] >= 0) + (move[LIGHT_OTHER_2] >= 0)
-            grown -= (move[LIGHT_BUT] >= 0) + (move[HEAVY_OTHER] >= 0)
-            if left < gap and num_h + grown <= width and num_l - grown <= width:
-                _apply(lengths, pieces, at_h, num_h, at_l, num_l, move, sums)
-                count[heavy], count[light] = num_h + grown, num_l - grown
-                for p in (heavy, light):
-                    tokens[p], work[p] = ZERO, ZERO
-                    for q in range(p * width, p * width + count[p]):
-                        tokens[p] += lengths[q]
-                        work[p] += lengths[q] * (lengths[q] + linear)
+            move = find_move(pair)
+            grown = _size(move.light) - _size(move.heavy)
+            if move.left < gap and rows.sizes[heavy] + grown <= width and rows.sizes[light] - grown <= width:
+                _apply(rows, heavy, light, move, linear, scratch)
+                is_done = False
                 break
-            left = gap
-        if left == gap:
+        if is_done:
             return
         number += ONE
 
 
+@njit(cache=True, no_cpython_wrapper=True)
+def _pack(rows: Rows, p: int, capacity: int, linear: int, tokens: Int64Array, work: Int64Array) -> Pack:
+    """A pack, with its sums written to `tokens` and `work`."""
+    tokens[0] = work[0] = ZERO
+    for q in range(rows.sizes[p]):
+        length = rows.lengths[p, q]
+        tokens[q + 1], work[q + 1] = tokens[q] + length, work[q] + length * (length + linear)
+    return Pack(rows.lengths[p, : rows.sizes[p]], tokens, work, capacity - rows.tokens[p])
+
+
+@njit(cache=True, no_cpython_wrapper=True)
+def _size(chosen: Chosen) -> int:
+    return chosen.num - (chosen.but >= 0) + (chosen.other >= 0) + (chosen.second >= 0)
+
+
 @njit(inline="always")
-def _apply(
-    lengths: NDArray[np.int64],
-    pieces: NDArray[np.int64],
-    at_h: int,
-    num_h: int,
-    at_l: int,
-    num_l: int,
-    move: NDArray[np.int64],
-    merged: NDArray[np.int64],
-) -> None:
+def _apply(rows: Rows, heavy: int, light: int, move: Move, linear: int, merged: Int64Array) -> None:
     """Make the exchange: merge both packs, of equal lengths the heavy one's samples first, and separate them again.
 
-    `merged` (int64[3 * (num_h + num_l)] or more) is scratch space.
+    `merged` (int64[3 or more, samples of both]) is scratch space.
     """
     a, b = ZERO, ZERO
-    for q in range(0, 3 * (num_h + num_l), 3):
-        if b == num_l or (a < num_h and lengths[at_h + a] >= lengths[at_l + b]):
-            at = at_h + a
-            changes = move[HEAVY_FIRST] <= a < move[HEAVY_FIRST] + move[HEAVY_COUNT] or a == move[HEAVY_OTHER]
-            merged[q] = at_l if changes else at_h
-            a += ONE
-        else:
-            at = at_l + b
-            changes = move[LIGHT_FIRST] <= b < move[LIGHT_FIRST] + move[LIGHT_COUNT] and b != move[LIGHT_BUT]
-            changes = changes or b == move[LIGHT_OTHER_1] or b == move[LIGHT_OTHER_2]
-            merged[q] = at_h if changes else at_l
-            b += ONE
-        merged[q + 1], merged[q + 2] = lengths[at], pieces[at]
-    a, b = at_h, at_l
-    for q in range(0, 3 * (num_h + num_l), 3):
-        if merged[q] == at_h:
-            lengths[a], pieces[a] = merged[q + 1], merged[q + 2]
-            a += ONE
-        else:
-            lengths[b], pieces[b] = merged[q + 1], merged[q + 2]
-            b += ONE
+    num = rows.sizes[heavy] + rows.sizes[light]
+    for q in range(num):
+        is_heavy = b == rows.sizes[light] or (
+            a < rows.sizes[heavy] and rows.lengths[heavy, a] >= rows.lengths[light, b]
+        )
+        pack, place, chosen = (heavy, a, move.heavy) if is_heavy else (light, b, move.light)
+        changes = chosen.first <= place < chosen.first + chosen.num and place != chosen.but
+        changes = changes or place == chosen.other or place == chosen.second
+        merged[0, q] = light if is_heavy == changes else heavy
+        merged[1, q], merged[2, q] = rows.lengths[pack, place], rows.pieces[pack, place]
+        a, b = (a + ONE, b) if is_heavy else (a, b + ONE)
+    for pack in (heavy, light):
+        rows.sizes[pack] = rows.tokens[pack] = rows.work[pack] = ZERO
+    for q in range(num):
+        pack, length = merged[0, q], merged[1, q]
+        rows.lengths[pack, rows.sizes[pack]], rows.pieces[pack, rows.sizes[pack]] = length, merged[2, q]
+        rows.sizes[pack] += ONE
+        rows.tokens[pack] += length
+        rows.work[pack] += length * (length + linear)
 
 
 _STARTS = 8
 """Places in the light pack from which to take several short samples."""
 _FEW = 48
 """Samples of a light pack up to which all of its places are tried."""
+_TOP_UPS = 8
+"""Samples to try, each alone and with a second one, in the tokens that remain free."""
+_SWAPS = 16
+"""About how many samples to try to swap for a longer one."""
 
 
-@njit(inline="always")
-def find_move(
-    lengths: NDArray[np.int64],
-    at_h: int,
-    num_h: int,
-    at_l: int,
-    num_l: int,
-    gap: int,
-    room_heavy: int,
-    room_light: int,
-    linear: int,
-    move: NDArray[np.int64],
-    sums: NDArray[np.int64],
-    places: NDArray[np.int64],
-) -> int:
-    """Write the exchange that comes nearest to an even split to `move`; returns the gap that it leaves.
+@njit(cache=True)
+def find_move(pair: Pair) -> Move:
+    """The exchange that comes nearest to an even split.
 
-    Returns `gap` if no exchange narrows it: one that only reverses it does not count, so that the greater of the two
-    works always decreases.
-
-    Args:
-        lengths: int64, of all packs.
-        gap: excess of the heavy pack's work over the light one's.
-        room_heavy, room_light: free tokens.
-        linear: tokens, see `Cost.linear_tokens`.
-        move: int64[NUM_FIELDS], written to.
-        sums: int64[2 * (num_h + num_l + 2)] or more, scratch space.
-        places: int64[MOST_PLACES], scratch space.
+    It leaves the gap if no exchange narrows it: one that only reverses it does not count, so that the greater of the
+    two works always decreases.
     """
-    note(move, ZERO, ZERO, NONE, ZERO, ZERO, NONE, NONE, NONE)
-    left = _try_one(lengths, at_h, num_h, at_l, num_l, gap, room_light, linear, move, gap)
-    of_light = 2 * (num_h + 1)
-    _sum_up(lengths, at_h, num_h, linear, sums, ZERO)
-    _sum_up(lengths, at_l, num_l, linear, sums, of_light)
-    slack = room_heavy + room_light
-    stride = num_l // _STARTS if num_l >= _STARTS else ONE
-    for stage in range(3):
-        if stage == 1:
-            num_places = _list_blocks(lengths, at_h, num_h, at_l, num_l, sums, gap, room_heavy, slack, places)
-        else:
-            num_places = _list_singles(
-                lengths, at_h, num_h, at_l, num_l, sums, of_light, gap, room_heavy, slack, linear, stride, places
-            )
-        left = fill_places(lengths, at_l, num_l, sums, of_light, gap, slack, linear, places, num_places, move, left)
-        if 2 * left <= gap or (stage == 1 and not 1 < stride <= _FEW // _STARTS):
-            break
-        if stage == 1:
-            stride = ONE
-    return left
+    num = len(pair.light.lengths)
+    stride = num // _STARTS if num >= _STARTS else ONE
+    best = _try_singles(pair, stride, _try_one(pair))
+    if 2 * best.left > pair.gap:
+        best = _try_blocks(pair, best)
+    if 2 * best.left > pair.gap and 1 < stride <= _FEW // _STARTS:
+        best = _try_singles(pair, ONE, best)
+    return best
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _try_one(
-    lengths: NDArray[np.int64],
-    at_h: int,
-    num_h: int,
-    at_l: int,
-    num_l: int,
-    gap: int,
-    room_light: int,
-    linear: int,
-    move: NDArray[np.int64],
-    left: int,
-) -> int:
+def _try_one(pair: Pair) -> Move:
     """One sample for nothing, or for a shorter one: ideally x (x + linear) - y (y + linear) = gap / 2."""
-    for i in range(num_h):
-        x = lengths[at_h + i]
-        if i > 0 and x == lengths[at_h + i - 1]:
+    heavy, light, gap, linear = pair.heavy.lengths, pair.light.lengths, pair.gap, pair.linear
+    best = Move(gap, _NOTHING, _NOTHING)
+    for i in range(len(heavy)):
+        x = heavy[i]
+        if i > 0 and x == heavy[i - 1]:
             continue
+        given = Chosen(i, ONE, NONE, NONE, NONE)
         work = x * (x + linear)
-        if x <= room_light and num_h > 1 and abs(gap - 2 * work) < left:
-            left = abs(gap - 2 * work)
-            note(move, i, ONE, NONE, ZERO, ZERO, NONE, NONE, NONE)
+        if x <= pair.light.room and len(heavy) > 1 and abs(gap - 2 * work) < best.left:
+            best = Move(abs(gap - 2 * work), given, _NOTHING)
         rest = work - gap / 2
         least = np.int64(np.ceil((np.sqrt(float(linear) * linear + 4 * rest) - linear) / 2)) if rest > 0 else ZERO
-        if least < x - room_light:
-            least = x - room_light
-        near = num_at_least(lengths, at_l, num_l, least)
-        for j in range(near - 1, near + 1):
-            if j < 0 or j >= num_l:
-                continue
-            y = lengths[at_l + j]
-            left_then = abs(gap - 2 * (work - y * (y + linear)))
-            if y < x and x - y <= room_light and left_then < left:
-                left = left_then
-                note(move, i, ONE, NONE, j, ONE, NONE, NONE, NONE)
-    return left
+        if least < x - pair.light.room:
+            least = x - pair.light.room
+        near = _num_at_least(light, least)
+        for j in range(max(near - 1, ZERO), min(near + 1, len(light))):
+            y = light[j]
+            left = abs(gap - 2 * (work - y * (y + linear)))
+            if y < x and x - y <= pair.light.room and left < best.left:
+                best = Move(left, given, Chosen(j, ONE, NONE, NONE, NONE))
+    return best
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _sum_up(lengths: NDArray[np.int64], begin: int, num: int, linear: int, sums: NDArray[np.int64], at: int) -> None:
-    """Write the tokens and the work of the samples before each place to `sums`, in pairs, from `at` on."""
-    tokens, work = ZERO, ZERO
-    for q in range(num):
-        sums[at + 2 * q], sums[at + 2 * q + 1] = tokens, work
-        tokens += lengths[begin + q]
-        work += lengths[begin + q] * (lengths[begin + q] + linear)
-    sums[at + 2 * num], sums[at + 2 * num + 1] = tokens, work
+def _num_at_least(lengths: Int64Array, least: int) -> int:
+    """How many samples of a pack have at least this length: the place of the first shorter one. O(log n)."""
+    low, high = ZERO, len(lengths)
+    while low < high:
+        middle = (low + high) // 2
+        if lengths[middle] >= least:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _last_within(sums: NDArray[np.int64], at: int, num: int, start: int, tokens: int) -> int:
+def _last_within(pack: Pack, start: int, tokens: int) -> int:
     """The greatest place up to which the samples from `start` on have at most `tokens` tokens. O(log n)."""
-    low, high = start, num
-    tokens += sums[at + 2 * start]
+    low, high = start, len(pack.lengths)
+    tokens += pack.tokens[start]
     while low < high:
         middle = (low + high + 1) // 2
-        if sums[at + 2 * middle] <= tokens:
+        if pack.tokens[middle] <= tokens:
             low = middle
         else:
             high = middle - 1
@@ -269,92 +259,108 @@ def _last_within(sums: NDArray[np.int64], at: int, num: int, start: int, tokens:
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _list_singles(
-    lengths: NDArray[np.int64],
-    at_h: int,
-    num_h: int,
-    at_l: int,
-    num_l: int,
-    sums: NDArray[np.int64],
-    of_light: int,
-    gap: int,
-    room_heavy: int,
-    slack: int,
-    linear: int,
-    stride: int,
-    places: NDArray[np.int64],
-) -> int:
-    """List places of one sample, and of it with the shortest of its pack, to fill with several shorter ones.
+def _try_singles(pair: Pair, stride: int, best: Move) -> Move:
+    """One sample, or it and the shortest of its pack, for several shorter ones, from every `stride`-th on.
 
     Samples of length y do x (y + linear) work in the place of x, so x (x - y) = gap / 2 is ideal.
     """
-    n, j = ZERO, ZERO
-    while j < num_l:
-        y = lengths[at_l + j]
-        ideal = np.int64(np.ceil((y + np.sqrt(float(y) * y + 2.0 * gap)) / 2))
-        near = num_at_least(lengths, at_h, num_h, ideal)
-        for i in range(near - 2, near + 2):
-            if i < 0 or i >= num_h or lengths[at_h + i] <= y:
+    heavy, light, slack = pair.heavy, pair.light, pair.heavy.room + pair.light.room
+    num = len(heavy.lengths)
+    for j in range(ZERO, len(light.lengths), stride):
+        y = light.lengths[j]
+        ideal = np.int64(np.ceil((y + np.sqrt(float(y) * y + 2.0 * pair.gap)) / 2))
+        near = _num_at_least(heavy.lengths, ideal)
+        for i in range(max(near - 2, ZERO), min(near + 2, num)):
+            x = heavy.lengths[i]
+            if x <= y:
                 continue
-            x = lengths[at_h + i]
-            room, work = x + room_heavy, x * (x + linear)
-            last = _last_within(sums, of_light, num_l, j, room)
-            n = list_place(places, n, ZERO, ZERO, i, room, work, j, last)
-            taken = sums[of_light + 2 * last] - sums[of_light + 2 * j]
-            if last == num_l or room - taken <= slack:
+            room, work = x + heavy.room, x * (x + pair.linear)
+            best = _fill(pair, Chosen(ZERO, ZERO, NONE, i, NONE), room, work, j, best)
+            last = _last_within(light, j, room)
+            taken = light.tokens[last] - light.tokens[j]
+            if last == len(light.lengths) or room - taken <= slack:
                 continue
-            tail = num_h
-            while room < taken + lengths[at_l + last] and tail > i + 1:
+            tail = num
+            while tail > i + 1 and room + heavy.tokens[num] - heavy.tokens[tail] < taken + light.lengths[last]:
                 tail -= 1
-                room += lengths[at_h + tail]
-                work += lengths[at_h + tail] * (lengths[at_h + tail] + linear)
-            last = _last_within(sums, of_light, num_l, j, room)
-            n = list_place(places, n, tail, num_h - tail, i, room, work, j, last)
-        j += stride
-    return n
+            room += heavy.tokens[num] - heavy.tokens[tail]
+            work += heavy.work[num] - heavy.work[tail]
+            best = _fill(pair, Chosen(tail, num - tail, NONE, i, NONE), room, work, j, best)
+    return best
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _list_blocks(
-    lengths: NDArray[np.int64],
-    at_h: int,
-    num_h: int,
-    at_l: int,
-    num_l: int,
-    sums: NDArray[np.int64],
-    gap: int,
-    room_heavy: int,
-    slack: int,
-    places: NDArray[np.int64],
-) -> int:
-    """List places of consecutive samples of the heavy pack to fill with a greater number of shorter ones.
+def _try_blocks(pair: Pair, best: Move) -> Move:
+    """Consecutive samples of the heavy pack for a greater number of shorter ones.
 
     The more samples it gives, the more work; bisection finds where that passes gap / 2.
     """
-    of_light = 2 * (num_h + 1)
-    n, i = ZERO, ZERO
-    while i < num_h:
+    heavy, light, slack = pair.heavy, pair.light, pair.heavy.room + pair.light.room
+    i = ZERO
+    while i < len(heavy.lengths):
         back = ONE
-        while back <= num_l and lengths[at_l + num_l - back] < lengths[at_h + i]:
-            j = num_l - back
+        while back <= len(light.lengths) and light.lengths[len(light.lengths) - back] < heavy.lengths[i]:
+            j = len(light.lengths) - back
             back *= 2
-            low, high = i + 1, num_h
+            low, high = i + 1, len(heavy.lengths)
             while low < high:
                 end = (low + high) // 2
-                room = sums[2 * end] - sums[2 * i] + room_heavy
-                last = _last_within(sums, of_light, num_l, j, room)
-                given = sums[2 * end + 1] - sums[2 * i + 1]
-                received = sums[of_light + 2 * last + 1] - sums[of_light + 2 * j + 1]
-                free = room - (sums[of_light + 2 * last] - sums[of_light + 2 * j])
-                if 2 * (given - received) >= gap or free > slack:
+                room = heavy.tokens[end] - heavy.tokens[i] + heavy.room
+                last = _last_within(light, j, room)
+                moved = heavy.work[end] - heavy.work[i] - (light.work[last] - light.work[j])
+                if 2 * moved >= pair.gap or room - (light.tokens[last] - light.tokens[j]) > slack:
                     high = end
                 else:
                     low = end + 1
-            for end in range(low - 1, low + 1):
-                if end > i:
-                    room = sums[2 * end] - sums[2 * i] + room_heavy
-                    work = sums[2 * end + 1] - sums[2 * i + 1]
-                    last = _last_within(sums, of_light, num_l, j, room)
-                    n = list_place(places, n, i, end - i, NONE, room, work, j, last)
+            for end in range(max(low - 1, i + 1), low + 1):
+                room = heavy.tokens[end] - heavy.tokens[i] + heavy.room
+                work = heavy.work[end] - heavy.work[i]
+                best = _fill(pair, Chosen(i, end - i, NONE, NONE, NONE), room, work, j, best)
         i = 2 * i if i else ONE
-    return n
+    return best
+
+
+@njit(cache=True, no_cpython_wrapper=True)
+def _fill(pair: Pair, given: Chosen, room: int, work: int, start: int, best: Move) -> Move:
+    """Fill `room` tokens, all but what the light pack can hold of them, with its samples from `start` on.
+
+    Takes as many consecutive samples as fit, or up to two fewer. Then one of them may be swapped for a longer one, or
+    up to two others fill what is left.
+
+    Args:
+        given: samples of the heavy pack, in whose place they come.
+        room: their tokens, and the pack's free ones.
+        work: their work.
+        best: the best exchange so far.
+
+    Returns:
+        The best exchange.
+    """
+    light, gap, linear, lengths = pair.light, pair.gap, pair.linear, pair.light.lengths
+    slack = pair.heavy.room + light.room
+    last = _last_within(light, start, room)
+    for stop in range(last, max(start, last - 3), -1):
+        free = room - (light.tokens[stop] - light.tokens[start])
+        moved = work - (light.work[stop] - light.work[start])
+        num = stop - start
+        if free <= slack and abs(gap - 2 * moved) < best.left:
+            best = Move(abs(gap - 2 * moved), given, Chosen(start, num, NONE, NONE, NONE))
+        for but in range(start if free > slack else stop, stop, max(num // _SWAPS, ONE)):
+            x = lengths[but]
+            j = _num_at_least(lengths, x + free + 1)
+            y = lengths[j]
+            left = abs(gap - 2 * (moved + (x - y) * (x + y + linear)))
+            if (j < start or j >= stop) and y >= x + free - slack and left < best.left:
+                best = Move(left, given, Chosen(start, num, but, j, NONE))
+        first = max(stop, _num_at_least(lengths, free + 1))
+        for j in range(first, min(first + _TOP_UPS, len(lengths))):
+            y = lengths[j]
+            done = moved - y * (y + linear)
+            if free - y <= slack and abs(gap - 2 * done) < best.left:
+                best = Move(abs(gap - 2 * done), given, Chosen(start, num, NONE, j, NONE))
+            other = max(j + 1, _num_at_least(lengths, free - y + 1))
+            if other < len(lengths) and free - y - lengths[other] <= slack:
+                done -= lengths[other] * (lengths[other] + linear)
+                if abs(gap - 2 * done) < best.left:
+                    best = Move(abs(gap - 2 * done), given, Chosen(start, num, NONE, j, other))
+    return best

@@ -16,7 +16,7 @@ import numpy as np
 from packer_cli.plan.core.bounds import least_max_work
 from packer_cli.plan.core.groups import UNLIMITED
 from packer_cli.plan.core.types import Int32Array, Int64Array
-from packer_cli.plan.kernels.balance.exchange import exchange_until
+from packer_cli.plan.kernels.balance.exchange import Rows, exchange_until
 
 _MOST_PARTNERS = 31
 """Lighter packs to try before giving up on the heaviest one."""
@@ -75,10 +75,10 @@ def refine_packs(
         if work.max() <= limit:
             continue
         tries = len(count) * (most_tries if must_wait < _HOPELESS else most_tries // 8)
-        tokens = np.add.reduceat(length, starts)
-        rows, names = _to_rows(length, members, count, order, most)
-        exchange_until(rows, names, count, tokens, work, capacity, linear, limit, tries, _MOST_PARTNERS)
-        pieces[own] = names[np.arange(names.shape[1]) < count[:, None]]
+        lengths_of, pieces_of = _to_rows(length, members, count, order, most)
+        rows = Rows(lengths_of, pieces_of, count, np.add.reduceat(length, starts), work)
+        exchange_until(rows, capacity, linear, limit, tries, _MOST_PARTNERS)
+        pieces[own] = pieces_of[np.arange(pieces_of.shape[1]) < count[:, None]]
         offsets[begin + 1 : end] = own.start + np.cumsum(count)[:-1]
 
 
