@@ -14,61 +14,44 @@ from here on that fits".
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from packer_cli.plan.core.types import Int64Array
-from packer_cli.plan.kernels.length_index import full_index, index_ceiling, index_floor, index_remove
+from packer_cli.plan.core.csr import argsort_descending
+from packer_cli.plan.core.types import BoolArray, Float64Array, Int32Array, Int64Array
+from packer_cli.plan.kernels.length_index import LengthIndex, full_index, index_ceiling, index_floor, index_remove
 
 
-def pick_samples(
-    chosen: NDArray[np.int32], lengths: NDArray[np.int32], is_left: NDArray[np.bool_], longest: int
-) -> NDArray[np.int32]:
+def pick_samples(chosen: Int32Array, lengths: Int32Array, is_left: BoolArray, longest: int) -> Int32Array:
     """A candidate (int32[a]) for each chosen length: the k-th choice of a length gets its k-th candidate.
 
     O(n + a + longest); it stops when all are found.
     """
-    begin = np.concatenate([[0], np.cumsum(np.bincount(chosen, minlength=longest + 1))])
+    count = np.bincount(chosen, minlength=longest + 1)
     found, samples = (np.empty(len(chosen), dtype=np.int32) for _ in range(2))
-    _find(lengths, is_left, begin, begin[:-1].copy(), found)
-    _in_order(chosen, begin[:-1].copy(), found, samples)
+    _find(lengths, is_left, count, len(chosen) - np.cumsum(count), found)
+    samples[argsort_descending(chosen)] = found
     return samples
 
 
 @njit(cache=True)
-def _find(
-    lengths: NDArray[np.int32],
-    is_left: NDArray[np.bool_],
-    begin: NDArray[np.int64],
-    place: NDArray[np.int64],
-    found: NDArray[np.int32],
-) -> None:
-    """Write the first candidates of each length to `found`, by length; `place` is the next index of each length."""
-    num_found = 0
+def _find(lengths: Int32Array, is_left: BoolArray, count: Int64Array, place: Int64Array, found: Int32Array) -> None:
+    """Write the first `count` candidates of each length to `found`, from the `place` of the length on."""
+    left = len(found)
     for i in range(len(lengths)):
-        if num_found == len(found):
+        if left == 0:
             break
         length = lengths[i]
-        if is_left[i] and place[length] < begin[length + 1]:
+        if is_left[i] and count[length] > 0:
             found[place[length]] = i
             place[length] += 1
-            num_found += 1
+            count[length] -= 1
+            left -= 1
 
 
-@njit(cache=True)
-def _in_order(
-    chosen: NDArray[np.int32], place: NDArray[np.int64], found: NDArray[np.int32], samples: NDArray[np.int32]
-) -> None:
-    """Write the next found candidate for each chosen length in turn."""
-    for j in range(len(chosen)):
-        samples[j] = found[place[chosen[j]]]
-        place[chosen[j]] += 1
-
-
-def longest_fill(room: NDArray[np.int64], count: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def longest_fill(room: Int64Array, count: Int64Array) -> tuple[Int32Array, Int32Array]:
     """Choose lengths for each pack in turn, always the longest that still fits.
 
     Price: one look-up a placed sample, O(candidates + placed + capacity).
@@ -80,36 +63,7 @@ def longest_fill(room: NDArray[np.int64], count: NDArray[np.int64]) -> tuple[NDA
     Returns:
         `(pack int32[a], chosen int32[a])`: a sample of length `chosen[j]` goes to pack `pack[j]`, see `pick_samples`.
     """
-    words, starts = full_index(count > 0)
-    offsets = np.zeros(len(room) + 1, dtype=np.int64)
-    chosen = np.empty(count.sum(), dtype=np.int32)  # untouched memory costs nothing
-    _fill_longest_first(room, count.copy(), words, starts, offsets, chosen)
-    return np.repeat(np.arange(len(room), dtype=np.int32), np.diff(offsets)), chosen[: offsets[-1]].copy()
-
-
-@njit(cache=True)
-def _fill_longest_first(
-    room: NDArray[np.int64],
-    left: NDArray[np.int64],
-    words: NDArray[np.uint64],
-    starts: NDArray[np.int64],
-    offsets: NDArray[np.int64],
-    chosen: NDArray[np.int32],
-) -> None:
-    num_chosen = 0
-    for k in range(len(room)):
-        free = room[k]
-        while free > 0:
-            length = index_floor(words, starts, free)
-            if length < 0:
-                break
-            chosen[num_chosen] = length
-            num_chosen += 1
-            left[length] -= 1
-            if left[length] == 0:
-                index_remove(words, starts, length)
-            free -= length
-        offsets[k + 1] = num_chosen
+    return _fill_by_length(room, np.full(len(room), np.inf), count)
 
 
 _ONE = cast(int, np.int64(1))
@@ -142,13 +96,8 @@ def _next_length(free: int, lack: float) -> int:
 
 
 def balanced_fill(
-    room: NDArray[np.int64],
-    work: NDArray[np.int64],
-    order: NDArray[np.int32],
-    num_ranks: int,
-    count: NDArray[np.int64],
-    typical: int,
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    room: Int64Array, work: Int64Array, order: Int32Array, num_ranks: int, count: Int64Array, typical: int
+) -> tuple[Int32Array, Int32Array]:
     """Choose lengths for each pack so that the packs of an iteration do equal work.
 
     Args:
@@ -161,61 +110,66 @@ def balanced_fill(
     Returns:
         `(pack int32[a], chosen int32[a])`: a sample of length `chosen[j]` goes to pack `pack[j]`, see `pick_samples`.
     """
-    words, starts = full_index(count > 0)
-    chosen = np.empty(count.sum(), dtype=np.int32)  # untouched memory costs nothing
-    pack_of = np.empty(len(chosen), dtype=np.int32)
     # The target of an iteration: the greatest work of any pack if filled with samples of typical length.
     goal = (work + room.astype(np.float64) * typical)[order]
-    target = np.maximum.reduceat(goal, np.arange(0, len(order), num_ranks))
-    num_chosen = _fill_evenly(room, work, order, num_ranks, target, count.copy(), words, starts, pack_of, chosen)
-    return pack_of[:num_chosen].copy(), chosen[:num_chosen].copy()
+    target = np.maximum.reduceat(goal, np.arange(0, len(order), num_ranks))[np.arange(len(order)) // num_ranks]
+    place, chosen = _fill_by_length(room[order], target - work[order], count)
+    return order[place], chosen
+
+
+def _fill_by_length(room: Int64Array, lack: Float64Array, count: Int64Array) -> tuple[Int32Array, Int32Array]:
+    """Choose lengths for each pack in turn; `lack` (float64[p]) is the work that it should do besides its own."""
+    offsets = np.zeros(len(room) + 1, dtype=np.int64)
+    chosen = np.empty(count.sum(), dtype=np.int32)  # untouched memory costs nothing
+    _fill(room, lack, count.copy(), full_index(count > 0), offsets, chosen)
+    return np.repeat(np.arange(len(room), dtype=np.int32), np.diff(offsets)), chosen[: offsets[-1]].copy()
 
 
 @njit(cache=True)
-def _fill_evenly(
-    room: NDArray[np.int64],
-    work: NDArray[np.int64],
-    order: NDArray[np.int32],
-    num_ranks: int,
-    target: NDArray[np.float64],
-    left: NDArray[np.int64],
-    words: NDArray[np.uint64],
-    starts: NDArray[np.int64],
-    pack_of: NDArray[np.int32],
-    chosen: NDArray[np.int32],
-) -> int:
+def _fill(
+    room: Int64Array, lack: Float64Array, left: Int64Array, index: LengthIndex, offsets: Int64Array, chosen: Int32Array
+) -> None:
+    """Write to `chosen`, and where the lengths of each pack end to `offsets`; `left` of each length is indexed."""
     num_chosen = 0
-    for i in range(len(order)):
-        k = order[i]
-        free = room[k]
-        done = float(work[k])
+    for k in range(len(room)):
+        free, lacking = room[k], lack[k]
         while free > 0:
-            length = index_floor(words, starts, _next_length(free, target[i // num_ranks] - done))
+            length = index_floor(index, _next_length(free, lacking))
             if length < 0:
-                length = index_ceiling(words, starts, _ONE)
+                length = index_ceiling(index, _ONE)
                 if length < 0 or length > free:
                     break
             chosen[num_chosen] = length
-            pack_of[num_chosen] = k
             num_chosen += 1
             left[length] -= 1
             if left[length] == 0:
-                index_remove(words, starts, length)
+                index_remove(index, length)
             free -= length
-            done += float(length) * length
-    return num_chosen
+            lacking -= float(length) * length
+        offsets[k + 1] = num_chosen
 
 
 _BLOCK = 64
 _TAKEN = np.iinfo(np.int64).max
 
 
+class Candidates(NamedTuple):
+    """The samples of one group that may be taken, and a tree over blocks of them."""
+
+    lengths: Int32Array
+    """int32[n], of every sample, in the order of the data."""
+    is_left: BoolArray
+    """bool[n]"""
+    shortest: int
+    """Those of the group are longer than this."""
+    longest: int
+    least: Int64Array
+    """int64[2 * leaves]: the least length that is left under each node, the root at 1."""
+
+
 def greedy_fill(
-    room: NDArray[np.int64],
-    lengths: NDArray[np.int32],
-    is_left: NDArray[np.bool_],
-    capacities: Sequence[int],
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    room: Int64Array, lengths: Int32Array, is_left: BoolArray, capacities: Sequence[int]
+) -> tuple[Int32Array, Int32Array]:
     """Give each pack in turn every sample that still fits: those of the next shorter group, then of the one below.
 
     Groups share no samples, so filling all packs from one group before the next gives the result of the paper's loop,
@@ -235,88 +189,70 @@ def greedy_fill(
     room = room.copy()
     num_leaves = 1 << max(0, -(-len(lengths) // _BLOCK) - 1).bit_length()
     least = np.empty(2 * num_leaves, dtype=np.int64)
-    packs, samples = [], []
+    pack_of, chosen = (np.empty(len(lengths), dtype=np.int32) for _ in range(2))  # untouched memory costs nothing
+    num = 0
     for shortest, longest in reversed(list(zip((0, *capacities), capacities, strict=False))):
-        most = _index(lengths, is_left, shortest, longest, least)
-        pack_of, chosen = (np.empty(most, dtype=np.int32) for _ in range(2))  # untouched memory costs nothing
-        num_chosen = _fill_in_order(room, lengths, is_left, shortest, longest, least, pack_of, chosen)
-        packs.append(pack_of[:num_chosen].copy())
-        samples.append(chosen[:num_chosen].copy())
-    return np.concatenate(packs), np.concatenate(samples)
+        num += _fill_in_order(
+            room, Candidates(lengths, is_left, shortest, longest, least), pack_of[num:], chosen[num:]
+        )
+    return pack_of[:num].copy(), chosen[:num].copy()
 
 
 @njit(cache=True)
-def _index(
-    lengths: NDArray[np.int32],
-    is_left: NDArray[np.bool_],
-    shortest: int,
-    longest: int,
-    least: NDArray[np.int64],
-) -> int:
-    """Write the tree to `least` (int64[2 * leaves], the root at 1); the number of samples in it."""
-    num_leaves = len(least) // 2
-    num_samples = 0
+def _fill_in_order(room: Int64Array, own: Candidates, pack_of: Int32Array, chosen: Int32Array) -> int:
+    """Write to `pack_of` and `chosen`; returns the number of samples that were taken."""
+    num_leaves = len(own.least) // 2
     for block in range(num_leaves):
-        least[num_leaves + block] = _TAKEN
-        for i in range(block * _BLOCK, min((block + 1) * _BLOCK, len(lengths))):
-            if is_left[i] and shortest < lengths[i] <= longest:
-                num_samples += 1
-                least[num_leaves + block] = min(least[num_leaves + block], lengths[i])
+        own.least[num_leaves + block] = _least_of(own, block)
     for node in range(num_leaves - 1, 0, -1):
-        least[node] = min(least[2 * node], least[2 * node + 1])
-    return num_samples
-
-
-@njit(cache=True)
-def _fill_in_order(
-    room: NDArray[np.int64],
-    lengths: NDArray[np.int32],
-    is_left: NDArray[np.bool_],
-    shortest: int,
-    longest: int,
-    least: NDArray[np.int64],
-    pack_of: NDArray[np.int32],
-    chosen: NDArray[np.int32],
-) -> int:
+        own.least[node] = min(own.least[2 * node], own.least[2 * node + 1])
     num_chosen = 0
     for k in range(len(room)):
         i = 0
         while True:
-            i = _next_that_fits(lengths, is_left, shortest, min(longest, room[k]), least, i)
+            i = _next_that_fits(own, min(own.longest, room[k]), i)
             if i < 0:
                 break
             pack_of[num_chosen] = k
             chosen[num_chosen] = i
             num_chosen += 1
-            room[k] -= lengths[i]
-            is_left[i] = False
-            _update(lengths, is_left, shortest, longest, least, i // _BLOCK)
+            room[k] -= own.lengths[i]
+            own.is_left[i] = False
+            # Up to the first node whose least length does not change.
+            node, least = num_leaves + i // _BLOCK, _least_of(own, i // _BLOCK)
+            while node >= 1 and own.least[node] != least:
+                own.least[node] = least
+                least = min(least, own.least[node ^ 1])
+                node >>= 1
             i += 1
     return num_chosen
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _next_that_fits(
-    lengths: NDArray[np.int32],
-    is_left: NDArray[np.bool_],
-    shortest: int,
-    longest: int,
-    least: NDArray[np.int64],
-    first: int,
-) -> int:
-    """The first sample from `first` on with `shortest < length <= longest`; -1 for none."""
+def _least_of(own: Candidates, block: int) -> int:
+    """The least length that is left in a block."""
+    least = _TAKEN
+    for i in range(block * _BLOCK, min((block + 1) * _BLOCK, len(own.lengths))):
+        if own.is_left[i] and own.shortest < own.lengths[i] <= own.longest:
+            least = min(least, own.lengths[i])
+    return least
+
+
+@njit(cache=True, no_cpython_wrapper=True)
+def _next_that_fits(own: Candidates, longest: int, first: int) -> int:
+    """The first sample from `first` on of at most `longest` tokens; -1 for none."""
     block = first // _BLOCK
     while block >= 0:
-        for i in range(first, min((block + 1) * _BLOCK, len(lengths))):
-            if is_left[i] and shortest < lengths[i] <= longest:
+        for i in range(first, min((block + 1) * _BLOCK, len(own.lengths))):
+            if own.is_left[i] and own.shortest < own.lengths[i] <= longest:
                 return i
-        block = _next_block(least, block, longest)
+        block = _next_block(own.least, block, longest)
         first = block * _BLOCK
     return -1
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _next_block(least: NDArray[np.int64], block: int, longest: int) -> int:
+def _next_block(least: Int64Array, block: int, longest: int) -> int:
     """The first block after this one that holds a sample of at most `longest`; -1 for none."""
     num_leaves = len(least) // 2
     node = num_leaves + block
@@ -330,24 +266,3 @@ def _next_block(least: NDArray[np.int64], block: int, longest: int) -> int:
         if least[node] > longest:
             node += 1
     return node - num_leaves
-
-
-@njit(cache=True, no_cpython_wrapper=True)
-def _update(
-    lengths: NDArray[np.int32],
-    is_left: NDArray[np.bool_],
-    shortest: int,
-    longest: int,
-    least: NDArray[np.int64],
-    block: int,
-) -> None:
-    """Bring the tree up to date after a sample of the block was taken."""
-    node = len(least) // 2 + block
-    smallest = _TAKEN
-    for i in range(block * _BLOCK, min((block + 1) * _BLOCK, len(lengths))):
-        if is_left[i] and shortest < lengths[i] <= longest:
-            smallest = min(smallest, lengths[i])
-    while node >= 1 and least[node] != smallest:
-        least[node] = smallest
-        smallest = min(smallest, least[node ^ 1])
-        node >>= 1

@@ -7,10 +7,12 @@ words per level. The set indexes lengths or remaining capacities, which makes be
 from __future__ import annotations
 
 import itertools
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
+
+from packer_cli.plan.core.types import BoolArray, Int64Array, UInt64Array
 
 _DEBRUIJN = np.uint64(0x03F79D71B4CB0A89)
 _BIT_OF = np.zeros(64, dtype=np.int64)
@@ -19,6 +21,15 @@ for _bit in range(64):
 
 _ONE = np.uint64(1)
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
+
+
+class LengthIndex(NamedTuple):
+    """A set; functions that change it write to its arrays."""
+
+    words: UInt64Array
+    """uint64[w]: the levels one after another, leaves first."""
+    starts: Int64Array
+    """int64[levels + 1]: where each level begins, and the end."""
 
 
 @njit(cache=True, no_cpython_wrapper=True)
@@ -39,8 +50,8 @@ def _highest_bit(word: np.uint64) -> int:
     return _lowest_bit(word ^ (word >> _ONE))
 
 
-def empty_index(size: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """An empty set over 0 .. size-1: (words uint64[w], level_starts int64[levels + 1]), leaves first."""
+def empty_index(size: int) -> LengthIndex:
+    """An empty set over 0 .. size-1."""
     starts = np.zeros(8, dtype=np.int64)
     levels = 0
     width = size
@@ -50,19 +61,20 @@ def empty_index(size: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
         levels += 1
         if width <= 1:
             break
-    return np.zeros(starts[levels], dtype=np.uint64), starts[: levels + 1].copy()
+    return LengthIndex(np.zeros(starts[levels], dtype=np.uint64), starts[: levels + 1].copy())
 
 
-def full_index(members: NDArray[np.bool_]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """The set of the indices at which `members` (bool[size]) is True, in the form of `empty_index`."""
-    words, starts = empty_index(len(members))
+def full_index(members: BoolArray) -> LengthIndex:
+    """The set of the indices at which `members` (bool[size]) is True."""
+    index = empty_index(len(members))
+    words, starts = index
     for first, stop in itertools.pairwise(starts.tolist()):
         bits = np.zeros((stop - first) * 8, dtype=np.uint8)
         packed = np.packbits(members, bitorder="little")
         bits[: len(packed)] = packed
         words[first:stop] = bits.view("<u8")
         members = words[first:stop] != 0
-    return words, starts
+    return index
 
 
 make_index = njit(cache=True)(empty_index)
@@ -70,16 +82,18 @@ make_index = njit(cache=True)(empty_index)
 
 
 @njit(cache=True)
-def index_add(words: NDArray[np.uint64], starts: NDArray[np.int64], value: int) -> None:
+def index_add(index: LengthIndex, value: int) -> None:
     """Add a value."""
+    words, starts = index
     for level in range(len(starts) - 1):
         words[starts[level] + (value >> 6)] |= _ONE << np.uint64(value & 63)
         value >>= 6
 
 
 @njit(cache=True)
-def index_remove(words: NDArray[np.uint64], starts: NDArray[np.int64], value: int) -> None:
+def index_remove(index: LengthIndex, value: int) -> None:
     """Remove a value."""
+    words, starts = index
     for level in range(len(starts) - 1):
         slot = starts[level] + (value >> 6)
         words[slot] &= ~(_ONE << np.uint64(value & 63))
@@ -89,8 +103,9 @@ def index_remove(words: NDArray[np.uint64], starts: NDArray[np.int64], value: in
 
 
 @njit(cache=True)
-def index_ceiling(words: NDArray[np.uint64], starts: NDArray[np.int64], value: int) -> int:
+def index_ceiling(index: LengthIndex, value: int) -> int:
     """The least member >= value, or -1."""
+    words, starts = index
     levels = len(starts) - 1
     for level in range(levels):
         slot = value >> 6
@@ -107,8 +122,9 @@ def index_ceiling(words: NDArray[np.uint64], starts: NDArray[np.int64], value: i
 
 
 @njit(cache=True)
-def index_floor(words: NDArray[np.uint64], starts: NDArray[np.int64], value: int) -> int:
+def index_floor(index: LengthIndex, value: int) -> int:
     """The greatest member <= value, or -1. `value` may exceed the size."""
+    words, starts = index
     last = ((starts[1] - starts[0]) << 6) - 1
     if value > last:
         value = last

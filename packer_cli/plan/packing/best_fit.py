@@ -13,7 +13,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from packer_cli.plan.core.csr import count_lengths
-from packer_cli.plan.kernels.length_index import empty_index, index_add, index_ceiling, index_remove
+from packer_cli.plan.kernels.length_index import LengthIndex, empty_index, index_add, index_ceiling, index_remove
 
 _NO_ROOMS = np.empty(0, dtype=np.int64)
 _BLOCK = 1 << 20
@@ -79,14 +79,12 @@ def _num_packs(last: NDArray[np.int64], capacity: int) -> int:
     return int(last[0]) + int(last[1] < capacity)
 
 
-def _stacks(
-    greatest: int, most: int
-) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
+def _stacks(greatest: int, most: int) -> tuple[LengthIndex, NDArray[np.int64], NDArray[np.int32]]:
     """The index of rooms 0 .. greatest, and the stacks of at most `most` packs: all empty.
 
     Untouched memory costs nothing.
     """
-    return *empty_index(greatest + 1), np.full(greatest + 1, -1, dtype=np.int64), np.empty(most, dtype=np.int32)
+    return empty_index(greatest + 1), np.full(greatest + 1, -1, dtype=np.int64), np.empty(most, dtype=np.int32)
 
 
 @njit(cache=True)
@@ -96,8 +94,7 @@ def _best_fit(
     capacity: int,
     rooms: NDArray[np.int64],
     last: NDArray[np.int64],
-    words: NDArray[np.uint64],
-    starts: NDArray[np.int64],
+    index: LengthIndex,
     top: NDArray[np.int64],
     below: NDArray[np.int32],
     to_pack: NDArray[np.int32],
@@ -116,7 +113,7 @@ def _best_fit(
     for room in rooms:
         if room > 0:
             if top[room] < 0:
-                index_add(words, starts, room)
+                index_add(index, room)
             below[num_packs] = top[room]
             top[room] = num_packs
         num_packs += 1
@@ -124,7 +121,7 @@ def _best_fit(
         length = np.int64(run_lengths[run])
         left = run_counts[run]
         while left > 0:
-            room = index_ceiling(words, starts, length)
+            room = index_ceiling(index, length)
             is_new = room < 0
             if is_new:
                 room = last_room
@@ -148,13 +145,13 @@ def _best_fit(
                     num_packs, last_room = pack, after
                 elif after > 0:
                     if top[after] < 0:
-                        index_add(words, starts, after)
+                        index_add(index, after)
                     below[pack] = top[after]
                     top[after] = pack
                 pack = following
             if not is_new:
                 top[room] = pack
                 if pack < 0:
-                    index_remove(words, starts, room)
+                    index_remove(index, room)
     last[0], last[1] = num_packs, last_room
     return num_moves

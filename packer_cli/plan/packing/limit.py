@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from packer_cli.plan.core.csr import ONE_EACH, group_moves, merge_packs, pack_tokens_and_work
 from packer_cli.plan.core.types import Int32Array, Int64Array
-from packer_cli.plan.kernels.length_index import empty_index, index_add, index_ceiling, index_remove
+from packer_cli.plan.kernels.length_index import LengthIndex, empty_index, index_add, index_ceiling, index_remove
 
 
 def limit_samples(
@@ -88,7 +88,7 @@ def place_limited(
     pack_of = np.empty(len(lengths), dtype=np.int32)
     index = empty_index(longest + 1)
     falling = np.argsort(-rooms, kind="stable")
-    num_packs = _place(lengths, falling, room, slot, below, top, *index, capacity, most, pack_of)
+    num_packs = _place(lengths, falling, room, slot, below, top, index, capacity, most, pack_of)
     return pack_of, num_packs
 
 
@@ -100,8 +100,7 @@ def _place(
     slot: NDArray[np.int64],
     below: NDArray[np.int64],
     top: NDArray[np.int64],
-    words: NDArray[np.uint64],
-    starts: NDArray[np.int64],
+    index: LengthIndex,
     capacity: int,
     most: int,
     pack_of: NDArray[np.int32],
@@ -118,7 +117,7 @@ def _place(
         if i < 0:
             pack = falling[i]  # First of all, the packs that are there.
         else:
-            free = index_ceiling(words, starts, np.int64(lengths[i]))
+            free = index_ceiling(index, np.int64(lengths[i]))
             if free < 0:
                 pack = num_packs
                 num_packs += 1
@@ -127,14 +126,14 @@ def _place(
                 pack = top[free]
                 top[free] = below[pack]
                 if top[free] < 0:
-                    index_remove(words, starts, free)
+                    index_remove(index, free)
             room[pack] -= lengths[i]
             slot[pack] -= 1
             pack_of[i] = pack
         free = min(room[pack], longest)
         if free > 0 and slot[pack] > 0:
             if top[free] < 0:
-                index_add(words, starts, free)
+                index_add(index, free)
             below[pack] = top[free]
             top[free] = pack
     return num_packs

@@ -63,7 +63,7 @@ def _pack_histogram(
     times = np.empty(num_samples, dtype=np.int64)
     num_kinds = 0
     longest = len(counts) - 1
-    words, starts = make_index(longest + 1)
+    index = make_index(longest + 1)
     # Kinds with the same room form a stack. A pack with more room than the longest sample takes any, and no other is
     # opened before it has less: it is one pack, a kind by itself, and stands at `longest`.
     top = np.full(longest + 1, -1, dtype=np.int64)
@@ -72,7 +72,7 @@ def _pack_histogram(
     for length in range(longest, 0, -1):
         left = counts[length]
         while left > 0:
-            place = index_floor(words, starts, longest)
+            place = index_floor(index, longest)
             old_room = most_room if place == longest else place
             if old_room >= length:
                 old = top[place]
@@ -83,7 +83,7 @@ def _pack_histogram(
                 if num_alike[old] == 0:
                     top[place] = below[old]
                     if top[place] < 0:
-                        index_remove(words, starts, place)
+                        index_remove(index, place)
             else:
                 # New packs, each with as many samples of this length as fit; the last one may hold fewer.
                 old = -1
@@ -105,7 +105,7 @@ def _pack_histogram(
                     most_room = room
                 place = min(room, longest)
                 if top[place] < 0:
-                    index_add(words, starts, place)
+                    index_add(index, place)
                 below[kind] = top[place]
                 top[place] = kind
     return num_alike[:num_kinds], size[:num_kinds], parent[:num_kinds], length_of[:num_kinds], times[:num_kinds]

@@ -296,11 +296,11 @@ def min_bin_slack(
         most_nodes: samples to try for one pack before taking the best choice so far; after 10,000 times as many in
             total, each pack takes the first samples that fit.
     """
-    words, starts = make_index(len(counts))
+    index = make_index(len(counts))
     num = 0
     for length in range(1, len(counts)):
         if counts[length] > 0:
-            index_add(words, starts, length)
+            index_add(index, length)
             num += counts[length]
     taken = np.empty(num, dtype=np.int32)
     offsets = np.zeros(num + 1, dtype=np.int64)
@@ -310,8 +310,8 @@ def min_bin_slack(
     num_packs = 0
     spare = (_PACKS_IN_FULL + 1) * most_nodes
     while num_taken < num:
-        longest = index_floor(words, starts, capacity)
-        shortest = index_ceiling(words, starts, np.int64(1))
+        longest = index_floor(index, capacity)
+        shortest = index_ceiling(index, np.int64(1))
         counts[longest] -= 1
         room = capacity - longest
         least = room + 1
@@ -321,9 +321,9 @@ def min_bin_slack(
         nodes = 0
         while True:
             # Down: always the longest that fits and is no longer than the one before.
-            length = index_floor(words, starts, limit) if limit >= shortest else -1
+            length = index_floor(index, limit) if limit >= shortest else -1
             while length > 0 and counts[length] == 0:
-                length = index_floor(words, starts, length - 1)
+                length = index_floor(index, length - 1)
             if length > 0:
                 nodes += 1
                 counts[length] -= 1
@@ -358,7 +358,7 @@ def min_bin_slack(
             length = best[i]
             counts[length] -= 1
             if counts[length] == 0:
-                index_remove(words, starts, length)
+                index_remove(index, length)
             taken[num_taken] = length
             num_taken += 1
         num_packs += 1

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from packer_cli.plan.core.cost import GroupCosts
 from packer_cli.plan.core.csr import ONE_EACH, count_lengths, group_by_pack, group_moves, ids_of
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
-from packer_cli.plan.core.types import BoolArray, Float64Array, Int8Array, Int32Array, Int64Array, UInt64Array, as_ids
+from packer_cli.plan.core.types import BoolArray, Float64Array, Int8Array, Int32Array, Int64Array, as_ids
 from packer_cli.plan.kernels.fill import pick_samples
-from packer_cli.plan.kernels.length_index import full_index, index_floor, index_remove
+from packer_cli.plan.kernels.length_index import LengthIndex, full_index, index_floor, index_remove
 from packer_cli.plan.packing.best_fit import best_fit_each
 from packer_cli.plan.strategies.protocol import PlanRequest
 
@@ -192,7 +192,7 @@ def _pack_longest_first(
     pack_of = np.empty(len(chosen), dtype=np.int32)
     own, fitting = full_index((usable > 0) & (role == _OWN)), full_index(usable > 0)
     rates, capacity = costs.rates[:, kind].copy(), int(costs.capacity[kind])
-    num_chosen, num_packs = _choose(usable, *own, *fitting, rates, capacity, limit, pack_of, chosen)
+    num_chosen, num_packs = _choose(usable, own, fitting, rates, capacity, limit, pack_of, chosen)
     chosen, pack_of = chosen[:num_chosen].copy(), pack_of[:num_chosen]
     found = pick_samples(chosen, lengths, is_left, len(count) - 1)
     is_left[found] = False
@@ -204,10 +204,8 @@ def _pack_longest_first(
 @njit(cache=True)
 def _choose(
     left: Int64Array,
-    own_words: UInt64Array,
-    own_starts: Int64Array,
-    words: UInt64Array,
-    starts: Int64Array,
+    own: LengthIndex,
+    fitting: LengthIndex,
     rates: Float64Array,
     capacity: int,
     limit: float,
@@ -218,14 +216,14 @@ def _choose(
 
     Args:
         left: int64[longest + 1], samples of each length; counted down.
-        own_words, own_starts: the index of the lengths that must be packed here.
-        words, starts: that of all lengths that may be.
+        own: the lengths that must be packed here.
+        fitting: all lengths that may be.
         rates: float64[3] of the degree.
         limit: seconds; only a pack's first sample may exceed it.
     """
     num_chosen, pack = 0, 0
     while True:
-        length = index_floor(own_words, own_starts, capacity)
+        length = index_floor(own, capacity)
         if length < 0:
             return num_chosen, pack
         room = capacity
@@ -236,14 +234,14 @@ def _choose(
             num_chosen += 1
             left[length] -= 1
             if left[length] == 0:
-                index_remove(words, starts, length)
-                index_remove(own_words, own_starts, length)
+                index_remove(fitting, length)
+                index_remove(own, length)
             room -= length
             seconds += (rates[0] * length + rates[1]) * length
             most = room
             if limit < np.inf:
                 most = min(most, _longest_within(rates, limit - seconds))
-            length = index_floor(words, starts, most) if most > 0 else -_ONE
+            length = index_floor(fitting, most) if most > 0 else -_ONE
         pack += 1
 
 
