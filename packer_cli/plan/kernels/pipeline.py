@@ -12,18 +12,14 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from packer_cli.plan.core.types import Int64Array
+from packer_cli.plan.core.types import Float64Array, Int64Array
 
 
+@njit(cache=True)
 def pipeline_seconds(
-    offsets: Int64Array,
-    seconds: NDArray[np.float64],
-    forward: NDArray[np.float64],
-    num_stages: Int64Array,
-    num_parts: Int64Array,
-) -> NDArray[np.float64]:
+    offsets: Int64Array, seconds: Float64Array, forward: Float64Array, num_stages: Int64Array, num_parts: Int64Array
+) -> Float64Array:
     """Seconds (float64[r]) until each of r pipelines is done. Price: 20 ns for each micro-batch, stage and part.
 
     Args:
@@ -34,19 +30,6 @@ def pipeline_seconds(
         num_parts: int64[r], into which each of its stages is divided (interleaved); 1 for plain 1F1B.
     """
     done = np.zeros(len(num_stages))
-    _run(offsets, seconds, forward, num_stages, num_parts, done)
-    return done
-
-
-@njit(cache=True)
-def _run(
-    offsets: NDArray[np.int64],
-    seconds: NDArray[np.float64],
-    forward: NDArray[np.float64],
-    num_stages: NDArray[np.int64],
-    num_parts: NDArray[np.int64],
-    done: NDArray[np.float64],
-) -> None:
     for i in range(len(done)):
         begin, end = offsets[i], offsets[i + 1]
         if num_stages[i] == 1:
@@ -54,10 +37,11 @@ def _run(
                 done[i] += seconds[k]
         elif end > begin:
             done[i] = _run_one(seconds[begin:end], forward[begin:end], num_stages[i], num_parts[i])
+    return done
 
 
 @njit(cache=True)
-def _run_one(seconds: NDArray[np.float64], forward: NDArray[np.float64], stages: int, parts: int) -> float:
+def _run_one(seconds: Float64Array, forward: Float64Array, stages: int, parts: int) -> float:
     given = len(seconds)
     num = given if parts == 1 else -(-given // stages) * stages
     passes = num * parts  # Of a stage, in each direction.
