@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 
@@ -77,8 +79,24 @@ def least_max_works(
     least = np.empty(len(num_ranks), dtype=np.int64)
     # Arrays of a kernel's own take longer to compile than all else in it.
     scratch = np.empty((3, int(np.diff(first).max(initial=0)) + 1), dtype=np.int64)
-    _least_max_works(decreasing, first, num_ranks, capacity, linear, *scratch, least)
+    _least_max_works(decreasing, first, num_ranks, capacity, linear, scratch, least)
     return least
+
+
+class _Iteration(NamedTuple):
+    """The samples of one iteration, and what it runs on."""
+
+    lengths: Int64Array
+    """int64, of all iterations, decreasing within each."""
+    begin: int
+    num: int
+    tokens: Int64Array
+    """int64[num + 1] or more: of the samples before each place."""
+    work: Int64Array
+    """int64[num + 1] or more: likewise."""
+    num_ranks: int
+    capacity: int
+    linear: int
 
 
 @njit(cache=True)
@@ -88,25 +106,24 @@ def _least_max_works(
     num_ranks: Int64Array,
     capacity: Int64Array,
     linear: int,
-    tokens: Int64Array,
-    work: Int64Array,
-    most: Int64Array,
+    scratch: Int64Array,
     least: Int64Array,
 ) -> None:
-    """Write to `least`; `tokens`, `work` and `most` (int64[most samples + 1]) are scratch space."""
+    """Write to `least`; `scratch` is int64[3, most samples + 1]."""
+    tokens, work, most = scratch[0], scratch[1], scratch[2]
     for i in range(len(least)):
-        begin, num = first[i], first[i + 1] - first[i]
-        # Tokens and work of the samples before each place.
+        own = _Iteration(
+            decreasing, first[i], first[i + 1] - first[i], tokens, work, num_ranks[i], capacity[i], linear
+        )
         tokens[0] = work[0] = 0
-        for j in range(num):
-            length = decreasing[begin + j]
+        for j in range(own.num):
+            length = decreasing[own.begin + j]
             tokens[j + 1] = tokens[j] + length
             work[j + 1] = work[j] + length * (length + linear)
-        bound = (work[num] + num_ranks[i] - 1) // num_ranks[i]
-        if num and work[1] > bound:
+        bound = (work[own.num] + num_ranks[i] - 1) // num_ranks[i]
+        if own.num and work[1] > bound:
             bound = work[1]
-        bound = _bound_by_longest(decreasing, begin, num, tokens, work, num_ranks[i], capacity[i], linear, bound)
-        least[i] = _bound_by_room(decreasing, begin, num, tokens, work, most, num_ranks[i], capacity[i], linear, bound)
+        least[i] = _bound_by_room(own, most, _bound_by_longest(own, bound))
 
 
 @njit(cache=True, no_cpython_wrapper=True)
@@ -122,28 +139,17 @@ def _first_over(rising: Int64Array, low: int, high: int, value: int) -> int:
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _bound_by_longest(
-    decreasing: Int64Array,
-    begin: int,
-    num: int,
-    tokens: Int64Array,
-    work: Int64Array,
-    num_ranks: int,
-    capacity: int,
-    linear: int,
-    greatest: int,
-) -> int:
+def _bound_by_longest(own: _Iteration, greatest: int) -> int:
     """The second bound of `least_max_work`, or `greatest` if that is more."""
-    for k in range(1, num_ranks + 1):
-        if k > num:
-            break
+    num, tokens, work = own.num, own.tokens, own.work
+    for k in range(1, min(own.num_ranks, num) + 1):
         # The shortest samples of `besides` tokens: those from `last` on, and a part of the one before.
-        besides = tokens[num] - tokens[k] - (num_ranks - k) * capacity
+        besides = tokens[num] - tokens[k] - (own.num_ranks - k) * own.capacity
         least = work[k]
         if besides > 0:
             last = _first_over(tokens, k, num, tokens[num] - besides - 1)
             part = besides - (tokens[num] - tokens[last])
-            least += work[num] - work[last] + part * (decreasing[begin + last - 1] + linear)
+            least += work[num] - work[last] + part * (own.lengths[own.begin + last - 1] + own.linear)
         bound = (least + k - 1) // k
         if k > 1 and work[k] - work[k - 2] < bound:
             bound = work[k] - work[k - 2]
@@ -153,52 +159,42 @@ def _bound_by_longest(
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _bound_by_room(
-    decreasing: Int64Array,
-    begin: int,
-    num: int,
-    tokens: Int64Array,
-    work: Int64Array,
-    most: Int64Array,
-    num_ranks: int,
-    capacity: int,
-    linear: int,
-    greatest: int,
-) -> int:
+def _bound_by_room(own: _Iteration, most: Int64Array, greatest: int) -> int:
     """The third bound of `least_max_work`, or `greatest` if that is more or the samples do not fit."""
+    num, tokens, work = own.num, own.tokens, own.work
     num_big = 0
-    while num_big < num and 2 * decreasing[begin + num_big] > capacity:
+    while num_big < num and 2 * own.lengths[own.begin + num_big] > own.capacity:
         num_big += 1
-    if num_big > num_ranks:
+    if num_big > own.num_ranks:
         return greatest
     # The most work of each rank that has a big sample, and of each other one.
     for rank in range(num_big + 1):
-        free = capacity
+        free = own.capacity
         most[rank] = 0
         if rank < num_big:
-            length = decreasing[begin + rank]
+            length = own.lengths[own.begin + rank]
             free -= length
-            most[rank] = length * (length + linear)
+            most[rank] = length * (length + own.linear)
         # The longest samples that fit the free tokens: those from `low` to `last`, and a part of the next.
         low, high = num_big, num
         while low < high:
             middle = (low + high) >> 1
-            if decreasing[begin + middle] > free:
+            if own.lengths[own.begin + middle] > free:
                 low = middle + 1
             else:
                 high = middle
         last = _first_over(tokens, low, num + 1, tokens[low] + free) - 1
         most[rank] += work[last] - work[low]
         if last < num:
-            most[rank] += (free - (tokens[last] - tokens[low])) * (decreasing[begin + last] + linear)
+            most[rank] += (free - (tokens[last] - tokens[low])) * (own.lengths[own.begin + last] + own.linear)
     # Ranks that can do less than their share do what they can, and the others share the remaining work.
-    left, others = work[num], num_ranks
+    left, others = work[num], own.num_ranks
     while others > 0:
         share = (left + others - 1) // others
         num_limited = 0
         for rank in range(num_big + 1):
             if 0 <= most[rank] < share:
-                alike = 1 if rank < num_big else num_ranks - num_big
+                alike = 1 if rank < num_big else own.num_ranks - num_big
                 left -= alike * most[rank]
                 num_limited += alike
                 most[rank] = -1
