@@ -188,7 +188,7 @@ _SWAPS = 16
 """About how many samples to try to swap for a longer one."""
 
 
-@njit(cache=True)
+@njit(inline="always")
 def find_move(pair: Pair) -> Move:
     """The exchange that comes nearest to an even split.
 
