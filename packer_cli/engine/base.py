@@ -36,18 +36,14 @@ class Engine(ABC):
 
     @abstractmethod
     def run(
-        self,
-        function: Callable[[Task], Result],
-        tasks: Sequence[Task],
-        *,
-        is_risky: Callable[[Task], bool] = lambda task: False,
+        self, function: Callable[[Task], Result], tasks: Sequence[Task], *, is_risky: bool = False
     ) -> Iterator[tuple[int, Result | Died]]:
         """Yield (index of the task, result) as tasks end; they begin in order. The first error ends the run.
 
         A task whose process crashes has that for a result, and the others go on.
 
         Args:
-            is_risky: which tasks may crash: they never run in this process.
+            is_risky: whether a task may crash: then none runs in this process.
 
         Raises:
             RunError: workers cannot be started, or were killed, most often for want of memory.
@@ -86,8 +82,7 @@ class Engine(ABC):
     ) -> Generator[tuple[int, Result], None, None]:
         """As `run`, on threads of this process."""
         if self.workers == 1:
-            for number, task in enumerate(tasks):
-                yield number, function(task)
+            yield from enumerate(map(function, tasks))
             return
         with ThreadPoolExecutor(self.workers) as pool:
             futures: dict[Any, int] = {pool.submit(function, task): number for number, task in enumerate(tasks)}

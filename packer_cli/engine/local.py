@@ -24,7 +24,7 @@ def default_workers() -> int:
 
 
 class LocalEngine(Engine):
-    """Runs tasks on worker processes; with one worker, in this process.
+    """Runs tasks on worker processes; with one worker, in this process, unless they may crash.
 
     Workers are forked from a clean server process that has imported `preload` once: that is safe beside threads, and
     starts while this process is still reading its inputs.
@@ -72,22 +72,13 @@ class LocalEngine(Engine):
         self._idle = []
 
     def run(
-        self,
-        function: Callable[[Task], Result],
-        tasks: Sequence[Task],
-        *,
-        is_risky: Callable[[Task], bool] = lambda task: False,
+        self, function: Callable[[Task], Result], tasks: Sequence[Task], *, is_risky: bool = False
     ) -> Iterator[tuple[int, Result | Died]]:
         """See `Engine`."""
-        if self.workers > 1 or self._isolates:
+        if self.workers > 1 or self._isolates or is_risky:
             yield from self._run_on_workers(function, tasks)
-            return
-        for number, task in enumerate(tasks):
-            if is_risky(task):
-                for _, outcome in self._run_on_workers(function, [task]):
-                    yield number, outcome
-            else:
-                yield number, function(task)
+        else:
+            yield from enumerate(map(function, tasks))
 
     def _run_on_workers(
         self, function: Callable[[Task], Result], tasks: Sequence[Task]

@@ -62,11 +62,7 @@ class RayEngine(Engine):
         """Nothing: Ray ends idle workers."""
 
     def run(
-        self,
-        function: Callable[[Task], Result],
-        tasks: Sequence[Task],
-        *,
-        is_risky: Callable[[Task], bool] = lambda task: False,
+        self, function: Callable[[Task], Result], tasks: Sequence[Task], *, is_risky: bool = False
     ) -> Iterator[tuple[int, Result | Died]]:
         """See `Engine`. A task that is lost is run again, up to `MOST_TRIES` times."""
         if not tasks:

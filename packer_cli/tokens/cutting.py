@@ -134,7 +134,7 @@ def _cut_files(
     tasks = [columnar[i : i + FILES_A_TASK] for i in range(0, len(columnar), FILES_A_TASK)]
     while tasks:
         crashed: list[list[int]] = []
-        for i, outcome in engine.run(_cut_each, [[files[n] for n in task] for task in tasks], is_risky=lambda _: True):
+        for i, outcome in engine.run(_cut_each, [[files[n] for n in task] for task in tasks], is_risky=True):
             if not isinstance(outcome, Died):
                 cut.update(zip(tasks[i], outcome, strict=True))
             elif len(tasks[i]) > 1:
@@ -169,7 +169,7 @@ def without_crashes(slices: Sequence[CorpusSlice], engine: Engine) -> tuple[Corp
 
     None if no slice crashes when read.
     """
-    outcomes = dict(engine.run(read_all, list(slices), is_risky=lambda _: True))
+    outcomes = dict(engine.run(read_all, slices, is_risky=True))
     if not any(isinstance(outcome, Died) for outcome in outcomes.values()):
         return None
     return tuple(_marked(slice_, outcomes[number]) for number, slice_ in enumerate(slices))

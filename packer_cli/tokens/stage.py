@@ -228,8 +228,9 @@ def _run(
     while todo:
         first = [Description(todo[0], _firsts(todo))] if announce else []
         tasks: list[PartTask | Description] = [*first, *todo]
+        is_risky = any(is_columnar(slice_.file) for task in todo for slice_ in task.slices)
         crashed: list[tuple[PartTask, Died]] = []
-        for i, result in engine.run(partial(work, folder), tasks, is_risky=_is_risky):
+        for i, result in engine.run(partial(work, folder), tasks, is_risky=is_risky):
             if isinstance(result, Written):
                 yield result
             elif isinstance(result, Died):
@@ -256,10 +257,6 @@ def _without_crashes(task: PartTask, died: Died, engine: Engine) -> PartTask:
             f"a worker process crashed ({died.signal_name}) while it encoded records of {names}; leave them out"
         )
     return replace(task, slices=slices)
-
-
-def _is_risky(task: PartTask | Description) -> bool:
-    return any(is_columnar(slice_.file) for slice_ in (task.of if isinstance(task, Description) else task).slices)
 
 
 def listed_parts(folder: Path, index: StoreIndex | None) -> dict[str, FinishedPart]:

@@ -40,7 +40,7 @@ def test_a_crash_is_the_outcome_of_its_task_alone(workers: int) -> None:
     tasks = [1, 2, SEGV, 3, 4, SEGV, 5]
     with LocalEngine(workers) as engine:
         for _ in range(2):  # The workers that are left serve the next run.
-            found = dict(engine.run(task, tasks, is_risky=lambda number: number < 0))
+            found = dict(engine.run(task, tasks, is_risky=True))
             assert found == {0: 1, 1: 4, 2: Died(SEGV), 3: 9, 4: 16, 5: Died(SEGV), 6: 25}
     assert Died(SEGV).signal_name == "SIGSEGV"
     assert str(Died(SEGV)) == "its process was ended by SIGSEGV"
@@ -49,7 +49,7 @@ def test_a_crash_is_the_outcome_of_its_task_alone(workers: int) -> None:
 def test_one_worker_is_this_process_but_for_risky_tasks() -> None:
     with LocalEngine(1) as engine:
         assert list(engine.run(task, [0])) == [(0, os.getpid())]
-        ((_, other),) = engine.run(task, [0], is_risky=lambda number: True)
+        ((_, other),) = engine.run(task, [0], is_risky=True)
         assert other != os.getpid()
     assert not psutil.pid_exists(other)
 
