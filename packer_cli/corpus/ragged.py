@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.corpus.types import Lists, TokenBatch
+from packer_cli.corpus.types import TokenBatch
+from packer_cli.format.arrays import Lists
 
 
 def join_arrays(arrays: Sequence[NDArray[Any]]) -> Lists:

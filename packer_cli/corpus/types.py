@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from packer_cli.format.arrays import Lists
+
 FileFormat = Literal["jsonl", "json", "parquet", "arrow", "text", "datasets", "megatron", "datatrove", "flat"]
 RecordSchema = Literal["messages", "alpaca", "prompt-completion", "text", "tokens"]
 AlpacaForm = Literal["template", "stanford"]
@@ -107,14 +109,6 @@ class Document(NamedTuple):
     """Likewise, of each message, to be multiplied with `weight`; None: 1."""
     num_prompt: int = 0
     """So many of the first messages are a prompt: what the assistant says in them carries no loss."""
-
-
-class Lists(NamedTuple):
-    """One list of numbers for each of n records."""
-
-    offsets: NDArray[np.int64]
-    """int64[n+1], from 0: list i is `values[offsets[i]:offsets[i+1]]`."""
-    values: NDArray[Any]
 
 
 class TokenRows(NamedTuple):

@@ -49,12 +49,22 @@ class PieceTokens(NamedTuple):
 
     input_ids: NDArray[Any]
     """uint16 or int32 [t]"""
-    loss_starts: NDArray[np.int32]
-    """int32[s], positions among these tokens; no span holds the first token of a piece"""
-    loss_stops: NDArray[np.int32]
-    """int32[s]"""
+    loss_starts: NDArray[Any]
+    """int32 or int64 [s], positions among these tokens; no span holds the first token of a piece"""
+    loss_stops: NDArray[Any]
+    """int32 or int64 [s]"""
     loss_weights: NDArray[np.float32] | None = None
     """float32[s]; None: the store has none"""
+
+    def spans_by_row(self, token_offsets: Int64Array) -> tuple[Int64Array, NDArray[np.int32], NDArray[np.int32]]:
+        """Offsets (int64[r+1]), starts and stops (int32[s]) of the spans of each row, as positions in the row.
+
+        Args:
+            token_offsets: int64[r+1]: where the tokens of each row begin; rows are whole pieces.
+        """
+        offsets = np.searchsorted(self.loss_starts, token_offsets)
+        begin = np.repeat(token_offsets[:-1], np.diff(offsets))
+        return offsets, (self.loss_starts - begin).astype(np.int32), (self.loss_stops - begin).astype(np.int32)
 
 
 class Spans(NamedTuple):

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from packer_cli.errors import FormatError
 from packer_cli.format.loss_spans import Int64Array
-from packer_cli.format.token_parts import PartBatch, Spans
+from packer_cli.format.token_parts import PartBatch, PieceTokens, Spans
 from packer_cli.remote.local import is_in_cache
 from packer_cli.remote.path import RemotePath
 from packer_cli.tokens.index import PartInfo, StoreIndex, open_part, read_index
@@ -30,29 +30,6 @@ _BATCHES_AT_ONCE = 64
 """Record batches of which the lines are in memory at a time."""
 _FETCHES = 8
 """Parts that are fetched at a time."""
-
-
-class Gathered(NamedTuple):
-    """Pieces of samples, one after another: t tokens, s loss spans."""
-
-    input_ids: NDArray[Any]
-    """uint16 or int32 [t], as in the store"""
-    loss_starts: Int64Array
-    """int64[s], positions among these tokens"""
-    loss_stops: Int64Array
-    """int64[s]"""
-    loss_weights: NDArray[np.float32] | None = None
-    """float32[s], of each span; None: the store has none"""
-
-    def spans_by_row(self, token_offsets: Int64Array) -> tuple[Int64Array, NDArray[np.int32], NDArray[np.int32]]:
-        """Offsets (int64[r+1]), starts and stops (int32[s]) of the spans of each row, as positions in the row.
-
-        Args:
-            token_offsets: int64[r+1]: where the tokens of each row begin; rows are whole pieces.
-        """
-        offsets = np.searchsorted(self.loss_starts, token_offsets)
-        begin = np.repeat(token_offsets[:-1], np.diff(offsets))
-        return offsets, (self.loss_starts - begin).astype(np.int32), (self.loss_stops - begin).astype(np.int32)
 
 
 class TokenStore:
@@ -155,7 +132,9 @@ class TokenStore:
         weights = (spans.stops.astype(np.int64) - spans.starts) * spans.weights.astype(np.float64)
         return np.bincount(spans.piece, weights=weights, minlength=len(sample)).astype(np.float64)
 
-    def gather(self, sample: NDArray[np.integer], start: NDArray[np.integer], length: NDArray[np.int32]) -> Gathered:
+    def gather(
+        self, sample: NDArray[np.integer], start: NDArray[np.integer], length: NDArray[np.int32]
+    ) -> PieceTokens:
         """Pieces one after another, without a loss at the first token of each. O(tokens).
 
         Raises:
@@ -171,7 +150,7 @@ class TokenStore:
         input_ids = copy_spans(*self._tokens(batch, width * begin, width * size)).view(self._token)
         spans = self._loss_spans(among, batch, row, start, length)
         place = (np.cumsum(size) - size)[spans.piece]
-        return Gathered(input_ids, spans.starts + place, spans.stops + place, spans.weights)
+        return PieceTokens(input_ids, spans.starts + place, spans.stops + place, spans.weights)
 
     def needs(self, sample: NDArray[np.integer], length: NDArray[np.int32]) -> NDArray[np.float64]:
         """float64[parts]: what it would take to read these pieces in ranges, in bytes of each part.

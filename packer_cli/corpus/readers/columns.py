@@ -13,7 +13,8 @@ from packer_cli.corpus.readers.base import RawBatch, ReadRules
 from packer_cli.corpus.readers.values import Unreadable, bounds, column_values, integers, is_present, value_bytes
 from packer_cli.corpus.records import tokens, unused
 from packer_cli.corpus.records.weights import WEIGHT
-from packer_cli.corpus.types import Lists, Reject, TokenRows
+from packer_cli.corpus.types import Reject, TokenRows
+from packer_cli.format.arrays import Lists
 
 TOKENS_BYTES = 4 << 20
 """Bytes a batch of tokenized rows: they become no Python objects."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from packer_cli.corpus.blocks import changed, open_file, readable
 from packer_cli.corpus.readers.base import RawBatch, ReadRules, default_slice_bytes
-from packer_cli.corpus.types import CorpusFile, CorpusSlice, Lists, Reject, TokenRows
+from packer_cli.corpus.types import CorpusFile, CorpusSlice, Reject, TokenRows
 
 if TYPE_CHECKING:
     import numpy as np
@@ -96,6 +96,8 @@ def read_documents(
         lines: int64[n]: the documents' lines.
     """
     import numpy as np
+
+    from packer_cli.format.arrays import Lists
 
     lengths = np.diff(borders)
     too_long = np.flatnonzero(lengths > rules.max_record_bytes // files["input_ids"].dtype.itemsize)

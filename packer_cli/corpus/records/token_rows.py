@@ -33,7 +33,8 @@ from packer_cli.corpus.records.tokens import (
     TokenRecord,
 )
 from packer_cli.corpus.records.weights import WEIGHT, read_weight
-from packer_cli.corpus.types import Lists, Reject, TokenBatch, TokenRows
+from packer_cli.corpus.types import Reject, TokenBatch, TokenRows
+from packer_cli.format.arrays import Lists
 
 NO_LOSS = -100
 MAX_ID = 2**31 - 1
