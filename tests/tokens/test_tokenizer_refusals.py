@@ -138,7 +138,7 @@ def test_a_silent_name_server_is_not_waited_for(monkeypatch):
         silent.wait(5)
         raise TimeoutError
 
-    monkeypatch.setattr(tokenizer_files.socket, "create_connection", connect)
+    monkeypatch.setattr("socket.create_connection", connect)
     began = time.monotonic()
     assert not tokenizer_files.can_connect("https://example.invalid", timeout=0.1)
     assert time.monotonic() - began < 2

@@ -9,17 +9,16 @@ from __future__ import annotations
 import json
 import os
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
-from urllib.parse import urlsplit
 
 from packer_cli.corpus.blocks import fingerprint_of, readable, why_damaged
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap
 from packer_cli.errors import InputError
+from packer_cli.remote.connect import can_connect
 
 NAME = re.compile(r"[\w-][\w.-]*(/[\w.-]+){0,2}(:\w[^/]*)?")
 """name, owner/name or owner/name/config, and perhaps :split."""
@@ -155,28 +154,7 @@ def _offline_unless_reachable() -> Iterator[bool]:
         datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
 
 
-@lru_cache(maxsize=1)
-def _hub_answers(endpoint: str) -> bool:
-    """Whether the Hub takes connections; behind a proxy that cannot be told, so yes."""
-    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
-        return True
-    answers: list[bool] = []
-
-    def connect() -> None:
-        import socket
-
-        url = urlsplit(endpoint)
-        try:
-            socket.create_connection((url.hostname, url.port or 443), timeout=CONNECT_SECONDS).close()
-        except OSError:
-            return
-        answers.append(True)
-
-    # In a thread, because looking up a name cannot be given a time limit.
-    probe = threading.Thread(target=connect, daemon=True)
-    probe.start()
-    probe.join(2 * CONNECT_SECONDS)
-    return bool(answers)
+_hub_answers = lru_cache(maxsize=1)(partial(can_connect, timeout=CONNECT_SECONDS))
 
 
 def _loaded(file: CorpusFile) -> Any:

@@ -9,9 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import tempfile
-import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from urllib.parse import urlsplit
 from packer_cli.errors import TokenizerError
 from packer_cli.files import fingerprint
 from packer_cli.format.checksums import file_checksum
+from packer_cli.remote.connect import can_connect
 from packer_cli.tokens.tokenizer.reads import NAMES, SIBLINGS, files_of, locate, models_in, refused_code
 
 _GENERIC_CLASSES = (None, "PreTrainedTokenizerFast", "TokenizersBackend")
@@ -320,35 +319,6 @@ def cached_snapshot(name: str) -> Path | None:
         if isinstance(found, str) and file != "config.json":  # which may be there for the model alone
             return Path(found).parent
     return None
-
-
-def can_connect(endpoint: str, *, timeout: float) -> bool:
-    """Whether a TCP connection to the endpoint, or to its proxy, opens within the timeout (s)."""
-    from urllib.request import getproxies, proxy_bypass
-
-    target = urlsplit(endpoint)
-    proxies = getproxies()
-    proxy = proxies.get(target.scheme) or proxies.get("all")
-    if proxy and not proxy_bypass(target.hostname or ""):
-        target = urlsplit(proxy if "//" in proxy else f"//{proxy}")
-    try:
-        host, port = target.hostname or "", target.port or (80 if target.scheme == "http" else 443)
-    except ValueError:
-        return False
-    answers: list[bool] = []
-
-    def connect() -> None:
-        try:
-            socket.create_connection((host, port), timeout=timeout).close()
-            answers.append(True)
-        except OSError:
-            answers.append(False)
-
-    # A name look-up ignores the timeout, so run it in a thread that may be left behind.
-    thread = threading.Thread(target=connect, daemon=True)
-    thread.start()
-    thread.join(timeout)
-    return answers == [True]
 
 
 def tokenizer_fingerprint(name: str) -> str:

@@ -1,0 +1,36 @@
+"""Whether a server can be reached: the Hugging Face Hub's clients would retry for half a minute, or for several."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from urllib.parse import urlsplit
+
+
+def can_connect(endpoint: str, *, timeout: float) -> bool:
+    """Whether a TCP connection to the endpoint, or to its proxy, opens within the timeout (s)."""
+    from urllib.request import getproxies, proxy_bypass
+
+    target = urlsplit(endpoint)
+    proxies = getproxies()
+    proxy = proxies.get(target.scheme) or proxies.get("all")
+    if proxy and not proxy_bypass(target.hostname or ""):
+        target = urlsplit(proxy if "//" in proxy else f"//{proxy}")
+    try:
+        host, port = target.hostname or "", target.port or (80 if target.scheme == "http" else 443)
+    except ValueError:
+        return False
+    answers: list[bool] = []
+
+    def connect() -> None:
+        try:
+            socket.create_connection((host, port), timeout=timeout).close()
+            answers.append(True)
+        except OSError:
+            answers.append(False)
+
+    # A name look-up ignores the timeout, so run it in a thread that may be left behind.
+    thread = threading.Thread(target=connect, daemon=True)
+    thread.start()
+    thread.join(timeout)
+    return answers == [True]
