@@ -18,7 +18,7 @@ import xxhash
 
 from packer_cli.corpus.blocks import changed, fingerprint_of, open_file, readable
 from packer_cli.corpus.readers import READERS
-from packer_cli.corpus.types import CorpusFile, FileFormat
+from packer_cli.corpus.types import CorpusFile
 from packer_cli.remote.file import RemoteFile
 from packer_cli.remote.path import RemotePath, version_of
 from packer_cli.remote.system import ObjectInfo, is_url
@@ -59,7 +59,7 @@ def require_unchanged(file: CorpusFile) -> None:
     if not file.stamp:
         return
     found = stamp_of(file)
-    if found != file.stamp and not (file.fingerprint and _content(file.path, file.format, found) == file.fingerprint):
+    if found != file.stamp and not (file.fingerprint and content_of(file._replace(stamp=found)) == file.fingerprint):
         raise changed(file.path)
 
 
@@ -103,12 +103,7 @@ def _fields(found: str, number: int) -> list[list[str]]:
     return [each.split(":")[:number] for each in found.split(",")]
 
 
-def content_of(file: CorpusFile) -> str:
-    """The fingerprint that a file has now. Price: reading it."""
-    return fingerprint_of(READERS[file.format].parts(file.path))
-
-
 @lru_cache(maxsize=4096)
-def _content(path: str, form: FileFormat, found: str) -> str:
-    """The same, once for each stamp."""
-    return fingerprint_of(READERS[form].parts(path))
+def content_of(file: CorpusFile) -> str:
+    """The fingerprint that a file has now. Price: reading it, once for each stamp."""
+    return fingerprint_of(READERS[file.format].parts(file.path))

@@ -203,43 +203,6 @@ def runs(items: list[Item]) -> Iterator[list[Item]]:
         yield items[first : first + step]
 
 
-class _Cutter:
-    """Finds where the slices of a plain file begin, while its chunks go by, with their first records and checksums."""
-
-    def __init__(self, slice_bytes: int, find_ends: FindEnds, begun: int) -> None:
-        self._slice_bytes = slice_bytes
-        self._find_ends = find_ends
-        self._begun = begun
-        self._position = 0
-        self._target = slice_bytes
-        self.cuts: list[tuple[int, int]] = [(0, 1)]
-        """(first byte, number of its record) of each slice; the last may be at the file's end."""
-        self.digests: list[str] = []
-        """xxh3-128 of the slices that have ended, in hexadecimal."""
-        self._digest = xxhash.xxh3_128()
-
-    def see(self, chunk: bytes) -> None:
-        """Take the next chunk."""
-        view, begin = memoryview(chunk), 0
-        for ends in self._find_ends(chunk):
-            # A slice holds at least slice_bytes, so the first byte that may end one is the target's last.
-            while (at := int(ends.searchsorted(self._target - 1 - self._position))) < len(ends):
-                stop = int(ends[at]) + 1
-                self._digest.update(view[begin:stop])
-                self.end()
-                begin = stop
-                self.cuts.append((self._position + stop, self._begun + at + 1))
-                self._target = self._position + stop + self._slice_bytes
-            self._begun += len(ends)
-        self._digest.update(view[begin:])
-        self._position += len(chunk)
-
-    def end(self) -> None:
-        """A slice ends here."""
-        self.digests.append(self._digest.hexdigest())
-        self._digest.reset()
-
-
 def cut_plain(file: CorpusFile, slice_bytes: int, find_ends: FindEnds, begun: int) -> list[CorpusSlice]:
     """Slices of a plain file that begin behind the end of a record, each with its checksum. Reads the file once.
 
@@ -248,13 +211,33 @@ def cut_plain(file: CorpusFile, slice_bytes: int, find_ends: FindEnds, begun: in
         find_ends: called with the chunks of the file in order.
         begun: records that begin at the start of the file: of lines one, of an array's elements none.
     """
-    cutter = _Cutter(slice_bytes, find_ends, begun)
-    done = file._replace(fingerprint=fingerprint(file.path, on_chunk=cutter.see))
-    cutter.end()
-    borders = [*(cut for cut in cutter.cuts if cut[0] < file.num_bytes), (file.num_bytes, 0)]
+    cuts = [(0, 1)]  # First byte of each slice, and the number of its first record.
+    digests: list[str] = []  # Of the slices that have ended.
+    digest = xxhash.xxh3_128()
+    position = 0
+
+    def see(chunk: bytes) -> None:
+        nonlocal begun, position
+        view, begin = memoryview(chunk), 0
+        for ends in find_ends(chunk):
+            # A slice holds at least slice_bytes, so the first byte that may end one is the target's last.
+            while (at := int(ends.searchsorted(cuts[-1][0] + slice_bytes - 1 - position))) < len(ends):
+                stop = int(ends[at]) + 1
+                digest.update(view[begin:stop])
+                digests.append(digest.hexdigest())
+                digest.reset()
+                begin = stop
+                cuts.append((position + stop, begun + at + 1))
+            begun += len(ends)
+        digest.update(view[begin:])
+        position += len(chunk)
+
+    done = file._replace(fingerprint=fingerprint(file.path, on_chunk=see))
+    digests.append(digest.hexdigest())
+    borders = [*(cut for cut in cuts if cut[0] < file.num_bytes), (file.num_bytes, 0)]
     return [
         CorpusSlice(file=done, start=start, stop=stop, first_line=number, xxh3=xxh3)
-        for ((start, number), (stop, _)), xxh3 in zip(pairwise(borders), cutter.digests, strict=False)
+        for ((start, number), (stop, _)), xxh3 in zip(pairwise(borders), digests, strict=False)
     ]
 
 
