@@ -13,9 +13,9 @@ If the lengths of a text do not add up, nothing is guessed: its masks come from 
 
 from __future__ import annotations
 
-import json
 import re
 import unicodedata
+from base64 import b64decode
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -171,8 +171,12 @@ class _Charsmap:
     """Finds texts in which a SentencePiece charsmap keeps the number of bytes of each char."""
 
     def __init__(self, config: dict[str, Any]):
+        from tokenizers import normalizers
+
         maps = [part for part in members_of(config["normalizer"], "normalizers") if part["type"] == "Precompiled"]
-        self._normalizer = _normalizer_of({"type": "Sequence", "normalizers": maps})
+        self._normalizer = normalizers.Sequence(
+            [normalizers.Precompiled(b64decode(part["precompiled_charsmap"])) for part in maps]
+        )
         ascii_chars = {chr(code): self._normalizer.normalize_str(chr(code)) for code in range(128)}
         self._translation = str.maketrans(ascii_chars)
         changes = [char for char, mapped in ascii_chars.items() if len(mapped.encode()) != 1]
@@ -304,32 +308,20 @@ def _step(part: dict[str, Any]) -> str:
     return "cleans" if kind == "Precompiled" or (drops and part.get("content", " ") in (" ", MARK)) else "other"
 
 
-def _normalizer_of(part: dict[str, Any] | None) -> Any:
-    """A normalizer from its JSON; None for None."""
-    from tokenizers import Tokenizer
-
-    bare = {"version": "1.0", "added_tokens": [], "model": {"type": "BPE", "vocab": {}, "merges": []}}
-    return Tokenizer.from_str(json.dumps({**bare, "normalizer": part})).normalizer
-
-
-def _byte_alphabet() -> frozenset[str]:
-    """The 256 characters that stand for bytes in a byte-level vocabulary."""
-    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    return frozenset(chr(code) for code in shown) | {chr(256 + extra) for extra in range(256 - len(shown))}
-
-
 def _length_table(tokenizer: LoadedTokenizer, scheme: _Scheme) -> NDArray[np.int64]:
     """int64[vocabulary]: half bytes of each id."""
+    from tokenizers.pre_tokenizers import ByteLevel
+
     model = tokenizer.config["model"]
     vocab: dict[str, int] = model["vocab"]
-    normalizer = _normalizer_of(tokenizer.config["normalizer"])
+    normalizer = tokenizer.hf.backend_tokenizer.normalizer
     is_byte_level = any(
         part.get("type") == "ByteLevel" for part in members_of(tokenizer.config["pre_tokenizer"], "pretokenizers")
     )
     table = np.full(tokenizer.vocab_size, UNKNOWN_LENGTH, dtype=np.int64)
     if is_byte_level:
         numbers, sizes = (np.fromiter(values, np.int64, len(vocab)) for values in (vocab.values(), map(len, vocab)))
-        of_bytes = np.fromiter(map(_byte_alphabet().issuperset, vocab), np.bool_, len(vocab))
+        of_bytes = np.fromiter(map(set(ByteLevel.alphabet()).issuperset, vocab), np.bool_, len(vocab))
         table[numbers[of_bytes]] = 2 * sizes[of_bytes]
     else:
         for piece, number in vocab.items():
