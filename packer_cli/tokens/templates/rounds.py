@@ -22,6 +22,7 @@ from functools import reduce
 from typing import Any, Literal
 
 from jinja2 import nodes
+from jinja2.visitor import NodeTransformer
 
 from packer_cli.tokens.templates.conversation import Chat, Span, TemplateRejectError
 from packer_cli.tokens.templates.parts import TAGS
@@ -65,58 +66,46 @@ class MarkedTemplate:
 def marked_tree(template: CompiledTemplate, place: Place, mark: str = MARK) -> Any | None:
     """The template's syntax tree with marks, or, if `mark` is empty, without; None if there is nothing to mark."""
     tree = template.environment.parse(template.source)
-    return tree if _Marker(place, mark).mark(tree) else None
+    tags = sum(map(is_generation, tree.find_all(nodes.CallBlock)))
+    marker = _Marker(place, mark)
+    marker.visit(tree, 0)
+    is_whole = marker.found == tags if place == "generation" else tags == 0
+    return tree if marker.found and is_whole else None
 
 
-class _Marker:
-    """Puts marks into a syntax tree."""
+class _Marker(NodeTransformer):
+    """Puts marks into a syntax tree, in place. What is visited is inside so many loops that are marked."""
 
     def __init__(self, place: Place, mark: str):
         self._place = place
         self._mark = mark
+        self.found = 0
+        """Loops, or tags, that were marked."""
 
-    def mark(self, tree: Any) -> bool:
-        """Mark a jinja2.nodes.Template in place; returns False if it has nothing to mark or cannot be fully marked."""
-        tags = sum(map(is_generation, tree.find_all(nodes.CallBlock)))
-        if self._place == "generation":
-            return tags > 0 and self._body(tree.body, 0) == tags
-        return tags == 0 and self._body(tree.body, 0) > 0
+    def visit_For(self, node: Any, depth: int) -> Any:  # noqa: N802 - jinja's names, here and below
+        target = node.target
+        names = [each.name for each in ([target] if isinstance(target, nodes.Name) else target.find_all(nodes.Name))]
+        if self._place == "generation" or depth == _DEPTHS or not self._is_wanted(node, names):
+            return self.generic_visit(node, depth)
+        self.found += 1
+        self.generic_visit(node, depth + 1)
+        node.body.insert(0, self._round_mark(names, depth, node.lineno))
+        return [node, self._output("O", depth, node.lineno)]
 
-    def _body(self, body: list[Any], depth: int) -> int:
-        """Mark statements in place; returns the number of marked loops or tags."""
-        scopes = (nodes.With, nodes.Scope)
-        captures = (*scopes, nodes.Macro, nodes.AssignBlock)
-        found = 0
-        position = 0
-        while position < len(body):
-            node = body[position]
-            if isinstance(node, nodes.For):
-                target = node.target
-                names = [
-                    each.name for each in ([target] if isinstance(target, nodes.Name) else target.find_all(nodes.Name))
-                ]
-                if self._place != "generation" and depth < _DEPTHS and self._is_wanted(node, names):
-                    found += 1 + self._body(node.body, depth + 1)
-                    node.body.insert(0, self._round_mark(names, depth, node.lineno))
-                    body.insert(position + 1, self._output("O", depth, node.lineno))
-                    position += 1
-                else:
-                    found += self._body(node.body, depth)
-                found += self._body(node.else_, depth)
-            elif isinstance(node, nodes.If):
-                found += self._body(node.body, depth) + self._body(node.else_, depth)
-                # The tests of `elif` branches are nodes of their own.
-                found += sum(self._body(branch.body, depth) for branch in node.elif_)
-            elif isinstance(node, captures if self._place == "anywhere" else scopes):
-                found += self._body(node.body, depth)
-            elif isinstance(node, nodes.CallBlock) and self._place == "generation" and is_generation(node):
-                inner = nodes.Scope(node.body, lineno=node.lineno)
-                begin, end = (self._output(letter, 0, node.lineno) for letter in "AO")
-                body[position : position + 1] = [begin, inner, end]
-                position += 2
-                found += 1
-            position += 1
-        return found
+    def visit_CallBlock(self, node: Any, depth: int) -> Any:  # noqa: N802
+        if self._place != "generation" or not is_generation(node):
+            return node
+        self.found += 1
+        begin, end = (self._output(letter, 0, node.lineno) for letter in "AO")
+        return [begin, nodes.Scope(node.body, lineno=node.lineno), end]
+
+    def _captured(self, node: Any, depth: int) -> Any:
+        return self.generic_visit(node, depth) if self._place == "anywhere" else node
+
+    visit_Macro = visit_AssignBlock = _captured  # noqa: N815
+
+    def visit_FilterBlock(self, node: Any, _: int) -> Any:  # noqa: N802
+        return node
 
     def _is_wanted(self, loop: Any, names: list[str]) -> bool:
         """Whether a loop may be the one over the messages. In a stream, needless marks do no harm; elsewhere, marks in
