@@ -107,16 +107,20 @@ class Preparer:
         renderer = self._renderer(with_tools=tools is not None)
         chat = read_chat(document.messages, tools)
         special = self._finder.finds(chat.text)
-        if self._plain is not None:
-            controls = self._control_finder(renderer.chat_template)
-            if controls.finds(chat.text):
-                return self._plain_chat(document, renderer, controls), special
+        controls = None if self._plain is None else self._control_finder(renderer.chat_template)
+        is_marked = controls is not None and controls.finds(chat.text)
+        if controls is not None and is_marked:
+            from transformers.utils.chat_template_utils import mark_control_tokens
+
+            chat = read_chat(*(mark_control_tokens(each, controls.pattern) for each in (document.messages, tools)))
         rendered = renderer.render_chat(chat)
         _check_utf8(rendered.text)
         self._unused.update(renderer.ignored(chat))
-        if self._fast_templates:
+        if self._fast_templates and not is_marked:
             self._check(document.line, renderer, chat, len(rendered.text))
         loss = self._chat_loss(document, renderer, chat, rendered)
+        if is_marked:
+            return self._row(document, rendered.text, loss, is_chat=True), special
         may_close = _ends_with_answer(document)
         return Text(document.line, rendered.text, loss.spans, True, may_close, loss.weights, loss.end), special
 
@@ -191,17 +195,6 @@ class Preparer:
             finder = TokenFinder((*self._tokenizer.hf._get_control_tokens(template), START, END))
             self._controls[template] = finder
         return finder
-
-    def _plain_chat(self, document: Document, renderer: ChatRenderer, controls: TokenFinder) -> Row:
-        from transformers.utils.chat_template_utils import mark_control_tokens
-
-        given = (document.messages, document.tools)
-        chat = read_chat(*(mark_control_tokens(each, controls.pattern) for each in given))
-        rendered = renderer.render_chat(chat)
-        _check_utf8(rendered.text)
-        self._unused.update(renderer.ignored(chat))
-        loss = self._chat_loss(document, renderer, chat, rendered)
-        return self._row(document, rendered.text, loss, is_chat=True)
 
     def _plain_text(self, document: Document, text: str, loss: _Loss) -> Row:
         from transformers.utils.chat_template_utils import mark_control_tokens
