@@ -78,8 +78,7 @@ def _check_files(where: Path, shown: str) -> None:
     folder, file = (where, where / "tokenizer.json") if where.is_dir() else (where.parent, where)
     if file.suffix == ".json" and file.name != "vocab.json" and file.is_file():
         _check_backend(file, shown, {"model": dict, "added_tokens": list})
-    if (folder / "tokenizer_config.json").is_file():
-        check_template(_read_json(folder / "tokenizer_config.json", shown).get("chat_template"), shown)
+    check_template(_read_config(folder, shown).get("chat_template"), shown)
 
 
 def _check_backend(file: Path, shown: str, parts: dict[str, type]) -> None:
@@ -152,14 +151,14 @@ def _is_generic(folder: Path) -> bool:
     """Whether AutoTokenizer would choose the generic class for a folder."""
     if (folder / "config.json").exists():
         return False
-    config = _read_config(folder)
+    config = _read_config(folder, str(folder))
     return config.get("tokenizer_class") in _GENERIC_CLASSES and "auto_map" not in config
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
+def _read_config(folder: Path, shown: str) -> dict[str, Any]:
     """tokenizer_config.json; empty if there is none."""
     file = folder / "tokenizer_config.json"
-    return _read_json(file, str(folder)) if file.is_file() else {}
+    return _read_json(file, shown) if file.is_file() else {}
 
 
 def _generic(folder: Path) -> Any:
@@ -174,7 +173,7 @@ def _added_tokens(folder: Path) -> dict[str, Any]:
     """The added tokens of tokenizer.json, if transformers would parse all of that for them, which takes 0.15 s."""
     import simdjson
 
-    config = _read_config(folder)
+    config = _read_config(folder, str(folder))
     if "added_tokens_decoder" in config or "fast_tokenizer_files" in config:
         return {}
     if any((folder / name).exists() for name in ("special_tokens_map.json", "added_tokens.json")):
@@ -197,11 +196,9 @@ def _load_sentencepiece(file: Path, shown: str) -> Any:
 
     Like `sentencepiece`, a .model without a config adds no BOS or EOS; a model's own class may.
     """
-    config_file = file.parent / "tokenizer_config.json"
-    named = (file.parent / "config.json").is_file() or (
-        config_file.is_file() and _read_json(config_file, shown).get("tokenizer_class") not in _GENERIC_CLASSES
-    )
-    if named and file.name == "tokenizer.model":
+    kind = _read_config(file.parent, shown).get("tokenizer_class")
+    is_named = (file.parent / "config.json").is_file() or kind not in _GENERIC_CLASSES
+    if is_named and file.name == "tokenizer.model":
         return _auto(str(file.parent), shown)
     from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
@@ -244,7 +241,7 @@ def _normalize_as_sentencepiece(hf: Any, file: Path) -> None:
 
 def _load_gpt2(folder: Path, shown: str) -> Any:
     """Load vocab.json and merges.txt: byte-level BPE like GPT-2's, without a space put before the text."""
-    if (folder / "config.json").is_file() or not _is_generic(folder):
+    if not _is_generic(folder):
         return _auto(str(folder), shown)
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers.tokenization_utils_tokenizers import TokenizersBackend
@@ -254,9 +251,8 @@ def _load_gpt2(folder: Path, shown: str) -> Any:
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     options: dict[str, Any] = {}
-    config_file = folder / "tokenizer_config.json"
-    if config_file.is_file():
-        config = _read_json(config_file, shown)
+    if (folder / "tokenizer_config.json").is_file():
+        config = _read_config(folder, shown)
         options = {key: config[key] for key in config if key.endswith("_token") or key == "chat_template"}
     elif backend.token_to_id("<|endoftext|>") is not None:
         options = dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>")
