@@ -5,6 +5,7 @@ A copy's name is the checksum of its contents, so that a set that was moved or r
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -116,11 +117,8 @@ def _open_copy(path: RemotePath, num_bytes: int | None, xxh3: str | None) -> Kep
 
 
 def _checksum(path: Path) -> str:
-    digest = xxhash.xxh3_128()
     with path.open("rb", buffering=0) as file:
-        while data := file.read(BLOCK):
-            digest.update(data)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
 
 
 def open_source(path: Path | RemotePath, *, goes_forward: bool = False) -> Any:
