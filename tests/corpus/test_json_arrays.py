@@ -96,10 +96,10 @@ def test_broken_arrays(
 @given(values=st.lists(NESTED, max_size=12), indent=st.sampled_from([None, 1]), size=st.integers(1, 40))
 def test_borders_of_elements_are_where_a_parser_sees_them(values: list, indent: int | None, size: int) -> None:
 
-    from packer_cli.corpus.readers.json_borders import find_borders, new_state
+    from packer_cli.corpus.readers.json_borders import find_borders
 
     text = json.dumps(values, indent=indent, ensure_ascii=False).encode()
-    state, buffer, found = new_state(inside=False), np.empty(3, dtype=np.int64), []
+    state, buffer, found = np.zeros(3, dtype=np.int64), np.empty(3, dtype=np.int64), []
     for begin in range(0, len(text), size):
         data, at = np.frombuffer(text[begin : begin + size], dtype=np.uint8), 0
         while at < len(data) and state[0] >= 0:

@@ -19,6 +19,7 @@ from packer_cli.corpus.readers.stream import (
     RecordStream,
     cut_compressed,
     cut_plain,
+    json_error,
     parse_objects,
     read_stream,
     runs,
@@ -62,9 +63,7 @@ class _Borders:
     def __init__(self, *, inside: bool) -> None:
         import numpy as np
 
-        from packer_cli.corpus.readers.json_borders import new_state
-
-        self._state = new_state(inside=inside)
+        self._state = np.array([inside, 0, 0], dtype=np.int64)  # See `find_borders`.
         self._buffer = np.empty(BORDERS, dtype=np.int64)
 
     @property
@@ -168,7 +167,7 @@ class _Elements(RecordStream):
                 self._lose(taken, "there is more text after the array")
         elif self.number == 0:
             self._lose(taken, "the array does not begin with [")
-        elif text and _is_json(text):
+        elif text and json_error(text) is None:
             taken.texts.append((self.number, text))
             self.number += 1
             self._lose(taken, "the file ends before the array does")
@@ -187,16 +186,6 @@ class _Elements(RecordStream):
             batch = parse_objects(texts, RawBatch(rejects=[*taken.rejects]), self._rules, _refuse)
             batch.rejects.sort(key=lambda reject: reject.line)
             yield batch
-
-
-def _is_json(text: bytes) -> bool:
-    from orjson import JSONDecodeError, loads
-
-    try:
-        loads(text)
-    except JSONDecodeError:
-        return False
-    return True
 
 
 def _refuse(number: int, text: bytes) -> Reject:

@@ -14,11 +14,6 @@ CLOSED = -1
 """The depth behind the array."""
 
 
-def new_state(*, inside: bool) -> NDArray[np.int64]:
-    """int64[3] of `find_borders`: at the start of a file, or where an element begins."""
-    return np.array([int(inside), 0, 0], dtype=np.int64)
-
-
 @njit(cache=True, nogil=True)
 def find_borders(
     data: NDArray[np.uint8], start: int, state: NDArray[np.int64], borders: NDArray[np.int64]

@@ -143,11 +143,8 @@ class _Lines(RecordStream):
             taken.lines[0] = taken.lines[0].removeprefix(BOM)
         number = taken.number
         for lines in runs(taken.lines):
-            yield self._parse(lines, number)
+            yield parse_objects(enumerate(lines, number), RawBatch(), self._rules, _refuse)
             number += len(lines)
-
-    def _parse(self, lines: list[bytes], first: int) -> RawBatch:
-        return parse_objects(enumerate(lines, first), RawBatch(), self._rules, _refuse)
 
 
 def _refuse(number: int, line: bytes) -> Reject | None:
