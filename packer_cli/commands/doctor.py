@@ -246,7 +246,7 @@ def _plugins() -> Iterator[Check]:
     """What other packages bring, loaded. Loader formats are not, since the loader needs torch."""
     from packer_cli.config import PlanConfig
     from packer_cli.config.defaults import require_declared
-    from packer_cli.corpus.records import SHAPES
+    from packer_cli.corpus.records.shapes import SHAPES
     from packer_cli.export.formats import OTHERS
     from packer_cli.plan.packing import REGISTRY
     from packer_cli.plan.strategies.registry import STRATEGIES

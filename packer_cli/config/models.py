@@ -53,7 +53,7 @@ def _known_schema(name: str) -> str:
 
 
 def _all_schemas() -> tuple[str, ...]:
-    from packer_cli.corpus.records import SHAPES  # Only records of another package's shape need it before.
+    from packer_cli.corpus.records.shapes import SHAPES  # Only records of another package's shape need it before.
 
     return ("auto", *SHAPES.names())
 

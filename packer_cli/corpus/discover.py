@@ -13,7 +13,8 @@ from typing import Any
 
 from packer_cli.corpus.blocks import Blocks, readable, unreadable
 from packer_cli.corpus.data_files import format_of, known_formats, listed_file, named_file
-from packer_cli.corpus.readers import READERS, hf
+from packer_cli.corpus.readers import hf
+from packer_cli.corpus.readers.registry import READERS
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Source
 from packer_cli.corpus.versions import require_unchanged, restamped, stamp_of, stamp_of_object, stamp_of_stat
 from packer_cli.errors import ConfigError, InputError

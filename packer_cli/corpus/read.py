@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from packer_cli.corpus.readers import READERS, TOKEN_FORMATS
 from packer_cli.corpus.readers.base import BATCH_BYTES, MAX_RECORD_BYTES, RawBatch, ReadRules
-from packer_cli.corpus.records import Normalizer
+from packer_cli.corpus.readers.registry import READERS, TOKEN_FORMATS
+from packer_cli.corpus.records.shapes import Normalizer
 from packer_cli.corpus.records.tokens import TokenRecord
 from packer_cli.corpus.types import AlpacaForm, CorpusSlice, Document, DocumentBatch, Gap
 from packer_cli.corpus.versions import require_unchanged

@@ -17,7 +17,7 @@ from functools import lru_cache
 import xxhash
 
 from packer_cli.corpus.blocks import changed, fingerprint_of, open_file, readable
-from packer_cli.corpus.readers import READERS
+from packer_cli.corpus.readers.registry import READERS
 from packer_cli.corpus.types import CorpusFile
 from packer_cli.remote.file import RemoteFile
 from packer_cli.remote.path import RemotePath, version_of

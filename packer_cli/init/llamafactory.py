@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from packer_cli.corpus.records.messages import SHAREGPT_ROLES
-from packer_cli.corpus.records.normalizer import SHAPES
+from packer_cli.corpus.records.shapes import SHAPES
 from packer_cli.errors import ConfigError, InputError, did_you_mean
 from packer_cli.init.text import Draft, TrainerConfig
 

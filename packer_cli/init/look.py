@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from packer_cli.corpus.discover import discover
 from packer_cli.corpus.read import SliceReader
-from packer_cli.corpus.readers import READERS
 from packer_cli.corpus.readers.base import ReadRules
+from packer_cli.corpus.readers.registry import READERS
 from packer_cli.corpus.types import AlpacaForm, CorpusFile, CorpusSlice, Document, DocumentBatch
 from packer_cli.remote.local import local_file
 from packer_cli.remote.names import as_path
@@ -220,7 +220,7 @@ def _parquet_metadata(file: CorpusFile) -> Any:
 
 def _first_keys(slice_: CorpusSlice) -> tuple[str, ...]:
     """The keys of a slice's first record, of those that some shape has."""
-    from packer_cli.corpus.records.normalizer import Normalizer
+    from packer_cli.corpus.records.shapes import Normalizer
 
     for raw in READERS[slice_.file.format].read(slice_, ReadRules(batch_bytes=1 << 14), Normalizer().fields):
         if raw.records:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.discover import discover
-from packer_cli.corpus.records import SHAPES
+from packer_cli.corpus.records.shapes import SHAPES
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Source
 from packer_cli.engine.base import Engine
 from packer_cli.engine.parts import Parts, find_listing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from packer_cli.corpus.records import Normalizer
+from packer_cli.corpus.records.shapes import Normalizer
 from packer_cli.corpus.types import Document, Reject
 
 from .helpers import ALPACA, parse, reason

@@ -17,10 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.corpus.discover import discover, slice_corpus
-from packer_cli.corpus.readers import READERS
 from packer_cli.corpus.readers.base import ReadRules
+from packer_cli.corpus.readers.registry import READERS
 from packer_cli.corpus.readers.values import to_python
-from packer_cli.corpus.records import Normalizer
+from packer_cli.corpus.records.shapes import Normalizer
 from packer_cli.errors import InputError
 
 from .helpers import CHAT, SHAPES, TEXT, documents_of, plain, read_all, write_jsonl

@@ -7,7 +7,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from packer_cli.corpus.records import SHAPES, Normalizer
+from packer_cli.corpus.records.shapes import SHAPES, Normalizer
 from packer_cli.corpus.records.token_rows import read_records
 from packer_cli.corpus.records.tokens import TokenRecord
 from packer_cli.corpus.records.unused import TEXT_ONLY

@@ -7,7 +7,7 @@ import pytest
 
 from packer_cli.corpus.discover import discover, slice_corpus
 from packer_cli.corpus.read import SliceReader
-from packer_cli.corpus.records import Normalizer
+from packer_cli.corpus.records.shapes import Normalizer
 from packer_cli.corpus.records.unused import describe
 from packer_cli.corpus.types import Reject
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import packer_cli.tokens.preload  # noqa: F401
-from packer_cli.corpus.readers import READERS, arrow
+from packer_cli.corpus.readers import arrow
+from packer_cli.corpus.readers.registry import READERS
 
 
 def crashing(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
