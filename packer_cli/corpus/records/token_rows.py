@@ -13,7 +13,7 @@ Records are checked many at a time: 2 ns a token for arrays. JSON lists cost abo
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -119,20 +119,16 @@ def read_rows(rows: TokenRows) -> tuple[TokenBatch, list[Reject]]:
 def _check_lengths(left: Left) -> None:
     """Refuse rows whose columns do not fit together; those left share their offsets."""
     lengths = np.diff(left.columns[IDS].offsets)
-    left.refuse(lengths == 0, lambda row: f'"{IDS}" is empty')
+    for row in np.flatnonzero(lengths == 0).tolist():
+        left.refuse(row, f'"{IDS}" is empty')
     for name, lists in left.columns.items():
         if name == LENGTHS:
             _check_sums(left, lists, lengths)
-        else:
-            _check_same(left, name, np.diff(lists.offsets), lengths)
+            continue
+        found = np.diff(lists.offsets)
+        for row in np.flatnonzero(found != lengths).tolist():
+            left.refuse(row, f'"{name}" has {found[row]} entries but "{IDS}" has {lengths[row]}; they must be equal')
     left.drop()
-
-
-def _check_same(left: Left, name: str, found: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
-    left.refuse(
-        found != lengths,
-        lambda row: f'"{name}" has {found[row]} entries but "{IDS}" has {lengths[row]}; they must be equal',
-    )
 
 
 def _check_sums(left: Left, lists: Lists, lengths: NDArray[np.int64]) -> None:
@@ -140,32 +136,28 @@ def _check_sums(left: Left, lists: Lists, lengths: NDArray[np.int64]) -> None:
     ends = np.concatenate([[0], np.cumsum(np.where(fits, lists.values, 0), dtype=np.int64)])
     wrong = np.diff(ends[lists.offsets]) != lengths
     wrong[np.searchsorted(lists.offsets, np.flatnonzero(~fits), side="right") - 1] = True
-    left.refuse(wrong, lambda row: f'"{LENGTHS}" must be above 0 and add up to the {lengths[row]} entries of "{IDS}"')
+    for row in np.flatnonzero(wrong).tolist():
+        left.refuse(row, f'"{LENGTHS}" must be above 0 and add up to the {lengths[row]} entries of "{IDS}"')
 
 
 def _check_tokens(left: Left) -> NDArray[np.bool_] | None:
     """Refuse rows with values that cannot be; gives the loss mask (bool[t]) of those left, None for all."""
     ids = left.columns[IDS].values
     if len(ids) and (int(ids.min()) < 0 or int(ids.max()) > MAX_ID):
-        left.refuse_tokens(
-            np.flatnonzero((ids < 0) | (ids > MAX_ID)),
-            lambda at, i: f"{IDS}[{i}] is {ids[at]}; an id must be in 0..{MAX_ID}",
-        )
+        for row, at, i in left.firsts(np.flatnonzero((ids < 0) | (ids > MAX_ID))):
+            left.refuse(row, f"{IDS}[{i}] is {ids[at]}; an id must be in 0..{MAX_ID}")
     mask: NDArray[np.bool_] | None = None
     if LABELS in left.columns:
         labels = left.columns[LABELS].values
         mask = labels != NO_LOSS
-        left.refuse_tokens(
-            np.flatnonzero(mask & (labels != ids)),
-            lambda at, i: (
-                f"{LABELS}[{i}] is {labels[at]} but {IDS}[{i}] is {ids[at]}; "
-                "a label must be its own token, or -100 for no loss"
-            ),
-        )
+        for row, at, i in left.firsts(np.flatnonzero(mask & (labels != ids))):
+            what = f"{LABELS}[{i}] is {labels[at]} but {IDS}[{i}] is {ids[at]}"
+            left.refuse(row, f"{what}; a label must be its own token, or -100 for no loss")
     for name in MASKS:
         if name in left.columns:
             values = left.columns[name].values
-            _check_mask(left, name, values)
+            for row, at, i in left.firsts(np.flatnonzero((values != 0) & (values != 1))):
+                left.refuse(row, f"{name}[{i}] is {values[at]}; a mask holds only 0 and 1")
             mask = values == 1 if mask is None else mask & (values == 1)
     if mask is None or mask.all():
         left.drop()
@@ -173,13 +165,6 @@ def _check_tokens(left: Left) -> NDArray[np.bool_] | None:
     left.columns = {**left.columns, _LOSS: Lists(left.columns[IDS].offsets, mask)}
     left.drop()
     return left.columns[_LOSS].values
-
-
-def _check_mask(left: Left, name: str, values: NDArray[Any]) -> None:
-    left.refuse_tokens(
-        np.flatnonzero((values != 0) & (values != 1)),
-        lambda at, i: f"{name}[{i}] is {values[at]}; a mask holds only 0 and 1",
-    )
 
 
 def _split(left: Left, mask: NDArray[np.bool_] | None) -> TokenBatch:
@@ -214,26 +199,25 @@ def find_samples(left: Left) -> NDArray[np.int64] | None:
     """By column: a number for the sample of each real token."""
     if PADDING in columns:
         padding = columns[PADDING].values.astype(np.int64)
-        left.refuse(
-            ~np.logical_or.reduceat(padding != 0, offsets[:-1]),
-            lambda row: f'"{PADDING}" is all zeros: the record is nothing but padding',
-        )
+        for row in np.flatnonzero(~np.logical_or.reduceat(padding != 0, offsets[:-1])).tolist():
+            left.refuse(row, f'"{PADDING}" is all zeros: the record is nothing but padding')
         real = np.flatnonzero(padding)
-    row = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))[real]
+    row_of = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))[real]
     if LENGTHS in columns:
         lengths = columns[LENGTHS].values.astype(np.int64)
         given[LENGTHS] = np.repeat(np.arange(len(lengths)), lengths)[real]
     if POSITIONS in columns:
-        given[POSITIONS] = _check_positions(left, columns[POSITIONS].values, real, row)
+        given[POSITIONS] = _check_positions(left, columns[POSITIONS].values, real, row_of)
     if PADDING in columns:
-        given[PADDING] = _check_counts(left, padding, real, row)
+        given[PADDING] = _check_counts(left, padding, real, row_of)
     (name, sample), *others = given.items()
-    begins = changes(row) | changes(sample)
+    begins = changes(row_of) | changes(sample)
     for other, numbers in others:
-        differs = (changes(row) | changes(numbers)) != begins
+        differs = (changes(row_of) | changes(numbers)) != begins
         if other == PADDING:  # An ordinary mask says nothing about samples.
-            differs &= np.isin(row, row[numbers > 1])
-        _check_agree(left, name, other, real[differs])
+            differs &= np.isin(row_of, row_of[numbers > 1])
+        for row, _, i in left.firsts(real[differs]):
+            left.refuse(row, f'"{name}" and "{other}" disagree on whether a sample begins at {IDS}[{i}]')
     samples = np.full(num_tokens, -1, np.int64)
     samples[real] = sample
     return samples
@@ -246,38 +230,26 @@ def changes(numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
     return differs
 
 
-def _check_agree(left: Left, name: str, other: str, differs: NDArray[np.int64]) -> None:
-    left.refuse_tokens(
-        differs, lambda at, i: f'"{name}" and "{other}" disagree on whether a sample begins at {IDS}[{i}]'
-    )
-
-
 def _check_counts(
-    left: Left, padding: NDArray[np.int64], real: NDArray[np.int64], row: NDArray[np.int64]
+    left: Left, padding: NDArray[np.int64], real: NDArray[np.int64], row_of: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """The `attention_mask` of the real tokens; refuses rows where it does not count up from 1."""
     counts = padding[real]
-    before = _before(counts, row, 0)
+    before = _before(counts, row_of, 0)
     wrong = (counts != before + 1) & ((counts != before) | (before == 0))
-    left.refuse_tokens(
-        real[wrong],
-        lambda at, i: (
-            f"{PADDING}[{i}] is {padding[at]}; it is 0 for padding and 1 for tokens, or counts the "
-            "samples of a packed row from 1"
-        ),
-    )
+    rule = "it is 0 for padding and 1 for tokens, or counts the samples of a packed row from 1"
+    for row, at, i in left.firsts(real[wrong]):
+        left.refuse(row, f"{PADDING}[{i}] is {padding[at]}; {rule}")
     return counts
 
 
 def _check_positions(
-    left: Left, positions: NDArray[Any], real: NDArray[np.int64], row: NDArray[np.int64]
+    left: Left, positions: NDArray[Any], real: NDArray[np.int64], row_of: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """A number for the sample of each real token; refuses rows whose `position_ids` do not count up."""
     values = positions[real].astype(np.int64)
-    left.refuse_tokens(
-        real[(values != 0) & (values != _before(values, row, -1) + 1)],
-        lambda at, i: f"{POSITIONS}[{i}] is {positions[at]}; positions count up by 1, from 0 in each sample",
-    )
+    for row, at, i in left.firsts(real[(values != 0) & (values != _before(values, row_of, -1) + 1)]):
+        left.refuse(row, f"{POSITIONS}[{i}] is {positions[at]}; positions count up by 1, from 0 in each sample")
     return np.cumsum(values == 0)
 
 
@@ -308,19 +280,16 @@ class Left:
         """bool[k]: whether a row was refused since the last `drop`."""
         return np.isin(self.row, list(self._reasons))
 
-    def refuse(self, wrong: NDArray[np.bool_], say: Callable[[int], str]) -> None:
-        """Refuse rows (bool[k]); the first reason of a row counts."""
-        for row in np.flatnonzero(wrong).tolist():
-            self._reasons.setdefault(int(self.row[row]), say(row))
+    def refuse(self, row: int, reason: str) -> None:
+        """Refuse a row; its first reason counts."""
+        self._reasons.setdefault(int(self.row[row]), reason)
 
-    def refuse_tokens(self, wrong: NDArray[np.int64], say: Callable[[int, int], str]) -> None:
-        """Refuse the rows of these tokens (rising); `say` gets the first one of a row, and its place in the row."""
-        if not len(wrong):
-            return
+    def firsts(self, tokens: NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
+        """Each row that holds some of these tokens (rising), the first of them, and its place in the row."""
         offsets = self.columns[IDS].offsets
-        rows, first = np.unique(np.searchsorted(offsets, wrong, side="right") - 1, return_index=True)
-        for row, at in zip(rows.tolist(), wrong[first].tolist(), strict=True):
-            self._reasons.setdefault(int(self.row[row]), say(at, at - int(offsets[row])))
+        rows, first = np.unique(np.searchsorted(offsets, tokens, side="right") - 1, return_index=True)
+        for row, at in zip(rows.tolist(), tokens[first].tolist(), strict=True):
+            yield row, at, at - int(offsets[row])
 
     def drop(self) -> None:
         """Leave out the rows that were refused."""
