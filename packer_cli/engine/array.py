@@ -24,7 +24,6 @@ from packer_cli.format.checksums import require_damage
 from packer_cli.format.records import json_values, read_record
 from packer_cli.version import __version__
 
-Joined = Callable[[], Collection[str]]
 _RECORD = re.compile(r"task-(\d+)\.json")
 
 
@@ -194,7 +193,12 @@ class ArrayShare:
     """One task of an array: what its stage needs to make its share of an output."""
 
     def __init__(
-        self, records: ArrayRecords, task: ArrayTask, ids: ArrayIds, join: Callable[[str], None], joined: Joined
+        self,
+        records: ArrayRecords,
+        task: ArrayTask,
+        ids: ArrayIds,
+        join: Callable[[str], None],
+        joined: Callable[[], Collection[str]],
     ) -> None:
         """Write nothing yet.
 

@@ -67,7 +67,7 @@ class _Stat:
     st_size: int
 
 
-@dataclass(frozen=True, order=True, init=False)
+@dataclass(frozen=True, order=True)
 class RemotePath:
     """The path of an object, or of the folder that objects' names share. Can be pickled.
 
@@ -78,13 +78,9 @@ class RemotePath:
     options: StorageOptions = field(default_factory=dict, compare=False, repr=False)
     """Of the file system."""
 
-    def __init__(self, url: str, options: StorageOptions | None = None) -> None:
-        scheme, _, path = url.partition("://")
+    def __post_init__(self) -> None:
+        scheme, _, path = self.url.partition("://")
         object.__setattr__(self, "url", f"{scheme}://{path.rstrip('/') or path}")
-        object.__setattr__(self, "options", options or {})
-
-    def __hash__(self) -> int:
-        return hash(self.url)
 
     def __str__(self) -> str:
         return self.url

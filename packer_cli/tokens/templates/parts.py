@@ -204,7 +204,10 @@ def _with_messages(spans: list[Span], messages: list[dict[str, Any]]) -> list[tu
 
 
 def _writes_reasoning(messages: list[dict[str, Any]], number: int, gives_same: GivesSame) -> bool:
-    return not gives_same(with_other_reasoning(messages, number))
+    """Whether the text changes with longer reasoning in the fields of a message, which is counted from 1."""
+    message = messages[number - 1]
+    longer = {name: f"{message[name]} And more." for name in REASONING_FIELDS if isinstance(message.get(name), str)}
+    return not gives_same([*messages[: number - 1], {**message, **longer}, *messages[number:]])
 
 
 def _turn_end(text: str, start: int, stop: int, endings: tuple[str, ...]) -> int:
@@ -328,13 +331,6 @@ def field_of(message: dict[str, Any], number: int) -> str:
     if value is not None and not isinstance(value, str):
         raise TemplateRejectError(f"the reasoning of message {number} is not a string")
     return (value or "").strip()
-
-
-def with_other_reasoning(messages: list[dict[str, Any]], number: int) -> list[dict[str, Any]]:
-    """The messages, with longer reasoning in the fields of one, which is counted from 1."""
-    message = messages[number - 1]
-    longer = {name: f"{message[name]} And more." for name in REASONING_FIELDS if isinstance(message.get(name), str)}
-    return [*messages[: number - 1], {**message, **longer}, *messages[number:]]
 
 
 def content_of(message: dict[str, Any]) -> str:
