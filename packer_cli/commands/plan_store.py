@@ -242,7 +242,7 @@ def _piece_weights(store: TokenStore, pieces: Pieces) -> NDArray[np.float64]:
     sample = pieces.sample
     for first in range(0, len(pieces), _BLOCK):
         block = slice(first, first + _BLOCK)
-        weights[block] = store.loss_weight_of(sample[block], pieces.start[block], pieces.length[block])
+        weights[block] = store.loss_of(sample[block], pieces.start[block], pieces.length[block], is_weighted=True)
     return weights
 
 
@@ -256,7 +256,9 @@ def _piece_loss_tokens(store: TokenStore, lengths: Int32Array, pieces: Pieces) -
         block = slice(first, first + _BLOCK)
         cut = first + np.flatnonzero(pieces.length[block] != lengths[pieces.samples[block]])
         if len(cut):
-            loss_tokens[cut] = store.loss_tokens_of(pieces.samples[cut], pieces.start[cut], pieces.length[cut])
+            loss_tokens[cut] = store.loss_of(
+                pieces.samples[cut], pieces.start[cut], pieces.length[cut], is_weighted=False
+            )
     return loss_tokens
 
 

@@ -112,25 +112,20 @@ class TokenStore:
                 for line, file in zip(lines, self._file_of(own).tolist(), strict=True):
                     yield self._files[file].path, line
 
-    def loss_tokens_of(
-        self, sample: NDArray[np.integer], start: NDArray[np.integer], length: NDArray[np.int32]
-    ) -> NDArray[np.int32]:
-        """Loss tokens (int32[m]) of pieces of samples, without the first token of each. O(their samples' spans)."""
-        batch, row = self._find(sample)
-        spans = self._loss_spans(Among(batch), batch, row, start, length)
-        counts = np.zeros(len(sample), dtype=np.int32)
-        np.add.at(counts, spans.piece, (spans.stops - spans.starts).astype(np.int32))
-        return counts
-
-    def loss_weight_of(
-        self, sample: NDArray[np.integer], start: NDArray[np.integer], length: NDArray[np.int32]
+    def loss_of(
+        self, sample: NDArray[np.integer], start: NDArray[np.integer], length: NDArray[np.int32], *, is_weighted: bool
     ) -> NDArray[np.float64]:
-        """Sum of the weights (float64[m]) of the loss tokens of pieces, in a store that has weights. O(spans)."""
+        """Loss tokens (float64[m]) of pieces of samples, without the first token of each. O(their samples' spans).
+
+        Args:
+            is_weighted: whether to count each by its weight, in a store that has weights.
+        """
         batch, row = self._find(sample)
         spans = self._loss_spans(Among(batch), batch, row, start, length)
-        assert spans.weights is not None
-        weights = (spans.stops.astype(np.int64) - spans.starts) * spans.weights.astype(np.float64)
-        return np.bincount(spans.piece, weights=weights, minlength=len(sample)).astype(np.float64)
+        tokens = (spans.stops.astype(np.int64) - spans.starts).astype(np.float64)
+        if is_weighted and spans.weights is not None:
+            tokens *= spans.weights
+        return np.bincount(spans.piece, weights=tokens, minlength=len(sample)).astype(np.float64)
 
     def gather(
         self, sample: NDArray[np.integer], start: NDArray[np.integer], length: NDArray[np.int32]

@@ -85,7 +85,10 @@ def test_ranges_of_a_store_are_those_of_the_whole_one(
             assert ours is None  # Weights, which few stores have.
         else:
             assert (ours.dtype, ours.tolist()) == (theirs.dtype, theirs.tolist())
-    assert far.loss_tokens_of(sample, start, length).tolist() == near.loss_tokens_of(sample, start, length).tolist()
+    assert (
+        far.loss_of(sample, start, length, is_weighted=False).tolist()
+        == near.loss_of(sample, start, length, is_weighted=False).tolist()
+    )
     rising = np.unique(sample)
     assert [*far.locate(rising)] == [*near.locate(rising)]
 
@@ -143,7 +146,7 @@ def test_damage_of_what_is_read_is_named(tmp_path: Path, change: Any, why: str) 
     def read_all() -> None:
         store = TokenStore.open(folder)
         store.lengths(), store.num_loss_tokens()
-        store.loss_tokens_of(np.array([0]), np.array([0]), np.array([2], dtype=np.int32))
+        store.loss_of(np.array([0]), np.array([0]), np.array([2], dtype=np.int32), is_weighted=False)
 
     with pytest.raises(FormatError) as error:
         read_all()

@@ -118,9 +118,11 @@ def test_a_store_gives_back_what_was_written(tmp_path_factory, parts, vocab_size
     values = [1.0] * len(starts) if weights is None else weights.tolist()
     bits = [bit for _, part in cut for bit in part]
     assert (starts.tolist(), stops.tolist(), values) == naive.weighted_spans_of(bits)
-    assert store.loss_tokens_of(sample, start, length).tolist() == [np.count_nonzero(part) for _, part in cut]
+    assert store.loss_of(sample, start, length, is_weighted=False).tolist() == [
+        np.count_nonzero(part) for _, part in cut
+    ]
     if is_weighted:
-        assert store.loss_weight_of(sample, start, length).tolist() == [sum(part) for _, part in cut]
+        assert store.loss_of(sample, start, length, is_weighted=True).tolist() == [sum(part) for _, part in cut]
     assert store.sources_of(sample).tolist() == [sum(of_file[s]) % 2 for s in sample]
     line_of = [line for part in parts for batch in part for line in range(1, len(batch) + 1)]
     rising = np.unique(sample)
