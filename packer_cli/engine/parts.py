@@ -187,7 +187,9 @@ class Parts(Generic[Task]):
     def _commit(self, written: Written) -> None:
         written.sink.commit()
         if not self._repairs:
-            self._write_marker(written.name, written.part)
+            value = written.part.value()
+            marker = json.dumps({"part": value, "xxh3": fingerprint(value)})
+            write_text(self._marker(written.name), marker, sync=False)  # If it is lost, the part is only made again.
 
     def _place(self, file: FileRange) -> tuple[Path, int]:
         """Where the bytes are: in a file under its final name, or until it has that, in the work folder if shared."""
@@ -213,8 +215,3 @@ class Parts(Generic[Task]):
         except (OSError, ValueError) as error:
             require_damage(error)
             return None
-
-    def _write_marker(self, name: str, part: FinishedPart) -> None:
-        """Not synced: if the marker is lost, the part is only made again."""
-        value = part.value()
-        write_text(self._marker(name), json.dumps({"part": value, "xxh3": fingerprint(value)}), sync=False)
