@@ -40,21 +40,16 @@ _MOST_NESTED = 100
 _UNSAFE = ("\x1c", "\x1d", "\x1e", "\x1f")
 """Whitespace in Python but not in Rust."""
 
-PROBES: list[list[dict[str, Any]]] = [
-    [{"role": "user", "content": "Ask one."}, {"role": "assistant", "content": "Say one."}],
-    [
-        {"role": "user", "content": "Ask one."},
-        {"role": "assistant", "content": "Say one."},
-        {"role": "user", "content": "Ask two."},
-        {"role": "assistant", "content": "Say two."},
-    ],
-    [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "Ask one."},
-        {"role": "assistant", "content": "Say one."},
-    ],
+_ASKED: list[dict[str, Any]] = [
+    {"role": "user", "content": "Ask one."},
+    {"role": "assistant", "content": "Say one."},
 ]
-"""The first is the shortest, a question and its answer."""
+PROBES: list[list[dict[str, Any]]] = [
+    _ASKED,
+    [*_ASKED, {"role": "user", "content": "Ask two."}, {"role": "assistant", "content": "Say two."}],
+    [{"role": "system", "content": "Be brief."}, *_ASKED],
+]
+"""The first is the shortest, a question and its answer; the last has a system message."""
 
 
 class Chat(NamedTuple):

@@ -235,8 +235,9 @@ class Expressions:
             raise NotTranslatableError(f"|{name} is not translated as a block")
         arguments = [self.write(argument) for argument in node.args]
         arguments += [f"{keyword.key}={self.write(keyword.value)}" for keyword in node.kwargs]
-        if name in ("tojson", "string"):
-            return self._serialized(node, arguments)
+        if name in ("tojson", "string"):  # They run in Python, and must be told whether the value is defined.
+            value = self.repeated(node.node, is_printed=True)
+            return f"({value}|{name}({','.join([f'{value} is defined', *arguments])}))"
         if name in rules.PYTHON_FILTERS:
             return f"({self.write(node.node)}|_filter({','.join([quoted(name), *arguments])}))"
         most = 2 if name in ("default", "d") else rules.FILTERS.get(name, -1)
@@ -249,11 +250,6 @@ class Expressions:
         else:
             value = self.printed(node.node) if name in ("trim", "replace") else self.write(node.node)
         return f"({value}|{'default' if name == 'd' else name}({','.join(arguments)}))"
-
-    def _serialized(self, node: Any, arguments: list[str]) -> str:
-        """`tojson` or `string`, which run in Python and so must be told whether the value is defined."""
-        value = self.repeated(node.node, is_printed=True)
-        return f"({value}|{node.name}({','.join([f'{value} is defined', *arguments])}))"
 
     def _Test(self, node: Any) -> str:  # noqa: N802
         name = node.name

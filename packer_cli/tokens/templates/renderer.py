@@ -261,21 +261,13 @@ class ChatRenderer:
         return None
 
 
-_QUESTION: dict[str, Any] = {"role": "user", "content": "Ask one."}
-_SYSTEM: list[dict[str, Any]] = [
-    {"role": "system", "content": "Be brief."},
-    _QUESTION,
-    {"role": "assistant", "content": "Say one."},
-]
-_REASONING: list[dict[str, Any]] = [
-    _QUESTION,
-    {"role": "assistant", "content": "Say one.", "reasoning_content": "Think hard."},
-]
+_QUESTION, _ANSWER = PROBES[0]
+_REASONING = [_QUESTION, {**_ANSWER, "reasoning_content": "Think hard."}]
 _CALL = {"id": "abcdefghi", "type": "function", "function": {"name": "look_up", "arguments": {"word": "one"}}}
 _PARTS: list[dict[str, Any]] = [
     {**message, "content": [{"type": "text", "text": message["content"]}]} for message in PROBES[0]
 ]
-_TOOL_CALLS: list[dict[str, Any]] = [_QUESTION, {"role": "assistant", "content": "", "tool_calls": [_CALL]}]
+_TOOL_CALLS = [_QUESTION, {"role": "assistant", "content": "", "tool_calls": [_CALL]}]
 
 
 class Ignored(NamedTuple):
@@ -293,7 +285,7 @@ class Ignored(NamedTuple):
         """Try a template."""
         return cls(
             tools=not template.reads("tools"),
-            system=_leaves_out(template, _SYSTEM, "Be brief."),
+            system=_leaves_out(template, PROBES[2], "Be brief."),
             reasoning=_leaves_out(template, _REASONING, "Think hard."),
             tool_calls=_leaves_out(template, _TOOL_CALLS, "look_up"),
             parts=_text(template, _PARTS) not in (None, _text(template, PROBES[0])),
