@@ -18,7 +18,6 @@ Price: 50 us for a chat of eight messages, nearly half of it the template; long 
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,7 +28,6 @@ from packer_cli.corpus.types import Reject, TokenBatch
 from packer_cli.errors import TokenizerError
 from packer_cli.tokens.encode.backends import (
     BackendMismatch,
-    CharRanges,
     GigatokenBackend,
     Ids,
     ReferenceBackend,
@@ -118,10 +116,6 @@ class Encoder:
         self._wanted_backend = backend
         self._slow_templates = _slow_templates
         self._check_samples = check_samples
-        self.warnings: list[str] = []
-        """Warnings about the current part, each once."""
-        self.unused: Counter[str] = Counter()
-        """Records of the current part with something that the chat template does not write, by what it is."""
         self._why_slow: list[str] = []
         self._backends = backends or Backends(tokenizer)
         self._reference = self._backends.reference
@@ -143,17 +137,16 @@ class Encoder:
             plain_content=plain_content,
             fast_templates=not _slow_templates,
             check_chats=check_samples,
-            warnings=self.warnings,
-            unused=self.unused,
         )
+        self.warnings = self._preparer.warnings
+        self.unused = self._preparer.unused
         self.start_part()
 
     def start_part(self) -> None:
         """Start a part: compare its first texts with the reference again, and clear the warnings and counts."""
-        self.warnings[:] = self._why_slow
-        self.unused.clear()
         self._texts_checked = self._first_checked = self._spread_checked = 0
         self._preparer.start_part()
+        self.warnings += self._why_slow
 
     def fallback(self, mismatch: BackendMismatch, place: str) -> Encoder:
         """The encoder for the whole part in which `encode` raised: the reference replaces the fast way that differed.
@@ -229,7 +222,13 @@ class Encoder:
     def _finish(self, held: _Held) -> EncodedBatch:
         items, rejects = held.items, held.rejects
         texts = [item for item in items if isinstance(item, Text)]
-        ids, ranges = self._encode_texts(texts)
+        plain = [item.text for item in texts]
+        ranges = None
+        # Without lengths of tokens, masks need offsets.
+        if self._backend is self._reference and not self._backends.lengths.are_known and any(t.spans for t in texts):
+            ids, ranges = self._reference.encode_with_ranges(plain)
+        else:
+            ids = self._backend.encode(plain)
         self._check_ids(texts, ids)
         lines = np.array([item.line for item in items], dtype=np.int64)
         samples = TokenBatch(lines, ids.offsets, ids.input_ids, self._masker.mask(texts, ids, ranges))
@@ -257,12 +256,6 @@ class Encoder:
             is_open=is_open,
             kinds=held.kinds,
         )
-
-    def _encode_texts(self, texts: list[Text]) -> tuple[Ids, list[CharRanges] | None]:
-        plain = [item.text for item in texts]
-        if self._backend is self._reference and self._masker.wants_ranges and any(item.spans for item in texts):
-            return self._reference.encode_with_ranges(plain)
-        return self._backend.encode(plain), None
 
     def _check_ids(self, texts: list[Text], ids: Ids) -> None:
         """Compare sampled texts with the reference."""

@@ -116,11 +116,6 @@ class Masker:
         self._reference = backends.reference
         self._check = check
 
-    @property
-    def wants_ranges(self) -> bool:
-        """Whether every text with spans needs offsets."""
-        return not self._lengths.are_known
-
     def mask(self, texts: list[Text], ids: Ids, ranges: list[CharRanges] | None) -> Mask | None:
         """The mask of all texts, before special tokens are added; None trains on all tokens.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,8 +18,6 @@ from packer_cli.tokens.templates.conversation import read_chat
 from packer_cli.tokens.templates.parts import LossParts, weights_or_none
 
 if TYPE_CHECKING:
-    from collections import Counter
-
     from packer_cli.corpus.types import Document
     from packer_cli.tokens.encode.backends import ReferenceBackend
     from packer_cli.tokens.encode.rows import Frame
@@ -40,8 +39,6 @@ class Preparer:
         fast_templates: False renders as transformers does, and proves each conversation's ranges.
         check_chats: conversations at the beginning of each part to compare with slower ways; some of the later ones
             have their text and ranges compared, too.
-        warnings: receives the warnings.
-        unused: counts the documents with something that is not written, by what it is.
     """
 
     def __init__(
@@ -53,16 +50,16 @@ class Preparer:
         plain_content: bool,
         fast_templates: bool,
         check_chats: int,
-        warnings: list[str],
-        unused: Counter[str],
     ):
         self._tokenizer = tokenizer
         self._parts = parts
         self._ends_have_loss = parts is None or parts.answer
         self._fast_templates = fast_templates
         self._check_chats = check_chats
-        self._warnings = warnings
-        self._unused = unused
+        self.warnings: list[str] = []
+        """Warnings about the current part, each once."""
+        self.unused: Counter[str] = Counter()
+        """Documents of the current part with something that is not written, by what it is."""
         self._finder = TokenFinder(tokenizer.special_tokens)
         self._renderers: dict[str, ChatRenderer] = {}
         self._controls: dict[str, TokenFinder] = {}
@@ -70,7 +67,9 @@ class Preparer:
         self.start_part()
 
     def start_part(self) -> None:
-        """Compare the first conversations again."""
+        """Compare the first conversations again, and clear the warnings and counts."""
+        self.warnings.clear()
+        self.unused.clear()
         self._chats_checked = self._chars_checked = 0
         self._is_warned = False
 
@@ -85,7 +84,7 @@ class Preparer:
         if kind == "messages" or document.messages:
             return self._prepare_chat(document)
         if document.tools:
-            self._unused['"tools", which have no place in a prompt that is a string'] += 1
+            self.unused['"tools", which have no place in a prompt that is a string'] += 1
         if kind == "text" and not self._ends_have_loss:
             raise ValueError("a plain text has no assistant turns, and --loss-on trains only on parts of these")
         prompt, completion = ("", document.text) if kind == "text" else (document.prompt, document.completion)
@@ -115,7 +114,7 @@ class Preparer:
             chat = read_chat(*(mark_control_tokens(each, controls.pattern) for each in (document.messages, tools)))
         rendered = renderer.render_chat(chat)
         _check_utf8(rendered.text)
-        self._unused.update(renderer.ignored(chat))
+        self.unused.update(renderer.ignored(chat))
         if self._fast_templates and not is_marked:
             self._check(document.line, renderer, chat, len(rendered.text))
         loss = self._chat_loss(document, renderer, chat, rendered)
@@ -183,7 +182,7 @@ class Preparer:
             self._renderers[template] = renderer
         if renderer.depends_on_date and not self._is_warned:
             self._is_warned = True
-            self._warnings.append(
+            self.warnings.append(
                 "the chat template writes today's date (strftime_now), so the tokens change from day to day; "
                 "put a fixed date into a copy of the template, and give it with --chat-template FILE"
             )
