@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from packer_cli.corpus.readers.base import BATCH_BYTES, MAX_RECORD_BYTES, RawBatch, ReadRules
+from packer_cli.corpus.readers.base import RawBatch, ReadRules
 from packer_cli.corpus.readers.registry import READERS, TOKEN_FORMATS
 from packer_cli.corpus.records.shapes import Normalizer
 from packer_cli.corpus.records.tokens import TokenRecord
@@ -18,22 +18,11 @@ class SliceReader:
     """Reads slices by the same rules, one after another. Making it takes longer than reading a small file."""
 
     def __init__(
-        self,
-        *,
-        schema: str = "auto",
-        alpaca_form: AlpacaForm = "stanford",
-        batch_bytes: int = BATCH_BYTES,
-        max_record_bytes: int = MAX_RECORD_BYTES,
-        vocab_size: int = 0,
-        eos_id: int | None = None,
+        self, *, schema: str = "auto", alpaca_form: AlpacaForm = "stanford", rules: ReadRules | None = None
     ) -> None:
-        assert batch_bytes > 0
-        assert max_record_bytes > 0
         self._schema = schema
         self._normalizer = Normalizer(schema, alpaca_form)
-        self._rules = ReadRules(
-            batch_bytes=batch_bytes, max_record_bytes=max_record_bytes, vocab_size=vocab_size, eos_id=eos_id
-        )
+        self._rules = rules or ReadRules()
 
     @property
     def unused(self) -> Counter[str]:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from packer_cli.corpus.discover import find_files, slice_corpus
 from packer_cli.corpus.read import SliceReader
+from packer_cli.corpus.readers.base import ReadRules
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Document
 from packer_cli.errors import FormatError, InputError
 from packer_cli.export.columns import all_text
@@ -84,7 +85,8 @@ class SetRecords:
             RunError: it changes while it is read.
         """
         index = self.store.index
-        reader = SliceReader(schema=index.options.record_schema, max_record_bytes=index.options.max_record_bytes)
+        rules = ReadRules(max_record_bytes=index.options.max_record_bytes)
+        reader = SliceReader(schema=index.options.record_schema, rules=rules)
         for files, borders in _by_file(index):
             samples = [np.flatnonzero(wanted[begin:end]) + begin for begin, end in itertools.pairwise(borders)]
             if not any(map(len, samples)):

@@ -86,7 +86,7 @@ class Sampler:
             self._form = "stanford" if loaded.chat_template is None else "template"
             self._has_eos = loaded.eos_token_id is not None
             self._encoder = Encoder(loaded, append_eos="auto" if self._has_eos else "never")
-        self._reader = SliceReader(alpaca_form=self._form, batch_bytes=1 << 16)
+        self._reader = SliceReader(alpaca_form=self._form, rules=ReadRules(batch_bytes=1 << 16))
 
     def look(self, inputs: Sequence[str]) -> list[Look]:
         """Look at each input.

@@ -15,6 +15,7 @@ import numpy as np
 
 from packer_cli.corpus.ragged import take_samples
 from packer_cli.corpus.read import SliceReader
+from packer_cli.corpus.readers.base import ReadRules
 from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, Reject, TokenBatch
 from packer_cli.corpus.versions import hold
 from packer_cli.engine.sink import Sink, Written, write_part
@@ -206,14 +207,11 @@ def _encoder(task: PartTask) -> Encoder:
 
 
 def _reader(task: PartTask) -> SliceReader:
-    tokenizer = _tokenizer(task)
-    return SliceReader(
-        schema=task.options.record_schema,
-        alpaca_form=_alpaca_form(task),
-        max_record_bytes=task.options.max_record_bytes,
-        vocab_size=tokenizer.vocab_size,
-        eos_id=tokenizer.eos_token_id,
+    options, tokenizer = task.options, _tokenizer(task)
+    rules = ReadRules(
+        max_record_bytes=options.max_record_bytes, vocab_size=tokenizer.vocab_size, eos_id=tokenizer.eos_token_id
     )
+    return SliceReader(schema=options.record_schema, alpaca_form=_alpaca_form(task), rules=rules)
 
 
 def _alpaca_form(task: PartTask) -> AlpacaForm:

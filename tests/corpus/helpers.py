@@ -11,6 +11,7 @@ import numpy as np
 
 from packer_cli.corpus.discover import discover, slice_corpus
 from packer_cli.corpus.read import SliceReader
+from packer_cli.corpus.readers.base import ReadRules
 from packer_cli.corpus.records.shapes import Normalizer
 from packer_cli.corpus.records.token_rows import read_records
 from packer_cli.corpus.records.tokens import TokenRecord
@@ -62,7 +63,7 @@ def read_all(
     for slice_ in slice_corpus(files, slice_bytes=slice_bytes):
         assert len(slice_.file.fingerprint) >= 16
         limits = {"batch_bytes": batch_bytes, "max_record_bytes": max_record_bytes}
-        for batch in SliceReader(schema=schema, **limits, **tokenizer).read(slice_):
+        for batch in SliceReader(schema=schema, rules=ReadRules(**limits, **tokenizer)).read(slice_):
             documents += sorted([*batch.documents, *samples(batch.tokens)], key=lambda each: each.line)
             rejects += batch.rejects
     if len(files) == 1 and are_single:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from packer_cli.corpus.discover import discover, slice_corpus
 from packer_cli.corpus.read import SliceReader
+from packer_cli.corpus.readers.base import ReadRules
 
 from .helpers import CHAT, TEXT, plain, read_all, write_jsonl
 from .naive import read_jsonl
@@ -188,5 +189,5 @@ def test_mixed_shapes_in_one_file(tmp_path: Path) -> None:
 def test_batches_are_bounded(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [TEXT] * 5000)
     (slice_,) = slice_corpus(discover([str(path)])[1])
-    for batch in SliceReader(batch_bytes=4096).read(slice_):
+    for batch in SliceReader(rules=ReadRules(batch_bytes=4096)).read(slice_):
         assert len(batch.documents) <= 4096 // 10

@@ -119,11 +119,12 @@ PEAK = """
 import resource, sys
 from packer_cli.corpus.discover import discover, slice_corpus
 from packer_cli.corpus.read import SliceReader
+from packer_cli.corpus.readers.base import ReadRules
 import packer_cli.corpus.readers.columns, pyarrow.parquet, orjson, packer_cli.corpus.readers.json_borders
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 documents = rejects = 0
 for slice_ in slice_corpus(discover(sys.argv[1:])[1]):
-    for batch in SliceReader(max_record_bytes=8 << 20).read(slice_):
+    for batch in SliceReader(rules=ReadRules(max_record_bytes=8 << 20)).read(slice_):
         documents += len(batch.documents)
         rejects += len(batch.rejects)
 print(documents, rejects, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)

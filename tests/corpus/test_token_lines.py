@@ -16,6 +16,7 @@ from packer_cli.corpus.discover import discover, slice_corpus
 from packer_cli.corpus.ragged import join_samples
 from packer_cli.corpus.read import SliceReader
 from packer_cli.corpus.readers import token_lines
+from packer_cli.corpus.readers.base import ReadRules
 from packer_cli.corpus.readers.token_lines import read_token_lines
 from packer_cli.corpus.records.tokens import COLUMNS
 from packer_cli.corpus.types import TokenRows
@@ -65,7 +66,7 @@ LINES = st.lists(st.one_of(records(), records(), records(), ODD_LINES), min_size
 def read(path: Path, schema: Any, slice_bytes: int, batch_bytes: int) -> Iterator[tuple[Any, ...]]:
     """What each slice holds, its arrays as bytes with their types."""
     _, files = discover([str(path)])
-    reader = SliceReader(schema=schema, batch_bytes=batch_bytes, max_record_bytes=120)
+    reader = SliceReader(schema=schema, rules=ReadRules(batch_bytes=batch_bytes, max_record_bytes=120))
     for slice_ in slice_corpus(files, slice_bytes=slice_bytes):
         batches = list(reader.read(slice_))
         tokens = [batch.tokens for batch in batches if batch.tokens is not None and len(batch.tokens.lines)]

@@ -17,6 +17,7 @@ import pytest
 from packer_cli.corpus import versions
 from packer_cli.corpus.discover import discover, slice_corpus
 from packer_cli.corpus.read import SliceReader
+from packer_cli.corpus.readers.base import ReadRules
 from packer_cli.errors import RunError
 from tests.corpus.helpers import write_jsonl
 from tests.corpus.test_formats import as_saved
@@ -95,7 +96,7 @@ def read(path: Path, *, when_cut: Callable[[], object], when_listed: Callable[[]
     files = discover([str(path)])[1]
     when_listed()
     slices = slice_corpus(files, slice_bytes=400)
-    reader = SliceReader(vocab_size=100, eos_id=1)
+    reader = SliceReader(rules=ReadRules(vocab_size=100, eos_id=1))
 
     def count(number: int) -> int:
         batches = list(reader.read(slices[number]))

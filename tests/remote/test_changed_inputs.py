@@ -6,6 +6,7 @@ import pytest
 
 from packer_cli.corpus.discover import discover, slice_corpus
 from packer_cli.corpus.read import SliceReader
+from packer_cli.corpus.readers.base import ReadRules
 from packer_cli.errors import RunError
 from packer_cli.remote.path import RemotePath
 
@@ -27,7 +28,7 @@ def test_an_open_object_stays_the_version_it_was(bucket: RemotePath):
 def test_a_replaced_object_is_an_error(bucket: RemotePath, suffix: str):
     path = bucket / f"a.{suffix}"
     path.write_bytes(LINES)
-    reader = SliceReader(vocab_size=1 << 17, eos_id=10)
+    reader = SliceReader(rules=ReadRules(vocab_size=1 << 17, eos_id=10))
     files = discover([str(path)])[1]
     slices = slice_corpus(files, slice_bytes=1_500_000)
     assert len(slices) > 1
