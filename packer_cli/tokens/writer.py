@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -134,7 +133,7 @@ def rejects_name(name: str) -> str:
     return name.replace("part-", "rejected-").replace(".arrow", ".jsonl")
 
 
-class RejectsWriter:
+class RejectsWriter(ExitStack):
     """Writes a part's rejected records as they come, and counts them. Memory: one batch of them."""
 
     def __init__(self, sink: Sink, part: str, num_slices: int) -> None:
@@ -144,12 +143,12 @@ class RejectsWriter:
             part: file name of the part.
             num_slices: of input, in the part.
         """
+        super().__init__()
         self.num_rejected = np.zeros(num_slices, dtype=np.int64)
         """int64[s]: of each slice."""
         self.gaps = [""] * num_slices
         """The reason of each slice's first gap; "" for a slice that has none."""
         self._sink, self._name = sink, rejects_name(part)
-        self._stack = ExitStack()
         self._file: HashingFile | None = None
 
     def write(self, rejects: Sequence[Reject]) -> None:
@@ -157,7 +156,7 @@ class RejectsWriter:
         if not rejects:
             return
         if self._file is None:
-            self._file = self._stack.enter_context(self._sink.file(self._name))
+            self._file = self.enter_context(self._sink.file(self._name))
         keys = np.array([reject.line for reject in rejects], dtype=np.int64)
         self.num_rejected += count_by_slice(keys, len(self.num_rejected))
         for reject in rejects:
@@ -171,12 +170,6 @@ class RejectsWriter:
     def xxh3(self) -> str | None:
         """Checksum of the file; None if there are no rejects."""
         return None if self._file is None else self._file.hexdigest()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stack.__exit__(*error)  # type: ignore[arg-type]
 
 
 def read_rejects(path: Path, xxh3: str) -> Iterator[Reject]:

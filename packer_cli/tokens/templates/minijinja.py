@@ -12,6 +12,7 @@ fails on rendering; either way, jinja2 takes over.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from jinja2 import nodes
@@ -124,17 +125,10 @@ def _item(value: Any, key: str) -> Any:
     return value[key]
 
 
-def _slice(value: Any, start: Any, stop: Any, step: Any) -> Any:
+def _slice(value: Any, start: Any, stop: Any, step: Any, kinds: tuple[type, ...] = (str, list)) -> Any:
     """minijinja also slices undefined and none, and panics when it reverses an empty list."""
-    if type(value) not in (str, list):
-        raise TypeError("not a string or list")
-    return value[start:stop:step]
-
-
-def _list_slice(value: Any, start: Any, stop: Any, step: Any) -> Any:
-    """A slice to loop over: minijinja does not iterate over the chars of a string."""
-    if type(value) is not list:
-        raise TypeError("not a list")
+    if type(value) not in kinds:
+        raise TypeError("not of a kind that is sliced alike")
     return value[start:stop:step]
 
 
@@ -162,7 +156,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "_method": _method,
     "_item": _item,
     "_slice": _slice,
-    "_list_slice": _list_slice,
+    "_list_slice": partial(_slice, kinds=(list,)),  # To loop over: minijinja does not iterate over a string's chars.
     "_contains": _contains,
     "_filter": _filter,
 }

@@ -25,7 +25,7 @@ from jinja2 import nodes
 from jinja2.visitor import NodeTransformer
 
 from packer_cli.tokens.templates.conversation import Chat, Span, TemplateRejectError
-from packer_cli.tokens.templates.parts import TAGS
+from packer_cli.tokens.templates.parts import TAGS, before_space
 from packer_cli.tokens.templates.template import CompiledTemplate, TemplateLimitError, is_generation, render
 
 Place = Literal["generation", "stream", "anywhere"]
@@ -207,9 +207,7 @@ class TurnEdges:
         return next((start for start, stop in self.tags if start < length < stop), length) - skipped
 
     def _turn_end(self, text: str, begin: int, stop: int) -> int:
-        end = stop
-        while end > begin and text[end - 1].isspace():
-            end -= 1
+        end = before_space(text, begin, stop)
         # A special token may itself end with whitespace; that is rare, but try both.
         for candidate in (end, stop):
             if text.endswith(self.endings, begin, candidate):

@@ -8,22 +8,13 @@ from pathlib import Path
 from packer_cli.errors import TokenizerError
 
 TEMPLATE_FOLDER = "additional_chat_templates"
-SIBLINGS = (
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "config.json",
-    TEMPLATE_FOLDER,
-)
+_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja")
+SIBLINGS = (*_SETTINGS, "config.json", TEMPLATE_FOLDER)
 """Files used together with a tokenizer.json, whatever that one's name."""
 
 NAMES = (
     "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
+    *_SETTINGS,
     "chat_template.json",
     "tokenizer.model",
     "vocab.json",
