@@ -164,22 +164,14 @@ def _weight(file: CorpusFile) -> int:
     return file.num_bytes * (EXPANSION if is_dense else 1)
 
 
-def without_crashes(slices: Sequence[CorpusSlice], engine: Engine) -> tuple[CorpusSlice, ...] | None:
-    """The slices of a part that crashed its worker; those that crash again when read are marked as unreadable.
-
-    None if no slice crashes when read.
-    """
-    outcomes = dict(engine.run(read_all, slices, is_risky=True))
-    if not any(isinstance(outcome, Died) for outcome in outcomes.values()):
-        return None
-    return tuple(_marked(slice_, outcomes[number]) for number, slice_ in enumerate(slices))
-
-
-def _marked(slice_: CorpusSlice, outcome: Died | None) -> CorpusSlice:
-    if not isinstance(outcome, Died):
-        return slice_
-    reason = (
-        f"damaged: reading it from record {slice_.first_line} on crashes the reader ({outcome.signal_name}); "
-        "what it holds from there is left out"
-    )
-    return slice_._replace(unreadable=reason)
+def without_crashes(slices: Sequence[CorpusSlice], engine: Engine) -> tuple[CorpusSlice, ...]:
+    """The slices of a part that crashed its worker; those that crash again when read are marked as unreadable."""
+    marked = list(slices)
+    for number, outcome in engine.run(read_all, slices, is_risky=True):
+        if isinstance(outcome, Died):
+            reason = (
+                f"damaged: reading it from record {slices[number].first_line} on crashes the reader "
+                f"({outcome.signal_name}); what it holds from there is left out"
+            )
+            marked[number] = slices[number]._replace(unreadable=reason)
+    return tuple(marked)

@@ -251,7 +251,7 @@ def _firsts(todo: list[PartTask]) -> tuple[CorpusSlice, ...]:
 
 def _without_crashes(task: PartTask, died: Died, engine: Engine) -> PartTask:
     slices = without_crashes(task.slices, engine)
-    if slices is None:
+    if slices == task.slices:
         names = ", ".join(dict.fromkeys(slice_.file.path for slice_ in task.slices[:3]))
         raise RunError(
             f"a worker process crashed ({died.signal_name}) while it encoded records of {names}; leave them out"

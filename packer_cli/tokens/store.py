@@ -23,7 +23,7 @@ from packer_cli.format.loss_spans import Int64Array
 from packer_cli.format.token_parts import PartBatch, PieceTokens, Spans
 from packer_cli.remote.local import is_in_cache
 from packer_cli.remote.path import RemotePath
-from packer_cli.tokens.index import PartInfo, StoreIndex, open_part, read_index
+from packer_cli.tokens.index import StoreIndex, open_part, read_index
 from packer_cli.tokens.ranges import REQUEST_BYTES, RangedParts
 
 _BATCHES_AT_ONCE = 64
@@ -172,13 +172,13 @@ class TokenStore:
         if self._ranged is None:
             return
         index, folder = self.index, self.folder
-
-        def is_wanted(number: int, part: PartInfo) -> bool:
-            return needs is None or bool(
-                needs[number] >= part.num_bytes or (needs[number] and is_in_cache(part.num_bytes, part.xxh3))
-            )
-
-        wanted = [number for number, part in enumerate(index.parts) if is_wanted(number, part)]
+        wanted = [
+            number
+            for number, part in enumerate(index.parts)
+            if needs is None
+            or needs[number] >= part.num_bytes
+            or (needs[number] and is_in_cache(part.num_bytes, part.xxh3))
+        ]
         with ThreadPoolExecutor(_FETCHES, thread_name_prefix="hbpack-fetch") as pool:
             opened = pool.map(lambda number: open_part(folder, index.parts[number], index.token_type), wanted)
             whole = {number: iter(batches) for number, batches in zip(wanted, opened, strict=True)}
