@@ -90,7 +90,10 @@ class ArrayRecords:
         pin = self.pin()
         if ids.is_explicit and ids.num_tasks == 1:
             return None
-        if pin is None or (self._is_new(ids, pin) and not self.done()):
+        most = ids.num_tasks or 0
+        # A scheduler also says fewer when some tasks run again.
+        is_new = pin is None or most > pin.num_tasks or (ids.is_explicit and most != pin.num_tasks)
+        if pin is None or (is_new and not self.done()):
             return _first_task(ids)
         if ids.is_explicit and ids.num_tasks != pin.num_tasks:
             raise ConfigError(
@@ -105,12 +108,6 @@ class ArrayRecords:
                 f"{_ids(pin)}; give one of these, or {self.remedies()}"
             )
         return ArrayTask(index, pin.num_tasks)
-
-    @staticmethod
-    def _is_new(ids: ArrayIds, pin: Pin) -> bool:
-        """Whether this may be the start of another array: a scheduler also says fewer when some tasks run again."""
-        most = ids.num_tasks or 0
-        return most > pin.num_tasks or (ids.is_explicit and most != pin.num_tasks)
 
     def done(self) -> list[int]:
         """The tasks that have written records, in order."""

@@ -272,7 +272,7 @@ def describe(address: str | None) -> str:
 
 
 def _unreachable(address: str | None, error: BaseException) -> RunError:
-    reason = " ".join((str(error) or type(error).__name__).split()).split(". ")[0].rstrip(".")
+    reason = _one_line(error).split(". ")[0]
     if address in (None, "local"):
         return RunError(f"Ray cannot be started ({reason}); try --engine local")
     return RunError(

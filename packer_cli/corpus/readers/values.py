@@ -52,13 +52,11 @@ def value_bytes(column: pa.Array) -> NDArray[np.int64]:
 
 
 def _is_binary(kind: pa.DataType) -> bool:
-    found: bool = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
-    return found
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
 
 
 def _is_list(kind: pa.DataType) -> bool:
-    found: bool = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    return found
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def bounds(column: pa.Array) -> NDArray[np.int64]:
