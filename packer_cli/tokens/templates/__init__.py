@@ -8,7 +8,7 @@ r"""Chat templates: a conversation's text, and the char ranges that the assistan
                     |
                 rounds.py ------> text and rounds: the text of each assistant message;
                     |   \           rounds -> ranges from header to end of turn
-                    |    minijinja.py   the same with minijinja, faster; translate.py, expressions.py, rules.py
+                    |    minijinja.py   the same with minijinja, faster; translate.py, rules.py
                 parts.py      ranges -> reasoning, answer and tool calls, for `--loss-on`
                     |
                 renderer.py   ChatRenderer: chooses the way, returns `Rendered`; compares slower ways
