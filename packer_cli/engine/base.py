@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import Any, Self, TypeVar
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
 
 from packer_cli.engine.processes import Died
 from packer_cli.engine.progress import Progress
@@ -14,7 +15,7 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
-class Engine(ABC):
+class Engine(AbstractContextManager["Engine"]):
     """Runs tasks. Use it as a context manager.
 
     Functions and tasks are pickled, unless they run on threads. A function that needs much, such as a plan, pickles as
@@ -23,12 +24,6 @@ class Engine(ABC):
 
     workers: int
     """Processes or threads of this machine."""
-
-    @abstractmethod
-    def __enter__(self) -> Self: ...
-
-    @abstractmethod
-    def __exit__(self, *_: object) -> None: ...
 
     @abstractmethod
     def release(self) -> None:

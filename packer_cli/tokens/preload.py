@@ -17,16 +17,12 @@ import tokenizers  # noqa: F401
 import transformers.tokenization_utils_tokenizers
 import transformers.utils.chat_template_utils  # noqa: F401
 
-import packer_cli.corpus.read
 import packer_cli.corpus.readers.columns
 import packer_cli.corpus.readers.token_lines
 import packer_cli.corpus.records.token_rows
 import packer_cli.tokens.encode.encoder
-import packer_cli.tokens.encode.masks
-import packer_cli.tokens.slices
 import packer_cli.tokens.templates.renderer
-import packer_cli.tokens.tokenizer.loading
-import packer_cli.tokens.writer  # noqa: F401
+import packer_cli.tokens.tokenizer.loading  # noqa: F401
 from packer_cli.tokens.ahead import named_tokenizer
 from packer_cli.tokens.part import load_ahead
 
