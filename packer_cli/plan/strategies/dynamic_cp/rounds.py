@@ -126,8 +126,7 @@ def form_rounds(
     begins = np.searchsorted(kinds[order], np.arange(len(degrees) + 1))
     best, least = None, np.inf
     for delta in (1.0,) if is_one else _DELTAS:
-        found = Rounds(*np.empty((2, len(kinds)), dtype=np.int64))
-        total = _form(degrees, order, begins, seconds, num_ranks, delta, *found)
+        found, total = _form(degrees, order, begins, seconds, num_ranks, delta)
         if total < least:
             best, least = found, total
     assert best is not None
@@ -136,16 +135,9 @@ def form_rounds(
 
 @njit(cache=True)
 def _form(
-    degrees: Int64Array,
-    order: Int64Array,
-    begins: Int64Array,
-    seconds: Float64Array,
-    num_ranks: int,
-    delta: float,
-    round_of: Int64Array,
-    first_rank: Int64Array,
-) -> float:
-    """Write to the last two; returns the seconds of all rounds.
+    degrees: Int64Array, order: Int64Array, begins: Int64Array, seconds: Float64Array, num_ranks: int, delta: float
+) -> tuple[Rounds, float]:
+    """The rounds of the packs, and their seconds together.
 
     Args:
         order: int64[p], packs by degree, then falling seconds.
@@ -153,6 +145,7 @@ def _form(
         delta: 1 where a replica takes no second pack.
     """
     at = begins[:-1].copy()
+    round_of, first_rank = np.empty((2, len(order)), dtype=np.int64)
     is_taken = np.zeros(len(order), dtype=np.bool_)
     replica_kind, replica_first = np.empty((2, num_ranks), dtype=np.int64)
     load = np.empty(num_ranks)
@@ -207,7 +200,7 @@ def _form(
             done += 1
         total += slowest
         number += 1
-    return total
+    return Rounds(round_of, first_rank), total
 
 
 @njit(cache=True, no_cpython_wrapper=True)
