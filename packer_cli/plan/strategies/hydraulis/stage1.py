@@ -27,8 +27,8 @@ import numpy as np
 from numba import njit
 
 from packer_cli.plan.core.cost import KernelCosts
-from packer_cli.plan.core.streams import next_below, shuffle
-from packer_cli.plan.core.types import Float64Array, Int64Array, UInt64Array
+from packer_cli.plan.core.streams import shuffle
+from packer_cli.plan.core.types import Float64Array, Int32Array, Int64Array, UInt64Array
 from packer_cli.plan.kernels.timed_dealing import copy_to
 from packer_cli.plan.strategies.hydraulis.costs import least_pipeline_seconds
 
@@ -84,7 +84,7 @@ def deal_to_pipelines(
     dealt = np.zeros(num, dtype=np.int64)
     best_of = np.zeros((_STARTS, num), dtype=np.int64)
     best = np.full(_STARTS, np.inf)
-    order, pipelines = np.arange(num), _Pipelines(lengths, kinds, costs)
+    order, pipelines = np.arange(num, dtype=np.int32), _Pipelines(lengths, kinds, costs)
     _keep(best_of, best, _greedily(pipelines, order, dealt, sums), dealt)
     for is_reversed in (False, True):
         _keep(best_of, best, _first_fit(pipelines, best[0], is_reversed, dealt, sums), dealt)
@@ -93,9 +93,7 @@ def deal_to_pipelines(
         first_free += 1
     if len(kinds) > 1:
         for _ in range(min(restarts, 1 + 5 * _DEALT // (num * len(kinds)))):
-            for i in range(num - 1, first_free, -1):
-                j = first_free + next_below(state, i + 1 - first_free)
-                order[i], order[j] = order[j], order[i]
+            shuffle(order[first_free:], state)
             _keep(best_of, best, _greedily(pipelines, order, dealt, sums), dealt)
     least = np.inf
     for start in range(_STARTS):
@@ -141,7 +139,7 @@ def _add(sums: Int64Array, p: int, length: int) -> None:
 
 
 @njit(cache=True)
-def _greedily(pipelines: _Pipelines, order: Int64Array, pipeline_of: Int64Array, sums: Int64Array) -> float:
+def _greedily(pipelines: _Pipelines, order: Int32Array, pipeline_of: Int64Array, sums: Int64Array) -> float:
     """Each sample of the order to the pipeline that would finish first; of equal ones, to the last, which is small."""
     lengths, kinds, costs = pipelines
     sums[:] = 0
