@@ -83,14 +83,14 @@ def joined(parts: Sequence[MixedIterations]) -> MixedIterations:
 def _form(
     order: Int64Array, begin: Int64Array, seconds: Float64Array, degrees: Int64Array, num_gpus: int
 ) -> tuple[Int64Array, Int64Array]:
-    """The packs in the order of their iterations, and where each iteration begins.
+    """The packs in the order of their iterations (int64[p]), and where each iteration begins (int64[i+1]).
 
     Args:
         order: int64[p], packs by degree, then falling seconds.
         begin: int64[k+1], where each degree begins.
     """
     at = begin[:-1].copy()
-    new_order, offsets = np.empty(len(order), dtype=np.int64), np.zeros(len(order) + 1, dtype=np.int64)
+    new_order, offsets = np.empty_like(order), np.zeros(len(order) + 1, dtype=np.int64)
     done, num = 0, 0
     can_fill = np.zeros(num_gpus + 1, dtype=np.bool_)
     last = np.int64(-1)
@@ -136,9 +136,7 @@ def improve_iterations(
 
     No iteration becomes slower, and each keeps its samples. O(m), and a few milliseconds for an iteration that waits.
     """
-    pack_of = np.empty(len(found.samples), dtype=np.int32)
-    seconds, busy = np.empty((2, len(found.iterations) - 1))
-    _even_out(*found, lengths, costs.degrees, costs.arrays, num_gpus, pack_of, seconds, busy)
+    pack_of, seconds, busy = _even_out(found, lengths, costs.degrees, costs.arrays, num_gpus)
     offsets, members = group_by_pack(pack_of, as_ids(np.arange(len(pack_of))), len(found.kinds))
     is_used = np.diff(offsets) > 0
     found = MixedIterations(
@@ -182,29 +180,21 @@ def _part(found: MixedIterations, first: int, stop: int) -> MixedIterations:
 
 @njit(cache=True)
 def _even_out(
-    offsets: Int64Array,
-    samples: Int32Array,
-    kinds: Int64Array,
-    bounds: Int64Array,
-    lengths: Int32Array,
-    degrees: Int64Array,
-    costs: KernelCosts,
-    num_gpus: int,
-    pack_of: Int32Array,
-    seconds: Float64Array,
-    busy: Float64Array,
-) -> None:
-    """Write the pack of each sample to `pack_of` (int32[m]), and the seconds and busy GPU-seconds of each iteration.
+    found: MixedIterations, lengths: Int32Array, degrees: Int64Array, costs: KernelCosts, num_gpus: int
+) -> tuple[Int32Array, Float64Array, Float64Array]:
+    """The pack of each sample (int32[m]), and the seconds and the busy GPU-seconds of each iteration (float64[i]).
 
     Packs may become empty.
     """
+    offsets, samples, kinds, bounds = found
+    pack_of = np.empty(len(samples), dtype=np.int32)
+    seconds, busy = np.zeros((2, len(bounds) - 1))
     for j in range(len(bounds) - 1):
         first, stop = bounds[j], bounds[j + 1]
         begin, end = offsets[first], offsets[stop]
         length = np.empty(end - begin, dtype=np.int64)
         group_of = np.empty(end - begin, dtype=np.int64)
         tokens, work = np.zeros(stop - first, dtype=np.int64), np.zeros(stop - first, dtype=np.int64)
-        seconds[j] = busy[j] = 0.0
         for p in range(stop - first):
             for i in range(offsets[first + p] - begin, offsets[first + p + 1] - begin):
                 length[i] = lengths[samples[begin + i]]
@@ -220,6 +210,7 @@ def _even_out(
             seconds[j] = even_out(length, own_kinds, costs, _STEPS, mean, Dealt(group_of, tokens, work))
         for i in range(end - begin):
             pack_of[begin + i] = first + group_of[i]
+    return pack_of, seconds, busy
 
 
 _LIMITS = (0.95, 0.88, 0.8, 0.7, 0.6, 0.5, 0.4)
