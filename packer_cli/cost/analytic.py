@@ -7,13 +7,14 @@ which setting is faster, and which fits, hardly depends on them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from packer_cli.cost.models import CostModel, GpuModel, MemoryModel, ModelParallelCost
 from packer_cli.cost.shape import ModelShape
 from packer_cli.errors import ConfigError, did_you_mean
+from packer_cli.format.layout import Layout
 from packer_cli.sizes import counted, parse_bytes, parse_number
 
 Logits = Literal["float32", "chunked"]
@@ -148,6 +149,11 @@ def analytic_model(
 
 
 def _cost(shape: ModelShape, gpu: Gpu, num_gpus: int, assumed: Assumptions) -> CostModel:
+    links = model_parallel_cost(shape, num_gpus, gpu.node_bandwidth, gpu.network_bandwidth, gpu.gpus_per_node)
+    reached = assumed.bandwidth_efficiency
+    # FSDP gathers weights forward and backward, and scatters gradients, in rings over all GPUs.
+    gathered = 3 * shape.dtype_bytes * shape.num_parameters * (num_gpus - 1) / num_gpus
+    gather_seconds = gathered / (links.ring_bandwidth(num_gpus, gpu.gpus_per_node) * reached)
     # Backward takes twice the FLOPs of forward. A float32 model runs its GEMMs in TF32, at half the rate of bf16.
     peak = gpu.flops * 2 / shape.dtype_bytes
     linear = 3 * 2 * (shape.num_layers * shape.layer_parameters[1] + shape.vocabulary_size * shape.hidden_size)
@@ -157,43 +163,34 @@ def _cost(shape: ModelShape, gpu: Gpu, num_gpus: int, assumed: Assumptions) -> C
         quadratic=quadratic / (peak * assumed.attention_efficiency),
         linear=linear / (peak * assumed.gemm_efficiency),
         head=3 * 2 * shape.vocabulary_size * shape.hidden_size / (peak * assumed.gemm_efficiency),
-        constant=_gather_seconds(shape, gpu, num_gpus, assumed) * assumed.exposed_gather,
+        constant=gather_seconds * assumed.exposed_gather,
         num_layers=shape.num_layers,
         send={
-            degree: send_seconds(
-                shape.num_layers * ulysses_bytes(shape, degree), gpu, degree, assumed.bandwidth_efficiency
-            )
-            for degree in shape.head_degrees(num_gpus)
-            if degree > 1
+            degree: links.all_to_all(Layout(sp=degree)) / reached for degree in links.all_to_all_bytes if degree > 1
         },
         send_constant=8 * shape.num_layers * assumed.collective_latency,
         model_parallel=replace(
-            model_parallel_cost(shape, gpu, num_gpus, assumed.bandwidth_efficiency, assumed.collective_latency),
+            links,
+            node_bandwidth=gpu.node_bandwidth * reached,
+            network_bandwidth=gpu.network_bandwidth * reached,
+            latency=assumed.collective_latency,
             sync_bytes=assumed.sync_bytes(shape),
         ),
     )
 
 
 def model_parallel_cost(
-    shape: ModelShape, gpu: Gpu, num_gpus: int, efficiency: float, latency: float = 0.0, constant: float = 0.0
+    shape: ModelShape, num_gpus: int, node_bandwidth: float, network_bandwidth: float, gpus_per_node: int
 ) -> ModelParallelCost:
-    """What tensor, context and pipeline parallelism take on these links.
-
-    Args:
-        efficiency: share of the links' bandwidth that collectives reach.
-        latency: see `ModelParallelCost`.
-        constant: likewise.
-    """
+    """What tensor, context and pipeline parallelism take on links of these bandwidths, see `ModelParallelCost`."""
     return ModelParallelCost(
         num_layers=shape.num_layers,
         hidden_bytes=shape.dtype_bytes * shape.hidden_size,
         kv_bytes=shape.dtype_bytes * shape.kv_size,
         all_to_all_bytes={degree: ulysses_bytes(shape, degree) for degree in shape.head_degrees(num_gpus)},
-        node_bandwidth=gpu.node_bandwidth * efficiency,
-        network_bandwidth=gpu.network_bandwidth * efficiency,
-        gpus_per_node=gpu.gpus_per_node,
-        latency=latency,
-        constant=constant,
+        node_bandwidth=node_bandwidth,
+        network_bandwidth=network_bandwidth,
+        gpus_per_node=gpus_per_node,
     )
 
 
@@ -206,30 +203,6 @@ def ulysses_bytes(shape: ModelShape, sp_size: int) -> float:
     """
     copies = math.lcm(sp_size, shape.num_kv_heads) // shape.num_kv_heads
     return 2 * shape.dtype_bytes * (shape.query_size + copies * shape.kv_size + shape.value_size)
-
-
-def send_seconds(num_bytes: float, gpu: Gpu, sp_size: int, efficiency: float) -> float:
-    """Seconds per token of a row for all-to-alls over `sp_size` GPUs that carry `num_bytes` per token.
-
-    Each GPU holds `1 / sp_size` of the tokens, and sends `1 / sp_size` of those to each other GPU. Transfers within
-    the node and to other nodes use different links at the same time.
-    """
-    per_peer = num_bytes / sp_size / sp_size
-    near = min(sp_size, gpu.gpus_per_node) - 1
-    far = sp_size - 1 - near
-    return max(near * per_peer / gpu.node_bandwidth, far * per_peer / gpu.network_bandwidth) / efficiency
-
-
-def _gather_seconds(shape: ModelShape, gpu: Gpu, num_gpus: int, assumed: Assumptions) -> float:
-    """Seconds of a micro-batch's collectives in FSDP: weights gathered forward and backward, gradients scattered.
-
-    Rings over all GPUs use all ports of a node at once, so the limit is a GPU's NVLink or its node's ports together.
-    """
-    bandwidth = gpu.node_bandwidth
-    if num_gpus > gpu.gpus_per_node:
-        bandwidth = min(bandwidth, gpu.gpus_per_node * gpu.network_bandwidth)
-    num_bytes = 3 * shape.dtype_bytes * shape.num_parameters
-    return num_bytes * (num_gpus - 1) / num_gpus / (bandwidth * assumed.bandwidth_efficiency)
 
 
 def _memory(shape: ModelShape, gpu: Gpu, num_gpus: int, assumed: Assumptions) -> MemoryModel:
@@ -322,13 +295,19 @@ PRESETS = {
 }
 """SXM models in a DGX or HGX of eight, with one InfiniBand port per GPU: 200 Gbit/s (a100) or 400 Gbit/s."""
 
-_KEYS = {
-    "flops": "flops",
-    "memory": "memory_bytes",
-    "nvlink": "node_bandwidth",
-    "network": "network_bandwidth",
-    "node": "gpus_per_node",
+
+def _bytes(text: str) -> float:
+    return float(parse_bytes(text))
+
+
+_KEYS: dict[str, tuple[str, Callable[[str], float], str]] = {
+    "flops": ("flops", float, "a number above 0, such as 989e12"),
+    "memory": ("memory_bytes", _bytes, "bytes, such as 80GiB"),
+    "nvlink": ("node_bandwidth", _bytes, "bytes, such as 80GiB"),
+    "network": ("network_bandwidth", _bytes, "bytes, such as 80GiB"),
+    "node": ("gpus_per_node", int, "an integer above 0"),
 }
+"""To the field of `Gpu`, how to read it, and what it must be."""
 
 GPU_SYNTAX = "NAME[:KEY=VALUE,...]"
 
@@ -347,37 +326,26 @@ def parse_gpu(text: str) -> Gpu:
     """
     name, colon, rest = text.strip().partition(":")
     name = name.lower()
-    words = [word.partition("=") for word in rest.split(",")] if colon else []
     values: dict[str, float] = {}
-    for key, equals, value in words:
-        field = _KEYS.get(key.strip())
-        if field is None or not equals:
+    for word in rest.split(",") if colon else ():
+        key, equals, value = word.partition("=")
+        if key.strip() not in _KEYS or not equals:
             raise ConfigError(
                 f"--gpu: {text!r} is not {GPU_SYNTAX}, such as h100 or h100:memory=94GiB; keys: {', '.join(_KEYS)}"
             )
-        values[field] = _number(text, key.strip(), value)
+        field, parse, rule = _KEYS[key.strip()]
+        try:
+            values[field] = parse(value)
+        except ValueError:
+            values[field] = math.nan
+        if not 0 < values[field] < math.inf:
+            raise ConfigError(f"--gpu: {text!r}: {key.strip()} must be {rule}, got {value!r}")
     if name in PRESETS:
         return replace(PRESETS[name], **values)  # type: ignore[arg-type]
-    missing = [key for key, field in _KEYS.items() if field not in values and key != "node"]
+    missing = [key for key, (field, *_) in _KEYS.items() if field not in values and key != "node"]
     if missing or not name:
         raise ConfigError(
             f"--gpu: unknown GPU {name!r}{did_you_mean(name, PRESETS)}; choose one of {', '.join(PRESETS)}, or say "
             f"what it is: {name or 'mine'}:flops=989e12,memory=80GiB,nvlink=450GB,network=50GB"
         )
     return Gpu(name=name, **values)  # type: ignore[arg-type]
-
-
-def _number(text: str, key: str, value: str) -> float:
-    try:
-        if key == "node":
-            number: float = int(value)
-        elif key == "flops":
-            number = float(value)
-        else:
-            number = float(parse_bytes(value))
-    except ValueError:
-        number = math.nan
-    if not (math.isfinite(number) and number > 0):
-        rules = {"node": "an integer above 0", "flops": "a number above 0, such as 989e12"}
-        raise ConfigError(f"--gpu: {text!r}: {key} must be {rules.get(key, 'bytes, such as 80GiB')}, got {value!r}")
-    return number

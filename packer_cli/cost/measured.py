@@ -9,19 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from packer_cli.cost.analytic import (
-    Assumptions,
-    Gpu,
-    activation_bytes,
-    model_parallel_cost,
-    send_seconds,
-    ulysses_bytes,
-)
+from packer_cli.cost.analytic import NOT_MEASURED, Assumptions, activation_bytes, model_parallel_cost
 from packer_cli.cost.fit_cost import Fitted, fit_cost, solve_nonnegative, standard_errors
-from packer_cli.cost.models import CostModel, GpuModel, MemoryModel
+from packer_cli.cost.models import CostModel, GpuModel, MemoryModel, ModelParallelCost
 from packer_cli.cost.profile import Fit, Profile
 from packer_cli.cost.shape import ModelShape
 from packer_cli.errors import ConfigError
+from packer_cli.format.layout import Layout
 
 
 def measured_model(profile: Profile) -> GpuModel:
@@ -39,17 +33,23 @@ def measured_model(profile: Profile) -> GpuModel:
     shape = known_shape(profile.model)
     model = cost.model
     notes = [*cost.notes, *memory.notes]
-    gpu = _given_links(profile)
-    if shape and gpu:
-        given = _send_seconds(profile, shape, gpu)
+    links = _given_links(profile, shape) if shape else None
+    if shape and links:
+        given = {
+            degree: links.all_to_all(Layout(sp=degree))
+            for degree in shape.sp_sizes(profile.num_gpus)
+            # Degrees beyond a node need the network's bandwidth.
+            if degree > 1 and (degree <= links.gpus_per_node or links.network_bandwidth > 0)
+        }
         others = sorted(set(given) - set(model.send))
         if others:
             notes.append(f"SP degrees {', '.join(map(str, others))} are computed from the bandwidth that was given")
-        model = replace(model, send=dict(sorted((given | dict(model.send)).items())))  # The measured ones stay.
-        of_parallel = model_parallel_cost(shape, gpu, profile.num_gpus, 1.0, constant=model.constant)
-        network = _number(profile, "network_bandwidth", 0.0)
         synced = _assumptions(profile).sync_bytes(shape)
-        model = replace(model, model_parallel=replace(of_parallel, network_bandwidth=network, sync_bytes=synced))
+        model = replace(
+            model,
+            send=dict(sorted((given | dict(model.send)).items())),  # The measured ones stay.
+            model_parallel=replace(links, constant=model.constant, sync_bytes=synced),
+        )
     if shape:
         model = replace(model, head=model.linear * shape.head_layers / (shape.head_layers + shape.num_layers))
     origin = {
@@ -82,8 +82,7 @@ def fit_profile(profile: Profile) -> tuple[Fitted[CostModel], Fitted[MemoryModel
             f"the profile has a row with {most} checkpointed layers, and its model has {num_layers} layers; run "
             "hbpack profile again"
         )
-    added = _number(profile, "constant_bytes_added", 0.0)
-    return fit_cost(profile, shape), fit_memory(profile, shape, added)
+    return fit_cost(profile, shape), _fit_memory(profile, shape)
 
 
 def known_shape(model: Mapping[str, Any]) -> ModelShape | None:
@@ -95,39 +94,20 @@ def known_shape(model: Mapping[str, Any]) -> ModelShape | None:
         return None
 
 
-def _given_links(profile: Profile) -> Gpu | None:
-    """The links of `assumed.bandwidth` and `assumed.network_bandwidth`; all else is made up. None without them."""
+def _given_links(profile: Profile, shape: ModelShape) -> ModelParallelCost | None:
+    """The links of `assumed.bandwidth` and `assumed.network_bandwidth`, 0 if that is not known. None without them."""
     if "bandwidth" not in profile.assumed:
         return None
-    bandwidth = _number(profile, "bandwidth", 0.0)
-    network = _number(profile, "network_bandwidth", 0.0)
-    if bandwidth <= 0:
-        raise ConfigError(f"the profile's assumed bandwidth must be above 0 bytes/s, got {bandwidth}; correct it")
-    return Gpu(
-        name=profile.gpu, flops=1.0, memory_bytes=1.0, node_bandwidth=bandwidth,
-        network_bandwidth=network or bandwidth, gpus_per_node=int(_number(profile, "gpus_per_node", 8)),
-    )  # fmt: skip
+    node, network = (_number(profile, key, 0.0) for key in ("bandwidth", "network_bandwidth"))
+    if node <= 0:
+        raise ConfigError(f"the profile's assumed bandwidth must be above 0 bytes/s, got {node}; correct it")
+    return model_parallel_cost(shape, profile.num_gpus, node, network, int(_number(profile, "gpus_per_node", 8)))
 
 
 def _assumptions(profile: Profile) -> Assumptions:
     """What cannot be measured on one node, by the profile's own values or ours."""
-    usual = Assumptions()
-    return replace(
-        usual,
-        exposed_sync=_number(profile, "exposed_sync", usual.exposed_sync),
-        gradient_bytes=_number(profile, "gradient_bytes", usual.gradient_bytes),
-    )
-
-
-def _send_seconds(profile: Profile, shape: ModelShape, gpu: Gpu) -> dict[int, float]:
-    """Seconds per token for all SP degrees that the links reach."""
-    has_network = _number(profile, "network_bandwidth", 0.0) > 0
-    return {
-        degree: send_seconds(shape.num_layers * ulysses_bytes(shape, degree), gpu, degree, 1.0)
-        for degree in shape.sp_sizes(profile.num_gpus)
-        # Degrees beyond a node need the network's bandwidth.
-        if degree > 1 and (degree <= gpu.gpus_per_node or has_network)
-    }
+    own: dict[str, Any] = {name: _number(profile, name, getattr(Assumptions, name)) for name in NOT_MEASURED}
+    return Assumptions(**own)
 
 
 def _number(profile: Profile, key: str, default: float) -> float:
@@ -137,7 +117,7 @@ def _number(profile: Profile, key: str, default: float) -> float:
     return float(value)
 
 
-def fit_memory(profile: Profile, shape: ModelShape | None, added: float = 0.0) -> Fitted[MemoryModel]:
+def _fit_memory(profile: Profile, shape: ModelShape | None) -> Fitted[MemoryModel]:
     """Non-negative least squares on relative errors, over all rows whose peak was measured.
 
     All rows have the model's number of layers, so they determine three values: the bytes that do not depend on the
@@ -145,8 +125,8 @@ def fit_memory(profile: Profile, shape: ModelShape | None, added: float = 0.0) -
     checkpointing adds (algorithm 4's slope). A checkpointed layer keeps its input, whose size comes from the shape. It
     only separates `per_token` from `per_checkpointed_token`; no prediction depends on it.
 
-    Args:
-        added: bytes per GPU that training needs beyond the measured ones; added to the constant.
+    The bytes a GPU that training needs beyond the measured ones, `assumed.constant_bytes_added`, are added to the
+    constant.
 
     Raises:
         ConfigError: the profile has no `memory_limit`, or too few rows.
@@ -157,7 +137,7 @@ def fit_memory(profile: Profile, shape: ModelShape | None, added: float = 0.0) -
     rows = [row for row in profile.iterations if row.memory_bytes and not row.out_of_memory]
     share = np.array([row.length / row.sp_size for row in rows])
     kept = np.array([num_layers - row.checkpoint_layers for row in rows], dtype=np.float64)
-    peaks = np.array([row.memory_bytes for row in rows], dtype=np.float64)
+    peaks = weights = np.array([row.memory_bytes for row in rows], dtype=np.float64)
     notes: list[str] = []
     if len(set(share)) < 2:
         raise ConfigError(
@@ -176,7 +156,6 @@ def fit_memory(profile: Profile, shape: ModelShape | None, added: float = 0.0) -
         notes.append(f"what checkpointing saves is not measured: assumed to be {slope:,.0f} bytes a token and layer")
         peaks = peaks - slope * columns.pop("kept_layer")
     matrix = np.column_stack(list(columns.values()))
-    weights = np.array([row.memory_bytes for row in rows], dtype=np.float64)
     solution = solve_nonnegative(matrix / weights[:, None], peaks / weights)
     residuals = (matrix @ solution - peaks) / weights
     found = dict(zip(columns, map(float, solution), strict=True))
@@ -186,7 +165,7 @@ def fit_memory(profile: Profile, shape: ModelShape | None, added: float = 0.0) -
     inputs = min(inputs, found["token"] / num_layers)
     model = MemoryModel(
         limit=float(profile.memory_limit),
-        constant=max(0.0, found["constant"] + added),
+        constant=max(0.0, found["constant"] + _number(profile, "constant_bytes_added", 0.0)),
         per_token=found["token"] - num_layers * inputs,
         per_layer_token=inputs + found["kept_layer"],
         per_checkpointed_token=inputs,

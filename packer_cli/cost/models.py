@@ -8,9 +8,8 @@ in tokens and layers, as in HBP's algorithm 4.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -59,22 +58,9 @@ class CostModel:
         return kinds_of_stages(self.num_layers, self.head_layers, layout.pp)
 
     def computing(
-        self,
-        work: ArrayLike,
-        tokens: ArrayLike,
-        layout: Layout = ONE_GPU,
-        checkpoint_layers: int = 0,
-        stage: Stage | None = None,
+        self, work: ArrayLike, tokens: ArrayLike, layout: Layout, checkpoint_layers: int, stage: Stage
     ) -> NDArray[np.float64]:
-        """Seconds on a pipeline stage without communication (float64); arrays are broadcast.
-
-        Args:
-            work: attention work, sum of s^2 over the samples.
-            tokens: sum of s; padding counts as a sample of its own.
-            stage: of the layout; None for the slowest.
-        """
-        if stage is None:
-            return self._slowest(partial(self.computing, work, tokens, layout, checkpoint_layers), layout)
+        """Seconds on a pipeline stage of the layout without communication; arguments as of `seconds`."""
         tokens = np.asarray(tokens, dtype=np.float64)
         layers = self.quadratic * np.asarray(work, dtype=np.float64) + (self.linear - self.head) * tokens
         one_gpu = stage.share * layers + (self.head * tokens if stage.has_head else 0.0)
@@ -87,30 +73,24 @@ class CostModel:
         return self.constant if gathers_weights or self.model_parallel is None else self.model_parallel.constant
 
     def communication(
-        self, tokens: ArrayLike, layout: Layout = ONE_GPU, checkpoint_layers: int = 0, stage: Stage | None = None
+        self, tokens: ArrayLike, layout: Layout, checkpoint_layers: int, stage: Stage
     ) -> NDArray[np.float64]:
         """Seconds of communication on a pipeline stage; 0 for a replica of one GPU.
 
         Raises:
             ConfigError: the model does not know a degree, see `require_known`.
         """
-        if stage is None:
-            return self._slowest(partial(self.communication, tokens, layout, checkpoint_layers), layout)
-        tokens = np.asarray(tokens, dtype=np.float64)
-        repeated = checkpoint_layers / self.num_layers
-        again = 1 + self.resend * repeated
+        links, repeated = self.model_parallel, checkpoint_layers / self.num_layers
         per_token, once = 0.0, 0.0
-        if layout.sp > 1:
-            once = self.send_constant * stage.share
-            per_token = self.send[layout.sp] * again * stage.share
         if layout != Layout(sp=layout.sp):
             self.require_known(layout)
-            assert self.model_parallel is not None
-            if layout.sp > 1 and layout.tp > 1:
-                per_token = self.model_parallel.all_to_all(layout) * again * stage.share
-            per_token += self.model_parallel.seconds_per_token(layout, repeated, stage)
-            once += self.model_parallel.seconds_per_micro_batch(layout, stage)
-        return per_token * tokens + once
+            assert links is not None
+            per_token, once = links.seconds(layout, repeated, stage)
+        if layout.sp > 1:
+            all_to_all = links.all_to_all(layout) if links and layout.tp > 1 else self.send[layout.sp]
+            per_token += all_to_all * (1 + self.resend * repeated) * stage.share
+            once += self.send_constant * stage.share
+        return per_token * np.asarray(tokens, dtype=np.float64) + once
 
     def seconds(
         self,
@@ -120,14 +100,21 @@ class CostModel:
         checkpoint_layers: int = 0,
         stage: Stage | None = None,
     ) -> NDArray[np.float64]:
-        """Seconds of computing and communication together; arguments as of `computing`."""
+        """Seconds of computing and communication together (float64); arrays are broadcast.
+
+        Args:
+            work: attention work, sum of s^2 over the samples.
+            tokens: sum of s; padding counts as a sample of its own.
+            stage: of the layout; None for the slowest.
+
+        Raises:
+            ConfigError: the model does not know a degree, see `require_known`.
+        """
         if stage is None:
-            return self._slowest(partial(self.seconds, work, tokens, layout, checkpoint_layers), layout)
+            of_stages = [self.seconds(work, tokens, layout, checkpoint_layers, each) for each in self.stages(layout)]
+            return np.asarray(np.maximum.reduce(of_stages))
         computing = self.computing(work, tokens, layout, checkpoint_layers, stage)
         return computing + self.communication(tokens, layout, checkpoint_layers, stage)
-
-    def _slowest(self, seconds: Callable[[Stage], NDArray[np.float64]], layout: Layout) -> NDArray[np.float64]:
-        return np.asarray(np.maximum.reduce([seconds(stage) for stage in self.stages(layout)]))
 
     def require_known(self, layout: Layout) -> None:
         """Raise ConfigError if the model does not know a degree; the message names it."""
@@ -187,8 +174,8 @@ class ModelParallelCost:
     sync_bytes: float = 0.0
     """Bytes that a step reduces and gathers a parameter where micro-batches gather none, and nothing hides."""
 
-    def seconds_per_token(self, layout: Layout, repeated: float, stage: Stage) -> float:
-        """Seconds per token of a row on a stage, for TP, CP and PP together.
+    def seconds(self, layout: Layout, repeated: float, stage: Stage) -> tuple[float, float]:
+        """Seconds on a stage for TP, CP and PP together: per token of a row, and to start the collectives.
 
         Tensor parallelism, with activations divided by tokens between the blocks: a layer has an all-gather and a
         reduce-scatter around attention and around the FFN, forward and backward, eight in all (Korthikanti et al.,
@@ -204,27 +191,27 @@ class ModelParallelCost:
         tp = cp = pp = 0.0
         if layout.tp > 1:
             moved = (8 + 4 * repeated) * self.hidden_bytes / layout.row_ranks * (layout.tp - 1) / layout.tp
-            tp = layers * moved / self._bandwidth(layout.tp, 1)
+            tp = layers * moved / self.ring_bandwidth(layout.tp, self._in_node(layout.tp, 1))
         if layout.cp > 1:
             moved = (3 + repeated) * self.kv_bytes / layout.tp * (layout.cp - 1) / layout.cp
-            cp = layers * moved / self._bandwidth(layout.cp, layout.tp)
+            cp = layers * moved / self.ring_bandwidth(layout.cp, self._in_node(layout.cp, layout.tp))
         if layout.pp > 1:
             moved = 2 * self.hidden_bytes / layout.stage_gpus
             is_in_node = layout.num_gpus <= self.gpus_per_node
             pp = moved / (self.node_bandwidth if is_in_node else min(self.node_bandwidth, self.network_bandwidth))
-        return tp + cp + pp
-
-    def seconds_per_micro_batch(self, layout: Layout, stage: Stage) -> float:
-        """Seconds of a micro-batch on a stage for starting the collectives of TP and CP."""
-        per_layer = 8 * (layout.tp > 1) + 3 * (layout.cp > 1)
-        return self.latency * per_layer * self.num_layers * stage.share
+        collectives = 8 * (layout.tp > 1) + 3 * (layout.cp > 1)
+        return tp + cp + pp, self.latency * collectives * self.num_layers * stage.share
 
     def all_to_all(self, layout: Layout) -> float:
-        """Seconds per token of Ulysses' all-to-alls over all layers, where tensor parallelism divides the heads."""
-        per_peer = self.num_layers * self.all_to_all_bytes[layout.sp * layout.tp] / layout.tp / layout.sp**2
+        """Seconds per token of a row for Ulysses' all-to-alls over all layers; TP divides the heads, too.
+
+        Each GPU holds `1 / sp` of the tokens, and sends `1 / sp` of those to each other GPU. Transfers within the node
+        and to other nodes use different links at the same time.
+        """
+        per_peer = self.num_layers * self.all_to_all_bytes[layout.sp * layout.tp] / layout.tp / layout.sp / layout.sp
         in_node = self._in_node(layout.sp, layout.tp)
-        near, far = in_node - 1, layout.sp - in_node
-        return max(near * per_peer / self.node_bandwidth, far * per_peer / self.network_bandwidth)
+        near, far = (in_node - 1) * per_peer, (layout.sp - in_node) * per_peer
+        return max(near / self.node_bandwidth, far / self.network_bandwidth if far else 0.0)
 
     def sync_seconds(self, layout: Layout, num_gpus: int, parameters: float) -> float:
         """Seconds of a step in which replicas reduce gradients and gather weights, each rank its part of them.
@@ -242,19 +229,16 @@ class ModelParallelCost:
             in_node = self.gpus_per_node // layout.num_gpus * layout.row_ranks
         else:
             in_node = self._in_node(layout.row_ranks, layout.tp)
-        return self.sync_bytes * parameters * (size - 1) / size / self._of_ring(size, in_node)
+        return self.sync_bytes * parameters * (size - 1) / size / self.ring_bandwidth(size, in_node)
 
-    def _bandwidth(self, size: int, stride: int) -> float:
-        """Bytes/s of a ring of `size` GPUs, `stride` apart."""
-        return self._of_ring(size, self._in_node(size, stride))
-
-    def _of_ring(self, size: float, in_node: int) -> float:
-        """Bytes/s of a ring, which uses the ports of all its GPUs in a node at once."""
+    def ring_bandwidth(self, size: float, in_node: int) -> float:
+        """Bytes/s of a ring of `size` GPUs, which uses the ports of all its GPUs in a node at once."""
         if in_node >= size or not self.network_bandwidth:
             return self.node_bandwidth
         return min(self.node_bandwidth, in_node * self.network_bandwidth)
 
     def _in_node(self, size: int, stride: int) -> int:
+        """How many of `size` GPUs, `stride` apart, are in a node."""
         return min(size, max(1, self.gpus_per_node // stride))
 
 
@@ -290,16 +274,13 @@ class MemoryModel:
     """Layers that take as long as the LM head; they decide how layers are divided into stages."""
 
     def constant_of(self, layout: Layout) -> float:
-        """Bytes of weights, gradients and optimizer on a GPU: FSDP's, or those of ZeRO-1."""
-        is_shared = (self.gathers or not self.num_parameters) and layout.tp == layout.pp == 1
-        return self.constant if is_shared else self.zero1_bytes(layout)
+        """Bytes of weights, gradients and optimizer on a GPU: FSDP's, or those of ZeRO-1.
 
-    def zero1_bytes(self, layout: Layout) -> float:
-        """Bytes of weights, gradients and optimizer on a GPU, where only the optimizer's states are shared.
-
-        A GPU holds its part of the weights (bfloat16) and gradients (float32), and the data-parallel ranks share its
-        optimizer states: Megatron's distributed optimizer, ZeRO-1. The stage with the most weights counts.
+        With ZeRO-1, a GPU holds its part of the weights (bfloat16) and gradients (float32), and the data-parallel
+        ranks share its optimizer states (Megatron's distributed optimizer). The stage with the most weights counts.
         """
+        if (self.gathers or not self.num_parameters) and layout.tp == layout.pp == 1:
+            return self.constant
         shared = _OPTIMIZER_BYTES * layout.tp * layout.pp / self.num_gpus
         return self.own_parameters(layout) * (_WEIGHT_BYTES + self.gradient_bytes + shared)
 
@@ -317,18 +298,19 @@ class MemoryModel:
 
         On a pipeline, stage s of P holds P - s micro-batches at once, each in its part of the layers (1F1B); where
         it takes v parts in turns, `2 (P - s - 1) + (v - 1) P + 1` of its parts (Megatron's interleaved schedule). The
-        last has the logits, too.
+        last has the logits, too; on another, a layer runs again.
         """
         kept = (self.num_layers - checkpoint_layers) * self.per_layer_token
         of_layer = (kept + checkpoint_layers * self.per_checkpointed_token) / self.num_layers
         stages = stage_layers(self.num_layers, self.head_layers, layout.pp)
-        held = [number * of_layer * _in_flight(layout, s) for s, number in enumerate(stages)]
-        per_token = max(held[-1] + self.per_token, max(held) + self._inside(layout))
+        held = []
+        for stage, number in enumerate(stages, 1):
+            after = layout.pp - stage
+            parts = after + 1 if layout.vpp == 1 else 2 * after + (layout.vpp - 1) * layout.pp + 1
+            held.append(number * of_layer * (parts / layout.vpp))
+        inside = self.per_layer_token if layout.pp > 1 else 0.0
+        per_token = max(held[-1] + self.per_token, max(held) + inside)
         return self.constant_of(layout) + tokens / layout.stage_gpus * per_token
-
-    def _inside(self, layout: Layout) -> float:
-        """Bytes per token outside the layers on a stage without the logits: a layer runs again."""
-        return self.per_layer_token if layout.pp > 1 else 0.0
 
     def least_checkpoint_layers(self, tokens: float, layout: Layout = ONE_GPU) -> int | None:
         """The fewest layers to checkpoint so that the row fits (HBP, algorithm 4); None if all are not enough."""
@@ -349,12 +331,6 @@ class MemoryModel:
         per_token = self.bytes(1, layout, layers) - constant
         free = max(0.0, self.limit - constant)
         return int(min(free / per_token, 2**31 - 1)) if per_token > 0 else (2**31 - 1) * (free > 0)
-
-
-def _in_flight(layout: Layout, stage: int) -> float:
-    """Micro-batches of which a stage holds the activations at once."""
-    after = layout.pp - stage - 1
-    return after + 1 if layout.vpp == 1 else (2 * after + (layout.vpp - 1) * layout.pp + 1) / layout.vpp
 
 
 _WEIGHT_BYTES = 2

@@ -15,7 +15,6 @@ from packer_cli.cost.analytic import (
     Gpu,
     activation_bytes,
     analytic_model,
-    send_seconds,
     ulysses_bytes,
 )
 from packer_cli.cost.shape import ModelShape, shape_of
@@ -148,9 +147,9 @@ def test_a_better_gpu_or_shorter_data_never_costs_more(shape, gpu, num_gpus, key
 
 
 def test_a_peer_outside_the_node_costs_more_than_one_inside():
-    near, far = (send_seconds(1e6, H100, degree, 1.0) for degree in (8, 16))
-    assert far > near
-    assert send_seconds(1e6, replace(H100, gpus_per_node=16), 16, 1.0) < near
+    send = analytic_model(SHAPE, H100, 16).cost.send
+    assert send[16] > send[8]
+    assert analytic_model(SHAPE, replace(H100, gpus_per_node=16), 16).cost.send[16] < send[8]
 
 
 PAPER = [  # Table 4 of HBP: length, SP degree, checkpointed layers, seconds.
