@@ -8,11 +8,10 @@ import numpy as np
 
 from packer_cli.cost.models import GpuModel
 from packer_cli.plan.core.types import Float64Array, Int64Array, Plan, Schedule
-from packer_cli.simulate.slots import EpochTimes, GroupLayers, PadTo, epoch_times, index_sums
+from packer_cli.simulate.slots import SLOT_PARTS, EpochTimes, GroupLayers, PadTo, epoch_times, index_sums
 
 PARTS = ("compute", "recompute", "communication", "padding", "waiting", "constant", "bubbles", "sync", "steps")
 """How a GPU spends its time: the columns of `Simulation.gpu_seconds`."""
-_DAY = 86_400.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,31 +40,9 @@ class Simulation:
         """Seconds of the epoch."""
         return float(self.step_seconds.sum())
 
-    @property
-    def gpu_days(self) -> float:
-        """GPU-days of the epoch: days times GPUs."""
-        return self.seconds * self.num_gpus / _DAY
 
-    @property
-    def tokens_per_gpu_second(self) -> float:
-        """Real tokens per second and GPU."""
-        total = self.seconds * self.num_gpus
-        return float(self.group_tokens.sum()) / total if total else 0.0
-
-    @property
-    def useful(self) -> float:
-        """Share of the GPUs' time spent computing real tokens for the first time.
-
-        It is the epoch's MFU divided by the MFU of that computation.
-        """
-        total = float(self.gpu_seconds.sum())
-        return float(self.gpu_seconds[:, 0].sum()) / total if total else 0.0
-
-
-def simulate(
-    plan: Plan, model: GpuModel, *, pad_to: PadTo = "multiple", step_seconds: float = 0.0, epoch: int = 0
-) -> Simulation:
-    """Predict an epoch of the plan.
+def simulate(plan: Plan, model: GpuModel, *, pad_to: PadTo = "multiple", step_seconds: float = 0.0) -> Simulation:
+    """Predict the first epoch of the plan.
 
     An iteration takes as long as its slowest replica: its GPUs run their slots, which compute and communicate, and
     then wait for the others. A pipeline runs its micro-batches in their order by 1F1B, see `plan.kernels.pipeline`.
@@ -82,8 +59,8 @@ def simulate(
     Raises:
         ConfigError: the plan has a degree that the model does not know.
     """
-    schedule = plan.epochs[epoch]
-    times = epoch_times(plan, model, pad_to=pad_to, step_seconds=step_seconds, epoch=epoch)
+    schedule = plan.epochs[0]
+    times = epoch_times(plan, model, pad_to=pad_to, step_seconds=step_seconds)
     slots, iterations = times.slots, times.iterations
     held, group = np.divmod(np.unique(schedule.slot_iteration * len(plan.groups) + slots.group), len(plan.groups))
     group_iterations = np.bincount(group, minlength=len(plan.groups))
@@ -106,28 +83,20 @@ def _split(plan: Plan, schedule: Schedule, times: EpochTimes) -> Float64Array:
     The fixed seconds of a step, and the bubbles where all GPUs share a pipeline's, go to the longest group of the
     step's longest iteration.
     """
-    num_groups, num_gpus = len(plan.groups), plan.num_gpus
     slots, replicas, longest = times.slots, times.replicas, times.longest
     gpus = plan.slot_gpus(schedule).astype(np.float64)
     group_of = np.zeros(schedule.num_iterations, dtype=np.int64)  # The longest group in each iteration.
     np.maximum.at(group_of, schedule.slot_iteration, slots.group)
 
-    def of_slots(seconds: Float64Array) -> Float64Array:
-        return index_sums(slots.group, seconds * gpus, num_groups)
-
     def of_replicas(seconds: Float64Array) -> Float64Array:
-        return index_sums(slots.group[replicas.first], seconds * gpus[replicas.first], num_groups)
+        return index_sums(slots.group[replicas.first], seconds * gpus[replicas.first], len(plan.groups))
 
     def of_steps(seconds: Float64Array) -> Float64Array:
-        return index_sums(group_of[longest], seconds * num_gpus, num_groups)
+        return index_sums(group_of[longest], seconds * plan.num_gpus, len(plan.groups))
 
-    parts = {
-        "compute": of_slots(slots.compute),
-        "recompute": of_slots(slots.recompute),
-        "communication": of_slots(slots.communication),
-        "padding": of_slots(slots.padding),
+    of_slots = (index_sums(slots.group, seconds * gpus, len(plan.groups)) for seconds in slots.parts)
+    parts = dict(zip(SLOT_PARTS, of_slots, strict=True)) | {
         "waiting": of_replicas(replicas.waiting),
-        "constant": of_slots(slots.constant),
         "bubbles": of_steps(times.bubbles) + of_replicas(replicas.bubbles),
         "sync": of_steps(times.sync),
         "steps": of_steps(np.full(len(longest), times.step_extra)),

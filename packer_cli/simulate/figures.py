@@ -12,7 +12,7 @@ from packer_cli.cost.models import GpuModel
 from packer_cli.cost.stages import stage_layers
 from packer_cli.format.records import read_record
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.core.types import Int32Array, Plan
+from packer_cli.plan.core.types import Float64Array, Int32Array, Plan
 from packer_cli.simulate.epoch import PARTS, Simulation, simulate
 from packer_cli.simulate.slots import PadTo, epoch_times
 from packer_cli.sizes import format_tokens, large
@@ -42,7 +42,8 @@ class TimeFigures:
     """Mean."""
     tokens_per_gpu_second: float
     useful: float
-    """Share of the GPUs' time that computes what the model needs."""
+    """Share of the GPUs' time spent computing real tokens for the first time: the epoch's MFU divided by that of this
+    computation."""
     split: dict[str, float]
     """GPU-hours by part, see `PARTS`."""
 
@@ -137,46 +138,56 @@ def describe_origin(origin: Mapping[str, Any]) -> str:
 
 def _overall(simulation: Simulation) -> OverallFigures:
     num_iterations, num_steps = len(simulation.iteration_seconds), len(simulation.step_seconds)
+    figures = _time_figures(
+        simulation.gpu_seconds.sum(axis=0),
+        simulation.num_gpus,
+        int(simulation.group_tokens.sum()),
+        num_iterations,
+        float(simulation.iteration_seconds.sum()) / max(1, num_iterations),
+    )
     return OverallFigures(
-        seconds=_round(simulation.seconds),
-        gpu_hours=_round(simulation.seconds * simulation.num_gpus / _HOUR),
-        gpu_days=_round(simulation.gpu_days),
+        **vars(figures),
         num_gpus=simulation.num_gpus,
-        num_iterations=num_iterations,
         num_steps=num_steps,
-        iteration_seconds=_round(float(simulation.iteration_seconds.sum()) / max(1, num_iterations)),
         step_seconds=_round(simulation.seconds / max(1, num_steps)),
-        tokens_per_gpu_second=_round(simulation.tokens_per_gpu_second),
-        useful=_round(simulation.useful),
-        split=_split(simulation.gpu_seconds.sum(axis=0).tolist()),
     )
 
 
 def _group(simulation: Simulation, plan: Plan, g: int) -> GroupFigures:
-    group = plan.groups[g]
-    seconds = float(simulation.gpu_seconds[g].sum())
-    tokens = int(simulation.group_tokens[g])
+    group, tokens = plan.groups[g], int(simulation.group_tokens[g])
+    figures = _time_figures(
+        simulation.gpu_seconds[g],
+        simulation.num_gpus,
+        tokens,
+        int(simulation.group_iterations[g]),
+        float(simulation.group_iteration_seconds[g]),
+    )
     return GroupFigures(
+        **vars(figures),
         name=group_name(group),
         capacity=group.capacity,
         sp_size=group.sp_size,
         checkpoint_layers=simulation.layers[g].layers,
         fits=simulation.layers[g].fits,
-        seconds=_round(seconds / simulation.num_gpus),
-        gpu_hours=_round(seconds / _HOUR),
-        gpu_days=_round(seconds / _HOUR / 24),
-        num_iterations=int(simulation.group_iterations[g]),
-        iteration_seconds=_round(float(simulation.group_iteration_seconds[g])),
         num_tokens=tokens,
-        tokens_per_gpu_second=_round(tokens / seconds if seconds else 0.0),
-        useful=_round(float(simulation.gpu_seconds[g, 0]) / seconds if seconds else 0.0),
-        split=_split(simulation.gpu_seconds[g].tolist()),
     )
 
 
-def _split(seconds: list[float]) -> dict[str, float]:
-    """GPU-hours by part."""
-    return {name: _round(value / _HOUR) for name, value in zip(PARTS, seconds, strict=True)}
+def _time_figures(
+    gpu_seconds: Float64Array, num_gpus: int, tokens: int, num_iterations: int, iteration_seconds: float
+) -> TimeFigures:
+    """Of the GPU-seconds (float64[parts]) of some packs, and of the iterations that hold these."""
+    total = float(gpu_seconds.sum())
+    return TimeFigures(
+        seconds=_round(total / num_gpus),
+        gpu_hours=_round(total / _HOUR),
+        gpu_days=_round(total / _HOUR / 24),
+        num_iterations=num_iterations,
+        iteration_seconds=_round(iteration_seconds),
+        tokens_per_gpu_second=_round(tokens / total if total else 0.0),
+        useful=_round(float(gpu_seconds[0]) / total if total else 0.0),
+        split={name: _round(seconds / _HOUR) for name, seconds in zip(PARTS, gpu_seconds.tolist(), strict=True)},
+    )
 
 
 def _group_notes(simulation: Simulation, plan: Plan, model: GpuModel, g: int) -> list[str]:

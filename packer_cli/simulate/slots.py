@@ -24,20 +24,18 @@ PadTo = Literal["multiple", "row", "capacity"]
 """The loader's `pad_to`: to a multiple of the SP degree, the iteration's row length, or the group's capacity."""
 
 
+SLOT_PARTS = ("compute", "recompute", "communication", "padding", "constant")
+"""The parts of a micro-batch's seconds: forward and backward of real tokens; their repeated forward pass in
+checkpointed layers; their communication, of SP, CP, TP and between stages; all of these for padding, that which aligns
+samples included; what does not depend on the contents."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SlotSeconds:
-    """Seconds of each slot on each of its GPUs, and so on one stage of a pipeline. k slots, float64[k] each."""
+    """Seconds of each of k slots on each of its GPUs, and so on one stage of a pipeline."""
 
-    compute: Float64Array
-    """Forward and backward of real tokens."""
-    recompute: Float64Array
-    """The repeated forward pass of real tokens in checkpointed layers."""
-    communication: Float64Array
-    """Communication of SP, CP, TP and between stages, for real tokens."""
-    padding: Float64Array
-    """All of the above, for padding, that which aligns samples included."""
-    constant: Float64Array
-    """What does not depend on a micro-batch's contents."""
+    parts: Float64Array
+    """float64[5, k]: by `SLOT_PARTS`."""
     forward: Float64Array
     """float64[k]: share of the forward pass in them."""
     group: Int64Array
@@ -48,7 +46,7 @@ class SlotSeconds:
     @property
     def total(self) -> Float64Array:
         """Seconds (float64[k]) of each slot."""
-        return self.compute + self.recompute + self.communication + self.padding + self.constant
+        return np.asarray(self.parts.sum(axis=0))
 
 
 def slot_seconds(
@@ -82,9 +80,9 @@ def slot_seconds(
     # A micro-batch takes as long as its slowest CP rank.
     waiting = work * (np.append(cp_slowdown(plan), 1.0)[schedule.slot_pack] - 1)
     work, row_work = work + waiting, row_work + waiting
-    compute, recompute, communication, of_padding, forward = np.zeros((5, len(tokens)))
     cost = model.cost
     constant = np.array([cost.constant_of(each.layout) for each in plan.groups])[group]
+    parts, forward = np.zeros((len(SLOT_PARTS), len(tokens))), np.zeros(len(tokens))
     for g in np.unique(group).tolist():
         those = group == g
         layout, num_layers = plan.groups[g].layout, checkpoint_layers[g]
@@ -95,21 +93,12 @@ def slot_seconds(
             sent = cost.communication(tokens[those], layout, num_layers, stage)
             whole = cost.seconds(row_work[those], row_tokens[those], layout, num_layers, stage)
             more = np.maximum(whole - again - sent, 0.0)  # Rounding may leave less than nothing.
-            of_stages.append((once - constant[those], again - once, sent, more, whole))
-        slowest = np.argmax([whole for *_, whole in of_stages], axis=0)
-        found = np.choose(slowest, [np.stack(each) for each in of_stages])
-        compute[those], recompute[those], communication[those], of_padding[those], _ = found
+            fixed = constant[those]
+            of_stages.append((whole, np.stack((once - fixed, again - once, sent, more, fixed))))
+        wholes, split = zip(*of_stages, strict=True)
+        parts[:, those] = np.choose(np.argmax(wholes, axis=0), split)  # Those of the slowest stage.
         forward[those] = 1 / (3 + 3 * cost.recompute * num_layers / cost.num_layers)
-    return SlotSeconds(
-        compute=compute,
-        recompute=recompute,
-        communication=communication,
-        padding=of_padding,
-        constant=constant,
-        forward=forward,
-        group=group,
-        tokens=tokens,
-    )
+    return SlotSeconds(parts=parts, forward=forward, group=group, tokens=tokens)
 
 
 def _work_under_windows(plan: Plan, schedule: Schedule, window: Int32Array, lengths: Int32Array) -> NDArray[Any]:
@@ -224,25 +213,26 @@ def epoch_times(plan: Plan, model: GpuModel, *, pad_to: PadTo, step_seconds: flo
         model = model.without_gathers()
     layers = tuple(choose_layers(group, model.memory) for group in plan.groups)
     slots = slot_seconds(plan, schedule, model, [each.layers for each in layers], pad_to)
-    stages, parts = np.array([(group.pp_size, group.vpp_size) for group in plan.groups])[schedule.slot_group].T
+    stages = np.array([(group.pp_size, group.vpp_size) for group in plan.groups]).T
     total = slots.total
     first = np.flatnonzero(schedule.begins_replica)
     seconds = np.add.reduceat(total, first) if len(first) else np.zeros(0)
     own = np.zeros(len(first))
     if plan.lockstep == 1:
         offsets = np.append(first, len(total))
-        own = _bubbles(offsets, total, slots.forward, stages[first], parts[first], seconds)
+        own = _bubbles(offsets, total, slots.forward, stages[:, schedule.slot_group[first]], seconds)
     iterations = np.zeros(schedule.num_iterations)
     np.maximum.at(iterations, schedule.slot_iteration[first], seconds + own)
-    longest = _longest_iterations(schedule, iterations)
+    by_seconds = np.lexsort((iterations, schedule.iteration_step))
+    longest = by_seconds[np.flatnonzero(np.diff(schedule.iteration_step, append=schedule.num_steps))]
     bubbles = np.zeros(schedule.num_steps)
     if plan.lockstep != 1:  # All have equally many stages.
         slowest = first[np.lexsort((seconds, schedule.slot_iteration[first]))]
         slowest = slowest[np.flatnonzero(np.diff(schedule.slot_iteration[slowest], append=schedule.num_iterations))]
         offsets = np.searchsorted(schedule.iteration_step, np.arange(schedule.num_steps + 1))
         of_steps = index_sums(schedule.iteration_step, iterations, schedule.num_steps)
-        of_all = np.full((2, schedule.num_steps), [[plan.groups[0].pp_size], [plan.groups[0].vpp_size]])
-        bubbles = _bubbles(offsets, iterations, slots.forward[slowest], of_all[0], of_all[1], of_steps)
+        of_all = np.repeat(stages[:, :1], schedule.num_steps, axis=1)
+        bubbles = _bubbles(offsets, iterations, slots.forward[slowest], of_all, of_steps)
     waiting = iterations[schedule.slot_iteration[first]] - seconds - own
     of_layouts = np.array([model.sync_seconds(group.layout) for group in plan.groups])
     sync = np.zeros(schedule.num_steps)
@@ -261,24 +251,16 @@ def epoch_times(plan: Plan, model: GpuModel, *, pad_to: PadTo, step_seconds: flo
 
 
 def _bubbles(
-    offsets: Int64Array,
-    seconds: Float64Array,
-    forward: Float64Array,
-    stages: Int64Array,
-    parts: Int64Array,
-    alone: Float64Array,
+    offsets: Int64Array, seconds: Float64Array, forward: Float64Array, stages: Int64Array, alone: Float64Array
 ) -> Float64Array:
-    """What pipelines add (float64[r]) to their micro-batches one after another, `alone`; see `pipeline_seconds`."""
-    if (stages == 1).all():
-        return np.zeros(len(stages))
-    return np.maximum(pipeline_seconds(offsets, seconds, forward, stages, parts) - alone, 0.0)
+    """What pipelines add (float64[r]) to their micro-batches one after another, `alone`; see `pipeline_seconds`.
 
-
-def _longest_iterations(schedule: Schedule, iterations: Float64Array) -> Int64Array:
-    """The longest iteration (int64[s]) of each step."""
-    order = np.lexsort((iterations, schedule.iteration_step))
-    last = np.flatnonzero(np.diff(schedule.iteration_step, append=schedule.num_steps))
-    return order[last]
+    Args:
+        stages: int64[2, r], stages of each pipeline and parts of each stage.
+    """
+    if (stages[0] == 1).all():
+        return np.zeros(len(alone))
+    return np.maximum(pipeline_seconds(offsets, seconds, forward, *stages) - alone, 0.0)
 
 
 def index_sums(index: Int64Array, values: NDArray[Any], length: int) -> NDArray[Any]:

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from packer_cli.plan.core.csr import pack_tokens_and_work
 from packer_cli.plan.core.types import FILLER, Float64Array, Int8Array, Int64Array, Plan
 from packer_cli.simulate.epoch import PARTS
 from packer_cli.simulate.figures import group_name
-from packer_cli.simulate.slots import EpochTimes
-
-_OF_SLOTS = ("compute", "recompute", "communication", "padding", "constant")
-"""The parts of a micro-batch. In truth they alternate in every layer; here each is drawn once, in this order."""
+from packer_cli.simulate.slots import SLOT_PARTS, EpochTimes
 
 _LEAST = 1e-9
 """Seconds of an event; what is shorter is left out, such as the waiting that rounding leaves of none."""
@@ -58,17 +56,18 @@ class Timeline:
     """int64[e]: number in the schedule; -1 for what is part of no micro-batch."""
 
 
-def timeline(plan: Plan, times: EpochTimes, iterations: Int64Array, epoch: int = 0) -> Timeline:
+def timeline(plan: Plan, times: EpochTimes, iterations: Int64Array) -> Timeline:
     """Lay iterations end to end, each with its replicas side by side. Price: O(slots).
 
-    The events of a GPU neither overlap nor leave gaps: they add up to the iterations, and to what steps add after
+    The parts of a micro-batch alternate in every layer; here each is drawn once, in the order of `SLOT_PARTS`. The
+    events of a GPU neither overlap nor leave gaps: they add up to the iterations, and to what steps add after
     their last iterations.
 
     Args:
-        times: of the plan's epoch.
+        times: of the plan's first epoch.
         iterations: int64[n], rising.
     """
-    schedule = plan.epochs[epoch]
+    schedule = plan.epochs[0]
     step = schedule.iteration_step[iterations]
     is_last = np.diff(schedule.iteration_step, append=schedule.num_steps)[iterations] > 0
     bubbles = np.where(is_last, times.bubbles[step], 0.0)
@@ -85,35 +84,33 @@ def timeline(plan: Plan, times: EpochTimes, iterations: Int64Array, epoch: int =
     before = np.cumsum(total) - total
     slot_start = begin + before - np.repeat(before[first], np.diff(first, append=len(slots)))
 
-    gpus = plan.slot_gpus(schedule)
-    first_gpu = schedule.slot_first_gpu.astype(np.int64)
-    events = []
+    events: list[tuple[NDArray[Any], ...]] = []
 
-    def add(part: str, start: Float64Array, seconds: Float64Array, of: Int64Array, slot: Any) -> None:
-        number = np.full(len(of), PARTS.index(part))
-        iteration = schedule.slot_iteration[of]
-        events.append((number, start, seconds, first_gpu[of], gpus[of], iteration, np.broadcast_to(slot, len(of))))
+    def add(part: str, *columns: ArrayLike) -> None:
+        events.append(np.broadcast_arrays(np.int8(PARTS.index(part)), *columns))
 
-    done = slot_start.copy()
-    for name in _OF_SLOTS:
-        taken = getattr(times.slots, name)[slots]
-        add(name, done, taken, slots, slots)
+    ran_by = schedule.slot_first_gpu.astype(np.int64), plan.slot_gpus(schedule), schedule.slot_iteration
+    of_slots = [column[slots] for column in ran_by]
+    done = slot_start
+    for name, taken in zip(SLOT_PARTS, times.slots.parts[:, slots], strict=True):
+        add(name, done, taken, *of_slots, slots)
         done = done + taken
+    of_replicas = [column[first] for column in of_slots]
     replicas = np.searchsorted(times.replicas.first, slots[first])
     end = begin[first] + times.replicas.seconds[replicas]
     own = times.replicas.bubbles[replicas]
-    add("bubbles", end, own, slots[first], -1)
-    add("waiting", end + own, times.replicas.waiting[replicas], slots[first], -1)
-    whole = np.zeros(len(iterations), dtype=np.int64), np.full(len(iterations), plan.num_gpus), iterations
+    add("bubbles", end, own, *of_replicas, -1)
+    add("waiting", end + own, times.replicas.waiting[replicas], *of_replicas, -1)
     end = start + seconds
     for name, taken in (("bubbles", bubbles), ("sync", sync), ("steps", extra)):
-        number = np.full(len(iterations), PARTS.index(name))
-        events.append((number, end, taken, *whole, np.full(len(iterations), -1)))
+        add(name, end, taken, 0, plan.num_gpus, iterations, -1)
         end = end + taken
 
-    part, since, taken, *rest = (np.concatenate(column) for column in zip(*events, strict=True))
-    order = np.lexsort((since, rest[0]))
-    order = order[taken[order] > _LEAST]
+    columns = [np.concatenate(column) for column in zip(*events, strict=True)]
+    _, since, lasts, first_gpu, *_ = columns
+    order = np.lexsort((since, first_gpu))
+    order = order[lasts[order] > _LEAST]
+    names = ("part", "start", "seconds", "first_gpu", "num_gpus", "iteration", "slot")
     return Timeline(
         iterations=iterations,
         iteration_start=start,
@@ -122,19 +119,13 @@ def timeline(plan: Plan, times: EpochTimes, iterations: Int64Array, epoch: int =
         slots=slots,
         slot_start=slot_start,
         slot_seconds=total,
-        part=part[order].astype(np.int8),
-        start=since[order],
-        seconds=taken[order],
-        first_gpu=rest[0][order],
-        num_gpus=rest[1][order],
-        iteration=rest[2][order],
-        slot=rest[3][order],
+        **{name: column[order] for name, column in zip(names, columns, strict=True)},
     )
 
 
-def iterations_of_steps(plan: Plan, num_steps: int, epoch: int = 0) -> Int64Array:
-    """The iterations (int64) of the first steps of an epoch."""
-    return np.flatnonzero(plan.epochs[epoch].iteration_step < num_steps)
+def iterations_of_steps(plan: Plan, num_steps: int) -> Int64Array:
+    """The iterations (int64) of the first steps of the first epoch."""
+    return np.flatnonzero(plan.epochs[0].iteration_step < num_steps)
 
 
 Event = dict[str, Any]
@@ -143,7 +134,7 @@ SCHEDULE = 0
 """The process whose threads are the steps and the iterations; nodes count from 1."""
 
 
-def trace_events(plan: Plan, timeline: Timeline, gpus_per_node: int, epoch: int = 0) -> Iterator[Event]:
+def trace_events(plan: Plan, timeline: Timeline, gpus_per_node: int) -> Iterator[Event]:
     """The events of a timeline in the trace-event format; times are in microseconds, to the nanosecond.
 
     Every micro-batch is a complete event that holds its parts; names of processes and threads are metadata. Price: one
@@ -153,8 +144,8 @@ def trace_events(plan: Plan, timeline: Timeline, gpus_per_node: int, epoch: int 
         gpus_per_node: GPUs that share a process.
     """
     yield from _names(plan.num_gpus, gpus_per_node)
-    yield from _steps_and_iterations(plan, timeline, epoch)
-    schedule = plan.epochs[epoch]
+    yield from _steps_and_iterations(plan, timeline)
+    schedule = plan.epochs[0]
     tokens, _ = pack_tokens_and_work(plan.packs.offsets, plan.packs.pieces, plan.pieces.length)
     samples = np.diff(plan.packs.offsets)
 
@@ -204,8 +195,8 @@ def _named(what: str, name: str, process: int, thread: int = 0) -> Iterator[Even
         yield {"ph": "M", "name": key, "pid": process, "tid": thread, "args": args}
 
 
-def _steps_and_iterations(plan: Plan, timeline: Timeline, epoch: int) -> Iterator[Event]:
-    step_of: Int64Array = plan.epochs[epoch].iteration_step[timeline.iterations]
+def _steps_and_iterations(plan: Plan, timeline: Timeline) -> Iterator[Event]:
+    step_of: Int64Array = plan.epochs[0].iteration_step[timeline.iterations]
     end = timeline.iteration_start + timeline.iteration_seconds + timeline.tail_seconds
     first: Sequence[int] = np.flatnonzero(np.diff(step_of, prepend=-1)).tolist()
     for begin, stop in zip(first, [*first[1:], len(step_of)], strict=True):

@@ -244,8 +244,9 @@ def test_by_hand():
     assert split["constant"] == pytest.approx(8 * 0.25)
     assert split["steps"] == pytest.approx(4 * 2 * 0.5)
     assert split["bubbles"] == 0
-    assert simulation.gpu_days == pytest.approx((slow + row + 1) * 4 / 86400)
-    assert simulation.tokens_per_gpu_second == pytest.approx(90 / (4 * (slow + row + 1)))
+    overall = simulation_figures(simulation, plan, model()).overall
+    assert overall.gpu_days == pytest.approx((slow + row + 1) * 4 / 86400)
+    assert overall.tokens_per_gpu_second == pytest.approx(90 / (4 * (slow + row + 1)))
     assert simulation.group_iterations.tolist() == [1, 1, 1]
     assert simulation.group_iteration_seconds == pytest.approx([slow, slow, row])
 
