@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -134,13 +134,10 @@ def fit_cost(profile: Profile, shape: ModelShape | None) -> Fitted[CostModel]:
     system = _System(rows, num_layers, profile.num_measured or profile.num_gpus)
     notes: list[str] = []
     names, ratio = _choose(system, shape, notes)
-    search = "recompute" in names
     linear = [name for name in names if name != "recompute"]
-    recompute = system.best_recompute(linear, ratio) if search else RECOMPUTE
-    solved = system.solve(linear, recompute, ratio)
-    if ratio is not None:
-        solved["quadratic"] = solved["linear"] * ratio
-    values = {"constant": 0.0, "send_constant": 0.0, "recompute": recompute} | solved
+    recompute = system.best_recompute(linear, ratio) if "recompute" in names else RECOMPUTE
+    values = {"constant": 0.0, "send_constant": 0.0, "recompute": recompute}
+    values |= system.solve(linear, recompute, ratio)
     model = CostModel(
         quadratic=values["quadratic"],
         linear=values["linear"],
@@ -150,12 +147,9 @@ def fit_cost(profile: Profile, shape: ModelShape | None) -> Fitted[CostModel]:
         send={degree: values[f"send.{degree}"] for degree in system.degrees},
         send_constant=values["send_constant"],
     )
-    jacobian = system.columns(linear, recompute, ratio)
-    if search:
-        jacobian = np.column_stack((jacobian, system.recompute_column(model.quadratic, model.linear)))
+    fitted = sorted(names, key=lambda name: name == "recompute")  # That comes last.
     residuals = system.predict(model) / system.seconds - 1
-    errors = standard_errors(jacobian, residuals)
-    fitted = [*linear, *(["recompute"] if search else [])]
+    errors = standard_errors(system.columns(fitted, values, ratio), residuals)
     fit = Fit(
         coefficients=values,
         errors={name: float(error) for name, error in zip(fitted, errors, strict=True) if np.isfinite(error)},
@@ -216,30 +210,40 @@ class _System:
         self.seconds = np.array([row.seconds for row in rows]) / num_micro_batches
         self.degrees = sorted({row.sp_size for row in rows} - {1})
 
-    def columns(self, names: Sequence[str], recompute: float, ratio: float | None) -> Floats:
-        """Derivatives of the relative prediction, float64 [n, k]."""
-        again = (1 + recompute * self.share) / self.sp_size
-        shared = self.sp_size > 1
+    def columns(self, names: Sequence[str], values: Mapping[str, float], ratio: float | None) -> Floats:
+        """Derivatives of the relative prediction by the coefficients `names`, float64 [n, k].
+
+        Args:
+            values: of `recompute`; and if that is one of the names, of `quadratic` and `linear`.
+            ratio: `quadratic / linear`, if the two are one coefficient, `linear`.
+        """
+        again = (1 + values["recompute"] * self.share) / self.sp_size
         work = self.work * again
         columns: dict[str, Floats] = {
             "quadratic": work,
             "linear": self.length * again + (0.0 if ratio is None else ratio * work),
             "constant": np.ones_like(self.length),
-            "send_constant": shared.astype(np.float64),
+            "send_constant": (self.sp_size > 1).astype(np.float64),
         }
         for degree in self.degrees:
             columns[f"send.{degree}"] = (self.sp_size == degree) * self.length * (1 + RESEND * self.share)
+        if "recompute" in names:
+            computing = values["quadratic"] * self.work + values["linear"] * self.length
+            columns["recompute"] = computing * self.share / self.sp_size
         return np.column_stack([columns[name] for name in names]) / self.seconds[:, None]
 
     def solve(self, names: Sequence[str], recompute: float, ratio: float | None) -> dict[str, float]:
-        solution = solve_nonnegative(self.columns(names, recompute, ratio), np.ones_like(self.seconds))
-        return dict(zip(names, map(float, solution), strict=True))
+        """The coefficients that predict best, and `quadratic` if it follows from `linear`."""
+        matrix = self.columns(names, {"recompute": recompute}, ratio)
+        solution = solve_nonnegative(matrix, np.ones(len(matrix)))
+        values = dict(zip(names, map(float, solution), strict=True))
+        return values if ratio is None else values | {"quadratic": values["linear"] * ratio}
 
     def best_recompute(self, names: Sequence[str], ratio: float | None) -> float:
         """Search a grid, then refine its best point by golden section."""
 
         def error(recompute: float) -> float:
-            matrix = self.columns(names, recompute, ratio)
+            matrix = self.columns(names, {"recompute": recompute}, ratio)
             return float(np.linalg.norm(matrix @ solve_nonnegative(matrix, np.ones(len(matrix))) - 1))
 
         grid = np.linspace(0, 1, 21)
@@ -253,25 +257,17 @@ class _System:
 
     def determines(self, names: Sequence[str], name: str, ratio: float | None) -> bool:
         """Whether the rows can separate the coefficient `name` from those of `names`."""
-        both = [each for each in (*names, name) if each != "recompute"]
-        matrix = self.columns(both, RECOMPUTE, ratio)
+        values = {"recompute": RECOMPUTE}
         if "recompute" in (*names, name):
             # A rough model is enough for the derivative by `recompute`.
-            values = self.solve([each for each in names if each != "recompute"], RECOMPUTE, ratio)
-            quadratic = values["linear"] * ratio if ratio is not None else values["quadratic"]
-            column = self.recompute_column(quadratic, values["linear"])
-            matrix = np.column_stack((matrix, column) if name == "recompute" else (column, matrix))
+            values |= self.solve([each for each in names if each != "recompute"], RECOMPUTE, ratio)
+        matrix = self.columns([*names, name], values, ratio)
         norms = np.linalg.norm(matrix, axis=0)
         if not norms[-1]:
             return False
         others, last = matrix[:, :-1] / np.where(norms[:-1] > 0, norms[:-1], 1), matrix[:, -1] / norms[-1]
         rest = last - others @ np.linalg.lstsq(others, last, rcond=None)[0]
         return len(self.seconds) > matrix.shape[1] - 1 and float(np.linalg.norm(rest)) > LEAST_INDEPENDENT
-
-    def recompute_column(self, quadratic: float, linear: float) -> Floats:
-        """Derivative of the relative prediction by `recompute`."""
-        computing = quadratic * self.work + linear * self.length
-        return np.asarray(computing * self.share / self.sp_size / self.seconds)
 
     def predict(self, model: CostModel) -> Floats:
         """Seconds of each row's micro-batch."""
