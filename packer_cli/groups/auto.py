@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -10,7 +10,6 @@ import numpy as np
 from packer_cli.config import AutoGroupsConfig, PlanConfig
 from packer_cli.config.gpu_model import load_gpu_model, read_profile, require_memory
 from packer_cli.config.resolve import resolve
-from packer_cli.cost.measured import measured_model
 from packer_cli.cost.models import GpuModel
 from packer_cli.cost.profile import Profile
 from packer_cli.errors import ConfigError, RunError
@@ -33,29 +32,26 @@ _SAME = 0.001
 """A plan may differ by this share from what was estimated, and nothing is said."""
 
 
-class EpochPlanner:
-    """Plans the same samples with several sets of groups, each once."""
+def _planned_seconds(config: PlanConfig, model: GpuModel, lengths: Int32Array) -> Callable[[Sequence[Group]], float]:
+    """The predicted time of the first epoch with those of some groups that the strategy uses; planned once for each.
 
-    def __init__(self, config: PlanConfig, model: GpuModel, lengths: Int32Array) -> None:
-        """Plan nothing yet.
+    Args:
+        config: with any groups.
+        lengths: int32[n], n > 0.
+    """
+    some = lengths[:: -(-len(lengths) // _MOST_PLANNED)].copy()
+    scale = int(lengths.sum(dtype=np.int64)) / int(some.sum(dtype=np.int64))
+    pieces = Pieces(samples=None, start=np.zeros(len(some), dtype=np.int32), length=some)
+    known: dict[tuple[Group, ...], float] = {}
 
-        Args:
-            config: with any groups.
-            lengths: int32[n], n > 0.
-        """
-        self._config, self._model = config, model
-        some = lengths[:: -(-len(lengths) // _MOST_PLANNED)].copy()
-        self._scale = int(lengths.sum(dtype=np.int64)) / int(some.sum(dtype=np.int64))
-        self._pieces = Pieces(samples=None, start=np.zeros(len(some), dtype=np.int32), length=some)
-        self._seconds: dict[tuple[Group, ...], float] = {}
+    def seconds(groups: Sequence[Group]) -> float:
+        request = resolve(config.with_groups(groups)).request
+        if request.groups not in known:
+            plan = build_plan(pieces, replace(request, epochs=1))
+            known[request.groups] = simulate(plan, model).seconds * scale
+        return known[request.groups]
 
-    def seconds(self, groups: Sequence[Group]) -> float:
-        """The predicted time of the first epoch with those of the groups that the strategy uses."""
-        request = resolve(self._config.with_groups(groups)).request
-        if request.groups not in self._seconds:
-            plan = build_plan(self._pieces, replace(request, epochs=1))
-            self._seconds[request.groups] = simulate(plan, self._model).seconds * self._scale
-        return self._seconds[request.groups]
+    return seconds
 
 
 def load_models(config: PlanConfig, num_gpus: int, what: str) -> tuple[GpuModel | None, Profile | None]:
@@ -64,16 +60,13 @@ def load_models(config: PlanConfig, num_gpus: int, what: str) -> tuple[GpuModel 
     The model is None if the profile has too few rows to fit one but enough for HBP's algorithm 1.
     """
     config.require_gpu_model(what)
-    if config.profile is None:
-        return load_gpu_model(config, num_gpus, what, config.lockstep), None
+    profile = None if config.profile is None else read_profile(config.profile, config.assume)
     require_memory(config, num_gpus)
-    profile = read_profile(config.profile)
     try:
-        model = measured_model(profile)
-        return model.without_gathers() if config.lockstep == "1" else model, profile
+        return load_gpu_model(config, num_gpus, what, config.lockstep), profile
     except ConfigError:
         algorithm = _algorithm(config)
-        if algorithm != "hbp":
+        if profile is None or algorithm != "hbp":
             raise
         return None, profile
 
@@ -99,12 +92,6 @@ def choose(
     if model is None:
         assert profile is not None
         choice = choose_measured_groups(profile, lengths, num_gpus, config.max_length)
-        if choice is None:
-            longest = max(row.length for row in profile.iterations) if profile.iterations else 0
-            raise ConfigError(
-                f"the longest sample has {int(lengths.max()):,} tokens, and the profile's rows go to {longest:,} and "
-                "are too few to predict others: measure longer ones with hbpack profile, or give --max-length"
-            )
     else:
         choice = choose_groups(
             model,
@@ -115,7 +102,7 @@ def choose(
             algorithm=_algorithm(config),
             max_groups=config.max_groups,
             max_length=config.max_length,
-            planned=None if config.planner.finds_layouts else EpochPlanner(config, model, lengths).seconds,
+            planned=None if config.planner.finds_layouts else _planned_seconds(config, model, lengths),
         )
     lost = describe_overflow(num_long, config.max_length or 0, overflow)
     return choice, _record(config, model, profile, choice, [lost] if lost else [])
@@ -173,7 +160,7 @@ def _record(
         tokens=choice.sums.num_tokens,
         longest=choice.sums.longest,
         seconds=choice.seconds and digits(choice.seconds),
-        gpu_hours=choice.gpu_hours and digits(choice.gpu_hours),
+        gpu_hours=choice.seconds and digits(choice.seconds * choice.num_gpus / 3600),
         notes=(*notes, *_notes(choice, profile)),
         alternatives=tuple(
             AlternativeGroups(

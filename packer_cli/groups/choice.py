@@ -72,11 +72,6 @@ class Choice:
     """The source of the predictions, see `GpuModel.origin`."""
     sums: LengthSums
 
-    @property
-    def gpu_hours(self) -> float | None:
-        """Predicted GPU-hours of the epoch; None without a model."""
-        return None if self.seconds is None else self.seconds * self.num_gpus / 3600
-
     def best(self, length: int) -> Setting | None:
         """The fastest setting of a length; None if none fits."""
         return best_setting(self.settings[length])
@@ -155,15 +150,20 @@ def choose_groups(
 
 def choose_measured_groups(
     profile: Profile, lengths: ArrayLike, num_gpus: int, max_length: int | None = None
-) -> Choice | None:
+) -> Choice:
     """Apply algorithm 1 to measured rows that are too few for a model, and so predict no epoch.
 
-    Returns None if no row holds the longest sample.
+    Raises:
+        ConfigError: no row holds the longest sample.
     """
     sums = LengthSums(lengths)
     settings = _measured_for_hbp(sums, num_gpus, profile, max_length)
     if not settings:
-        return None
+        longest = max((row.length for row in profile.iterations), default=0)
+        raise ConfigError(
+            f"the longest sample has {sums.longest:,} tokens, and the profile's rows go to {longest:,} and "
+            "are too few to predict others: measure longer ones with hbpack profile, or give --max-length"
+        )
     return Choice(
         groups=hbp_groups(best_settings(settings), lambda length: None),
         seconds=None,

@@ -106,19 +106,14 @@ class EpochModel:
     def cost_of(self, range_: _Range, group: Group) -> Float64Array:
         """GPU-seconds (float64[k]) of a group's packs."""
         num_ranks = group.num_dp_ranks(self.num_gpus)
-        per_work, per_token = self._rates(group)
-        own: Float64Array = per_work * (range_.work + range_.waiting(num_ranks)) + per_token * range_.tokens
-        return own + np.ceil(range_.packs / num_ranks) * self.num_gpus * self._constant(group)
-
-    def _rates(self, group: Group) -> tuple[float, float]:
-        """GPU-seconds per unit of attention work (token^2), and per token."""
         how = group.layout, group.checkpoint_layers
-        per_work, per_token = (float(self._variable.seconds(*each, *how)) for each in ((1.0, 0.0), (0.0, 1.0)))
-        return per_work * group.num_gpus, per_token * group.num_gpus
-
-    def _constant(self, group: Group) -> float:
-        """Seconds of a micro-batch that do not depend on its contents."""
-        return float(self._cost.seconds(0.0, 0.0, group.layout, group.checkpoint_layers))
+        # GPU-seconds per unit of attention work (token^2) and per token; seconds of a micro-batch without contents.
+        per_work, per_token = (
+            float(self._variable.seconds(*each, *how)) * group.num_gpus for each in ((1.0, 0.0), (0.0, 1.0))
+        )
+        constant = float(self._cost.seconds(0.0, 0.0, *how))
+        own: Float64Array = per_work * (range_.work + range_.waiting(num_ranks)) + per_token * range_.tokens
+        return own + np.ceil(range_.packs / num_ranks) * self.num_gpus * constant
 
     def _num_packs(self, below: Int64Array, capacity: int) -> Float64Array:
         """A lower bound (Martello and Toth's L2) on the packs of the samples in `(below, capacity]`."""

@@ -173,14 +173,9 @@ def _bounded(value: float, before: float, after: float, share: float) -> float:
 
 def best_setting(settings: Sequence[Setting]) -> Setting | None:
     """The fastest that fits, each SP degree with its fewest checkpointed layers (HBP, algorithm 1); else None."""
-    fewest: dict[int, Setting] = {}
-    for setting in settings:
-        if setting.seconds_per_token is None:
-            continue
-        sp_size = setting.group.sp_size
-        kept = fewest.get(sp_size)
-        if kept is None or setting.group.checkpoint_layers < kept.group.checkpoint_layers:
-            fewest[sp_size] = setting
+    fitting = [setting for setting in settings if setting.seconds_per_token is not None]
+    fitting.sort(key=lambda setting: setting.group.checkpoint_layers, reverse=True)
+    fewest = {setting.group.sp_size: setting for setting in fitting}
     return min(fewest.values(), key=lambda setting: (setting.speed, setting.group.sp_size), default=None)
 
 

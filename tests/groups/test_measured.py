@@ -8,6 +8,7 @@ import pytest
 
 from packer_cli.config.gpu_model import read_profile
 from packer_cli.cost.profile import IterationRow, Profile
+from packer_cli.errors import ConfigError
 from packer_cli.groups.choice import choose_measured_groups
 from packer_cli.groups.epoch import LengthSums
 from packer_cli.groups.settings import best_settings, measured_settings
@@ -51,7 +52,8 @@ def test_what_is_out_of_memory_is_out_and_few_layers_come_first():
     assert text_of((best_settings(measured_settings(profile, GPUS, ANY))[32768].group,)) == "32k:8:8"
     only_broken = profile.model_copy(update={"iterations": rows[:1]})
     assert best_settings(measured_settings(only_broken, GPUS, ANY)) == {}
-    assert choose_measured_groups(only_broken, [100], GPUS) is None
+    with pytest.raises(ConfigError, match="the longest sample has 100 tokens"):
+        choose_measured_groups(only_broken, [100], GPUS)
 
 
 def test_times_are_compared_at_equal_numbers_of_tokens():
