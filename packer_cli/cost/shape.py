@@ -167,11 +167,11 @@ _NAMES = {
     "num_layers": ("num_hidden_layers", "n_layer", "num_layers"),
     "hidden_size": ("hidden_size", "n_embd", "d_model"),
     "num_heads": ("num_attention_heads", "n_head"),
-    "ffn_size": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"),
     "vocabulary_size": ("vocab_size",),
 }
 """Keys of each field, the usual one first."""
 
+_FFN_SIZE = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
 _NUM_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _EXPERTS_PER_TOKEN = ("num_experts_per_tok", "experts_per_token", "num_selected_experts")
 
@@ -194,10 +194,23 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
     if isinstance(inner, dict):
         config = {**{key: config[key] for key in ("tie_word_embeddings", "dtype", "torch_dtype") if key in config},
                   **inner}  # fmt: skip
-    values: dict[str, Any] = {field: _number(config, keys) for field, keys in _NAMES.items() if field != "ffn_size"}
+    values: dict[str, Any] = {field: _number(config, keys) for field, keys in _NAMES.items()}
     experts = _experts(config, values["num_layers"])
-    values["ffn_size"] = _ffn_size(config, values["hidden_size"])
-    return ModelShape(**values, **_attention(config, values), **experts, **_rest(config))
+    kind = str(config.get("model_type", ""))
+    gated = kind not in _PLAIN_FFN
+    tied = config.get("tie_word_embeddings")
+    dtype = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16").removeprefix("torch.")
+    return ModelShape(
+        **values,
+        # GPT-2 and similar models leave it out: it is four times the hidden size.
+        ffn_size=_number(config, _FFN_SIZE, None if gated else 4 * values["hidden_size"]),
+        **_attention(config, values),
+        **experts,
+        gated=gated,
+        tied_embeddings=kind.startswith(_TIED) if tied is None else bool(tied),
+        # Weights stored in another type (float8) are computed in bfloat16.
+        dtype=dtype if dtype in DTYPE_BYTES else "bfloat16",  # type: ignore[arg-type]
+    )
 
 
 def _attention(config: Mapping[str, Any], values: Mapping[str, int]) -> dict[str, Any]:
@@ -255,27 +268,6 @@ def _num_dense_layers(config: Mapping[str, Any], num_layers: int) -> int:
     if not isinstance(named, list):
         raise ValueError(f"mlp_only_layers must be a list of layers, got {named!r}")
     return sum(i < first or i % every > 0 or (i + 1) % sparse_step > 0 or i in named for i in range(num_layers))
-
-
-def _ffn_size(config: Mapping[str, Any], hidden_size: int) -> int:
-    """The FFN's inner width. GPT-2 and similar models omit it: it is four times the hidden size."""
-    default = 4 * hidden_size if _type(config) in _PLAIN_FFN else None
-    return _number(config, _NAMES["ffn_size"], default)
-
-
-def _rest(config: Mapping[str, Any]) -> dict[str, Any]:
-    tied = config.get("tie_word_embeddings")
-    dtype = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16").removeprefix("torch.")
-    return {
-        "gated": _type(config) not in _PLAIN_FFN,
-        "tied_embeddings": _type(config).startswith(_TIED) if tied is None else bool(tied),
-        # Weights stored in another type (float8) are computed in bfloat16.
-        "dtype": dtype if dtype in DTYPE_BYTES else "bfloat16",
-    }
-
-
-def _type(config: Mapping[str, Any]) -> str:
-    return str(config.get("model_type", ""))
 
 
 def _number(config: Mapping[str, Any], keys: tuple[str, ...], default: int | None = None) -> int:
