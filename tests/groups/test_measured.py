@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from packer_cli.config import PlanConfig
 from packer_cli.config.gpu_model import read_profile
 from packer_cli.cost.profile import IterationRow, Profile
 from packer_cli.errors import ConfigError
+from packer_cli.groups.auto import load_models
 from packer_cli.groups.choice import choose_measured_groups
 from packer_cli.groups.epoch import LengthSums
 from packer_cli.groups.settings import best_settings, measured_settings
@@ -109,3 +111,12 @@ def test_beyond_what_was_measured_times_stay_near_it(few, many, samples, expecte
     ]
     profile = published(19).model_copy(update={"iterations": tuple(rows)})
     assert measured_settings(profile, GPUS, LengthSums(samples))[8192][0].seconds == pytest.approx(expected)
+
+
+def test_what_is_assumed_in_place_of_a_profile_counts_in_the_search():
+    path = str(Path(__file__).parent / "data" / "hbp-table-4.json")
+    config = PlanConfig(groups="auto", gpus=GPUS, profile=path, assume="exposed_sync=0.9")
+    model, profile = load_models(config, GPUS, "--groups auto")
+    assert model is not None
+    assert profile is not None
+    assert model.origin["assumed"]["exposed_sync"] == profile.assumed["exposed_sync"] == 0.9
