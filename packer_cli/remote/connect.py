@@ -29,8 +29,8 @@ def can_connect(endpoint: str, *, timeout: float) -> bool:
         except OSError:
             answers.append(False)
 
-    # A name look-up ignores the timeout, so run it in a thread that may be left behind.
+    # A name look-up ignores the timeout, so run it in a thread that may be left behind; it may take as long again.
     thread = threading.Thread(target=connect, daemon=True)
     thread.start()
-    thread.join(timeout)
+    thread.join(2 * timeout)
     return answers == [True]

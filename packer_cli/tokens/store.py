@@ -123,7 +123,8 @@ class TokenStore:
         batch, row = self._find(sample)
         spans = self._loss_spans(Among(batch), batch, row, start, length)
         tokens = (spans.stops.astype(np.int64) - spans.starts).astype(np.float64)
-        if is_weighted and spans.weights is not None:
+        if is_weighted:
+            assert spans.weights is not None
             tokens *= spans.weights
         return np.bincount(spans.piece, weights=tokens, minlength=len(sample)).astype(np.float64)
 

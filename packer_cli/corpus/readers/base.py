@@ -40,6 +40,10 @@ class ReadRules:
     eos_id: int | None = None
     """Where documents end in a file that does not say it."""
 
+    def __post_init__(self) -> None:
+        assert self.batch_bytes > 0
+        assert self.max_record_bytes > 0
+
     def too_long(self) -> str:
         """Why a record that is longer is rejected."""
         return f"longer than {self.max_record_bytes:,} bytes, the limit of --max-record-bytes"
