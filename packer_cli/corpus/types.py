@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from packer_cli.sizes import TokenShare
@@ -109,6 +111,12 @@ class Document(NamedTuple):
     """Likewise, of each message, to be multiplied with `weight`; None: 1."""
     num_prompt: int = 0
     """So many of the first messages are a prompt: what the assistant says in them carries no loss."""
+    branches: tuple[Document, ...] = ()
+    """Of a preference pair or a group: its samples, in the order of their roles; all else is then theirs."""
+    rewards: tuple[float, ...] = ()
+    """Of each branch."""
+    values: Mapping[str, float] = MappingProxyType({})
+    """What the item brings, by the names in `ITEM_VALUES`."""
 
 
 class TokenRows(NamedTuple):

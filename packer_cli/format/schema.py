@@ -33,22 +33,52 @@ def _loss_columns(*, is_weighted: bool) -> dict[str, pa.DataType]:
     return {**spans, "loss_weights": list_of(pa.float32())} if is_weighted else spans
 
 
-def part_schema(token: pa.DataType, *, is_weighted: bool = False) -> pa.Schema:
-    """The columns of a part of the token store, with ids of this `token_type`, and weights if loss tokens have any."""
+_TREE_COLUMNS = {
+    "segment_starts": list_of(pa.int32()),
+    "segment_parents": list_of(pa.int32()),
+    "branch_segments": list_of(pa.int32()),
+    "branch_roles": list_of(pa.int8()),
+    "branch_loss_spans": list_of(pa.int32()),
+    "rewards": list_of(pa.float32()),
+}
+"""Those of `format.trees`; of each branch its role, its number of loss spans, and its reward (NaN: it has none)."""
+ITEM_VALUES = ("margin", "ref_chosen_logps", "ref_rejected_logps")
+"""What an item may bring, float32; NaN where it does not."""
+
+
+def part_schema(token: pa.DataType, *, is_weighted: bool = False, has_trees: bool = False) -> pa.Schema:
+    """The columns of a part of the token store, with ids of this `token_type`, and weights if loss tokens have any.
+
+    With trees, a row is an item: its loss spans are those of its branches, one branch after another, as places in the
+    branch.
+    """
+    of_items = {}
+    if has_trees:
+        of_items = {**_TREE_COLUMNS, "item_kind": pa.int8(), **dict.fromkeys(ITEM_VALUES, pa.float32())}
     return _schema(
         input_ids=list_of(token),
         **_loss_columns(is_weighted=is_weighted),
+        **of_items,
         num_loss_tokens=pa.int32(),
         line=pa.int64(),
     )
 
 
-def shard_schema(token: pa.DataType, *, is_weighted: bool = False) -> pa.Schema:
-    """The columns of a shard, with ids of this `token_type`, and weights if loss tokens of the set have any."""
+def shard_schema(token: pa.DataType, *, is_weighted: bool = False, has_trees: bool = False) -> pa.Schema:
+    """The columns of a shard, with ids of this `token_type`, and weights if loss tokens of the set have any.
+
+    With trees, `cu_seqlens` has the borders of the roots' subtrees, samples are branches, and loss spans are places in
+    the branch. Lists of `ITEM_VALUES` have a value an item.
+    """
+    of_items = {}
+    if has_trees:
+        of_items = {**_TREE_COLUMNS, "item_ids": list_of(pa.int64())}
+        of_items |= {**dict.fromkeys(ITEM_VALUES, list_of(pa.float32())), "num_path_tokens": pa.int64()}
     return _schema(
         pack_id=pa.int64(),
         input_ids=list_of(token),
         **_loss_columns(is_weighted=is_weighted),
+        **of_items,
         cu_seqlens=list_of(pa.int32()),
         sample_ids=list_of(pa.int64()),
         sample_starts=list_of(pa.int32()),

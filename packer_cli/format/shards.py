@@ -26,14 +26,14 @@ from packer_cli.format.ipc import (
     read_block,
     read_metadata,
 )
-from packer_cli.format.loss_spans import WEIGHTS
 from packer_cli.format.marks import CHECKSUM, row_checksum
 from packer_cli.format.schema import TOKEN_COLUMNS, shard_schema
 from packer_cli.format.token_parts import TokenParts
+from packer_cli.format.trees import Trees
 
 BATCHES_KEPT = 64
 
-_KINDS = {field.name: [field.type] for field in shard_schema(pa.uint16(), is_weighted=True)}
+_KINDS = {field.name: [field.type] for field in shard_schema(pa.uint16(), is_weighted=True, has_trees=True)}
 _KINDS["input_ids"].append(shard_schema(pa.int32()).field("input_ids").type)
 
 
@@ -60,9 +60,35 @@ class Pack(NamedTuple):
     """The planned context-parallel sharding, an index of `format.sharding.PLANNED`"""
     loss_weights: np.ndarray | None = None
     """float32 [s]: the weight of each loss span; None: the set has none"""
+    segment_starts: np.ndarray | None = None
+    """int32 [S+1], see `format.trees`. This and the rest are there only in a set with trees; there n counts branches,
+    `cu_seqlens` (int32 [roots+1]) has the borders of the trees, and loss spans are places in their branch."""
+    segment_parents: np.ndarray | None = None
+    """int32 [S]"""
+    branch_segments: np.ndarray | None = None
+    """int32 [n]"""
+    branch_roles: np.ndarray | None = None
+    """int8 [n]"""
+    branch_loss_spans: np.ndarray | None = None
+    """int32 [n]: loss spans of each branch"""
+    item_ids: np.ndarray | None = None
+    """int64 [n]: of each branch; those of an item stand together"""
+    rewards: np.ndarray | None = None
+    """float32 [n]; NaN: it has none"""
+    margin: np.ndarray | None = None
+    """float32 [items]; NaN: it has none. So are the next"""
+    ref_chosen_logps: np.ndarray | None = None
+    ref_rejected_logps: np.ndarray | None = None
+
+    @property
+    def trees(self) -> Trees | None:
+        """The trees of the row; None in a set without."""
+        if self.segment_starts is None or self.segment_parents is None or self.branch_segments is None:
+            return None
+        return Trees(self.segment_starts, self.segment_parents, self.branch_segments)
 
 
-COLUMNS = Pack._fields[:-1]
+COLUMNS = Pack._fields[: Pack._fields.index("loss_weights")]
 """What every shard with tokens has."""
 INDEX_COLUMNS = (*(name for name in COLUMNS if name not in TOKEN_COLUMNS), "sample_starts")
 """What a shard has that leaves the tokens in the token store."""
@@ -98,7 +124,7 @@ class ShardFile:
         kinds = {field.name: field.type for field in self.schema}
         if not {*columns, CHECKSUM} <= kinds.keys():
             raise FormatError("it lacks columns")
-        for name in (*columns, *({WEIGHTS} & kinds.keys()), CHECKSUM):
+        for name in (*columns, *(name for name in Pack._fields if name in kinds and name not in columns), CHECKSUM):
             found, known = kinds[name], _KINDS[name]
             # Whether items may be null, other tools say differently.
             if not any(found == kind or _items(found) == _items(kind) is not None for kind in known):
@@ -124,7 +150,7 @@ class ShardFile:
     def read(self, row: int) -> Pack | None:
         """The pack in a row, None if there is no such row. Raises FormatError for a damaged record batch."""
         batch, i = self._find(row)
-        return None if batch is None else Pack(*[batch.columns[name](i) for name in self._of_pack])
+        return None if batch is None else Pack(**{name: batch.columns[name](i) for name in self._of_pack})
 
     def columns(self, row: int) -> Row:
         """All values of a row by the names of their columns; none if there is no such row. Raises as `read`."""

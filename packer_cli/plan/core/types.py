@@ -59,6 +59,29 @@ FILLER = -1
 """`slot_pack` of a slot without a pack: the rank runs a micro-batch without loss."""
 
 
+class PieceTrees(NamedTuple):
+    """What m pieces of items are: some consecutive branches of an item, each perhaps cut at a depth.
+
+    Those of flat samples (`SAMPLE`) are as in a plan without trees, by `Pieces.start` and `Pieces.length`.
+    """
+
+    first_branch: Int32Array
+    """int32[m]"""
+    stop_branch: Int32Array
+    """int32[m]: one past the last."""
+    depth: Int32Array
+    """int32[m]: tokens of each branch that stay; 2^31 - 1 for all."""
+    size: Int32Array
+    """int32[m]: what the piece takes of a capacity, at least its unique tokens: so many that its path tokens and its
+    loss tokens stay within their limits, too."""
+    work: Int64Array
+    """int64[m]: attention work, see `format.trees`."""
+    path_tokens: Int64Array
+    """int64[m]: K."""
+    flat_tokens: Int64Array
+    """int64[m]: of its branches, one by one."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pieces:
     """The m pieces that are packed: whole samples, or parts of samples that were cut."""
@@ -68,7 +91,9 @@ class Pieces:
     start: Int32Array
     """int32[m]: first token of the piece in its sample; 0 unless cut."""
     length: Int32Array
-    """int32[m]: tokens; at least 1."""
+    """int32[m]: tokens, of trees unique ones; at least 1."""
+    trees: PieceTrees | None = None
+    """None: every sample is flat."""
 
     def __len__(self) -> int:
         return len(self.length)

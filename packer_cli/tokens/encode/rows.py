@@ -56,6 +56,21 @@ class Row(NamedTuple):
     """As in `Text`."""
 
 
+class Items(NamedTuple):
+    """Which samples of a batch are the branches of an item, see `format.trees`."""
+
+    offsets: NDArray[np.int64]
+    """int64[i+1]: item k has the samples `offsets[k]` to `offsets[k + 1] - 1`, all of one line."""
+    kinds: NDArray[np.int8]
+    """int8[i]"""
+    roles: NDArray[np.int8]
+    """int8[n]: of each sample"""
+    rewards: NDArray[np.float32]
+    """float32[n]: of each sample; NaN: it has none"""
+    values: dict[str, NDArray[np.float32]]
+    """float32[i] each, by the names in `ITEM_VALUES`; NaN where an item has none"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class EncodedBatch:
     """The samples of some records."""
@@ -76,6 +91,8 @@ class EncodedBatch:
     """Records whose own contents hold the text of a special token."""
     kinds: dict[int, RecordSchema] = field(default_factory=dict)
     """Of the documents, by line; all other samples were given as tokens."""
+    items: Items | None = None
+    """None: each sample is an item."""
 
 
 class Frame:
