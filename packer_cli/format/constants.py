@@ -25,3 +25,5 @@ Lockstep = Literal[1] | None
 """How many GPUs share collectives in every micro-batch: all (None), or those of one replica (1)."""
 FILLER_TOKENS = 8
 """Tokens for each GPU that shares a filler micro-batch."""
+ITEM_VALUES = ("margin", "ref_chosen_logps", "ref_rejected_logps")
+"""What an item may bring, float32; NaN where it does not."""

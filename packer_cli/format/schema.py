@@ -6,6 +6,8 @@ from collections.abc import Container
 
 import pyarrow as pa
 
+from packer_cli.format.constants import ITEM_VALUES as ITEM_VALUES
+
 TOKEN_COLUMNS = ("input_ids", "loss_starts", "loss_stops", "loss_weights")
 """Columns of a shard that repeat the token store."""
 
@@ -42,8 +44,6 @@ _TREE_COLUMNS = {
     "rewards": list_of(pa.float32()),
 }
 """Those of `format.trees`; of each branch its role, its number of loss spans, and its reward (NaN: it has none)."""
-ITEM_VALUES = ("margin", "ref_chosen_logps", "ref_rejected_logps")
-"""What an item may bring, float32; NaN where it does not."""
 
 
 def part_schema(token: pa.DataType, *, is_weighted: bool = False, has_trees: bool = False) -> pa.Schema:
