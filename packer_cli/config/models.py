@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from packer_cli.config.fields import Bytes, Epoch, Model, StepTokens, or_another
 from packer_cli.config.plan_options import StorePlanConfig
-from packer_cli.corpus.types import RecordSchema
+from packer_cli.corpus.types import ItemsFrom, RecordSchema
 from packer_cli.panels import Panel, Shown
 from packer_cli.plugins import unknown
 
@@ -42,6 +42,7 @@ def read_loss_on(value: str) -> str:
 
 
 _SCHEMAS = ("auto", *get_args(RecordSchema))
+_OF_ITEMS = ("preference", "completions")
 
 
 def _known_schema(name: str) -> str:
@@ -113,6 +114,23 @@ class TokenizeConfig(Model):
     - `auto`: `template` if there is a chat template, else `stanford`"""
     plain_content: Annotated[bool, Shown(Panel.TOKENS)] = False
     """Encode special tokens that appear in the data as ordinary text."""
+    items: Annotated[ItemsFrom, Shown(Panel.TOKENS)] = "auto"
+    """Which records hold several samples that stay together in one micro-batch.
+
+    - `auto`: preference pairs, and prompts with several completions
+    - `none`: no records; pairs and groups are rejected
+    - `pairs`: preference pairs; other records are rejected
+    - `groups`: prompts with several completions; other records are rejected"""
+    turns: Annotated[Literal["whole", "branch"], Shown(Panel.TOKENS)] = "whole"
+    """How conversations become samples.
+
+    - `whole`: a conversation is one sample
+    - `branch`: each assistant turn is a sample that ends with it and trains on it alone, rendered as at inference
+
+    Use `branch` for models whose chat template leaves out the thinking of earlier turns. The turns of a conversation
+    stay together in one micro-batch."""
+    share_prefixes: Annotated[bool, Shown(Panel.TOKENS)] = True
+    """Store the tokens that samples of a pair, group or conversation begin with only once."""
     max_rejected: Annotated[int | None, Shown(Panel.TOKENS)] = Field(default=None, ge=0)
     """Stop if more records than this are rejected; by default, there is no limit.
 
@@ -121,6 +139,21 @@ class TokenizeConfig(Model):
     """Reject records with more bytes of decompressed text than this.
 
     Reading takes a few times as much memory."""
+
+    @model_validator(mode="after")
+    def _agree_on_items(self) -> TokenizeConfig:
+        if self.turns == "branch" and self.loss_on == "all":
+            raise ValueError(
+                "--loss-on all trains on every token, but --turns branch trains each turn once; give another --loss-on"
+            )
+        wanted = {"pairs": "preference", "groups": "completions"}.get(self.items)
+        schema = self.record_schema
+        if (wanted is None and self.items == "none" and schema in _OF_ITEMS) or (
+            wanted and schema not in ("auto", wanted)
+        ):
+            remedy = f"leave out --schema, or give --schema {wanted}" if wanted else "leave out one of the two"
+            raise ValueError(f"--items {self.items} takes no records of --schema {schema}; {remedy}")
+        return self
 
 
 class WriteConfig(Model):

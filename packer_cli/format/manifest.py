@@ -163,7 +163,7 @@ def manifest_bytes(manifest: Manifest) -> bytes:
     values["counts"] = sort_keys(json_values(manifest.counts))
     values["metrics"] = metrics if manifest.history else sort_keys(metrics)
     config = {name: sort_keys(value) for name, value in values["config"].items() if value is not None}
-    values["config"] = {**config, "tokens": asdict(manifest.config.tokens)}
+    values["config"] = {**config, "tokens": manifest.config.tokens.values()}
     return sign_json(values)
 
 

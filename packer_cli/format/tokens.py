@@ -5,7 +5,7 @@ Every field has a default, for sets of earlier releases that lack it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 
@@ -55,3 +55,19 @@ class SampleOptions:
     eos_token: str | None = None
     alpaca: Literal["auto", "template", "stanford"] = "auto"
     plain_content: bool = False
+    items: Literal["auto", "none", "pairs", "groups"] = "auto"
+    turns: Literal["whole", "branch"] = "whole"
+    share_prefixes: bool = True
+
+    @property
+    def left_out(self) -> set[str]:
+        """The options that files leave out: those of later releases at their defaults, so that sets stay as they were
+        byte for byte."""
+        return {each.name for each in fields(self) if each.name in _LATER and getattr(self, each.name) == each.default}
+
+    def values(self) -> dict[str, object]:
+        """The options that files have."""
+        return {name: value for name, value in vars(self).items() if name not in self.left_out}
+
+
+_LATER = ("items", "turns", "share_prefixes")

@@ -201,7 +201,8 @@ def write_index(folder: Path, index: StoreIndex) -> None:
     from pydantic import TypeAdapter  # Six times as fast as `json`, for a store of many files; workers do without.
 
     with atomic_file(folder / INDEX_NAME) as file:
-        file.write(sign_text(TypeAdapter(StoreIndex).dump_json(index, indent=2)))
+        left_out = {"options": index.options.left_out}
+        file.write(sign_text(TypeAdapter(StoreIndex).dump_json(index, indent=2, exclude=left_out)))
 
 
 def find_damaged_parts(folder: Path, index: StoreIndex, engine: Engine) -> dict[str, str]:

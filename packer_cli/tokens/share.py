@@ -132,7 +132,7 @@ def _agreed(config: TokenizeConfig, header: Header, files: Sequence[CorpusFile])
     return {
         "the inputs": fingerprint([asdict(source.given) for source in header.sources], listing),
         "the tokenizer": fingerprint(config.tokenizer, tokenizer_fingerprint(config.tokenizer)),
-        "the options": fingerprint(asdict(header.options)),
+        "the options": fingerprint(header.options.values()),
         "the versions of libraries": fingerprint(header.library_versions, STORE_VERSION),
     }
 

@@ -9,7 +9,7 @@ import importlib.metadata
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -56,7 +56,7 @@ def part_tasks(config: TokenizeConfig, cuts: Sequence[Cut]) -> list[PartTask]:
     """
     options = sample_options(config)
     files = tokenizer_fingerprint(config.tokenizer)
-    shared = fingerprint(asdict(options), files, library_versions(config.record_schema), STORE_VERSION)
+    shared = fingerprint(options.values(), files, library_versions(config.record_schema), STORE_VERSION)
     return [
         PartTask(
             name=cut.name,
