@@ -56,3 +56,10 @@ def _join_ones(columns: Sequence[tuple[NDArray[Any] | None, int]], dtype: type[n
     if all(column is None for column, _ in columns):
         return None
     return np.concatenate([np.ones(length, dtype) if column is None else column for column, length in columns])
+
+
+def common_prefix(one: NDArray[Any], other: NDArray[Any]) -> int:
+    """How many ids two samples begin with in common."""
+    shortest = min(len(one), len(other))
+    differs = one[:shortest] != other[:shortest]
+    return int(differs.argmax()) if differs.any() else shortest

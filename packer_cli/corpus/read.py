@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 from packer_cli.corpus.readers.base import RawBatch, ReadRules
 from packer_cli.corpus.readers.registry import READERS, TOKEN_FORMATS
-from packer_cli.corpus.records.shapes import Normalizer
+from packer_cli.corpus.records.preference import PairRecord
+from packer_cli.corpus.records.shapes import OF_ITEMS, Normalizer
 from packer_cli.corpus.records.tokens import TokenRecord
-from packer_cli.corpus.types import AlpacaForm, CorpusSlice, Document, DocumentBatch, Gap
+from packer_cli.corpus.types import AlpacaForm, CorpusSlice, Document, DocumentBatch, Gap, ItemsFrom
 from packer_cli.corpus.versions import require_unchanged
 from packer_cli.errors import ConfigError, HbpackError
 
@@ -18,10 +19,15 @@ class SliceReader:
     """Reads slices by the same rules, one after another. Making it takes longer than reading a small file."""
 
     def __init__(
-        self, *, schema: str = "auto", alpaca_form: AlpacaForm = "stanford", rules: ReadRules | None = None
+        self,
+        *,
+        schema: str = "auto",
+        alpaca_form: AlpacaForm = "stanford",
+        items: ItemsFrom = "auto",
+        rules: ReadRules | None = None,
     ) -> None:
-        self._schema = schema
-        self._normalizer = Normalizer(schema, alpaca_form)
+        self._schema = OF_ITEMS.get(items, schema)
+        self._normalizer = Normalizer(schema, alpaca_form, items)
         self._rules = rules or ReadRules()
 
     @property
@@ -64,12 +70,15 @@ class SliceReader:
         parse, keep, reject = self._normalizer.parse, batch.documents.append, batch.rejects.append
         count = len(batch.rejects)
         tokenized: list[TokenRecord] = []
+        pairs: list[PairRecord] = []
         for line, record in raw.records:
             document = parse(record, base + line)
             if type(document) is Document:
                 keep(document)
             elif type(document) is TokenRecord:
                 tokenized.append(document)
+            elif type(document) is PairRecord:
+                pairs.append(document)
             else:
                 reject(document)  # type: ignore[arg-type]
         if tokenized or raw.tokens is not None:
@@ -79,6 +88,14 @@ class SliceReader:
             found = read_records(tokenized) if rows is None else read_rows(rows._replace(lines=base + rows.lines))
             batch.tokens = found[0]
             batch.rejects += found[1]
+        if pairs:
+            from packer_cli.corpus.ragged import join_samples
+            from packer_cli.corpus.records.token_pairs import read_pairs
+
+            samples, rejects, batch.pairs = read_pairs(pairs)
+            both = [each for each in (batch.tokens, samples) if each is not None]
+            batch.tokens = join_samples(both) if both else None
+            batch.rejects += rejects
         if 1 < len(batch.rejects) > count:
             batch.rejects.sort(key=lambda entry: entry.line)
         return batch

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from packer_cli.format.arrays import Lists
 
 FileFormat = Literal["jsonl", "json", "parquet", "arrow", "text", "datasets", "megatron", "datatrove", "flat"]
-RecordSchema = Literal["messages", "alpaca", "prompt-completion", "text", "tokens"]
+RecordSchema = Literal["messages", "alpaca", "prompt-completion", "text", "tokens", "preference", "completions"]
+ItemsFrom = Literal["auto", "none", "pairs", "groups"]
 AlpacaForm = Literal["template", "stanford"]
 
 
@@ -159,8 +160,11 @@ class Gap(Reject):
 
 @dataclass(kw_only=True)
 class DocumentBatch:
-    """Some records of a slice. Each of the three is in the order of lines."""
+    """Some records of a slice, in the order of lines."""
 
     documents: list[Document] = field(default_factory=list)
     tokens: TokenBatch | None = None
+    pairs: dict[int, dict[str, float]] = field(default_factory=dict)
+    """Lines of `tokens` that are preference pairs, of two samples each: chosen, then rejected. With what each brings,
+    by the names in `ITEM_VALUES`."""
     rejects: list[Reject] = field(default_factory=list)

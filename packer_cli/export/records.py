@@ -86,7 +86,7 @@ class SetRecords:
         """
         index = self.store.index
         rules = ReadRules(max_record_bytes=index.options.max_record_bytes)
-        reader = SliceReader(schema=index.options.record_schema, rules=rules)
+        reader = SliceReader(schema=index.options.record_schema, items=index.options.items, rules=rules)
         for files, borders in _by_file(index):
             samples = [np.flatnonzero(wanted[begin:end]) + begin for begin, end in itertools.pairwise(borders)]
             if not any(map(len, samples)):

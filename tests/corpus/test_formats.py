@@ -203,11 +203,11 @@ def test_columns_read_like_to_pylist(data: st.DataObject, kind: pa.DataType) -> 
 
 
 def test_a_table_without_known_columns_is_all_rejects(tmp_path: Path) -> None:
-    as_parquet([{"question": "a", "url": "b"}] * 5, tmp_path / "a.parquet")
+    as_parquet([{"headline": "a", "url": "b"}] * 5, tmp_path / "a.parquet")
     documents, rejects = read_all(tmp_path / "a.parquet")
     assert not documents
     assert [r.line for r in rejects] == [1, 2, 3, 4, 5]
-    assert rejects[0].reason.startswith('no known record shape: has keys "question", "url"; expected')
+    assert rejects[0].reason.startswith('no known record shape: has keys "headline", "url"; expected')
 
 
 def test_a_value_that_python_cannot_hold_rejects_its_row(tmp_path: Path) -> None:

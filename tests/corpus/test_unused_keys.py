@@ -72,9 +72,9 @@ SAVE = {
 }
 
 
-def read(path, schema="auto"):
+def read(path, schema="auto", items="auto"):
     """Lines of documents, reasons of rejects by line, and what is not used."""
-    reader = SliceReader(schema=schema)
+    reader = SliceReader(schema=schema, items=items)
     lines, rejects = [], {}
     for slice_ in slice_corpus(discover([str(path)])[1]):
         for batch in reader.read(slice_):
@@ -108,10 +108,12 @@ def test_bad_answers_are_rejected_from_every_kind_of_file(tmp_path, form):
 
 
 @pytest.mark.parametrize("form", SAVE)
-def test_pairs_are_rejected_from_every_kind_of_file_but_where_the_schema_says_what_is_read(tmp_path, form):
+def test_pairs_are_taken_from_every_kind_of_file_but_where_the_options_say_what_is_read(tmp_path, form):
     path = SAVE[form](tmp_path, [{**CHAT, **PAIR}, {**CHAT, "chosen": None, "rejected": []}])
-    why = "makes it a preference pair, which hbpack does not support; --schema messages ignores the pair"
-    assert read(path) == ([2], {1: f'"chosen" {why}'}, {})
+    assert read(path) == ([1, 2], {}, {})
+    assert read(path, items="pairs")[0] == [1]
+    why = "makes it a preference pair, which --items none does not take; --schema messages ignores the pair"
+    assert read(path, items="none") == ([2], {1: f'"chosen" {why}'}, {})
     assert read(path, "messages") == ([1, 2], {}, {describe("chosen"): 1, describe("rejected"): 1})
 
 
@@ -230,11 +232,23 @@ def test_what_nests_deeply_is_not_empty():
     assert reason({**CHAT, "images": deep}) == f'"images" {NOT_EMPTY}'
 
 
-def test_pairs_without_another_answer_say_what_is_supported():
+def test_pairs_of_another_shape_say_which_is_read():
+    assert reason({"input": {}, "preferred_output": [], "non_preferred_output": []}).endswith(
+        ': a preference pair needs "chosen" and "rejected", texts or messages, beside a "prompt" or with a common '
+        "beginning"
+    )
+    assert reason({**CHAT, "rejected": "No"}) == (
+        '"rejected" makes it a preference pair, which needs both "chosen" and "rejected"; --schema messages ignores '
+        "the pair"
+    )
+
+
+def test_pairs_without_another_answer_say_why_they_are_not_taken():
     for record in ({"prompt": "a", **PAIR}, PAIR, {"input": {}, "preferred_output": [], "non_preferred_output": []}):
-        assert reason(record).endswith(
-            ": preference pairs are not supported, only data for pre-training and supervised fine-tuning; to train on "
-            'the better answers, write them as "messages", or as "completion" beside "prompt"'
+        rejected = Normalizer(items="none").parse(record, 1)
+        assert rejected.reason.endswith(
+            ": --items none takes no preference pairs; leave it out, or, to train on the better answers alone, write "
+            'them as "messages", or as "completion" beside "prompt"'
         )
 
 

@@ -36,7 +36,7 @@ def raw_batches(whole: pa.RecordBatch, first_row: int, rules: ReadRules, fields:
         DamagedError: the columns are damaged; nothing of them can be used.
     """
     names = [name for name in dict.fromkeys(whole.schema.names) if name in fields]
-    if unused.WATCHED.issuperset(names):
+    if unused.NO_SHAPE.issuperset(names):
         # Nothing here can be a document: the keys alone give the reason.
         keys = dict.fromkeys(whole.schema.names)
         for start in range(0, whole.num_rows, KEYS_ROWS):

@@ -9,14 +9,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from packer_cli.corpus.records import alpaca, messages, prompt_completion, text, tokens, unused
+from packer_cli.corpus.records import (
+    alpaca,
+    completions,
+    messages,
+    preference,
+    prompt_completion,
+    text,
+    tokens,
+    unused,
+)
 from packer_cli.corpus.records.base import BadRecordError, Shape, show_keys, take_shape
+from packer_cli.corpus.records.preference import PairRecord
 from packer_cli.corpus.records.tokens import TokenRecord
-from packer_cli.corpus.types import AlpacaForm, Document, Record, Reject
+from packer_cli.corpus.types import AlpacaForm, Document, ItemsFrom, Record, Reject
 from packer_cli.plugins import Registry
 
 _OWN = {
     "tokens": tokens.SHAPE,
+    "preference": preference.SHAPE,
+    "completions": completions.SHAPE,
     "messages": messages.SHAPE,
     "alpaca": alpaca.SHAPES["stanford"],
     "prompt-completion": prompt_completion.SHAPE,
@@ -26,7 +38,11 @@ _OWN = {
 SHAPES: Registry[Shape] = Registry("shapes", "record schema", _OWN, take_shape)
 """Every record shape by the name that `--schema` takes, in the order of detection, which tries only hbpack's own."""
 
-Parse = Callable[[Record, int], Document | TokenRecord | Reject]
+Parsed = Document | TokenRecord | PairRecord | Reject
+Parse = Callable[[Record, int], Parsed]
+
+OF_ITEMS = {"pairs": "preference", "groups": "completions"}
+"""The only shape that a value of `--items` takes."""
 
 
 class Normalizer:
@@ -34,23 +50,27 @@ class Normalizer:
 
     Args:
         alpaca_form: what Alpaca records become, see `packer_cli.corpus.records.alpaca`.
+        items: whether preference pairs and groups are taken, or taken alone.
 
     Price: below 1 us a record beside what its shape costs. Holds one entry for each set of keys seen.
     """
 
-    def __init__(self, schema: str = "auto", alpaca_form: AlpacaForm = "stanford") -> None:
-        self._schema = schema
+    def __init__(self, schema: str = "auto", alpaca_form: AlpacaForm = "stanford", items: ItemsFrom = "auto") -> None:
+        schema = OF_ITEMS.get(items, schema)
+        self._schema, self._items = schema, items
         self._by_keys: dict[tuple[str, ...], Parse] = {}
         self._shapes = {**SHAPES, "alpaca": alpaca.SHAPES[alpaca_form]}
         if schema != "auto":
             self._shapes = {schema: self._shapes.get(schema) or SHAPES[schema]}
+        elif items == "none":
+            self._shapes = {name: shape for name, shape in self._shapes.items() if name not in OF_ITEMS.values()}
         of_shapes = frozenset(key for shape in self._shapes.values() for key in shape.fields())
         self.fields: frozenset[str] = of_shapes | unused.WATCHED
         """The only keys that matter; columnar readers load no others."""
         self.unused: Counter[str] = Counter()
         """Records with something that is not used, by what it is, for people."""
 
-    def parse(self, record: Record, line: int) -> Document | TokenRecord | Reject:
+    def parse(self, record: Record, line: int) -> Parsed:
         """The document of one record, or why it has none; a tokenized record is only recognized."""
         keys = tuple(record)
         parse = self._by_keys.get(keys)
@@ -58,7 +78,7 @@ class Normalizer:
             parse = self._detect(keys)
             if len(self._by_keys) < 10_000:  # data with random keys must not fill the memory
                 self._by_keys[keys] = parse
-        document: Document | TokenRecord | Reject
+        document: Parsed
         try:
             document = parse(record, line)
         except BadRecordError as error:
@@ -84,27 +104,27 @@ class Normalizer:
         for name, shape in self._shapes.items():
             if shape.matches(keys) and not (name == "text" and "text" not in keys and "role" in keys):
                 return self._watched(name, shape, keys)
-        return _unknown
+        return self._unknown
 
     def _watched(self, name: str, shape: Shape, keys: tuple[str, ...]) -> Parse:
         """The shape's parser, which looks at other keys that matter where there are any."""
         watched = unused.watched(name, keys, shape.fields())
         if not watched:
             return shape.parse
-        takes_pairs = self._schema != "auto"
+        no_pairs = None if self._schema != "auto" else unused.HALF_PAIR if self._items == "auto" else unused.NO_ITEMS
 
-        def parse(record: Record, line: int) -> Document | TokenRecord | Reject:
-            found = unused.find_unused(name, record, watched, takes_pairs=takes_pairs)
-            document: Document | TokenRecord | Reject = shape.parse(record, line)
+        def parse(record: Record, line: int) -> Parsed:
+            found = unused.find_unused(name, record, watched, no_pairs=no_pairs)
+            document: Parsed = shape.parse(record, line)
             if type(document) is not Reject:
                 self.unused.update(map(unused.describe, found))
             return document
 
         return parse
 
-
-def _unknown(record: Record, line: int) -> Reject:
-    if unused.is_pair(record):
-        return Reject(line, f"has keys {show_keys(record)}: {unused.NO_PAIRS}")
-    expected = ", ".join(shape.expected() for shape in SHAPES.values())
-    return Reject(line, f"no known record shape: has keys {show_keys(record)}; expected one of {expected}")
+    def _unknown(self, record: Record, line: int) -> Reject:
+        keys = show_keys(record)
+        if unused.is_pair(record):
+            return Reject(line, f"has keys {keys}: {unused.NO_PAIRS if self._items == 'none' else unused.OTHER_PAIR}")
+        expected = ", ".join(shape.expected() for shape in self._shapes.values())
+        return Reject(line, f"no known record shape: has keys {keys}; expected one of {expected}")

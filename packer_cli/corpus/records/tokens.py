@@ -14,7 +14,7 @@ from packer_cli.corpus.types import Record
 IDS, LABELS, PADDING, POSITIONS, LENGTHS = "input_ids", "labels", "attention_mask", "position_ids", "seq_lengths"
 MASKS = ("loss_mask", "assistant_masks", "completion_mask")
 COLUMNS = (IDS, LABELS, *MASKS, PADDING, POSITIONS, LENGTHS)
-NO_BOOLEANS = (IDS, LABELS, POSITIONS, LENGTHS)
+NO_BOOLEANS = (IDS, LABELS, POSITIONS, LENGTHS, "prompt_ids", "chosen_ids", "rejected_ids")
 """Columns in which True is not 1."""
 
 

@@ -1,6 +1,7 @@
 """Keys that carry meaning elsewhere and that no record shape reads.
 
-Where training without them would be wrong, the record is rejected: images, answers marked as bad, preference pairs.
+Where training without them would be wrong, the record is rejected: images, answers marked as bad, a part of a
+preference pair.
 The others are counted, and the run says how many records have them.
 
 Price: nothing for records without such a key, since a set of keys is looked at once.
@@ -42,11 +43,18 @@ _COUNTED = (
 )
 WATCHED = frozenset((*MEDIA, *_BAD_ANSWERS, *PAIRS, *_COUNTED))
 """Every key that matters beside those of a shape."""
+NO_SHAPE = (WATCHED | {"question"}) - {"chosen", "rejected"}
+"""Keys that are no record by themselves."""
 TEXT_ONLY = "hbpack supports text only, not images, audio or video"
 NO_PAIRS = (
-    "preference pairs are not supported, only data for pre-training and supervised fine-tuning; to train on the "
-    'better answers, write them as "messages", or as "completion" beside "prompt"'
+    "--items none takes no preference pairs; leave it out, or, to train on the better answers alone, write them as "
+    '"messages", or as "completion" beside "prompt"'
 )
+OTHER_PAIR = (
+    'a preference pair needs "chosen" and "rejected", texts or messages, beside a "prompt" or with a common beginning'
+)
+NO_ITEMS = "which --items none does not take"
+HALF_PAIR = 'which needs both "chosen" and "rejected"'
 
 _OF_PLAIN = {"text": (*MEDIA, *_BAD_ANSWERS, *PAIRS), "tokens": MEDIA}
 """What matters in records without turns. A text is whole by itself, and its label is often a class."""
@@ -65,12 +73,12 @@ def watched(schema: str, keys: Iterable[str], read: set[str]) -> list[str]:
     return [key for key in keys if key in _OF_PLAIN.get(schema, WATCHED) and key not in read]
 
 
-def find_unused(schema: str, record: Record, keys: Iterable[str], *, takes_pairs: bool) -> list[str]:
+def find_unused(schema: str, record: Record, keys: Iterable[str], *, no_pairs: str | None) -> list[str]:
     """Those of the watched keys that hold something which is not used.
 
     Args:
         schema: the record's shape.
-        takes_pairs: whether a preference pair may be trained on as a record of this shape.
+        no_pairs: why a preference pair is not trained on as a record of this shape; None: it is.
 
     Raises:
         BadRecordError: training without one of them would be wrong.
@@ -89,10 +97,9 @@ def find_unused(schema: str, record: Record, keys: Iterable[str], *, takes_pairs
                 raise BadRecordError(
                     f'"{key}" is false, so the answer is a bad one, and hbpack trains on good ones only'
                 )
-            if key in PAIRS and not takes_pairs:
+            if key in PAIRS and no_pairs is not None:
                 raise BadRecordError(
-                    f'"{key}" makes it a preference pair, which hbpack does not support; --schema {schema} ignores '
-                    "the pair"
+                    f'"{key}" makes it a preference pair, {no_pairs}; --schema {schema} ignores the pair'
                 )
         found.append(key)
     return found
