@@ -170,7 +170,8 @@ def _require_eos(task: Description) -> None:
     reader = _reader(of)
     for slice_ in task.firsts:
         begin = next(reader.read(slice_), DocumentBatch())
-        if any(not document.messages for document in begin.documents):
+        firsts = (next(iter(document.branches), document) for document in begin.documents)
+        if any(not document.messages for document in firsts):
             raise no_eos(tokenizer.special_tokens)
 
 
@@ -201,6 +202,7 @@ def _encoder(task: PartTask) -> Encoder:
             loss_on=options.loss_on,
             append_eos=options.append_eos,
             plain_content=options.plain_content,
+            turns=options.turns,
             backends=backends,
         )
     return _encoders[key]
@@ -211,7 +213,7 @@ def _reader(task: PartTask) -> SliceReader:
     rules = ReadRules(
         max_record_bytes=options.max_record_bytes, vocab_size=tokenizer.vocab_size, eos_id=tokenizer.eos_token_id
     )
-    return SliceReader(schema=options.record_schema, alpaca_form=_alpaca_form(task), rules=rules)
+    return SliceReader(schema=options.record_schema, alpaca_form=_alpaca_form(task), items=options.items, rules=rules)
 
 
 def _alpaca_form(task: PartTask) -> AlpacaForm:

@@ -49,6 +49,12 @@ class Ids(NamedTuple):
         """The ids of one text."""
         return self.input_ids[self.offsets[number] : self.offsets[number + 1]]
 
+    def split(self, number: int) -> tuple[Ids, Ids]:
+        """The ids of the first texts, so many, and of the others."""
+        at = self.offsets[number]
+        others = Ids(self.input_ids[at:], self.offsets[number:] - at)
+        return Ids(self.input_ids[:at], self.offsets[: number + 1]), others
+
 
 class CharRanges(NamedTuple):
     """The chars of its text that each of t tokens covers; tokens that share a char all have its range."""

@@ -18,7 +18,7 @@ Price: 50 us for a chat of eight messages, nearly half of it the template; long 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -26,12 +26,15 @@ import numpy as np
 from packer_cli.corpus.ragged import join_samples
 from packer_cli.corpus.types import Reject, TokenBatch
 from packer_cli.errors import TokenizerError
+from packer_cli.format.trees import PAIR
 from packer_cli.tokens.encode.backends import (
     BackendMismatch,
     GigatokenBackend,
     Ids,
     ReferenceBackend,
 )
+from packer_cli.tokens.encode.branches import SURROGATE, BranchPreparer, turns_of
+from packer_cli.tokens.encode.items import DIFFERS, Branches, begin_after_prompts, with_items
 from packer_cli.tokens.encode.masks import Backends, Masker
 from packer_cli.tokens.encode.prepare import SPREAD_CHARS, SPREAD_EVERY, Preparer, hash_line, merge, take_given
 from packer_cli.tokens.encode.rows import AppendEos, EncodedBatch, Frame, Row, Text
@@ -42,7 +45,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from packer_cli.corpus.types import DocumentBatch, RecordSchema
+    from packer_cli.corpus.types import Document, DocumentBatch, RecordSchema
     from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 _CHECKED_CHARS = 1024
@@ -55,8 +58,6 @@ _ENCODED_TOGETHER = 1 << 18
 _RECORD_SIZE = 100
 """What a record counts for, besides its chars."""
 
-_SURROGATE = "holds a lone surrogate, which cannot be encoded as UTF-8"
-
 
 @dataclass
 class _Held:
@@ -66,6 +67,10 @@ class _Held:
     tokens: list[TokenBatch] = field(default_factory=list)
     rejects: list[Reject] = field(default_factory=list)
     kinds: dict[int, RecordSchema] = field(default_factory=dict)
+    branches: dict[int, Branches] = field(default_factory=dict)
+    """Of items, by line."""
+    firsts: list[tuple[int, Branches]] = field(default_factory=list)
+    """The first of `items` of each item whose loss begins after a prompt."""
     num_with_special: int = 0
     size: int = 0
 
@@ -81,6 +86,7 @@ class Encoder:
             whole, or rejected if the answers are not trained on.
         append_eos: which samples get EOS at their end, see `Frame`.
         plain_content: encode special tokens that people wrote into their texts as ordinary text.
+        turns: `branch` makes an item of each conversation, whose samples are its turns, see `turns_of`.
         check_samples: texts at the beginning of each part to compare with the reference. More guard better, and cost
             0.5 ms a chat. About one in 256 of the later ones is compared, too.
         backends: those of the tokenizer; None loads them.
@@ -97,6 +103,7 @@ class Encoder:
         loss_on: str = "completion",
         append_eos: AppendEos = "never",
         plain_content: bool = False,
+        turns: Literal["whole", "branch"] = "whole",
         check_samples: int = 16,
         backends: Backends | None = None,
         _slow_templates: bool = False,
@@ -111,6 +118,7 @@ class Encoder:
             "loss_on": loss_on,
             "append_eos": append_eos,
             "plain_content": plain_content,
+            "turns": turns,
             "check_samples": check_samples,
         }
         self._wanted_backend = backend
@@ -130,14 +138,18 @@ class Encoder:
         """`gigatoken` or `tokenizers`."""
         self._masker = Masker(self._backends, self._check_same)
         self._frame = Frame(tokenizer, append_eos=append_eos)
+        parts = None if loss_on == "all" else LossParts.of(loss_on)
         self._preparer = Preparer(
             tokenizer,
             self._reference,
-            parts=None if loss_on == "all" else LossParts.of(loss_on),
+            parts=parts,
             plain_content=plain_content,
             fast_templates=not _slow_templates,
             check_chats=check_samples,
         )
+        eos = None if append_eos == "never" else tokenizer.special_tokens_map.get("eos_token")
+        self._branches = BranchPreparer(self._preparer, parts, eos)
+        self._divides_turns = turns == "branch"
         self.warnings = self._preparer.warnings
         self.unused = self._preparer.unused
         self.start_part()
@@ -197,10 +209,15 @@ class Encoder:
         rejects += batch.rejects
         held.size += _RECORD_SIZE * (len(batch.documents) + len(batch.rejects))
         for document in batch.documents:
+            if self._divides_turns and document.messages:
+                document = turns_of(document)
             try:
+                if document.branches:
+                    self._prepare_branches(document, held)
+                    continue
                 item, with_special = self._preparer.prepare(document)
             except UnicodeEncodeError:
-                rejects.append(Reject(document.line, _SURROGATE))
+                rejects.append(Reject(document.line, SURROGATE))
             except ValueError as error:
                 rejects.append(Reject(document.line, str(error)))
             else:
@@ -210,30 +227,62 @@ class Encoder:
                 held.size += len(item.text if isinstance(item, Text) else item.input_ids)
         if batch.tokens is not None:
             held.tokens.append(batch.tokens)
+            for line, values in batch.pairs.items():
+                held.branches[line] = Branches(PAIR, 2, values=values)
+                held.kinds[line] = "preference"
             held.size += batch.tokens.input_ids.nbytes
+
+    def _prepare_branches(self, document: Document, held: _Held) -> None:
+        """Prepare the samples of an item, all or none. Raises as `BranchPreparer.prepare`."""
+        items, branches, with_special = self._branches.prepare(document)
+        if branches.prompt is not None:
+            held.firsts.append((len(held.items), branches))
+        held.branches[document.line] = branches
+        held.num_with_special += with_special
+        held.items += items
+        held.kinds[document.line] = document.kind
+        held.size += sum(len(item.text if isinstance(item, Text) else item.input_ids) for item in items)
 
     def _encode(self, held: _Held) -> EncodedBatch:
         held.rejects.sort(key=lambda reject: reject.line)
         if not held.tokens:
-            return self._finish(held)
-        given = take_given(join_samples(held.tokens), self._frame, self._tokenizer.vocab_size)
-        return merge(self._finish(held), given) if held.items or held.rejects else given
+            encoded = self._finish(held)
+        else:
+            encoded = take_given(join_samples(held.tokens), self._frame, self._tokenizer.vocab_size)
+            if held.items or held.rejects:
+                encoded = merge(self._finish(held), encoded)
+        return with_items(replace(encoded, kinds=held.kinds), held.branches) if held.branches else encoded
 
     def _finish(self, held: _Held) -> EncodedBatch:
         items, rejects = held.items, held.rejects
         texts = [item for item in items if isinstance(item, Text)]
-        plain = [item.text for item in texts]
+        prompts = [item.prompt for _, item in held.firsts if isinstance(item.prompt, str)]
+        plain = [*(item.text for item in texts), *prompts]
         ranges = None
         # Without lengths of tokens, masks need offsets.
         if self._backend is self._reference and not self._backends.lengths.are_known and any(t.spans for t in texts):
             ids, ranges = self._reference.encode_with_ranges(plain)
         else:
             ids = self._backend.encode(plain)
+        if prompts:
+            ids, of_prompts = ids.split(len(texts))
         self._check_ids(texts, ids)
         lines = np.array([item.line for item in items], dtype=np.int64)
         samples = TokenBatch(lines, ids.offsets, ids.input_ids, self._masker.mask(texts, ids, ranges))
         if len(texts) < len(items):
             samples = _in_order(items, samples)
+        if held.firsts:
+            rows = iter(range(len(prompts)))
+            samples, num_changed = begin_after_prompts(
+                samples,
+                {
+                    first: of_prompts.row(next(rows)) if isinstance(item.prompt, str) else item.prompt
+                    for first, item in held.firsts
+                    if item.prompt is not None
+                },
+            )
+            if num_changed:
+                self.unused[DIFFERS] += num_changed
         is_empty = np.diff(samples.offsets) == 0
         if is_empty.any():
             empty = [item for item, is_one in zip(items, is_empty, strict=True) if is_one]

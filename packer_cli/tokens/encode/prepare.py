@@ -18,7 +18,9 @@ from packer_cli.tokens.templates.conversation import read_chat
 from packer_cli.tokens.templates.parts import LossParts, weights_or_none
 
 if TYPE_CHECKING:
-    from packer_cli.corpus.types import Document
+    from numpy.typing import NDArray
+
+    from packer_cli.corpus.types import Document, Message
     from packer_cli.tokens.encode.backends import ReferenceBackend
     from packer_cli.tokens.encode.rows import Frame
     from packer_cli.tokens.templates.conversation import Chat, Rendered, Span
@@ -70,7 +72,7 @@ class Preparer:
         """Compare the first conversations again, and clear the warnings and counts."""
         self.warnings.clear()
         self.unused.clear()
-        self._chats_checked = self._chars_checked = 0
+        self._chats_checked = self._chars_checked = self._prompts_checked = 0
         self._is_warned = False
 
     def prepare(self, document: Document) -> tuple[Text | Row, bool]:
@@ -104,14 +106,10 @@ class Preparer:
     def _prepare_chat(self, document: Document) -> tuple[Text | Row, bool]:
         tools = document.tools
         renderer = self._renderer(with_tools=tools is not None)
-        chat = read_chat(document.messages, tools)
-        special = self._finder.finds(chat.text)
-        controls = None if self._plain is None else self._control_finder(renderer.chat_template)
-        is_marked = controls is not None and controls.finds(chat.text)
-        if controls is not None and is_marked:
-            from transformers.utils.chat_template_utils import mark_control_tokens
-
-            chat = read_chat(*(mark_control_tokens(each, controls.pattern) for each in (document.messages, tools)))
+        given = read_chat(document.messages, tools)
+        special = self._finder.finds(given.text)
+        chat = self._marked(renderer, given, document.messages, tools)
+        is_marked = chat is not given
         rendered = renderer.render_chat(chat)
         _check_utf8(rendered.text)
         self.unused.update(renderer.ignored(chat))
@@ -122,6 +120,41 @@ class Preparer:
             return self._row(document, rendered.text, loss, is_chat=True), special
         may_close = _ends_with_answer(document)
         return Text(document.line, rendered.text, loss.spans, True, may_close, loss.weights, loss.end), special
+
+    def _marked(self, renderer: ChatRenderer, chat: Chat, messages: list[Message], tools: list[Any] | None) -> Chat:
+        """The conversation, made of these messages, with special tokens wrapped where they are to be plain text."""
+        controls = None if self._plain is None else self._control_finder(renderer.chat_template)
+        if controls is None or not controls.finds(chat.text):
+            return chat
+        from transformers.utils.chat_template_utils import mark_control_tokens
+
+        return read_chat(*(mark_control_tokens(each, controls.pattern) for each in (messages, tools)))
+
+    def prompt(self, document: Document) -> str | NDArray[np.int32]:
+        """The text of a document's prompt as it is before an answer, or its ids where it has special tokens as plain
+        text; of a conversation, its first `num_prompt` messages, with the prompt to generate an answer.
+
+        Raises: as `prepare`.
+        """
+        if not document.messages:
+            prompt = document.prompt
+            if self._plain is not None:
+                prompt = prompt.replace(START, "").replace(END, "")
+                if self._finder.finds(prompt):
+                    return self._plain_text(document, prompt, _Loss([], None, 0.0)).input_ids
+            return prompt
+        messages, tools = document.messages[: document.num_prompt], document.tools
+        renderer = self._renderer(with_tools=tools is not None)
+        given = read_chat(messages, tools)
+        chat = self._marked(renderer, given, messages, tools)
+        text = renderer.prompt(chat)
+        _check_utf8(text)
+        if chat is not given:
+            return self._row(document, text, _Loss([], None, 0.0), is_chat=True).input_ids
+        if self._fast_templates and self._prompts_checked < self._check_chats:
+            self._prompts_checked += 1
+            _require_same(renderer.wrong_prompt(chat, text), document.line)
+        return text
 
     def _chat_loss(self, document: Document, renderer: ChatRenderer, chat: Chat, rendered: Rendered) -> _Loss:
         """The loss of a conversation, as it was rendered."""
@@ -157,8 +190,7 @@ class Preparer:
             wrong = renderer.mismatch(chat, with_prefixes=False)
         else:
             return
-        if wrong is not None:
-            raise BackendMismatch(f"{wrong}; this part is rendered by transformers", line=line, what="template")
+        _require_same(wrong, line)
 
     def _renderer(self, *, with_tools: bool) -> ChatRenderer:
         tokenizer = self._tokenizer
@@ -235,6 +267,11 @@ class _Loss(NamedTuple):
             return self
         of_spans = self.weights or [1.0] * len(self.spans)
         return self._replace(weights=weights_or_none([weight * each for each in of_spans]))
+
+
+def _require_same(wrong: str | None, line: int) -> None:
+    if wrong is not None:
+        raise BackendMismatch(f"{wrong}; this part is rendered by transformers", line=line, what="template")
 
 
 def _marked_place(place: int, tokens: list[Span]) -> int:

@@ -59,19 +59,22 @@ class MinijinjaTemplate:
         except TemplateError as error:
             raise NotTranslatableError(str(error)) from None
 
-    def rounds(self, chat: Chat) -> tuple[str, list[Span]] | None:
+    def rounds(self, chat: Chat, **changes: Any) -> tuple[str, list[Span]] | None:
         """The text and the char ranges of the assistant's rounds, in order; no ranges without marks.
 
         None if the render fails or takes too many steps: jinja2 can do it, or tells why not.
+
+        Args:
+            changes: other values of the template's variables.
         """
-        environment, messages, tools = self._environment, chat.messages, chat.tools
-        environment.fuel = _FUEL + _FUEL_PER_MESSAGE * len(messages) + len(chat.text)
+        environment, values = self._environment, {"messages": chat.messages, "tools": chat.tools, **changes}
+        environment.fuel = _FUEL + _FUEL_PER_MESSAGE * len(chat.messages) + len(chat.text)
         try:
-            text = environment.render_template("main", messages=messages, tools=tools)
+            text = environment.render_template("main", **values)
             if not self._is_marked:
                 return text, []
             found = split(text)
-            if self._is_compared and found[0] != environment.render_template("text", messages=messages, tools=tools):
+            if self._is_compared and found[0] != environment.render_template("text", **values):
                 return None
             return found
         except BaseException as error:  # TemplateError, an error of a filter, or a lone surrogate.

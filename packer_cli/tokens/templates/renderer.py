@@ -97,6 +97,22 @@ class ChatRenderer:
                 return self._trimmed(*found)
         return self._render_by_jinja2(chat)
 
+    def prompt(self, chat: Chat) -> str:
+        """The text that the model answers: the conversation so far, with a generation prompt.
+
+        Raises:
+            TemplateRejectError: the template raises, or takes too long.
+        """
+        if self._minijinja is not None and chat.is_safe:
+            found = self._minijinja.rounds(chat, add_generation_prompt=True)
+            if found is not None:
+                return found[0]
+        return self._template.text(self._template.context(chat), add_generation_prompt=True)
+
+    def wrong_prompt(self, chat: Chat, text: str) -> str | None:
+        """The difference of a text of `prompt` from the text that transformers renders; None if they are equal."""
+        return self._wrong_text(self._template.context(chat), text, add_generation_prompt=True)
+
     def ignored(self, chat: Chat) -> list[str]:
         """What the template does not write of a conversation, for people.
 
@@ -230,10 +246,10 @@ class ChatRenderer:
             return self._wrong_ranges(context, rendered)
         return wrong
 
-    def _wrong_text(self, context: dict[str, Any], text: str) -> str | None:
+    def _wrong_text(self, context: dict[str, Any], text: str, *, add_generation_prompt: bool = False) -> str | None:
         """The difference from the text that transformers renders; None if they are equal."""
         try:
-            whole = self._template.text_by_transformers(context)
+            whole = self._template.text_by_transformers(context, add_generation_prompt=add_generation_prompt)
         except Exception:
             return "transformers cannot render this conversation"
         return None if text == whole else "the text differs from transformers'"

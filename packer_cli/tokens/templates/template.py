@@ -147,7 +147,7 @@ class CompiledTemplate:
         """
         return render(self._template, {**context, **changes})
 
-    def text_by_transformers(self, context: dict[str, Any]) -> str:
+    def text_by_transformers(self, context: dict[str, Any], *, add_generation_prompt: bool = False) -> str:
         """The text that transformers' own function renders for a context. Raises whatever that raises."""
         from transformers.utils import chat_template_utils
 
@@ -157,7 +157,11 @@ class CompiledTemplate:
         try:
             (text,), _ = limited(
                 lambda: chat_template_utils.render_jinja_template(
-                    [context["messages"]], tools=context["tools"], chat_template=self.source, **self.variables
+                    [context["messages"]],
+                    tools=context["tools"],
+                    chat_template=self.source,
+                    add_generation_prompt=add_generation_prompt,
+                    **self.variables,
                 )
             )
         finally:

@@ -1,0 +1,140 @@
+"""One document of several samples -> their texts: answers to a prompt, or the turns of a conversation."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from packer_cli.format.trees import TURNS
+from packer_cli.tokens.encode.items import KINDS, Branches
+from packer_cli.tokens.encode.rows import Row, Text
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from packer_cli.corpus.types import Document
+    from packer_cli.tokens.encode.prepare import Preparer
+    from packer_cli.tokens.templates.parts import LossParts
+
+SURROGATE = "holds a lone surrogate, which cannot be encoded as UTF-8"
+NOT_INFERENCE = (
+    "an assistant turn that the chat template writes differently from the prompt of inference, so a model is trained "
+    "on another context than it sees"
+)
+
+
+class BranchPreparer:
+    """Turns documents with branches into `Text` or `Row`.
+
+    Args:
+        preparer: of their branches.
+        parts: what carries a loss; None: every token.
+        eos: ends answers that are texts; None: nothing is added.
+    """
+
+    def __init__(self, preparer: Preparer, parts: LossParts | None, eos: str | None) -> None:
+        self._preparer = preparer
+        self._parts = parts
+        self._eos = eos
+
+    def prepare(self, document: Document) -> tuple[list[Text | Row], Branches, bool]:
+        """The samples, what is to be known of the item, and whether a text contains that of a special token.
+
+        Raises: as `Preparer.prepare`, for the first sample that fails.
+        """
+        items: list[Text | Row] = []
+        has_special = False
+        before = Counter(self._preparer.unused)
+        try:
+            for number, branch in enumerate(document.branches):
+                try:
+                    item, found = self._preparer.prepare(branch)
+                except ValueError as error:
+                    why = SURROGATE if isinstance(error, UnicodeEncodeError) else str(error)
+                    raise ValueError(f"{_name(document, number)}: {why}") from None
+                items.append(item)
+                has_special = has_special or found
+        finally:
+            self._count_once(before)
+        if document.kind not in KINDS:
+            self._compare_with_inference(document, items)
+            return items, Branches(TURNS, len(items)), has_special
+        items = list(map(self._as_answer, items, document.branches))
+        prompt = None if self._parts is None else self._preparer.prompt(document.branches[0])
+        return (
+            items,
+            Branches(KINDS[document.kind], len(items), document.rewards, document.values, prompt),
+            has_special,
+        )
+
+    def _count_once(self, before: Counter[str]) -> None:
+        """What several samples hold counts for one record."""
+        unused = self._preparer.unused
+        for what, count in unused.items():
+            unused[what] = min(count, before[what] + 1)
+
+    def _as_answer(self, item: Text | Row, document: Document) -> Text | Row:
+        """An answer with the loss and the end that TRL gives it: all after the prompt, and EOS after a text."""
+        parts, weight, eos = self._parts, document.weight, self._eos
+        is_chat = bool(document.messages)
+        item = item._replace(may_close=item.may_close and not is_chat)
+        is_whole = parts is not None and parts.are_whole_turns and not (is_chat and parts.only_last)
+        if is_whole and weight and document.weights is None:
+            if isinstance(item, Row):
+                mask: NDArray[Any] = np.full(
+                    len(item.input_ids), weight, dtype=np.bool_ if weight == 1 else np.float32
+                )
+                item = item._replace(loss_mask=mask, end_weight=weight)
+            else:
+                item = item._replace(spans=None, weights=None, end_weight=weight)
+        if is_chat or isinstance(item, Row) or eos is None or item.text.endswith(eos):
+            return item
+        stop = len(item.text)
+        item = item._replace(text=item.text + eos)
+        if item.spans is None or not item.end_weight:
+            return item
+        weights = item.weights and [*item.weights, item.end_weight]
+        return item._replace(spans=[*item.spans, (stop, stop + len(eos))], weights=weights)
+
+    def _compare_with_inference(self, document: Document, items: list[Text | Row]) -> None:
+        """Count a conversation of which a turn does not continue what the model sees at inference."""
+        for branch, item in zip(document.branches, items, strict=True):
+            if not branch.num_prompt or isinstance(item, Row):
+                continue
+            try:
+                prompt = self._preparer.prompt(branch)
+            except ValueError:
+                continue  # The template need not accept the beginning of a conversation.
+            if isinstance(prompt, str) and not item.text.startswith(prompt):
+                self._preparer.unused[NOT_INFERENCE] += 1
+                return
+
+
+def turns_of(document: Document) -> Document:
+    """A conversation with a branch for each assistant turn that has a loss: the messages up to it, with a loss on it
+    alone. With one such turn it is that document; with none it stays as it is.
+
+    Price: the branches of n turns have about n/2 times the messages.
+    """
+    messages, weights = document.messages, document.weights or (1.0,) * len(document.messages)
+    branches = tuple(
+        document._replace(
+            messages=messages[: number + 1], num_prompt=number, weights=None, weight=document.weight * weights[number]
+        )
+        for number, message in enumerate(messages)
+        if message.get("role") == "assistant" and number >= document.num_prompt and weights[number]
+    )
+    if len(branches) < 2:
+        return branches[0] if branches else document
+    return document._replace(branches=branches, messages=[], weights=None, num_prompt=0)
+
+
+def _name(document: Document, number: int) -> str:
+    """A sample of an item, for people."""
+    if document.kind == "preference":
+        return ("chosen", "rejected")[number]
+    if document.kind == "completions":
+        return f"completions[{number}]"
+    return f"turn {number + 1}"

@@ -1,0 +1,105 @@
+"""Items: which samples of a batch belong together, and where the loss of answers to one prompt begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from packer_cli.corpus.ragged import common_prefix, take_samples
+from packer_cli.format.constants import ITEM_VALUES
+from packer_cli.format.trees import GROUP, PAIR, SAMPLE
+from packer_cli.tokens.encode.rows import EncodedBatch, Items
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from packer_cli.corpus.types import Reject, TokenBatch
+
+KINDS = {"preference": PAIR, "completions": GROUP}
+"""Of documents with branches; others are `TURNS`."""
+MOST_ROLES = 127
+"""Later branches have this role, too, since a role is an int8."""
+DIFFERS = "a prompt whose tokens change when an answer follows: its loss begins where they do, as in TRL"
+
+
+class Branches(NamedTuple):
+    """The samples of an item that is encoded."""
+
+    kind: int
+    num: int
+    """Of samples."""
+    rewards: tuple[float, ...] = ()
+    """Of each; empty: they have none."""
+    values: Mapping[str, float] = {}
+    """By the names in `ITEM_VALUES`."""
+    prompt: str | NDArray[np.int32] | None = None
+    """The text of the prompt alone, or its ids; None: the loss does not depend on it."""
+
+
+def begin_after_prompts(samples: TokenBatch, prompts: Mapping[int, NDArray[np.int32]]) -> tuple[TokenBatch, int]:
+    """The samples without a loss in their prompts, and the number of items whose answers change the prompt's tokens.
+
+    A prompt ends where the ids of the prompt alone and of a whole sample part, at the first such place of an item's
+    samples (TRL's rule, `DPOTrainer._prepare_dataset`).
+
+    Args:
+        prompts: ids of the prompt alone, by the first sample of an item, whose samples have one line.
+    """
+    lines, offsets, ids, loss_mask, _ = samples
+    loss_mask = np.ones(len(ids), dtype=np.bool_) if loss_mask is None else loss_mask.copy()
+    num_changed = 0
+    for first, prompt in prompts.items():
+        of_item = range(first, int(np.searchsorted(lines, lines[first], side="right")))
+        border = min(common_prefix(prompt, ids[offsets[k] : offsets[k + 1]]) for k in of_item)
+        num_changed += border < len(prompt)
+        for k in of_item:
+            loss_mask[offsets[k] : offsets[k] + border] = 0
+    return samples._replace(loss_mask=loss_mask), num_changed
+
+
+def with_items(encoded: EncodedBatch, branches: Mapping[int, Branches]) -> EncodedBatch:
+    """The batch with its items, less those of which a sample is missing, whose lines have a reject.
+
+    Args:
+        branches: of items, by line.
+    """
+    encoded = _without_parts(encoded, branches)
+    lines = encoded.samples.lines
+    is_branch = np.isin(lines, np.fromiter(branches, dtype=np.int64, count=len(branches)))
+    if not is_branch.any():
+        return encoded
+    begins = ~is_branch
+    begins[0] = True
+    begins[1:] |= lines[1:] != lines[:-1]
+    starts = np.flatnonzero(begins)
+    kinds = np.full(len(starts), SAMPLE, dtype=np.int8)
+    roles = np.zeros(len(lines), dtype=np.int8)
+    rewards = np.full(len(lines), np.nan, dtype=np.float32)
+    values = {name: np.full(len(starts), np.nan, dtype=np.float32) for name in ITEM_VALUES}
+    for number in np.flatnonzero(is_branch[starts]).tolist():
+        first = starts[number]
+        item = branches[int(lines[first])]
+        kinds[number] = item.kind
+        roles[first : first + item.num] = np.minimum(np.arange(item.num), MOST_ROLES)
+        if item.rewards:
+            rewards[first : first + item.num] = item.rewards
+        for name, value in item.values.items():
+            values[name][number] = value
+    return replace(encoded, items=Items(np.append(starts, len(lines)), kinds, roles, rewards, values))
+
+
+def _without_parts(encoded: EncodedBatch, branches: Mapping[int, Branches]) -> EncodedBatch:
+    """The batch without items of which samples were rejected, and each of them rejected once."""
+    refused = {reject.line for reject in encoded.rejects if reject.line in branches}
+    if not refused:
+        return encoded
+    rejects: list[Reject] = []
+    for reject in encoded.rejects:  # In the order of lines.
+        if not (reject.line in refused and rejects and rejects[-1].line == reject.line):
+            rejects.append(reject)
+    kept = np.flatnonzero(~np.isin(encoded.samples.lines, list(refused)))
+    samples = take_samples(encoded.samples, kept)
+    return replace(encoded, samples=samples, is_open=encoded.is_open[kept], rejects=rejects)

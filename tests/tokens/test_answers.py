@@ -1,0 +1,117 @@
+"""Preference pairs and groups: the ids and the loss of TRL's own preparation, and what becomes of bad ones."""
+
+from itertools import pairwise
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from packer_cli.corpus.records.shapes import Normalizer
+from packer_cli.corpus.types import DocumentBatch
+from packer_cli.tokens.encode.encoder import Encoder
+from packer_cli.tokens.tokenizer.loading import load_tokenizer, read_template
+
+from .helpers import turns
+
+TEXTS = [
+    {"prompt": "The quick brown", "chosen": " fox jumps.", "rejected": " dog"},
+    {"prompt": "Say one. ", "chosen": "Two.", "rejected": "one"},
+    {"prompt": "How are you?\n", "chosen": "\n\nfine", "rejected": "\nI am fine."},
+    {"prompt": "nai", "chosen": "ve café", "rejected": "l"},
+    {"prompt": "", "chosen": "hello world", "rejected": "hello"},
+    {"prompt": "你好", "chosen": "世界 🙂", "rejected": "世"},
+    {"prompt": "a b", "chosen": "EOS", "rejected": "no EOS"},
+    {"prompt": "same", "chosen": " as that", "rejected": " as that"},
+]
+IMPLICIT_TEXTS = [
+    {"chosen": "Human: Ask one. Assistant: Say two.", "rejected": "Human: Ask one. Assistant: Say one."},
+    {"chosen": "Ask one. Say", "rejected": "Ask one. Say two."},
+]
+
+
+def of_chats(prompt, chosen, rejected):
+    return {"prompt": prompt, "chosen": turns("", chosen)[1:], "rejected": turns("", rejected)[1:]}
+
+
+THOUGHT = "<think>\nAsk two.\n</think>\n\nSay two."
+CHATS = [
+    of_chats(turns("Ask one."), "Say one.", "Say two."),
+    of_chats(turns("Ask one.", THOUGHT, "Ask two."), THOUGHT, "Say one."),
+    of_chats(turns("Ask one.", "Say one.", "12"), "", "é 🙂"),
+    of_chats([{"role": "system", "content": "Be brief."}, *turns("Ask one.")], "\n\nSay", " one. \n"),
+]
+CHATS[0]["rejected"] += turns("Ask two.", "Say two.")
+IMPLICIT_CHATS = [{name: [*pair["prompt"], *pair[name]] for name in ("chosen", "rejected")} for pair in CHATS]
+
+
+def by_trl(records, tokenizer):
+    """Prompt, chosen and rejected ids of each, as `DPOTrainer` makes them; whole ids as `RewardTrainer` makes them."""
+    datasets = pytest.importorskip("datasets")
+    dpo = pytest.importorskip("trl").DPOTrainer
+    reward = pytest.importorskip("trl").RewardTrainer
+    hf = tokenizer.hf
+    hf.chat_template = tokenizer.chat_template
+    args = SimpleNamespace(dataset_num_proc=None, max_length=None, truncation_mode="keep_start")
+    data = datasets.Dataset.from_list(records)
+    pairs = dpo._prepare_dataset(SimpleNamespace(_tokenizer=hf), data, hf, args, "train")
+    whole = reward._prepare_dataset(None, data, hf, args, "train")
+    return [[(row["prompt_ids"], row["chosen_ids"]), (row["prompt_ids"], row["rejected_ids"])] for row in pairs], [
+        [row["chosen_ids"], row["rejected_ids"]] for row in whole
+    ]
+
+
+def encode(encoder, records, **options):
+    documents = [Normalizer(**options).parse(record, line) for line, record in enumerate(records, 1)]
+    return encoder.encode(DocumentBatch(documents=documents))
+
+
+def divided(batch):
+    """The ids before the loss and with it, of each sample of each item."""
+    samples = batch.samples
+    rows = []
+    for start, stop in zip(samples.offsets[:-1], samples.offsets[1:], strict=True):
+        mask = samples.loss_mask[start:stop] != 0
+        mask[0] = False
+        border = int(mask.argmax())
+        assert mask[border:].all()
+        ids = samples.input_ids[start:stop].tolist()
+        rows.append((ids[:border], ids[border:]))
+    offsets = batch.items.offsets
+    return [rows[a:b] for a, b in pairwise(offsets)]
+
+
+def assert_as_trl(tokenizer, records):
+    pairs, whole = by_trl(records, tokenizer)
+    batch = encode(Encoder(tokenizer, append_eos="auto"), records)
+    assert not batch.rejects
+    for record, got, pair, ids in zip(records, divided(batch), pairs, whole, strict=True):
+        assert [a + b for a, b in got] == [a + b for a, b in pair] == ids, record
+        if pair[0][0]:  # The first token never has a loss.
+            assert got == pair, record
+
+
+@pytest.mark.parametrize("kind", ["bytes", "nfc", "metaspace"])
+@pytest.mark.parametrize("records", [TEXTS, IMPLICIT_TEXTS], ids=["texts", "implicit"])
+def test_texts_are_as_trl_makes_them(load, kind, records):
+    tokenizer = load(kind)
+    eos = tokenizer.hf.eos_token
+    assert_as_trl(tokenizer, [{name: text.replace("EOS", eos) for name, text in each.items()} for each in records])
+
+
+@pytest.mark.parametrize("template", ["chatml", "qwen3", "llama2", "eos-between"])
+@pytest.mark.parametrize("records", [CHATS, IMPLICIT_CHATS], ids=["chats", "implicit"])
+def test_conversations_are_as_trl_makes_them(load, template, records):
+    assert_as_trl(load("bytes", template), records)
+
+
+@pytest.mark.parametrize("template", ["chatml", "qwen3", "llama3.1", "gemma3", "phi3", "mistral"])
+def test_pairs_of_real_tokenizers_are_as_trl_makes_them(shared_data, real_chats, template):
+    folder = str(shared_data / "tokenizers" / "gpt-neox-20b")
+    tokenizer = load_tokenizer(folder, chat_template=read_template(template))  # Whose tokens are texts here.
+    records = [
+        {"chosen": chat[: 2 * len(chat) // 2], "rejected": [*chat[:-1], {**chat[-1], "content": other[-1]["content"]}]}
+        for chat, other in zip(real_chats[:100], real_chats[100:200], strict=True)
+        if chat[-1]["role"] == "assistant"
+    ]
+    assert len(records) > 50
+    assert_as_trl(tokenizer, records)
