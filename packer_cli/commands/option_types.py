@@ -116,7 +116,11 @@ class TokenizeOptions(TypedDict, total=False):
     """Tokenizer: a folder, a file, or a name on the Hugging Face Hub."""
     tokenizer_backend: Literal["auto", "gigatoken", "tokenizers"] | None
     """Library that encodes."""
-    schema: str | Literal["auto", "messages", "alpaca", "prompt-completion", "text", "tokens"] | None
+    schema: (
+        str
+        | Literal["auto", "messages", "alpaca", "prompt-completion", "text", "tokens", "preference", "completions"]
+        | None
+    )
     """Format of the records; `auto` detects it for each record."""
     chat_template: str | os.PathLike[str] | None
     """Chat template to use instead of the tokenizer's: a Jinja file, or a name such as chatml."""
@@ -130,6 +134,12 @@ class TokenizeOptions(TypedDict, total=False):
     """What Alpaca records become."""
     plain_content: bool | None
     """Encode special tokens that appear in the data as ordinary text."""
+    items: Literal["auto", "none", "pairs", "groups"] | None
+    """Which records hold several samples that stay together in one micro-batch."""
+    turns: Literal["whole", "branch"] | None
+    """How conversations become samples."""
+    share_prefixes: bool | None
+    """Store the tokens that samples of a pair, group or conversation begin with only once."""
     max_rejected: int | None
     """Stop if more records than this are rejected; by default, there is no limit."""
     max_record_bytes: str | int | None

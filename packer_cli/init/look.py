@@ -138,12 +138,13 @@ class Sampler:
         look.num_records += _count_records(file) or max(num_read, num_read * file.num_bytes / max(num_bytes, 1))
 
     def _lengths(self, batch: DocumentBatch, look: Look, file: CorpusFile) -> list[int]:
-        is_chat = any(document.kind == "messages" for document in batch.documents)
-        look.needs_eos |= not self._has_eos and any(not document.messages for document in batch.documents)
+        documents = [branch for document in batch.documents for branch in document.branches or (document,)]
+        is_chat = any(document.messages and document.kind != "alpaca" for document in documents)
+        look.needs_eos |= not self._has_eos and any(not document.messages for document in documents)
         look.needs_template |= is_chat and self._encoder is not None and self._form == "stanford"
         if self._encoder is None or look.needs_template:
             look.is_estimated |= bool(batch.documents)
-            of_texts = [max(1, _num_bytes(document) // _BYTES_A_TOKEN) for document in batch.documents]
+            of_texts = [max(1, _num_bytes(document) // _BYTES_A_TOKEN) for document in documents]
             return of_texts + ([] if batch.tokens is None else np.diff(batch.tokens.offsets).tolist())
         encoded = self._encoder.encode(replace(batch, rejects=[]))
         look.rejects += [f"{file.path}:{reject.line}: {reject.reason}" for reject in encoded.rejects]
@@ -231,5 +232,7 @@ def _first_keys(slice_: CorpusSlice) -> tuple[str, ...]:
 
 
 def _num_bytes(document: Document) -> int:
+    if document.branches:
+        return sum(map(_num_bytes, document.branches))
     texts: Iterator[str] = (str(message.get("content") or "") for message in document.messages)
     return sum(len(text.encode()) for text in (document.text, document.prompt, document.completion, *texts))

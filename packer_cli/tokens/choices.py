@@ -21,7 +21,7 @@ def choices(config: TokenizeConfig, tokenizer: TokenizerInfo) -> list[str]:
     rows = {
         "tokenizer": f"{config.tokenizer}, run by {tokenizer.backend}",
         "template": _template(config, has_template=tokenizer.chat_template_fingerprint is not None),
-        "loss": _loss(config.loss_on),
+        "loss": _loss(config.loss_on) + (", each turn in a sample of its own" if config.turns == "branch" else ""),
         "EOS": _eos(config.append_eos, tokenizer.eos_token if tokenizer.eos_token_id is not None else None),
     }
     return [f"{name:<11}{text}" for name, text in rows.items()]
@@ -69,7 +69,7 @@ def _eos(append: str, eos: str | None) -> str:
     return f"{eos} after completions, texts and chats that are left open"
 
 
-_SHAPES = {"tokens": "pre-tokenized"}
+_SHAPES = {"tokens": "pre-tokenized", "preference": "preference pairs", "completions": "groups of completions"}
 """Names to show for shapes whose own name would mislead next to a number."""
 
 
@@ -128,7 +128,8 @@ def all_rejected(index: StoreIndex) -> str:
     """What to say of a store without a sample."""
     if all(part.num_rejected == part.num_without_loss for part in index.parts):
         rule = index.options.loss_on
-        remedy = "" if rule == "all" else " (--loss-on all trains on every token)"
+        is_best = rule == "all" or index.options.turns == "branch"
+        remedy = "" if is_best else " (--loss-on all trains on every token)"
         return f"no record has loss tokens with --loss-on {rule}{remedy}"
     return "every record was rejected"
 
