@@ -3,7 +3,6 @@
 from itertools import pairwise
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from packer_cli.corpus.records.shapes import Normalizer
