@@ -77,9 +77,11 @@ class TokenizeConfig(Model):
         str,
         AfterValidator(_known_schema),
         or_another(_SCHEMAS),
-        Shown(Panel.TOKENS, f"[{'|'.join(_SCHEMAS)}]", _all_schemas),
+        Shown(Panel.TOKENS, "auto|NAME", _all_schemas),
     ] = "auto"
-    """Format of the records; `auto` detects it for each record."""
+    """Format of the records; `auto` detects it for each record.
+
+    The names are messages, alpaca, prompt-completion, text, tokens, preference and completions."""
     chat_template: Annotated[str | None, Shown(Panel.TOKENS, "FILE|NAME", is_common=True)] = None
     """Chat template to use instead of the tokenizer's: a Jinja file, or a name such as chatml.
 
