@@ -4,6 +4,8 @@ from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from packer_cli.corpus.records.shapes import Normalizer
 from packer_cli.corpus.types import DocumentBatch
@@ -89,7 +91,7 @@ def assert_as_trl(tokenizer, records):
             assert got == pair, record
 
 
-@pytest.mark.parametrize("kind", ["bytes", "nfc", "metaspace"])
+@pytest.mark.parametrize("kind", ["bytes", "nfc", "bos", "metaspace"])
 @pytest.mark.parametrize("records", [TEXTS, IMPLICIT_TEXTS], ids=["texts", "implicit"])
 def test_texts_are_as_trl_makes_them(load, kind, records):
     tokenizer = load(kind)
@@ -114,3 +116,47 @@ def test_pairs_of_real_tokenizers_are_as_trl_makes_them(shared_data, real_chats,
     ]
     assert len(records) > 50
     assert_as_trl(tokenizer, records)
+
+
+@pytest.mark.parametrize("name", ["gpt-neox-20b", "minimind-chatml"])
+def test_pairs_of_real_texts_are_as_trl_makes_them(shared_data, real_chats, name):
+    tokenizer = load_tokenizer(str(shared_data / "tokenizers" / name), eos_token="<|endoftext|>")
+    texts = [(chat[-2]["content"] or "", chat[-1]["content"] or "") for chat in real_chats if len(chat) > 1]
+    assert_as_trl(
+        tokenizer,
+        [
+            {"prompt": prompt[: len(prompt) - cut], "chosen": prompt[len(prompt) - cut :] + answer, "rejected": answer}
+            for (prompt, answer), cut in zip(texts, [0, 1, 2, 5] * 50, strict=False)
+        ],
+    )
+
+
+def divided_by_hand(hf, prompt, answers):
+    """Prompt and completion ids of each answer, by TRL's rule."""
+    alone = hf(prompt)["input_ids"]
+    rows = [
+        hf(prompt + answer + ("" if answer.endswith(hf.eos_token) else hf.eos_token))["input_ids"]
+        for answer in answers
+    ]
+    borders = [
+        next((i for i, (a, b) in enumerate(zip(alone, row, strict=False)) if a != b), len(alone)) for row in rows
+    ]
+    return [(row[: min(borders)], row[min(borders) :]) for row in rows]
+
+
+TEXT = st.text("ab 1\né🙂你", max_size=8)
+
+
+@pytest.mark.parametrize("options", [{}, {"backend": "tokenizers"}])
+@pytest.mark.parametrize("kind", ["bytes", "metaspace"])
+@given(prompt=TEXT.filter(bool), answers=st.lists(TEXT, min_size=2, max_size=4))
+@settings(max_examples=60, deadline=None)
+def test_answers_fork_anywhere(load, kind, options, prompt, answers):
+    """Inside a character, an answer that begins another, equal ones, and none in common with the prompt alone."""
+    tokenizer = load(kind)
+    encoder = Encoder(tokenizer, append_eos="auto", **options)
+    (found,) = divided(encode(encoder, [{"prompt": prompt, "completions": answers}]))
+    expected = divided_by_hand(tokenizer.hf, prompt, answers)
+    if expected[0][0]:
+        assert found == expected
+    assert [a + b for a, b in found] == [a + b for a, b in expected]

@@ -89,7 +89,10 @@ class BranchPreparer:
                 item = item._replace(loss_mask=mask, end_weight=weight)
             else:
                 item = item._replace(spans=None, weights=None, end_weight=weight)
-        if is_chat or isinstance(item, Row) or eos is None or item.text.endswith(eos):
+        if is_chat or isinstance(item, Row) or eos is None:
+            return item
+        item = item._replace(may_close=False)
+        if item.text.endswith(eos):
             return item
         stop = len(item.text)
         item = item._replace(text=item.text + eos)
