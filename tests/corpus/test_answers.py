@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from packer_cli.corpus.discover import discover, slice_corpus
 from packer_cli.corpus.ragged import join_samples
 from packer_cli.corpus.read import SliceReader
+from packer_cli.corpus.records.alpaca import PROMPT_WITH_INPUT
 from packer_cli.corpus.records.answers import common_beginning
 from packer_cli.corpus.records.shapes import Normalizer
 from packer_cli.corpus.types import DocumentBatch, Reject
@@ -67,6 +68,21 @@ def test_every_form_of_a_pair_of_messages(record):
     both = {**record, "system": "Be brief.", "tools": tools}
     assert messages_of(both) == ([[system, USER, GOOD], [system, USER, BAD]], 2)
     assert [each.tools for each in parse(both).branches] == [tools, tools]
+
+
+def test_pairs_of_alpaca_records():
+    record = {"instruction": "Add.", "input": "1 2", "chosen": "3", "rejected": "4", "history": [["Hi", "Hello"]]}
+    parsed = Normalizer(alpaca_form="template").parse({**record, "system": "s"}, 7)
+    asked = [{"role": "system", "content": "s"}, USER, GOOD, {"role": "user", "content": "Add.\n\n1 2"}]
+    assert [each.messages[:4] for each in parsed.branches] == [asked, asked]
+    assert [each.messages[4]["content"] for each in parsed.branches] == ["3", "4"]
+    assert [each.num_prompt for each in parsed.branches] == [4, 4]
+    chosen, rejected = parse({**record, "history": []}).branches
+    assert chosen.prompt == rejected.prompt == PROMPT_WITH_INPUT.format(instruction="Add.", input="1 2")
+    assert (chosen.kind, chosen.completion, rejected.completion) == ("preference", "3", "4")
+    del record["history"]
+    assert reason({**record, "rejected": ""}) == '"rejected" is empty: there is nothing to train on'
+    assert reason({**record, "rejected": [GOOD]}) == '"rejected" must be a string, this is an array'
 
 
 def test_an_implicit_prompt_may_end_with_any_message():

@@ -50,6 +50,8 @@ def _parse_other(name: str, parse: Callable[[Record, int], Any], record: Record,
         found = parse(record, line)
     except Exception as error:
         return Reject(line, f"schema {name}: {type(error).__name__}: {' '.join(str(error).split())}")
+    if isinstance(found, Document) and found.kind == "preference" and len(found.branches) != 2:
+        return Reject(line, f"schema {name} made a pair of {len(found.branches)} branches of it, not 2")
     if isinstance(found, (Document, Reject)):
         return found
     return Reject(line, f"schema {name} made a {type(found).__name__} of it, not a Document or Reject")

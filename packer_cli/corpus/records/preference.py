@@ -6,6 +6,7 @@
     {"chosen": ..., "rejected": ...}                            the prompt is what they begin with (TRL)
     {"conversations": [...], "chosen": {...}, "rejected": {...}}        or `messages` (LLaMA-Factory)
     {"messages": [...], "rejected_response": "..."}             or `rejected_messages`, a whole conversation (ms-swift)
+    {"instruction": "...", "chosen": "...", "rejected": "..."}  with the other keys of Alpaca records (LLaMA-Factory)
     {"prompt_ids": [...], "chosen_ids": [...], "rejected_ids": [...]}   tokenized, see `token_pairs`
 
 An answer may be a message alone. What the item brings: `margin`, `ref_chosen_logps`, `ref_rejected_logps`.
@@ -13,18 +14,22 @@ An answer may be a message alone. What the item brings: `margin`, `ref_chosen_lo
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
+from packer_cli.corpus.records import alpaca
 from packer_cli.corpus.records.answers import OPTIONAL, Answer, answers_to, common_beginning, read_answer, read_number
-from packer_cli.corpus.records.base import BadRecordError, Shape, type_name
-from packer_cli.corpus.records.messages import read_turns
+from packer_cli.corpus.records.base import BadRecordError, Shape, read_string, type_name
+from packer_cli.corpus.records.messages import read_tools, read_turns
 from packer_cli.corpus.records.weights import read_weight
-from packer_cli.corpus.types import Document, Message, Record
+from packer_cli.corpus.types import AlpacaForm, Document, Message, Record
 from packer_cli.format.constants import ITEM_VALUES
 
+_ANSWERS = ("chosen", "rejected")
 _PROMPTS = ("prompt", "messages", "conversations")
-_OTHER_PROMPTS = ("instruction", "question", "input")
-"""Keys that hold the prompt in other data sets."""
+_ALPACA = ("instruction", "input", "history")
+_QUESTION = "question"
+"""Holds the prompt in other data sets."""
 _OF_SWIFT = ("rejected_response", "rejected_messages")
 TOKENIZED = ("prompt_ids", "chosen_ids", "rejected_ids")
 
@@ -36,16 +41,17 @@ class PairRecord(NamedTuple):
     record: Record
 
 
-def parse(record: Record, line: int) -> Document | PairRecord:
+def parse(record: Record, line: int, alpaca_form: AlpacaForm = "stanford") -> Document | PairRecord:
     """Read one pair; a tokenized one is only recognized."""
     if "chosen" not in record and "chosen_ids" in record:
         return PairRecord(line, record)
+    if "instruction" in record and isinstance(record.get("chosen"), str) and not any(map(record.get, _PROMPTS)):
+        branches = tuple(_of_alpaca(record, line, name, alpaca_form) for name in _ANSWERS)
+        return Document("preference", line, branches=branches, values=read_values(record))
     prompt, chosen, rejected = _of_swift(record) if "chosen" not in record else _of_answers(record)
-    names = ("chosen", "rejected")
     weight = read_weight(record)
-    branches = answers_to(
-        "preference", record, line, prompt, list(zip(names, (chosen, rejected), strict=True)), (weight, weight)
-    )
+    answers = list(zip(_ANSWERS, (chosen, rejected), strict=True))
+    branches = answers_to("preference", record, line, prompt, answers, (weight, weight))
     return Document("preference", line, branches=branches, values=read_values(record))
 
 
@@ -58,9 +64,21 @@ def read_values(record: Record) -> dict[str, float]:
     return {name: read_number(record[name], name) for name in ITEM_VALUES if record.get(name) is not None}
 
 
+def _of_alpaca(record: Record, line: int, name: str, form: AlpacaForm) -> Document:
+    """One answer of a pair whose prompt is that of an Alpaca record."""
+    if not read_string(record, name):
+        raise BadRecordError(f'"{name}" is empty: there is nothing to train on')
+    document = alpaca.SHAPES[form].parse({**record, "output": record[name]}, line)
+    num_prompt = len(document.messages) - 1 if document.messages else 0
+    answer: Document = document._replace(
+        kind="preference", num_prompt=num_prompt, tools=read_tools(record.get("tools"))
+    )
+    return answer
+
+
 def _of_answers(record: Record) -> tuple[Answer, Answer, Answer]:
     """Prompt, chosen and rejected of a record that has the latter two."""
-    chosen, rejected = (read_answer(record[name], name) for name in ("chosen", "rejected"))
+    chosen, rejected = (read_answer(record[name], name) for name in _ANSWERS)
     if isinstance(chosen, str) != isinstance(rejected, str):
         raise BadRecordError(
             f'"chosen" is {type_name(chosen)} but "rejected" is {type_name(rejected)}; both must agree'
@@ -87,10 +105,8 @@ def _after(turns: list[Message], chosen: Answer, rejected: Answer, record: Recor
 
 def _divided(record: Record, chosen: Answer, rejected: Answer) -> tuple[Answer, Answer, Answer]:
     """The parts where the answers begin with the prompt."""
-    if isinstance(chosen, str):
-        other = next((name for name in _OTHER_PROMPTS if record.get(name)), None)
-        if other is not None:
-            raise BadRecordError(f'it has no "prompt"; if "{other}" is the prompt, rename it to "prompt"')
+    if isinstance(chosen, str) and record.get(_QUESTION):
+        raise BadRecordError(f'it has no "prompt"; if "{_QUESTION}" is the prompt, rename it to "prompt"')
     border = common_beginning(chosen, rejected)
     if not isinstance(chosen, str) and not border:
         raise BadRecordError(
@@ -115,8 +131,8 @@ def _as_messages(answer: Answer) -> Any:
     return [{"role": "assistant", "content": answer}] if isinstance(answer, str) else answer
 
 
-SHAPE = Shape(
-    (("chosen", "rejected"), ("chosen_ids", "rejected_ids"), *(("messages", name) for name in _OF_SWIFT)),
-    (*_PROMPTS, *_OTHER_PROMPTS, TOKENIZED[0], *OPTIONAL, *ITEM_VALUES),
-    parse,
-)
+_KEYS = (("chosen", "rejected"), ("chosen_ids", "rejected_ids"), *(("messages", name) for name in _OF_SWIFT))
+_OPTIONAL = (*_PROMPTS, *_ALPACA, _QUESTION, TOKENIZED[0], *OPTIONAL, *ITEM_VALUES)
+SHAPES: dict[AlpacaForm, Shape] = {
+    form: Shape(_KEYS, _OPTIONAL, partial(parse, alpaca_form=form)) for form in alpaca.SHAPES
+}

@@ -27,7 +27,7 @@ from packer_cli.plugins import Registry
 
 _OWN = {
     "tokens": tokens.SHAPE,
-    "preference": preference.SHAPE,
+    "preference": preference.SHAPES["stanford"],
     "completions": completions.SHAPE,
     "messages": messages.SHAPE,
     "alpaca": alpaca.SHAPES["stanford"],
@@ -59,7 +59,8 @@ class Normalizer:
         schema = OF_ITEMS.get(items, schema)
         self._schema, self._items = schema, items
         self._by_keys: dict[tuple[str, ...], Parse] = {}
-        self._shapes = {**SHAPES, "alpaca": alpaca.SHAPES[alpaca_form]}
+        of_form = {"alpaca": alpaca.SHAPES[alpaca_form], "preference": preference.SHAPES[alpaca_form]}
+        self._shapes = {**SHAPES, **of_form}
         if schema != "auto":
             self._shapes = {schema: self._shapes.get(schema) or SHAPES[schema]}
         elif items == "none":
