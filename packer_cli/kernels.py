@@ -20,7 +20,14 @@ import re
 import sys
 from collections.abc import Iterator
 
-PLACES = ("plan", "format/sharding.py", "export/packed.py", "corpus/readers/json_borders.py", "tokens/content_hash.py")
+PLACES = (
+    "plan",
+    "format/sharding.py",
+    "export/packed.py",
+    "corpus/readers/json_borders.py",
+    "tokens/content_hash.py",
+    "tokens/prefix_trees.py",
+)
 """Files with kernels or what these compile, and folders that hold such, at any depth."""
 
 _PREFIX = "hbpack-kernels-"
