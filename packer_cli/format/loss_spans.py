@@ -117,6 +117,14 @@ def find_wrong_row(
     return int(np.searchsorted(offsets, wrong.argmax(), side="right")) - 1 if wrong.any() else None
 
 
+def span_columns(batch: pa.RecordBatch) -> list[NDArray[Any]]:
+    """The offsets of the spans of each row, starts, stops and, if there are any, weights. Raises as the next."""
+    columns = [batch.column(name) for name in (STARTS, STOPS, WEIGHTS) if name in batch.schema.names]
+    if not all(column.offsets.equals(columns[0].offsets) for column in columns):
+        raise ValueError("its loss spans have different numbers of starts, stops and weights")
+    return [to_numpy(columns[0].offsets), *(to_numpy(column.values) for column in columns)]
+
+
 def find_wrong_spans(batch: pa.RecordBatch, borders: NDArray[Any] | None = None) -> int | None:
     """The first row of a part or shard whose spans break a rule or are not as many tokens as it counts; None: no row.
 
@@ -127,11 +135,8 @@ def find_wrong_spans(batch: pa.RecordBatch, borders: NDArray[Any] | None = None)
     Raises:
         ValueError: it does not have one start, stop and weight for each span.
     """
-    columns = [batch.column(name) for name in (STARTS, STOPS, WEIGHTS) if name in batch.schema.names]
-    if not all(column.offsets.equals(columns[0].offsets) for column in columns):
-        raise ValueError("its loss spans have different numbers of starts, stops and weights")
-    offsets, tokens = to_numpy(columns[0].offsets), to_numpy(batch.column("input_ids").offsets)
-    starts, stops, *weights = (to_numpy(column.values) for column in columns)
+    offsets, starts, stops, *weights = span_columns(batch)
+    tokens = to_numpy(batch.column("input_ids").offsets)
     wrong = find_wrong_row(starts, stops, offsets, tokens, borders, *weights)
     if wrong is None:
         differing = np.flatnonzero(count_by_row(starts, stops, offsets) != to_numpy(batch.column("num_loss_tokens")))

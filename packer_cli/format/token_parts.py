@@ -20,6 +20,7 @@ from packer_cli.errors import FormatError
 from packer_cli.format.arrays import to_numpy
 from packer_cli.format.entries import PartInfo
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, Int64Array
+from packer_cli.format.tree_parts import BatchItems
 
 PARTS_KEPT = 1024
 """Most parts that are open at a time; each takes some KiB, and addresses."""
@@ -42,6 +43,8 @@ class PartBatch:
         self.num_loss_tokens: NDArray[np.int32] = to_numpy(batch.column("num_loss_tokens"))
         self.lines: NDArray[np.int64] = to_numpy(batch.column("line"))
         self.num_rows = len(self.lines)
+        self.items: BatchItems | None = BatchItems.of(batch) if "item_kind" in batch.schema.names else None
+        """None: the part has no trees. Else a row is an item, and its loss spans are those of its branches."""
 
 
 class PieceTokens(NamedTuple):

@@ -28,6 +28,8 @@ SHARE_FROM = 128
 
 SAMPLE, PAIR, GROUP, TURNS = range(4)
 """Kinds of items: one sample; chosen and rejected; completions of a prompt; the turns of a conversation."""
+KINDS = ("sample", "pair", "group", "turns")
+"""Their names."""
 CHOSEN, REJECTED = range(2)
 """Roles of the branches of a pair; in other items, a branch's role is its number."""
 
@@ -149,7 +151,7 @@ class ItemTrees(NamedTuple):
     branch_segments: NDArray[np.int32]
     """int32 [n]: as in `Trees`, counted in the item"""
     first_loss: NDArray[np.int32]
-    """int32 [n]: place of the first loss token in each branch"""
+    """int32 [n]: place of the first loss token in each branch; 2^31 - 1 if it has none"""
 
 
 def find_wrong_tree(trees: Trees, num_tokens: int) -> str | None:
