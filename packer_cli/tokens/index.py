@@ -27,6 +27,7 @@ from packer_cli.format.loss_spans import find_wrong_spans
 from packer_cli.format.records import read_record
 from packer_cli.format.schema import part_schema, token_type
 from packer_cli.format.tokens import SampleOptions, SourceInfo, TokenizerInfo
+from packer_cli.format.tree_parts import find_wrong_item
 from packer_cli.remote.local import map_file
 from packer_cli.remote.path import RemotePath, is_remote
 from packer_cli.sizes import TokenShare
@@ -35,6 +36,8 @@ from packer_cli.version import __version__
 INDEX_NAME = "tokens.json"
 STORE_FORMAT = "hbpack-tokens"
 STORE_VERSION = 7
+TREES_STORE_VERSION = 8
+"""Of a store that has trees: a release that knows only flat samples must not read it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +56,17 @@ class PartFile:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PartItems:
+    """The items of a part with trees."""
+
+    kinds: dict[str, int]
+    """How many there are of each kind (`pair`, `group`, `turns`, `sample`)."""
+    num_branches: int
+    num_flat_tokens: int
+    """Tokens of all branches, without sharing."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PartInfo:
     """One part of the store."""
 
@@ -63,10 +77,15 @@ class PartInfo:
     files: tuple[PartFile, ...]
     """The part's files: its samples, and its rejected records, follow their order."""
     num_samples: int
+    """Rows: samples, or items in a part with trees."""
     num_tokens: int
+    """Those that branches of an item share count once."""
     num_loss_tokens: int
+    """Those of each branch count."""
     loss_weight: float | None = None
     """Sum of the weights of loss tokens; None if the part has no weights, as all are 1."""
+    items: PartItems | None = None
+    """None: the part has no trees, a row is a sample. Absent in a store without trees."""
     num_rejected: int
     num_without_loss: int
     """Those of the rejected in which no token carries a loss."""
@@ -86,6 +105,11 @@ class PartInfo:
     backend: str
     """The backend that encoded the part."""
     warnings: tuple[str, ...] = ()
+
+    @property
+    def schema_options(self) -> dict[str, bool]:
+        """What `part_schema` needs to know of the part."""
+        return {"is_weighted": self.loss_weight is not None, "has_trees": self.items is not None}
 
     @property
     def num_refused(self) -> int:
@@ -149,6 +173,11 @@ class StoreIndex:
         return any(part.loss_weight is not None for part in self.parts)
 
     @property
+    def has_trees(self) -> bool:
+        """Whether a part has rows of several branches."""
+        return any(part.items is not None for part in self.parts)
+
+    @property
     def token_type(self) -> pa.DataType:
         """Of the ids in the parts and in the shards."""
         return token_type(self.tokenizer.vocab_size)
@@ -158,6 +187,11 @@ def store_fingerprint(parts: Sequence[PartInfo], weights: Sequence[float | Token
     """`StoreIndex.fingerprint`: covers all that a plan and its shards use; `weights` has one weight per input."""
     contents = [[part.fingerprint, [file.source for file in part.files]] for part in parts]
     return fingerprint(contents, list(weights))
+
+
+def version_of(parts: Sequence[PartInfo]) -> int:
+    """`StoreIndex.format_version` of these parts."""
+    return STORE_VERSION if all(part.items is None for part in parts) else TREES_STORE_VERSION
 
 
 def read_index(folder: Path) -> StoreIndex:
@@ -179,10 +213,11 @@ def _check_version(path: Path, data: bytes) -> None:
     with suppress(ValueError):
         values = json.loads(data)
         found = (values.get("format"), values.get("format_version")) if isinstance(values, dict) else (None, None)
-        if None not in found and found != (STORE_FORMAT, STORE_VERSION):
+        known = [(STORE_FORMAT, version) for version in (STORE_VERSION, TREES_STORE_VERSION)]
+        if None not in found and found not in known:
             raise VersionError(
                 f"{str(path)!r} has format {found[0]} version {found[1]}; hbpack {__version__} reads {STORE_FORMAT} "
-                f"version {STORE_VERSION}; run hbpack pack or hbpack tokenize again"
+                f"version {STORE_VERSION} and {TREES_STORE_VERSION}; run hbpack pack or hbpack tokenize again"
             )
 
 
@@ -193,6 +228,8 @@ def parse_index(data: bytes) -> StoreIndex:
         for name in ("num_samples", "num_rejected"):
             if sum(getattr(file, name) for file in part.files) != getattr(part, name):
                 raise ValueError(f"{name} of {part.path} is not the sum of its files")
+    if index.format_version != version_of(index.parts):
+        raise ValueError(f"its format_version is {index.format_version}, and its parts need another")
     return index
 
 
@@ -200,8 +237,11 @@ def write_index(folder: Path, index: StoreIndex) -> None:
     """Write `tokens.json` atomically, with its checksum."""
     from pydantic import TypeAdapter  # Six times as fast as `json`, for a store of many files; workers do without.
 
+    # Stores without trees stay as earlier releases write them.
+    left_out: dict[str, Any] = {"options": index.options.left_out}
+    if not index.has_trees:
+        left_out["parts"] = {"__all__": {"items"}}
     with atomic_file(folder / INDEX_NAME) as file:
-        left_out = {"options": index.options.left_out}
         file.write(sign_text(TypeAdapter(StoreIndex).dump_json(index, indent=2, exclude=left_out)))
 
 
@@ -234,14 +274,15 @@ def open_part(folder: Path, part: PartInfo, token: pa.DataType) -> list[pa.Recor
         if path.stat().st_size != part.num_bytes:
             raise pa.ArrowInvalid(f"it has {path.stat().st_size} bytes instead of {part.num_bytes}")
         reader = pa.ipc.open_file(map_file(path, part.num_bytes, part.xxh3).read_buffer())
-        if reader.schema != part_schema(token, is_weighted=part.loss_weight is not None):
+        if reader.schema != part_schema(token, **part.schema_options):
             raise pa.ArrowInvalid("it has other columns")
         batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
         for batch in batches:
             batch.validate(full=True)
-            wrong = find_wrong_spans(batch)
+            wrong = find_wrong_spans(batch) if part.items is None else find_wrong_item(batch)
             if wrong is not None:
-                raise ValueError(f"the loss spans of the sample of line {batch.column('line')[wrong]} are wrong")
+                what = "loss spans of the sample" if part.items is None else "tree or the loss spans of the item"
+                raise ValueError(f"the {what} of line {batch.column('line')[wrong]} are wrong")
         if sum(len(batch) for batch in batches) != part.num_samples:
             raise pa.ArrowInvalid(f"it does not hold its {part.num_samples} samples")
     except (OSError, ValueError, pa.ArrowException) as error:

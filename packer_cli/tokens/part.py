@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from packer_cli.corpus.ragged import take_samples
 from packer_cli.corpus.read import SliceReader
 from packer_cli.corpus.readers.base import ReadRules
-from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, Reject, TokenBatch
+from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch
 from packer_cli.corpus.versions import hold
 from packer_cli.engine.sink import Sink, Written, write_part
 from packer_cli.errors import InputError, RunError, TokenizerError
@@ -25,14 +24,12 @@ from packer_cli.format.schema import token_type
 from packer_cli.format.tokens import SampleOptions, TokenizerInfo
 from packer_cli.tokens.ahead import NamedTokenizer
 from packer_cli.tokens.index import PartFile, PartInfo
-from packer_cli.tokens.writer import LateWeightsError, PartWriter, RejectsWriter
+from packer_cli.tokens.without_loss import drop_without_loss
+from packer_cli.tokens.writer import LateColumnsError, PartColumns, PartWriter, RejectsWriter
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from packer_cli.tokens.encode.encoder import Encoder
     from packer_cli.tokens.encode.masks import Backends
-    from packer_cli.tokens.encode.rows import EncodedBatch
     from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 WORK = ".parts"
@@ -142,12 +139,12 @@ def tokenize_part(task: PartTask, sink: Sink) -> PartFacts:
         # The workers share the cores already.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     encoder = _encoder(task)
-    is_weighted = False
+    columns = PartColumns()
     while True:
         try:
-            part = _write_part(task, encoder, sink, is_weighted=is_weighted)
-        except LateWeightsError:
-            is_weighted = True
+            part = _write_part(task, encoder, sink, columns)
+        except LateColumnsError as late:
+            columns = late.columns
         except BackendMismatch as mismatch:
             encoder = encoder.fallback(mismatch, describe_line(mismatch.line, task.slices))
         else:
@@ -229,7 +226,7 @@ def _alpaca_form(task: PartTask) -> AlpacaForm:
     return alpaca
 
 
-def _write_part(task: PartTask, encoder: Encoder, sink: Sink, *, is_weighted: bool) -> PartInfo:
+def _write_part(task: PartTask, encoder: Encoder, sink: Sink, columns: PartColumns) -> PartInfo:
     from packer_cli.tokens.slices import count_by_slice, read_slices
 
     reader = _reader(task)
@@ -239,18 +236,22 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink, *, is_weighted: bo
     shapes: Counter[str] = Counter()
     rejects = RejectsWriter(sink, task.name, len(task.slices))
     with rejects, sink.file(task.name) as file:
-        writer = PartWriter(file, token_type(_tokenizer(task).vocab_size), is_weighted=is_weighted)
+        writer = PartWriter(file, token_type(_tokenizer(task).vocab_size), columns)
         for batch in encoder.encode_all(read_slices(reader, task.slices)):
             encoded, without_loss = drop_without_loss(batch)
-            samples = encoded.samples
-            shapes.update(encoded.kinds.get(line, "tokens") for line in samples.lines.tolist())
-            num_open += int(np.count_nonzero(encoded.is_open))
+            samples, items, is_open = encoded.samples, encoded.items, encoded.is_open
+            lines = samples.lines
+            if items is not None and len(lines):
+                lines = lines[items.offsets[:-1]]
+                is_open = np.logical_or.reduceat(is_open, items.offsets[:-1])
+            shapes.update(encoded.kinds.get(line, "tokens") for line in lines.tolist())
+            num_open += int(np.count_nonzero(is_open))
             num_without_loss += len(without_loss)
             rejects.write([*encoded.rejects, *without_loss])
             num_with_special += encoded.num_with_special
-            if len(samples.lines):
-                num_samples += count_by_slice(samples.lines, len(task.slices))
-                writer.write(samples)
+            if len(lines):
+                num_samples += count_by_slice(lines, len(task.slices))
+                writer.write(samples, items)
         writer.close()
     of_each = num_samples.tolist(), rejects.num_rejected.tolist(), rejects.gaps
     files = tuple(
@@ -272,6 +273,7 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink, *, is_weighted: bo
         num_tokens=writer.num_tokens,
         num_loss_tokens=writer.num_loss_tokens,
         loss_weight=writer.loss_weight,
+        items=writer.items,
         num_rejected=int(rejects.num_rejected.sum()),
         num_without_loss=num_without_loss,
         num_with_special=num_with_special,
@@ -284,26 +286,3 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink, *, is_weighted: bo
         backend=encoder.backend_used,
         warnings=tuple(dict.fromkeys(encoder.warnings)),
     )
-
-
-REASON = "it has no loss tokens, so a model would learn nothing from it"
-
-
-def drop_without_loss(batch: EncodedBatch) -> tuple[EncodedBatch, list[Reject]]:
-    """The samples in which a token carries a loss, and a reject for each of the others."""
-    has_loss = _has_loss(batch.samples)
-    if has_loss.all():
-        return batch, []
-    kept = take_samples(batch.samples, np.flatnonzero(has_loss))
-    rejects = [Reject(line, REASON) for line in batch.samples.lines[~has_loss].tolist()]
-    return replace(batch, samples=kept, is_open=batch.is_open[has_loss]), rejects
-
-
-def _has_loss(samples: TokenBatch) -> NDArray[np.bool_]:
-    """bool[n]: whether a token carries a loss; the first one of a sample never does."""
-    starts = samples.offsets[:-1]
-    if samples.loss_mask is None or not len(starts):
-        return np.diff(samples.offsets) > 1
-    has_loss: NDArray[np.bool_] = samples.loss_mask != 0
-    has_loss[starts] = False
-    return np.logical_or.reduceat(has_loss, starts)

@@ -223,7 +223,7 @@ def _slot(
             if np.int64(values[other]) == token and other_after == after:
                 break
         slot = (slot + 1) & (len(slots) - 1)
-    return slot
+    return int(slot)
 
 
 @njit(cache=True)

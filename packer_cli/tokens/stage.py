@@ -38,6 +38,7 @@ from packer_cli.tokens.index import (
     StoreSource,
     read_index,
     store_fingerprint,
+    version_of,
     write_index,
 )
 from packer_cli.tokens.part import WORK, Description, PartFacts, PartTask, work
@@ -119,6 +120,7 @@ class Header:
         parts = list(parts)
         infos = tuple(part.facts.part for part in parts)
         return StoreIndex(
+            format_version=version_of(infos),
             fingerprint=store_fingerprint(infos, [source.share for source in self.sources]),
             tokenizer=replace(parts[0].facts.tokenizer, name=self.tokenizer),
             options=self.options,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from operator import or_
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,18 +18,34 @@ from packer_cli.corpus.types import Gap, Reject, TokenBatch
 from packer_cli.engine.sink import Sink
 from packer_cli.errors import FormatError
 from packer_cli.files import HashingFile
-from packer_cli.format.arrays import to_arrow, to_lists
+from packer_cli.format.arrays import Lists, to_arrow, to_lists
 from packer_cli.format.checksums import find_damage
-from packer_cli.format.loss_spans import count_by_row, mask_to_spans
+from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, count_by_row, mask_to_spans
 from packer_cli.format.schema import part_schema
-from packer_cli.tokens.index import INDEX_NAME, remedy
+from packer_cli.format.trees import KINDS
+from packer_cli.tokens.index import INDEX_NAME, PartItems, remedy
+from packer_cli.tokens.item_columns import item_columns, items_of_samples, join_items
 from packer_cli.tokens.slices import LINE_BITS, count_by_slice, lines_of, with_lines
+
+if TYPE_CHECKING:
+    from packer_cli.tokens.encode.rows import Items
 
 _TOKENS_PER_BATCH = 2**22
 
 
-class LateWeightsError(Exception):
-    """Weights came after record batches without them were written: begin the part again, with `is_weighted`."""
+class PartColumns(NamedTuple):
+    """What a part has besides what every part has."""
+
+    is_weighted: bool = False
+    has_trees: bool = False
+
+
+class LateColumnsError(Exception):
+    """Weights or trees came after record batches without them were written: begin the part again, with `columns`."""
+
+    def __init__(self, columns: PartColumns) -> None:
+        super().__init__(columns)
+        self.columns = columns
 
 
 class PartWriter:
@@ -35,32 +53,51 @@ class PartWriter:
 
     Args:
         token: the type of its ids, which must hold all of them.
-        is_weighted: whether loss tokens have weights; by default, those of the first few million tokens decide.
+        columns: by default, the first few million tokens decide whether loss tokens have weights, and rows trees.
+        share_prefixes: whether branches of an item share tokens.
     """
 
-    def __init__(self, file: HashingFile, token: pa.DataType, *, is_weighted: bool = False) -> None:
+    def __init__(
+        self, file: HashingFile, token: pa.DataType, columns: PartColumns | None = None, *, share_prefixes: bool = True
+    ) -> None:
         self._token_type = token
         self._token = np.dtype(str(token))
         self._file = file
-        self._is_weighted = is_weighted
+        self._columns = columns or PartColumns()
+        self._shares = share_prefixes
         self._writer: pa.RecordBatchWriter | None = None
-        self._waiting: list[TokenBatch] = []
+        self._waiting: list[tuple[TokenBatch, Items | None]] = []
         self._num_waiting = 0
+        self._kinds = np.zeros(len(KINDS), dtype=np.int64)
+        self._num_branches = self._num_flat_tokens = 0
         self.num_samples = 0
         self.num_tokens = 0
         self.num_loss_tokens = 0
         self.loss_weight: float | None = None
         """Sum of the weights of loss tokens; None if they have none."""
 
-    def write(self, samples: TokenBatch) -> None:
+    @property
+    def items(self) -> PartItems | None:
+        """Those of a part with trees."""
+        if not self._columns.has_trees:
+            return None
+        kinds = {name: number for name, number in zip(KINDS, self._kinds.tolist(), strict=True) if number}
+        return PartItems(kinds=kinds, num_branches=self._num_branches, num_flat_tokens=self._num_flat_tokens)
+
+    def write(self, samples: TokenBatch, items: Items | None = None) -> None:
         """Append samples; `lines` are their keys, see `packer_cli.tokens.slices`, and rise from call to call.
 
         Small batches are gathered into record batches of a few million tokens.
 
+        Args:
+            items: which of them belong together; their lines rise.
+
         Raises:
-            LateWeightsError: see there.
+            LateColumnsError: see there.
         """
-        self._waiting.append(samples._replace(input_ids=samples.input_ids.astype(self._token, copy=False)))
+        assert items is None or (samples.lines[1:] >= samples.lines[:-1]).all()
+        own = samples._replace(input_ids=samples.input_ids.astype(self._token, copy=False))
+        self._waiting.append((own, items))
         self._num_waiting += len(samples.input_ids)
         if self._num_waiting >= _TOKENS_PER_BATCH:
             self._flush()
@@ -68,35 +105,47 @@ class PartWriter:
     def _flush(self) -> None:
         if not self._waiting:
             return
-        samples = join_samples(self._waiting)
+        samples = join_samples([samples for samples, _ in self._waiting])
+        items = join_items(self._waiting)
         self._waiting, self._num_waiting = [], 0
         starts, stops, num_spans, weights = _loss_spans(samples)
-        writer, schema = self._open(has_weights=bool((weights != 1).any()))
+        writer, schema = self._open(PartColumns(bool((weights != 1).any()), items is not None))
+        if items is None and self._columns.has_trees:
+            items = items_of_samples(len(samples.lines))
         span_ends = np.concatenate([[0], np.cumsum(num_spans)])
+        columns: dict[str, pa.Array] = {}
+        ids, lines = Lists(samples.offsets, samples.input_ids), samples.lines
+        if items is not None:
+            ids, columns = item_columns(ids, items, num_spans, share_prefixes=self._shares)
+            span_ends, lines = span_ends[items.offsets], lines[items.offsets[:-1]]
+            self._kinds += np.bincount(items.kinds, minlength=len(KINDS))
+            self._num_branches += len(samples.lines)
+            self._num_flat_tokens += len(samples.input_ids)
         num_loss_tokens = count_by_row(starts, stops, span_ends).astype(np.int32)
-        columns = [
-            to_lists(samples.offsets, samples.input_ids),
-            to_lists(span_ends, starts),
-            to_lists(span_ends, stops),
-            *([to_lists(span_ends, weights)] if self._is_weighted else []),
-            to_arrow(num_loss_tokens),
-            to_arrow(lines_of(samples.lines)),
-        ]
-        writer.write_batch(pa.record_batch(columns, schema=schema))
-        self.num_samples += len(samples.lines)
-        self.num_tokens += len(samples.input_ids)
+        columns |= {
+            "input_ids": to_lists(*ids),
+            STARTS: to_lists(span_ends, starts),
+            STOPS: to_lists(span_ends, stops),
+            "num_loss_tokens": to_arrow(num_loss_tokens),
+            "line": to_arrow(lines_of(lines)),
+        }
+        if self._columns.is_weighted:
+            columns[WEIGHTS] = to_lists(span_ends, weights)
+        writer.write_batch(pa.record_batch([columns[name] for name in schema.names], schema=schema))
+        self.num_samples += len(lines)
+        self.num_tokens += len(ids.values)
         self.num_loss_tokens += int(num_loss_tokens.sum())
-        if self._is_weighted:
+        if self._columns.is_weighted:
             sums = (stops - starts) * weights.astype(np.float64)
             self.loss_weight = (self.loss_weight or 0.0) + float(sums.sum())
 
-    def _open(self, *, has_weights: bool) -> tuple[pa.RecordBatchWriter, pa.Schema]:
-        """What writes record batches, which either all have weights or none has."""
-        if self._writer is None:
-            self._is_weighted |= has_weights
-        elif has_weights and not self._is_weighted:
-            raise LateWeightsError
-        schema = part_schema(self._token_type, is_weighted=self._is_weighted)
+    def _open(self, needed: PartColumns) -> tuple[pa.RecordBatchWriter, pa.Schema]:
+        """What writes record batches, which all have the same columns."""
+        columns = PartColumns(*map(or_, self._columns, needed))
+        if self._writer is not None and columns != self._columns:
+            raise LateColumnsError(columns)
+        self._columns = columns
+        schema = part_schema(self._token_type, **columns._asdict())
         if self._writer is None:
             self._writer = pa.ipc.new_file(pa.PythonFile(self._file, mode="w"), schema)
         return self._writer, schema
@@ -104,7 +153,7 @@ class PartWriter:
     def close(self) -> None:
         """Write the remaining samples and the footer."""
         self._flush()
-        self._open(has_weights=False)[0].close()
+        self._open(PartColumns())[0].close()
 
 
 def _loss_spans(

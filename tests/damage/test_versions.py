@@ -11,7 +11,7 @@ from packer_cli.engine.parts import Parts
 from packer_cli.errors import VersionError
 from packer_cli.format.checksums import sign_json
 from packer_cli.format.constants import FORMAT_VERSION
-from packer_cli.tokens.index import STORE_VERSION
+from packer_cli.tokens.index import STORE_VERSION, TREES_STORE_VERSION
 from packer_cli.version import __version__
 from tests.damage.conftest import Packed, hbpack
 from tests.reference import tree
@@ -40,7 +40,7 @@ def of_set(folder: Path) -> str:
 def of_store(folder: Path) -> str:
     return (
         f"{str(folder / 'tokens' / 'tokens.json')!r} has format hbpack-tokens version 2; hbpack {__version__} reads "
-        f"hbpack-tokens version {STORE_VERSION}; run hbpack pack or hbpack tokenize again"
+        f"hbpack-tokens version {STORE_VERSION} and {TREES_STORE_VERSION}; run hbpack pack or hbpack tokenize again"
     )
 
 

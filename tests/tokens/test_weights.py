@@ -112,12 +112,12 @@ def test_weights_that_come_late_begin_a_part_again(monkeypatch, tmp_path):
     with atomic_file(tmp_path / "part") as file:
         part = writer.PartWriter(file, token_type(100))
         part.write(plain)
-        with pytest.raises(writer.LateWeightsError):
+        with pytest.raises(writer.LateColumnsError):
             part.write(heavy)
     written = []
     for some, is_weighted in (([plain, heavy], True), ([heavy, plain], False)):
         with atomic_file(tmp_path / "part") as file:
-            part = writer.PartWriter(file, token_type(100), is_weighted=is_weighted)
+            part = writer.PartWriter(file, token_type(100), writer.PartColumns(is_weighted=is_weighted))
             for batch in some:
                 part.write(batch)
             part.close()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from packer_cli.corpus.types import Document
 from packer_cli.tokens.encode.encoder import Encoder
 from packer_cli.tokens.encode.rows import EncodedBatch
-from packer_cli.tokens.part import REASON, drop_without_loss
+from packer_cli.tokens.without_loss import REASON, drop_without_loss
 from tests.tokens.helpers import CHATS, encode, rows, tokens
 from tests.tokens.test_store import encoded
 

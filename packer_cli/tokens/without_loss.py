@@ -1,0 +1,72 @@
+"""Leaves out samples in which no token carries a loss, and items that are incomplete without theirs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from packer_cli.corpus.ragged import take_samples
+from packer_cli.corpus.types import Reject, TokenBatch
+from packer_cli.format.trees import GROUP, PAIR
+from packer_cli.tokens.encode.rows import Items
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from packer_cli.tokens.encode.rows import EncodedBatch
+
+REASON = "it has no loss tokens, so a model would learn nothing from it"
+
+
+def drop_without_loss(batch: EncodedBatch) -> tuple[EncodedBatch, list[Reject]]:
+    """The samples in which a token carries a loss, and a reject for each of the others.
+
+    A pair or a group with such a sample is rejected; turns go on without it, if any other is left.
+    """
+    has_loss, items = _has_loss(batch.samples), batch.items
+    if has_loss.all():
+        return batch, []
+    if items is None:
+        rejects = [Reject(line, REASON) for line in batch.samples.lines[~has_loss].tolist()]
+        return _take(batch, has_loss), rejects
+    first = items.offsets[:-1]
+    num = np.diff(items.offsets)
+    num_left = np.add.reduceat(has_loss, first, dtype=np.int64)
+    needs_all = (items.kinds == PAIR) | (items.kinds == GROUP)
+    stays = np.where(needs_all, num_left == num, num_left > 0)
+    kept = has_loss & np.repeat(stays, num)
+    offsets = np.append(0, np.cumsum(num_left[stays]))
+    values = {name: of_items[stays] for name, of_items in items.values.items()}
+    left = Items(offsets, items.kinds[stays], items.roles[kept], items.rewards[kept], values)
+    rejects = []
+    for k in np.flatnonzero(~stays).tolist():
+        begin, end = items.offsets[k : k + 2].tolist()
+        why = (
+            REASON if num_left[k] == 0 else _why(int(items.kinds[k]), begin + int(has_loss[begin:end].argmin()), items)
+        )
+        rejects.append(Reject(int(batch.samples.lines[begin]), why))
+    return replace(_take(batch, kept), items=left), rejects
+
+
+def _why(kind: int, sample: int, items: Items) -> str:
+    """Why a pair or a group is left out, by a sample without a loss."""
+    role = int(items.roles[sample])
+    if kind == PAIR:
+        return f"{('chosen', 'rejected')[role]}: it has no loss tokens, so the pair is left out"
+    return f"completions[{role}]: it has no loss tokens, so the group is left out"
+
+
+def _take(batch: EncodedBatch, kept: NDArray[np.bool_]) -> EncodedBatch:
+    return replace(batch, samples=take_samples(batch.samples, np.flatnonzero(kept)), is_open=batch.is_open[kept])
+
+
+def _has_loss(samples: TokenBatch) -> NDArray[np.bool_]:
+    """bool[n]: whether a token carries a loss; the first one of a sample never does."""
+    starts = samples.offsets[:-1]
+    if samples.loss_mask is None or not len(starts):
+        return np.diff(samples.offsets) > 1
+    has_loss: NDArray[np.bool_] = samples.loss_mask != 0
+    has_loss[starts] = False
+    return np.logical_or.reduceat(has_loss, starts)
