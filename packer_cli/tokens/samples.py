@@ -13,7 +13,7 @@ from packer_cli.errors import RunError
 from packer_cli.plan.core.csr import ids_of
 from packer_cli.plan.core.pieces import Samples
 from packer_cli.sizes import counted
-from packer_cli.tokens.content_hash import hash_rows
+from packer_cli.tokens.content_hash import hash_items, hash_rows
 from packer_cli.tokens.store import TokenStore
 
 
@@ -39,7 +39,11 @@ class StoreSamples:
         hashes = np.empty(len(self.store), dtype=np.uint64)
         first = 0
         for batch in self.store.whole_batches():
-            hash_rows(batch.input_ids, batch.offsets, hashes[first : first + batch.num_rows])
+            own = hashes[first : first + batch.num_rows]
+            if batch.items is None:
+                hash_rows(batch.input_ids, batch.offsets, own)
+            else:
+                hash_items(batch.input_ids, batch.offsets, batch.items, own)
             first += batch.num_rows
         return hashes
 

@@ -2,14 +2,15 @@
 
 A sample's id is its row number over all parts in order. The parts are memory-mapped: opening the store reads only
 lengths, and gathering a pack copies only its tokens. Of a remote store, ranges are read (`ranges.py`), until
-`fetch_parts` fetches whole parts, which are memory-mapped from then on.
+`fetch_parts` fetches whole parts, which are memory-mapped from then on. If it has trees, all parts are fetched when it
+is opened.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
@@ -20,10 +21,16 @@ from numpy.typing import NDArray
 
 from packer_cli.errors import FormatError
 from packer_cli.format.loss_spans import Int64Array
+from packer_cli.format.schema import ITEM_VALUES
 from packer_cli.format.token_parts import PartBatch, PieceTokens, Spans
+from packer_cli.format.tree_parts import BatchItems
+from packer_cli.format.trees import SAMPLE, ItemTrees
+from packer_cli.plan.core.types import PieceTrees
 from packer_cli.remote.local import is_in_cache
 from packer_cli.remote.path import RemotePath
-from packer_cli.tokens.index import StoreIndex, open_part, read_index
+from packer_cli.tokens.copying import Among, copy_spans, expand
+from packer_cli.tokens.index import PartInfo, StoreIndex, open_part, read_index
+from packer_cli.tokens.item_pieces import Cuts, ItemTokens, are_of, item_trees, take_items
 from packer_cli.tokens.ranges import REQUEST_BYTES, RangedParts
 
 _BATCHES_AT_ONCE = 64
@@ -39,7 +46,9 @@ class TokenStore:
         self.folder = folder
         self.index = index
         self._token: np.dtype[Any] = np.dtype(str(index.token_type))
-        self._ranged = RangedParts(folder, index.parts, index.token_type) if isinstance(folder, RemotePath) else None
+        self._ranged = None
+        if isinstance(folder, RemotePath) and not index.has_trees:
+            self._ranged = RangedParts(folder, index.parts, index.token_type)
         self._batches: list[PartBatch | None]
         """None: it is remote, and ranges of it are read."""
         if self._ranged:
@@ -47,7 +56,7 @@ class TokenStore:
             self._ids: list[pa.Buffer] = [pa.py_buffer(b"")] * len(self._batches)
             counts = [batch.num_rows for batch in self._ranged.batches]
         else:
-            batches = [PartBatch(batch) for part in index.parts for batch in open_part(folder, part, index.token_type)]
+            batches = [PartBatch(batch) for of_part in self._open_parts(index.parts) for batch in of_part]
             self._batches = [*batches]
             self._ids = [pa.py_buffer(batch.input_ids) for batch in batches]
             counts = [batch.num_rows for batch in batches]
@@ -70,19 +79,23 @@ class TokenStore:
 
     @property
     def is_remote(self) -> bool:
-        """Whether it is in remote storage."""
+        """Whether it is in remote storage, and not all of it has been fetched."""
         return self._ranged is not None
 
     def __len__(self) -> int:
         return int(self._first_sample[-1])
 
     def lengths(self) -> NDArray[np.int32]:
-        """int32[n]: tokens of each sample."""
+        """int32[n]: tokens of each sample; unique ones of an item."""
         return _join([np.diff(offsets) for offsets in self._columns("offsets")], np.int32)
 
     def num_loss_tokens(self) -> NDArray[np.int32]:
-        """int32[n]: loss tokens of each sample, its first token not counted."""
+        """int32[n]: loss tokens of each sample, its first token not counted; of an item, of all its branches."""
         return _join(self._columns("num_loss_tokens"), np.int32)
+
+    def trees(self) -> ItemTrees | None:
+        """The trees of all items; None if the store has none. O(segments + branches)."""
+        return item_trees(self._items, self._rows.loss_starts) if self.index.has_trees else None
 
     def sources_of(self, sample: NDArray[np.integer]) -> NDArray[np.int32]:
         """int32[m]: source of each of these samples."""
@@ -113,15 +126,27 @@ class TokenStore:
                     yield self._files[file].path, line
 
     def loss_of(
-        self, sample: NDArray[np.integer], start: NDArray[np.integer], length: NDArray[np.int32], *, is_weighted: bool
+        self,
+        sample: NDArray[np.integer],
+        start: NDArray[np.integer],
+        length: NDArray[np.int32],
+        trees: PieceTrees | None = None,
+        *,
+        is_weighted: bool,
     ) -> NDArray[np.float64]:
         """Loss tokens (float64[m]) of pieces of samples, without the first token of each. O(their samples' spans).
 
         Args:
+            trees: of these pieces, in a store that has any.
             is_weighted: whether to count each by its weight, in a store that has weights.
         """
         batch, row = self._find(sample)
-        spans = self._loss_spans(Among(batch), batch, row, start, length)
+        if trees is None:
+            spans = self._loss_spans(Among(batch), batch, row, start, length)
+        else:
+            items = take_items(self._items, batch, row)
+            spans, piece, _ = self._branch_spans(batch, row, items, Cuts.of(trees, start, length))
+            spans = spans._replace(piece=piece[spans.piece])
         tokens = (spans.stops.astype(np.int64) - spans.starts).astype(np.float64)
         if is_weighted:
             assert spans.weights is not None
@@ -148,6 +173,50 @@ class TokenStore:
         place = (np.cumsum(size) - size)[spans.piece]
         return PieceTokens(input_ids, spans.starts + place, spans.stops + place, spans.weights)
 
+    def gather_items(
+        self,
+        sample: NDArray[np.integer],
+        start: NDArray[np.integer],
+        length: NDArray[np.int32],
+        trees: PieceTrees,
+    ) -> ItemTokens:
+        """As `gather`, of a store with trees. O(tokens + segments and branches of the items).
+
+        Args:
+            trees: of these pieces; only branches and depths are read.
+
+        Raises:
+            FormatError: a piece does not have its length, so the store is not the planned one.
+        """
+        from packer_cli.tokens.cut_items import cut_items  # Loads numba.
+
+        batch, row = self._find(sample)
+        items, cuts = take_items(self._items, batch, row), Cuts.of(trees, start, length)
+        kept = cut_items(items, cuts) if are_of(cuts, items) else None
+        if kept is None or (kept.num_tokens != length).any():
+            raise FormatError(f"token store {str(self.folder)!r}: an item is not as planned; tokenize again")
+        piece = np.repeat(np.arange(len(row)), np.diff(kept.run_offsets))
+        begin = Among(batch).take(self._rows.offsets, row).astype(np.int64)[piece] + kept.run_starts
+        width = self._token.itemsize
+        input_ids = copy_spans(*self._tokens(batch[piece], width * begin, width * kept.run_sizes)).view(self._token)
+        spans, _, branch = self._branch_spans(batch, row, items, cuts)
+        return ItemTokens(
+            input_ids,
+            kept.segment_offsets,
+            kept.segment_lengths,
+            kept.segment_parents,
+            np.append(0, np.cumsum(cuts.stop_branch - cuts.first_branch, dtype=np.int64)),
+            kept.branch_segments,
+            items.branch_roles[branch],
+            np.bincount(spans.piece, minlength=len(branch)).astype(np.int32),
+            items.rewards[branch],
+            spans.starts.astype(np.int32),
+            spans.stops.astype(np.int32),
+            spans.weights,
+            items.kinds,
+            {name: getattr(items, name) for name in ITEM_VALUES},
+        )
+
     def needs(self, sample: NDArray[np.integer], length: NDArray[np.int32]) -> NDArray[np.float64]:
         """float64[parts]: what it would take to read these pieces in ranges, in bytes of each part.
 
@@ -172,7 +241,7 @@ class TokenStore:
         """
         if self._ranged is None:
             return
-        index, folder = self.index, self.folder
+        index = self.index
         wanted = [
             number
             for number, part in enumerate(index.parts)
@@ -180,13 +249,20 @@ class TokenStore:
             or needs[number] >= part.num_bytes
             or (needs[number] and is_in_cache(part.num_bytes, part.xxh3))
         ]
-        with ThreadPoolExecutor(_FETCHES, thread_name_prefix="hbpack-fetch") as pool:
-            opened = pool.map(lambda number: open_part(folder, index.parts[number], index.token_type), wanted)
-            whole = {number: iter(batches) for number, batches in zip(wanted, opened, strict=True)}
+        opened = self._open_parts([index.parts[number] for number in wanted])
+        whole = {number: iter(batches) for number, batches in zip(wanted, opened, strict=True)}
         for place, ranged in enumerate(self._ranged.batches):
             if ranged.part in whole:
                 batch = self._batches[place] = PartBatch(next(whole[ranged.part]))
                 self._ids[place] = pa.py_buffer(batch.input_ids)
+
+    def _open_parts(self, parts: Sequence[PartInfo]) -> Iterable[list[pa.RecordBatch]]:
+        """The record batches of these parts; several are fetched at a time."""
+        folder, token = self.folder, self.index.token_type
+        if not isinstance(folder, RemotePath):
+            return (open_part(folder, part, token) for part in parts)
+        with ThreadPoolExecutor(_FETCHES, thread_name_prefix="hbpack-fetch") as pool:
+            return [*pool.map(lambda part: open_part(folder, part, token), parts)]
 
     def whole_batches(self) -> list[PartBatch]:
         """All record batches, memory-mapped; of a remote store, `fetch_parts` fetches them."""
@@ -238,20 +314,42 @@ class TokenStore:
         self, among: Among, batch: Int64Array, row: Int64Array, start: NDArray[np.integer], length: NDArray[np.int32]
     ) -> Spans:
         """Loss spans of pieces, without the first token of each; `among` is of `batch`."""
+        first, stop = (among.take(self._rows.span_offsets, row + k).astype(np.int64) for k in (0, 1))
+        return self._spans_at(batch, first, stop - first).clipped(start, length)
+
+    def _branch_spans(
+        self, batch: Int64Array, row: Int64Array, items: BatchItems, cuts: Cuts
+    ) -> tuple[Spans, Int64Array, Int64Array]:
+        """Loss spans of the branches of pieces; the piece of each branch, and its place among those of the items."""
+        piece, branch = expand(items.branch_offsets[:-1] + cuts.first_branch, cuts.stop_branch - cuts.first_branch)
+        ends = np.append(0, np.cumsum(items.branch_loss_spans, dtype=np.int64))
+        first = Among(batch).take(self._rows.span_offsets, row).astype(np.int64)
+        first = first[piece] + ends[branch] - ends[items.branch_offsets[piece]]
+        spans = self._spans_at(batch[piece], first, items.branch_loss_spans[branch])
+        is_flat = items.kinds == SAMPLE
+        start, length = np.where(is_flat, cuts.start, 0), np.where(is_flat, cuts.length, cuts.depth)
+        return spans.clipped(start[piece], length[piece]), piece, branch
+
+    def _spans_at(self, batch: Int64Array, first: Int64Array, num: NDArray[np.integer]) -> Spans:
+        """Runs of loss spans of record batches, as these have them."""
         rows = self._rows
-        first, stop = (among.take(rows.span_offsets, row + k).astype(np.int64) for k in (0, 1))
-        num = stop - first
-        piece = np.repeat(np.arange(len(row)), num)
-        place = np.arange(len(piece)) + (first - (np.cumsum(num) - num))[piece]
-        among = Among(batch[piece])
+        run, place = expand(first, num)
+        among = Among(batch[run])
         starts, stops = (among.take(of_batch, place) for of_batch in (rows.loss_starts, rows.loss_stops))
         weights = None if rows.loss_weights is None else among.take(rows.loss_weights, place)
-        return Spans(starts, stops, piece, weights).clipped(start, length)
+        return Spans(starts, stops, run, weights)
 
     def _find(self, sample: NDArray[np.integer]) -> tuple[Int64Array, Int64Array]:
         """The record batch of each of these samples, and its row there."""
         batch = np.searchsorted(self._first_sample, sample, side="right") - 1
         return batch, sample - self._first_sample[batch]
+
+    @cached_property
+    def _items(self) -> list[BatchItems]:
+        """Of all record batches, in a store with trees."""
+        return [
+            batch.items or BatchItems.of_samples(batch.offsets, batch.span_offsets) for batch in self.whole_batches()
+        ]
 
     @property
     def _rows(self) -> _Rows:
@@ -281,92 +379,3 @@ class _Rows(NamedTuple):
 
 def _join(arrays: list[NDArray[Any]], dtype: type) -> NDArray[Any]:
     return np.concatenate(arrays).astype(dtype, copy=False) if arrays else np.zeros(0, dtype=dtype)
-
-
-_VIEW = np.dtype([("size", "<i4"), ("inline", "u1", 12)])
-_INLINE = 12
-"""Arrow keeps spans of up to 12 bytes in the view itself, and longer ones as (prefix, number of buffer, offset)."""
-_REACH = 2**30
-"""Offsets and sizes are int32: spans are cut to this size, and begin no later in their buffer."""
-
-
-class Among:
-    """Takes values out of many arrays without joining them."""
-
-    def __init__(self, number: NDArray[np.int64]) -> None:
-        """O(m) for up to 65,536 arrays, which numpy sorts by radix; O(m log m) for more.
-
-        Args:
-            number: int64[m]: which array each value is taken out of.
-        """
-        is_narrow = number.max(initial=0) < 2**16
-        order = np.argsort(number.astype(np.uint16) if is_narrow else number, kind="stable")
-        ordered = number[order]
-        begins = np.flatnonzero(np.diff(ordered, prepend=-1))
-        borders = itertools.pairwise([*begins.tolist(), len(order)])
-        self._of_array = [
-            (of, order[begin:end]) for of, (begin, end) in zip(ordered[begins].tolist(), borders, strict=True)
-        ]
-
-    def take(self, arrays: Sequence[NDArray[Any]], place: NDArray[np.int64]) -> NDArray[Any]:
-        """[m]: the value at a place (int64[m]) of each one's array, of their type. Price: a few us for each array."""
-        values = np.empty(len(place), dtype=arrays[0].dtype if arrays else np.int32)
-        for number, own in self._of_array:
-            values[own] = arrays[number][place[own]]
-        return values
-
-
-def copy_spans(
-    buffers: Sequence[pa.Buffer], number: NDArray[np.int64], begin: NDArray[np.int64], size: NDArray[np.int64]
-) -> NDArray[np.uint8]:
-    """The bytes of m spans, in order, copied by Arrow: uint8[sum of sizes], writable. O(bytes), without the GIL.
-
-    The spans become an Arrow array of binary views, which Arrow copies into one run of memory.
-
-    Args:
-        number: int64[m], index of each span's buffer.
-        begin, size: int64[m], bytes; a size is at least 1. The caller guarantees that the spans lie in their buffers.
-    """
-    num_bytes = int(size.sum())
-    number, begin, size = _cut(number, begin, size)
-    windows, window = np.unique(begin // _REACH * len(buffers) + number, return_inverse=True)
-    begin = begin % _REACH
-    reached = [buffers[w % len(buffers)].slice(w // len(buffers) * _REACH) for w in windows.tolist()]
-    views = np.zeros(len(size), dtype=_VIEW)
-    views["size"] = size
-    views["inline"].view("<i4")[:, 1] = window
-    views["inline"].view("<i4")[:, 2] = begin
-    short = np.flatnonzero(size <= _INLINE)
-    if len(short):
-        _fill_inline(views, reached, window, begin, short)
-    array = pa.Array.from_buffers(pa.binary_view(), len(views), [None, pa.py_buffer(views), *reached])
-    return np.frombuffer(array.cast(pa.large_binary()).buffers()[2], dtype=np.uint8, count=num_bytes)
-
-
-def _cut(
-    number: NDArray[np.int64], begin: NDArray[np.int64], size: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """The same bytes as spans of at most `_REACH` bytes."""
-    parts = -(-size // _REACH)
-    if (parts == 1).all():
-        return number, begin, size
-    before = np.repeat(np.cumsum(parts) - parts, parts)
-    skipped = (np.arange(len(before)) - before) * _REACH
-    left = np.repeat(size, parts) - skipped
-    return np.repeat(number, parts), np.repeat(begin, parts) + skipped, np.minimum(left, _REACH)
-
-
-def _fill_inline(
-    views: NDArray[np.void],
-    buffers: Sequence[pa.Buffer],
-    number: NDArray[np.int64],
-    begin: NDArray[np.int64],
-    short: NDArray[np.int64],
-) -> None:
-    """Write the bytes of short spans into their views, followed by zeros. Price: a few us for each buffer."""
-    short = short[np.argsort(number[short], kind="stable")]
-    place = np.arange(_INLINE)
-    for rows in np.split(short, np.flatnonzero(np.diff(number[short])) + 1):
-        source = np.frombuffer(buffers[number[rows[0]]], dtype=np.uint8)
-        within = place < views["size"][rows, None]
-        views["inline"][rows] = source[np.minimum(begin[rows, None] + place, len(source) - 1)] * within

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer_cli.tokens import store
+from packer_cli.tokens import copying
 
 
 @st.composite
@@ -19,15 +19,15 @@ def cases(draw):
     return buffers, places
 
 
-@pytest.mark.parametrize("reach", [store._REACH, 13, 40])
+@pytest.mark.parametrize("reach", [copying._REACH, 13, 40])
 @given(case=cases())
 @settings(max_examples=60)
 def test_spans_are_what_slices_are(reach, case):
     buffers, places = case
     columns = np.array(places, dtype=np.int64).reshape(-1, 3).T
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store, "_REACH", reach)  # What 2 GiB would need: spans cut, and buffers passed in windows.
-        copied = store.copy_spans([pa.py_buffer(data) for data in buffers], *columns)
+        patch.setattr(copying, "_REACH", reach)  # What 2 GiB would need: spans cut, and buffers passed in windows.
+        copied = copying.copy_spans([pa.py_buffer(data) for data in buffers], *columns)
     assert copied.tobytes() == b"".join(buffers[n][begin : begin + size] for n, begin, size in places)
     assert copied.flags.writeable
 
@@ -40,5 +40,5 @@ def test_spans_are_what_slices_are(reach, case):
 def test_values_are_taken_out_of_their_arrays(arrays, wanted):
     wanted = [(n % len(arrays), place % len(arrays[n % len(arrays)])) for n, place in wanted]
     number, place = np.array(wanted, dtype=np.int64).reshape(-1, 2).T
-    taken = store.Among(number).take([np.array(values, dtype=np.int32) for values in arrays], place)
+    taken = copying.Among(number).take([np.array(values, dtype=np.int32) for values in arrays], place)
     assert taken.tolist() == [arrays[n][place] for n, place in wanted]

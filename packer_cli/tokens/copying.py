@@ -1,0 +1,113 @@
+"""Copies runs of memory and single values out of many arrays, without joining these."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+_VIEW = np.dtype([("size", "<i4"), ("inline", "u1", 12)])
+_INLINE = 12
+"""Arrow keeps spans of up to 12 bytes in the view itself, and longer ones as (prefix, number of buffer, offset)."""
+_REACH = 2**30
+"""Offsets and sizes are int32: spans are cut to this size, and begin no later in their buffer."""
+
+
+class Among:
+    """Takes values out of many arrays without joining them."""
+
+    def __init__(self, number: NDArray[np.int64]) -> None:
+        """O(m) for up to 65,536 arrays, which numpy sorts by radix; O(m log m) for more.
+
+        Args:
+            number: int64[m]: which array each value is taken out of.
+        """
+        is_narrow = number.max(initial=0) < 2**16
+        order = np.argsort(number.astype(np.uint16) if is_narrow else number, kind="stable")
+        ordered = number[order]
+        begins = np.flatnonzero(np.diff(ordered, prepend=-1))
+        borders = itertools.pairwise([*begins.tolist(), len(order)])
+        self._of_array = [
+            (of, order[begin:end]) for of, (begin, end) in zip(ordered[begins].tolist(), borders, strict=True)
+        ]
+
+    def take(self, arrays: Sequence[NDArray[Any]], place: NDArray[np.int64]) -> NDArray[Any]:
+        """[m]: the value at a place (int64[m]) of each one's array, of their type. Price: a few us for each array."""
+        values = np.empty(len(place), dtype=arrays[0].dtype if arrays else np.int32)
+        for number, own in self._of_array:
+            values[own] = arrays[number][place[own]]
+        return values
+
+
+def expand(first: NDArray[Any], num: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The numbers of m runs, one run after another: which run each is of, and the number (int64[sum] both).
+
+    Args:
+        first, num: integers [m]: where each run begins, and how many numbers it has.
+
+    >>> [each.tolist() for each in expand(np.array([7, 3]), np.array([1, 2]))]
+    [[0, 1, 1], [7, 3, 4]]
+    """
+    first, num = first.astype(np.int64), num.astype(np.int64)
+    run = np.repeat(np.arange(len(num)), num)
+    return run, np.arange(len(run)) + (first - (np.cumsum(num) - num))[run]
+
+
+def copy_spans(
+    buffers: Sequence[pa.Buffer], number: NDArray[np.int64], begin: NDArray[np.int64], size: NDArray[np.int64]
+) -> NDArray[np.uint8]:
+    """The bytes of m spans, in order, copied by Arrow: uint8[sum of sizes], writable. O(bytes), without the GIL.
+
+    The spans become an Arrow array of binary views, which Arrow copies into one run of memory.
+
+    Args:
+        number: int64[m], index of each span's buffer.
+        begin, size: int64[m], bytes; a size is at least 1. The caller guarantees that the spans lie in their buffers.
+    """
+    num_bytes = int(size.sum())
+    number, begin, size = _cut(number, begin, size)
+    windows, window = np.unique(begin // _REACH * len(buffers) + number, return_inverse=True)
+    begin = begin % _REACH
+    reached = [buffers[w % len(buffers)].slice(w // len(buffers) * _REACH) for w in windows.tolist()]
+    views = np.zeros(len(size), dtype=_VIEW)
+    views["size"] = size
+    views["inline"].view("<i4")[:, 1] = window
+    views["inline"].view("<i4")[:, 2] = begin
+    short = np.flatnonzero(size <= _INLINE)
+    if len(short):
+        _fill_inline(views, reached, window, begin, short)
+    array = pa.Array.from_buffers(pa.binary_view(), len(views), [None, pa.py_buffer(views), *reached])
+    return np.frombuffer(array.cast(pa.large_binary()).buffers()[2], dtype=np.uint8, count=num_bytes)
+
+
+def _cut(
+    number: NDArray[np.int64], begin: NDArray[np.int64], size: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """The same bytes as spans of at most `_REACH` bytes."""
+    parts = -(-size // _REACH)
+    if (parts == 1).all():
+        return number, begin, size
+    before = np.repeat(np.cumsum(parts) - parts, parts)
+    skipped = (np.arange(len(before)) - before) * _REACH
+    left = np.repeat(size, parts) - skipped
+    return np.repeat(number, parts), np.repeat(begin, parts) + skipped, np.minimum(left, _REACH)
+
+
+def _fill_inline(
+    views: NDArray[np.void],
+    buffers: Sequence[pa.Buffer],
+    number: NDArray[np.int64],
+    begin: NDArray[np.int64],
+    short: NDArray[np.int64],
+) -> None:
+    """Write the bytes of short spans into their views, followed by zeros. Price: a few us for each buffer."""
+    short = short[np.argsort(number[short], kind="stable")]
+    place = np.arange(_INLINE)
+    for rows in np.split(short, np.flatnonzero(np.diff(number[short])) + 1):
+        source = np.frombuffer(buffers[number[rows[0]]], dtype=np.uint8)
+        within = place < views["size"][rows, None]
+        views["inline"][rows] = source[np.minimum(begin[rows, None] + place, len(source) - 1)] * within

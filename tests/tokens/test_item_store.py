@@ -1,0 +1,236 @@
+"""Token stores of items against their branches one by one."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packer_cli.errors import FormatError
+from packer_cli.format.schema import ITEM_VALUES, part_schema
+from packer_cli.format.trees import GROUP, KINDS, PAIR, SAMPLE, TURNS, Trees, find_wrong_tree
+from packer_cli.plan.core.types import PieceTrees
+from packer_cli.tokens.index import INDEX_NAME, STORE_VERSION, TREES_STORE_VERSION
+from packer_cli.tokens.samples import StoreSamples
+from packer_cli.tokens.store import TokenStore
+from tests.naive import content_hash as naive_hash
+from tests.naive import loss_spans as naive_spans
+from tests.naive import prefix_trees as naive
+from tests.tokens.item_stores import Item, make_item_store, stores
+
+SHARE_FROM = 2
+WHOLE = 2**31 - 1
+
+
+def lists(offsets, values):
+    return [values[a:b].tolist() for a, b in itertools.pairwise(offsets)]
+
+
+def tree_of(item):
+    return naive.make_tree([ids for ids, _ in item.branches], SHARE_FROM)
+
+
+def kind_of(item):
+    return SAMPLE if item.is_plain else item.kind
+
+
+def pieces_of(pieces):
+    """(sample, start, length, trees) of pieces (sample, first branch, stop branch, depth, start, length)."""
+    sample, first, stop, depth, start, length = (
+        np.array([piece[k] for piece in pieces], dtype=np.int32) for k in range(6)
+    )
+    unused = np.zeros(len(pieces), dtype=np.int64)
+    return sample, start, length, PieceTrees(first, stop, depth, length, unused, unused, unused)
+
+
+@given(parts=stores())
+@settings(max_examples=60, deadline=None)
+def test_what_a_plan_sees(tmp_path_factory, parts):
+    store = make_item_store(tmp_path_factory.mktemp("store"), parts)
+    items = [item for part in parts for batch in part for item in batch]
+    masks = [[mask for _, mask in item.branches] for item in items]
+    trees = [tree_of(item) for item in items]
+    assert store.lengths().tolist() == [len(tree.input_ids) for tree in trees]
+    loss = [sum(np.count_nonzero(mask[1:]) for mask in of_item) for of_item in masks]
+    assert store.num_loss_tokens().tolist() == loss
+    has_trees = any(not item.is_plain for item in items)
+    assert store.index.has_trees == has_trees
+    assert store.index.format_version == (TREES_STORE_VERSION if has_trees else STORE_VERSION)
+    found = store.trees()
+    assert (found is None) == (not has_trees)
+    if found is None:
+        assert all("items" not in part for part in json.loads((store.folder / INDEX_NAME).read_text())["parts"])
+        return
+    assert found.kinds.tolist() == [kind_of(item) for item in items]
+    lengths = [np.diff(tree.segment_starts).tolist() for tree in trees]
+    assert lists(found.segment_offsets, found.segment_lengths) == lengths
+    assert lists(found.segment_offsets, found.segment_parents) == [tree.segment_parents for tree in trees]
+    assert lists(found.branch_offsets, found.branch_segments) == [tree.branch_segments for tree in trees]
+    first = [next((k for k, bit in enumerate(mask) if k and bit), WHOLE) for of_item in masks for mask in of_item]
+    assert found.first_loss.tolist() == first
+
+
+@given(parts=stores())
+@settings(max_examples=40, deadline=None)
+def test_what_the_index_counts(tmp_path_factory, parts):
+    store = make_item_store(tmp_path_factory.mktemp("store"), parts)
+    for part, info in zip(parts, store.index.parts, strict=True):
+        items = [item for batch in part for item in batch]
+        assert (info.items is None) == all(item.is_plain for item in items)
+        if info.items is not None:
+            kinds = [KINDS[kind_of(item)] for item in items]
+            assert info.items.kinds == {kind: kinds.count(kind) for kind in kinds}
+            assert info.items.num_branches == sum(len(item.branches) for item in items)
+            assert info.items.num_flat_tokens == sum(len(ids) for item in items for ids, _ in item.branches)
+
+
+@st.composite
+def pieces(draw, items):
+    """Pieces of these items: some branches, cut at a depth, or a range of a sample's tokens."""
+    found = []
+    for sample in draw(st.lists(st.integers(0, len(items) - 1), max_size=8)):
+        item = items[sample]
+        if kind_of(item) == SAMPLE:
+            num = len(item.branches[0][0])
+            start = draw(st.integers(0, num - 1))
+            found.append((sample, 0, 1, WHOLE, start, draw(st.integers(1, num - start))))
+            continue
+        first = draw(st.integers(0, len(item.branches) - 1))
+        stop = draw(st.integers(first + 1, len(item.branches)))
+        depth = draw(st.integers(1, 12) | st.just(WHOLE))
+        length = len(naive.cut_tree(tree_of(item), first, stop, depth).input_ids)
+        found.append((sample, first, stop, depth, 0, length))
+    return found
+
+
+@given(parts=stores().filter(lambda parts: any(not i.is_plain for p in parts for b in p for i in b)), data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_pieces_are_cut_branches(tmp_path_factory, parts, data):
+    store = make_item_store(tmp_path_factory.mktemp("store"), parts)
+    items = [item for part in parts for batch in part for item in batch]
+    cut = data.draw(pieces(items))
+    got = store.gather_items(*pieces_of(cut))
+    tokens = spans = 0
+    branch_lists = [lists(got.branch_offsets, each) for each in (got.branch_segments, got.branch_roles, got.rewards)]
+    for k, (sample, first, stop, depth, start, length) in enumerate(cut):
+        item = items[sample]
+        own = [(ids[start:][:depth], mask[start:][:depth]) for ids, mask in item.branches[first:stop]]
+        if kind_of(item) == SAMPLE:
+            own = [(ids[:length], mask[:length]) for ids, mask in own]
+        segments = slice(got.segment_offsets[k], got.segment_offsets[k + 1])
+        starts = np.append(0, np.cumsum(got.segment_lengths[segments]))
+        trees = Trees(starts, got.segment_parents[segments], np.array(branch_lists[0][k]))
+        ids = got.input_ids[tokens : tokens + length]
+        assert find_wrong_tree(trees, length) is None
+        paths = trees.paths(trees.branch_segments)
+        assert lists(paths.offsets, ids[paths.values]) == [ids for ids, _ in own]
+        if kind_of(item) != SAMPLE:
+            piece = naive.cut_tree(tree_of(item), first, stop, depth)
+            found = ids, got.segment_lengths[segments], trees.segment_parents, trees.branch_segments
+            assert tuple(each.tolist() for each in found) == piece
+        assert branch_lists[1][k] == ([0] if kind_of(item) == SAMPLE else list(range(first, stop)))
+        rewards = item.rewards[first:stop] or [np.nan] * (stop - first)
+        assert np.array_equal(branch_lists[2][k], rewards, equal_nan=True)
+        for name in ITEM_VALUES:
+            assert np.array_equal(got.values[name][k], item.values.get(name, np.nan), equal_nan=True)
+        assert got.kinds[k] == kind_of(item)
+        for branch, (_, mask) in enumerate(own, got.branch_offsets[k]):
+            mine = slice(spans, spans + got.branch_loss_spans[branch])
+            weights = np.ones(mine.stop - mine.start) if got.loss_weights is None else got.loss_weights[mine]
+            found = got.loss_starts[mine].tolist(), got.loss_stops[mine].tolist(), weights.tolist()
+            assert found == naive_spans.weighted_spans_of([0, *mask[1:]])
+            spans = mine.stop
+        tokens += length
+    assert (tokens, spans) == (len(got.input_ids), len(got.loss_starts))
+    masks = [
+        [
+            bit
+            for _, mask in items[s].branches[a:b]
+            for bit in mask[begin:][: min(d, n if items[s].is_plain else d)][1:]
+        ]
+        for s, a, b, d, begin, n in cut
+    ]
+    sample, start, length, trees = pieces_of(cut)
+    assert store.loss_of(sample, start, length, trees, is_weighted=False).tolist() == [*map(np.count_nonzero, masks)]
+    if store.index.is_weighted:
+        assert store.loss_of(sample, start, length, trees, is_weighted=True).tolist() == [*map(sum, masks)]
+
+
+@given(parts=stores())
+@settings(max_examples=40, deadline=None)
+def test_hashes_are_those_of_plain_python(tmp_path_factory, parts):
+    store = make_item_store(tmp_path_factory.mktemp("store"), parts)
+    trees = [tree_of(item) for part in parts for batch in part for item in batch]
+    assert StoreSamples(store).hashes.tolist() == [naive_hash.item_hash(*tree) for tree in trees]
+
+
+PAIRS = [Item(PAIR, [([1, 2, 3, 4], [0, 0, 0, 1]), ([1, 2, 3, 5], [0, 0, 0, 1])]), Item(TURNS, [([7, 8], [0, 1])])]
+
+
+def test_a_part_begins_again_where_an_item_comes_late(monkeypatch, tmp_path):
+    monkeypatch.setattr("packer_cli.tokens.writer._TOKENS_PER_BATCH", 2)
+    store = make_item_store(tmp_path, [[PAIRS[1:], PAIRS[:1], PAIRS[1:]]])
+    table = pa.ipc.open_file((tmp_path / "part-000000-0000.arrow").read_bytes()).read_all()
+    assert table.schema == part_schema(pa.uint16(), has_trees=True)
+    assert table["item_kind"].to_pylist() == [SAMPLE, PAIR, SAMPLE]
+    assert table["segment_starts"].to_pylist() == [[0, 2], [0, 2, 4, 6], [0, 2]]
+    assert table["loss_starts"].to_pylist() == [[1], [3, 3], [1]]
+    assert table["branch_loss_spans"].to_pylist() == [[1], [1, 1], [1]]
+    assert store.trees().kinds.tolist() == [SAMPLE, PAIR, SAMPLE]
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "why"),
+    [
+        ("segment_parents", [-1, 1, 0], None),
+        ("segment_parents", [-1, -1, 0], None),  # Not in depth-first order.
+        ("segment_parents", [-1, 0, 3], None),
+        ("segment_starts", [0, 2, 4, 5], None),
+        ("segment_starts", [1, 2, 4, 6], None),
+        ("branch_segments", [1, 1], None),
+        ("branch_segments", [0, 2], None),
+        ("branch_segments", [1, 9], None),
+        ("branch_roles", [1, 0], None),
+        ("loss_stops", [4, 5], None),
+        ("branch_loss_spans", [2, 1], "its branches have other numbers of loss spans than its rows"),
+        ("branch_roles", [0], "its branches have different numbers of segments, roles, loss spans and rewards"),
+        ("segment_starts", [0, 2, 6], "its segments have different numbers of starts and parents"),
+    ],
+)
+def test_damage_is_found_when_a_store_is_opened(tmp_path, column, values, why):
+    make_item_store(tmp_path, [[[PAIRS[1], PAIRS[0]]]])
+    path = tmp_path / "part-000000-0000.arrow"
+    size = path.stat().st_size
+    table = pa.ipc.open_file(path.read_bytes()).read_all()
+    columns = table.to_pydict()
+    columns[column][1] = values
+    changed = pa.Table.from_pydict(columns, schema=table.schema).combine_chunks()
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, changed.schema) as writer:
+        writer.write_table(changed)
+    assert path.stat().st_size == size
+    with pytest.raises(FormatError) as error:
+        TokenStore.open(tmp_path)
+    why = why or "the tree or the loss spans of the item of line 2 are wrong"
+    assert str(error.value) == f"token store part {str(path)!r} is damaged ({why}); tokenize again"
+
+
+@pytest.mark.parametrize(
+    "piece", [(0, 0, 3, WHOLE, 0, 6), (0, 0, 2, WHOLE, 0, 7), (0, 1, 1, WHOLE, 0, 0), (1, 0, 1, WHOLE, 1, 2)]
+)
+def test_pieces_of_another_store_are_refused(tmp_path, piece):
+    store = make_item_store(tmp_path, [[PAIRS]])
+    with pytest.raises(FormatError) as error:
+        store.gather_items(*pieces_of([piece]))
+    assert str(error.value) == f"token store {str(tmp_path)!r}: an item is not as planned; tokenize again"
+
+
+def test_items_of_one_branch_and_no_value_are_samples(tmp_path):
+    group = Item(GROUP, [([7, 8], [0, 1])])
+    assert not make_item_store(tmp_path, [[[group, PAIRS[1]]]]).index.has_trees
+    group.rewards = [0.5]
+    assert make_item_store(tmp_path, [[[group, PAIRS[1]]]]).trees().kinds.tolist() == [GROUP, SAMPLE]
