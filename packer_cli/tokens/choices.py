@@ -93,9 +93,11 @@ def tokenized(index: StoreIndex, num_reused: int, seconds: str) -> list[str]:
     for part in parts:
         shapes.update(part.shapes)
     by_shape = ", ".join(f"{count:,} {_SHAPES.get(shape, shape)}" for shape, count in shapes.most_common())
-    what = counted(num_samples, "sample") + (f" ({by_shape})" if shapes else "")
+    what = counted(num_samples, "item" if index.has_trees else "sample") + (f" ({by_shape})" if shapes else "")
     num_tokens = sum(part.num_tokens for part in parts)
     lines = [f"{done}: {what}, {counted(num_tokens, 'token')}, {num_rejected:,} rejected ({seconds})"]
+    if index.has_trees:
+        lines.append(_items(index))
     if num_samples:
         lines.append(_ends(index, sum(part.num_open for part in parts), num_samples))
     num_without_loss = sum(part.num_without_loss for part in parts)
@@ -111,6 +113,24 @@ def tokenized(index: StoreIndex, num_reused: int, seconds: str) -> list[str]:
         hold = "holds" if num_special == 1 else "hold"
         lines.append(f"{counted(num_special, 'record')} {hold} the text of special tokens, encoded {how}")
     return lines
+
+
+_KINDS = {"pair": "pair", "group": "group", "turns": "conversation"}
+
+
+def _items(index: StoreIndex) -> str:
+    """What items hold, and what their shared prefixes save."""
+    kinds: Counter[str] = Counter()
+    num_branches = num_tokens = num_saved = 0
+    for part in index.parts:
+        if part.items is not None:
+            kinds.update(part.items.kinds)
+            num_branches += part.items.num_branches - part.items.kinds.get("sample", 0)
+            num_saved += part.items.num_flat_tokens - part.num_tokens
+        num_tokens += part.num_tokens
+    some = [counted(kinds[kind], name) for kind, name in _KINDS.items() if kinds[kind]]
+    whole = counted(num_tokens + num_saved, "token")
+    return f"{', '.join(some)} of {num_branches:,} samples; sharing prefixes saves {num_saved:,} of {whole}"
 
 
 def _ends(index: StoreIndex, num_open: int, num_samples: int) -> str:

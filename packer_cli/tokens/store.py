@@ -97,6 +97,10 @@ class TokenStore:
         """The trees of all items; None if the store has none. O(segments + branches)."""
         return item_trees(self._items, self._rows.loss_starts) if self.index.has_trees else None
 
+    def branch_offsets(self) -> Int64Array:
+        """int64[n+1]: the first branch of each item among those of the store, which has trees. O(n)."""
+        return np.append(0, np.cumsum(_join([np.diff(items.branch_offsets) for items in self._items], np.int64)))
+
     def sources_of(self, sample: NDArray[np.integer]) -> NDArray[np.int32]:
         """int32[m]: source of each of these samples."""
         return self._source[self._file_of(sample)]

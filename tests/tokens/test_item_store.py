@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import uuid
 
 import numpy as np
 import pyarrow as pa
@@ -15,12 +16,15 @@ from packer_cli.errors import FormatError
 from packer_cli.format.schema import ITEM_VALUES, part_schema
 from packer_cli.format.trees import GROUP, KINDS, PAIR, SAMPLE, TURNS, Trees, find_wrong_tree
 from packer_cli.plan.core.types import PieceTrees
+from packer_cli.remote.path import RemotePath
+from packer_cli.tokens.choices import tokenized
 from packer_cli.tokens.index import INDEX_NAME, STORE_VERSION, TREES_STORE_VERSION
 from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import TokenStore
 from tests.naive import content_hash as naive_hash
 from tests.naive import loss_spans as naive_spans
 from tests.naive import prefix_trees as naive
+from tests.remote.conftest import upload
 from tests.tokens.item_stores import Item, make_item_store, stores
 
 SHARE_FROM = 2
@@ -73,6 +77,7 @@ def test_what_a_plan_sees(tmp_path_factory, parts):
     assert lists(found.branch_offsets, found.branch_segments) == [tree.branch_segments for tree in trees]
     first = [next((k for k, bit in enumerate(mask) if k and bit), WHOLE) for of_item in masks for mask in of_item]
     assert found.first_loss.tolist() == first
+    assert store.branch_offsets().tolist() == found.branch_offsets.tolist()
 
 
 @given(parts=stores())
@@ -234,3 +239,25 @@ def test_items_of_one_branch_and_no_value_are_samples(tmp_path):
     assert not make_item_store(tmp_path, [[[group, PAIRS[1]]]]).index.has_trees
     group.rewards = [0.5]
     assert make_item_store(tmp_path, [[[group, PAIRS[1]]]]).trees().kinds.tolist() == [GROUP, SAMPLE]
+
+
+def test_a_remote_store_is_fetched_whole(tmp_path, monkeypatch):
+    monkeypatch.setenv("HBPACK_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "store"
+    folder.mkdir()
+    near = make_item_store(folder, [[PAIRS], [PAIRS[1:]], [PAIRS]])
+    url = f"memory://{uuid.uuid4().hex}"
+    upload(folder, RemotePath(url))
+    far = TokenStore.open(RemotePath(url))
+    assert not far.is_remote
+    pieces = pieces_of([(0, 1, 2, 3, 0, 3), (2, 0, 1, WHOLE, 0, 2), (3, 0, 2, WHOLE, 0, 6)])
+    for ours, theirs in zip(far.gather_items(*pieces)[:-3], near.gather_items(*pieces)[:-3], strict=True):
+        assert np.array_equal(ours, theirs, equal_nan=ours.dtype == np.float32)
+
+
+def test_what_people_read_of_items(tmp_path):
+    index = make_item_store(tmp_path, [[PAIRS], [PAIRS[1:]]]).index
+    assert tokenized(index, 0, "1 s")[:2] == [
+        "tokenized 3 records: 3 items, 10 tokens, 0 rejected (1 s)",
+        "1 pair of 2 samples; sharing prefixes saves 2 of 12 tokens",
+    ]

@@ -1,14 +1,17 @@
 """Samples in which no token carries a loss are left out, each with a reject."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.corpus.types import Document
+from packer_cli.format.trees import GROUP, PAIR, SAMPLE, TURNS
 from packer_cli.tokens.encode.encoder import Encoder
 from packer_cli.tokens.encode.rows import EncodedBatch
 from packer_cli.tokens.without_loss import REASON, drop_without_loss
 from tests.tokens.helpers import CHATS, encode, rows, tokens
+from tests.tokens.item_stores import Item, batch_of
 from tests.tokens.test_store import encoded
 
 
@@ -50,3 +53,36 @@ def test_of_chats_texts_and_tokens(load):
         assert dict(zip(kept.lines.tolist(), rows(kept), strict=True)) == {
             line: row for line, row in whole.items() if line not in without
         }
+
+
+NONE, SOME = ([1, 2], [1, 0]), ([3, 4], [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("item", "left", "reason"),
+    [
+        (Item(PAIR, [SOME, SOME]), 2, None),
+        (Item(PAIR, [SOME, NONE]), 0, "rejected: it has no loss tokens, so the pair is left out"),
+        (Item(PAIR, [NONE, SOME]), 0, "chosen: it has no loss tokens, so the pair is left out"),
+        (Item(PAIR, [NONE, NONE]), 0, REASON),
+        (Item(GROUP, [SOME, SOME, NONE]), 0, "completions[2]: it has no loss tokens, so the group is left out"),
+        (Item(TURNS, [NONE, SOME, NONE, SOME]), 2, None),
+        (Item(TURNS, [NONE, NONE]), 0, REASON),
+        (Item(SAMPLE, [NONE]), 0, REASON),
+    ],
+)
+def test_items_stay_whole(item, left, reason):
+    pair = Item(PAIR, [SOME, SOME], values={"margin": 0.5})
+    samples, items = batch_of([pair, item, Item(GROUP, [SOME], rewards=[2.0])])
+    batch = EncodedBatch(samples=samples, items=items, is_open=np.arange(len(samples.lines)) > 0, rejects=[])
+    kept, rejects = drop_without_loss(batch)
+    assert rejects == ([] if reason is None else [(2, reason)])
+    places = [place for place, branch in enumerate(item.branches) if branch is SOME][:left]
+    assert kept.samples.lines.tolist() == [1, 1, *[2] * left, 3]
+    assert kept.items.offsets.tolist() == [0, 2, *[2 + left] * (left > 0), 3 + left]
+    assert kept.items.kinds.tolist() == [PAIR, *[item.kind] * (left > 0), GROUP]
+    assert kept.items.roles.tolist() == [0, 1, *places, 0]
+    assert np.nan_to_num(kept.items.rewards, nan=-1).tolist() == [-1, -1, *[-1] * left, 2]
+    margins = np.nan_to_num(kept.items.values["margin"], nan=-1).tolist()
+    assert margins == [0.5, *[-1] * (left > 0), -1]
+    assert len(kept.is_open) == len(kept.samples.lines)
