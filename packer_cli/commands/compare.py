@@ -11,12 +11,13 @@ from packer_cli.commands.plan_store import resolve_for, say_choice
 from packer_cli.commands.results import Comparison
 from packer_cli.commands.samples import read_samples
 from packer_cli.compare import compare as compare_plans
-from packer_cli.compare.rows import default_rows, parse_rows, strategy_rows, with_baselines
+from packer_cli.compare.rows import default_rows, parse_rows, rows_of_trees, strategy_rows, with_baselines
 from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig, validate
 from packer_cli.config.gpu_model import load_gpu_model
 from packer_cli.config.models import BoundConfig, WorkersConfig
 from packer_cli.config.no_effect import require_use
 from packer_cli.config.resolve import resolve
+from packer_cli.config.trees import for_samples
 from packer_cli.engine.local import default_workers
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError
@@ -118,6 +119,11 @@ def run_compare(
         base, choice = resolve_for(config, samples)
         say_choice(choice)
         rows = rows_of(base) if strategies is None else strategy_rows(strategies, base, choice)
+    elif samples.trees is not None or config.max_path_tokens is not None:
+        base = for_samples(base, has_trees=samples.trees is not None)
+        rows = rows_of(base)
+    if samples.trees is not None:
+        rows = rows_of_trees(rows)
     baseline = None
     if rules is not None:
         rows, baseline = with_baselines(rows, base)

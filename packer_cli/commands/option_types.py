@@ -86,6 +86,9 @@ class PlanOptions(AutoGroupsOptions, total=False):
     """What to do with samples longer than the largest group."""
     max_samples: int | None
     """Most samples in a pack; by default, as many as fit."""
+    max_path_tokens: str | None
+    """Most path tokens of a pack, as a multiple of its capacity; by default 2x. Only for samples that share
+    prefixes."""
     global_tokens: str | int | None
     """Tokens in an optimizer step; by default, each iteration is a step."""
     lockstep: Literal["all", "1"] | None

@@ -35,6 +35,7 @@ from packer_cli.commands.validation_set import locked_validation, removing_valid
 from packer_cli.config import PlanConfig, StorePlanConfig, validate
 from packer_cli.config.no_effect import refuse_without_effect
 from packer_cli.config.resolve import Resolved, refuse_rows_alone, resolve, validation_options
+from packer_cli.config.trees import for_samples
 from packer_cli.engine.array import ArrayRecords
 from packer_cli.engine.progress import Stopwatch, naming, say, warn
 from packer_cli.errors import ConfigError
@@ -143,6 +144,8 @@ def make_plan(given: StorePlanConfig, checked: Resolved, source: Path, folder: P
         resolved, choice = resolve_for(given, of_store.all)
         resolved = resolved.changed(gpu_model=checked.config.gpu_model)
         say_choice(choice)
+    elif len(of_store.store):
+        resolved = for_samples(resolved, has_trees=of_store.all.trees is not None)
     validation = resolved.config.validation
     if validation is None or not len(of_store.store):  # Without samples, there is nothing to plan at all.
         draft = _draft(resolved, choice, of_store, folder)

@@ -149,7 +149,7 @@ def plan_in_memory(samples: Samples, config: PlanConfig) -> Plan:
     chosen, capacity = samples.chosen(config.seed), resolved.config.groups[-1].capacity
     return Plan(
         config=resolved.config,
-        counts=sample_counts(samples, chosen, plan.pieces, capacity, config.overflow),
+        counts=sample_counts(samples, chosen, plan.pieces, capacity, config.overflow, plan.path_percent or 0),
         group_choice=choice,
         samples=samples,
         _load=lambda: plan,

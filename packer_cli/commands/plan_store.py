@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from packer_cli.commands.output_folder import RejectedRecord, StoreRejects
 from packer_cli.config import PlanConfig, PlannedConfig
+from packer_cli.config.path_tokens import parse_path_tokens
 from packer_cli.config.resolve import Resolved, resolve
+from packer_cli.config.trees import USUAL, for_samples
 from packer_cli.engine.memory import available_memory
 from packer_cli.engine.progress import say
 from packer_cli.errors import ConfigError, RunError
@@ -19,9 +21,13 @@ from packer_cli.format.constants import REJECTED_NAME
 from packer_cli.format.metrics import Counts, GroupChoice, PlanMetrics, SampleCounts
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_pieces, check_plan
+from packer_cli.plan.core.check_items import check_items
 from packer_cli.plan.core.csr import ids_of
+from packer_cli.plan.core.item_counts import describe_size, why_left_out
+from packer_cli.plan.core.items import item_pieces, whole_items
 from packer_cli.plan.core.pieces import (
     Samples,
+    item_rule,
     kept_samples,
     make_pieces,
     pieces_to_plan,
@@ -39,12 +45,14 @@ from packer_cli.tokens.store import TokenStore
 
 def resolve_for(config: PlanConfig, samples: Samples) -> tuple[Resolved, GroupChoice | None]:
     """The options, with groups in place of `auto`, and what a plan records about that choice; see `resolve`."""
+    has_trees = samples.trees is not None
     if not config.is_auto:
-        return resolve(config), None
+        return for_samples(resolve(config), has_trees=has_trees), None
     from packer_cli.groups.auto import groups_for  # Only `auto` needs the search.
 
-    groups, choice = groups_for(config, samples.epoch_lengths(config.seed))
-    return resolve(config.with_groups(groups)), choice
+    percent = parse_path_tokens(config.max_path_tokens or USUAL) or 0
+    groups, choice = groups_for(config, samples.epoch_sizes(config.seed, percent))
+    return for_samples(resolve(config.with_groups(groups)), has_trees=has_trees), choice
 
 
 def say_choice(choice: GroupChoice | None) -> None:
@@ -65,7 +73,9 @@ def plan_samples(samples: Samples, resolved: Resolved) -> Plan:
     """
     request, overflow = resolved.request, resolved.config.overflow
     require_memory(samples.num_wanted, request)
-    plan = build_plan(pieces_to_plan(samples, request.groups[-1].capacity, overflow, request.seed), request)
+    capacity, percent = request.groups[-1].capacity, request.path_percent or 0
+    pieces = pieces_to_plan(samples, capacity, overflow, request.seed, percent)
+    plan = build_plan(pieces, request)
     check_plan(plan)
     _say_short_curriculum(plan, request)
     return plan
@@ -112,22 +122,29 @@ def plan_store(
         of_store.require_both(resolved.config)
     require_memory(samples.num_wanted, request)
     lengths, chosen = samples.lengths, samples.chosen(request.seed)
-    capacity = request.groups[-1].capacity
+    capacity, percent = request.groups[-1].capacity, request.path_percent or 0
     if overflow == "error":
-        _refuse_overflow(store, lengths, chosen, capacity)
-    pieces = make_pieces(lengths, chosen, capacity, overflow)
+        _refuse_overflow(store, samples, chosen, capacity, percent)
+    trees, rule = samples.trees, item_rule(capacity, overflow, percent)
+    if trees is None:
+        pieces = make_pieces(lengths, chosen, capacity, overflow)
+    else:
+        pieces, cut = item_pieces(trees, chosen, rule)
     if not len(pieces):
         raise NothingToPlanError(_why_nothing(store, chosen, resolved.config, folder))
     plan = build_plan(pieces, request)
     pieces = plan.pieces  # The packing may have cut them.
-    kept = chosen if overflow != "drop" else kept_samples(lengths, chosen, capacity)
-    check_pieces(pieces, lengths, kept, is_whole=overflow != "truncate")
+    if trees is None:
+        kept = chosen if overflow != "drop" else kept_samples(lengths, chosen, capacity)
+        check_pieces(pieces, lengths, kept, is_whole=overflow != "truncate")
+    else:
+        check_items(pieces, trees, chosen, rule, cut.left_out)
     check_plan(plan)
     _say_short_curriculum(plan, request)
     plan = predicted(plan, resolved.config)
     weights = _piece_weights(store, pieces) if store.index.is_weighted else None
     loss = PieceLoss(_piece_loss_tokens(store, lengths, pieces), weights)
-    of_samples = sample_counts(samples, chosen, pieces, capacity, overflow)
+    of_samples = sample_counts(samples, chosen, pieces, capacity, overflow, percent)
     counts = _counts(store, resolved.config, of_samples, loss, aside)
     metrics = plan_stats(plan, request, samples.sources)
     return plan, loss, counts, metrics
@@ -189,6 +206,11 @@ class LeftOut(Iterable[RejectedRecord]):
         store, config = self._of_store.store, self._config
         if not config.is_validation:
             yield from StoreRejects(store.index, store.folder)
+        if self._of_store.all.trees is not None:
+            items, reasons = self._of_items
+            for (file, line), reason in zip(store.locate(items), reasons, strict=True):
+                yield RejectedRecord(file=file, line=line, reason=reason)
+            return
         if config.overflow not in _OVERFLOW:
             return
         why = f"over the largest group's {config.groups[-1].capacity}; {_OVERFLOW[config.overflow]}"
@@ -200,6 +222,15 @@ class LeftOut(Iterable[RejectedRecord]):
     def _long(self) -> Int32Array:
         samples = self._of_store.of(self._config)
         return _long_samples(samples.lengths, samples.chosen(self._config.seed), self._config.groups[-1].capacity)
+
+    @cached_property
+    def _of_items(self) -> tuple[Int32Array, list[str]]:
+        config, samples = self._config, self._of_store.of(self._config)
+        if samples.trees is None or config.overflow == "error":
+            return np.empty(0, dtype=np.int32), []
+        percent = parse_path_tokens(config.max_path_tokens) or 0
+        rule = item_rule(config.groups[-1].capacity, config.overflow, percent)
+        return why_left_out(samples.trees, samples.chosen(config.seed), rule)
 
 
 def _why_nothing(store: TokenStore, samples: Int32Array | None, config: PlannedConfig, folder: Path) -> str:
@@ -217,12 +248,19 @@ def _why_nothing(store: TokenStore, samples: Int32Array | None, config: PlannedC
     )
 
 
-def _refuse_overflow(store: TokenStore, lengths: Int32Array, samples: Int32Array | None, capacity: int) -> None:
-    long = _long_samples(lengths, samples, capacity)
+def _refuse_overflow(
+    store: TokenStore, samples: Samples, chosen: Int32Array | None, capacity: int, path_percent: int
+) -> None:
+    whole = None if samples.trees is None else whole_items(samples.trees, path_percent)
+    sizes = samples.lengths if whole is None else whole.sizes
+    long = _long_samples(sizes, chosen, capacity)
     if len(long):
         file, line = next(store.locate(long[:1]))
+        what = f"the sample has {sizes[long[0]]} tokens"
+        if samples.trees is not None and whole is not None:
+            what = describe_size(samples.trees, whole, int(long[0]), path_percent)
         raise RunError(
-            f"{file}:{line}: the sample has {lengths[long[0]]} tokens, over the largest group's {capacity} "
+            f"{file}:{line}: {what}, over the largest group's {capacity} "
             f"({counted(len(long), 'such sample')}); choose --overflow split, truncate or drop"
         )
 

@@ -12,6 +12,8 @@ from packer_cli.commands.samples import require_samples
 from packer_cli.config import PlanConfig, validate
 from packer_cli.config.models import BoundConfig
 from packer_cli.format.constants import PLAN_NAME
+from packer_cli.plan.core.item_counts import tree_figures
+from packer_cli.plan.core.items import whole_items
 from packer_cli.plan.figures import length_stats
 from packer_cli.shards.plan_file import check_plan_file
 
@@ -43,5 +45,7 @@ def stats(lengths: Lengths, **options: Unpack[_Options]) -> Stats:
     else:
         samples = samples_of(lengths)
     if config is None:
-        return Stats(lengths=length_stats(samples.lengths))
+        trees = samples.trees
+        saved = None if trees is None else tree_figures(trees, whole_items(trees, 0))
+        return Stats(lengths=length_stats(samples.lengths), trees=saved)
     return plan_in_memory(samples, config).stats(bound=bound)

@@ -13,8 +13,10 @@ import numpy as np
 
 from packer_cli.errors import RunError
 from packer_cli.format.metrics import PlanFigures
+from packer_cli.format.trees import ItemTrees
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
+from packer_cli.plan.core.items import select_items
 from packer_cli.plan.core.pieces import Overflow, Samples, pieces_to_plan
 from packer_cli.plan.core.types import Pieces
 from packer_cli.plan.figures import plan_figures, prove_by_program
@@ -26,6 +28,7 @@ from packer_cli.sizes import TokenShare
 
 _LENGTHS = "lengths.npy"
 _SOURCES = "sources.npy"
+_TREES = "trees-{}.npy"
 _NUM_REHEARSED = 2000
 """About how many samples are planned before the clock starts."""
 
@@ -65,6 +68,8 @@ def save_samples(samples: Samples, folder: Path) -> None:
     np.save(folder / _LENGTHS, samples.lengths)
     if samples.sources is not None:
         np.save(folder / _SOURCES, samples.sources)
+    for name, values in {} if samples.trees is None else samples.trees._asdict().items():
+        np.save(folder / _TREES.format(name), values)
 
 
 def row_figures(task: RowTask) -> RowFigures:
@@ -95,7 +100,8 @@ def row_figures(task: RowTask) -> RowFigures:
 def _rehearse(samples: Samples, task: RowTask) -> None:
     """Plan some of the samples, to load every kernel that these lengths need before the clock starts."""
     some = slice(None, None, 1 + len(samples.lengths) // _NUM_REHEARSED)
-    few = replace(samples, lengths=samples.lengths[some].copy(), sources=None)
+    trees = None if samples.trees is None else select_items(samples.trees, np.arange(len(samples.lengths))[some])
+    few = replace(samples, lengths=samples.lengths[some].copy(), sources=None, trees=trees)
     options = task.request.packing_options
     if hasattr(options, "time_limit"):
         options = type(options)(**vars(options) | {"time_limit": min(0.1, options.time_limit)})
@@ -104,7 +110,9 @@ def _rehearse(samples: Samples, task: RowTask) -> None:
 
 
 def _pieces(samples: Samples, task: RowTask) -> Pieces:
-    return pieces_to_plan(samples, task.request.groups[-1].capacity, task.overflow, task.request.seed)
+    request = task.request
+    capacity, percent = request.groups[-1].capacity, request.path_percent or 0
+    return pieces_to_plan(samples, capacity, task.overflow, request.seed, percent)
 
 
 def _load_samples(task: RowTask) -> Samples:
@@ -113,7 +121,11 @@ def _load_samples(task: RowTask) -> Samples:
     lengths.max(initial=0)
     path = task.folder / _SOURCES
     sources = np.load(path, mmap_mode="r") if path.exists() else None
-    return Samples(lengths=lengths, sources=sources, weights=task.weights)
+    trees = None
+    if task.request.path_percent is not None:
+        names = ItemTrees._fields
+        trees = ItemTrees(**{name: np.load(task.folder / _TREES.format(name), mmap_mode="r") for name in names})
+    return Samples(lengths=lengths, sources=sources, weights=task.weights, trees=trees)
 
 
 class _Timed:

@@ -17,6 +17,7 @@ from packer_cli.config.defaults import refusal, unsupported
 from packer_cli.config.fields import GIVE
 from packer_cli.config.groups import parse_group
 from packer_cli.config.resolve import Resolved, resolve
+from packer_cli.config.trees import for_samples, why_not_trees
 from packer_cli.engine.progress import say
 from packer_cli.errors import ConfigError
 from packer_cli.format.metrics import HBP, GroupChoice
@@ -213,6 +214,26 @@ def _lacks(name: str, config: PlanConfig) -> str | None:
         return f"needs {' and '.join(needs)}"
     option = unsupported(name, config)
     return None if option is None else f"does not support {option}"
+
+
+def rows_of_trees(rows: Iterable[Row]) -> list[Row]:
+    """Those of the rows that can plan samples that share prefixes; a notice says which cannot, and why.
+
+    Raises:
+        ConfigError: none can.
+    """
+    kept, left_out = [], dict[str, list[str]]()
+    for row in rows:
+        why = why_not_trees(row.plan)
+        if why is None:
+            kept.append(replace(row, plan=for_samples(row.plan, has_trees=True)))
+        else:
+            left_out.setdefault(why, []).append(row.name)
+    if not kept:
+        raise ConfigError(next(iter(left_out), "no row is left"))
+    for why, names in left_out.items():
+        say(f"left out {', '.join(names)}: {why}")
+    return kept
 
 
 def own_row_first(rows: Iterable[Row], base: Resolved) -> list[Row]:

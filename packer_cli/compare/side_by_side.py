@@ -21,6 +21,7 @@ from packer_cli.compare.row_figures import RowFigures, RowTask, row_figures, sav
 from packer_cli.compare.rows import Row
 from packer_cli.compare.savings import savings
 from packer_cli.config import PlanConfig
+from packer_cli.config.path_tokens import parse_path_tokens
 from packer_cli.engine.local import Failed, attempt, run_isolated
 from packer_cli.engine.progress import progress_bar
 from packer_cli.format.metrics import GroupChoice, SampleCounts
@@ -105,10 +106,10 @@ def compare(
         for group in config.groups:
             simulator.model.cost.require_known(group.layout)
     # Errors in the samples concern every row, so they are raised here.
-    capacity = config.groups[-1].capacity
-    pieces = pieces_to_plan(samples, capacity, config.overflow, config.seed)
-    counts = sample_counts(samples, samples.chosen(config.seed), pieces, capacity, config.overflow)
-    attention = None if simulator is None else round(simulator.attention_share(pieces.length), 6)
+    capacity, percent = config.groups[-1].capacity, parse_path_tokens(config.max_path_tokens) or 0
+    pieces = pieces_to_plan(samples, capacity, config.overflow, config.seed, percent)
+    counts = sample_counts(samples, samples.chosen(config.seed), pieces, capacity, config.overflow, percent)
+    attention = None if simulator is None else round(simulator.attention_share(pieces), 6)
     del pieces
     # Rows with a time limit, and strategies that plan step by step, may take longest, so they start first.
     order = sorted(range(len(rows)), key=lambda i: not (rows[i].has_time_limit or rows[i].plans_steps))

@@ -13,6 +13,7 @@ from packer_cli.config.defaults import REQUIRED, by_strategy, refusal, require_d
 from packer_cli.config.fields import AutoGroupsConfig, StepTokens, or_another
 from packer_cli.config.groups import choose_groups, parse_group, read_align, read_mapping, used_groups
 from packer_cli.config.messages import validate
+from packer_cli.config.path_tokens import read_path_tokens
 from packer_cli.config.validation import read_validation
 from packer_cli.format.layout import ONE_GPU
 from packer_cli.panels import Panel, Shown
@@ -119,6 +120,11 @@ class PlanConfig(AutoGroupsConfig):
     """Most samples in a pack; by default, as many as fit.
 
     For kernels and graphs that take a fixed number of sample borders. A lower number pads more."""
+    max_path_tokens: Annotated[str | None, BeforeValidator(read_path_tokens), Shown(Panel.PACKING, "Nx|none")] = None
+    """Most path tokens of a pack, as a multiple of its capacity; by default 2x. Only for samples that share prefixes.
+
+    In every layer, a varlen kernel gathers the keys of each segment's path. A higher limit packs more samples, and
+    takes more memory. `none` is for FlexAttention, which gathers nothing."""
     global_tokens: Annotated[StepTokens | None, Shown(Panel.BALANCE, "TOKENS", is_common=True)] = None
     """Tokens in an optimizer step; by default, each iteration is a step."""
     lockstep: Annotated[Literal["all", "1"], BeforeValidator(str), Shown(Panel.BALANCE)] = by_strategy(

@@ -22,7 +22,7 @@ Decisions = dict[str, Any]
 """JSON of the options that decided a plan, by their names in `PlannedConfig`; earlier releases had others."""
 RecordedModel = dict[str, Any]
 """JSON of a `packer_cli.cost.models.GpuModel` without its origin, as the release that planned wrote it."""
-OF_VALIDATION = ("gpus", "mask", "cost", "overflow", "max_samples", "seed", "validation")
+OF_VALIDATION = ("gpus", "mask", "cost", "overflow", "max_samples", "max_path_tokens", "seed", "validation")
 """Options of training that its validation set has, too; the others are at their defaults."""
 
 
@@ -71,7 +71,8 @@ class PlannedConfig(StorePlanConfig, SetsAside):
         """JSON values of all that decides a plan; what groups were chosen with does not."""
         left_out = {*AutoGroupsConfig.model_fields, *self.planner.ignores, "align"}
         left_out |= set() if self.packages else {"packages"}
-        left_out |= {name for name in ("validation", "is_validation", "gpu_model") if not getattr(self, name)}
+        unset = ("validation", "is_validation", "gpu_model", "max_path_tokens")
+        left_out |= {name for name in unset if not getattr(self, name)}
         left_out |= {
             name
             for name in self.planner.unrecorded

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from packer_cli.config.messages import validate
+from packer_cli.config.path_tokens import parse_path_tokens
 from packer_cli.config.plan_options import PlanConfig, StorePlanConfig
 from packer_cli.config.plan_record import OF_VALIDATION, PlannedConfig
 from packer_cli.errors import ConfigError
@@ -226,6 +227,7 @@ def _request(config: PlannedConfig, algorithm: Any, options: PackingOptions) -> 
             sharding=ShardingRule(choice=choice, rates=attention),
             mask=config.mask,
             max_samples=config.max_samples or UNLIMITED,
+            path_percent=parse_path_tokens(config.max_path_tokens),
         )
 
 

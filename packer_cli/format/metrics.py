@@ -10,6 +10,47 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
+class ItemCounts:
+    """What became of the items of a set with trees, each counted once."""
+
+    pairs: int = 0
+    pairs_cut: int = 0
+    """Those of which the completions were cut off."""
+    pairs_left_out: int = 0
+    groups: int = 0
+    groups_cut: int = 0
+    groups_left_out: int = 0
+    conversations: int = 0
+    conversations_divided: int = 0
+    """Those whose turns are in several pieces, which repeat their path."""
+    turns: int = 0
+    turns_cut: int = 0
+    turns_left_out: int = 0
+    samples_cut: int = 0
+    """Those that are alone, as the next."""
+    samples_left_out: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeFigures:
+    """What sharing prefixes saves, an epoch. A piece is an item or, of divided turns, some of its branches."""
+
+    tokens_padded: int
+    """Tokens of a padded batch a piece: its branches, padded to the longest of them. TRL pads a batch of one pair so;
+    its larger batches pad more."""
+    tokens_flat: int
+    """Tokens of the branches one by one."""
+    tokens_unique: int
+    """Tokens with those of shared prefixes counted once."""
+    attention_flat: int
+    """Attention work of the branches one by one: the sum of their squared lengths."""
+    attention_tree: int
+    """Attention work of the trees: the sum of (p + n)^2 - p^2 over segments of n tokens below p others."""
+    path_tokens: int
+    """K: tokens of all segments' paths, which a varlen kernel gathers in every layer."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SampleCounts:
     """What became of the samples: each is in the pieces or in one of the other counts."""
 
@@ -21,6 +62,9 @@ class SampleCounts:
     dropped: int
     pieces: int
     tokens: int
+    items: ItemCounts | None = None
+    """This and the next are of sets with trees alone, whose items are samples here."""
+    trees: TreeFigures | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,12 +14,13 @@ Price: all functions are O(tokens) or O(segments) numpy passes, times the height
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.format.arrays import Lists
+if TYPE_CHECKING:
+    from packer_cli.format.arrays import Lists
 
 Int64Array = NDArray[np.int64]
 
@@ -119,6 +120,8 @@ class Trees(NamedTuple):
         >>> pair.paths(pair.branch_segments)
         Lists(offsets=array([0, 3, 7]), values=array([0, 1, 2, 0, 1, 3, 4]))
         """
+        from packer_cli.format.arrays import Lists  # Plans do without Arrow.
+
         ends = np.arange(len(self.segment_parents)) if segments is None else segments.astype(np.int64)
         steps, step = [], ends
         while (step >= 0).any():

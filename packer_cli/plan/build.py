@@ -79,9 +79,6 @@ def check_rest(plan: Plan, schedule: Schedule, chosen: Int64Array, num_gpus: int
         pack = schedule.slot_pack[np.flatnonzero(slot_pack == -2)[0]]
         raise PlanError(f"pack {pack} is scheduled and was run before")
     offsets, members = select_packs(plan.packs.offsets, plan.packs.pieces, chosen)
-    pieces = Pieces(
-        samples=plan.pieces.sample[members], start=plan.pieces.start[members], length=plan.pieces.length[members]
-    )
     packs = Packs(
         offsets=offsets,
         pieces=as_ids(np.arange(len(members))),
@@ -89,5 +86,5 @@ def check_rest(plan: Plan, schedule: Schedule, chosen: Int64Array, num_gpus: int
         cp_sharding=plan.packs.cp_sharding[chosen],
     )
     rest = replace(schedule, slot_pack=slot_pack)
-    dealt = replace(plan, num_gpus=num_gpus, pieces=pieces, packs=packs, epochs=(rest,))
+    dealt = replace(plan, num_gpus=num_gpus, pieces=plan.pieces.take(members), packs=packs, epochs=(rest,))
     check_plan(dealt)

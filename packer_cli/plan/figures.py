@@ -22,6 +22,7 @@ from packer_cli.format.metrics import (
     PlanMetrics,
     Randomness,
     SampleCounts,
+    TreeFigures,
 )
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.attention_rates import ShardingRule
@@ -95,6 +96,7 @@ def _naive_plan(plan: Plan, request: PlanRequest, packing: str) -> Plan:
         balance=BalanceRule(window=None),
         max_samples=plan.max_samples,
         mask=plan.mask,
+        path_percent=plan.path_percent,
         sharding=ShardingRule(choice="sequence"),
     )
     return build_plan(plan.pieces, asked)
@@ -223,8 +225,10 @@ class Masks:
     groups: tuple[NamedSparsity, ...]
 
 
-def measure_masks(plan: Plan, metrics: PlanFigures) -> Masks:
-    """What the mask leaves out of the packs of each group, and of all. Price: O(pieces)."""
+def measure_masks(plan: Plan, metrics: PlanFigures) -> Masks | None:
+    """What the mask leaves out of the packs of each group, and of all; None for trees. Price: O(pieces)."""
+    if plan.pieces.trees is not None:
+        return None
     named = [(group.name, measure_sparsity(plan, number)) for number, group in enumerate(metrics.groups)]
     groups = tuple(NamedSparsity(name=name, **vars(figures)) for name, figures in named)
     return Masks(mask=plan.mask, overall=measure_sparsity(plan), groups=groups)
@@ -247,7 +251,9 @@ class Stats:
     baseline: BaselineMetrics | None = None
     """Those of the plan that it is compared with."""
     masks: Masks | None = None
-    """What the attention mask leaves out."""
+    """What the attention mask leaves out; None for trees."""
+    trees: TreeFigures | None = None
+    """What sharing prefixes saves, of samples that were not planned; of a plan, `counts` have it."""
 
     @property
     def metrics(self) -> PlanMetrics | None:

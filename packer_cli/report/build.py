@@ -109,7 +109,7 @@ def _tiles_of_plan(planned: PlanFacts) -> tuple[Tile, ...]:
         gain = f"{saves.speedup:.2f} times as fast as naive packing"
         if abs(saves.speedup - 1) <= ALIKE:
             gain = "as fast as naive packing, so packing alone gives the gain"
-        attention = planned.prediction.simulator.attention_share(planned.plan.pieces.length)
+        attention = planned.prediction.simulator.attention_share(planned.plan.pieces)
         tiles.append(
             Tile(
                 label="Predicted epoch",

@@ -15,6 +15,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from packer_cli.config import PlannedConfig
+from packer_cli.config.path_tokens import parse_path_tokens
 from packer_cli.errors import FormatError, InputError, PlanError
 from packer_cli.files import HashingFile, atomic_file
 from packer_cli.format.arrays import to_arrow, to_numpy
@@ -24,7 +25,7 @@ from packer_cli.format.records import json_values, read_record
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.cost import Cost, parse_cost
 from packer_cli.plan.core.groups import UNLIMITED, Group
-from packer_cli.plan.core.types import Packs, PieceLoss, Pieces, Plan, Schedule
+from packer_cli.plan.core.types import Packs, PieceLoss, Pieces, PieceTrees, Plan, Schedule
 from packer_cli.remote.local import map_file, open_source
 
 PLAN_VERSION = 8
@@ -59,6 +60,7 @@ def write_plan(path: Path, plan: Plan, piece_loss: PieceLoss, header: PlanHeader
         "piece_sample": plan.pieces.sample,
         "piece_start": plan.pieces.start,
         "piece_length": plan.pieces.length,
+        **_tree_arrays(plan.pieces.trees),
         "piece_loss_tokens": piece_loss.tokens,
         **({} if piece_loss.weights is None else {"piece_loss_weight": piece_loss.weights}),
         "pack_offsets": plan.packs.offsets,
@@ -120,6 +122,16 @@ def _schedule_arrays(epochs: Sequence[Schedule]) -> dict[str, NDArray[Any]]:
     arrays["epoch_iterations"] = _ends([schedule.num_iterations for schedule in epochs])
     arrays["epoch_steps"] = _ends([schedule.num_steps for schedule in epochs])
     return arrays
+
+
+def _tree_arrays(trees: PieceTrees | None) -> dict[str, NDArray[Any]]:
+    return {} if trees is None else {f"piece_{name}": values for name, values in trees._asdict().items()}
+
+
+def _piece_trees(arrays: Mapping[str, NDArray[Any]]) -> PieceTrees | None:
+    if f"piece_{PieceTrees._fields[0]}" not in arrays:
+        return None
+    return PieceTrees(**{name: arrays[f"piece_{name}"] for name in PieceTrees._fields})
 
 
 def _schedules(arrays: dict[str, NDArray[Any]]) -> tuple[Schedule, ...]:
@@ -188,7 +200,12 @@ def read_plan(path: Path, *, check: bool = False) -> tuple[Plan, PieceLoss]:
         plan = Plan(
             groups=tuple(Group(**group) for group in metadata["groups"]),
             num_gpus=metadata["num_gpus"],
-            pieces=Pieces(samples=arrays["piece_sample"], start=arrays["piece_start"], length=arrays["piece_length"]),
+            pieces=Pieces(
+                samples=arrays["piece_sample"],
+                start=arrays["piece_start"],
+                length=arrays["piece_length"],
+                trees=_piece_trees(arrays),
+            ),
             packs=Packs(
                 offsets=arrays["pack_offsets"],
                 pieces=arrays["pack_pieces"],
@@ -197,6 +214,7 @@ def read_plan(path: Path, *, check: bool = False) -> tuple[Plan, PieceLoss]:
             ),
             epochs=_schedules(arrays),
             max_samples=metadata["config"]["max_samples"] or UNLIMITED,
+            path_percent=parse_path_tokens(metadata["config"].get("max_path_tokens")),
             mask=metadata["config"]["mask"],
             lockstep=metadata["lockstep"],
         )

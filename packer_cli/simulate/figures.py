@@ -12,7 +12,7 @@ from packer_cli.cost.models import GpuModel
 from packer_cli.cost.stages import stage_layers
 from packer_cli.format.records import read_record
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.core.types import Float64Array, Int32Array, Plan
+from packer_cli.plan.core.types import Float64Array, Pieces, Plan
 from packer_cli.simulate.epoch import PARTS, Simulation, simulate
 from packer_cli.simulate.slots import PadTo, epoch_times
 from packer_cli.sizes import format_tokens, large
@@ -91,10 +91,11 @@ class Simulator:
     model: GpuModel
     rules: SimulateRules
 
-    def attention_share(self, lengths: Int32Array) -> float:
-        """Share of the computing time of samples (int32[n]) that attention takes. O(n)."""
-        cost, length = self.model.cost, lengths.astype(np.float64)
-        squares, tokens = cost.quadratic * float(length @ length), cost.linear * float(length.sum())
+    def attention_share(self, pieces: Pieces) -> float:
+        """Share of the computing time of pieces that attention takes. O(m)."""
+        cost, length = self.model.cost, pieces.length.astype(np.float64)
+        work = float(length @ length) if pieces.attention is None else float(pieces.attention.sum())
+        squares, tokens = cost.quadratic * work, cost.linear * float(length.sum())
         return squares / (squares + tokens) if squares + tokens else 0.0
 
     def figures(self, plan: Plan) -> EpochFigures:

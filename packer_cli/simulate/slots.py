@@ -68,7 +68,10 @@ def slot_seconds(
     for each in np.unique(schedule.slot_group).tolist():
         model.cost.require_known(plan.groups[each].layout)
     group = schedule.slot_group.astype(np.int64)
-    pack_tokens, pack_work = pack_tokens_and_work(plan.packs.offsets, plan.packs.pieces, plan.pieces.length)
+    packs, pieces = plan.packs, plan.pieces
+    pack_tokens, pack_work = pack_tokens_and_work(
+        packs.offsets, packs.pieces, pieces.length, attention=pieces.attention
+    )
     if plan.mask == "causal":
         pack_work = pack_tokens * pack_tokens
     tokens = np.append(pack_tokens, 0)[schedule.slot_pack]

@@ -5,20 +5,53 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from packer_cli.format.metrics import Counts, Metrics, OverallMetrics, PipelineImbalances, PlanMetrics, SampleCounts
+from packer_cli.format.metrics import (
+    Counts,
+    ItemCounts,
+    Metrics,
+    OverallMetrics,
+    PipelineImbalances,
+    PlanMetrics,
+    SampleCounts,
+    TreeFigures,
+)
 from packer_cli.plan.core.segments import BLOCK
 from packer_cli.plan.figures import LengthStats, Masks, Stats
 from packer_cli.plan.strategies.registry import STRATEGIES
-from packer_cli.sizes import counted, ratio
+from packer_cli.sizes import counted, large, ratio
 from packer_cli.tables.table import Table, cell, table_of_values
 
 
 def stats_tables(stats: Stats) -> list[Table]:
     """What is known of lengths, of a plan, or of both."""
     tables = [lengths_table(stats.lengths)] if stats.lengths else []
-    if stats.counts and stats.metrics and stats.masks:
-        tables += [counts_table(stats.counts), *metrics_tables(stats.metrics), masks_table(stats.metrics, stats.masks)]
-    return tables
+    trees = stats.trees or (stats.counts.trees if stats.counts else None)
+    if stats.counts and stats.metrics:
+        tables += [counts_table(stats.counts), *metrics_tables(stats.metrics)]
+        tables += [masks_table(stats.metrics, stats.masks)] if stats.masks else []
+    return [*tables, trees_table(trees)] if trees else tables
+
+
+def trees_table(trees: TreeFigures) -> Table:
+    """What sharing prefixes saves."""
+    unique, flat = trees.tokens_unique, trees.tokens_flat
+    rows = (
+        ("tokens, padded", f"{trees.tokens_padded:,}", ""),
+        ("tokens, flat", f"{flat:,}", ratio(1 - flat / max(1, trees.tokens_padded))),
+        ("tokens, unique", f"{unique:,}", ratio(1 - unique / max(1, trees.tokens_padded))),
+        ("attention work, flat", large(trees.attention_flat), ""),
+        (
+            "attention work, tree",
+            large(trees.attention_tree),
+            ratio(1 - trees.attention_tree / max(1, trees.attention_flat)),
+        ),
+        ("path tokens (K) for each token", f"{trees.path_tokens / max(1, unique):.2f}", ""),
+    )
+    note = (
+        "padded: the branches of each pair, group or conversation as a batch of their own, padded to the longest, as "
+        "TRL pads one pair; flat: branches one by one; unique: shared prefixes once"
+    )
+    return Table(title="Shared prefixes", header=("", "value", "saved"), rows=rows, notes=(note,))
 
 
 def lengths_table(stats: LengthStats) -> Table:
@@ -60,10 +93,10 @@ _COUNTS = {
 
 def counts_table(counts: SampleCounts) -> Table:
     """What became of the records, or of the samples if only lengths are known."""
-    values = vars(counts)
+    values = {**vars(counts), **vars(counts.items or ItemCounts())}
     rows = (
         (name.replace("_", " "), f"{values[name]:,.10g}" if isinstance(values[name], float) else f"{values[name]:,}")
-        for name, is_always in _COUNTS.items()
+        for name, is_always in (_COUNTS | dict.fromkeys(vars(ItemCounts()), False)).items()
         if values.get(name) or (is_always and name in values)
     )
     return table_of_values("Records" if isinstance(counts, Counts) else "Samples", rows, "count")

@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 
 from packer_cli.plan.core.csr import count_lengths
-from packer_cli.plan.core.types import Int32Array, Int64Array
+from packer_cli.plan.core.types import Int32Array, Int64Array, Plan
 
 
 def packs_lower_bound(lengths: Int32Array, capacity: int) -> int:
@@ -39,6 +39,19 @@ def bound_of_counts(count: Int64Array, capacity: int) -> int:
     extra = -(-(sum_to[half] - sum_to[:half] - room) // capacity)
     num_over_half = int(count_to[-1] - count_to[half])
     return max(-(-int(sum_to[-1]) // capacity), num_over_half + int(extra.max(initial=0)))
+
+
+def bound_of_items(plan: Plan, group: int, pieces: Int64Array) -> int:
+    """A lower bound on the packs of a group's pieces by their path tokens and by their loss terms."""
+    trees, capacity, percent = plan.pieces.trees, plan.groups[group].capacity, plan.path_percent or 0
+    assert trees is not None
+    by_paths, paths = 0, trees.path_tokens[pieces]
+    if percent:
+        by_paths = bound_of_counts(np.bincount(paths), capacity * percent // 100)
+    # Loss terms are known where they decide the size.
+    others = np.maximum(plan.pieces.length[pieces], -(-100 * paths // percent) if percent else 0)
+    size = trees.size[pieces].astype(np.int64)
+    return max(by_paths, -(-int(size[size > others].sum()) // capacity))
 
 
 def least_max_work(decreasing: Int64Array, num_ranks: int, capacity: int, linear: int = 0) -> int:

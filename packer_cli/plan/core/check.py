@@ -50,7 +50,7 @@ def check_pieces(pieces: Pieces, lengths: Int32Array, samples: Int32Array | None
     Raises:
         PlanError: they do not.
     """
-    _require(len(pieces) == 0 or int(pieces.length.min()) > 0, "a piece is empty")
+    require(len(pieces) == 0 or int(pieces.length.min()) > 0, "a piece is empty")
     if _are_chains(pieces, lengths, samples, is_whole):
         return
     samples = np.arange(len(lengths), dtype=np.int32) if samples is None else samples
@@ -59,14 +59,14 @@ def check_pieces(pieces: Pieces, lengths: Int32Array, samples: Int32Array | None
     sample, start, length = pieces.sample[order], pieces.start[order].astype(np.int64), pieces.length[order]
     del order
     begins = start == 0
-    _require(np.array_equal(sample[begins], samples), "the pieces do not begin each sample as often as asked")
-    _require(bool((start + length <= lengths[sample]).all()), "a piece reaches past the end of its sample")
+    require(np.array_equal(sample[begins], samples), "the pieces do not begin each sample as often as asked")
+    require(bool((start + length <= lengths[sample]).all()), "a piece reaches past the end of its sample")
     if is_whole:
         expected = np.bincount(samples, minlength=len(lengths)).astype(np.float64)
         expected *= lengths
         wrong = np.bincount(sample, weights=length, minlength=len(lengths)) != expected
         del expected
-        _forbid(wrong, lambda sample: f"sample {sample} is not covered by its pieces")
+        forbid(wrong, lambda sample: f"sample {sample} is not covered by its pieces")
         # At each position inside a sample, as many pieces must begin as end. The pieces then form chains from its
         # begin to its end; copies of a sample may be cut at different positions.
         end = start + length
@@ -75,7 +75,7 @@ def check_pieces(pieces: Pieces, lengths: Int32Array, samples: Int32Array | None
         follows = np.array_equal(sample[inside][by_end], sample[~begins]) and np.array_equal(
             end[inside][by_end], start[~begins]
         )
-        _require(follows, "the pieces of a sample leave a gap or overlap")
+        require(follows, "the pieces of a sample leave a gap or overlap")
 
 
 def _are_chains(pieces: Pieces, lengths: Int32Array, samples: Int32Array | None, is_whole: bool) -> bool:
@@ -117,30 +117,32 @@ def _is_permutation(values: Int32Array) -> bool:
 def _check_packs(packs: Packs, plan: Plan) -> Int64Array:
     """Prove the packs, whose tokens (int64[p]) it returns, each sample aligned."""
     num_pieces = len(plan.pieces)
-    _require(
+    require(
         len(packs.offsets) == len(packs) + 1 and packs.offsets[0] == 0 and packs.offsets[-1] == len(packs.pieces),
         "the pack offsets do not enclose the pieces",
     )
     number, most = np.diff(packs.offsets), plan.max_samples
-    _forbid(number <= 0, lambda pack: f"pack {pack} is empty")
-    _forbid(number > most, lambda pack: f"pack {pack} holds {number[pack]} samples, more than {most}")
-    _require(len(packs.pieces) == num_pieces, f"{len(packs.pieces)} pieces are packed, not {num_pieces}")
-    _require(
+    forbid(number <= 0, lambda pack: f"pack {pack} is empty")
+    forbid(number > most, lambda pack: f"pack {pack} holds {number[pack]} samples, more than {most}")
+    require(len(packs.pieces) == num_pieces, f"{len(packs.pieces)} pieces are packed, not {num_pieces}")
+    require(
         num_pieces == 0 or (packs.pieces.min() >= 0 and packs.pieces.max() < num_pieces),
         "the packs hold pieces that do not exist",
     )
     if not _is_permutation(packs.pieces):
         times = np.bincount(packs.pieces, minlength=num_pieces)
-        _forbid(times != 1, lambda piece: f"piece {piece} is in {times[piece]} packs; it must be in exactly one")
-    _require(
+        forbid(times != 1, lambda piece: f"piece {piece} is in {times[piece]} packs; it must be in exactly one")
+    require(
         len(packs) == 0 or (int(packs.group.min()) >= 0 and int(packs.group.max()) < len(plan.groups)),
         "a pack belongs to no group",
     )
     has_cp = np.array([group.cp_size > 1 for group in plan.groups])[packs.group]
     codes = packs.cp_sharding
     wrong = (codes < 0) | (codes >= np.where(has_cp, len(PLANNED), 1))
-    _forbid(wrong, lambda pack: f"pack {pack} has CP sharding {codes[pack]}, unknown to its group")
+    forbid(wrong, lambda pack: f"pack {pack} has CP sharding {codes[pack]}, unknown to its group")
     tokens = pack_sums(row_lengths(plan), packs.offsets, packs.pieces)
+    if plan.pieces.trees is not None:
+        _check_limits_of_trees(plan)
     capacity = np.array([group.capacity for group in plan.groups], dtype=np.int64)[packs.group]
 
     def too_long(pack: int) -> str:
@@ -148,40 +150,55 @@ def _check_packs(packs: Packs, plan: Plan) -> Int64Array:
         how = f" with samples aligned to {align}" if align > 1 else ""
         return f"pack {pack} holds {tokens[pack]} tokens{how}, over its capacity of {capacity[pack]}"
 
-    _forbid(tokens > capacity, too_long)
+    forbid(tokens > capacity, too_long)
     return tokens
+
+
+def _check_limits_of_trees(plan: Plan) -> None:
+    """Require that each pack keeps within its limits besides that of its tokens."""
+    packs, trees = plan.packs, plan.pieces.trees
+    assert trees is not None
+    capacity = np.array([group.capacity for group in plan.groups], dtype=np.int64)[packs.group]
+    require(bool((trees.size >= plan.pieces.length).all()), "an item takes less than its tokens")
+    sizes = pack_sums(trees.size, packs.offsets, packs.pieces)
+    forbid(
+        sizes > capacity,
+        lambda pack: f"the items of pack {pack} take {sizes[pack]}, over its capacity {capacity[pack]}",
+    )
+    if plan.path_percent:
+        paths = pack_sums(trees.path_tokens, packs.offsets, packs.pieces)
+        most = capacity * plan.path_percent // 100
+        forbid(paths > most, lambda pack: f"pack {pack} has {paths[pack]} path tokens, over its limit of {most[pack]}")
 
 
 def _check_schedule(schedule: Schedule, plan: Plan, tokens: Int64Array, epoch: int) -> None:
     where = f"epoch {epoch}: "
     is_pack = schedule.slot_pack != FILLER
     packs = schedule.slot_pack[is_pack]
-    _require(
-        len(packs) == 0 or (packs.min() >= 0 and packs.max() < len(plan.packs)), where + "a slot has no such pack"
-    )
+    require(len(packs) == 0 or (packs.min() >= 0 and packs.max() < len(plan.packs)), where + "a slot has no such pack")
     times = np.bincount(packs, minlength=len(plan.packs))
-    _forbid(times != 1, lambda pack: f"{where}pack {pack} runs {times[pack]} times; it must run exactly once")
-    _require(
+    forbid(times != 1, lambda pack: f"{where}pack {pack} runs {times[pack]} times; it must run exactly once")
+    require(
         len(schedule.slot_group) == 0
         or (int(schedule.slot_group.min()) >= 0 and int(schedule.slot_group.max()) < len(plan.groups)),
         where + "a slot belongs to no group",
     )
-    _require(
+    require(
         np.array_equal(schedule.slot_group[is_pack], plan.packs.group[packs]),
         where + "a slot does not belong to the group of its pack",
     )
     _check_gpus(schedule, plan.slot_gpus(schedule), plan, where)
     steps = schedule.iteration_step
     if len(steps):
-        _require(steps[0] == 0 and bool(np.isin(np.diff(steps), (0, 1)).all()), where + "the steps are not in order")
-    _require(
+        require(steps[0] == 0 and bool(np.isin(np.diff(steps), (0, 1)).all()), where + "the steps are not in order")
+    require(
         len(schedule.step_window) == schedule.num_steps and int(schedule.step_window.min(initial=0)) >= 0,
         where + "a step has no window",
     )
-    _require(bool((tokens[packs] <= schedule.slot_row_length[is_pack]).all()), where + "a pack is longer than its row")
+    require(bool((tokens[packs] <= schedule.slot_row_length[is_pack]).all()), where + "a pack is longer than its row")
     if not plan.is_padded:  # Padded batches are never written.
         multiple = np.array([group.layout.row_multiple for group in plan.groups], dtype=np.int64)[schedule.slot_group]
-        _require(
+        require(
             not (schedule.slot_row_length % multiple).any(),
             where + "a row does not divide among the GPUs that share it",
         )
@@ -195,20 +212,20 @@ def _check_gpus(schedule: Schedule, gpus: Int64Array, plan: Plan, where: str) ->
     """
     is_first = schedule.begins_replica
     same = ~is_first[1:]
-    _require(
+    require(
         np.array_equal(schedule.slot_group[1:][same], schedule.slot_group[:-1][same]),
         where + "a replica changes its group within an iteration",
     )
-    _require(
+    require(
         plan.lockstep == 1 or len({group.pp_size for group in plan.groups}) == 1,
         where + "replicas have different numbers of pipeline stages, where all GPUs run in lockstep",
     )
-    _require(
+    require(
         plan.lockstep == 1 or bool(is_first.all()),
         where + "a replica has more than one micro-batch in an iteration, where all GPUs run in lockstep",
     )
     tp_size = np.array([group.tp_size for group in plan.groups], dtype=np.int64)[schedule.slot_group]
-    _require(
+    require(
         not (schedule.slot_first_gpu % tp_size).any(),
         where + "a replica begins inside a group of tensor parallelism, which could then reach into another node",
     )
@@ -224,7 +241,7 @@ def _check_gpus(schedule: Schedule, gpus: Int64Array, plan: Plan, where: str) ->
         and bool((end_gpu[ends] == plan.num_gpus).all())
         and bool(in_row.all())
     )
-    _require(fine, f"{where}not every one of the {plan.num_gpus} GPUs is busy exactly once in every iteration")
+    require(fine, f"{where}not every one of the {plan.num_gpus} GPUs is busy exactly once in every iteration")
 
 
 def _check_process_groups(plan: Plan) -> None:
@@ -236,19 +253,20 @@ def _check_process_groups(plan: Plan) -> None:
             np.add.at(changes, first + layout.num_gpus, -1)
     held = np.cumsum(changes)
     gpu = int(held.argmax())
-    _require(
+    require(
         int(held[gpu]) <= MOST_PROCESS_GROUPS,
         f"GPU {gpu} is in {held[gpu]} process groups, more than {MOST_PROCESS_GROUPS}",
     )
 
 
-def _forbid(wrong: BoolArray, say: Callable[[int], str]) -> None:
+def forbid(wrong: BoolArray, say: Callable[[int], str]) -> None:
     """Raise PlanError with what there is to say of the first place that is wrong ([n])."""
     found = np.flatnonzero(wrong)
     if len(found):
         raise PlanError(say(int(found[0])))
 
 
-def _require(condition: bool, what: str) -> None:
+def require(condition: bool, what: str) -> None:
+    """Raise PlanError with what is wrong unless the condition holds."""
     if not condition:
         raise PlanError(what)

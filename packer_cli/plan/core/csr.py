@@ -6,6 +6,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from packer_cli.plan.core.cost import pack_sums
 from packer_cli.plan.core.segments import row_lengths
 from packer_cli.plan.core.types import BoolArray, Int32Array, Int64Array, Plan, as_ids, read_only
 
@@ -120,7 +121,11 @@ def select_packs(offsets: Int64Array, pieces: Int32Array, packs: NDArray[np.inte
 
 
 def pack_tokens_and_work(
-    offsets: Int64Array, pieces: Int32Array, lengths: Int32Array, linear: int = 0
+    offsets: Int64Array,
+    pieces: Int32Array,
+    lengths: Int32Array,
+    linear: int = 0,
+    attention: Int64Array | None = None,
 ) -> tuple[Int64Array, Int64Array]:
     """Tokens and work of each pack, both int64[p]. Work is the sum of s (s + linear); HBP section 3.1 has linear = 0.
 
@@ -130,10 +135,13 @@ def pack_tokens_and_work(
         offsets, pieces: the packs as CSR arrays, int64[p+1] and int32[m].
         lengths: int32, length of each piece.
         linear: tokens, see `Cost.linear_tokens`.
+        attention: int64, attention work of each piece, see `Pieces.attention`; None: the square of its length.
     """
     tokens = np.empty(len(offsets) - 1, dtype=np.int64)
     work = np.empty(len(offsets) - 1, dtype=np.int64)
     _add_up(read_only(offsets), read_only(pieces), read_only(lengths), tokens, work)
+    if attention is not None:
+        work = pack_sums(attention, offsets, pieces)
     if linear:
         work += linear * tokens
     return tokens, work
@@ -142,10 +150,12 @@ def pack_tokens_and_work(
 def plan_tokens_and_work(plan: Plan) -> tuple[Int64Array, Int64Array]:
     """Tokens, with padding that aligns samples, and attention work of each pack of a plan (int64[p] both). O(m).
 
-    Work is the sum of squares of the aligned samples or, with a causal mask over whole rows, the square of the tokens.
+    Work is the sum of squares of the aligned samples or, with a causal mask over whole rows, the square of the tokens;
+    of trees it is their own.
     """
     lengths = row_lengths(plan)
-    tokens, work = pack_tokens_and_work(plan.packs.offsets, plan.packs.pieces, lengths)
+    packs = plan.packs
+    tokens, work = pack_tokens_and_work(packs.offsets, packs.pieces, lengths, attention=plan.pieces.attention)
     return tokens, work if plan.mask == "document" else tokens * tokens
 
 

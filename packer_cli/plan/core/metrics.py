@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.format.metrics import Metrics
-from packer_cli.plan.core.bounds import bound_of_counts, least_max_works
+from packer_cli.plan.core.bounds import bound_of_counts, bound_of_items, least_max_works
 from packer_cli.plan.core.csr import pack_tokens_and_work, plan_tokens_and_work, select_packs
 from packer_cli.plan.core.segments import aligned_lengths, row_lengths
 from packer_cli.plan.core.sharding import CODES, cp_imbalance
@@ -89,9 +89,9 @@ def _mixes_layouts(plan: Plan, epoch: int) -> bool:
 def least_works(plan: Plan, epoch: int = 0, linear: int = 0) -> Float64Array:
     """A lower bound (float64[i]) on the greatest work per GPU in each iteration, however its samples are dealt.
 
-    Where replicas have unlike degrees, or several micro-batches, it is the mean, or the longest sample on the most
-    GPUs. With a causal mask over whole rows, it is that of the least tokens of the longest row. Price: O(m log m) for
-    m pieces.
+    Where replicas have unlike degrees, or several micro-batches, and for trees, it is the mean, or the longest sample
+    on the most GPUs. With a causal mask over whole rows, it is that of the least tokens of the longest row. Price:
+    O(m log m) for m pieces.
 
     Args:
         linear: tokens, see `plan.core.cost`; 0 is attention work.
@@ -104,8 +104,27 @@ def least_works(plan: Plan, epoch: int = 0, linear: int = 0) -> Float64Array:
     bounds = np.zeros(schedule.num_iterations)
     for block in blocks_of(before, _BLOCK):
         own = first_slot[block.start : block.stop + 1]
-        bounds[block] = _least_works_of(plan, schedule, lengths, own, linear)
+        if plan.pieces.trees is None:
+            bounds[block] = _least_works_of(plan, schedule, lengths, own, linear)
+        else:
+            bounds[block] = _least_works_of_items(plan, schedule, own, linear)
     return bounds
+
+
+def _least_works_of_items(plan: Plan, schedule: Schedule, first_slot: Int64Array, linear: int) -> Float64Array:
+    """As `_least_works_of`: the mean, or the heaviest item on the most GPUs."""
+    slots = slice(int(first_slot[0]), int(first_slot[-1]))
+    first, is_pack = first_slot[:-1] - first_slot[0], schedule.slot_pack[slots] != FILLER
+    offsets, pieces = select_packs(plan.packs.offsets, plan.packs.pieces, schedule.slot_pack[slots][is_pack])
+    iteration = np.repeat(np.arange(len(first)), np.diff(first_slot))[is_pack]
+    of_piece = np.repeat(iteration, np.diff(offsets))
+    assert plan.pieces.attention is not None
+    work = plan.pieces.attention[pieces] + linear * plan.pieces.length[pieces].astype(np.int64)
+    total, greatest = np.zeros((2, len(first)), dtype=np.int64)
+    np.add.at(total, of_piece, work)
+    np.maximum.at(greatest, of_piece, work)
+    most_gpus = np.maximum.reduceat(plan.slot_gpus(schedule)[slots], first)
+    return np.maximum(total / plan.num_gpus, greatest / most_gpus)
 
 
 def _least_works_of(
@@ -288,10 +307,14 @@ def _mean(values: NDArray[Any]) -> float:
 def _lower_bound(plan: Plan, group: int | None) -> int:
     counts = _counts_by_group(plan)
     groups = range(len(plan.groups)) if group is None else (group,)
-    return sum(
+    bounds = [
         max(bound_of_counts(counts[g], plan.groups[g].capacity), -(-int(counts[g].sum()) // plan.max_samples))
         for g in groups
-    )
+    ]
+    if plan.pieces.trees is not None:
+        of_group = pieces_by_group(plan)
+        bounds = [max(bound, bound_of_items(plan, g, of_group[g])) for bound, g in zip(bounds, groups, strict=True)]
+    return sum(bounds)
 
 
 def _counts_by_group(plan: Plan) -> list[Int64Array]:

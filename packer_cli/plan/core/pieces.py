@@ -10,11 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.errors import RunError
-from packer_cli.format.metrics import SampleCounts
+from packer_cli.format.metrics import ItemCounts, SampleCounts
+from packer_cli.format.trees import ItemTrees
 from packer_cli.plan.core.csr import ids_of
+from packer_cli.plan.core.item_counts import Fates, count_items
+from packer_cli.plan.core.items import ItemRule, item_pieces, select_items, whole_items
 from packer_cli.plan.core.streams import Stream, rng_state
 from packer_cli.plan.core.types import MOST_PIECES, Int32Array, Int64Array, Pieces, as_ids
-from packer_cli.sizes import TokenShare
+from packer_cli.sizes import TokenShare, counted
 
 _BLOCK = 1 << 20
 
@@ -36,8 +39,26 @@ def describe_overflow(num_long: int, capacity: int, overflow: str) -> str | None
 
 def overflow_notes(counts: SampleCounts, capacity: int, overflow: str) -> list[str]:
     """Notes for people on what a plan with these `counts` leaves out."""
+    if counts.items is not None:
+        return _item_notes(counts, counts.items, capacity)
     note = describe_overflow(counts.dropped + counts.truncated, capacity, overflow)
     return [f"{note}; {counts.tokens:,} tokens are planned"] if note else []
+
+
+def _item_notes(counts: SampleCounts, items: ItemCounts, capacity: int) -> list[str]:
+    found = [
+        (items.pairs_cut, "pair", "cut off"),
+        (items.pairs_left_out, "pair", "left out"),
+        (items.groups_cut, "group", "cut off"),
+        (items.groups_left_out, "group", "left out"),
+        (items.conversations_divided, "conversation", "divided"),
+        (items.turns_cut, "turn", "cut off"),
+        (items.turns_left_out, "turn", "left out"),
+        (items.samples_cut, "sample", "cut off"),
+        (items.samples_left_out, "sample", "left out"),
+    ]
+    what = ", ".join(f"{counted(number, noun)} {done}" for number, noun, done in found if number)
+    return [f"over {capacity:,} tokens: {what}; {counts.tokens:,} tokens are planned"] if what else []
 
 
 def make_pieces(lengths: Int32Array, samples: Int32Array | None, capacity: int, overflow: Overflow) -> Pieces:
@@ -116,6 +137,8 @@ class Samples:
     """One per source: how often an epoch contains its samples, or how many tokens of it."""
     among: Int32Array | None = None
     """int32[k], increasing: the ids of the samples to plan, of these n; None for all."""
+    trees: ItemTrees | None = None
+    """What the samples are, which are items; None: all are flat."""
 
     @property
     def num_samples(self) -> int:
@@ -127,7 +150,8 @@ class Samples:
         if self.among is None:
             return self
         sources = None if self.sources is None else self.sources[self.among]
-        return Samples(lengths=self.lengths[self.among], sources=sources, weights=self.weights)
+        trees = None if self.trees is None else select_items(self.trees, self.among)
+        return Samples(lengths=self.lengths[self.among], sources=sources, weights=self.weights, trees=trees)
 
     def chosen(self, seed: int) -> Int32Array | None:
         """The sample ids (int32[m], increasing) of an epoch, repeated by weight; None for each once."""
@@ -149,29 +173,55 @@ class Samples:
         chosen = self.chosen(seed)
         return self.lengths if chosen is None else self.lengths[chosen]
 
+    def epoch_sizes(self, seed: int, path_percent: int) -> Int32Array:
+        """int32[m]: what each of `chosen` takes of a capacity; of flat samples their lengths."""
+        if self.trees is None:
+            return self.epoch_lengths(seed)
+        chosen, sizes = self.chosen(seed), whole_items(self.trees, path_percent).sizes
+        return sizes if chosen is None else sizes[chosen]
 
-def pieces_to_plan(samples: Samples, capacity: int, overflow: Overflow, seed: int) -> Pieces:
+
+def item_rule(capacity: int, overflow: Overflow, path_percent: int) -> ItemRule:
+    """What becomes of items under `overflow`; under `error`, none is cut."""
+    return ItemRule(
+        capacity=capacity, path_percent=path_percent, divides=overflow == "split", drops=overflow in ("drop", "error")
+    )
+
+
+def pieces_to_plan(samples: Samples, capacity: int, overflow: Overflow, seed: int, path_percent: int = 0) -> Pieces:
     """The pieces to pack: samples repeated by weight, with `overflow` applied to those over the capacity.
+
+    Args:
+        path_percent: see `core.items.ItemRule`.
 
     Raises:
         RunError: there is nothing to plan, or a sample is too long under `error`.
     """
     chosen = samples.chosen(seed)
     if overflow == "error":
-        longest = int((samples.lengths if chosen is None else samples.lengths[chosen]).max(initial=0))
+        longest = int(samples.epoch_sizes(seed, path_percent).max(initial=0))
         if longest > capacity:
+            what = "sample has" if samples.trees is None else "item takes"
             raise RunError(
-                f"the longest sample has {longest} tokens, over the largest group's {capacity}; "
+                f"the longest {what} {longest} tokens, over the largest group's {capacity}; "
                 "choose --overflow split, truncate or drop"
             )
-    pieces = make_pieces(samples.lengths, chosen, capacity, overflow)
+    if samples.trees is None:
+        pieces = make_pieces(samples.lengths, chosen, capacity, overflow)
+    else:
+        pieces, _ = item_pieces(samples.trees, chosen, item_rule(capacity, overflow, path_percent))
     if not len(pieces):
         raise RunError("there is nothing to plan: no sample is left; add data, or choose longer --groups")
     return pieces
 
 
 def sample_counts(
-    samples: Samples, chosen: Int32Array | None, pieces: Pieces, capacity: int, overflow: str
+    samples: Samples,
+    chosen: Int32Array | None,
+    pieces: Pieces,
+    capacity: int,
+    overflow: Overflow,
+    path_percent: int = 0,
 ) -> SampleCounts:
     """What became of the samples.
 
@@ -179,21 +229,28 @@ def sample_counts(
         chosen: int32[m], the sample ids of an epoch, repeated by weight, increasing; None for each once.
         pieces: the packed pieces, including those that a packing cut.
         capacity: capacity of the longest group; longer samples follow `overflow`.
+        path_percent: see `core.items.ItemRule`.
     """
     lengths, num_samples = samples.lengths, samples.num_samples
     different = chosen if chosen is None else chosen[np.diff(chosen, prepend=-1) > 0]
     num_different = num_samples if different is None else len(different)
-    num_long = int(np.count_nonzero((lengths if different is None else lengths[different]) > capacity))
-    cut = np.flatnonzero(pieces.start > 0)
+    if samples.trees is None:
+        num_long = int(np.count_nonzero((lengths if different is None else lengths[different]) > capacity))
+        cut = np.flatnonzero(pieces.start > 0)
+        fates = Fates(
+            split=len(np.unique(pieces.samples[cut])) if pieces.samples is not None else 0,
+            truncated=num_long if overflow == "truncate" else 0,
+            dropped=num_long if overflow == "drop" else 0,
+        )
+    else:
+        fates = count_items(samples.trees, chosen, pieces, item_rule(capacity, overflow, path_percent))
     return SampleCounts(
         samples=num_samples,
         left_out_by_weight=num_samples - num_different,
         repeated_by_weight=(num_samples if chosen is None else len(chosen)) - num_different,
-        split=len(np.unique(pieces.samples[cut])) if pieces.samples is not None else 0,
-        truncated=num_long if overflow == "truncate" else 0,
-        dropped=num_long if overflow == "drop" else 0,
         pieces=len(pieces),
         tokens=int(pieces.length.sum(dtype=np.int64)),
+        **fates._asdict(),
     )
 
 

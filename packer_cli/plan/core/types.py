@@ -99,6 +99,21 @@ class Pieces:
         return len(self.length)
 
     @property
+    def sizes(self) -> Int32Array:
+        """int32[m]: what each takes of a capacity."""
+        return self.length if self.trees is None else self.trees.size
+
+    @property
+    def attention(self) -> Int64Array | None:
+        """int64[m]: attention work of each; None: the square of its length."""
+        return None if self.trees is None else self.trees.work
+
+    def take(self, chosen: NDArray[np.integer]) -> Pieces:
+        """These pieces, in this order (int[k])."""
+        trees = None if self.trees is None else PieceTrees._make(values[chosen] for values in self.trees)
+        return Pieces(samples=self.sample[chosen], start=self.start[chosen], length=self.length[chosen], trees=trees)
+
+    @property
     def sample(self) -> Int32Array:
         """The sample id of each piece (int32[m]). Where `samples` is None, made when asked for: O(m)."""
         return np.arange(len(self), dtype=np.int32) if self.samples is None else self.samples
@@ -205,6 +220,8 @@ class Plan:
     """At least one; the metrics describe epoch 0."""
     max_samples: int = UNLIMITED
     """Most pieces of a pack."""
+    path_percent: int | None = None
+    """Of the capacity: most path tokens of a pack of trees, see `core.items.ItemRule`; None: samples are flat."""
     mask: Mask = "document"
     """With which the packs are trained on; it decides their attention work."""
     lockstep: Lockstep = None

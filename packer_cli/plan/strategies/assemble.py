@@ -80,10 +80,12 @@ class PackSizes(NamedTuple):
     """int64[p]: what the plan evens out, see `PlanRequest.evened`; the padding counts."""
 
 
-def pack_sizes(by_group: Sequence[GroupPacks], lengths: Int32Array, request: PlanRequest) -> PackSizes:
-    """The sizes of all packs. O(m)."""
+def pack_sizes(
+    by_group: Sequence[GroupPacks], lengths: Int32Array, request: PlanRequest, attention: Int64Array | None = None
+) -> PackSizes:
+    """The sizes of all packs, of pieces of these lengths (int32[m]) and of this `Pieces.attention`. O(m)."""
     of_groups = [
-        pack_tokens_and_work(part.offsets, part.pieces, align_up(lengths, group.align), request.evened)
+        pack_tokens_and_work(part.offsets, part.pieces, align_up(lengths, group.align), request.evened, attention)
         for part, group in zip(by_group, request.groups, strict=True)
     ]
     aligned, work = (np.concatenate(parts) for parts in zip(*of_groups, strict=True))
@@ -97,7 +99,7 @@ def sizes_of_plan(plan: Plan, request: PlanRequest) -> PackSizes:
     """The sizes of the packs of a plan. O(m)."""
     packs = plan.packs
     lengths = aligned_lengths(plan.pieces, packs, plan.groups)
-    aligned, work = pack_tokens_and_work(packs.offsets, packs.pieces, lengths, request.evened)
+    aligned, work = pack_tokens_and_work(packs.offsets, packs.pieces, lengths, request.evened, plan.pieces.attention)
     if lengths is plan.pieces.length:
         return PackSizes(aligned, aligned, work)
     return PackSizes(segment_sums(plan.pieces.length[packs.pieces], packs.offsets), aligned, work)
@@ -194,7 +196,8 @@ def numbered_plan(
     number[order] = np.arange(len(group))
     number[FILLER] = FILLER  # -1, the last one.
     packs = Packs(offsets=offsets, pieces=members, group=group, cp_sharding=np.zeros(len(group), dtype=np.int8))
-    of_request = {name: getattr(request, name) for name in ("groups", "num_gpus", "lockstep", "max_samples", "mask")}
+    names = ("groups", "num_gpus", "lockstep", "max_samples", "path_percent", "mask")
+    of_request = {name: getattr(request, name) for name in names}
     epochs = tuple(replace(schedule, slot_pack=number[schedule.slot_pack]) for schedule in schedules)
     return Plan(pieces=pieces, packs=packs, epochs=epochs, **{**of_request, **others})
 

@@ -112,6 +112,8 @@ class PlanRequest:
     """With which the packs are trained on. A causal one over whole rows evens out tokens, see `evened`."""
     max_samples: int = UNLIMITED
     """Most pieces of a pack, at least 1."""
+    path_percent: int | None = None
+    """See `Plan.path_percent`."""
 
     @property
     def evened(self) -> int:
@@ -131,9 +133,10 @@ class PlanRequest:
 
     @property
     def shapes_rows(self) -> bool:
-        """Whether rows are more than samples one after another: aligned, limited in number, or without borders."""
+        """Whether rows are more than samples one after another: trees, aligned, limited, or without borders."""
         is_aligned = any(group.align > 1 for group in self.groups)
-        return is_aligned or self.max_samples != UNLIMITED or self.mask != "document"
+        is_limited = self.max_samples != UNLIMITED
+        return is_aligned or is_limited or self.mask != "document" or self.path_percent is not None
 
     def __post_init__(self) -> None:
         for group in self.groups:
@@ -203,6 +206,8 @@ class Strategy(ABC):
     """Whether it evens out what a cost model predicts wherever there is one, unless the user names a cost."""
     curriculum_share: ClassVar[float] = 1.0
     """Most of the short iterations that a curriculum takes first, see `StepRules`."""
+    takes_trees: ClassVar[bool] = False
+    """Whether it packs items whose branches share prefixes: by their `Pieces.sizes`, and their own work."""
     plans_streams: ClassVar[bool] = False
     """Whether it packs a stream into micro-batches of one context window, its only group."""
     keeps_steps: ClassVar[bool] = False

@@ -76,6 +76,7 @@ def spread(
     most: int = UNLIMITED,
     *,
     evens_tokens: bool = True,
+    own_work: Int64Array | None = None,
 ) -> NDArray[np.int32]:
     """The row (int32[n]) of each sample; -1 where none had room. O(n * rows).
 
@@ -87,19 +88,22 @@ def spread(
         linear: tokens, see `Cost.linear_tokens`.
         most: most samples of a row.
         evens_tokens: of rows with equal work, take the one with the fewest tokens, and not the first.
+        own_work: int64[n], work of each sample; None: it follows from the lengths.
     """
     row_of = np.full(len(lengths), -1, dtype=np.int32)
     tokens, work, number = np.zeros((3, num_rows), dtype=np.int64)
-    _spread(lengths, order, capacity, linear, most, evens_tokens, row_of, tokens, work, number)
+    if own_work is None:
+        own_work = lengths * (lengths.astype(np.int64) + linear)
+    _spread(lengths, own_work, order, capacity, most, evens_tokens, row_of, tokens, work, number)
     return row_of
 
 
 @njit(cache=True)
 def _spread(
     lengths: NDArray[np.int32],
+    own_work: NDArray[np.int64],
     order: NDArray[np.int32],
     capacity: int,
-    linear: int,
     most: int,
     evens_tokens: bool,
     row_of: NDArray[np.int32],
@@ -120,4 +124,4 @@ def _spread(
             row_of[sample] = best
             tokens[best] += length
             number[best] += 1
-            work[best] += length * (length + linear)
+            work[best] += own_work[sample]

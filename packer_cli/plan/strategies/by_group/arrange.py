@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from packer_cli.plan.core.cost import pack_sums
 from packer_cli.plan.core.csr import (
-    argsort_descending,
     copy_packs,
     count_lengths,
     group_by_pack,
@@ -24,6 +24,7 @@ from packer_cli.plan.core.segments import align_up, padded_lengths
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import BoolArray, Int32Array, Int64Array, Pieces, Plan, Schedule, UInt64Array, as_ids
 from packer_cli.plan.kernels.balance import order_packs, spread
+from packer_cli.plan.kernels.balance.items import refine_items
 from packer_cli.plan.kernels.balance.refine import refine_packs
 from packer_cli.plan.kernels.fill import balanced_fill, greedy_fill, longest_fill, median_length, pick_samples
 from packer_cli.plan.packing.limit import limit_samples, trim_packs
@@ -47,14 +48,15 @@ def plan_groups(pieces: Pieces, request: PlanRequest) -> Plan:
     if request.algorithm.cut:
         seed = int(rng_state(request.seed, Stream.CUT)[0])
         pieces = request.algorithm.cut(pieces, request.groups[0].capacity, seed, request.groups[0].align)
-    lengths = pieces.length
+    lengths = pieces.sizes
     if request.algorithm.is_padded:
         batches = arrange_batches(lengths, request)
         return assemble_padded(pieces, batches, _iterations([batches], request)[0], request)
     is_left = np.ones(len(pieces), dtype=np.bool_)
-    by_group = [arrange_group(lengths, is_left, g, request) for g in reversed(range(len(request.groups)))]
+    items = None if pieces.trees is None else pieces
+    by_group = [arrange_group(lengths, is_left, g, request, items) for g in reversed(range(len(request.groups)))]
     by_group.reverse()
-    sizes = pack_sizes(by_group, lengths, request)
+    sizes = pack_sizes(by_group, pieces.length, request, pieces.attention)
     iterations = _in_steps(_iterations(by_group, request), sizes.aligned, request)
     return assemble(pieces, by_group, iterations, sizes, request)
 
@@ -109,13 +111,17 @@ FREE_TO_FILL = 1 / 16
 """Share of a long pack that should be free for shorter samples: a larger one lowers ABR and raises CR."""
 
 
-def arrange_group(lengths: Int32Array, is_left: BoolArray, g: int, request: PlanRequest) -> GroupPacks:
+def arrange_group(
+    lengths: Int32Array, is_left: BoolArray, g: int, request: PlanRequest, items: Pieces | None = None
+) -> GroupPacks:
     """Pack the group's own pieces, fill with shorter ones, form iterations, and even them out.
 
     Args:
-        lengths: int32[m], length of every piece; here each counts at the next multiple of the group's `align`.
+        lengths: int32[m], length of every piece, or the size of an item; here each counts at the next multiple of the
+            group's `align`.
         is_left: bool[m], pieces that longer groups have left; cleared for those packed here.
         g: index of the group.
+        items: all pieces, of trees; None of flat samples, whose work follows from their lengths.
     """
     group = request.groups[g]
     capacity, num_ranks = group.capacity, group.num_dp_ranks(request.num_gpus)
@@ -130,7 +136,8 @@ def arrange_group(lengths: Int32Array, is_left: BoolArray, g: int, request: Plan
     count = count_lengths(lengths, is_left) if g else np.zeros(1, dtype=np.int64)
     offsets, pieces = _pack_own(lengths, own, count, g, request)
     state = rng_state(request.seed, Stream.BALANCE, g)
-    tokens, work = pack_tokens_and_work(offsets, pieces, lengths)
+    attention = None if items is None else items.attention
+    tokens, work = pack_tokens_and_work(offsets, pieces, lengths, attention=attention)
     order = None
     if len(tokens) and count.any():
         room = capacity - tokens
@@ -140,7 +147,8 @@ def arrange_group(lengths: Int32Array, is_left: BoolArray, g: int, request: Plan
             if request.fill == "balanced":
                 # By attention work, even with a linear cost: filled packs have equal tokens, so equal linear terms.
                 order = order_packs(work, num_ranks, request.balance, state)
-                pack_of, chosen = balanced_fill(room, work, order, num_even, count, median_length(count))
+                in_squares = work if items is None else _in_squares(work, items)
+                pack_of, chosen = balanced_fill(room, in_squares, order, num_even, count, median_length(count))
             else:
                 pack_of, chosen = longest_fill(room, count)
             added = pick_samples(chosen, lengths, is_left, len(count) - 1)
@@ -149,13 +157,23 @@ def arrange_group(lengths: Int32Array, is_left: BoolArray, g: int, request: Plan
         offsets, pieces = merge_packs(offsets, pieces, added_offsets, added[by_pack])
         offsets, pieces, lost = trim_packs(offsets, pieces, lengths, request.max_samples)
         is_left[lost] = True  # No samples of the group itself, which are longer and stand before the fillers.
-        tokens, work = pack_tokens_and_work(offsets, pieces, lengths)
+        tokens, work = pack_tokens_and_work(offsets, pieces, lengths, attention=attention)
     if order is None:
+        if items is not None:
+            tokens = pack_sums(items.length, offsets, pieces)
         order = _order(tokens, work, num_ranks, request, state)
-    packs = _complete(lengths, offsets, pieces, order, capacity, num_ranks, request)
+    own_work = None if attention is None or items is None else attention + request.evened * items.length
+    packs = _complete(lengths, offsets, pieces, order, capacity, num_ranks, request, own_work)
     if request.balance.refine:
-        _refine(lengths, packs, capacity, num_even, request)
+        _refine(lengths, packs, capacity, num_even, request, own_work)
     return packs
+
+
+def _in_squares(work: Int64Array, items: Pieces) -> Int64Array:
+    """Attention work (int64[p]) of packs of trees, on the scale of the squared sizes by which fillers are chosen."""
+    assert items.attention is not None
+    scale = float(np.square(items.sizes, dtype=np.float64).sum()) / max(1.0, float(items.attention.sum()))
+    return (work * scale).astype(np.int64)
 
 
 def arrange_batches(lengths: Int32Array, request: PlanRequest) -> GroupPacks:
@@ -230,12 +248,17 @@ def _complete(
     capacity: int,
     num_ranks: int,
     request: PlanRequest,
+    own_work: Int64Array | None,
 ) -> GroupPacks:
-    """The packs in order; those that do not fill an iteration are spread over all ranks."""
+    """The packs in order; those that do not fill an iteration are spread over all ranks.
+
+    Args:
+        own_work: int64[m], of each piece; None of flat samples.
+    """
     num_left = _num_to_spread(len(order), num_ranks)
     num_whole = len(order) - num_left
     left_offsets, left = select_packs(offsets, pieces, order[num_whole:])
-    spread_out = _spread(lengths, left, capacity, -(-num_left // num_ranks) * num_ranks, request)
+    spread_out = _spread(lengths, left, capacity, -(-num_left // num_ranks) * num_ranks, request, own_work)
     if spread_out:
         left_offsets, left = spread_out
     new_offsets = np.zeros(num_whole + len(left_offsets), dtype=np.int64)
@@ -259,25 +282,40 @@ def _num_to_spread(num_packs: int, num_ranks: int) -> int:
 
 
 def _spread(
-    lengths: Int32Array, pieces: Int32Array, capacity: int, num_rows: int, request: PlanRequest
+    lengths: Int32Array,
+    pieces: Int32Array,
+    capacity: int,
+    num_rows: int,
+    request: PlanRequest,
+    own_work: Int64Array | None,
 ) -> tuple[Int64Array, Int32Array] | None:
     """Spread the pieces over rows of even work, the heaviest row first; None if they do not fit."""
     num_rows = min(num_rows, len(pieces))
-    by_length = argsort_descending(lengths[pieces])
-    row_of = spread(lengths[pieces], by_length, capacity, num_rows, request.evened, request.max_samples)
+    length = lengths[pieces].astype(np.int64)
+    work = length * (length + request.evened) if own_work is None else own_work[pieces]
+    falling = as_ids(np.argsort(-work, kind="stable"))
+    row_of = spread(lengths[pieces], falling, capacity, num_rows, most=request.max_samples, own_work=work)
     if (row_of < 0).any():
         return None
-    offsets, members = group_by_pack(row_of, by_length, num_rows)
-    _, work = pack_tokens_and_work(offsets, pieces[members], lengths, request.evened)
-    return select_packs(offsets, pieces[members], np.argsort(-work, kind="stable"))
+    offsets, members = group_by_pack(row_of, falling, num_rows)
+    return select_packs(offsets, pieces[members], np.argsort(-pack_sums(work, offsets, members), kind="stable"))
 
 
-def _refine(lengths: Int32Array, packs: GroupPacks, capacity: int, num_even: int, request: PlanRequest) -> None:
+def _refine(
+    lengths: Int32Array,
+    packs: GroupPacks,
+    capacity: int,
+    num_even: int,
+    request: PlanRequest,
+    own_work: Int64Array | None,
+) -> None:
     """Even out each `num_even` packs in place; spread rows do not become longer."""
     num_whole = packs.num_packs - packs.num_rest
     rest_tokens, _ = pack_tokens_and_work(packs.offsets[num_whole:], packs.pieces, lengths)
     longest_rest = int(rest_tokens.max(initial=0))
     of_packs = packs.offsets, packs.pieces, lengths
-    linear, most = request.evened, request.max_samples
-    refine_packs(*of_packs, 0, num_whole, num_even, capacity, linear=linear, most=most)
-    refine_packs(*of_packs, num_whole, packs.num_packs, num_even, longest_rest, linear=linear, most=most)
+    for first, stop, most in ((0, num_whole, capacity), (num_whole, packs.num_packs, longest_rest)):
+        if own_work is None:
+            refine_packs(*of_packs, first, stop, num_even, most, linear=request.evened, most=request.max_samples)
+        else:
+            refine_items(*of_packs, own_work, first, stop, num_even, most, request.max_samples)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 class GroupStrategy(Strategy):
     """Packs, fills, balances and schedules the groups as the options say."""
 
+    takes_trees = True
+
     def check(self, request: PlanRequest) -> None:
         """Raise ValueError if the packing rules out the groups or other options."""
         algorithm = request.algorithm
@@ -89,6 +91,7 @@ class OnlyCompared(LongestAlone):
     """Shows what other code does, with packings of its own; its plans are never written."""
 
     is_packed = False
+    takes_trees = False
     ignores = frozenset({"packing", "fill", "balance", "step_mix", "curriculum", "curriculum_steps"})
     lacks = frozenset({"align", "max_samples", "mask"})
 

@@ -1,0 +1,62 @@
+"""What the options of a plan must be where its samples are items, whose branches share prefixes."""
+
+from __future__ import annotations
+
+from packer_cli.config.resolve import Resolved
+from packer_cli.errors import ConfigError
+
+USUAL = "2x"
+"""The default of `--max-path-tokens`."""
+
+
+def for_samples(resolved: Resolved, *, has_trees: bool) -> Resolved:
+    """The options of a plan for samples of which it is known whether they share prefixes.
+
+    Raises:
+        ConfigError: an option does not go with them.
+    """
+    config = resolved.config
+    if not has_trees:
+        if config.max_path_tokens is not None:
+            raise ConfigError(
+                f"--max-path-tokens {config.max_path_tokens}: no samples of this set share a prefix, so there are no "
+                "path tokens to limit; leave it out"
+            )
+        return resolved
+    why = why_not_trees(resolved)
+    if why is not None:
+        raise ConfigError(why)
+    return resolved if config.max_path_tokens else resolved.changed(max_path_tokens=USUAL)
+
+
+def why_not_trees(resolved: Resolved) -> str | None:
+    """The option that does not go with samples that share prefixes, why, and what to do; None if all do."""
+    config, request = resolved.config, resolved.request
+    algorithm, groups = request.algorithm, request.groups
+    flat = "or tokenize with --items none, which makes every sample flat"
+    if not request.strategy.takes_trees:
+        return (
+            f"--strategy {config.strategy} packs flat samples alone, and these share prefixes; choose another, such "
+            f"as balanced, {flat}"
+        )
+    if algorithm.cut is not None or algorithm.is_padded:
+        what = "cuts samples" if algorithm.cut is not None else "pads whole batches"
+        return (
+            f"--packing {config.packing} {what}, and samples that share prefixes stay whole; choose another, such as "
+            f"bfs, {flat}"
+        )
+    if any(group.cp_size > 1 for group in groups):
+        return (
+            "--parallel cp divides rows among GPUs, and a token of a tree needs its whole path on one; share rows "
+            f"with SP degrees in --groups instead, {flat}"
+        )
+    if any(group.align > 1 for group in groups):
+        return f"--align pads each sample, and the segments of a tree stand side by side; leave it out, {flat}"
+    if config.mask != "document":
+        return f"--mask {config.mask}: in a tree, a token sees its own path alone; leave the option out, {flat}"
+    if request.steps.windows is not None:
+        return (
+            f"--curriculum {config.curriculum} cuts what attention sees of a sample, and a tree is not cut so; give "
+            f"--curriculum short, {flat}"
+        )
+    return None

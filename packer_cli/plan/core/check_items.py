@@ -1,0 +1,77 @@
+"""The checker of the pieces of items, used by the tests and by every run. Price: O(segments + pieces)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer_cli.format.trees import SAMPLE, ItemTrees
+from packer_cli.plan.core.check import check_pieces, forbid, require
+from packer_cli.plan.core.item_kernels import WHOLE, LeftOutBranches
+from packer_cli.plan.core.items import ItemRule, measure_pieces, segment_ends, whole_items
+from packer_cli.plan.core.types import Int32Array, Pieces, PieceTrees
+
+
+def check_items(
+    pieces: Pieces, trees: ItemTrees, items: Int32Array | None, rule: ItemRule, left_out: LeftOutBranches
+) -> None:
+    """Prove that the pieces have each branch of each item as often as requested, cut by the rules alone.
+
+    Args:
+        items: int32[k], the requested items, increasing, with repetitions; None for each once.
+        left_out: branches that no piece has.
+
+    Raises:
+        PlanError: they do not.
+    """
+    given = pieces.trees
+    assert given is not None
+    require(len(pieces) == 0 or int(pieces.length.min()) > 0, "a piece is empty")
+    found = measure_pieces(trees, pieces, rule.path_percent)
+    assert found.trees is not None
+    pairs = zip((found.length, *_arrays(found.trees)), (pieces.length, *_arrays(given)), strict=True)
+    require(
+        all(np.array_equal(one, other) for one, other in pairs), "the numbers of a piece are not those of its branches"
+    )
+    items = np.arange(len(trees.kinds), dtype=np.int32) if items is None else items
+    times, offsets = np.bincount(items, minlength=len(trees.kinds)), trees.branch_offsets
+    changes = np.zeros(int(offsets[-1]) + 1, dtype=np.int64)
+    is_flat = trees.kinds[pieces.sample] == SAMPLE
+    begins = ~is_flat | (pieces.start == 0)
+    np.add.at(changes, (offsets[pieces.sample] + given.first_branch)[begins], 1)
+    np.add.at(changes, (offsets[pieces.sample] + given.stop_branch)[begins], -1)
+    np.add.at(changes, offsets[left_out.item] + left_out.first_branch, times[left_out.item])
+    np.add.at(changes, offsets[left_out.item] + left_out.stop_branch, -times[left_out.item])
+    item_of = np.repeat(np.arange(len(times)), np.diff(offsets))
+    wrong = np.cumsum(changes[:-1]) != times[item_of]
+    forbid(wrong, lambda branch: f"a branch of item {item_of[branch]} is not in as many pieces as were asked for")
+    _check_cuts(pieces, trees, rule)
+    dropped = left_out.item[trees.kinds[left_out.item] == SAMPLE]
+    wanted = items[(trees.kinds[items] == SAMPLE) & ~np.isin(items, dropped)]
+    lengths = trees.segment_lengths[trees.segment_offsets[:-1]]
+    check_pieces(pieces.take(np.flatnonzero(is_flat)), lengths, wanted, is_whole=rule.divides)
+
+
+def _check_cuts(pieces: Pieces, trees: ItemTrees, rule: ItemRule) -> None:
+    """Require that only items over the capacity are cut, and that each branch keeps a loss token that it has."""
+    given = pieces.trees
+    assert given is not None
+    is_cut = np.flatnonzero(given.depth < WHOLE)
+    is_long = whole_items(trees, rule.path_percent).sizes > rule.capacity
+    num_branches = np.diff(trees.branch_offsets)[pieces.sample]
+    is_part = (given.depth < WHOLE) | (given.stop_branch - given.first_branch < num_branches) | (pieces.start > 0)
+    require(bool(is_long[pieces.sample[is_part]].all()), "an item that is not too long is cut")
+    require(bool((given.size <= rule.capacity).all()), "a piece is over the capacity")
+    number = (given.stop_branch - given.first_branch)[is_cut]
+    first = (trees.branch_offsets[pieces.sample] + given.first_branch)[is_cut]
+    branch = np.arange(number.sum()) + np.repeat(first - (np.cumsum(number) - number), number)
+    depth, item = np.repeat(given.depth[is_cut], number), np.repeat(pieces.sample[is_cut], number)
+    ends = segment_ends(trees)[trees.segment_offsets[item] + trees.branch_segments[branch]]
+    has_loss = trees.first_loss[branch] < ends
+    require(not (has_loss & (trees.first_loss[branch] >= depth)).any(), "a branch was cut before its first loss token")
+
+
+def _arrays(trees: PieceTrees) -> list[NDArray[Any]]:
+    return list(trees._asdict().values())

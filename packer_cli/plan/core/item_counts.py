@@ -1,0 +1,128 @@
+"""What became of the items of an epoch, and what sharing their prefixes saves."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from packer_cli.format.metrics import ItemCounts, TreeFigures
+from packer_cli.format.trees import GROUP, PAIR, SAMPLE, TURNS, ItemTrees
+from packer_cli.plan.core.item_kernels import WHOLE
+from packer_cli.plan.core.items import CutItems, ItemRule, branch_figures, item_pieces, whole_items
+from packer_cli.plan.core.types import BoolArray, Int32Array, Pieces
+
+_NAMES = {SAMPLE: "sample", PAIR: "pair", GROUP: "group", TURNS: "conversation"}
+
+
+class Fates(NamedTuple):
+    """Fields of `SampleCounts`."""
+
+    split: int
+    truncated: int
+    dropped: int
+    items: ItemCounts | None = None
+    trees: TreeFigures | None = None
+
+
+def count_items(trees: ItemTrees, chosen: Int32Array | None, pieces: Pieces, rule: ItemRule) -> Fates:
+    """What became of the items. O(segments + pieces).
+
+    Args:
+        chosen: int32[m], the items, increasing, with repetitions; None: each once.
+        pieces: those that are packed.
+    """
+    kinds, sample = trees.kinds, pieces.sample
+    _, cut = item_pieces(trees, chosen, rule)
+    number, cut_off = np.diff(cut.offsets), _are_cut_off(trees, cut, rule)
+    packed, shortened = np.unique(sample), np.unique(cut.pieces.sample[cut_off])
+    lost, divided = cut.items[number == 0], cut.items[number > 1]
+
+    def of_kind(items: Int32Array, kind: int) -> int:
+        return int((kinds[items] == kind).sum())
+
+    assert cut.pieces.trees is not None
+    turns = cut.pieces.trees.stop_branch - cut.pieces.trees.first_branch
+    lost_turns = (cut.left_out.stop_branch - cut.left_out.first_branch)[kinds[cut.left_out.item] == TURNS]
+    of_conversations = np.diff(trees.branch_offsets)[np.union1d(packed, lost)]
+    counts = ItemCounts(
+        pairs=of_kind(packed, PAIR),
+        pairs_cut=of_kind(shortened, PAIR),
+        pairs_left_out=of_kind(lost, PAIR),
+        groups=of_kind(packed, GROUP),
+        groups_cut=of_kind(shortened, GROUP),
+        groups_left_out=of_kind(lost, GROUP),
+        conversations=of_kind(packed, TURNS),
+        conversations_divided=of_kind(divided, TURNS),
+        turns=int(of_conversations[kinds[np.union1d(packed, lost)] == TURNS].sum() - lost_turns.sum()),
+        turns_cut=int(turns[cut_off & (kinds[cut.pieces.sample] == TURNS)].sum()),
+        turns_left_out=int(lost_turns.sum()),
+        samples_cut=of_kind(shortened, SAMPLE),
+        samples_left_out=of_kind(lost, SAMPLE),
+    )
+    return Fates(len(divided), len(shortened), len(lost), counts, tree_figures(trees, pieces))
+
+
+def _are_cut_off(trees: ItemTrees, cut: CutItems, rule: ItemRule) -> BoolArray:
+    """Which of the pieces (bool[m]) of items over the capacity have lost tokens."""
+    assert cut.pieces.trees is not None
+    is_flat: BoolArray = trees.kinds[cut.pieces.sample] == SAMPLE
+    return (cut.pieces.trees.depth < WHOLE) | (is_flat & (not rule.divides))
+
+
+def tree_figures(trees: ItemTrees, pieces: Pieces) -> TreeFigures:
+    """What sharing prefixes saves in these pieces. O(segments)."""
+    given = pieces.trees
+    assert given is not None
+    branches = branch_figures(trees, pieces)
+    return TreeFigures(
+        tokens_padded=branches.padded,
+        tokens_flat=branches.flat,
+        tokens_unique=int(pieces.length.sum(dtype=np.int64)),
+        attention_flat=branches.work,
+        attention_tree=int(given.work.sum()),
+        path_tokens=int(given.path_tokens.sum()),
+    )
+
+
+def why_left_out(trees: ItemTrees, chosen: Int32Array | None, rule: ItemRule) -> tuple[Int32Array, list[str]]:
+    """Items (int32[k], rising) of which tokens are lost, and for each what was and why."""
+    _, cut = item_pieces(trees, chosen, rule)
+    whole = whole_items(trees, rule.path_percent)
+    found: list[tuple[int, str]] = []
+    given, sample = cut.pieces.trees, cut.pieces.sample
+    assert given is not None
+    for piece in np.flatnonzero(_are_cut_off(trees, cut, rule)).tolist():
+        item = int(sample[piece])
+        of = _branches(trees, item, int(given.first_branch[piece]), int(given.stop_branch[piece]))
+        depth = int(given.depth[piece]) if given.depth[piece] < WHOLE else rule.capacity
+        found.append((item, f"{of} cut off after {depth} tokens"))
+    for item, first, stop in zip(*(values.tolist() for values in cut.left_out), strict=True):
+        of = _branches(trees, item, first, stop)
+        why = "" if rule.drops else ", since no cut that fits leaves each branch a loss token"
+        found.append((item, f"{of} left out{why}"))
+    found.sort(key=lambda each: each[0])
+    sizes = (describe_size(trees, whole, item, rule.path_percent) for item, _ in found)
+    over = f"over the largest group's {rule.capacity}"
+    reasons = [f"{size}, {over}; {what}" for size, (_, what) in zip(sizes, found, strict=True)]
+    return np.array([item for item, _ in found], dtype=np.int32), reasons
+
+
+def describe_size(trees: ItemTrees, whole: Pieces, item: int, path_percent: int) -> str:
+    """What an item takes of a capacity, in words; `whole` is of `whole_items`."""
+    assert whole.trees is not None
+    tokens, size, paths = (int(values[item]) for values in (whole.length, whole.sizes, whole.trees.path_tokens))
+    found = f"the {_NAMES[trees.kinds[item]]} has {tokens} tokens"
+    if size == tokens:
+        return found
+    if path_percent and size == -(-100 * paths // path_percent):
+        return f"{found} and {paths} path tokens, which count as {size} (--max-path-tokens)"
+    return f"{found}, of which branches share some, and {size} loss terms"
+
+
+def _branches(trees: ItemTrees, item: int, first: int, stop: int) -> str:
+    """What of an item is meant, as the subject of a sentence, with its verb."""
+    kind, is_all = trees.kinds[item], stop - first == int(np.diff(trees.branch_offsets)[item])
+    if kind == TURNS and not is_all:
+        return f"turn {first + 1} is" if stop == first + 1 else f"turns {first + 1} to {stop} are"
+    return "it is" if kind == SAMPLE or is_all else "some branches are"
