@@ -20,7 +20,7 @@ def parse_path_tokens(text: str | None) -> int | None:
         return 0 if text else None
     try:
         percent = round(100 * parse_number(text.removesuffix("x")))
-    except ValueError:
+    except (ValueError, OverflowError):
         percent = 0
     if not text.endswith("x") or not 100 <= percent <= 100 * _MOST:
         raise ValueError(

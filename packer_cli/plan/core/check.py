@@ -163,7 +163,7 @@ def _check_limits_of_trees(plan: Plan) -> None:
     sizes = pack_sums(trees.size, packs.offsets, packs.pieces)
     forbid(
         sizes > capacity,
-        lambda pack: f"the items of pack {pack} take {sizes[pack]}, over its capacity {capacity[pack]}",
+        lambda pack: f"the items of pack {pack} take {sizes[pack]}, over its capacity of {capacity[pack]}",
     )
     if plan.path_percent:
         paths = pack_sums(trees.path_tokens, packs.offsets, packs.pieces)

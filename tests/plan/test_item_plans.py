@@ -1,0 +1,141 @@
+"""Plans of items: what every plan keeps, how full packs are, and what does not go with trees."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packer_cli.config import PlanConfig, validate
+from packer_cli.config.resolve import resolve
+from packer_cli.config.trees import for_samples
+from packer_cli.errors import ConfigError, PlanError, RunError
+from packer_cli.plan.build import build_plan
+from packer_cli.plan.core.check import check_plan
+from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.items import whole_items
+from packer_cli.plan.core.metrics import least_works, measure, slot_contents
+from packer_cli.plan.core.pieces import Samples, pieces_to_plan
+from packer_cli.plan.kernels.balance import parse_balance
+from tests.plan.items import item_trees, items, long_pairs, thinking_turns
+from tests.requests import request
+
+
+def planned(trees, *, overflow="split", **options):
+    """(plan, request) of items."""
+    config = validate(PlanConfig, {"gpus": 8, "overflow": overflow, **options})
+    asked = for_samples(resolve(config), has_trees=True).request
+    samples = Samples(lengths=whole_items(trees, 0).length, trees=trees)
+    pieces = pieces_to_plan(samples, asked.groups[-1].capacity, overflow, asked.seed, asked.path_percent)
+    return build_plan(pieces, asked), asked
+
+
+@given(
+    some=st.lists(items(), min_size=1, max_size=30),
+    percent=st.sampled_from([0, 100, 200]),
+    balance=st.sampled_from(["none", "sort", "refine", "window:1+refine"]),
+    fill=st.sampled_from(["balanced", "greedy", "longest"]),
+    linear=st.sampled_from([0, 5]),
+    num_gpus=st.sampled_from([1, 2, 4]),
+    packing=st.sampled_from(["isf", "bfs", "ffd", "none"]),
+)
+def test_every_plan_of_items_passes_the_checker(some, percent, balance, fill, linear, num_gpus, packing):
+    trees = item_trees(some)
+    samples = Samples(lengths=whole_items(trees, percent).length, trees=trees)
+    asked = request(
+        [Group(capacity=30), Group(capacity=80)], num_gpus, packing,
+        balance=parse_balance(balance), fill=fill, linear=linear, path_percent=percent,
+    )  # fmt: skip
+    try:
+        pieces = pieces_to_plan(samples, 80, "truncate", 0, percent)
+    except RunError:  # Nothing is left.
+        return
+    plan = build_plan(pieces, asked)
+    check_plan(plan)
+    of_packs = [plan.packs.pieces[a:b] for a, b in zip(plan.packs.offsets, plan.packs.offsets[1:], strict=False)]
+    assert sorted(np.concatenate(of_packs).tolist()) == list(range(len(pieces)))
+    slots, least = slot_contents(plan), least_works(plan)
+    work = [sum(pieces.trees.work[pack].tolist()) for pack in of_packs]
+    assert slots.work[slots.pack >= 0].tolist() == [work[pack] for pack in slots.pack if pack >= 0]
+    for number in range(plan.epochs[0].num_iterations):  # However an iteration is dealt, its heaviest is in a pack.
+        own = slots.pack[(slots.iteration == number) & (slots.pack >= 0)]
+        assert least[number] <= max(work[pack] for pack in own)
+        assert least[number] >= max(pieces.trees.work[of_packs[pack]].max() for pack in own)
+    metrics = measure(plan)
+    assert metrics.packs_lower_bound <= metrics.num_packs
+    assert metrics.num_tokens == pieces.length.sum()
+
+
+@pytest.mark.parametrize("paths", ["none", "2x"])
+@pytest.mark.parametrize(
+    ("trees", "packing"), [(long_pairs(20_000), "bfs"), (thinking_turns(5_000), "isf")], ids=["pairs", "turns"]
+)
+def test_packs_are_within_a_hundredth_of_the_bound(trees, packing, paths):
+    plan, _ = planned(trees, groups="64k:1", max_path_tokens=paths, packing=packing, gpus=1, balance="sort")
+    check_plan(plan)
+    metrics = measure(plan)
+    assert metrics.packs_lower_bound < metrics.num_packs <= 1.01 * metrics.packs_lower_bound
+
+
+@pytest.mark.parametrize("trees", [long_pairs(4_000), thinking_turns(1_000)], ids=["pairs", "turns"])
+def test_ranks_do_equal_work(trees):
+    metrics = measure(planned(trees, groups="32k:1")[0])
+    unrefined = measure(planned(trees, groups="32k:1", balance="sort")[0])
+    assert metrics.abr < 0.006 + metrics.abr_bound
+    assert metrics.abr < unrefined.abr / 2
+
+
+def test_a_pack_over_a_limit_is_found():
+    plan, _ = planned(long_pairs(40), groups="16k:1", gpus=1)
+    check_plan(plan)
+    with pytest.raises(PlanError, match=r"^pack 0 has \d+ path tokens, over its limit of 1638$"):
+        check_plan(replace(plan, path_percent=10))
+    trees = plan.pieces.trees
+    with pytest.raises(PlanError, match=r"^the items of pack 0 take \d+, over its capacity of 16384$"):
+        check_plan(replace(plan, pieces=replace(plan.pieces, trees=trees._replace(size=trees.size + 16_384))))
+    with pytest.raises(PlanError, match=r"^an item takes less than its tokens$"):
+        check_plan(replace(plan, pieces=replace(plan.pieces, trees=trees._replace(size=trees.size - 16_384))))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"strategy": "flexsp", "global_tokens": "64k"}, "--strategy flexsp packs flat samples alone"),
+        ({"packing": "wrap"}, "--packing wrap cuts samples"),
+        ({"parallel": {"cp": 2}}, "--parallel cp divides rows among GPUs"),
+        ({"align": 16}, "--align pads each sample"),
+        ({"mask": "causal"}, "--mask causal: in a tree, a token sees its own path alone"),
+        (
+            {"curriculum": "skyladder", "curriculum_steps": 5},
+            "--curriculum skyladder cuts what attention sees of a sample",
+        ),
+    ],
+)
+def test_what_does_not_go_with_trees_is_refused(options, message):
+    if options.get("strategy") == "flexsp":
+        options = {**options, "model": "examples/sample/model", "gpu": "h100"}
+    config = validate(PlanConfig, {"groups": "8k:1", "gpus": 4, **options})
+    with pytest.raises(ConfigError) as raised:
+        for_samples(resolve(config), has_trees=True)
+    assert str(raised.value).startswith(message)
+    assert str(raised.value).endswith("or tokenize with --items none, which makes every sample flat")
+
+
+def test_the_limit_on_path_tokens_is_of_sets_with_trees():
+    config = validate(PlanConfig, {"groups": "8k:1", "gpus": 4, "max_path_tokens": "4x"})
+    with pytest.raises(ConfigError, match=r"^--max-path-tokens 4x: no samples of this set share a prefix"):
+        for_samples(resolve(config), has_trees=False)
+    kept = for_samples(resolve(config), has_trees=True)
+    assert kept.config.decisions()["max_path_tokens"] == "4x"
+    flat = resolve(validate(PlanConfig, {"groups": "8k:1", "gpus": 4}))
+    assert "max_path_tokens" not in for_samples(flat, has_trees=False).config.decisions()
+    assert for_samples(flat, has_trees=True).config.decisions()["max_path_tokens"] == "2x"
+
+
+@pytest.mark.parametrize("value", ["0.5x", "2", "x", "infx", "-1x", "1e9x"])
+def test_a_wrong_limit_says_the_rule(value):
+    with pytest.raises(ConfigError, match=r"max-path-tokens.*must be a multiple of the capacity of at least 1x"):
+        validate(PlanConfig, {"groups": "8k:1", "gpus": 4, "max_path_tokens": value})

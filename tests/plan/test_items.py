@@ -1,0 +1,173 @@
+"""What items take of a row, how long ones are cut, and that every branch is somewhere."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packer_cli.errors import PlanError, RunError
+from packer_cli.format.metrics import ItemCounts, TreeFigures
+from packer_cli.format.trees import GROUP, PAIR, SAMPLE, TURNS, Trees
+from packer_cli.plan.core.check_items import check_items
+from packer_cli.plan.core.item_counts import count_items, why_left_out
+from packer_cli.plan.core.items import ItemRule, item_pieces, segment_ends, select_items, whole_items
+from packer_cli.plan.core.pieces import Samples, item_rule, overflow_notes, pieces_to_plan, sample_counts
+from tests.naive import items as naive
+from tests.plan.items import item_trees, items, thinking_turns
+
+PERCENTS = st.sampled_from([0, 100, 150, 200])
+
+
+def pair(prompt, chosen, rejected):
+    return naive.Item(PAIR, [(prompt, -1), (chosen, 0), (rejected, 0)], [1, 2], [prompt + 1, prompt + 1])
+
+
+def turns(*lengths):
+    """Turns of (history, answer) tokens."""
+    segments, ends, first, depth = [], [], [], 0
+    for k, (history, answer) in enumerate(lengths):
+        segments += [(history, 2 * k - 2 if k else -1), (answer, 2 * k)]
+        depth += history
+        ends.append(2 * k + 1)
+        first.append(depth)
+    return naive.Item(TURNS, segments, ends, first)
+
+
+SAMPLE_OF_9 = naive.Item(SAMPLE, [(9, -1)], [0], [2])
+
+
+@given(st.lists(items(), max_size=5), PERCENTS)
+def test_numbers_of_whole_items_are_those_of_their_tokens(some, percent):
+    trees = item_trees(some)
+    whole = whole_items(trees, percent)
+    expected = [naive.figures(item, 0, len(item.ends)) for item in some]
+    assert whole.samples is None
+    assert whole.length.tolist() == [each.length for each in expected]
+    assert whole.sizes.tolist() == [
+        each.length if item.kind == SAMPLE else each.size(percent) for item, each in zip(some, expected, strict=True)
+    ]
+    assert whole.trees.work.tolist() == [each.work for each in expected]
+    assert whole.trees.path_tokens.tolist() == [each.path_tokens for each in expected]
+    assert whole.trees.flat_tokens.tolist() == [each.flat_tokens for each in expected]
+    for k, item in enumerate(some):  # The rows of a set count the same.
+        lengths, parents = zip(*item.segments, strict=True)
+        row = Trees(np.concatenate([[0], np.cumsum(lengths)]), np.array(parents), np.array(item.ends))
+        assert (row.attention_work(), row.num_path_tokens()) == (whole.attention[k], whole.trees.path_tokens[k])
+        assert segment_ends(select_items(trees, np.array([k]))).tolist() == (row.depths() + row.lengths).tolist()
+
+
+@given(
+    st.lists(items(), min_size=1, max_size=5), PERCENTS, st.integers(1, 40), st.booleans(), st.booleans(), st.data()
+)
+def test_long_items_are_cut_as_every_depth_and_run_tried(some, percent, capacity, divides, drops, data):
+    trees = item_trees(some)
+    rule = ItemRule(capacity=capacity, path_percent=percent, divides=divides, drops=drops)
+    chosen = sorted(data.draw(st.lists(st.integers(0, len(some) - 1), min_size=1, max_size=8)))
+    pieces, cut = item_pieces(trees, np.array(chosen, dtype=np.int32), rule)
+    expected, left_out = [], []
+    for item in chosen:
+        branches = len(some[item].ends)
+        found = [naive.piece(some[item], 0, branches, naive.WHOLE)], list[int]()
+        if whole_items(trees, percent).sizes[item] > capacity:
+            found = naive.cut_item(some[item], capacity, percent, divides=divides, drops=drops)
+        expected += [(item, *each) for each in found[0]]
+        left_out += [(item, branch) for branch in found[1]]
+    of_trees = pieces.trees
+    columns = (pieces.sample, of_trees.first_branch, of_trees.stop_branch, of_trees.depth, pieces.start, pieces.length)
+    assert list(zip(*(each.tolist() for each in columns), strict=True)) == expected
+    runs = zip(*(each.tolist() for each in cut.left_out), strict=True)
+    assert [(item, branch) for item, first, stop in runs for branch in range(first, stop)] == sorted(set(left_out))
+    check_items(pieces, trees, np.array(chosen, dtype=np.int32), rule, cut.left_out)
+    counts = count_items(trees, np.array(chosen, dtype=np.int32), pieces, rule)
+    assert counts.items.turns_left_out == sum(some[item].kind == TURNS for item, _ in set(left_out))
+    reasons = why_left_out(trees, np.array(chosen, dtype=np.int32), rule)
+    assert {item for item, _ in left_out} <= set(reasons[0].tolist())
+    assert len(reasons[0]) == len(reasons[1])
+
+
+@given(st.lists(items(), max_size=4), st.data())
+def test_items_selected_are_the_same_items(some, data):
+    chosen = data.draw(st.lists(st.integers(0, len(some) - 1), max_size=6)) if some else []
+    assert naive.items_of(select_items(item_trees(some), np.array(chosen, dtype=int))) == [some[i] for i in chosen]
+
+
+def test_a_piece_that_is_not_so_is_found():
+    trees, rule = item_trees([pair(10, 5, 7), turns((4, 9), (5, 9), (3, 9))]), ItemRule(capacity=27, path_percent=0)
+    pieces, cut = item_pieces(trees, None, rule)
+    assert pieces.sample.tolist() == [0, 1, 1]
+
+    def wrong(**changes):
+        return replace(pieces, trees=pieces.trees._replace(**{k: np.array(v, np.int32) for k, v in changes.items()}))
+
+    with pytest.raises(PlanError, match=r"^the numbers of a piece are not those of its branches$"):
+        check_items(wrong(stop_branch=[1, *pieces.trees.stop_branch[1:]]), trees, None, rule, cut.left_out)
+    with pytest.raises(PlanError, match=r"^a branch of item 1 is not in as many pieces as were asked for$"):
+        check_items(pieces.take(np.array([0, 2])), trees, None, rule, cut.left_out)
+    with pytest.raises(PlanError, match=r"^an item that is not too long is cut$"):
+        check_items(pieces, trees, None, replace(rule, capacity=80), cut.left_out)
+    with pytest.raises(PlanError, match=r"^a piece is over the capacity$"):
+        check_items(pieces, trees, None, replace(rule, capacity=26), cut.left_out)
+
+
+def test_what_is_lost_is_listed_with_its_reason():
+    some = [
+        pair(20, 4, 30), pair(60, 5, 5), SAMPLE_OF_9, turns((10, 30), (5, 8), (60, 9), (5, 9)),
+        naive.Item(GROUP, [(20, -1), (6, 0), (6, 0), (6, 0)], [1, 2, 3], [20] * 3),
+    ]  # fmt: skip
+    trees = item_trees(some)
+    rule = item_rule(40, "truncate", 200)
+    over, no_cut = "over the largest group's 40", "left out, since no cut that fits leaves each branch a loss token"
+    items_lost, reasons = why_left_out(trees, None, rule)
+    assert items_lost.tolist() == [0, 1, 3, 4]
+    by_paths = "which count as {} (--max-path-tokens), " + over
+    assert reasons == [
+        f"the pair has 54 tokens, {over}; it is cut off after 36 tokens",
+        f"the pair has 70 tokens and 190 path tokens, {by_paths.format(95)}; it is {no_cut}",
+        f"the conversation has 136 tokens and 336 path tokens, {by_paths.format(168)}; turns 3 to 4 are {no_cut}",
+        f"the group has 38 tokens and 98 path tokens, {by_paths.format(49)}; it is {no_cut}",
+    ]
+    pieces, _ = item_pieces(trees, None, rule)
+    samples = Samples(lengths=whole_items(trees, 200).length, trees=trees)
+    counts = sample_counts(samples, None, pieces, 40, "truncate", 200)
+    assert counts.items == ItemCounts(
+        pairs=1, pairs_cut=1, pairs_left_out=1, groups_left_out=1, conversations=1, conversations_divided=1, turns=2,
+        turns_left_out=2,
+    )  # fmt: skip
+    assert overflow_notes(counts, 40, "truncate") == [
+        "over 40 tokens: 1 pair cut off, 1 pair left out, 1 group left out, 1 conversation divided, 2 turns left out; "
+        "112 tokens are planned"
+    ]
+
+
+def test_figures_say_what_sharing_saves():
+    trees = item_trees([pair(10, 5, 7), SAMPLE_OF_9])
+    samples = Samples(lengths=whole_items(trees, 0).length, trees=trees)
+    pieces = pieces_to_plan(samples, 64, "split", 0)
+    assert sample_counts(samples, None, pieces, 64, "split").trees == TreeFigures(
+        tokens_padded=2 * 17 + 9,
+        tokens_flat=15 + 17 + 9,
+        tokens_unique=22 + 9,
+        attention_flat=15**2 + 17**2 + 9**2,
+        attention_tree=15**2 + 17**2 - 10**2 + 9**2,
+        path_tokens=10 + 15 + 17 + 9,
+    )
+
+
+def test_error_says_how_long_the_longest_is():
+    trees = item_trees([pair(10, 5, 7)])
+    samples = Samples(lengths=whole_items(trees, 0).length, trees=trees)
+    with pytest.raises(RunError, match=r"^the longest item takes 22 tokens, over the largest group's 21; choose"):
+        pieces_to_plan(samples, 21, "error", 0)
+    with pytest.raises(RunError, match=r"^the longest item takes 42 tokens"):
+        pieces_to_plan(samples, 41, "error", 0, 100)
+
+
+def test_a_branch_alone_has_one_path():
+    """The last turn's history is that of all earlier turns; alone, it is a run without forks."""
+    conversation = naive.items_of(thinking_turns(1, 30))[0]
+    found = naive.figures(conversation, 29, 30)
+    assert found.path_tokens == found.length
