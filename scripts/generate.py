@@ -122,6 +122,7 @@ def arrow_schemas() -> str:
     schemas = {
         "token-store-part": [part_schema(token) for token in tokens],
         "shard": [shard_schema(token) for token in tokens],
+        "shard-with-trees": [shard_schema(token, has_trees=True) for token in tokens],
         "iterations": [iteration_schema(())],
         "rank": [RANK_SCHEMA],
     }

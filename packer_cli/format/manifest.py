@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 
-from packer_cli.errors import FormatError, VersionError
+from packer_cli.errors import ConfigError, FormatError, VersionError
 from packer_cli.format.checksums import check_json, describe_signature, sign_json
-from packer_cli.format.constants import FORMAT_NAME, FORMAT_VERSION, Lockstep
+from packer_cli.format.constants import FORMAT_NAME, FORMAT_VERSION, TREES_VERSION, Lockstep
 from packer_cli.format.entries import EpochInfo, FileInfo, Generation, GroupInfo, Origin, PartInfo, Replicas, ShardInfo
 from packer_cli.format.metrics import Counts, GroupChoice, PlanMetrics
 from packer_cli.format.planned import PlanOptions
@@ -54,6 +54,7 @@ class Manifest:
 
     format: Literal["hbpack"] = "hbpack"
     format_version: int = FORMAT_VERSION
+    """3 if rows are trees (`format.trees`), else 2."""
     hbpack_version: str
     fingerprint: str
     """Of the tokens, the plan, the shard size and each change of the number of GPUs, and of no names: equal
@@ -125,6 +126,23 @@ class Manifest:
         return any(group.loss_weight is not None for group in self.groups)
 
     @property
+    def has_trees(self) -> bool:
+        """Whether rows hold items: preference pairs, groups, or samples that share prefixes."""
+        return self.format_version == TREES_VERSION
+
+    def require_flat(self, reader: str) -> None:
+        """Raise ConfigError if rows are trees.
+
+        Args:
+            reader: what takes only flat rows, for the message.
+        """
+        if self.has_trees:
+            raise ConfigError(
+                f"the set has preference pairs or shared prefixes, which {reader} cannot take; load it with "
+                'format="tree", "tree-flex" or "pairs", or pack again with --items none and --turns whole'
+            )
+
+    @property
     def has_windows(self) -> bool:
         """Whether attention sees only windows of samples in some steps (`--curriculum skyladder` or `growlength`)."""
         if self.planned.curriculum == "short" or self.first_epoch > 0:
@@ -151,7 +169,9 @@ class Manifest:
     def schema(self) -> pa.Schema:
         """The columns of the shards."""
         token = self.token_type
-        return index_schema(token) if self.tokens else shard_schema(token, is_weighted=self.is_weighted)
+        if self.tokens:
+            return index_schema(token)
+        return shard_schema(token, is_weighted=self.is_weighted, has_trees=self.has_trees)
 
 
 _PLANNED = [field.name for field in fields(PlanOptions)]
@@ -188,10 +208,13 @@ def parse_manifest(data: bytes, name: str, remedy: str, *, compares: bool = True
     version = value.get("format_version")
     if not isinstance(version, int):
         raise FormatError(f"{name!r} is damaged (it has no format version); {remedy}")
-    if version != FORMAT_VERSION:  # Before the checksum, which another version may have elsewhere, or not at all.
+    if version not in (
+        FORMAT_VERSION,
+        TREES_VERSION,
+    ):  # Before the checksum, which another version may have elsewhere, or not at all.
         raise VersionError(
-            f"{name!r} has format version {version!r}; hbpack {__version__} reads version {FORMAT_VERSION}; "
-            "run hbpack pack again, or read the set with the release that wrote it"
+            f"{name!r} has format version {version!r}; hbpack {__version__} reads versions {FORMAT_VERSION} and "
+            f"{TREES_VERSION}; run hbpack pack again, or read the set with the release that wrote it"
         )
     try:
         if compares:

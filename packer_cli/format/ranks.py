@@ -52,6 +52,10 @@ class RankRow(NamedTuple):
     global_num_loss_tokens: int
     global_loss_weight: float = 0.0
     """Sum of the weights of these; their number in a set without weights."""
+    global_num_items: int = 0
+    """Items of the step, in a set with trees; else 0."""
+    most_items: int = 0
+    """Of the pack that holds the most, of those of the iteration; likewise."""
 
 
 def read_iterations(data: pa.Buffer, entry: EpochInfo, fingerprint: str, *, compares: bool = True) -> Columns:
@@ -211,6 +215,7 @@ def _rows(iterations: Columns, of_rank: Columns, manifest: Manifest, rank: int) 
     if not ((place >= 0) & (place < num_gpus)).all():
         raise ValueError(f"rank {rank} has no part in some of its iterations")
     columns = {
+        **dict.fromkeys(("global_num_items", "most_items"), np.broadcast_to(np.int64(0), len(iteration))),
         **iterations,
         **of_rank,
         "shard": shard,

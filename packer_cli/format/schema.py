@@ -68,11 +68,11 @@ def shard_schema(token: pa.DataType, *, is_weighted: bool = False, has_trees: bo
     """The columns of a shard, with ids of this `token_type`, and weights if loss tokens of the set have any.
 
     With trees, `cu_seqlens` has the borders of the roots' subtrees, samples are branches, and loss spans are places in
-    the branch. Lists of `ITEM_VALUES` have a value an item.
+    the branch. `item_kinds` and the lists of `ITEM_VALUES` have a value an item: a run of equal `item_ids`.
     """
     of_items = {}
     if has_trees:
-        of_items = {**_TREE_COLUMNS, "item_ids": list_of(pa.int64())}
+        of_items = {**_TREE_COLUMNS, "item_ids": list_of(pa.int64()), "item_kinds": list_of(pa.int8())}
         of_items |= {**dict.fromkeys(ITEM_VALUES, list_of(pa.float32())), "num_path_tokens": pa.int64()}
     return _schema(
         pack_id=pa.int64(),
@@ -110,8 +110,10 @@ _ITERATION = _schema(
     global_num_loss_tokens=pa.int64(),
 )
 
-OF_SOME_ITERATIONS = _schema(global_loss_weight=pa.float64(), step_seconds=pa.float32())
-"""What iterations have besides if the set has weights, and if its steps are predicted."""
+OF_SOME_ITERATIONS = _schema(
+    global_loss_weight=pa.float64(), step_seconds=pa.float32(), global_num_items=pa.int64(), most_items=pa.int32()
+)
+"""What iterations have besides if the set has weights, if its steps are predicted, and if it has trees."""
 
 
 def iteration_schema(names: Container[str]) -> pa.Schema:

@@ -42,7 +42,8 @@ class EpochColumns:
         self._of_steps = _step_totals(plan, schedule, piece_loss)
         if schedule.step_seconds is not None:
             self._of_steps["step_seconds"] = schedule.step_seconds
-        self.iteration_schema = iteration_schema(self._of_steps)
+        self._of_iterations = {} if plan.pieces.trees is None else {"most_items": _most_items(plan, schedule)}
+        self.iteration_schema = iteration_schema({**self._of_steps, **self._of_iterations})
         first = np.flatnonzero(np.bincount(schedule.slot_first_gpu)).tolist()
         self.ranks = [(begin, end - 1) for begin, end in itertools.pairwise([*first, plan.num_gpus])]
         """(first, last) of ranks that always read the same."""
@@ -50,10 +51,10 @@ class EpochColumns:
     def of_iterations(self) -> dict[str, NDArray[Any]]:
         """The columns of `iterations.arrow`: name -> [i]."""
         step = self._schedule.iteration_step
-        of_steps = {name: values[step] for name, values in self._of_steps.items()}
+        others = self._of_iterations | {name: values[step] for name, values in self._of_steps.items()}
         window = self._schedule.step_window[step]
         return _typed(
-            {"step": step, "window": window, "num_replicas": self._num_replicas, **of_steps}, self.iteration_schema
+            {"step": step, "window": window, "num_replicas": self._num_replicas, **others}, self.iteration_schema
         )
 
     def of_rank(self, rank: int) -> dict[str, NDArray[Any]]:
@@ -142,6 +143,9 @@ def _step_totals(plan: Plan, schedule: Schedule, piece_loss: PieceLoss) -> dict[
         "global_num_tokens": pack_sums(plan.pieces.length, *packs),
         "global_num_loss_tokens": pack_sums(piece_loss.tokens, *packs),
     }
+    if (trees := plan.pieces.trees) is not None:
+        by_pack["global_num_items"] = by_pack["global_num_samples"]
+        by_pack["global_num_samples"] = pack_sums(trees.stop_branch - trees.first_branch, *packs)
     if piece_loss.weights is not None:
         weights = np.add.reduceat(piece_loss.weights[plan.packs.pieces], plan.packs.offsets[:-1])
         by_pack["global_loss_weight"] = weights
@@ -150,3 +154,11 @@ def _step_totals(plan: Plan, schedule: Schedule, piece_loss: PieceLoss) -> dict[
         totals[name] = np.zeros(schedule.num_steps, dtype=values.dtype)
         np.add.at(totals[name], step, values[pack])
     return totals
+
+
+def _most_items(plan: Plan, schedule: Schedule) -> Int64Array:
+    """int64[i]: items of the pack that holds the most, of those of each iteration."""
+    is_pack = schedule.slot_pack != FILLER
+    most = np.zeros(schedule.num_iterations, dtype=np.int64)
+    np.maximum.at(most, schedule.slot_iteration[is_pack], np.diff(plan.packs.offsets)[schedule.slot_pack[is_pack]])
+    return most

@@ -10,7 +10,7 @@ import pytest
 from packer_cli.engine.parts import Parts
 from packer_cli.errors import VersionError
 from packer_cli.format.checksums import sign_json
-from packer_cli.format.constants import FORMAT_VERSION
+from packer_cli.format.constants import FORMAT_VERSION, TREES_VERSION
 from packer_cli.tokens.index import STORE_VERSION, TREES_STORE_VERSION
 from packer_cli.version import __version__
 from tests.damage.conftest import Packed, hbpack
@@ -32,8 +32,8 @@ def earlier(own: Packed) -> Path:
 
 def of_set(folder: Path) -> str:
     return (
-        f"{str(folder / 'hbpack.json')!r} has format version 1; hbpack {__version__} reads version {FORMAT_VERSION}; "
-        "run hbpack pack again, or read the set with the release that wrote it"
+        f"{str(folder / 'hbpack.json')!r} has format version 1; hbpack {__version__} reads versions {FORMAT_VERSION} "
+        f"and {TREES_VERSION}; run hbpack pack again, or read the set with the release that wrote it"
     )
 
 

@@ -41,7 +41,7 @@ def test_manifests(own_set: Any) -> None:
     start, end = re.escape(f"{str(file)!r} is damaged ("), re.escape(f"); {REMEDY}")
     own_set.edit_manifest(format_version=1)
     assert message(VersionError, own_set.path) == (
-        f"{str(file)!r} has format version 1; hbpack {__version__} reads version 2; "
+        f"{str(file)!r} has format version 1; hbpack {__version__} reads versions 2 and 3; "
         "run hbpack pack again, or read the set with the release that wrote it"
     )
     own_set.edit_manifest(format_version=None)
