@@ -64,8 +64,9 @@ def command(
     """Show a rank's packs as text: samples, loss masks, and the records they come from.
 
     OUT is the output of `hbpack pack` or `hbpack write`, or its URL in remote storage. The samples of a pack follow
-    one another. Tokens with a loss are green, the others dim; without colors they are labelled trained and masked. Of
-    a step with several iterations, the first is shown and the others are listed.
+    one another; the branches of an item (a preference pair, a group, the turns of a conversation) are drawn as a tree.
+    Tokens with a loss are green, the others dim; without colors they are labelled trained and masked. Of a step with
+    several iterations, the first is shown and the others are listed.
     """
     config = validate(ShowConfig, values)
     from packer_cli.remote.names import as_path

@@ -266,7 +266,7 @@ class ShowConfig(Model):
     pack: Annotated[int | None, Shown(metavar="ID", is_common=True)] = None
     """This pack, wherever the epoch uses it."""
     sample: Annotated[int | None, Shown(metavar="ID", is_common=True)] = None
-    """This sample alone, in each pack that holds it or a piece of it."""
+    """This sample or item alone, in each pack that holds it or a piece of it."""
 
     @model_validator(mode="after")
     def _name_one_thing(self) -> ShowConfig:

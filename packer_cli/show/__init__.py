@@ -4,12 +4,16 @@
 
     view.py      step, iteration, pack or sample -> the row of a rank manifest; the record for --json
     contents.py  that row -> the pack: tokens, masks, where each sample came from
+    items.py     of a set with trees: items, their branches, and the segments that these share
     decode.py    runs of tokens -> text, none of which is lost or torn
-    lines.py     all of it in lines that a terminal cannot obey
+    text.py      text in lines that a terminal cannot obey
+    tree_lines.py  an item drawn as a tree
+    lines.py     all of it
 """
 
 from packer_cli.show.decode import load_decoder
-from packer_cli.show.lines import Style, view_lines
+from packer_cli.show.lines import view_lines
+from packer_cli.show.text import Style
 from packer_cli.show.view import look, view_record
 
 __all__ = ["Style", "load_decoder", "look", "view_lines", "view_record"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -19,24 +20,14 @@ from packer_cli.format.manifest import Manifest
 from packer_cli.format.ranks import locate_packs
 from packer_cli.format.records import Hidden
 from packer_cli.format.sharding import PLANNED, Sharding
-from packer_cli.format.shards import IndexFile, Pack, ShardFile
+from packer_cli.format.shards import IndexFile, Pack, Row, ShardFile
 from packer_cli.format.token_parts import TokenParts
+from packer_cli.format.tree_rows import find_wrong_items
 from packer_cli.remote.names import path_from
 from packer_cli.shards.plan_file import parse_plan_header
+from packer_cli.show.items import ItemRecord, SegmentRecord, read_items, source_name
+from packer_cli.show.runs import RunRecord
 from packer_cli.tokens.index import INDEX_NAME, parse_index
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunRecord:
-    """Tokens in a row that are all trained on, or all masked."""
-
-    trained: bool
-    weight: float | None = None
-    """Of the loss of each token, in a set with weights."""
-    num_tokens: int
-    text: str | None
-    """None without the tokenizer."""
-    input_ids: list[int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,11 +70,20 @@ class PackRecord:
     cp_sharding: Sharding | None
     """How CP ranks divide its row; None if there are none."""
     num_samples: int
+    """With trees, branches."""
+    num_items: int | None = None
+    """Only in a set with trees; so are the next."""
+    flat_tokens: int | None = None
+    """Of its branches, one by one."""
+    num_path_tokens: int | None = None
+    """Tokens of all segments with those before them in their branches, which varlen kernels gather in every layer."""
     rank_tokens: tuple[int, int] | None
     """Begin and end of the part of its row that the rank takes."""
     layout: Hidden[Layout]
     """Of the group."""
     samples: Hidden[tuple[SampleRecord, ...]]
+    items: Hidden[tuple[ItemRecord, ...]] = ()
+    """In a set with trees, in place of samples."""
 
 
 def read_pack(files: SetFolder, manifest: Manifest, pack: int) -> PackRecord:
@@ -108,30 +108,16 @@ def read_pack(files: SetFolder, manifest: Manifest, pack: int) -> PackRecord:
             raise ValueError(f"pack {pack} is not where it should be")
         file.check(row)
         others = file.columns(row)
-        starts, sources = others["sample_starts"].tolist(), others["source_ids"].tolist()
-        borders = found.cu_seqlens.tolist()
-        if len(borders) < 2 or borders[-1] != len(found.input_ids) or len(borders) != len(found.sample_ids) + 1:
-            raise ValueError("the borders of its samples do not agree with its tokens")
-        loss_mask = _loss_mask(found)
-    origins = sample_origins(files, found.sample_ids)
-    names = {source: given.name for source, given in enumerate(manifest.sources)}
-    samples = tuple(
-        SampleRecord(
-            index=i,
-            sample_id=int(found.sample_ids[i]),
-            source=names.get(sources[i], f"source {sources[i]}"),
-            file=origins[i][0] if origins else None,
-            line=origins[i][1] if origins else None,
-            begin=begin,
-            start=starts[i],
-            num_tokens=end - begin,
-            num_loss_tokens=int(np.count_nonzero(loss_mask[begin:end])),
-            runs=(),
-            input_ids=found.input_ids[begin:end],
-            loss_mask=loss_mask[begin:end],
-        )
-        for i, (begin, end) in enumerate(pairwise(borders))
-    )
+        why = find_wrong_items(others) if manifest.has_trees else _find_wrong_samples(found)
+        if why is not None:
+            raise ValueError(why)
+    names = [given.name for given in manifest.sources]
+    # Plan and token store count items, and a flat sample is one.
+    origins = sample_origins(files, others["item_ids" if manifest.has_trees else "sample_ids"])
+    samples = () if manifest.has_trees else _samples(found, others, names, origins)
+    items = read_items(others, names, origins) if manifest.has_trees else ()
+    parts: Iterator[SampleRecord | SegmentRecord] = chain(samples, *(item.segments for item in items))
+    weight = sum(float(part.loss_mask.sum(dtype=np.float64)) for part in parts) if manifest.is_weighted else None
     return PackRecord(
         pack_id=pack,
         group=group.name,
@@ -139,25 +125,63 @@ def read_pack(files: SetFolder, manifest: Manifest, pack: int) -> PackRecord:
         num_tokens=len(found.input_ids),
         num_loss_tokens=found.num_loss_tokens,
         attention_work=others["attention_work"],
-        loss_weight=float(loss_mask.sum(dtype=np.float64)) if manifest.is_weighted else None,
+        loss_weight=weight,
         cp_sharding=PLANNED[found.cp_sharding] if group.layout.cp > 1 else None,
-        num_samples=len(samples),
+        num_samples=len(found.sample_ids),
+        num_items=len(items) if manifest.has_trees else None,
+        flat_tokens=sum(item.flat_tokens for item in items) if manifest.has_trees else None,
+        num_path_tokens=others["num_path_tokens"] if manifest.has_trees else None,
         rank_tokens=None,
         layout=group.layout,
         samples=samples,
+        items=items,
+    )
+
+
+def _find_wrong_samples(pack: Pack) -> str | None:
+    """What is wrong with the borders and loss spans of a flat pack; None if they keep every rule."""
+    starts, stops, weights, borders = pack.loss_starts, pack.loss_stops, pack.loss_weights, pack.cu_seqlens
+    if len(borders) < 2 or borders[-1] != len(pack.input_ids) or len(borders) != len(pack.sample_ids) + 1:
+        return "the borders of its samples do not agree with its tokens"
+    is_even = len(starts) == len(stops) and (weights is None or len(weights) == len(starts))
+    whole = np.array([0, len(starts)]), borders[[0, -1]]
+    if not is_even or find_wrong_row(starts, stops, *whole, borders, weights) is not None:
+        return "its loss spans are wrong"
+    return None
+
+
+def _samples(
+    pack: Pack, row: Row, names: Sequence[str], origins: Sequence[tuple[str, int]] | None
+) -> tuple[SampleRecord, ...]:
+    loss_mask = _loss_mask(pack)
+    starts, sources = row["sample_starts"].tolist(), row["source_ids"].tolist()
+    return tuple(
+        SampleRecord(
+            index=i,
+            sample_id=int(pack.sample_ids[i]),
+            source=source_name(names, sources[i]),
+            file=origins[i][0] if origins else None,
+            line=origins[i][1] if origins else None,
+            begin=begin,
+            start=starts[i],
+            num_tokens=end - begin,
+            num_loss_tokens=int(np.count_nonzero(loss_mask[begin:end])),
+            runs=(),
+            input_ids=pack.input_ids[begin:end],
+            loss_mask=loss_mask[begin:end],
+        )
+        for i, (begin, end) in enumerate(pairwise(pack.cu_seqlens.tolist()))
     )
 
 
 def _loss_mask(pack: Pack) -> NDArray[np.int8] | NDArray[np.float32]:
-    """int8[t], or float32[t] with weights. Raises ValueError where the spans of the pack break a rule."""
-    starts, stops, weights, borders = pack.loss_starts, pack.loss_stops, pack.loss_weights, pack.cu_seqlens
-    is_even = len(starts) == len(stops) and (weights is None or len(weights) == len(starts))
-    whole = np.array([0, len(starts)]), borders[[0, -1]]
-    if not is_even or find_wrong_row(starts, stops, *whole, borders, weights) is not None:
-        raise ValueError("its loss spans are wrong")
-    if weights is not None:
-        return spans_to_weights(starts, stops, weights, len(pack.input_ids))
-    return spans_to_mask(starts, stops, len(pack.input_ids))
+    """int8[t], or float32[t] with weights."""
+    starts, stops, weights, num_tokens = pack.loss_starts, pack.loss_stops, pack.loss_weights, len(pack.input_ids)
+    return (
+        spans_to_mask(starts, stops, num_tokens)
+        if weights is None
+        else spans_to_weights(starts, stops, weights, num_tokens)
+    )
 
 
 def sample_origins(files: SetFolder, samples: NDArray[np.int64]) -> list[tuple[str, int]] | None:

@@ -109,6 +109,26 @@ def decode_tokens(decode: Decode, ids: NDArray[np.int32], loss_mask: NDArray[Any
     return runs
 
 
+def decode_after(
+    cut: Callable[[Decode, NDArray[Any], NDArray[Any]], list[Run]],
+    decode: Decode,
+    ids: NDArray[Any],
+    loss_mask: NDArray[Any],
+    before: NDArray[Any] | None,
+) -> list[Run]:
+    """What `cut`, one of the two above, makes of tokens that come after others.
+
+    Args:
+        before: the last tokens before them, which may begin a character that these end; None: there are none.
+    """
+    if before is None:
+        return cut(decode, ids, loss_mask)
+    aside = np.full(len(before), -1, dtype=loss_mask.dtype)  # Another mask, so that no run holds tokens of both.
+    runs = cut(decode, np.concatenate([before, ids]), np.concatenate([aside, loss_mask]))
+    ends = np.cumsum([len(run.input_ids) for run in runs])
+    return runs[int(np.searchsorted(ends, len(before), side="right")) :]
+
+
 def shorten(decode: Decode, ids: NDArray[np.int32], max_chars: int | None) -> tuple[int, int]:
     """(head, tail): show `ids[:head]` and `ids[tail:]`, about `max_chars` characters; equal where all fit, or None."""
     numbers = ids.tolist()

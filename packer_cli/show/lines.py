@@ -1,47 +1,18 @@
-"""A view in lines for people.
-
-With colors, the text stands as it is, masked tokens dim and trained ones green. Without, each run of equal mask begins
-a line with its name, and a line without a name goes on after a newline of the text: nothing in the text can look so.
-"""
+"""A view in lines for people; the texts are in `text.py`, trees in `tree_lines.py`."""
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections.abc import Iterator
-from dataclasses import dataclass
-
-import click
-import numpy as np
 
 from packer_cli.format.layout import ONE_GPU, Layout
 from packer_cli.show.contents import SampleRecord
-from packer_cli.show.decode import Decode, Run, decode_runs, decode_tokens, shorten
+from packer_cli.show.decode import Decode
+from packer_cli.show.text import Style, one_line, text_lines
+from packer_cli.show.tree_lines import item_lines
 from packer_cli.show.view import Place, View
 from packer_cli.sizes import counted
 
-_MASKED, _TRAINED = "masked", "trained"
-_WIDTH = len(_TRAINED)
 _CP_SHARDING = {"zigzag": "per sequence (zigzag)", "document": "per document"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Style:
-    """How to show it."""
-
-    is_colored: bool = False
-    max_chars: int | None = 2000
-    """Of a sample; None is all of it."""
-    is_by_token: bool = False
-    width: int = 80
-
-    def paint(self, text: str, color: str | None = None, **style: bool) -> str:
-        """`text`, colored where colors are wanted."""
-        return click.style(text, fg=color, **style) if self.is_colored and text else text
-
-    def mask(self, text: str, is_trained: bool) -> str:
-        """`text` as masked or trained."""
-        return self.paint(text, "green") if is_trained else self.paint(text, dim=True)
 
 
 def view_lines(view: View, decode: Decode, style: Style) -> Iterator[str]:
@@ -53,12 +24,15 @@ def view_lines(view: View, decode: Decode, style: Style) -> Iterator[str]:
     if view.step_places:
         yield ""
         yield from _step_lines(view)
-    if style.is_colored and view.samples:
+    if style.is_colored and (view.samples or view.items):
         yield ""
         yield f"  {style.mask('masked: no loss', False)}   {style.mask('trained: carries a loss', True)}"
     for sample in view.samples:
         yield ""
         yield from _sample_lines(sample, decode, style)
+    for item in view.items:
+        yield ""
+        yield from item_lines(item, decode, style)
 
 
 def _title(view: View) -> str:
@@ -75,11 +49,24 @@ def _facts(view: View) -> Iterator[tuple[str, str]]:
         assert place
         yield "tokens", "a few of padding without a loss: the rank has no pack in this iteration"
     else:
-        yield "samples", f"{pack.num_samples:,}"
+        if pack.num_items is None:
+            yield "samples", f"{pack.num_samples:,}"
+        else:
+            yield (
+                "items",
+                f"{pack.num_items:,}, of {pack.num_samples:,} {'branch' if pack.num_samples == 1 else 'branches'}",
+            )
         yield "tokens", f"{pack.num_tokens:,} of {pack.capacity:,} (capacity)"
-        share = pack.num_loss_tokens / pack.num_tokens
+        if pack.flat_tokens is not None:
+            saved = 1 - pack.num_tokens / pack.flat_tokens
+            yield "flat tokens", f"{pack.flat_tokens:,}, of which sharing prefixes saves {saved:.1%}"
+            yield "path tokens", f"{pack.num_path_tokens:,}"
+        share = pack.num_loss_tokens / (pack.flat_tokens or pack.num_tokens)
         whole = f"; the whole step has {place.row.global_num_loss_tokens:,}" if place else ""
-        yield "loss tokens", f"{pack.num_loss_tokens:,} ({share:.1%} of the tokens){whole}"
+        yield (
+            "loss tokens",
+            f"{pack.num_loss_tokens:,} ({share:.1%} of the {'flat ' if pack.flat_tokens else ''}tokens){whole}",
+        )
         if pack.loss_weight is not None:
             whole = f"; the whole step has {place.row.global_loss_weight:,.6g}" if place else ""
             yield "loss weight", f"{pack.loss_weight:,.6g}, the sum over loss tokens{whole}"
@@ -118,8 +105,9 @@ def _sharing(view: View, place: Place) -> str:
     end = min(end, view.pack.num_tokens)
     if begin >= end:
         return f"{text}; with Ulysses, rank {place.rank} has only padding"
-    held = [s.index for s in view.pack.samples if s.begin < end and s.begin + len(s.input_ids) > begin]
-    samples = f"sample {held[0]}" if len(held) == 1 else f"samples {held[0]} to {held[-1]}"
+    parts, name = view.pack.items or view.pack.samples, "item" if view.pack.items else "sample"
+    held = [part.index for part in parts if part.begin < end and part.begin + part.num_tokens > begin]
+    samples = f"{name} {held[0]}" if len(held) == 1 else f"{name}s {held[0]} to {held[-1]}"
     return f"{text}; with Ulysses, rank {place.rank} has tokens [{begin}, {end}), {samples}"
 
 
@@ -159,22 +147,7 @@ def _sample_lines(sample: SampleRecord, decode: Decode, style: Style) -> Iterato
     begin = f"-- sample {sample.index} "
     yield style.paint(begin + "-" * max(2, style.width - len(begin)), "cyan")
     yield "   " + _about(sample)
-    head, tail = shorten(decode, sample.input_ids, style.max_chars)
-    for part in (slice(0, head), slice(tail, None)):
-        if part.start and head < tail:
-            left_out = sample.loss_mask[head:tail]
-            num_trained = np.count_nonzero(left_out)
-            text = f"{counted(tail - head, 'token')} left out, {num_trained:,} of them trained; --full shows them"
-            yield style.paint(f"{'...':<{_WIDTH}} ~ {text}", "yellow")
-        ids, mask = sample.input_ids[part], sample.loss_mask[part]
-        if not len(ids):
-            continue
-        if style.is_by_token:
-            yield from _token_lines(decode_tokens(decode, ids, mask), part.start or 0, style)
-        elif style.is_colored:
-            yield from _colored_lines(decode_runs(decode, ids, mask), style)
-        else:
-            yield from _plain_lines(decode_runs(decode, ids, mask))
+    yield from text_lines(decode, sample.input_ids, sample.loss_mask, style)
 
 
 def _about(sample: SampleRecord) -> str:
@@ -185,92 +158,3 @@ def _about(sample: SampleRecord) -> str:
         f"id {sample.sample_id}, {one_line(place)}, {counted(length, 'token')} "
         f"[{sample.begin}, {sample.begin + length}), {sample.num_loss_tokens:,} trained{piece}"
     )
-
-
-def _label(run: Run) -> str:
-    """The name of a run's mask: of trained tokens with another weight than 1 the weight."""
-    if run.weight in (0, 1):
-        return _TRAINED if run.is_trained else _MASKED
-    return f"x {run.weight:.3g}"
-
-
-def _plain_lines(runs: list[Run]) -> Iterator[str]:
-    for run in runs:
-        for number, line in enumerate(make_safe(run.text).split("\n")):
-            yield f"{'' if number else _label(run):<{_WIDTH}} | {line}"
-
-
-def _colored_lines(runs: list[Run], style: Style) -> Iterator[str]:
-    """A newline beside another mask is shown, since nobody could see its color."""
-    bar = style.paint("| ", "cyan")
-    line = bar
-    for run in runs:
-        text = make_safe(run.text)
-        pieces = text.split("\n")
-        if run.weight not in (0, 1):
-            line += style.paint(f"[{_label(run)}]", "cyan")
-        for number, piece in enumerate(pieces):
-            if number:
-                is_border = (number == 1 and not pieces[0]) or (number + 1 == len(pieces) and not piece)
-                yield line + (style.mask("\u21b5", run.is_trained) if is_border else "")
-                line = bar
-            line += style.mask(piece, run.is_trained)
-    yield line
-
-
-def _token_lines(runs: list[Run], first: int, style: Style) -> Iterator[str]:
-    """One line for each token: its mask, place in the sample, id and text."""
-    for run in runs:
-        ids = "+".join(map(str, run.input_ids))
-        label = style.mask(f"{_label(run):<{_WIDTH}}", run.is_trained)
-        yield f"{label} | {first:>7} {ids:>7}  {style.mask(_quoted(run.text), run.is_trained)}"
-        first += len(run.input_ids)
-
-
-def _quoted(text: str) -> str:
-    r"""In quotes, so that spaces show; newlines as `\n`."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
-    return f'"{make_safe(escaped)}"'
-
-
-_KEPT = "\n\t\u200c\u200d"
-"""Newlines and tabs; what joins and parts letters is needed to write some languages, and emoji."""
-
-
-class _Table(dict[int, str]):
-    """Code point -> what is shown; looked up once each."""
-
-    def __missing__(self, code: int) -> str:
-        char = chr(code)
-        if char in _KEPT or unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp"):
-            shown = char
-        elif code < 0x20:
-            shown = chr(0x2400 + code)
-        else:
-            shown = "\u2421" if code == 0x7F else f"<U+{code:04X}>"
-        self[code] = shown
-        return shown
-
-
-_TABLE = _Table()
-
-
-def make_safe(text: str) -> str:
-    r"""`text` without anything that a terminal obeys but newlines and tabs.
-
-    Control characters become their pictures (ESC is `␛`); others, and those that turn the direction of writing, their
-    code points.
-
-    >>> make_safe("a\x1b[31m\u202eb\nc")
-    'a␛[31m<U+202E>b\nc'
-    """
-    return text.translate(_TABLE)
-
-
-def one_line(text: str) -> str:
-    r"""As `make_safe`, with newlines and tabs as pictures too.
-
-    >>> one_line("a\n\tb")
-    'a␊␉b'
-    """
-    return re.sub("[\n\t]", lambda found: chr(0x2400 + ord(found.group())), make_safe(text))

@@ -22,8 +22,10 @@ from packer_cli.format.folder import SetFolder
 from packer_cli.format.layout import Layout
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.ranks import RankRow, RankRows, read_rank_rows
-from packer_cli.show.contents import PackRecord, RunRecord, SampleRecord, read_pack
-from packer_cli.show.decode import Decode, decode_runs
+from packer_cli.show.contents import PackRecord, SampleRecord, read_pack
+from packer_cli.show.decode import Decode
+from packer_cli.show.items import ItemRecord
+from packer_cli.show.runs import run_records
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +154,8 @@ class View:
     """None: a filler."""
     samples: tuple[SampleRecord, ...]
     """Those to show."""
+    items: tuple[ItemRecord, ...] = ()
+    """In a set with trees, in place of samples."""
     step_places: tuple[Place, ...] = ()
     """All micro-batches of the step or iteration that was asked for, where it has several."""
 
@@ -190,6 +194,7 @@ def look(root: Path, manifest: Manifest, wanted: ShowConfig) -> list[View]:
             place=place,
             pack=pack,
             samples=pack.samples if pack else (),
+            items=pack.items if pack else (),
             step_places=places if len(places) > 1 else (),
         )
     ]
@@ -201,10 +206,11 @@ def _look_for_packs(files: SetFolder, manifest: Manifest, wanted: ShowConfig, ep
     places = find_pack(files, manifest, packs, epoch)
     views = []
     for pack in shown:
-        samples = tuple(s for s in pack.samples if wanted.sample is None or s.sample_id == wanted.sample)
-        views.append(View(epoch=epoch, place=places.get(pack.pack_id), pack=pack, samples=samples))
+        samples = tuple(s for s in pack.samples if wanted.sample in (None, s.sample_id))
+        items = tuple(item for item in pack.items if wanted.sample in (None, item.item_id))
+        views.append(View(epoch=epoch, place=places.get(pack.pack_id), pack=pack, samples=samples, items=items))
     # Pieces of a sample in its own order.
-    return sorted(views, key=lambda view: view.samples[0].start if view.samples else 0)
+    return sorted(views, key=lambda view: next((part.start for part in view.samples or view.items), 0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,6 +222,8 @@ class ViewRecord:
     pack: PackRecord | None
     """None for a filler."""
     samples: list[SampleRecord]
+    items: list[ItemRecord] | None = None
+    """In a set with trees, in place of samples."""
     step_iterations: list[int]
     """Those of the rank's micro-batches in the step or iteration that was asked for."""
     step_packs: list[int | None]
@@ -235,27 +243,24 @@ def view_record(view: View, decode: Decode | None) -> ViewRecord:
     return ViewRecord(
         place=None if place is None else _place_values(place),
         pack=pack,
-        samples=[replace(sample, runs=_runs(sample, decode)) for sample in view.samples],
+        samples=[
+            replace(sample, runs=run_records(decode, sample.input_ids, sample.loss_mask)) for sample in view.samples
+        ],
+        items=[_with_runs(item, decode) for item in view.items] or None,
         step_iterations=sorted({other.row.iteration for other in places}),
         step_packs=[other.pack for other in places],
     )
+
+
+def _with_runs(item: ItemRecord, decode: Decode | None) -> ItemRecord:
+    segments = [
+        replace(segment, runs=run_records(decode, segment.input_ids, segment.loss_mask, segment.before))
+        for segment in item.segments
+    ]
+    return replace(item, segments=tuple(segments))
 
 
 def _place_values(place: Place) -> dict[str, int]:
     of_epoch = {"epoch": place.epoch, "rank": place.rank, "num_iterations": place.num_iterations}
     layout = place.layout
     return {**of_epoch, **place.row._asdict(), **layout.sizes, **layout.place(place.row.place)._asdict()}
-
-
-def _runs(sample: SampleRecord, decode: Decode | None) -> tuple[RunRecord, ...]:
-    is_weighted = sample.loss_mask.dtype == np.float32
-    return tuple(
-        RunRecord(
-            trained=run.is_trained,
-            weight=run.weight if is_weighted else None,
-            num_tokens=len(run.input_ids),
-            text=run.text if decode else None,
-            input_ids=run.input_ids,
-        )
-        for run in decode_runs(decode or (lambda ids: ""), sample.input_ids, sample.loss_mask)
-    )

@@ -7,7 +7,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer_cli.show.lines import make_safe, one_line
+from packer_cli.show.text import make_safe, one_line
 
 
 @given(st.text(st.characters() | st.sampled_from("\x00\x07\x08\r\x1b\x7f\x85\x9b\u2028\u2066\u202e\ufeff\ud800")))
