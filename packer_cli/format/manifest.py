@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 
-from packer_cli.errors import ConfigError, FormatError, VersionError
+from packer_cli.errors import FormatError, VersionError
 from packer_cli.format.checksums import check_json, describe_signature, sign_json
 from packer_cli.format.constants import FORMAT_NAME, FORMAT_VERSION, TREES_VERSION, Lockstep
 from packer_cli.format.entries import EpochInfo, FileInfo, Generation, GroupInfo, Origin, PartInfo, Replicas, ShardInfo
@@ -129,18 +129,6 @@ class Manifest:
     def has_trees(self) -> bool:
         """Whether rows hold items: preference pairs, groups, or samples that share prefixes."""
         return self.format_version == TREES_VERSION
-
-    def require_flat(self, reader: str) -> None:
-        """Raise ConfigError if rows are trees.
-
-        Args:
-            reader: what takes only flat rows, for the message.
-        """
-        if self.has_trees:
-            raise ConfigError(
-                f"the set has preference pairs or shared prefixes, which {reader} cannot take; load it with "
-                'format="tree", "tree-flex" or "pairs", or pack again with --items none and --turns whole'
-            )
 
     @property
     def has_windows(self) -> bool:

@@ -68,11 +68,12 @@ def shard_schema(token: pa.DataType, *, is_weighted: bool = False, has_trees: bo
     """The columns of a shard, with ids of this `token_type`, and weights if loss tokens of the set have any.
 
     With trees, `cu_seqlens` has the borders of the roots' subtrees, samples are branches, and loss spans are places in
-    the branch. `item_kinds` and the lists of `ITEM_VALUES` have a value an item: a run of equal `item_ids`.
+    the branch. `item_branches`, `item_kinds` and the lists of `ITEM_VALUES` have a value an item, or a part of one.
     """
     of_items = {}
     if has_trees:
-        of_items = {**_TREE_COLUMNS, "item_ids": list_of(pa.int64()), "item_kinds": list_of(pa.int8())}
+        of_items = {**_TREE_COLUMNS, "item_ids": list_of(pa.int64())}
+        of_items |= {"item_branches": list_of(pa.int32()), "item_kinds": list_of(pa.int8())}
         of_items |= {**dict.fromkeys(ITEM_VALUES, list_of(pa.float32())), "num_path_tokens": pa.int64()}
     return _schema(
         pack_id=pa.int64(),

@@ -76,9 +76,11 @@ class Pack(NamedTuple):
     rewards: np.ndarray | None = None
     """float32 [n]; NaN: it has none"""
     margin: np.ndarray | None = None
-    """float32 [items], one for each run of equal `item_ids`; NaN: it has none. So are the next"""
+    """float32 [items]; NaN: it has none. So are the next"""
     ref_chosen_logps: np.ndarray | None = None
     ref_rejected_logps: np.ndarray | None = None
+    item_branches: np.ndarray | None = None
+    """int32 [items]: branches of each item, or of the part of one that the pack has"""
     item_kinds: np.ndarray | None = None
     """int8 [items], see `format.trees`"""
 

@@ -25,15 +25,6 @@ def trees_of(row: Mapping[str, Any]) -> Trees:
     return Trees(row["segment_starts"], row["segment_parents"], row["branch_segments"])
 
 
-def first_branches(item_ids: NDArray[np.integer]) -> Int64Array:
-    """int64 [items]: the first branch of each item, which is a run of equal ids (int [n]).
-
-    >>> first_branches(np.array([7, 7, 9])).tolist()
-    [0, 2]
-    """
-    return np.flatnonzero(np.diff(item_ids, prepend=item_ids[:1] - 1))
-
-
 def find_wrong_items(row: Mapping[str, Any]) -> str | None:
     """What is wrong with the trees, items and loss spans of a row, in a few words; None if they keep every rule.
 
@@ -53,16 +44,21 @@ def find_wrong_items(row: Mapping[str, Any]) -> str | None:
 
 
 def _find_wrong_items(row: Mapping[str, Any], trees: Trees) -> str | None:
-    first = first_branches(row["item_ids"])
+    sizes = row["item_branches"]
+    if (sizes < 1).any() or sizes.sum(dtype=np.int64) != len(trees.branch_segments):
+        return "its items have other numbers of branches than it has"
     for name in ("item_kinds", *ITEM_VALUES):
-        if len(row[name]) != len(first):
-            return f"it has {len(row[name])} {name} for {len(first)} items"
+        if len(row[name]) != len(sizes):
+            return f"it has {len(row[name])} {name} for {len(sizes)} items"
+    first = np.cumsum(sizes) - sizes
+    if (row["item_ids"] != np.repeat(row["item_ids"][first], sizes)).any():
+        return "branches of an item have other item ids"
     # Items follow one another, so no tree and no gap is between the branches of one.
     roots = np.searchsorted(row["cu_seqlens"], trees.segment_starts[trees.branch_segments], side="right") - 1
     begins, ends = np.minimum.reduceat(roots, first), np.maximum.reduceat(roots, first)
     if begins[0] != 0 or (begins[1:] != ends[:-1] + 1).any():
         return "its items do not follow one another"
-    kinds, roles, sizes = row["item_kinds"], row["branch_roles"], np.diff([*first, len(roots)])
+    kinds, roles = row["item_kinds"], row["branch_roles"]
     if (kinds < 0).any() or (kinds > TURNS).any() or (roles < 0).any():
         return "it has unknown kinds of items, or roles"
     pairs = first[kinds == PAIR]

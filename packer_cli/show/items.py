@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from packer_cli.format.loss_spans import STARTS, STOPS, count_by_row
 from packer_cli.format.records import Hidden
 from packer_cli.format.schema import ITEM_VALUES
-from packer_cli.format.tree_rows import first_branches, loss_by_token, trees_of
+from packer_cli.format.tree_rows import loss_by_token, trees_of
 from packer_cli.format.trees import GROUP, PAIR, SAMPLE, TURNS
 from packer_cli.show.decode import CONTEXT
 from packer_cli.show.runs import RunRecord
@@ -96,8 +96,7 @@ def read_items(
         names: of the inputs.
         origins: file and line of each branch.
     """
-    reader, first = _Reader(row), first_branches(row["item_ids"]).tolist()
-    borders = itertools.pairwise([*first, len(row["item_ids"])])
+    reader, borders = _Reader(row), itertools.pairwise([0, *np.cumsum(row["item_branches"]).tolist()])
     found = []
     for index, (begin, end) in enumerate(borders):
         source, (file, line) = int(row["source_ids"][begin]), origins[begin] if origins else (None, None)
