@@ -57,7 +57,8 @@ def row_of(items: Sequence[Item]) -> dict[str, Any]:
     """The columns of the shard's row of these items."""
     row: dict[str, Any] = {name: [] for name in (
         "input_ids", "segment_parents", "branch_segments", "branch_roles", "branch_loss_spans", "rewards", "item_ids",
-        "item_branches", "item_kinds", *ITEM_VALUES, "loss_starts", "loss_stops", "sample_ids", "sample_starts", "source_ids",
+        "item_branches", "item_kinds", *ITEM_VALUES, "loss_starts", "loss_stops", "sample_ids",
+        "sample_starts", "source_ids",
     )}  # fmt: skip
     row["segment_starts"], row["cu_seqlens"] = [0], [0]
     work = path_tokens = 0

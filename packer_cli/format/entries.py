@@ -90,9 +90,9 @@ class GroupInfo:
     """Each sample counts at its length rounded up to a multiple of this."""
     num_packs: int
     num_samples: int
-    """Pieces: a sample that was cut counts once a piece."""
+    """Pieces: a sample that was cut counts once a piece. With trees, branches."""
     most_samples: int
-    """Pieces of the pack that holds the most."""
+    """Of the pack that holds the most."""
     num_tokens: int
     num_loss_tokens: int
     loss_weight: float | None = None

@@ -35,7 +35,7 @@ def _loss_columns(*, is_weighted: bool) -> dict[str, pa.DataType]:
     return {**spans, "loss_weights": list_of(pa.float32())} if is_weighted else spans
 
 
-_TREE_COLUMNS = {
+TREE_COLUMNS = {
     "segment_starts": list_of(pa.int32()),
     "segment_parents": list_of(pa.int32()),
     "branch_segments": list_of(pa.int32()),
@@ -54,7 +54,7 @@ def part_schema(token: pa.DataType, *, is_weighted: bool = False, has_trees: boo
     """
     of_items = {}
     if has_trees:
-        of_items = {**_TREE_COLUMNS, "item_kind": pa.int8(), **dict.fromkeys(ITEM_VALUES, pa.float32())}
+        of_items = {**TREE_COLUMNS, "item_kind": pa.int8(), **dict.fromkeys(ITEM_VALUES, pa.float32())}
     return _schema(
         input_ids=list_of(token),
         **_loss_columns(is_weighted=is_weighted),
@@ -72,7 +72,7 @@ def shard_schema(token: pa.DataType, *, is_weighted: bool = False, has_trees: bo
     """
     of_items = {}
     if has_trees:
-        of_items = {**_TREE_COLUMNS, "item_ids": list_of(pa.int64())}
+        of_items = {**TREE_COLUMNS, "item_ids": list_of(pa.int64())}
         of_items |= {"item_branches": list_of(pa.int32()), "item_kinds": list_of(pa.int8())}
         of_items |= {**dict.fromkeys(ITEM_VALUES, list_of(pa.float32())), "num_path_tokens": pa.int64()}
     return _schema(

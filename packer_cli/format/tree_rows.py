@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
+from packer_cli.format.arrays import to_numpy
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, Int64Array, count_by_row, find_wrong_row
 from packer_cli.format.schema import ITEM_VALUES
 from packer_cli.format.trees import PAIR, TURNS, Trees, find_wrong_tree
@@ -18,6 +20,18 @@ from packer_cli.format.trees import PAIR, TURNS, Trees, find_wrong_tree
 _OF_BRANCHES = (
     "branch_roles", "branch_loss_spans", "rewards", "item_ids", "sample_ids", "sample_starts", "source_ids"
 )  # fmt: skip
+
+
+def row_of(batch: pa.RecordBatch, number: int) -> dict[str, Any]:
+    """A row of a record batch of a shard: views, as `ShardFile.columns` gives them."""
+    row: dict[str, Any] = {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if pa.types.is_list(column.type):
+            begin, end = to_numpy(column.offsets)[number : number + 2].tolist()
+            row[name] = to_numpy(column.values)[begin:end]
+        else:
+            row[name] = to_numpy(column)[number].item()
+    return row
 
 
 def trees_of(row: Mapping[str, Any]) -> Trees:

@@ -54,13 +54,15 @@ def describe_groups(
     plan: Plan, piece_loss: PieceLoss, shards: Sequence[ShardTask], finished: Mapping[str, FinishedPart]
 ) -> tuple[GroupInfo, ...]:
     """What the manifest says of the groups, whose shards are written; `finished` has these by path."""
-    num_samples = np.diff(plan.packs.offsets)
+    num_samples, trees = np.diff(plan.packs.offsets), plan.pieces.trees
+    if trees is not None:
+        num_samples = pack_sums(trees.stop_branch - trees.first_branch, plan.packs.offsets, plan.packs.pieces)
     num_tokens, num_loss_tokens = (
         pack_sums(each, plan.packs.offsets, plan.packs.pieces) for each in (plan.pieces.length, piece_loss.tokens)
     )
     loss_weight = None
     if piece_loss.weights is not None:
-        pack = np.repeat(np.arange(len(plan.packs)), num_samples)
+        pack = np.repeat(np.arange(len(plan.packs)), np.diff(plan.packs.offsets))
         loss_weight = np.bincount(pack, piece_loss.weights[plan.packs.pieces], minlength=len(plan.packs))
     groups = []
     for g, group in enumerate(plan.groups):

@@ -11,9 +11,16 @@ from packer_cli.engine.base import Engine
 from packer_cli.engine.parts import Parts, find_listing
 from packer_cli.engine.progress import Progress
 from packer_cli.engine.sink import FileRange, FinishedPart, Written
-from packer_cli.errors import FormatError, InputError
+from packer_cli.errors import ConfigError, FormatError, InputError
 from packer_cli.files import fingerprint, remove_folder, remove_temporaries
-from packer_cli.format.constants import FORMAT_VERSION, MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS
+from packer_cli.format.constants import (
+    FORMAT_VERSION,
+    MANIFEST_NAME,
+    PLAN_NAME,
+    REJECTED_NAME,
+    SHARD_MARKERS,
+    TREES_VERSION,
+)
 from packer_cli.format.entries import EpochInfo, GroupInfo, PartInfo, RankFile
 from packer_cli.format.manifest import Manifest, SetConfig, WriteOptions
 from packer_cli.format.schema import epoch_name, iterations_path, ranks_path
@@ -63,12 +70,20 @@ class SetWriter:
             header: the plan's.
             folder: of the plan and the set.
             store: the token store.
+
+        Raises:
+            ConfigError: the packs are trees, which shards without tokens cannot hold.
         """
         self._header, self._options, self._folder, self._store = header, options, folder, store
         self._planned = read_plan(folder / PLAN_NAME, check=True)
         self._index = read_index(store)
         self._fingerprint = set_fingerprint(header.fingerprint, options)
         plan, _ = self._planned
+        if options.index_only and plan.pieces.trees is not None:
+            raise ConfigError(
+                "--index-only has no place for the trees of a set with preference pairs or shared prefixes; leave it "
+                "out, or pack with --items none --turns whole"
+            )
         pack_tokens = pack_sums(plan.pieces.length, plan.packs.offsets, plan.packs.pieces)
         token_bytes = self._index.token_type.byte_width
         self._tasks = lay_out(plan, pack_tokens, options.shard_size, token_bytes, self._fingerprint)
@@ -160,6 +175,7 @@ class SetWriter:
         ]
         has_rejected = (self._folder / REJECTED_NAME).exists()
         return Manifest(
+            format_version=FORMAT_VERSION if plan.pieces.trees is None else TREES_VERSION,
             hbpack_version=__version__,
             fingerprint=self._fingerprint,
             seed=header.config.seed,

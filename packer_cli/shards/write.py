@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple, TypeVar
@@ -21,9 +21,10 @@ from packer_cli.format.constants import PACKS_PER_BATCH, PLAN_NAME, SHARD_MARKER
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS
 from packer_cli.format.marks import CHECKSUM, identify, row_checksums
 from packer_cli.format.schema import index_schema, shard_path, shard_schema
-from packer_cli.plan.core.cost import Cost, segment_sums
-from packer_cli.plan.core.types import Int64Array, PieceLoss, Plan
+from packer_cli.plan.core.cost import Cost, pack_sums, segment_sums
+from packer_cli.plan.core.types import Int32Array, Int64Array, PieceLoss, PieceTrees, Plan
 from packer_cli.shards.plan_file import PlanHeader, arrow_file, read_plan, read_plan_header
+from packer_cli.shards.tree_columns import Columns, running_sums, token_columns
 from packer_cli.tokens.store import TokenStore
 
 _TOKENS_PER_GATHER = 2**20
@@ -47,6 +48,8 @@ class ShardTask(NamedTuple):
 
 _BYTES_PER_PIECE = 36
 """With two loss spans: a document has one, a chat one for each answer."""
+_BYTES_PER_BRANCH = 70
+"""With two loss spans, too, and two segments."""
 _BYTES_PER_PACK = 64
 
 
@@ -62,6 +65,9 @@ def lay_out(
     """
     num_pieces = np.diff(plan.packs.offsets)
     num_bytes = pack_tokens * token_bytes + num_pieces * _BYTES_PER_PIECE + _BYTES_PER_PACK
+    if (trees := plan.pieces.trees) is not None:
+        num_branches = pack_sums(trees.stop_branch - trees.first_branch, plan.packs.offsets, plan.packs.pieces)
+        num_bytes += num_branches * _BYTES_PER_BRANCH
     tasks = []
     for g, group in enumerate(plan.groups):
         first, stop = np.searchsorted(plan.packs.group, [g, g + 1]).tolist()
@@ -92,31 +98,23 @@ class PlannedPacks:
     piece_loss: PieceLoss
     cost: Cost
     store: TokenStore | None
-    """None leaves out what it holds: tokens, sources, and with them the checksums of rows."""
+    """None leaves out what it holds: tokens, sources, trees, and with them the checksums of rows."""
 
     def columns(self, first: int, stop: int) -> dict[str, NDArray[Any] | Lists]:
         """The columns of the packs first .. stop-1, as shards have them."""
         plan, store = self.plan, self.store
         members = plan.packs.pieces[plan.packs.offsets[first] : plan.packs.offsets[stop]]
         offsets = plan.packs.offsets[first : stop + 1] - plan.packs.offsets[first]
-        sample, start, length = plan.pieces.sample[members], plan.pieces.start[members], plan.pieces.length[members]
-        tokens = segment_sums(length, offsets)
-        work = segment_sums(np.square(length, dtype=np.int64), offsets) if plan.mask == "document" else tokens * tokens
-        group = plan.packs.group[first:stop]
+        length = plan.pieces.length[members]
+        tokens, group = segment_sums(length, offsets), plan.packs.group[first:stop]
         columns: dict[str, NDArray[Any] | Lists] = {"pack_id": np.arange(first, stop)}
-        if store is not None:
-            gathered = store.gather(sample, start, length)
-            token_offsets = np.concatenate([[0], np.cumsum(tokens)])
-            span_offsets, loss_starts, loss_stops = gathered.spans_by_row(token_offsets)
-            columns["input_ids"] = Lists(token_offsets, gathered.input_ids)
-            columns[STARTS], columns[STOPS] = Lists(span_offsets, loss_starts), Lists(span_offsets, loss_stops)
-            if gathered.loss_weights is not None:
-                columns[WEIGHTS] = Lists(span_offsets, gathered.loss_weights)
-        columns["cu_seqlens"] = _cu_seqlens(offsets, length)
-        columns["sample_ids"] = Lists(offsets, sample)
-        columns["sample_starts"] = Lists(offsets, start.astype(np.int32))
-        if store is not None:
-            columns["source_ids"] = Lists(offsets, store.sources_of(sample))
+        if plan.pieces.trees is None:
+            columns |= self._sample_columns(members, offsets, tokens)
+            is_causal = plan.mask == "causal"
+            work = tokens * tokens if is_causal else segment_sums(np.square(length, dtype=np.int64), offsets)
+        else:
+            columns |= self._item_columns(members, offsets, plan.pieces.trees)
+            work = segment_sums(plan.pieces.trees.work[members], offsets)
         columns |= {
             "group": group,
             "sp_size": np.array([g.sp_size for g in plan.groups], dtype=np.int16)[group],
@@ -128,9 +126,64 @@ class PlannedPacks:
             "cp_sharding": plan.packs.cp_sharding[first:stop],
         }
         if store is not None:
-            schema = shard_schema(store.index.token_type, is_weighted=store.index.is_weighted)
+            schema = shard_schema(
+                store.index.token_type,
+                is_weighted=store.index.is_weighted,
+                has_trees=plan.pieces.trees is not None,
+            )
             columns[CHECKSUM] = row_checksums(_batch(columns, 0, stop - first, schema.remove(len(columns))))
         return columns
+
+    def _sample_columns(self, members: Int32Array, offsets: Int64Array, tokens: Int64Array) -> Columns:
+        """Of flat packs: tokens, loss and samples.
+
+        Args:
+            members: int32[m]: the pieces of the packs, `offsets[k]` to `offsets[k + 1] - 1` of pack k.
+            tokens: int64[p]: of each pack.
+        """
+        pieces = self.plan.pieces
+        columns: Columns = {}
+        sample, start, length = pieces.sample[members], pieces.start[members], pieces.length[members]
+        if self.store is not None:
+            gathered = self.store.gather(sample, start, length)
+            token_offsets = np.concatenate([[0], np.cumsum(tokens)])
+            span_offsets, loss_starts, loss_stops = gathered.spans_by_row(token_offsets)
+            columns["input_ids"] = Lists(token_offsets, gathered.input_ids)
+            columns[STARTS], columns[STOPS] = Lists(span_offsets, loss_starts), Lists(span_offsets, loss_stops)
+            if gathered.loss_weights is not None:
+                columns[WEIGHTS] = Lists(span_offsets, gathered.loss_weights)
+            columns["source_ids"] = Lists(offsets, self.store.sources_of(sample))
+        columns["cu_seqlens"] = running_sums(offsets, length)
+        columns["sample_ids"] = Lists(offsets, sample)
+        columns["sample_starts"] = Lists(offsets, start.astype(np.int32))
+        return columns
+
+    def _item_columns(self, members: Int32Array, offsets: Int64Array, trees: PieceTrees) -> Columns:
+        """Of packs of trees, likewise; a sample is a branch, numbered over the branches of the whole store."""
+        pieces = self.plan.pieces
+        sample, start, length = pieces.sample[members], pieces.start[members], pieces.length[members]
+        trees = PieceTrees._make(values[members] for values in trees)
+        num_branches = trees.stop_branch - trees.first_branch
+        borders = np.append(0, np.cumsum(num_branches, dtype=np.int64))
+        of_branches = borders[offsets]
+        columns: Columns = {
+            "item_ids": Lists(of_branches, np.repeat(sample, num_branches)),
+            "item_branches": Lists(offsets, num_branches),
+            "sample_starts": Lists(of_branches, np.repeat(start, num_branches)),
+            "num_path_tokens": segment_sums(trees.path_tokens, offsets),
+        }
+        if self.store is not None:
+            columns |= token_columns(self.store.gather_items(sample, start, length, trees), offsets)
+            columns["source_ids"] = Lists(of_branches, np.repeat(self.store.sources_of(sample), num_branches))
+            first = self._branch_offsets[sample] + trees.first_branch - borders[:-1]
+            columns["sample_ids"] = Lists(of_branches, np.repeat(first, num_branches) + np.arange(borders[-1]))
+        return columns
+
+    @cached_property
+    def _branch_offsets(self) -> Int64Array:
+        """int64[i+1]: the first branch of each item of the store."""
+        assert self.store is not None
+        return self.store.branch_offsets()
 
 
 class ShardWriter:
@@ -170,7 +223,10 @@ class ShardWriter:
         self._lock = Lock()
         self._has_fetched = False
         token = store.index.token_type
-        self._schema = index_schema(token) if index_only else shard_schema(token, is_weighted=store.index.is_weighted)
+        has_trees = self._plan.pieces.trees is not None
+        self._schema = shard_schema(token, is_weighted=store.index.is_weighted, has_trees=has_trees)
+        if index_only:
+            self._schema = index_schema(token)
         # Where blocks begin decides bytes: Arrow pads the columns of a batch cut from one with what follows.
         largest = PACKS_PER_BATCH * max(group.capacity for group in self._plan.groups)
         self._packs_per_block = PACKS_PER_BATCH * max(1, _TOKENS_PER_GATHER // largest)
@@ -243,17 +299,6 @@ def _batch(columns: dict[str, NDArray[Any] | Lists], begin: int, end: int, schem
         else:
             rows.append(column[begin:end])
     return pa.record_batch([to_arrow(column) for column in rows], schema=schema)
-
-
-def _cu_seqlens(offsets: Int64Array, length: NDArray[np.int32]) -> Lists:
-    """For each pack, the running sum of its lengths with a leading 0."""
-    num_packs = len(offsets) - 1
-    ends = np.cumsum(length, dtype=np.int64)
-    before = np.concatenate([[0], ends])[offsets[:-1]]
-    values = np.zeros(len(length) + num_packs, dtype=np.int32)
-    place = np.arange(len(length)) + np.repeat(np.arange(num_packs), np.diff(offsets)) + 1
-    values[place] = ends - np.repeat(before, np.diff(offsets))
-    return Lists(offsets + np.arange(num_packs + 1), values)
 
 
 Item = TypeVar("Item")

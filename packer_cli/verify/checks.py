@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from packer_cli.config import PlannedConfig
 from packer_cli.format.arrays import Lists, to_numpy
@@ -21,7 +23,8 @@ from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, find_wrong_span
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.marks import CHECKSUM, row_checksums
 from packer_cli.format.ranks import read_iterations, read_rank
-from packer_cli.format.schema import iterations_path
+from packer_cli.format.schema import ITEM_VALUES, TREE_COLUMNS, iterations_path
+from packer_cli.format.tree_rows import find_wrong_items, row_of
 from packer_cli.plan.build import check_rest
 from packer_cli.plan.core.check import check_pieces, check_plan
 from packer_cli.plan.core.pieces import kept_samples
@@ -33,7 +36,7 @@ from packer_cli.sizes import counted
 from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import TokenStore
 
-_OF_THE_STORE = ("source_ids", "input_ids", STARTS, STOPS, WEIGHTS)
+_OF_THE_STORE = ("source_ids", "input_ids", STARTS, STOPS, WEIGHTS, *TREE_COLUMNS, "item_kinds", *ITEM_VALUES)
 
 
 def check_shard(folder: Path, shard: ShardTask, packs: PlannedPacks, schema: pa.Schema) -> str | None:
@@ -83,7 +86,7 @@ def _check_batch(batch: pa.RecordBatch, first: int, stop: int, packs: PlannedPac
             ends = to_numpy(column.offsets)
             if not np.array_equal(ends, values.offsets):
                 return f"the lengths of {name} in packs {first} to {stop - 1} are not the {source}'s"
-            wrong = np.flatnonzero(to_numpy(column.values) != values.values)
+            wrong = np.flatnonzero(_differ(to_numpy(column.values), values.values))
             if len(wrong):
                 pack = first + int(np.searchsorted(ends, wrong[0], side="right")) - 1
                 return f"pack {pack} has other {name} than the {source}"
@@ -91,10 +94,27 @@ def _check_batch(batch: pa.RecordBatch, first: int, stop: int, packs: PlannedPac
             return f"pack {first + wrong[0]} has another {name} than the plan"
     if not has_tokens:
         return ""
+    if packs.plan.pieces.trees is not None:
+        return _find_wrong_items(batch, first)
     ends = batch.column("cu_seqlens")
     samples = np.unique(to_numpy(ends.values) + np.repeat(borders[:-1], np.diff(to_numpy(ends.offsets))))
     wrong_row = find_wrong_spans(batch, samples)
     return "" if wrong_row is None else f"the loss spans of pack {first + wrong_row} are wrong"
+
+
+def _differ(found: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.bool_]:
+    """Where numbers differ; NaN, which says that there is none, equals itself."""
+    differ: NDArray[np.bool_] = found != wanted
+    return differ if found.dtype.kind != "f" else differ & ~(np.isnan(found) & np.isnan(wanted))
+
+
+def _find_wrong_items(batch: pa.RecordBatch, first: int) -> str:
+    """What is wrong with the trees of packs, of which the first has this id; empty where nothing is."""
+    for number in range(batch.num_rows):
+        why = find_wrong_items(row_of(batch, number))
+        if why is not None:
+            return f"pack {first + number}: {why}"
+    return ""
 
 
 def prove_pieces(pieces: Pieces, config: PlannedConfig, store: TokenStore | None) -> None:
