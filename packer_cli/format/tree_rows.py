@@ -5,7 +5,6 @@ A row is what `ShardFile.columns` gives: the values of a shard's row by the name
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from packer_cli.format.arrays import to_numpy
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, Int64Array, count_by_row, find_wrong_row
 from packer_cli.format.schema import ITEM_VALUES
+from packer_cli.format.shards import Row
 from packer_cli.format.trees import PAIR, TURNS, Trees, find_wrong_tree
 
 _OF_BRANCHES = (
@@ -22,9 +22,9 @@ _OF_BRANCHES = (
 )  # fmt: skip
 
 
-def row_of(batch: pa.RecordBatch, number: int) -> dict[str, Any]:
+def row_of(batch: pa.RecordBatch, number: int) -> Row:
     """A row of a record batch of a shard: views, as `ShardFile.columns` gives them."""
-    row: dict[str, Any] = {}
+    row: Row = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if pa.types.is_list(column.type):
             begin, end = to_numpy(column.offsets)[number : number + 2].tolist()
@@ -34,12 +34,12 @@ def row_of(batch: pa.RecordBatch, number: int) -> dict[str, Any]:
     return row
 
 
-def trees_of(row: Mapping[str, Any]) -> Trees:
+def trees_of(row: Row) -> Trees:
     """The trees of a row."""
     return Trees(row["segment_starts"], row["segment_parents"], row["branch_segments"])
 
 
-def find_wrong_items(row: Mapping[str, Any]) -> str | None:
+def find_wrong_items(row: Row) -> str | None:
     """What is wrong with the trees, items and loss spans of a row, in a few words; None if they keep every rule.
 
     O(segments * height + spans) numpy passes.
@@ -57,7 +57,7 @@ def find_wrong_items(row: Mapping[str, Any]) -> str | None:
     return _find_wrong_items(row, trees) or _find_wrong_loss(row, trees) or _find_wrong_counts(row, trees)
 
 
-def _find_wrong_items(row: Mapping[str, Any], trees: Trees) -> str | None:
+def _find_wrong_items(row: Row, trees: Trees) -> str | None:
     sizes = row["item_branches"]
     if (sizes < 1).any() or sizes.sum(dtype=np.int64) != len(trees.branch_segments):
         return "its items have other numbers of branches than it has"
@@ -81,7 +81,7 @@ def _find_wrong_items(row: Mapping[str, Any], trees: Trees) -> str | None:
     return None
 
 
-def _find_wrong_loss(row: Mapping[str, Any], trees: Trees) -> str | None:
+def _find_wrong_loss(row: Row, trees: Trees) -> str | None:
     starts, stops, weights, counts = row[STARTS], row[STOPS], row.get(WEIGHTS), row["branch_loss_spans"]
     if not (counts >= 0).all() or not len(starts) == len(stops) == counts.sum(dtype=np.int64):
         return "it has other numbers of loss spans than its branches"
@@ -95,14 +95,14 @@ def _find_wrong_loss(row: Mapping[str, Any], trees: Trees) -> str | None:
     return None
 
 
-def _find_wrong_counts(row: Mapping[str, Any], trees: Trees) -> str | None:
+def _find_wrong_counts(row: Row, trees: Trees) -> str | None:
     for name, found in (("num_path_tokens", trees.num_path_tokens()), ("attention_work", trees.attention_work())):
         if row[name] != found:
             return f"its {name} is {row[name]}, and its trees have {found}"
     return None
 
 
-def loss_by_token(row: Mapping[str, Any]) -> NDArray[np.float32]:
+def loss_by_token(row: Row) -> NDArray[np.float32]:
     """float32 [t]: the weight of each token's loss, summed over the branches that train it. O(tokens of branches)."""
     trees, starts, stops = trees_of(row), row[STARTS].astype(np.int64), row[STOPS]
     weights = row.get(WEIGHTS, np.ones(len(starts), dtype=np.float32))

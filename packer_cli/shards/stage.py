@@ -175,7 +175,7 @@ class SetWriter:
         ]
         has_rejected = (self._folder / REJECTED_NAME).exists()
         return Manifest(
-            format_version=FORMAT_VERSION if plan.pieces.trees is None else TREES_VERSION,
+            format_version=Manifest.format_version if plan.pieces.trees is None else TREES_VERSION,
             hbpack_version=__version__,
             fingerprint=self._fingerprint,
             seed=header.config.seed,

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from packer_cli.format.loss_spans import STARTS, STOPS, count_by_row
 from packer_cli.format.records import Hidden
 from packer_cli.format.schema import ITEM_VALUES
+from packer_cli.format.shards import Row
 from packer_cli.format.tree_rows import loss_by_token, trees_of
 from packer_cli.format.trees import GROUP, PAIR, SAMPLE, TURNS
 from packer_cli.show.decode import CONTEXT
@@ -87,9 +88,7 @@ class ItemRecord:
     """In depth-first order."""
 
 
-def read_items(
-    row: Mapping[str, Any], names: Sequence[str], origins: Sequence[tuple[str, int]] | None
-) -> tuple[ItemRecord, ...]:
+def read_items(row: Row, names: Sequence[str], origins: Sequence[tuple[str, int]] | None) -> tuple[ItemRecord, ...]:
     """The items of a row of a shard, as `ShardFile.columns` gives it, that keeps all rules of `tree_rows`. O(K).
 
     Args:
@@ -112,7 +111,7 @@ def source_name(names: Sequence[str], source: int) -> str:
 class _Reader:
     """What a row says of its items, branches and segments; `own` is the segments of an item."""
 
-    def __init__(self, row: Mapping[str, Any]) -> None:
+    def __init__(self, row: Row) -> None:
         self._row, self._trees, self._loss = row, trees_of(row), loss_by_token(row)
         self._paths, self._depths = self._trees.paths(), self._trees.depths()
         self._lengths = self._trees.branch_lengths()

@@ -16,7 +16,6 @@ from typing import Any
 import click
 import numpy as np
 from numpy.typing import NDArray
-from rich.cells import cell_len, get_character_cell_size
 
 from packer_cli.show.decode import Decode, Run, decode_after, decode_runs, decode_tokens, shorten
 from packer_cli.sizes import counted
@@ -116,12 +115,18 @@ def _colored_lines(runs: list[Run], style: Style, wrap: int | None) -> Iterator[
                 line, room = style.paint("| ", "cyan"), width
             first, *others = _pieces(of_line, room, width)
             line += style.mask(first, run.is_trained)
-            room = None if room is None else room - cell_len(first)
+            room = None if room is None else room - _columns(first)
             for piece in others:
                 yield line
                 line = style.paint(": ", "cyan") + style.mask(piece, run.is_trained)
-                room = None if width is None else width - cell_len(piece)
+                room = None if width is None else width - _columns(piece)
     yield line
+
+
+def _columns(text: str) -> int:
+    """Columns of a terminal that a text takes, nearly: some emoji are made of several characters."""
+    wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
+    return len(text) + wide - sum(unicodedata.category(char) in ("Mn", "Me", "Cf") for char in text)
 
 
 def _pieces(line: str, room: int | None, width: int | None) -> list[str]:
@@ -131,7 +136,7 @@ def _pieces(line: str, room: int | None, width: int | None) -> list[str]:
     line = line.expandtabs(4)
     pieces, begin, left = [], 0, room
     for place, char in enumerate(line):
-        size = get_character_cell_size(char)
+        size = _columns(char)
         if size > left:
             pieces.append(line[begin:place])
             begin, left = place, width

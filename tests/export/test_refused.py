@@ -11,8 +11,10 @@ import pytest
 
 from packer_cli.cli.main import main
 from packer_cli.errors import ConfigError
+from packer_cli.export.formats import FORMATS
 from packer_cli.export.options import check_one_capacity
 from packer_cli.folders import lock_folder
+from packer_cli.format.constants import TREES_VERSION
 from packer_cli.plan.core.groups import Group
 from tests.cli_runner import run
 from tests.export.conftest import FILLED, SIZE, export
@@ -60,6 +62,20 @@ from tests.reference import tree
 def test_wrong_options(packed, tmp_path, options, message):
     done = run(main, "export", packed, "--to", "trl", "--output", tmp_path / "dir", *options)
     assert (done.code, done.stdout, done.stderr) == (2, "", f"error: {message}\n")
+    assert not (tmp_path / "dir").exists()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_no_format_takes_trees(packed, tmp_path, name):
+    source = shutil.copytree(packed, tmp_path / "set")
+    manifest = json.loads((source / "hbpack.json").read_text())
+    write_manifest(source / "hbpack.json", manifest | {"format_version": TREES_VERSION})
+    done = export(source, name, tmp_path / "dir")
+    message = (
+        f"error: {str(source)!r} has preference pairs or shared prefixes, which exports have no place for: train on it "
+        'with PackedDataset(..., format="tree"), or pack again with --items none --turns whole\n'
+    )
+    assert (done.code, done.stdout, done.stderr) == (2, "", message)
     assert not (tmp_path / "dir").exists()
 
 
