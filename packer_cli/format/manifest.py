@@ -121,6 +121,11 @@ class Manifest:
         return PlanOptions(**known)
 
     @property
+    def has_trees(self) -> bool:
+        """Whether its rows are trees, see `format.trees`."""
+        return self.format_version == TREES_VERSION
+
+    @property
     def is_weighted(self) -> bool:
         """Whether loss tokens have weights other than 1."""
         return any(group.loss_weight is not None for group in self.groups)
@@ -196,10 +201,8 @@ def parse_manifest(data: bytes, name: str, remedy: str, *, compares: bool = True
     version = value.get("format_version")
     if not isinstance(version, int):
         raise FormatError(f"{name!r} is damaged (it has no format version); {remedy}")
-    if version not in (
-        FORMAT_VERSION,
-        TREES_VERSION,
-    ):  # Before the checksum, which another version may have elsewhere, or not at all.
+    # Before the checksum, which another version may have elsewhere, or not at all.
+    if version not in (FORMAT_VERSION, TREES_VERSION):
         raise VersionError(
             f"{name!r} has format version {version!r}; hbpack {__version__} reads versions {FORMAT_VERSION} and "
             f"{TREES_VERSION}; run hbpack pack again, or read the set with the release that wrote it"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from packer_cli.errors import ConfigError
+from packer_cli.format.arrays import Lists
 from packer_cli.format.constants import FILLER_TOKENS, Mask
 from packer_cli.format.entries import GroupInfo
 from packer_cli.format.layout import Layout
@@ -17,6 +18,7 @@ from packer_cli.format.loss_spans import spans_to_weights
 from packer_cli.format.ranks import RankRow
 from packer_cli.format.sharding import PLANNED, Sharding, length_multiple, local_indices
 from packer_cli.format.shards import Pack
+from packer_cli.format.trees import Trees
 from packer_cli.loader.pages import PAGES
 from packer_cli.loader.passes import (
     IGNORE_INDEX,
@@ -29,6 +31,35 @@ from packer_cli.loader.passes import (
     write_labels,
     write_positions,
 )
+
+
+class RowItems(NamedTuple):
+    """The items of a row, whose samples are branches, see `format.trees`."""
+
+    branch_roles: np.ndarray
+    """int64 [n]: 0 chosen, 1 rejected; in items that are not pairs, the branch's number"""
+    item_ids: np.ndarray
+    """int64 [n]: of each branch; those of an item stand together unless the row is one of flat pairs"""
+    values: dict[str, np.ndarray]
+    """float32, NaN where there is none: `rewards` [n]; `margin`, `ref_chosen_logps`, `ref_rejected_logps` [items]"""
+
+
+class RowTrees(NamedTuple):
+    """The trees of a row and its M loss terms, see `loader.trees`. Places are those in this rank's part (t tokens)."""
+
+    trees: Trees
+    """Of the whole row; padding is the last root"""
+    paths: Lists
+    """The tokens of the leaves' paths in the whole row, int64 [K]"""
+    token_index: np.ndarray
+    """int64 [M]: the token that predicts each term; only terms of this rank's part"""
+    segment_id: np.ndarray
+    """int64 [M]: the branch that trains it"""
+    last_index: np.ndarray
+    """int64 [n]: the last token of each branch; -1 if another rank has it"""
+    loss_weights: np.ndarray
+    """float32 [t], aligned with `shift_labels`: sum of the weights of the terms, in a set without weights their number
+    """
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,8 +101,12 @@ class MicroBatch:
     no weights"""
     shift_loss_weights: np.ndarray | None = None
     """float32 [t], aligned with `shift_labels`"""
-    loss_weight: float = 0.0
-    """Sum of the weights of the pack; only in a set with weights"""
+    loss_weight: float | None = None
+    """Sum of the weights of the pack; None: there are none"""
+    items: RowItems | None = None
+    """Only in a set with trees"""
+    trees: RowTrees | None = None
+    """Only where the row keeps its trees: then the segments are trees, and `loss_weights` here"""
     row: RankRow
     layout: Layout
     """Of the replica that runs the row; `row.place` is this rank's GPU in it."""

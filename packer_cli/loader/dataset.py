@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from packer_cli.format.constants import Mask
 from packer_cli.format.epochs import parse_state
 from packer_cli.format.layout import Layout
-from packer_cli.loader.batch import SP_SHARDINGS, BatchBuilder, PadTo, SPSharding
+from packer_cli.loader.batch import SP_SHARDINGS, PadTo, SPSharding
 from packer_cli.loader.formats import get_format
 from packer_cli.loader.options import (
     as_integer,
@@ -22,6 +22,7 @@ from packer_cli.loader.options import (
     check_lockstep,
     check_rank,
     check_tokens,
+    check_trees,
     choose_mask,
     choose_max_segments,
     choose_weights,
@@ -194,7 +195,16 @@ class PackedDataset(Dataset[Any]):
         )
         epoch = manifest.first_epoch if epoch is None else epoch
         self._place = Place(self._storage, manifest, self.rank, epoch)
-        builder = BatchBuilder(
+        check_trees(
+            manifest,
+            format,
+            self._format.builder,
+            name,
+            pad_to=pad_to,
+            sp_sharding=sp_sharding,
+            is_plain=chosen == "document" and resets and max_segments is None,
+        )
+        builder = self._format.builder(
             pad_to=pad_to,
             pad_to_multiple_of=pad_to_multiple_of,
             pad_token_id=choose_pad_token(manifest, pad_token_id),

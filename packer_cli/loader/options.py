@@ -11,6 +11,7 @@ from packer_cli.errors import ConfigError
 from packer_cli.format.constants import FILLER_TOKENS, Mask
 from packer_cli.format.entries import GroupInfo
 from packer_cli.format.manifest import Manifest
+from packer_cli.loader.batch import BatchBuilder
 from packer_cli.loader.storage import Storage
 
 
@@ -164,6 +165,48 @@ def check_lockstep(lockstep: bool, manifest: Manifest, name: str) -> bool:
             "list; for other trainers, plan with --lockstep all"
         )
     return bool(lockstep)
+
+
+def check_trees(
+    manifest: Manifest, format: str, builder: type[BatchBuilder], name: str, *, pad_to: str, sp_sharding: str | None,
+    is_plain: bool,
+) -> None:  # fmt: skip
+    """Raise ConfigError for a set with trees and a format or an argument that would lose them, or the reverse.
+
+    Args:
+        format, builder: its name, and what builds its micro-batches.
+        name: of the packed set, for messages.
+        is_plain: whether `mask`, `reset_positions` and `max_segments` ask for nothing beyond the samples.
+    """
+    takes_trees = builder is not BatchBuilder
+    if manifest.has_trees and not takes_trees:
+        raise ConfigError(
+            f"{name} has items whose samples share prefixes, which format {format!r} would read as one sample: choose "
+            "format 'tree', 'tree-flex' or, for preference pairs, 'pairs'"
+        )
+    if takes_trees and not manifest.has_trees:
+        raise ConfigError(
+            f"{name} holds plain samples, and format {format!r} is for preference pairs, groups and turns: choose "
+            "format 'transformers' or another, or pack with --items pairs or groups, or --turns branch"
+        )
+    if not takes_trees:
+        return
+    wrong = ""
+    if any(group.cp_size > 1 for group in manifest.groups):
+        wrong = "it was planned with context parallelism, whose ranks would each see a part of a tree: plan it with SP"
+    elif sp_sharding not in (None, "contiguous"):
+        wrong = f"sp_sharding is {sp_sharding!r}, which is for context parallelism: leave it out"
+    elif any(group.align > 1 for group in manifest.groups):
+        wrong = "it was planned with --align, and segments cannot be padded: plan it without"
+    elif manifest.has_windows:
+        wrong = f"its first steps have the windows of --curriculum {manifest.planned.curriculum}: plan with short"
+    elif not is_plain:
+        wrong = "it takes mask 'document', positions by depth and as many segments as there are: leave mask, "
+        wrong += "reset_positions and max_segments out"
+    elif format == "pairs" and pad_to != "multiple":
+        wrong = f"pad_to is {pad_to!r}, but rows without shared prefixes may be longer than that: use 'multiple'"
+    if wrong:
+        raise ConfigError(f"{name} cannot be read in format {format!r}: {wrong}")
 
 
 def check_tokens(manifest: Manifest, storage: Storage, path: str) -> None:

@@ -9,9 +9,9 @@ import torch
 
 from packer_cli.errors import ConfigError
 from packer_cli.loader import PackedDataset, metadata_of
-from packer_cli.loader.formats import FORMATS
 from packer_cli.loader.losses import sample_weights
 from packer_cli.loader.parallel import packed_attention
+from tests.loader.trees import FLAT_FORMATS
 
 BORDERS = {
     "transformers": ("cu_seq_lens_q", "cu_seq_lens_k"),
@@ -34,7 +34,7 @@ def keys_of(batch: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("extra", ["plan", 3])
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", FLAT_FORMATS)
 def test_borders_end_in_segments_without_tokens(packed: Any, name: str, extra: Any) -> None:
     most = most_samples(packed)
     size = most + 2 if extra == "plan" else most + extra + 1

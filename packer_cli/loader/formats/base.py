@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from packer_cli.format.sharding import local_indices
-from packer_cli.loader.batch import MicroBatch, SPSharding
+from packer_cli.loader.batch import BatchBuilder, MicroBatch, SPSharding
 
 
 class Batch(dict[str, Any]):
@@ -47,6 +47,8 @@ class Format:
     """Whether a batch has the weights of loss tokens, where the set has any."""
     positions_are_borders: bool = False
     """Whether the trainer takes position 0 for the first token of a sample, having no other borders."""
+    builder: type[BatchBuilder] = BatchBuilder
+    """What builds its micro-batches; another one than the default is for sets with trees, and they need one."""
 
 
 def metadata(micro: MicroBatch) -> dict[str, Any]:
@@ -54,16 +56,22 @@ def metadata(micro: MicroBatch) -> dict[str, Any]:
 
     With a causal mask over the whole row, or a window in this step, the borders of attention are not those of the
     samples: then `sample_borders`, int32 [n+1 or n+2], are theirs.
+
+    In a set with trees the samples are branches: `branch_roles` and `item_ids` int64 [n], and what the items bring,
+    float32 and NaN where there is none: `rewards` [n]; `margin`, `ref_chosen_logps`, `ref_rejected_logps` [items].
+    Rows that keep their trees also have these (`segment_starts`, `segment_parents`, `branch_segments`, int32, of the
+    whole row with its padding), and their loss terms, `token_index` and `segment_id`, see format "tree".
     """
     row, layout = micro.row, micro.layout
     place = layout.place(row.place)
     weight = {}
-    if micro.loss_weights is not None:
+    if micro.loss_weight is not None:
         weight = {"loss_weight": micro.loss_weight, "global_loss_weight": float(row.global_loss_weight)}
     own = {} if micro.has_samples_as_segments else {"sample_borders": torch.from_numpy(micro.sample_borders)}
     return {
         **own,
         **weight,
+        **_of_items(micro),
         "group": row.group,
         **layout.sizes,
         **place._asdict(),
@@ -83,6 +91,17 @@ def metadata(micro: MicroBatch) -> dict[str, Any]:
         "sample_num_loss_tokens": torch.from_numpy(micro.sample_num_loss_tokens),
         "pack_id": micro.pack_id,
     }
+
+
+def _of_items(micro: MicroBatch) -> dict[str, Any]:
+    """The metadata that only a set with trees has."""
+    if micro.items is None:
+        return {}
+    found = {"branch_roles": micro.items.branch_roles, "item_ids": micro.items.item_ids, **micro.items.values}
+    if micro.trees is not None:
+        found |= {name: value.copy() for name, value in micro.trees.trees._asdict().items()}
+        found |= {"token_index": micro.trees.token_index, "segment_id": micro.trees.segment_id}
+    return {name: torch.from_numpy(value) for name, value in found.items()}
 
 
 def segment_numbers(micro: MicroBatch) -> torch.Tensor:

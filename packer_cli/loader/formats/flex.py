@@ -1,12 +1,14 @@
-"""FlexAttention's mask for a packed row: block-diagonal and causal, never a dense mask.
+"""FlexAttention's mask for a packed row of samples or of trees: causal, and never a dense mask.
 
 `torch.nn.attention.flex_attention.create_block_mask` creates the same mask, but outside of a compiled region it first
-creates a dense T x T one (16 GiB at 128K tokens). This module computes the block lists from the borders: work and
-memory grow with (T / block_size) ** 2, 4 MiB a list at 128K.
+creates a dense T x T one (16 GiB at 128K tokens). This module computes the block lists from where subtrees end: work
+and memory grow with (T / block_size) ** 2, 4 MiB a list at 128K.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,21 +18,21 @@ from torch.nn.attention.flex_attention import BlockMask
 BLOCK_SIZE = 128
 
 
-class DocumentMask(BlockMask):
-    """A `BlockMask` that knows its borders, and so can move to a device and to another process.
+class RowMask(BlockMask):
+    """A `BlockMask` that knows how it was made, and so can move to a device and to another process.
 
     A plain one can do neither: its `to` does not move the tensors that its `mask_mod` uses, and it does not pickle.
     """
 
-    cu_seqlens: torch.Tensor
-    window: int | None
+    make: Callable[..., RowMask]
+    """Takes a device."""
 
     def to(self, device: torch.device | str) -> BlockMask:
         """The same mask on `device`."""
-        return document_mask(self.cu_seqlens, device=device, block_size=self.BLOCK_SIZE[0], window=self.window)
+        return self.make(device=device)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return document_mask, (self.cu_seqlens, "cpu", self.BLOCK_SIZE[0], self.window)
+        return self.make, ()
 
 
 def document_mask(
@@ -38,7 +40,7 @@ def document_mask(
     device: torch.device | str = "cpu",
     block_size: int = BLOCK_SIZE,
     window: int | None = None,
-) -> DocumentMask:
+) -> RowMask:
     """The mask of a packed row: a token sees those of its own segment, up to itself.
 
     Args:
@@ -48,33 +50,82 @@ def document_mask(
         window: tokens that a token sees at most, itself among them.
 
     Returns:
-        A `BlockMask` of shape [1, 1, T, T]. Its `mask_mod` looks up the first token that each one sees, int64 [T].
+        A `BlockMask` of shape [1, 1, T, T]. Its `mask_mod` looks up where each token is last seen, int32 [T].
     """
-    borders = cu_seqlens.detach().cpu().numpy().astype(np.int64)
-    length = int(borders[-1])
-    first_seen = np.repeat(borders[:-1], np.diff(borders))
+    borders = cu_seqlens.detach().cpu().numpy().astype(np.int32)
+    stops = np.repeat(borders[1:], np.diff(borders))
     if window is not None:
-        first_seen = np.maximum(first_seen, np.arange(length) - window + 1)
-    blocks = np.arange(-(-length // block_size))
-    rows, columns = blocks[:, None], blocks[None, :]
-    # The first token of a block sees the farthest back, the last one the least far.
-    first = first_seen[blocks * block_size] // block_size
-    first_full = -(-first_seen[np.minimum((blocks + 1) * block_size, length) - 1] // block_size)
-    # As torch has it: no block is full of a block of queries that the row does not fill.
-    full = (columns >= first_full[:, None]) & (columns < rows) & ((rows + 1) * block_size <= length)
-    partial = (columns >= first[:, None]) & (columns <= rows) & ~full
+        stops = np.minimum(stops, np.arange(len(stops), dtype=np.int32) + window)
+    mask = _mask(stops, device, block_size)
+    mask.make = partial(document_mask, cu_seqlens, block_size=block_size, window=window)
+    return mask
 
-    seen_from = torch.from_numpy(first_seen).to(device)
+
+def tree_mask(
+    stops: torch.Tensor,
+    positions: torch.Tensor,
+    device: torch.device | str = "cpu",
+    block_size: int = BLOCK_SIZE,
+    window: int | None = None,
+) -> RowMask:
+    """The mask of a row of trees (`format.trees`): token k is visible to token q if `k <= q < stops[k]`.
+
+    Args:
+        stops: integers [T], where the subtree of each token's segment ends.
+        positions: integers [T], the depth of each token, by which a window counts.
+        device, block_size, window: as in `document_mask`.
+
+    Returns:
+        As `document_mask`. With a window, `mask_mod` looks up the positions, too, and some blocks are listed as partly
+        seen that are not seen at all.
+    """
+    depths = None if window is None else positions.detach().cpu().numpy().astype(np.int32)
+    mask = _mask(stops.detach().cpu().numpy().astype(np.int32), device, block_size, depths, window or 0)
+    mask.make = partial(tree_mask, stops, positions, block_size=block_size, window=window)
+    return mask
+
+
+def _mask(
+    stops: np.ndarray,
+    device: torch.device | str,
+    block_size: int,
+    depths: np.ndarray | None = None,
+    window: int = 0,
+) -> RowMask:
+    length = len(stops)
+    begins = np.arange(0, length, block_size, dtype=np.int64)
+    ends = begins + block_size
+    rows, columns = np.arange(len(begins))[:, None], np.arange(len(begins))[None, :]
+    is_seen = np.maximum.reduceat(stops, begins)[None, :] > begins[:, None]
+    # As torch has it: no block is full of a block of queries that the row does not fill.
+    full = (
+        (np.minimum.reduceat(stops, begins)[None, :] >= ends[:, None]) & (columns < rows) & (ends <= length)[:, None]
+    )
+    if depths is not None:
+        least, most = np.minimum.reduceat(depths, begins), np.maximum.reduceat(depths, begins)
+        is_seen &= least[:, None] - most[None, :] < window
+        full &= most[:, None] - least[None, :] < window
+    partial_ = is_seen & (columns <= rows) & ~full
+
+    stop = torch.from_numpy(stops).to(device)
+    depth = None if depths is None else torch.from_numpy(depths).to(device)
 
     def mask_mod(b: torch.Tensor, h: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> torch.Tensor:
-        return (q_idx >= kv_idx) & (kv_idx >= seen_from[q_idx])
+        return (q_idx >= kv_idx) & (q_idx < stop[kv_idx])
+
+    def windowed(b: torch.Tensor, h: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> torch.Tensor:
+        assert depth is not None
+        return (q_idx >= kv_idx) & (q_idx < stop[kv_idx]) & (depth[q_idx] - depth[kv_idx] < window)
 
     lists: dict[str, Any] = {}
-    for name, dense in (("kv", partial), ("full_kv", full), ("q", partial.T), ("full_q", full.T)):
+    for name, dense in (("kv", partial_), ("full_kv", full), ("q", partial_.T), ("full_q", full.T)):
         # All columns, those with a block first; FlexAttention reads only as many as there are blocks.
         order = np.argsort(~dense, axis=1, kind="stable").astype(np.int32)
         lists[f"{name}_indices"] = torch.from_numpy(order).to(device)[None, None]
         lists[f"{name}_num_blocks"] = torch.from_numpy(dense.sum(axis=1, dtype=np.int32)).to(device)[None, None]
-    mask = DocumentMask(**lists, seq_lengths=(length, length), BLOCK_SIZE=(block_size, block_size), mask_mod=mask_mod)
-    mask.cu_seqlens, mask.window = cu_seqlens, window
-    return mask
+    return RowMask(
+        **lists,
+        seq_lengths=(length, length),
+        BLOCK_SIZE=(block_size, block_size),
+        mask_mod=mask_mod if depth is None else windowed,
+    )

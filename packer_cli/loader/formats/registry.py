@@ -12,10 +12,12 @@ from packer_cli.loader.formats import (
     deepspeed,
     flash_attn,
     megatron,
+    pairs,
     torchtitan,
     torchtune,
     transfer,  # noqa: F401  (registers how batches are pickled)
     transformers,
+    tree,
 )
 from packer_cli.loader.formats.base import Format
 from packer_cli.plugins import Registry
@@ -28,6 +30,9 @@ _OWN = {
     "megatron-thd": megatron.THD_FORMAT,
     "deepspeed": deepspeed.FORMAT,
     "torchtune": torchtune.FORMAT,
+    "tree": tree.FORMAT,
+    "tree-flex": tree.FLEX_FORMAT,
+    "pairs": pairs.FORMAT,
 }
 
 

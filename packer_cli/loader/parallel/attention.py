@@ -8,7 +8,7 @@ as `attention`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -24,9 +24,20 @@ Attention = Callable[[Tensor, Tensor, Tensor, Any], Tensor]
 
 
 def packed_attention(
-    query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Any, scale: float | None = None, cu_seqlens_k: Any = None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seqlens: Any,
+    scale: float | None = None,
+    cu_seqlens_k: Any = None,
+    kv_index: Tensor | None = None,
+    window: int | None = None,
 ) -> Tensor:
-    """Causal attention inside each segment of a row.
+    """Causal attention inside each segment of a row, of its queries to its keys.
+
+    In a row of samples, a segment's keys are those of its queries. In a row of trees (`format.trees`), a segment is a
+    run of queries that ends with a leaf, and its keys are those of the leaf's path, which the queries end: the keys
+    `tree_kv_index` with the borders `tree_cu_seqlens_q` and `tree_cu_seqlens_k` of a batch of format "tree".
 
     Args:
         query: [T, heads, dim].
@@ -35,27 +46,51 @@ def packed_attention(
         scale: None for dim ** -0.5.
         cu_seqlens_k: the borders of the keys, where segments have more keys than queries, which are the last ones;
             None: `cu_seqlens`.
+        kv_index: int64 [K]: the keys and values of one segment after another; None: they are so already.
+        window: keys that a query sees at most, its own among them; in a tree, by depth; None: all.
 
     Returns:
         [T, heads, dim].
 
-    Price: one scaled_dot_product_attention a segment.
+    Price: one scaled_dot_product_attention a segment, or of 1,024 queries where a mask is needed; memory grows with T
+    and K.
     """
+    if kv_index is not None:
+        key, value = (x.index_select(0, kv_index) for x in (key, value))
     queries, keys = (_sizes(borders) for borders in (cu_seqlens, cu_seqlens if cu_seqlens_k is None else cu_seqlens_k))
     # With a batch of one: torch's fused kernels take four dimensions, and it would hold all scores without them.
     parts = (x.transpose(0, 1)[None].split(sizes, 2) for x, sizes in ((query, queries), (key, keys), (value, keys)))
     outputs = []
-    for q, k, v in zip(*parts, strict=True):
-        num, before = q.shape[2], k.shape[2] - q.shape[2]
-        mask = torch.ones(num, before + num, dtype=torch.bool, device=q.device).tril(before) if before else None
-        is_grouped = q.shape[1] != k.shape[1]
-        output = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, is_causal=not before, scale=scale, enable_gqa=is_grouped
-        )
-        if output.requires_grad:  # A part of the row's gradient has gaps, with which cuDNN's kernel returns NaN.
-            output.register_hook(Tensor.contiguous)
-        outputs.append(output)
+    for segment in zip(*parts, strict=True):
+        for q, k, v, mask in _masked(segment, window):
+            is_grouped = q.shape[1] != k.shape[1]
+            output = F.scaled_dot_product_attention(
+                q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=is_grouped
+            )
+            if output.requires_grad:  # A part of the row's gradient has gaps, with which cuDNN's kernel returns NaN.
+                output.register_hook(Tensor.contiguous)
+            outputs.append(output)
     return torch.cat(outputs, dim=2)[0].transpose(0, 1)
+
+
+_MASKED_QUERIES = 1024
+
+
+def _masked(segment: tuple[Tensor, ...], window: int | None) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor | None]]:
+    """A segment's queries with the keys and values that they see, and a mask, or None where a causal one will do."""
+    q, k, v = segment
+    num, before = q.shape[2], k.shape[2] - q.shape[2]
+    if not before and (window is None or window >= num):
+        yield q, k, v, None
+        return
+    for begin in range(0, num, _MASKED_QUERIES):
+        end = min(begin + _MASKED_QUERIES, num)
+        first = 0 if window is None else max(0, before + begin - window + 1)
+        mask = torch.ones(end - begin, before + end - first, dtype=torch.bool, device=q.device)
+        mask = mask.tril(before + begin - first)
+        if window is not None:
+            mask = mask.triu(before + begin - first - window + 1)
+        yield q[:, :, begin:end], k[:, :, first : before + end], v[:, :, first : before + end], mask
 
 
 def _sizes(borders: Any) -> list[int]:

@@ -1,0 +1,81 @@
+"""Rows whose samples share prefixes: TRL's names, for varlen kernels, and a block mask, for FlexAttention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from packer_cli.loader.batch import MicroBatch
+from packer_cli.loader.formats.base import Batch, Format, open_batch
+from packer_cli.loader.formats.flex import tree_mask
+from packer_cli.loader.trees import TreeBuilder, find_leaves
+
+
+def adapt(micro: MicroBatch) -> Batch:
+    """`input_ids, position_ids, shift_labels` int64 [1, t], of t tokens on this rank, and what the trees add.
+
+    For kernels, of the whole row: each run of queries attends to the tokens of its path, which it ends. There are as
+    many runs as leaves, L, and padding is one of them.
+
+    - `tree_kv_index` int64 [K]: the tokens of the paths;
+    - `tree_cu_seqlens_q`, `tree_cu_seqlens_k` int32 [L+1]: the borders of the runs, and of their paths;
+    - `tree_max_seqlen_q`, `tree_max_seqlen_k`: ints, the longest of both.
+
+    For losses, of this rank's tokens: M terms, and n branches.
+
+    - `token_index` int64 [M]: the token that predicts each term; `segment_id` int64 [M]: the branch that trains it;
+    - `loss_weights` float32 [t], aligned with `shift_labels`: how many branches train the token, or in a set with
+      weights the sum of theirs;
+    - `last_index` int64 [n]: the last token of each branch, for reward heads; -1 if another rank has it.
+
+    Source: TRL's `experimental/async_grpo/packing.py`, whose kernel reads these names; there a run is a segment, and
+    K the sum of all segments' paths.
+    """
+    assert micro.trees is not None
+    trees, paths = micro.trees.trees, micro.trees.paths
+    stops = trees.segment_starts[find_leaves(trees) + 1]
+    queries, keys = np.append(np.int32(0), stops), paths.offsets.astype(np.int32)
+    return _batch(
+        micro,
+        {
+            "tree_kv_index": torch.from_numpy(paths.values),
+            "tree_cu_seqlens_q": torch.from_numpy(queries),
+            "tree_cu_seqlens_k": torch.from_numpy(keys),
+            "tree_max_seqlen_q": int(np.diff(queries).max()),
+            "tree_max_seqlen_k": int(np.diff(keys).max()),
+        },
+    )
+
+
+def adapt_flex(micro: MicroBatch) -> Batch:
+    """As `adapt`, with `attention_mask`, a `BlockMask` of the whole row, in place of the keys for varlen kernels.
+
+    It does not grow with K.
+    """
+    assert micro.trees is not None
+    trees = micro.trees.trees
+    stops, positions = trees.token_stops().astype(np.int32), trees.positions().astype(np.int32)
+    return _batch(micro, {"attention_mask": tree_mask(torch.from_numpy(stops), torch.from_numpy(positions))})
+
+
+def _batch(micro: MicroBatch, of_attention: dict[str, Any]) -> Batch:
+    tree = micro.trees
+    assert tree is not None
+    borders = torch.from_numpy(micro.cu_seqlens)
+    keys = {
+        "input_ids": torch.from_numpy(micro.input_ids[None]),
+        "position_ids": torch.from_numpy(micro.position_ids[None]),
+        # A copy: `labels` and `shift_labels` share memory.
+        "shift_labels": torch.from_numpy(micro.shift_labels[None].copy()),
+        **of_attention,
+        "last_index": torch.from_numpy(tree.last_index),
+        "loss_weights": torch.from_numpy(tree.loss_weights),
+        "cu_seqlens": borders,
+    }
+    return open_batch(micro, keys, borders)
+
+
+FORMAT = Format(adapt=adapt, takes_weights=True, builder=TreeBuilder)
+FLEX_FORMAT = Format(adapt=adapt_flex, takes_weights=True, builder=TreeBuilder)

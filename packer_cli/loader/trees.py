@@ -1,0 +1,179 @@
+"""Micro-batches of rows whose samples share prefixes (`format.trees`): as trees, or flat, as pairs.
+
+A row of trees is built like a flat one whose samples are the trees: in depth-first order, the next token of a token
+is the next one in the row. Positions, labels, and what is counted by branch then follow from the trees.
+
+A *loss term* is a token that a branch trains. A shared token has a term for each branch that trains it, and weighs
+as much as these together. Source: TRL's packing for AsyncGRPO (`trl.experimental.async_grpo.packing`), whose names
+the batches have; Tree Training, arXiv 2511.00413; for pairs, Preference Packing, arXiv 2602.24082.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer_cli.errors import ConfigError
+from packer_cli.format.arrays import Lists
+from packer_cli.format.ranks import RankRow
+from packer_cli.format.schema import ITEM_VALUES
+from packer_cli.format.shards import Pack
+from packer_cli.format.trees import CHOSEN, REJECTED, Trees
+from packer_cli.loader.batch import BatchBuilder, MicroBatch, RowItems, RowTrees
+
+Int64Array = NDArray[np.int64]
+
+_NONE = np.empty(0, dtype=np.int32)
+_ROOTLESS = Trees(np.zeros(1, dtype=np.int32), _NONE, _NONE)
+"""Those of a filler."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeBuilder(BatchBuilder):
+    """Builds micro-batches that keep the trees of their rows; padding is a root of its own, without a branch."""
+
+    def build(self, pack: Pack, row: RankRow, epoch: int) -> MicroBatch:
+        """As `BatchBuilder.build`; `position_ids` are depths, the segments are the trees, the samples branches.
+
+        Price: about that of a flat row, and O(K + M).
+        """
+        trees = pack.trees or _ROOTLESS
+        flat = pack._replace(cu_seqlens=trees.root_borders(), loss_starts=_NONE, loss_stops=_NONE, loss_weights=None)
+        micro = BatchBuilder.build(self, flat, row, epoch)
+        padded = _with_padding(trees, int(micro.cu_seqlens[-1]))
+        paths = leaf_paths(padded)
+        places, branches, weights = _loss_terms(pack, padded, paths, is_weighted=self.is_weighted)
+        length = len(micro.input_ids)
+        start = micro.row_rank * length if micro.sliced else 0
+        here = np.flatnonzero((places >= start) & (places < start + length))
+        token_index = places[here] - start
+        following = np.flatnonzero((places + 1 >= start) & (places + 1 < start + length))
+        micro.labels[places[following] + 1 - start] = pack.input_ids[places[following] + 1]
+        micro.shift_labels[token_index] = pack.input_ids[places[here] + 1]
+        micro.position_ids[:] = padded.positions()[start : start + length]
+        micro.sample_lengths = trees.branch_lengths()
+        micro.sample_num_loss_tokens = np.bincount(branches, minlength=len(trees.branch_segments))
+        if self.is_weighted:
+            micro.loss_weight = float(weights.sum(dtype=np.float64))
+        micro.items = _items(pack)
+        last = trees.segment_starts[trees.branch_segments + 1].astype(np.int64) - 1 - start
+        micro.trees = RowTrees(
+            trees=padded,
+            paths=paths,
+            token_index=token_index,
+            segment_id=branches[here],
+            last_index=np.where((last >= 0) & (last < length), last, -1),
+            loss_weights=np.bincount(token_index, weights[here], minlength=length).astype(np.float32),
+        )
+        return micro
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairBuilder(BatchBuilder):
+    """Builds flat micro-batches of pairs, which share nothing: all chosen samples of the row, then all rejected."""
+
+    def build(self, pack: Pack, row: RankRow, epoch: int) -> MicroBatch:
+        """As `BatchBuilder.build`, of B pairs.
+
+        Raises:
+            ConfigError: the row has other items than pairs.
+        """
+        if pack.trees is None:
+            micro = BatchBuilder.build(self, pack, row, epoch)
+            micro.items = _items(pack)
+            return micro
+        order = _pair_order(pack)
+        micro = BatchBuilder.build(self, _flattened(pack, pack.trees, order), row, epoch)
+        micro.items = _items(pack, order)
+        return micro
+
+
+def leaf_paths(trees: Trees) -> Lists:
+    """The tokens (int64 [K]) of each leaf's path from its root, in the order of the leaves: what kernels gather.
+
+    A run of queries ends with each leaf, and these are its keys: a segment stands right before its first child, so
+    it needs no path of its own. K is the number of tokens of all branches, unless several end in one leaf.
+    """
+    return trees.paths(find_leaves(trees))
+
+
+def find_leaves(trees: Trees) -> Int64Array:
+    """int64: the segments without children, rising."""
+    is_leaf = np.ones(len(trees.segment_parents) + 1, dtype=np.bool_)
+    is_leaf[trees.segment_parents] = False  # A root's parent is -1, the last one.
+    return np.flatnonzero(is_leaf[:-1])
+
+
+def _loss_terms(
+    pack: Pack, trees: Trees, paths: Lists, *, is_weighted: bool
+) -> tuple[Int64Array, Int64Array, NDArray[np.float32]]:
+    """Of the M loss terms, one branch after another: the token that predicts (int64), the branch (int64), the weight.
+
+    Args:
+        paths: those of the leaves.
+        is_weighted: whether terms weigh as much as their spans; if not, 1.
+    """
+    num_spans = _NONE if pack.branch_loss_spans is None else pack.branch_loss_spans
+    branch = np.arange(len(trees.branch_segments)).repeat(num_spans)
+    counts = (pack.loss_stops - pack.loss_starts).astype(np.int64)
+    path = find_leaves(trees).searchsorted(trees.branch_segments[branch])
+    first = paths.offsets[path] + pack.loss_starts - 1  # The token before a span predicts its first one.
+    terms = np.arange(counts.sum()) + (first - (counts.cumsum() - counts)).repeat(counts)
+    weights = pack.loss_weights if is_weighted and pack.loss_weights is not None else np.ones(len(counts))
+    return paths.values[terms], branch.repeat(counts), weights.astype(np.float32).repeat(counts)
+
+
+def _with_padding(trees: Trees, length: int) -> Trees:
+    """The trees of the padded row."""
+    starts, parents, ends = trees
+    if starts[-1] == length:
+        return trees
+    return Trees(np.append(starts, np.int32(length)), np.append(parents, np.int32(-1)), ends)
+
+
+def _items(pack: Pack, order: Int64Array | None = None) -> RowItems:
+    """What a batch says of the items; `order` is that of the branches."""
+    of_branches = [_NONE if x is None else x for x in (pack.branch_roles, pack.item_ids)]
+    values = {name: getattr(pack, name) for name in ("rewards", *ITEM_VALUES)}
+    if order is not None:
+        of_branches = [x[order] for x in of_branches]
+        values["rewards"] = None if pack.rewards is None else pack.rewards[order]
+    roles, item_ids = (x.astype(np.int64) for x in of_branches)
+    return RowItems(roles, item_ids, {name: np.array(x) for name, x in values.items() if x is not None})
+
+
+def _pair_order(pack: Pack) -> Int64Array:
+    """int64 [2B]: the branches, all chosen before all rejected."""
+    assert pack.branch_roles is not None
+    assert pack.item_ids is not None
+    order = pack.branch_roles.argsort(kind="stable")
+    half = len(order) // 2
+    chosen, rejected = order[:half], order[half:]
+    is_paired = np.array_equal(pack.item_ids[chosen], pack.item_ids[rejected])
+    roles = pack.branch_roles
+    if not (is_paired and (roles[chosen] == CHOSEN).all() and (roles[rejected] == REJECTED).all()):
+        raise ConfigError(
+            f"pack {pack.pack_id} holds items that are not pairs, and format 'pairs' is for pairs alone: choose "
+            "format 'tree' or 'tree-flex', or pack the pairs without the other records"
+        )
+    return order
+
+
+def _flattened(pack: Pack, trees: Trees, order: Int64Array) -> Pack:
+    """The pack with its branches in this order, each with all its tokens."""
+    assert pack.branch_loss_spans is not None
+    paths = trees.paths(trees.branch_segments[order])
+    counts = pack.branch_loss_spans.astype(np.int64)
+    firsts, mine = (counts.cumsum() - counts)[order], counts[order]
+    spans = np.arange(mine.sum()) + (firsts - (mine.cumsum() - mine)).repeat(mine)
+    begins = paths.offsets[:-1].repeat(mine)
+    return pack._replace(
+        input_ids=pack.input_ids[paths.values],
+        cu_seqlens=paths.offsets.astype(np.int32),
+        loss_starts=pack.loss_starts[spans] + begins,
+        loss_stops=pack.loss_stops[spans] + begins,
+        loss_weights=None if pack.loss_weights is None else pack.loss_weights[spans],
+        sample_ids=pack.sample_ids[order],
+    )

@@ -1,0 +1,111 @@
+"""Rows of items as trees, in plain Python, straight from the rules: a node is a token and the one after it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from packer_cli.format.shards import Pack
+
+
+class Branch(NamedTuple):
+    """A sample: its tokens, and the weight of each one's loss (0: none; never at the first)."""
+
+    tokens: list[int]
+    weights: list[float]
+
+
+class Row(NamedTuple):
+    """A row as lists, with the places in it of each branch's tokens."""
+
+    input_ids: list[int]
+    segment_starts: list[int]
+    segment_parents: list[int]
+    branch_segments: list[int]
+    places: list[list[int]]
+
+
+def plant(items: list[list[Branch]]) -> Row:
+    """The row of some items, each a tree or several (branches without a common prefix, or equal ones, share nothing
+    or all)."""
+    row = Row([], [], [], [], [])
+    for branches in items:
+        chains = []
+        for branch in branches:
+            after = [*branch.tokens[1:], None]
+            chains.append(list(zip(branch.tokens, after, strict=True)))
+        ends: dict[int, int] = {}
+        taken: dict[int, list[int]] = {i: [] for i in range(len(branches))}
+        _grow(row, chains, list(range(len(branches))), 0, -1, ends, taken)
+        row.branch_segments.extend(ends[i] for i in range(len(branches)))
+        row.places.extend(taken[i] for i in range(len(branches)))
+    return row._replace(segment_starts=[*row.segment_starts, len(row.input_ids)])
+
+
+def _grow(row: Row, chains: Any, members: list[int], depth: int, parent: int, ends: Any, taken: Any) -> None:
+    """Write the segments of the branches that agree up to `depth`, in the order in which they come."""
+    families: dict[Any, list[int]] = {}
+    for i in members:
+        families.setdefault(chains[i][depth], []).append(i)
+    for family in families.values():
+        segment, at = len(row.segment_starts), depth
+        row.segment_starts.append(len(row.input_ids))
+        row.segment_parents.append(parent)
+        while True:
+            for i in family:
+                taken[i].append(len(row.input_ids))
+            row.input_ids.append(chains[family[0]][at][0])
+            at += 1
+            # The last token is followed by nothing, so branches that end here are all the same.
+            if at == len(chains[family[0]]):
+                ends.update(dict.fromkeys(family, segment))
+                break
+            if len({chains[i][at] for i in family}) > 1:
+                _grow(row, chains, family, at, segment, ends, taken)
+                break
+
+
+def pack_of(items: list[list[Branch]], *, is_weighted: bool = False, pack_id: int = 0, **values: Any) -> Pack:
+    """The pack of these items; sample and item ids count up."""
+    row = plant(items)
+    branches = [branch for item in items for branch in item]
+    starts, stops, weights, counts = [], [], [], []
+    for branch in branches:
+        before = len(starts)
+        at = 1
+        while at < len(branch.tokens):
+            end = at + 1
+            while end < len(branch.tokens) and branch.weights[end] == branch.weights[at]:
+                end += 1
+            if branch.weights[at]:
+                starts.append(at)
+                stops.append(end)
+                weights.append(branch.weights[at])
+            at = end
+        counts.append(len(starts) - before)
+    borders = [start for start, parent in zip(row.segment_starts, row.segment_parents, strict=False) if parent < 0]
+    integers = {"loss_starts": starts, "loss_stops": stops, "cu_seqlens": [*borders, len(row.input_ids)],
+                "segment_starts": row.segment_starts, "segment_parents": row.segment_parents,
+                "branch_segments": row.branch_segments, "branch_loss_spans": counts}  # fmt: skip
+    return Pack(
+        pack_id=pack_id,
+        num_loss_tokens=sum(stops) - sum(starts),
+        input_ids=np.array(row.input_ids, dtype=np.int32),
+        **{name: np.array(value, dtype=np.int32) for name, value in integers.items()},
+        sample_ids=np.arange(len(branches)),
+        cp_sharding=0,
+        loss_weights=np.array(weights, dtype=np.float32) if is_weighted else None,
+        branch_roles=np.array([role for item in items for role in range(len(item))], dtype=np.int8),
+        item_ids=np.array([i for i, item in enumerate(items) for _ in item], dtype=np.int64),
+        **values,
+    )
+
+
+def sees(row: Row) -> np.ndarray:
+    """bool [N, N]: whether q sees k, from the branches alone: k comes before q, or is q, in a branch of both."""
+    found = np.zeros((len(row.input_ids), len(row.input_ids)), dtype=np.bool_)
+    for places in row.places:
+        for depth, q in enumerate(places):
+            found[q, places[: depth + 1]] = True
+    return found
