@@ -32,6 +32,8 @@ PRELOADED = (
     "datasets",
     "accelerate",
     "trl.trainer.sft_trainer",
+    "trl.trainer.dpo_trainer",
+    "trl.trainer.reward_trainer",
     "lightning",
     "packer_cli.loader",
 )

@@ -91,7 +91,7 @@ def test_ligers_kernel_trains_as_samples_one_by_one(monkeypatch, family):
     batch = {name: value.to(device) if torch.is_tensor(value) else value for name, value in make_batch().items()}
     wanted = gradients(model, one_by_one(model, batch))
     run_packed_rows(model)
-    monkeypatch.delattr(packed_row, "_in_chunks")
+    monkeypatch.delattr(packed_row, "in_chunks")
     row = PackedRow(batch, None, factor=0.25, device=device)
     loss = row.run(model)
     assert loss.item() == pytest.approx(one_by_one(model, batch).item(), rel=1e-5)

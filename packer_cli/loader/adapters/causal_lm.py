@@ -1,7 +1,7 @@
 """A causal language model of transformers that runs packed rows: attention that ranks share, and the loss.
 
 `run_packed_rows(model)` patches a model, before DDP, FSDP or DeepSpeed wrap it. Then `model(packed_row=row, ...)`
-returns a loss, and `model(...)` does what it did before.
+returns what the row takes, such as a loss, and `model(...)` does what it did before.
 """
 
 from __future__ import annotations
@@ -15,18 +15,21 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
-from transformers.modeling_outputs import CausalLMOutput
 
 from packer_cli.errors import ConfigError
-from packer_cli.loader.adapters.packed_row import PackedRow, row_loss
+from packer_cli.loader.adapters.packed_row import PackedRow
 from packer_cli.loader.adapters.row_attention import packed_rows_run, set_row_attention
 from packer_cli.loader.passes import IGNORE_INDEX
 
 __all__ = ["check_packed_rows", "run_packed_rows"]
 
 
-def run_packed_rows(model: nn.Module) -> nn.Module:
+def run_packed_rows(model: nn.Module, *, gives_rewards: bool = False) -> nn.Module:
     """Patch a model, and return its innermost causal language model. To do so again does no harm.
+
+    Args:
+        model: wrapped by PEFT, or not.
+        gives_rewards: whether it is a sequence classification model, whose output layer is `score`.
 
     Raises:
         ConfigError: it is none, or it cannot run packed rows.
@@ -37,29 +40,36 @@ def run_packed_rows(model: nn.Module) -> nn.Module:
     if hasattr(inner, "get_base_model"):
         inner = inner.get_base_model()
     name = type(inner).__name__
-    if not hasattr(inner, "get_decoder") or inner.get_output_embeddings() is None:
-        raise ConfigError(f"{name} is not a causal language model of transformers with an output layer")
+    if not hasattr(inner, "get_decoder") or _head(inner, gives_rewards=gives_rewards) is None:
+        kind = "sequence classification" if gives_rewards else "causal language"
+        raise ConfigError(f"{name} is not a {kind} model of transformers with an output layer")
     taken = inspect.signature(type(inner.get_decoder()).forward).parameters.values()
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken):
         raise ConfigError(f"{name} takes no keyword arguments for its attention, which packed rows need; do not pack")
     set_row_attention(inner)
     if not hasattr(inner.forward, "runs_packed_rows"):  # Or no longer: another library's forward pass is in its place.
-        _patch_forward(inner)
+        _patch_forward(inner, gives_rewards=gives_rewards)
     return cast("nn.Module", inner)
 
 
-def _patch_forward(model: Any) -> None:
-    unlike = _why_not_shared(model.config.get_text_config())
+def _head(model: Any, *, gives_rewards: bool) -> Any:
+    """The output layer; None if there is none."""
+    return getattr(model, "score", None) if gives_rewards else model.get_output_embeddings()
+
+
+def _patch_forward(model: Any, *, gives_rewards: bool) -> None:
 
     def forward(self: Any, *arguments: Any, packed_row: PackedRow | None = None, **others: Any) -> Any:
         if packed_row is None:
             return self._forward_of_batches(*arguments, **others)
-        _require_runnable(self, packed_row, unlike)
+        _require_runnable(self, packed_row)
+        if packed_row.brings_inputs:
+            arguments, others = (), packed_row.inputs
         # Now, as PEFT or resize_token_embeddings may have put another in its place.
-        head = _patched_head(self)
+        head = _patched_head(self, _head(self, gives_rewards=gives_rewards))
         with packed_rows_run():
-            decoded = self.get_decoder()(*arguments, packed_row=packed_row, use_cache=False, **others)
-        return CausalLMOutput(loss=head(decoded.last_hidden_state, packed_row=packed_row))
+            decoded = self.get_decoder()(*arguments, packed_row=packed_row, **{**others, "use_cache": False})
+        return head(decoded.last_hidden_state, packed_row=packed_row)
 
     # Not functools.wraps: accelerate walks __wrapped__, and would call the original.
     forward.__signature__ = inspect.signature(type(model).forward)  # type: ignore[attr-defined]
@@ -69,9 +79,15 @@ def _patch_forward(model: Any) -> None:
     model.forward = MethodType(forward, model)
 
 
-def _require_runnable(model: Any, row: PackedRow, unlike: str) -> None:
+def _require_runnable(model: Any, row: PackedRow) -> None:
     name, config = type(model).__name__, model.config.get_text_config()
-    if row.group is not None and unlike:
+    stateful = _stateful_layers(config) if row.is_tree or row.group is not None else ""
+    if row.is_tree and stateful:
+        raise ConfigError(
+            f"{name} has {stateful} layers, whose states would run from one branch into the next; pack with "
+            "--no-share-prefixes"
+        )
+    if row.group is not None and (unlike := _why_not_shared(config, stateful)):
         raise ConfigError(f"{name} {unlike}; plan groups of SP degree 1 for it")
     if model.training and getattr(config, "output_router_logits", False) and config.router_aux_loss_coef:
         raise ConfigError(
@@ -80,12 +96,16 @@ def _require_runnable(model: Any, row: PackedRow, unlike: str) -> None:
         )
 
 
-def _why_not_shared(config: Any) -> str:
-    """Why GPUs cannot share a row of such a model; empty if they can."""
+def _stateful_layers(config: Any) -> str:
+    """The kinds of a model's layers that are not attention; empty if there are none."""
     kinds = {*(getattr(config, "layer_types", None) or ()), *(getattr(config, "layers_block_type", None) or ())}
-    others = sorted(kinds - {"full_attention", "sliding_attention", "attention"})
-    if others:
-        return f"has {', '.join(others)} layers, whose states would begin anew in each GPU's part of a row"
+    return ", ".join(sorted(kinds - {"full_attention", "sliding_attention", "attention"}))
+
+
+def _why_not_shared(config: Any, stateful: str) -> str:
+    """Why GPUs cannot share a row of such a model; empty if they can."""
+    if stateful:
+        return f"has {stateful} layers, whose states would begin anew in each GPU's part of a row"
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     kind = rope.get("rope_type") if isinstance(rope, Mapping) else None
     if kind in ("dynamic", "longrope"):
@@ -93,19 +113,15 @@ def _why_not_shared(config: Any) -> str:
     return ""
 
 
-def _patched_head(model: Any) -> Any:
+def _patched_head(model: Any, head: Any) -> Any:
     """The output layer, in whose forward pass the loss is made: FSDP gathers its weights once for that.
 
     FSDP also casts what the forward pass returns, so nothing but the loss of the whole row may pass there.
     """
-    head, config = model.get_output_embeddings(), model.config.get_text_config()
+    config = model.config.get_text_config()
 
-    def forward(self: Any, hidden: torch.Tensor, packed_row: PackedRow | None = None) -> torch.Tensor:
-        if packed_row is None:
-            logits: torch.Tensor = self._logits(hidden)
-            return logits
-        loss: torch.Tensor = row_loss(self, config, hidden, packed_row)
-        return loss
+    def forward(self: Any, hidden: torch.Tensor, packed_row: PackedRow | None = None) -> Any:
+        return self._logits(hidden) if packed_row is None else packed_row.take(self, config, hidden)
 
     if not hasattr(head, "_logits"):
         head._logits = head.forward

@@ -5,18 +5,23 @@ move tensors and dictionaries of tensors, but not an object. A layer that is rec
 row with which it ran.
 
 The loss is made of the hidden states of the tokens with a loss; the logits are never whole.
+
+A row can be flat, or of trees whose branches share prefixes (`format.trees`): then each run of queries attends to the
+keys of a path, which are gathered in every layer.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from transformers.modeling_outputs import CausalLMOutput
+from transformers.utils import ModelOutput
 
 from packer_cli.errors import ConfigError
 from packer_cli.loader.losses import shifted_labels, token_losses
@@ -26,7 +31,7 @@ __all__ = ["PackedRow"]
 
 
 class PackedRow:
-    """What a forward pass needs besides `input_ids` and `position_ids` of a batch of format "transformers".
+    """What a forward pass needs besides `input_ids` and `position_ids` of a batch of format "transformers" or "tree".
 
     Args:
         batch: with its metadata.
@@ -35,16 +40,49 @@ class PackedRow:
         device: of the model.
     """
 
+    brings_inputs: ClassVar[bool] = False
+    """Whether the model runs the row's `inputs`, whatever else it is given."""
+
     def __init__(
         self, batch: Mapping[str, Any], group: dist.ProcessGroup | None, *, factor: float, device: torch.device
     ) -> None:
         self.group = group
-        self.longest: int = batch["max_length_q"]
-        self.borders: list[int] = batch["cu_seq_lens_q"].tolist()
+        self.is_tree = "tree_kv_index" in batch
+        names = _OF_TREES if self.is_tree else _OF_SAMPLES
+        self.longest: int = batch[names["max_length_k"]]
+        self.borders: list[int] = batch[names["cu_seq_lens_q"]].tolist()
+        """Of queries"""
+        self.key_borders: list[int] | None = None
+        """Of the gathered keys; None: they are where the queries are."""
+        self.kv_index: Tensor | None = None
+        """int64 [K]: which keys to gather"""
         self.masks: dict[int | None, Any] = {}
         """Of FlexAttention, by sliding window; each layer uses them again."""
-        self.device_borders: Tensor = batch["cu_seq_lens_q"].to(device)
+        self.varlen: dict[str, Any] = {name: _on(batch[given], device) for name, given in names.items()}
+        """What FlashAttention takes"""
+        found = ["input_ids", "position_ids"]
+        if self.is_tree:
+            self.key_borders, self.kv_index = batch[names["cu_seq_lens_k"]].tolist(), batch["tree_kv_index"].to(device)
+        elif "seq_idx" in batch:
+            found.append("seq_idx")
+        self.inputs: dict[str, Any] = {name: batch[name].to(device) for name in found}
+        """What a model takes besides the row. Layers without attention, such as recurrent ones and convolutions, tell
+        samples apart by it (docs/loader.md)."""
+        if not self.is_tree:
+            self.inputs |= self.varlen
+        self.num_tokens: int = batch["input_ids"].numel()
+        self._set_targets(batch, device)
+        self.factor = factor
+        self.num_attended = 0
+        """Calls of the attention for it."""
+        self.loss: Any = None
+        """Of this rank, times the factor, once it ran: a scalar without a graph. Wrappers may round what the forward
+        pass returns."""
+
+    def _set_targets(self, batch: Mapping[str, Any], device: torch.device) -> None:
         labels, weights = shifted_labels(batch)
+        if self.is_tree:  # A shared token counts for each branch that trains it.
+            weights = batch["loss_weights"].reshape(1, -1)
         kept = labels[0].ne(int(IGNORE_INDEX)).nonzero()[:, 0]
         self.kept = kept.to(device)
         """int64 [k], places of the tokens with a loss."""
@@ -52,18 +90,14 @@ class PackedRow:
         """int64 [k]"""
         self.weights = None if weights is None else weights[0, kept].to(device)
         """float32 [k]"""
-        self.factor = factor
-        names = [name for name in ("input_ids", "position_ids", "seq_idx", "cu_seq_lens_q") if name in batch]
-        self.inputs: dict[str, Any] = {name: batch[name].to(device) for name in names}
-        """What a model takes besides the row. Layers without attention, such as recurrent ones and convolutions, tell
-        samples apart by it (docs/loader.md)."""
-        self.inputs |= {"cu_seq_lens_k": self.inputs["cu_seq_lens_q"], "max_length_q": self.longest}
-        self.inputs["max_length_k"] = self.longest
-        self.num_attended = 0
-        """Calls of the attention for it."""
-        self.loss: Any = None
-        """Of this rank, times the factor, once it ran: a scalar without a graph. Wrappers may round what the forward
-        pass returns."""
+
+    def keys(self, tensor: Tensor) -> Tensor:
+        """Keys or values as the queries attend to them: [T, ...] -> [K, ...] of a row of trees."""
+        return tensor if self.kv_index is None else tensor.index_select(0, self.kv_index)
+
+    def take(self, head: Any, config: Any, hidden: Tensor) -> ModelOutput:
+        """What a model returns for the row; arguments as for `row_loss`."""
+        return CausalLMOutput(loss=row_loss(head, config, hidden, self))
 
     def run(self, model: nn.Module) -> Tensor:
         """The forward pass of a model, wrapped or not: its loss, with the graph.
@@ -78,6 +112,17 @@ class PackedRow:
                 "if something replaces its forward pass, such as Liger's fused loss"
             )
         return loss
+
+
+_OF_SAMPLES = {"cu_seq_lens_q": "cu_seq_lens_q", "cu_seq_lens_k": "cu_seq_lens_q"}
+_OF_SAMPLES |= {"max_length_q": "max_length_q", "max_length_k": "max_length_q"}
+_OF_TREES = {"cu_seq_lens_q": "tree_cu_seqlens_q", "cu_seq_lens_k": "tree_cu_seqlens_k"}
+_OF_TREES |= {"max_length_q": "tree_max_seqlen_q", "max_length_k": "tree_max_seqlen_k"}
+"""FlashAttention's names, and those of a batch."""
+
+
+def _on(value: Any, device: torch.device) -> Any:
+    return value.to(device) if isinstance(value, Tensor) else value
 
 
 CHUNK = 2**25
@@ -110,7 +155,8 @@ def row_loss(head: Any, config: Any, hidden: Tensor, row: PackedRow) -> Tensor:
         def losses(tokens: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
             return token_losses(finished_logits(head._logits(tokens), config), targets, weights).sum()
 
-        total = _in_chunks(losses, tokens, targets, weights, max(1, CHUNK // config.vocab_size))
+        start = tokens.new_zeros((), dtype=torch.promote_types(tokens.dtype, torch.float32))
+        total = sum(in_chunks(losses, config.vocab_size, tokens, targets, weights), start=start)
     total = total * row.factor
     row.loss = total.detach()
     return total
@@ -142,16 +188,15 @@ def _fused(head: Any, tokens: Tensor) -> Callable[..., Tensor] | None:
     return run
 
 
-def _in_chunks(
-    losses: Callable[..., Tensor], tokens: Tensor, targets: Tensor, weights: Tensor | None, size: int
-) -> Tensor:
-    """The sum of the losses, of `size` tokens at a time."""
-    total = tokens.new_zeros((), dtype=torch.promote_types(tokens.dtype, torch.float32))
-    for begin in range(0, len(tokens), size):
-        part = slice(begin, begin + size)
-        weight = None if weights is None else weights[part]
-        total = total + checkpoint(losses, tokens[part], targets[part], weight, use_reentrant=False)
-    return total
+def in_chunks(function: Callable[..., Any], vocabulary: int, *tensors: Tensor | None) -> list[Any]:
+    """What a function of logits returns for the rows of tensors, `CHUNK` logits at a time, and again in the backward
+    pass."""
+    size = max(1, CHUNK // vocabulary)
+    length = next(len(tensor) for tensor in tensors if tensor is not None)
+    parts = (slice(begin, begin + size) for begin in range(0, length, size))
+    return [
+        checkpoint(function, *(None if x is None else x[part] for x in tensors), use_reentrant=False) for part in parts
+    ]
 
 
 def finished_logits(logits: Tensor, config: Any) -> Tensor:

@@ -114,19 +114,24 @@ def _sdpa(call: _Call, query: Tensor, key: Tensor, value: Tensor, _: Any) -> Ten
         raise ConfigError(
             f'the model has {unlike}; load it with attn_implementation="flash_attention_2", or "flex_attention"'
         )
-    return packed_attention(query, key, value, row.borders, scale=options.get("scaling"))
+    key, value = row.keys(key), row.keys(value)
+    return packed_attention(query, key, value, row.borders, options.get("scaling"), row.key_borders)
 
 
 def _flash(call: _Call, query: Tensor, key: Tensor, value: Tensor, _: Any) -> Tensor:
     row = call.row
-    borders: dict[str, Any] = {"cu_seq_lens_q": row.device_borders, "cu_seq_lens_k": row.device_borders}
-    borders |= {"max_length_q": row.longest, "max_length_k": row.longest}
-    found: Tensor = call.before(*_in_batches(query, key, value), None, **call.kept(), **borders)[0][0]
+    tensors = _in_batches(query, row.keys(key), row.keys(value))
+    found: Tensor = call.before(*tensors, None, **call.kept(), **row.varlen)[0][0]
     return found
 
 
 def _flex(call: _Call, query: Tensor, key: Tensor, value: Tensor, _: Any) -> Tensor:
     masks, window = call.row.masks, call.options.get("sliding_window")
+    if call.row.is_tree:
+        raise ConfigError(
+            'rows of trees do not run on flex_attention here; load the model with attn_implementation="sdpa", or '
+            '"flash_attention_2"'
+        )
     if window not in masks:
         masks[window] = document_mask(torch.tensor(call.row.borders), query.device, window=window)
     found: Tensor = call.before(*_in_batches(query, key, value), masks[window], **call.kept())[0][0]

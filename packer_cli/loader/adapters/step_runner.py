@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -14,6 +15,7 @@ from packer_cli.errors import ConfigError
 from packer_cli.format.layout import Layout
 from packer_cli.loader.adapters.causal_lm import check_packed_rows
 from packer_cli.loader.adapters.packed_row import PackedRow
+from packer_cli.loader.adapters.tree_check import check_trees
 from packer_cli.loader.dataset import PackedDataset
 from packer_cli.loader.layer_checkpointing import LayerCheckpointing
 from packer_cli.loader.losses import loss_weight_of_step
@@ -41,7 +43,7 @@ class StepRunner:
     Args:
         model: which `run_packed_rows` has patched, and DDP or FSDP2 has wrapped if several processes train. Attribute
             `model` may be set to its wrapper later, before the first step.
-        datasets: in format "transformers", of this rank: all whose steps it runs.
+        datasets: in format "transformers" or "tree", of this rank: all whose steps it runs.
         device: of the model.
         checkpoint_all: whether every row recomputes all layers; else as many as its plan says.
 
@@ -63,6 +65,7 @@ class StepRunner:
         self._groups = _groups_of(*datasets) if self._world_size > 1 else None
         self._checkpointing = LayerCheckpointing(model)
         self._checkpointed = len(self._checkpointing.layers) if checkpoint_all else None
+        self._has_trees = any(dataset.format == "tree" for dataset in datasets)
         self._is_checked = False
 
     def losses(self, step: Step) -> Iterator[torch.Tensor]:
@@ -79,20 +82,33 @@ class StepRunner:
             ConfigError: before the first step, if the model mixes samples.
         """
         if not self._is_checked:
-            check_packed_rows(self.model, self.device)
+            self.check()
             self._is_checked = True
         self.loss = torch.zeros((), device=self.device)
         for batch in step.batches:
             planned = batch["checkpoint_layers"]
             self._checkpointing.set(planned if self._checkpointed is None else self._checkpointed)
             group = None if self._groups is None else self._groups.for_batch(batch)
-            weight = loss_weight_of_step(batch)
-            factor = self._world_size / weight if weight else 0.0
-            row = PackedRow(batch, group, factor=factor, device=self.device)
+            weight = self.weight_of_step(batch)
+            row = self.row(batch, group, factor=self._world_size / weight if weight else 0.0)
             with self.gradients(is_last=batch is step.batches[-1]):
                 loss = self.forward(row)
                 self.loss = self.loss + row.loss
                 yield loss
+
+    def check(self) -> None:
+        """Raise ConfigError if the model mixes samples."""
+        check_packed_rows(self.model, self.device)
+        if self._has_trees:
+            check_trees(self.model, self.device, partial(PackedRow, group=None))
+
+    def weight_of_step(self, batch: Any) -> float:
+        """By what the sum of the losses of a step is divided."""
+        return loss_weight_of_step(batch)
+
+    def row(self, batch: Any, group: Any, *, factor: float) -> PackedRow:
+        """What the model runs."""
+        return PackedRow(batch, group, factor=factor, device=self.device)
 
     def gradients(self, *, is_last: bool) -> AbstractContextManager[Any]:
         """Around forward and backward of a micro-batch, the last of its step or not."""

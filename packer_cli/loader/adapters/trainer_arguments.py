@@ -103,5 +103,6 @@ def adapted(args: Any) -> Any:
         args.liger_kernel_config = {**(args.liger_kernel_config or {}), **replaced}
     if hasattr(args, "max_length"):  # TRL's
         args.max_length = None
+    if hasattr(args, "dataset_kwargs"):  # SFTConfig's
         args.dataset_kwargs = {**(args.dataset_kwargs or {}), "skip_prepare_dataset": True}
     return args

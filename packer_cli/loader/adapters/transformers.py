@@ -1,4 +1,4 @@
-"""transformers' `Trainer` and TRL's `SFTTrainer` on packed sets. ::
+"""transformers' `Trainer` and TRL's trainers on packed sets. ::
 
 from packer_cli.loader.adapters.transformers import packed
 
@@ -8,381 +8,51 @@ trainer.train()
 
 from __future__ import annotations
 
-import logging
-import math
-import os
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
-from typing import Any
-
-import torch
-import torch.distributed as dist
-from transformers import TrainerCallback
-from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_callback import ExportableState, TrainerState
-from transformers.trainer_utils import get_last_checkpoint, speed_metrics
-
 from packer_cli.errors import ConfigError
-from packer_cli.format.epochs import attributes_of_trainer
-from packer_cli.loader.adapters.causal_lm import run_packed_rows
-from packer_cli.loader.adapters.packed_row import PackedRow
-from packer_cli.loader.adapters.step_runner import StepRunner, require_sp_alone
-from packer_cli.loader.adapters.trainer_arguments import adapted, require_fitting
-from packer_cli.loader.dataset import PackedDataset
-from packer_cli.loader.losses import loss_weight_of_step
-from packer_cli.loader.steps import Step, packed_steps
+from packer_cli.loader.adapters.packed_trainer import PackedTrainer
+from packer_cli.loader.adapters.trl import PackedDPOTrainer, PackedRewardTrainer
 
 __all__ = ["packed"]
 
-_LOGGER = logging.getLogger(__name__)
+_OF_TRL = {"SFTTrainer": PackedTrainer, "DPOTrainer": PackedDPOTrainer, "RewardTrainer": PackedRewardTrainer}
+"""By the name of TRL's class, what stands before it."""
+_UNSUITABLE = {
+    "KTOTrainer": "its loss compares each sample with a mean over the micro-batch",
+    "GRPOTrainer": "its samples do not exist before training",
+    "RLOOTrainer": "its samples do not exist before training",
+}
 
 
 def packed(trainer_class: type) -> type:
-    """A class that trains packed sets, made from `Trainer`, `SFTTrainer`, or a class derived from one.
+    """A class that trains packed sets, made from `Trainer`, TRL's `SFTTrainer`, `DPOTrainer` or `RewardTrainer`, or a
+    class derived from one.
 
     Its `train_dataset` and `eval_dataset` are paths or URLs of packed sets. Each optimizer step is a step of the plan,
-    and the loss is the mean over the loss tokens of a whole step, or what their weights say. GPUs share rows as the
-    plan says (groups with an SP degree). `max_steps`, epochs and the learning rate's schedule count steps of the plan.
-    A checkpoint has the place in the data, so `resume_from_checkpoint` goes on there. Beside the loss, it logs
-    `tokens_per_second`; `step_seconds`, the mean since the last log; and `predicted_step_seconds`, that of the same
-    steps by prediction, if the set was planned with a model of the GPUs.
+    and the loss is the mean over the loss tokens of a whole step, or what their weights say; of `DPOTrainer` and
+    `RewardTrainer`, the mean over its preference pairs. GPUs share rows as the plan says (groups with an SP degree).
+    `max_steps`, epochs and the learning rate's schedule count steps of the plan. A checkpoint has the place in the
+    data, so `resume_from_checkpoint` goes on there. Beside the loss, it logs `tokens_per_second`; `step_seconds`, the
+    mean since the last log; and `predicted_step_seconds`, that of the same steps by prediction, if the set was planned
+    with a model of the GPUs.
 
     Raises:
-        ConfigError: when the trainer is made, for a set that it cannot train, arguments that do not fit one, or
-            methods of a class that would not be called.
+        ConfigError: for another trainer of TRL; when the trainer is made, for a set that it cannot train, arguments
+            that do not fit one, or methods of a class that would not be called.
     """
-    if issubclass(trainer_class, _PackedTrainer):
+    if issubclass(trainer_class, PackedTrainer):
         return trainer_class
-    return type(f"Packed{trainer_class.__name__}", (_PackedTrainer, trainer_class), {})
+    return type(f"Packed{trainer_class.__name__}", (_before(trainer_class), trainer_class), {})
 
 
-class PackedDataState(TrainerCallback, ExportableState):
-    """The place in the data, which the Trainer saves with its own state."""
-
-    def __init__(self) -> None:
-        self.data: dict[str, Any] | None = None
-        self.first_epoch = 0
-        self.epoch = 0.0
-
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint holds."""
-        return {"args": {}, "attributes": {"data": self.data, "first_epoch": self.first_epoch}}
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """The plan's epochs count, also after a resume within one."""
-        state.epoch = self.epoch
-
-
-class _TrainerRunner(StepRunner):
-    """Steps as accelerate runs them."""
-
-    def __init__(self, trainer: _PackedTrainer, *datasets: PackedDataset, checkpoint_all: bool = False) -> None:
-        super().__init__(trainer.model, *datasets, device=trainer.args.device, checkpoint_all=checkpoint_all)
-        self._trainer = trainer
-
-    def gradients(self, *, is_last: bool) -> AbstractContextManager[Any]:
-        """By default FSDP and DeepSpeed reduce them in every micro-batch, or each GPU would keep whole ones."""
-        trainer = self._trainer
-        # DeepSpeed's wrapper steps where gradients are synchronized.
-        trainer.accelerator.gradient_state._set_sync_gradients(is_last)
-        asked = (trainer.args.accelerator_config.gradient_accumulation_kwargs or {}).get("sync_each_batch")
-        reduces = trainer.is_fsdp_enabled if asked is None else asked
-        waits = not (is_last or reduces or trainer.is_deepspeed_enabled)
-        return trainer.accelerator.no_sync(self.model) if waits else nullcontext()
-
-    def forward(self, row: PackedRow) -> torch.Tensor:
-        """Under the Trainer's autocast."""
-        with self._trainer.compute_loss_context_manager():
-            return super().forward(row)
-
-
-class _StepLoader:
-    """The rest of the current epoch, or the next one, step by step."""
-
-    def __init__(self, trainer: _PackedTrainer) -> None:
-        self._trainer = trainer
-
-    def __iter__(self) -> Iterator[Step]:
-        self._trainer.packed_set.load_state_dict(self._trainer.place)
-        yield from packed_steps(self._trainer.packed_set)
-
-
-_AnyTrainer: Any = object
-"""What the class of the user stands for."""
-
-
-class _PackedTrainer(_AnyTrainer):
-    """What a trainer class does otherwise; it stands before that class."""
-
-    def __init__(
-        self,
-        model: Any = None,
-        args: Any = None,
-        *,
-        train_dataset: Any = None,
-        eval_dataset: Any = None,
-        **others: Any,
-    ) -> None:
-        require_fitting(args, others)
-        _require_called(type(self))
-        asked, args = args, adapted(args)
-        self.packed_set = _open("train_dataset", train_dataset, args)
-        self._eval_sets = _open_all(eval_dataset, args)
-        callbacks = [*(others.pop("callbacks", None) or []), PackedDataState()]
-        eval_of_class = None if eval_dataset is None else _nothing()
-        super().__init__(
-            model, args, train_dataset=_nothing(), eval_dataset=eval_of_class, callbacks=callbacks, **others
-        )
-        fsdp = getattr(self.accelerator.state, "fsdp_plugin", None)
-        if fsdp is not None and fsdp.fsdp_version != 2:
-            raise ConfigError(f"FSDP {fsdp.fsdp_version} is not supported on packed rows; set fsdp_version to 2")
-        run_packed_rows(self.model)
-        checkpoints = _checkpoints_all(asked, self.packed_set)
-        self._runner = _TrainerRunner(self, self.packed_set, *self._eval_sets.values(), checkpoint_all=checkpoints)
-        self._start = self.place = self.packed_set.state_dict()
-        self._num_trained, self._started = 0, time.perf_counter()
-        self._unlogged: list[tuple[int, float | None]] = []  # Tokens and predicted seconds of steps.
-
-    def train(self, resume_from_checkpoint: Any = None, *arguments: Any, **others: Any) -> Any:
-        """As the Trainer's; on a set that was rebalanced where the checkpoint stopped, for the steps that are left."""
-        self.place, self._num_trained = self._start, 0
-        self.data_state.first_epoch = self._start["epoch"]
-        if resume_from_checkpoint:
-            resume_from_checkpoint = self._go_to(resume_from_checkpoint)
-        self.data_state.data = self.place
-        self._unlogged, self._started = [], time.perf_counter()
-        return super().train(resume_from_checkpoint, *arguments, **others)
-
-    def _go_to(self, checkpoint: Any) -> str:
-        """Take the place in the data from a checkpoint, True for the newest one; returns its folder."""
-        folder = checkpoint
-        if checkpoint is True:
-            # the main process alone makes the folder, perhaps later than this one looks
-            folder = get_last_checkpoint(self.args.output_dir) if Path(self.args.output_dir).is_dir() else None
-        if folder is None or not Path(folder, TRAINER_STATE_NAME).is_file():
-            raise ConfigError(
-                f"there is no checkpoint in {str(self.args.output_dir if folder is None else folder)!r}; give the "
-                "folder of one, such as checkpoint-100, or start without resume_from_checkpoint"
-            )
-        state = TrainerState.load_from_json(str(Path(folder, TRAINER_STATE_NAME)))
-        saved = attributes_of_trainer({"stateful_callbacks": state.stateful_callbacks})
-        if not saved or not saved.get("data"):
-            raise ConfigError(
-                "the checkpoint does not hold a place in a packed set: it is from a run with other data; start from "
-                "its weights instead, without resume_from_checkpoint"
-            )
-        self._num_trained, self.data_state.first_epoch = state.global_step, saved.get("first_epoch", 0)
-        if not self.packed_set.begins_at(saved["data"]):
-            self.place = saved["data"]
-        elif self.is_deepspeed_enabled:
-            raise ConfigError(
-                "the set was rebalanced, and DeepSpeed reads a checkpoint only on the number of GPUs that wrote it; "
-                "start from its weights instead, without resume_from_checkpoint"
-            )
-        return str(folder)
-
-    def set_initial_training_values(self, args: Any, dataloader: Any) -> Any:
-        """The Trainer's numbers, as the plan has them: epochs can have unlike numbers of steps."""
-        trained, steps = self._num_trained, self._steps_left(args)
-        max_steps = args.max_steps if args.max_steps > 0 else trained + sum(steps)
-        if self.place is self._start and trained and args.should_log:
-            _LOGGER.warning("rebalanced set: %d steps are trained, and %d are left", trained, max_steps - trained)
-        # The Trainer begins with epoch trained // longest, and leaves an epoch that has no step any more.
-        longest = max([1, *steps])
-        num_samples = _num_samples(self.packed_set)
-        return (
-            trained // longest + len(steps),
-            longest,
-            num_samples,
-            math.ceil(max_steps * num_samples / self.packed_set.num_steps),
-            args.world_size,
-            longest,
-            max_steps,
-        )
-
-    def _steps_left(self, args: Any) -> list[int]:
-        """Steps of each epoch to come, the rest of the current one first; with `max_steps`, at least as many."""
-        dataset, steps = self.packed_set, list[int]()
-        dataset.load_state_dict(self.place)
-        begun, epoch = dataset.step_of(dataset.position), dataset.epoch
-        end, left = args.num_train_epochs + self.data_state.first_epoch, args.max_steps - self._num_trained
-        while left > 0 if args.max_steps > 0 else epoch < end:
-            whole = dataset.steps_of(epoch)
-            wanted = whole if args.max_steps > 0 else math.ceil(min(1, end - epoch) * whole)
-            steps.append(max(0, wanted - begun))
-            begun, epoch, left = 0, epoch + 1, left - steps[-1]
-        return steps
-
-    @property
-    def data_state(self) -> PackedDataState:
-        """The callback, in whose place a resume may put another."""
-        return next(each for each in self.callback_handler.callbacks if isinstance(each, PackedDataState))
-
-    def get_train_dataloader(self) -> Any:
-        """Whole steps."""
-        return _StepLoader(self)
-
-    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Step], None]:
-        """The next step, if there is one; it knows its loss tokens."""
-        step = next(epoch_iterator, None)
-        return [] if step is None else [step], None
-
-    def training_step(self, model: Any, inputs: Step, num_items_in_batch: Any = None) -> torch.Tensor:
-        """Forward and backward of each micro-batch of a step; the Trainer clips and steps afterwards."""
-        model.train()
-        if callable(getattr(self.optimizer, "train", None)):  # Of schedule-free optimizers.
-            self.optimizer.train()
-        self._runner.model = model
-        for loss in self._runner.losses(inputs):
-            self.accelerator.backward(loss)
-        self._unlogged.append((inputs.num_tokens, inputs.predicted_seconds))
-        self.place = self.data_state.data = inputs.state
-        first_epoch, num_steps = self.data_state.first_epoch, self.packed_set.num_steps
-        self.data_state.epoch = inputs.epoch - first_epoch + (inputs.number + 1) / num_steps
-        return self._runner.loss
-
-    def evaluate(
-        self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
-    ) -> dict[str, float]:
-        """The mean loss over the loss tokens of a packed set, or of each in a dictionary."""
-        sets, runner = self._eval_sets, self._runner
-        if eval_dataset is not None:
-            sets = _open_all(eval_dataset, self.args)
-            runner = _TrainerRunner(self, *sets.values())
-        if not sets:
-            raise ConfigError("give eval_dataset, the folder or URL of a packed set")
-        runner.model = self.model_wrapped
-        metrics: dict[str, float] = {}
-        for name, dataset in sets.items():
-            prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
-            start = time.time()
-            metrics[f"{prefix}_loss"] = self._mean_loss(runner, dataset)
-            metrics |= speed_metrics(prefix, start, num_samples=_num_samples(dataset), num_steps=dataset.num_steps)
-            self._started += metrics[f"{prefix}_runtime"]  # Of training.
-        self.log(metrics)
-        self.control: Any = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        return metrics
-
-    def _mean_loss(self, runner: StepRunner, dataset: PackedDataset) -> float:
-        runner.model.eval()
-        sums = torch.zeros(2, dtype=torch.float64, device=self.args.device)
-        with torch.no_grad():
-            for step in packed_steps(dataset, 0):
-                for _ in runner.losses(step):
-                    pass
-                weight = loss_weight_of_step(step.batches[0])
-                sums += torch.stack([runner.loss.double() * weight, torch.full_like(sums[1], weight)])
-        if self.args.world_size > 1:
-            dist.all_reduce(sums)
-        return float(sums[0] / sums[1])
-
-    def _save_checkpoint(self, *arguments: Any, **others: Any) -> None:
-        """The Trainer's; its time is none of the steps'."""
-        start = time.perf_counter()
-        super()._save_checkpoint(*arguments, **others)
-        self._started += time.perf_counter() - start
-
-    def predict(self, *arguments: Any, **others: Any) -> Any:
-        """Not of packed rows."""
-        raise ConfigError("predict is not supported on packed sets; use evaluate, or the class without packed()")
-
-    def floating_point_ops(self, inputs: Any) -> int:
-        """The Trainer's count, which expects one batch."""
-        batches = inputs.batches if isinstance(inputs, Step) else [inputs]
-        return sum(int(super(_PackedTrainer, self).floating_point_ops(batch)) for batch in batches)
-
-    def _track_num_input_tokens(self, inputs: Step) -> None:
-        """The Trainer's count, likewise."""
-        for batch in inputs.batches if self.args.include_num_input_tokens_seen != "no" else ():
-            super()._track_num_input_tokens(batch)
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Adds tokens per second, about: this rank's times the number of ranks; and what a step takes, on average."""
-        if "loss" in logs:
-            now = time.perf_counter()
-            steps, seconds = self._unlogged, now - self._started
-            num_tokens = sum(tokens for tokens, _ in steps) * self.args.world_size
-            logs["tokens_per_second"] = num_tokens / seconds
-            if steps:
-                logs["step_seconds"] = seconds / len(steps)
-            predicted = [each for _, each in steps if each is not None]
-            if predicted:
-                logs["predicted_step_seconds"] = sum(predicted) / len(predicted)
-            self._unlogged, self._started = [], now
-        super().log(logs, start_time)
-
-
-_NEVER_CALLED = ("compute_loss", "prediction_step", "evaluation_loop")
-"""Methods of trainers that nothing here calls."""
-_PASSED_ON = {"__init__", "_save_checkpoint", "_track_num_input_tokens", "floating_point_ops", "log", "train"}
-"""Methods of packed rows that call the trainer's own."""
-_KNOWN = ("axolotl.core.", "builtins", "transformers.", "trl.")
-"""Modules whose methods may be among them: what they add to the loss or the batches is refused by their arguments."""
-
-
-def _require_called(trainer_class: type) -> None:
-    """Raise ConfigError for a user's methods that stand behind those of packed rows, or that nothing calls."""
-    ours = trainer_class.__mro__.index(_PackedTrainer)
-    for place, each in enumerate(trainer_class.__mro__):
-        if each is _PackedTrainer or each.__module__.startswith(_KNOWN):
-            continue
-        hidden = vars(_PackedTrainer).keys() - _PASSED_ON if place > ours else set()
-        ignored = sorted(
-            name for name in vars(each) if name in {*_NEVER_CALLED, *hidden} and callable(vars(each)[name])
-        )
-        if ignored:
-            raise ConfigError(
-                f"{', '.join(ignored)} of {each.__name__} would not be called on packed rows; derive a class from the "
-                "packed one instead, such as class Mine(packed(Trainer)), and override training_step or evaluate"
-            )
-
-
-def _checkpoints_all(asked: Any, dataset: PackedDataset) -> bool:
-    """Whether all rows recompute all layers: where checkpointing is asked for, and the plan knows nothing of it."""
-    if not (asked.gradient_checkpointing or asked.activation_checkpointing):
-        return False
-    is_planned = any(group["checkpoint_layers"] for group in dataset.manifest["groups"])
-    if not is_planned and "gpu_model" not in dataset.manifest["config"]["plan"]:
-        return True
-    if asked.should_log:
-        _LOGGER.warning("gradient_checkpointing: each row recomputes as many layers as the plan says, and no more")
-    return False
-
-
-def _open_all(value: Any, args: Any) -> dict[str, PackedDataset]:
-    """Sets for evaluation by name; one without a name has an empty one."""
-    named = value if isinstance(value, Mapping) else {} if value is None else {"": value}
-    return {name: _open("eval_dataset", each, args) for name, each in named.items()}
-
-
-def _open(name: str, value: Any, args: Any) -> PackedDataset:
-    """The set, which the trainer can run."""
-    if not isinstance(value, (str, os.PathLike, PackedDataset)):
-        given = "not given" if value is None else f"a {type(value).__name__}"
-        raise ConfigError(f'{name} is {given}: give the folder or URL of a packed set, such as {name}="OUT"')
-    dataset = value
-    if not isinstance(dataset, PackedDataset):
-        dataset = PackedDataset(dataset, args.process_index, args.world_size)
-    if dataset.format != "transformers":
-        raise ConfigError(f"{name} has format {dataset.format!r}, and this trainer needs format='transformers'")
-    if (dataset.rank, dataset.world_size) != (args.process_index, args.world_size):
+def _before(trainer_class: type) -> type:
+    """The class whose methods come before the trainer's own."""
+    of_trl = [each.__name__ for each in trainer_class.__mro__ if each.__module__.startswith("trl.")]
+    for name in of_trl:
+        if name in _OF_TRL:
+            return _OF_TRL[name]
+    if of_trl:
+        why = next((_UNSUITABLE[name] for name in of_trl if name in _UNSUITABLE), "its batches are of another kind")
         raise ConfigError(
-            f"{name} was opened for rank {dataset.rank} of {dataset.world_size}, and this is process "
-            f"{args.process_index} of {args.world_size}; give its folder or URL instead"
+            f"{of_trl[0]} does not train on packed sets: {why}; packed takes Trainer, {', '.join(_OF_TRL)}"
         )
-    require_sp_alone(dataset)
-    return dataset
-
-
-def _num_samples(dataset: PackedDataset) -> int:
-    """Of an epoch, pieces of cut ones apart."""
-    return sum(group["num_samples"] for group in dataset.manifest["groups"])
-
-
-def _nothing() -> Any:
-    """A data set of one row, which is never read: trainers look at their data sets when they are made."""
-    from datasets import Dataset
-
-    return Dataset.from_dict({"input_ids": [[0]], "labels": [[-100]]})
+    return PackedTrainer

@@ -1,0 +1,104 @@
+"""Tries a model on a row of trees before it trains: each branch must give what it gives alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from packer_cli.errors import ConfigError
+
+__all__ = ["check_trees"]
+
+_SHARED, _CHOSEN, _REJECTED = 6, 5, 7
+"""Tokens of a pair's prefix, and of what follows it."""
+_TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-3}
+"""Relative, as some layers compute in float32; for other types, 3 %."""
+
+
+def check_trees(model: nn.Module, device: torch.device, make_row: Callable[..., Any]) -> None:
+    """Raise ConfigError unless a row of a pair that shares its prompt gives what its two samples give one by one.
+
+    With FSDP, call it on every rank. Price: three forward passes of 18 tokens at most. Does not change random states.
+
+    Args:
+        model: which `run_packed_rows` has patched, wrapped or not.
+        make_row: of a batch of format "tree", with `factor` and `device`.
+    """
+    inner: Any = getattr(model, "module", model)
+    trains = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with torch.no_grad():
+            batch = _pair(inner.config.get_text_config())
+            row = make_row(batch, factor=1.0, device=device)
+            found = _of_row(model(**_given(row), use_cache=False), row)
+            alone = torch.stack([_alone(model, ids, device) for ids in _branches(batch["input_ids"][0])])
+    finally:
+        for module, was_training in trains.items():
+            module.training = was_training
+    if len(found) == 1:  # The loss of both.
+        alone = alone.sum(0, keepdim=True)
+    off = float(((found - alone).abs() / alone.abs().max()).max())
+    if row.num_attended and off <= _TOLERANCE.get(next(model.parameters()).dtype, 0.03):
+        return
+    raise ConfigError(
+        f"{type(inner).__name__} cannot run trees: two samples that share a prompt give something else than one by "
+        f"one ({off:.1%} off), so its layers mix branches; pack with --no-share-prefixes"
+    )
+
+
+def _given(row: Any) -> dict[str, Any]:
+    return row.given() if row.brings_inputs else {**row.inputs, "packed_row": row}
+
+
+def _of_row(output: Any, row: Any) -> Tensor:
+    """Float64: of each branch its log-probability or reward, or the sum of these."""
+    if not row.brings_inputs:
+        return -output.loss.double()[None]
+    found: Tensor = output.logits if hasattr(output, "logits") else output.log_probs.sum(1)
+    return found.flatten().double()
+
+
+def _alone(model: nn.Module, ids: Tensor, device: torch.device) -> Tensor:
+    """Float64: the log-probability of all but the prompt, or the reward."""
+    logits = model(input_ids=ids[None].to(device), use_cache=False).logits[0].double()
+    if logits.dim() == 1:
+        return logits[0]
+    log_probs = logits[:-1].log_softmax(-1).gather(-1, ids[1:, None].to(device))
+    return log_probs[_SHARED:].sum()
+
+
+def _branches(ids: Tensor) -> tuple[Tensor, Tensor]:
+    prompt, chosen, rejected = ids.split([_SHARED, _CHOSEN, _REJECTED])
+    return torch.cat([prompt, chosen]), torch.cat([prompt, rejected])
+
+
+def _pair(config: Any) -> dict[str, Any]:
+    """A batch of a pair whose samples share a prompt; the loss begins at the first token of each one's own."""
+    total = _SHARED + _CHOSEN + _REJECTED
+    ids = torch.arange(total) * 7919 % config.vocab_size
+    ids[ids == config.pad_token_id] = (config.pad_token_id or 0) + 1  # Models of rewards look for padding.
+    place = torch.arange(total)
+    first = _SHARED + _CHOSEN
+    has_loss = (place >= _SHARED) & (place != first - 1) & (place != total - 1)
+    rejected = torch.cat([place[:_SHARED], place[first:]])
+    return {
+        "input_ids": ids[None],
+        "position_ids": torch.where(place < first, place, place - _CHOSEN)[None],
+        "shift_labels": torch.where(has_loss, ids.roll(-1), -100)[None],
+        "loss_weights": has_loss.float()[None],
+        "tree_kv_index": torch.cat([place[:first], rejected]),
+        "tree_cu_seqlens_q": torch.tensor([0, first, total], dtype=torch.int32),
+        "tree_cu_seqlens_k": torch.tensor([0, first, first + len(rejected)], dtype=torch.int32),
+        "tree_max_seqlen_q": first,
+        "tree_max_seqlen_k": len(rejected),
+        "token_index": place[has_loss],
+        "segment_id": (place[has_loss] >= first).long(),
+        "last_index": torch.tensor([first - 1, total - 1]),
+        "branch_roles": torch.tensor([0, 1], dtype=torch.int8),
+        "item_ids": torch.zeros(2, dtype=torch.int64),
+        "most_items": 1,
+    }

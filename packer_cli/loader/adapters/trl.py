@@ -1,0 +1,238 @@
+"""What TRL's `DPOTrainer` and `RewardTrainer` do otherwise on packed pairs; `adapters.transformers` puts it first.
+
+Their own losses run, on what a row of trees gives (`pair_rows`). A step is the mean over its pairs, as of one batch of
+all of them: each micro-batch counts by its pairs, and the constant loss of dummies is taken out again.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from packer_cli.errors import ConfigError
+from packer_cli.loader.adapters.causal_lm import run_packed_rows
+from packer_cli.loader.adapters.packed_row import PackedRow
+from packer_cli.loader.adapters.packed_trainer import PackedTrainer, TrainerRunner
+from packer_cli.loader.adapters.pair_rows import PairRow, PairsOfRow, RewardRow
+from packer_cli.loader.adapters.tree_check import check_trees
+from packer_cli.loader.dataset import PackedDataset
+from packer_cli.loader.steps import Step
+
+__all__ = ["PackedDPOTrainer", "PackedRewardTrainer"]
+
+_INEXACT = {
+    "aot": "sorts the pairs of a micro-batch",
+    "aot_unpaired": "sorts the pairs of a micro-batch",
+    "sft": "is a mean over the tokens of a micro-batch",
+}
+"""Losses that are not a mean over pairs, which rows of unlike numbers would change."""
+
+
+class _PairRunner(TrainerRunner):
+    """Steps of pairs: TRL's loss of each row, and what it logs."""
+
+    def __init__(self, trainer: _PackedPairTrainer, *datasets: PackedDataset, checkpoint_all: bool = False) -> None:
+        super().__init__(trainer, *datasets, checkpoint_all=checkpoint_all)
+        for dataset in datasets:
+            if any(group["sp_size"] > 1 for group in dataset.manifest["groups"]):
+                raise ConfigError(
+                    f"{dataset.path} has rows that GPUs share, and TRL needs whole samples for pairs; plan groups of "
+                    "SP degree 1"
+                )
+        self._of_dummy: Tensor | None = None
+
+    def check(self) -> None:
+        """Each branch of a tree must give what its sample gives alone."""
+        check_trees(self.model, self.device, self._trainer.row_class)
+
+    def weight_of_step(self, batch: Any) -> float:
+        """Its pairs."""
+        return int(batch["global_num_items"])
+
+    def row(self, batch: Any, group: Any, *, factor: float) -> PairsOfRow:
+        """For the trainer."""
+        if getattr(self._trainer, "precompute_ref_logps", False):
+            _require_reference(batch)
+        made: PairsOfRow = self._trainer.row_class(batch, factor=factor, device=self.device)
+        return made
+
+    def losses(self, step: Step) -> Iterator[Tensor]:
+        """Also makes TRL's metrics, a number a micro-batch, one of the step."""
+        metrics = self._trainer.metrics_of_mode()
+        before: dict[str, list[float]] = dict(metrics)
+        self._ran: list[tuple[PairsOfRow, dict[str, float]]] = []
+        metrics.clear()
+        yield from super().losses(step)
+        joined = self._trainer.joined(self._ran, self.weight_of_step(step.batches[0]))
+        metrics.update(before | {name: [*before.get(name, []), value] for name, value in joined.items()})
+
+    def forward(self, row: PackedRow) -> Tensor:
+        """The sum of the losses of its pairs, times the row's factor."""
+        assert isinstance(row, PairsOfRow)
+        trainer = self._trainer
+        # A reference model's forward pass was wrapped before it was patched.
+        with trainer.compute_loss_context_manager(), trainer.accelerator.autocast():
+            if self._of_dummy is None:
+                self._of_dummy = trainer.loss_of_dummy()
+            mean = trainer.compute_loss(self.model, row.given())
+        dummies = row.num_filled - row.num_pairs
+        loss: Tensor = (mean * row.num_filled - self._of_dummy * dummies) * row.factor
+        row.loss = loss.detach()
+        metrics = trainer.metrics_of_mode()
+        self._ran.append((row, {name: values[-1] for name, values in metrics.items()}))
+        metrics.clear()
+        return loss
+
+
+class _PackedPairTrainer(PackedTrainer):
+    """Of both trainers."""
+
+    row_class: ClassVar[Any]
+    runner_class = _PairRunner
+    needs_pairs = True
+    never_called = ("prediction_step", "evaluation_loop")
+    pair_means: ClassVar[tuple[str, ...]]
+    """TRL's metrics that are means over pairs, 0 for dummies."""
+
+    def _prepare_dataset(self, dataset: Any, *arguments: Any, **others: Any) -> Any:
+        """Packed sets are prepared."""
+        return dataset
+
+    def metrics_of_mode(self) -> Any:
+        """TRL's lists of what it logs."""
+        return self._metrics["train" if self.model.training else "eval"]
+
+    def loss_of_dummy(self) -> Tensor:
+        """The constant loss of a pair whose numbers are all 0. Every rank calls it at once."""
+        zeros = torch.zeros(2, 1, device=self.args.device)
+        names = ("log_probs", "entropy", "mean_logits", "log_sum_sq_probs", "logits")
+        output = SimpleNamespace(**dict.fromkeys(names, zeros), is_top1=zeros.bool())
+        ids, none = zeros.new_zeros(2, 2, dtype=torch.long), zeros.new_zeros(1)
+        inputs = {"input_ids": ids, "attention_mask": ids, "completion_mask": ids}
+        inputs |= {"ref_chosen_logps": none, "ref_rejected_logps": none}
+        kept, self._metrics = self._metrics, {mode: defaultdict(list) for mode in self._metrics}
+        try:
+            with torch.no_grad(), self._with_given_reference():
+                found: Tensor = self.compute_loss(lambda **_: output, inputs).detach()
+        finally:
+            self._metrics = kept
+        return found
+
+    @contextmanager
+    def _with_given_reference(self) -> Iterator[None]:
+        yield
+
+    def joined(self, ran: list[tuple[PairsOfRow, dict[str, float]]], num_pairs: float) -> dict[str, float]:
+        """The metrics of a step, of those of its micro-batches: TRL logs the mean over steps."""
+        found = {}
+        for name in ran[-1][1]:
+            values = [metrics[name] for _, metrics in ran]
+            if name in self.pair_means:
+                sums = [value * row.num_filled for value, (row, _) in zip(values, ran, strict=True)]
+                found[name] = sum(sums) * self.args.world_size / num_pairs
+            else:
+                found[name] = sum(values) / len(values)
+        return found
+
+
+class PackedDPOTrainer(_PackedPairTrainer):
+    """Before `DPOTrainer`."""
+
+    row_class = PairRow
+    pair_means = (
+        "rewards/chosen", "rewards/rejected", "rewards/accuracies", "rewards/margins", "logps/chosen", "logps/rejected"
+    )  # fmt: skip
+
+    def __init__(self, model: Any = None, ref_model: Any = None, args: Any = None, **others: Any) -> None:
+        module = _require_release(type(self))
+        _require_exact(args)
+        with _without_hash(module):
+            super().__init__(model, args, ref_model=ref_model, **others)
+        if self.aux_loss_enabled:
+            raise ConfigError(
+                "the model has an auxiliary loss of its router, a mean over the tokens of a micro-batch; set "
+                "router_aux_loss_coef to 0"
+            )
+        if self.ref_model is not None:
+            run_packed_rows(getattr(self.ref_model, "module", self.ref_model))
+
+    def _precompute_ref_logps(self, dataset: Any, *arguments: Any) -> Any:
+        """They are in the packed set."""
+        return dataset
+
+    @contextmanager
+    def _with_given_reference(self) -> Iterator[None]:
+        before, self.precompute_ref_logps = self.precompute_ref_logps, True
+        try:
+            yield
+        finally:
+            self.precompute_ref_logps = before
+
+
+class PackedRewardTrainer(_PackedPairTrainer):
+    """Before `RewardTrainer`."""
+
+    row_class = RewardRow
+    gives_rewards = True
+    pair_means = ("mean_reward", "accuracy", "margin")
+
+    def joined(self, ran: list[tuple[PairsOfRow, dict[str, float]]], num_pairs: float) -> dict[str, float]:
+        """Dummies have a reward of 0, which is neither the least nor the greatest."""
+        found = super().joined(ran, num_pairs)
+        rewards = torch.cat([row.rewards for row, _ in ran if isinstance(row, RewardRow)]).double()
+        ends = torch.full((2,), math.inf, dtype=torch.float64, device=self.args.device)
+        if len(rewards):
+            ends = torch.stack([rewards.min(), -rewards.max()])
+        if self.args.world_size > 1:
+            dist.all_reduce(ends, dist.ReduceOp.MIN)
+        return found | {"min_reward": float(ends[0]), "max_reward": -float(ends[1])}
+
+
+def _require_release(trainer_class: type) -> Any:
+    """The module of `DPOTrainer`. Raises ConfigError for a release whose trainer takes other outputs of the model."""
+    module = next(sys.modules[each.__module__] for each in trainer_class.__mro__ if each.__name__ == "DPOTrainer")
+    if not hasattr(module, "add_fused_lm_head"):
+        raise ConfigError(
+            f"TRL {version('trl')} is installed, and packed(DPOTrainer) needs 1.16 or later; upgrade trl"
+        )
+    return module
+
+
+def _require_reference(batch: Any) -> None:
+    """Raise ConfigError for a pair without the reference model's log-probabilities."""
+    names = ("ref_chosen_logps", "ref_rejected_logps")
+    if any(name not in batch or bool(batch[name].isnan().any()) for name in names):
+        raise ConfigError(
+            "precompute_ref_log_probs is set, and the set lacks ref_chosen_logps or ref_rejected_logps of some pairs; "
+            "pack records that have both, or leave it out and give ref_model"
+        )
+
+
+def _require_exact(args: Any) -> None:
+    types = getattr(args, "loss_type", None) or []
+    for name in [types] if isinstance(types, str) else types:
+        if name in _INEXACT:
+            raise ConfigError(
+                f"loss_type {name!r} {_INEXACT[name]}, and packed rows have as many pairs as fit; choose a loss that "
+                "is a mean over pairs, such as 'sigmoid' or 'ipo'"
+            )
+
+
+@contextmanager
+def _without_hash(module: Any) -> Iterator[None]:
+    """TRL would hash all weights to name a cache of log-probabilities, which are in the packed set."""
+    kept, module.hash_module = module.hash_module, lambda _: ""
+    try:
+        yield
+    finally:
+        module.hash_module = kept

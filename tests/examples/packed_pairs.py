@@ -1,0 +1,119 @@
+"""TRL's trainers of preference pairs, stock or packed: `packed_pairs.py FOLDER WAYS TOKENIZER`, a line of JSON a step."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification, TrainerCallback
+from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer
+
+from packer_cli.loader.adapters.transformers import packed
+from tests.examples.pairs import VOCABULARY, PairSet, Steps, make_pairs
+
+NUM_STEPS, NUM_PAIRS = 10, 6
+"""And so many pairs a step."""
+LAYOUTS: dict[int, Steps] = {
+    1: [[[4], [2]], [[6]]] * (NUM_STEPS // 2),
+    2: [[[3, 1], [2, 0]], [[0, 1], [1, 4]]] * (NUM_STEPS // 2),
+}
+"""By processes. Of some rows a rank has no pair."""
+WAYS: dict[str, dict[str, Any]] = {
+    "sigmoid": {}, "ipo": {"loss_type": ["ipo"]}, "lora": {}, "precomputed": {"precompute_ref_log_probs": True},
+    "checkpointed": {"gradient_checkpointing": True}, "reward": {"center_rewards_coefficient": 0.1},
+    "weighted": {"use_weighting": True, "ld_alpha": 0.5, "loss_type": ["robust", "sigmoid_norm"], "loss_weights": [1.0, 0.5]},
+    "forward_kl": {"f_divergence_type": "forward_kl"}, "js": {"f_divergence_type": "js_divergence"},
+    **{name: {"loss_type": [name], "label_smoothing": 0.1} for name in (
+        "hinge", "exo_pair", "nca_pair", "bco_pair", "sppo_hard", "apo_zero", "apo_down", "discopop"
+    )},
+}  # fmt: skip
+
+
+class Print(TrainerCallback):
+    def __init__(self, way: str) -> None:
+        self.way = way
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **others: Any) -> None:
+        if state.is_world_process_zero:
+            print(json.dumps({"way": self.way, "step": state.global_step, **logs}))
+
+
+def make_model(kind: Any = LlamaForCausalLM, seed: int = 0, **options: Any) -> Any:
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, initializer_range=0.2, **options,
+    )  # fmt: skip
+    config._attn_implementation = "sdpa"
+    return kind(config).double()
+
+
+class StockDPO(DPOTrainer):
+    """On tokens."""
+
+    def _prepare_dataset(self, dataset: Any, *_: Any) -> Any:
+        return dataset
+
+
+def stock_set(way: str) -> Any:
+    rows = []
+    for pair in make_pairs(NUM_STEPS * NUM_PAIRS):
+        row = {"prompt_ids": pair.prompt, "chosen_ids": pair.chosen, "rejected_ids": pair.rejected}
+        if way == "precomputed":
+            row |= {"ref_chosen_logps": pair.ref_chosen_logps, "ref_rejected_logps": pair.ref_rejected_logps}
+        if way == "reward":
+            row = {"chosen_ids": pair.prompt + pair.chosen, "rejected_ids": pair.prompt + pair.rejected}
+            row["margin"] = pair.margin
+        rows.append(row)
+    return Dataset.from_list(rows)
+
+
+def run(way: str, folder: Path, tokenizer: Any, *, is_packed: bool) -> None:
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    options = {
+        "output_dir": str(folder), "learning_rate": 0.02, "lr_scheduler_type": "constant", "optim": "sgd",
+        "use_cpu": True, "logging_steps": 1, "report_to": "none", "disable_tqdm": True, "save_strategy": "no",
+        "bf16": False, "gradient_checkpointing": False, "max_grad_norm": 1e9, "num_train_epochs": 1,
+    }  # fmt: skip
+    others: dict[str, Any] = {"callbacks": [Print(way)], "processing_class": tokenizer}
+    if is_packed:
+        rank = int(os.environ.get("RANK", "0"))
+        others["train_dataset"] = PairSet(make_pairs(NUM_STEPS * NUM_PAIRS), LAYOUTS[world_size], rank)
+    else:
+        options |= {"per_device_train_batch_size": NUM_PAIRS, "train_sampling_strategy": "sequential", "max_length": None}
+        others["train_dataset"] = stock_set(way)
+    options |= WAYS[way]
+    if way == "reward":
+        trainer_class, model = RewardTrainer, make_model(LlamaForSequenceClassification, num_labels=1)
+        arguments: Any = RewardConfig(**options)
+    else:
+        trainer_class, model, arguments = StockDPO, make_model(), DPOConfig(**options)
+        if way == "lora":
+            from peft import LoraConfig
+
+            others["peft_config"] = LoraConfig(r=4, init_lora_weights=False, target_modules=["q_proj", "v_proj"])
+        elif way != "precomputed":
+            others["ref_model"] = make_model(seed=1)
+    made = packed(DPOTrainer if trainer_class is StockDPO else trainer_class) if is_packed else trainer_class
+    if not is_packed and way == "precomputed":
+        made = type("Given", (made,), {"_precompute_ref_logps": lambda self, dataset, *_: dataset})
+    trainer = made(model=model, args=arguments, **others)
+    trainer.train()
+
+
+def main(folder: str, ways: str, tokenizer: str, kind: str) -> None:
+    known = AutoTokenizer.from_pretrained(tokenizer)
+    for way in ways.split(","):
+        run(way, Path(folder), copy.copy(known), is_packed=kind == "packed")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
