@@ -33,17 +33,6 @@ from packer_cli.loader.passes import (
 )
 
 
-class RowItems(NamedTuple):
-    """The items of a row, whose samples are branches, see `format.trees`."""
-
-    branch_roles: np.ndarray
-    """int64 [n]: 0 chosen, 1 rejected; in items that are not pairs, the branch's number"""
-    item_ids: np.ndarray
-    """int64 [n]: of each branch; those of an item stand together unless the row is one of flat pairs"""
-    values: dict[str, np.ndarray]
-    """float32, NaN where there is none: `rewards` [n]; `margin`, `ref_chosen_logps`, `ref_rejected_logps` [items]"""
-
-
 class RowTrees(NamedTuple):
     """The trees of a row and its M loss terms, see `loader.trees`. Places are those in this rank's part (t tokens)."""
 
@@ -103,8 +92,8 @@ class MicroBatch:
     """float32 [t], aligned with `shift_labels`"""
     loss_weight: float | None = None
     """Sum of the weights of the pack; None: there are none"""
-    items: RowItems | None = None
-    """Only in a set with trees"""
+    items: dict[str, np.ndarray] | None = None
+    """Only in a set with trees, whose samples are branches (`format.trees`), by the names that metadata give them"""
     trees: RowTrees | None = None
     """Only where the row keeps its trees: then the segments are trees, and `loss_weights` here"""
     row: RankRow

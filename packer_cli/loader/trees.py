@@ -20,8 +20,8 @@ from packer_cli.format.arrays import Lists
 from packer_cli.format.ranks import RankRow
 from packer_cli.format.schema import ITEM_VALUES
 from packer_cli.format.shards import Pack
-from packer_cli.format.trees import CHOSEN, REJECTED, Trees
-from packer_cli.loader.batch import BatchBuilder, MicroBatch, RowItems, RowTrees
+from packer_cli.format.trees import PAIR, Trees
+from packer_cli.loader.batch import BatchBuilder, MicroBatch, RowTrees
 
 Int64Array = NDArray[np.int64]
 
@@ -80,12 +80,9 @@ class PairBuilder(BatchBuilder):
         Raises:
             ConfigError: the row has other items than pairs.
         """
-        if pack.trees is None:
-            micro = BatchBuilder.build(self, pack, row, epoch)
-            micro.items = _items(pack)
-            return micro
         order = _pair_order(pack)
-        micro = BatchBuilder.build(self, _flattened(pack, pack.trees, order), row, epoch)
+        flat = pack if pack.trees is None else _flattened(pack, pack.trees, order)
+        micro = BatchBuilder.build(self, flat, row, epoch)
         micro.items = _items(pack, order)
         return micro
 
@@ -133,32 +130,33 @@ def _with_padding(trees: Trees, length: int) -> Trees:
     return Trees(np.append(starts, np.int32(length)), np.append(parents, np.int32(-1)), ends)
 
 
-def _items(pack: Pack, order: Int64Array | None = None) -> RowItems:
-    """What a batch says of the items; `order` is that of the branches."""
-    of_branches = [_NONE if x is None else x for x in (pack.branch_roles, pack.item_ids)]
-    values = {name: getattr(pack, name) for name in ("rewards", *ITEM_VALUES)}
-    if order is not None:
-        of_branches = [x[order] for x in of_branches]
-        values["rewards"] = None if pack.rewards is None else pack.rewards[order]
-    roles, item_ids = (x.astype(np.int64) for x in of_branches)
-    return RowItems(roles, item_ids, {name: np.array(x) for name, x in values.items() if x is not None})
+_OF_BRANCHES = ("branch_roles", "item_ids", "rewards")
+_OF_ITEMS = ("item_kinds", "item_branches", *ITEM_VALUES)
+
+
+def _items(pack: Pack, order: Int64Array | None = None) -> dict[str, np.ndarray]:
+    """What a batch says of the items, integers as int64; `order` is that of the branches."""
+    found = {}
+    for name in (*_OF_BRANCHES, *_OF_ITEMS):
+        values = getattr(pack, name)
+        if values is None:  # Of a filler.
+            values = np.empty(0, dtype=np.float32 if name in ("rewards", *ITEM_VALUES) else np.int64)
+        if order is not None and name in _OF_BRANCHES:
+            values = values[order]
+        found[name] = values.astype(np.float32 if values.dtype.kind == "f" else np.int64)
+    return found
 
 
 def _pair_order(pack: Pack) -> Int64Array:
     """int64 [2B]: the branches, all chosen before all rejected."""
-    assert pack.branch_roles is not None
-    assert pack.item_ids is not None
-    order = pack.branch_roles.argsort(kind="stable")
-    half = len(order) // 2
-    chosen, rejected = order[:half], order[half:]
-    is_paired = np.array_equal(pack.item_ids[chosen], pack.item_ids[rejected])
-    roles = pack.branch_roles
-    if not (is_paired and (roles[chosen] == CHOSEN).all() and (roles[rejected] == REJECTED).all()):
+    if pack.item_kinds is None:
+        return np.empty(0, dtype=np.int64)
+    if (pack.item_kinds != PAIR).any():
         raise ConfigError(
             f"pack {pack.pack_id} holds items that are not pairs, and format 'pairs' is for pairs alone: choose "
             "format 'tree' or 'tree-flex', or pack the pairs without the other records"
         )
-    return order
+    return np.arange(2 * len(pack.item_kinds)).reshape(-1, 2).T.ravel()
 
 
 def _flattened(pack: Pack, trees: Trees, order: Int64Array) -> Pack:

@@ -143,8 +143,9 @@ PAIRS = [
 
 
 def test_pairs_are_flat_and_chosen_first() -> None:
-    values = {"margin": np.array([0.5, np.nan], np.float32), "rewards": np.array([1, 2, 3, 4], np.float32)}
-    batch = batch_of(pack_of(PAIRS, **values), "pairs", pad_to_multiple_of=4)
+    pack = pack_of(PAIRS, margin=np.array([0.5, np.nan], np.float32))
+    pack = pack._replace(rewards=np.array([1, 2, 3, 4], np.float32))
+    batch = batch_of(pack, "pairs", pad_to_multiple_of=4)
     assert batch["input_ids"].tolist() == [[5, 6, 7, 1, 2, 5, 6, 8, 9, 3, 4, PAD]]
     assert batch["labels"].tolist() == [[-100, -100, 7, -100, 2, -100, -100, 8, 9, -100, 4, -100]]
     assert batch["position_ids"].tolist() == [[0, 1, 2, 0, 1, 0, 1, 2, 3, 0, 1, 0]]

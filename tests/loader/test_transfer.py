@@ -25,7 +25,7 @@ def assert_same(got: Any, wanted: Any) -> None:
     assert type(got) is type(wanted)
     if isinstance(wanted, torch.Tensor):
         assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
-        assert torch.equal(got, wanted)
+        torch.testing.assert_close(got, wanted, rtol=0, atol=0, equal_nan=True)
     elif isinstance(wanted, dict):
         assert [*got] == [*wanted]
         for key in wanted:

@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from packer_cli.format.schema import ITEM_VALUES
 from packer_cli.format.shards import Pack
+from packer_cli.format.trees import GROUP, PAIR, SAMPLE
 
 
 class Branch(NamedTuple):
@@ -67,7 +69,7 @@ def _grow(row: Row, chains: Any, members: list[int], depth: int, parent: int, en
 
 
 def pack_of(items: list[list[Branch]], *, is_weighted: bool = False, pack_id: int = 0, **values: Any) -> Pack:
-    """The pack of these items; sample and item ids count up."""
+    """The pack of these items; sample and item ids count up. An item of two branches is a pair."""
     row = plant(items)
     branches = [branch for item in items for branch in item]
     starts, stops, weights, counts = [], [], [], []
@@ -98,7 +100,10 @@ def pack_of(items: list[list[Branch]], *, is_weighted: bool = False, pack_id: in
         loss_weights=np.array(weights, dtype=np.float32) if is_weighted else None,
         branch_roles=np.array([role for item in items for role in range(len(item))], dtype=np.int8),
         item_ids=np.array([i for i, item in enumerate(items) for _ in item], dtype=np.int64),
-        **values,
+        **{name: np.full(len(items), np.nan, dtype=np.float32) for name in ITEM_VALUES} | values,
+        rewards=np.full(len(branches), np.nan, dtype=np.float32),
+        item_branches=np.array([*map(len, items)], dtype=np.int32),
+        item_kinds=np.array([{1: SAMPLE, 2: PAIR}.get(len(item), GROUP) for item in items], dtype=np.int8),
     )
 
 

@@ -57,10 +57,12 @@ def metadata(micro: MicroBatch) -> dict[str, Any]:
     With a causal mask over the whole row, or a window in this step, the borders of attention are not those of the
     samples: then `sample_borders`, int32 [n+1 or n+2], are theirs.
 
-    In a set with trees the samples are branches: `branch_roles` and `item_ids` int64 [n], and what the items bring,
-    float32 and NaN where there is none: `rewards` [n]; `margin`, `ref_chosen_logps`, `ref_rejected_logps` [items].
-    Rows that keep their trees also have these (`segment_starts`, `segment_parents`, `branch_segments`, int32, of the
-    whole row with its padding), and their loss terms, `token_index` and `segment_id`, see format "tree".
+    In a set with trees the samples are branches: `branch_roles` and `item_ids` int64 [n], `rewards` float32 [n]; and
+    of each item, or part of one, in the row, `item_kinds` and `item_branches` int64 [items], and `margin`,
+    `ref_chosen_logps` and `ref_rejected_logps` float32 [items]; floats are NaN where there is none. `global_num_items`
+    are those of the step, and `most_items` those of the pack of the iteration that has the most. Rows that keep their
+    trees also have these (`segment_starts`, `segment_parents`, `branch_segments`, int32, of the whole row with its
+    padding), and their loss terms, `token_index` and `segment_id`, see format "tree".
     """
     row, layout = micro.row, micro.layout
     place = layout.place(row.place)
@@ -97,11 +99,12 @@ def _of_items(micro: MicroBatch) -> dict[str, Any]:
     """The metadata that only a set with trees has."""
     if micro.items is None:
         return {}
-    found = {"branch_roles": micro.items.branch_roles, "item_ids": micro.items.item_ids, **micro.items.values}
+    found = dict(micro.items)
     if micro.trees is not None:
         found |= {name: value.copy() for name, value in micro.trees.trees._asdict().items()}
         found |= {"token_index": micro.trees.token_index, "segment_id": micro.trees.segment_id}
-    return {name: torch.from_numpy(value) for name, value in found.items()}
+    counts = {"global_num_items": micro.row.global_num_items, "most_items": micro.row.most_items}
+    return {name: torch.from_numpy(value) for name, value in found.items()} | counts
 
 
 def segment_numbers(micro: MicroBatch) -> torch.Tensor:
