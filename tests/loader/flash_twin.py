@@ -20,13 +20,15 @@ def install_flash_twin(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     def flash_attn_varlen_func(
         q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, max_seqlen_q: int, max_seqlen_k: int,
         dropout_p: float = 0.0, softmax_scale: float | None = None, causal: bool = False,
+        window_size: tuple[int, int] = (-1, -1),
     ) -> torch.Tensor:  # fmt: skip
         assert causal
         assert cu_seqlens_q.dtype == cu_seqlens_k.dtype == torch.int32
-        assert (max_seqlen_q, max_seqlen_k) == (int(cu_seqlens_q.diff().max()),) * 2
-        assert torch.equal(cu_seqlens_q, cu_seqlens_k)
+        assert (max_seqlen_q, max_seqlen_k) == (int(cu_seqlens_q.diff().max()), int(cu_seqlens_k.diff().max()))
+        assert (len(q), len(k)) == (int(cu_seqlens_q[-1]), int(cu_seqlens_k[-1]))
         calls.append(len(cu_seqlens_q))
-        return packed_attention(q, k, v, cu_seqlens_q, softmax_scale)
+        window = window_size[0] + 1 or None
+        return packed_attention(q, k, v, cu_seqlens_q, softmax_scale, cu_seqlens_k, window=window)
 
     def flash_attn_func(
         q: Any, k: Any, v: Any, dropout_p: float = 0.0, softmax_scale: float | None = None, causal: bool = False

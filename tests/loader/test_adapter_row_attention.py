@@ -8,7 +8,6 @@ torch = pytest.importorskip("torch")
 
 from torch._dynamo.testing import CompileCounter  # noqa: E402
 from transformers import (  # noqa: E402
-    Cohere2Config,
     Gemma2Config,
     LlamaConfig,
     MistralConfig,
@@ -28,13 +27,20 @@ from tests.loader.small_rows import CPU, SIZES, make, make_batch, one_by_one, ru
     ("config", "options", "message"),
     [
         (LlamaConfig, {"attention_dropout": 0.1}, "LlamaAttention has dropout of attention, which packed rows"),
-        (Cohere2Config, {"sliding_window": 6}, "the model has a sliding window of 6 tokens, and a sample has 12"),
+        (Gemma2Config, {"attention": "eager"}, "the model has a soft cap; load it with attn_implementation="),
     ],
 )
 def test_what_would_train_otherwise_is_refused(config, options, message):
     model = make(config, **options)
     with pytest.raises(ConfigError, match=message):
         run(run_packed_rows(model), make_batch())
+
+
+def test_torchs_own_attention_has_sliding_windows():
+    model = make(MistralConfig, sliding_window=6)
+    wanted = one_by_one(model, make_batch())
+    assert run(run_packed_rows(model), make_batch()).item() == pytest.approx(wanted.item(), rel=1e-9)
+    assert abs(one_by_one(make(MistralConfig, sliding_window=5), make_batch()) / wanted - 1) > 1e-4
 
 
 def test_a_compiled_model_is_compiled_twice_for_all_rows_and_degrees(monkeypatch):

@@ -43,13 +43,29 @@ def run_packed_rows(model: nn.Module, *, gives_rewards: bool = False) -> nn.Modu
     if not hasattr(inner, "get_decoder") or _head(inner, gives_rewards=gives_rewards) is None:
         kind = "sequence classification" if gives_rewards else "causal language"
         raise ConfigError(f"{name} is not a {kind} model of transformers with an output layer")
-    taken = inspect.signature(type(inner.get_decoder()).forward).parameters.values()
-    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken):
-        raise ConfigError(f"{name} takes no keyword arguments for its attention, which packed rows need; do not pack")
+    require_keywords(inner)
     set_row_attention(inner)
     if not hasattr(inner.forward, "runs_packed_rows"):  # Or no longer: another library's forward pass is in its place.
         _patch_forward(inner, gives_rewards=gives_rewards)
     return cast("nn.Module", inner)
+
+
+def require_keywords(model: Any) -> None:
+    """Raise ConfigError if a model's decoder does not hand keyword arguments on to its attention."""
+    taken = inspect.signature(type(model.get_decoder()).forward).parameters.values()
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken):
+        raise ConfigError(
+            f"{type(model).__name__} takes no keyword arguments for its attention, which packed rows need; do not pack"
+        )
+
+
+def require_no_state(model: Any) -> None:
+    """Raise ConfigError if a model has layers that cannot run trees."""
+    if stateful := _stateful_layers(model.config.get_text_config()):
+        raise ConfigError(
+            f"{type(model).__name__} has {stateful} layers, whose states would run from one branch into the next; "
+            "pack with --no-share-prefixes"
+        )
 
 
 def _head(model: Any, *, gives_rewards: bool) -> Any:
@@ -81,13 +97,9 @@ def _patch_forward(model: Any, *, gives_rewards: bool) -> None:
 
 def _require_runnable(model: Any, row: PackedRow) -> None:
     name, config = type(model).__name__, model.config.get_text_config()
-    stateful = _stateful_layers(config) if row.is_tree or row.group is not None else ""
-    if row.is_tree and stateful:
-        raise ConfigError(
-            f"{name} has {stateful} layers, whose states would run from one branch into the next; pack with "
-            "--no-share-prefixes"
-        )
-    if row.group is not None and (unlike := _why_not_shared(config, stateful)):
+    if row.is_tree:
+        require_no_state(model)
+    if row.group is not None and (unlike := _why_not_shared(config)):
         raise ConfigError(f"{name} {unlike}; plan groups of SP degree 1 for it")
     if model.training and getattr(config, "output_router_logits", False) and config.router_aux_loss_coef:
         raise ConfigError(
@@ -102,9 +114,9 @@ def _stateful_layers(config: Any) -> str:
     return ", ".join(sorted(kinds - {"full_attention", "sliding_attention", "attention"}))
 
 
-def _why_not_shared(config: Any, stateful: str) -> str:
+def _why_not_shared(config: Any) -> str:
     """Why GPUs cannot share a row of such a model; empty if they can."""
-    if stateful:
+    if stateful := _stateful_layers(config):
         return f"has {stateful} layers, whose states would begin anew in each GPU's part of a row"
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     kind = rope.get("rope_type") if isinstance(rope, Mapping) else None

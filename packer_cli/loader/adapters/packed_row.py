@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -24,14 +25,59 @@ from transformers.modeling_outputs import CausalLMOutput
 from transformers.utils import ModelOutput
 
 from packer_cli.errors import ConfigError
+from packer_cli.loader.formats.flex import RowMask
 from packer_cli.loader.losses import shifted_labels, token_losses
 from packer_cli.loader.passes import IGNORE_INDEX
 
-__all__ = ["PackedRow"]
+__all__ = ["PackedRow", "RowKeys"]
 
 
-class PackedRow:
-    """What a forward pass needs besides `input_ids` and `position_ids` of a batch of format "transformers" or "tree".
+class RowKeys:
+    """Which keys the queries of a row attend to.
+
+    Args:
+        batch: of format "transformers", "tree" or "tree-flex", or what of it the attention takes.
+        group: the ranks that share the row; None where this one has it alone.
+        device: of the model.
+    """
+
+    def __init__(self, batch: Mapping[str, Any], group: dist.ProcessGroup | None, device: torch.device) -> None:
+        self.group = group
+        mask = batch.get("attention_mask")
+        self.mask = mask if isinstance(mask, RowMask) else None
+        """Of format "tree-flex", for FlexAttention, which needs nothing else."""
+        self.masks: dict[int | None, Any] = {}
+        """Of FlexAttention, by sliding window; each layer uses them again."""
+        self.is_tree = self.mask is not None or "tree_kv_index" in batch
+        self.kv_index: Tensor | None = None
+        """int64 [K]: which keys to gather; None: they are where the queries are."""
+        self.varlen: dict[str, Any] = {}
+        """What FlashAttention takes"""
+        if self.mask is None:
+            names = _OF_TREES if self.is_tree else _OF_SAMPLES
+            self._borders = [batch[names[f"cu_seq_lens_{kind}"]] for kind in "qk"]
+            self.varlen = {name: _on(batch[given], device) for name, given in names.items()}
+            if self.is_tree:
+                self.kv_index = batch["tree_kv_index"].to(device)
+
+    @cached_property
+    def borders(self) -> list[int]:
+        """Of queries."""
+        found: list[int] = self._borders[0].tolist()
+        return found
+
+    @cached_property
+    def key_borders(self) -> list[int] | None:
+        """Of the gathered keys; None: they are where the queries are."""
+        return None if self.kv_index is None else self._borders[1].tolist()
+
+    def keys(self, tensor: Tensor) -> Tensor:
+        """Keys or values as the queries attend to them: [T, ...] -> [K, ...] of a row of trees."""
+        return tensor if self.kv_index is None else tensor.index_select(0, self.kv_index)
+
+
+class PackedRow(RowKeys):
+    """What a forward pass needs of a batch of format "transformers", "tree" or "tree-flex".
 
     Args:
         batch: with its metadata.
@@ -46,26 +92,9 @@ class PackedRow:
     def __init__(
         self, batch: Mapping[str, Any], group: dist.ProcessGroup | None, *, factor: float, device: torch.device
     ) -> None:
-        self.group = group
-        self.is_tree = "tree_kv_index" in batch
-        names = _OF_TREES if self.is_tree else _OF_SAMPLES
-        self.longest: int = batch[names["max_length_k"]]
-        self.borders: list[int] = batch[names["cu_seq_lens_q"]].tolist()
-        """Of queries"""
-        self.key_borders: list[int] | None = None
-        """Of the gathered keys; None: they are where the queries are."""
-        self.kv_index: Tensor | None = None
-        """int64 [K]: which keys to gather"""
-        self.masks: dict[int | None, Any] = {}
-        """Of FlexAttention, by sliding window; each layer uses them again."""
-        self.varlen: dict[str, Any] = {name: _on(batch[given], device) for name, given in names.items()}
-        """What FlashAttention takes"""
-        found = ["input_ids", "position_ids"]
-        if self.is_tree:
-            self.key_borders, self.kv_index = batch[names["cu_seq_lens_k"]].tolist(), batch["tree_kv_index"].to(device)
-        elif "seq_idx" in batch:
-            found.append("seq_idx")
-        self.inputs: dict[str, Any] = {name: batch[name].to(device) for name in found}
+        super().__init__(batch, group, device)
+        names = ["input_ids", "position_ids", *(["seq_idx"] if "seq_idx" in batch else [])]
+        self.inputs: dict[str, Any] = {name: batch[name].to(device) for name in names}
         """What a model takes besides the row. Layers without attention, such as recurrent ones and convolutions, tell
         samples apart by it (docs/loader.md)."""
         if not self.is_tree:
@@ -81,8 +110,6 @@ class PackedRow:
 
     def _set_targets(self, batch: Mapping[str, Any], device: torch.device) -> None:
         labels, weights = shifted_labels(batch)
-        if self.is_tree:  # A shared token counts for each branch that trains it.
-            weights = batch["loss_weights"].reshape(1, -1)
         kept = labels[0].ne(int(IGNORE_INDEX)).nonzero()[:, 0]
         self.kept = kept.to(device)
         """int64 [k], places of the tokens with a loss."""
@@ -90,10 +117,6 @@ class PackedRow:
         """int64 [k]"""
         self.weights = None if weights is None else weights[0, kept].to(device)
         """float32 [k]"""
-
-    def keys(self, tensor: Tensor) -> Tensor:
-        """Keys or values as the queries attend to them: [T, ...] -> [K, ...] of a row of trees."""
-        return tensor if self.kv_index is None else tensor.index_select(0, self.kv_index)
 
     def take(self, head: Any, config: Any, hidden: Tensor) -> ModelOutput:
         """What a model returns for the row; arguments as for `row_loss`."""

@@ -15,8 +15,8 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
 from packer_cli.errors import ConfigError
-from packer_cli.loader.adapters.packed_row import PackedRow
-from packer_cli.loader.formats.flex import document_mask
+from packer_cli.loader.adapters.packed_row import PackedRow, RowKeys
+from packer_cli.loader.formats.flex import RowMask, document_mask
 from packer_cli.loader.parallel.attention import packed_attention, ulysses_attention
 
 _PREFIX = "hbpack_"
@@ -69,7 +69,8 @@ def _attention(
 ) -> tuple[Tensor, Tensor | None]:
     """[1, heads, t, dim] -> [1, t, heads, dim]; t is the length of this rank's part of the row."""
     before = partial(_as_before, former, module)
-    if packed_row is None:
+    row = _tree_of(options, attention_mask, query.device) if packed_row is None else packed_row
+    if row is None:
         if _IS_PACKED.get():
             raise ConfigError(f"the layers around {type(module).__name__} do not pass packed rows to it; do not pack")
         found: tuple[Tensor, Tensor | None] = before(query, key, value, attention_mask, **options)
@@ -79,12 +80,30 @@ def _attention(
             f"{type(module).__name__} has dropout of attention, which packed rows do not have; set it to 0 in the "
             "model's config: attention_dropout, or attn_pdrop"
         )
-    if attention_mask is not None:
-        raise ConfigError(f"{type(module).__name__} makes a mask of its own, and packed rows have none; do not pack")
-    packed_row.num_attended += 1
-    attend = partial(_KERNELS[former], _Call(before, packed_row, options))
+    if packed_row is not None:
+        if attention_mask is not None:
+            raise ConfigError(
+                f"{type(module).__name__} makes a mask of its own, and packed rows have none; do not pack"
+            )
+        packed_row.num_attended += 1
+    attend = partial(_KERNELS[former], _Call(before, row, options))
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
-    return ulysses_attention(q, k, v, packed_row.borders, packed_row.group, attend)[None], None
+    return ulysses_attention(q, k, v, None, row.group, attend)[None], None
+
+
+TREE_KEYS = ("tree_kv_index", "tree_cu_seqlens_q", "tree_cu_seqlens_k", "tree_max_seqlen_q", "tree_max_seqlen_k")
+"""Of a batch of format "tree", which a model passes to its attention."""
+
+
+def brings_tree(arguments: Mapping[str, Any]) -> bool:
+    """Whether the keyword arguments of a forward pass are those of a row of trees."""
+    return TREE_KEYS[0] in arguments or isinstance(arguments.get("attention_mask"), RowMask)
+
+
+def _tree_of(options: Mapping[str, Any], mask: Any, device: torch.device) -> RowKeys | None:
+    """The row that plain keyword arguments bring, None if they bring none."""
+    given = {**{name: options[name] for name in TREE_KEYS if name in options}, "attention_mask": mask}
+    return RowKeys(given, options.get("tree_group"), device) if brings_tree(given) else None
 
 
 class _Call(NamedTuple):
@@ -92,7 +111,7 @@ class _Call(NamedTuple):
 
     before: Callable[..., Any]
     """The attention that the model had."""
-    row: PackedRow
+    row: RowKeys
     options: Mapping[str, Any]
     """Of the layer."""
 
@@ -106,35 +125,39 @@ class _Call(NamedTuple):
 
 def _sdpa(call: _Call, query: Tensor, key: Tensor, value: Tensor, _: Any) -> Tensor:
     row, options = call.row, call.options
-    window = options.get("sliding_window")
+    _require_keys(row)
     unlike = "a soft cap" if options.get("softcap") else "attention sinks" if options.get("s_aux") is not None else ""
-    if window is not None and window < row.longest:
-        unlike = f"a sliding window of {window} tokens, and a sample has {row.longest}"
     if unlike:
         raise ConfigError(
             f'the model has {unlike}; load it with attn_implementation="flash_attention_2", or "flex_attention"'
         )
-    key, value = row.keys(key), row.keys(value)
-    return packed_attention(query, key, value, row.borders, options.get("scaling"), row.key_borders)
+    scale, window = options.get("scaling"), options.get("sliding_window")
+    return packed_attention(query, key, value, row.borders, scale, row.key_borders, row.kv_index, window)
 
 
 def _flash(call: _Call, query: Tensor, key: Tensor, value: Tensor, _: Any) -> Tensor:
     row = call.row
+    _require_keys(row)
     tensors = _in_batches(query, row.keys(key), row.keys(value))
     found: Tensor = call.before(*tensors, None, **call.kept(), **row.varlen)[0][0]
     return found
 
 
+def _require_keys(row: RowKeys) -> None:
+    if row.mask is not None:
+        raise ConfigError("the model does not have attention 'flex_attention': choose format 'tree', not 'tree-flex'")
+
+
 def _flex(call: _Call, query: Tensor, key: Tensor, value: Tensor, _: Any) -> Tensor:
-    masks, window = call.row.masks, call.options.get("sliding_window")
-    if call.row.is_tree:
-        raise ConfigError(
-            'rows of trees do not run on flex_attention here; load the model with attn_implementation="sdpa", or '
-            '"flash_attention_2"'
-        )
-    if window not in masks:
-        masks[window] = document_mask(torch.tensor(call.row.borders), query.device, window=window)
-    found: Tensor = call.before(*_in_batches(query, key, value), masks[window], **call.kept())[0][0]
+    row, window = call.row, call.options.get("sliding_window")
+    if row.mask is None and row.is_tree:
+        raise ConfigError("the model has attention 'flex_attention': choose format 'tree-flex', not 'tree'")
+    if window not in row.masks:
+        if row.mask is None:
+            row.masks[window] = document_mask(torch.tensor(row.borders), query.device, window=window)
+        else:
+            row.masks[window] = row.mask.windowed(window, query.device)
+    found: Tensor = call.before(*_in_batches(query, key, value), row.masks[window], **call.kept())[0][0]
     return found
 
 

@@ -13,6 +13,7 @@ from packer_cli.loader.parallel.attention import (
     gathered_attention,
     merge_slices,
     packed_attention,
+    sum_slices,
     take_slice,
     ulysses_attention,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "packed_attention",
     "plan_rank",
     "row_order",
+    "sum_slices",
     "take_slice",
     "ulysses_attention",
 ]

@@ -262,5 +262,29 @@ def gather_slices(
     return merge_slices(parts, cu_seqlens, sharding, dim)
 
 
+def sum_slices(part: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    """The sum over the ranks that share a row of what each computed of its part: [...] -> [...]; differentiable.
+
+    Each rank computes the same loss of the sum, and `backward` there gives the gradients of its own part alone. So the
+    gradients of the loss are their sum over the ranks, as for losses that are sums over tokens (`losses`).
+
+    Price: one all-reduce, forward only.
+    """
+    found: Tensor = part if group is None else _Sum.apply(part, group)
+    return found
+
+
+class _Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, part: Tensor, group: Any) -> Tensor:
+        part = part.contiguous().clone()
+        dist.all_reduce(part, group=group)
+        return part
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad, None
+
+
 def _host(cu_seqlens: Any) -> Any:
     return cu_seqlens.cpu().numpy() if isinstance(cu_seqlens, Tensor) else cu_seqlens
