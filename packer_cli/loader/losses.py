@@ -15,16 +15,22 @@ Two numbers tell how the trainer combines. `world_size`: over how many ranks it 
 ranks (DDP, FSDP: all of them); 1 if it sums. `accumulation`: by how many micro-batches it divides the loss itself; 1
 if it does not (a plain loop of `backward` calls).
 
+In a set with trees (`format.trees`), samples are branches, and a shared token counts in each branch that trains it:
+`batch_losses` has its loss times their number (or weights), which all normalizers take. `branch_logps` is for losses
+of preferences.
+
 Pass sums of losses, never means: for a rank without loss tokens (a filler), the sum is 0 but the mean NaN. Source:
 HBP, section 4.3 ("stable loss") and table 10, which compares such losses; LongAlign, section 3.3 (loss weighting).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+from torch.utils.checkpoint import checkpoint
 
 from packer_cli.format.sharding import local_indices
 from packer_cli.loader.formats import metadata_of
@@ -53,9 +59,9 @@ def token_losses(
 
 
 def batch_losses(logits: torch.Tensor, batch: Any) -> torch.Tensor:
-    """`token_losses` of a batch of format "transformers" or "flash-attn": with its weights, if the set has any.
+    """`token_losses` of a batch of format "transformers", "flash-attn", "tree" or "tree-flex", with its weights.
 
-    The labels of a whole row are shifted here; a slice of a shared row brings shifted ones.
+    The labels of a whole row are shifted here; a slice of a shared row and trees bring shifted ones.
 
     Args:
         logits: [..., t, vocabulary], on any device.
@@ -70,11 +76,48 @@ def batch_losses(logits: torch.Tensor, batch: Any) -> torch.Tensor:
 
 def shifted_labels(batch: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The label that each token must predict, and its weight, [..., t]; None in a set without weights."""
+    if "token_index" in batch:
+        return batch["shift_labels"], batch["loss_weights"].view_as(batch["shift_labels"])
     if "shift_labels" in batch:
         return batch["shift_labels"], batch.get("shift_loss_weights")
     weights = batch.get("loss_weights")
     labels = F.pad(batch["labels"], (0, 1), value=int(IGNORE_INDEX))[..., 1:]
     return labels, None if weights is None else F.pad(weights, (0, 1))[..., 1:]
+
+
+CHUNK = 2**25
+"""Logits that `branch_logps` has in memory at once."""
+
+
+def branch_logps(hidden: torch.Tensor, head: Callable[[torch.Tensor], torch.Tensor], batch: Any) -> torch.Tensor:
+    """The summed log-probability of the loss tokens of each branch: what DPO and IPO compare.
+
+    Only the M loss terms run through the output layer, `CHUNK` logits at a time, and again in the backward pass:
+    memory grows with the tokens and the terms, never with branches times their length.
+
+    Args:
+        hidden: [1, t, hidden], the last hidden states of this rank's tokens.
+        head: from [m, hidden] to logits [m, vocabulary], such as a model's output layer.
+        batch: of format "tree" or "tree-flex".
+
+    Returns:
+        [n], float32 (float64 if the logits are): of this rank's terms. Sum it over the ranks that share the row
+        (`parallel.sum_slices`). Divide it by `sample_num_loss_tokens` for a mean, as in IPO. A batch without terms
+        keeps a graph, so that a rank without samples takes part in all collectives.
+    """
+    places, branches = (batch[name].to(hidden.device) for name in ("token_index", "segment_id"))
+    labels = batch["shift_labels"].to(hidden.device).flatten()[places]
+
+    def logps(tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return -token_losses(head(tokens), targets)
+
+    tokens = hidden.flatten(0, -2).index_select(0, places)
+    with torch.no_grad():
+        size = max(1, CHUNK // head(tokens[:0]).shape[-1])
+    parts = zip(tokens.split(size), labels.split(size), strict=True)
+    found = torch.cat([checkpoint(logps, *part, use_reentrant=False) for part in parts])
+    num_branches = len(batch["last_index"])
+    return found.new_zeros(num_branches).index_add(0, branches, found)
 
 
 def loss_weight_of_step(batch: Any) -> float:
@@ -125,7 +168,7 @@ def sample_mean(losses: torch.Tensor, batch: Any, *, world_size: int, accumulati
     A sample without loss tokens counts as a loss of 0; a piece of a cut sample counts as a sample.
 
     Args:
-        losses: [t], the loss of each of this rank's tokens, in place (`token_losses`).
+        losses: [t], the loss of each of this rank's tokens, in place (`token_losses`; of trees, `batch_losses`).
         batch, world_size, accumulation: as in `stable_loss`.
 
     Returns:
@@ -170,6 +213,8 @@ def longalign_weights(batch: Any, *, num_tokens: int | None = None) -> torch.Ten
 def sample_weights(batch: Any, num_tokens: int | None = None) -> torch.Tensor:
     """For each token, one over the loss tokens of its sample; for losses at the predicting tokens.
 
+    Of a token of a tree that several branches train, the mean of theirs, as `batch_losses` counts its loss for each.
+
     Args:
         batch: a batch, or its metadata.
         num_tokens: tokens that this rank holds: its slice of a shared row, or the whole row; None: its slice.
@@ -195,6 +240,8 @@ def sample_weights(batch: Any, num_tokens: int | None = None) -> torch.Tensor:
             f"give one per token, {length // ranks} for a slice or {length} for the row"
         )
     counts = known["sample_num_loss_tokens"].cpu()
+    if "token_index" in known:
+        return _weights_of_terms(known, counts, length if num_tokens == length else length // ranks)
     samples = known.get("sample_borders", borders).cpu()
     weights = torch.zeros(len(samples) - 1, dtype=torch.float64)
     weights[: len(counts)] = torch.where(counts > 0, 1.0 / counts.clamp(min=1).double(), 0.0)
@@ -204,6 +251,16 @@ def sample_weights(batch: Any, num_tokens: int | None = None) -> torch.Tensor:
     rank = known["cp_rank"] * known["sp_size"] + known["sp_rank"]
     places = local_indices(borders.numpy(), ranks, rank, known["sp_sharding"])
     return weights[torch.from_numpy(places)]
+
+
+def _weights_of_terms(known: dict[str, Any], counts: torch.Tensor, num_tokens: int) -> torch.Tensor:
+    """float64 [t]: of a row of trees, the mean of one over the loss tokens of the branches that train each token."""
+    places: torch.Tensor = known["token_index"].cpu()
+    branches: torch.Tensor = known["segment_id"].cpu()
+    if len(branches) != int(counts.sum()) and num_tokens == int(known["cu_seqlens"][-1]):
+        raise ValueError("a rank's part of a row of trees has the loss terms of its tokens alone: give its losses")
+    weights = places.bincount(1 / counts[branches].double(), minlength=num_tokens)
+    return weights / places.bincount(minlength=num_tokens).clamp(min=1)
 
 
 def _scaled(loss: torch.Tensor, factor: float, count: float) -> torch.Tensor:

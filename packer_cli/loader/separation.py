@@ -1,4 +1,4 @@
-"""Tests whether a model keeps the samples of a packed row apart. ::
+"""Tests whether a model keeps the samples of a packed row apart, or the branches of a tree. ::
 
     check_separation(model, MODEL_KEYS, use_cache=False)  # once, before training, as the loop will call the model
 
@@ -8,13 +8,14 @@ kernels are missing. The loss is then wrong, and nothing else shows it.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
 from packer_cli.errors import ConfigError
+from packer_cli.loader.formats.flex import tree_mask
 
 _LENGTH = 12
 """Tokens of a sample; more than any convolution's width."""
@@ -34,10 +35,8 @@ def check_separation(model: nn.Module, keys: Collection[str], **kwargs: Any) -> 
 
     Price: two forwards of 24 tokens, without gradients. Does not change random states.
     """
-    config: Any = getattr(model, "module", model).config
     device = next(model.parameters()).device
-    ids = torch.arange(3 * _LENGTH) * 7919 % config.get_text_config().vocab_size
-    second, *firsts = ids.split(_LENGTH)
+    second, *firsts = _made_up(model, 3 * _LENGTH).split(_LENGTH)
     borders = torch.tensor([0, _LENGTH, 2 * _LENGTH], dtype=torch.int32, device=device)
     row = {
         "position_ids": torch.arange(_LENGTH).repeat(2)[None].to(device),
@@ -48,19 +47,8 @@ def check_separation(model: nn.Module, keys: Collection[str], **kwargs: Any) -> 
         "max_length_k": _LENGTH,
     }
     row = {key: value for key, value in row.items() if key in keys} | kwargs
-    on_gpu = device.type == "cuda"
-    predicted = []
-    for first in firsts:
-        # The same dropout in both.
-        with (
-            torch.no_grad(),
-            torch.random.fork_rng([device] if on_gpu else []),
-            torch.autocast(device.type, torch.bfloat16, enabled=on_gpu),
-        ):
-            torch.manual_seed(0)
-            inputs = torch.cat((first, second))[None].to(device)
-            predicted.append(model(input_ids=inputs, **row).logits[0, _LENGTH:].double())
-    change = float((predicted[0] - predicted[1]).abs().max() / predicted[0].abs().max())
+    predicted = [_predict(model, torch.cat((first, second)), row)[_LENGTH:] for first in firsts]
+    change = _change(*predicted)
     if not change < _TOLERANCE:
         name = type(getattr(model, "module", model)).__name__
         missing = sorted({"position_ids", "seq_idx", "cu_seq_lens_q", "cu_seq_lens_k"} - {*keys})
@@ -69,3 +57,73 @@ def check_separation(model: nn.Module, keys: Collection[str], **kwargs: Any) -> 
             f"{name} mixes the samples of a packed row: other tokens in one sample changed the next one's logits by "
             f"{change:.1%}; {remedy}, or do not train it on packed rows (docs/loader.md, Hybrid models)"
         )
+
+
+def check_tree(model: nn.Module, keys: Collection[str], **kwargs: Any) -> None:
+    """Raise ConfigError unless a model runs rows of trees (`format.trees`).
+
+    Runs a row of a prefix and two branches three times. Other tokens in the first branch must leave the logits of the
+    second as they were, and other tokens in the prefix must change both. Attention that looks for samples in positions
+    loses the prefix; layers with a state, such as those of hybrid models, run from one branch into the next.
+
+    Args:
+        model: a causal language model of transformers, on its device, wrapped or not; with FSDP, on every rank.
+        keys: the keys of a batch of format "tree" or "tree-flex" that the loop passes to the model.
+        kwargs: its other arguments, such as ``use_cache=False``.
+
+    Price: three forwards of 36 tokens, without gradients. Does not change random states.
+    """
+    device = next(model.parameters()).device
+    prefix, first, second, *others = _made_up(model, 5 * _LENGTH).split(_LENGTH)
+    place = torch.arange(3 * _LENGTH)
+    stops = torch.where(place // _LENGTH == 1, 2 * _LENGTH, 3 * _LENGTH)
+    depths = place - _LENGTH * (place // _LENGTH == 2)
+    borders = torch.tensor([[0, 2, 3], [0, 2, 4]], dtype=torch.int32) * _LENGTH
+    row = {
+        "position_ids": depths[None].to(device),
+        "attention_mask": tree_mask(stops, depths, device),
+        "tree_kv_index": torch.cat((place[: 2 * _LENGTH], place[:_LENGTH], place[2 * _LENGTH :])).to(device),
+        "tree_cu_seqlens_q": borders[0].to(device),
+        "tree_cu_seqlens_k": borders[1].to(device),
+        "tree_max_seqlen_q": 2 * _LENGTH,
+        "tree_max_seqlen_k": 2 * _LENGTH,
+    }
+    row = {key: value for key, value in row.items() if key in keys} | kwargs
+    rows = (prefix, first, second), (prefix, others[0], second), (others[1], first, second)
+    plain, branch, root = (_predict(model, torch.cat(ids), row).split(_LENGTH) for ids in rows)
+    change = _change(plain[2], branch[2])
+    lost = [name for name, at in (("first", 1), ("second", 2)) if not _change(plain[at], root[at]) > _TOLERANCE]
+    if change < _TOLERANCE and not lost:
+        return
+    what = f"other tokens in one branch changed the next one's logits by {change:.1%}"
+    if lost:
+        what = f"other tokens in the prefix did not change the logits of the {lost[0]} branch"
+    raise ConfigError(
+        f"{type(getattr(model, 'module', model)).__name__} does not run trees: {what}; call set_tree_attention(model) "
+        "and pass it what tree_inputs(batch, device) gives, or pack with --no-share-prefixes"
+    )
+
+
+def _made_up(model: nn.Module, num_tokens: int) -> torch.Tensor:
+    config: Any = getattr(model, "module", model).config
+    vocabulary: int = config.get_text_config().vocab_size
+    return torch.arange(num_tokens) * 7919 % vocabulary
+
+
+def _predict(model: nn.Module, ids: torch.Tensor, row: Mapping[str, Any]) -> torch.Tensor:
+    """float64 [tokens, vocabulary]: the logits of a row, with the same dropout in each call."""
+    device = next(model.parameters()).device
+    on_gpu = device.type == "cuda"
+    with (
+        torch.no_grad(),
+        torch.random.fork_rng([device] if on_gpu else []),
+        torch.autocast(device.type, torch.bfloat16, enabled=on_gpu),
+    ):
+        torch.manual_seed(0)
+        found: torch.Tensor = model(input_ids=ids[None].to(device), **row).logits[0].double()
+    return found
+
+
+def _change(before: torch.Tensor, after: torch.Tensor) -> float:
+    """Relative to the greatest logit."""
+    return float((before - after).abs().max() / before.abs().max())
