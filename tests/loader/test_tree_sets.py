@@ -1,0 +1,116 @@
+"""Sets with trees on disk: which formats and arguments read them, and which are refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from packer_cli.errors import ConfigError
+from packer_cli.format.trees import PAIR, SAMPLE
+from packer_cli.loader import PackedDataset, metadata_of
+from tests.loader.packed_set import PackedSet, write_set
+from tests.loader.trees import FLAT_FORMATS
+from tests.tree_sets import put_trees
+from tests.trees import Branch, Item
+
+PAIRS = [
+    Item(PAIR, [Branch([4, 5, 6, 7], [(2, 4)]), Branch([4, 5, 6, 8, 9], [(2, 5)])], number)
+    for number in range(3)
+]  # fmt: skip
+
+
+@pytest.fixture
+def trees(tmp_path: Path) -> PackedSet:
+    """Two GPUs, four packs of pairs, and an iteration of fillers."""
+    packed = write_set(tmp_path / "set", [(64, 1, 4)], num_gpus=2, num_epochs=2)
+    put_trees(packed.path, [PAIRS[: 1 + i % 3] for i in range(4)])
+    for path in (packed.path / "ranks").glob("*/iterations.arrow"):
+        table = pa.ipc.open_file(path.read_bytes()).read_all()
+        for name, kind in (("global_num_items", pa.int64()), ("most_items", pa.int32())):
+            table = table.append_column(pa.field(name, kind, nullable=False), pa.array([7] * table.num_rows, kind))
+        packed.rewrite(str(path.relative_to(packed.path)), table)
+    return packed
+
+
+@pytest.mark.parametrize("format", ["tree", "tree-flex", "pairs"])
+def test_formats_of_trees_read_them(trees: PackedSet, format: str) -> None:
+    seen = 0
+    for rank in range(2):
+        dataset = PackedDataset(trees.path, rank, 2, epoch=1, format=format, pad_to_multiple_of=8)
+        for batch in DataLoader(dataset, batch_size=None, num_workers=1):
+            known = metadata_of(batch)
+            assert known["pack_id"] >= 0 or len(known["item_ids"]) == 0
+            assert (known["most_items"], known["global_num_items"]) == (7, 7)
+            assert known["num_loss_tokens"] == int(known["sample_num_loss_tokens"].sum())
+            assert known["item_kinds"].tolist() == [PAIR] * (len(known["branch_roles"]) // 2)
+            assert metadata_of(dict(batch))["cu_seqlens"] is known["cu_seqlens"]  # A framework may copy the keys.
+            assert batch["input_ids"].shape[1] % 8 == 0
+            seen += len(known["item_kinds"])
+    assert seen == sum(1 + i % 3 for i in range(4))
+
+
+def message(trees: PackedSet, **options: Any) -> str:
+    with pytest.raises(ConfigError) as error:
+        PackedDataset(trees.path, 0, 2, **options)
+    return str(error.value).removeprefix(repr(str(trees.path)))
+
+
+@pytest.mark.parametrize("format", FLAT_FORMATS)
+def test_other_formats_do_not(trees: PackedSet, format: str) -> None:
+    assert message(trees, format=format) == (
+        f" has items whose samples share prefixes, which format {format!r} would read as one sample: choose format "
+        "'tree', 'tree-flex' or, for preference pairs, 'pairs'"
+    )
+
+
+def test_arguments_that_would_break_trees(trees: PackedSet) -> None:
+    begin = " cannot be read in format 'tree': "
+    for options in ({"mask": "causal"}, {"reset_positions": False}, {"max_segments": 9}):
+        assert message(trees, format="tree", **options) == begin + (
+            "it takes mask 'document', positions by depth and as many segments as there are: leave mask, "
+            "reset_positions and max_segments out"
+        )
+    assert message(trees, format="tree", sp_sharding="zigzag") == begin + (
+        "sp_sharding is 'zigzag', which is for context parallelism: leave it out"
+    )
+    assert message(trees, format="pairs", pad_to="capacity") == (
+        " cannot be read in format 'pairs': pad_to is 'capacity', but rows without shared prefixes may be longer than "
+        "that: use 'multiple'"
+    )
+    groups = json.loads((trees.path / "hbpack.json").read_text())["groups"]
+    of_cp = "it was planned with context parallelism, whose ranks would each see a part of a tree: plan it with SP"
+    of_align = "it was planned with --align, and segments cannot be padded: plan it without"
+    for changes, why in (({"cp_size": 2, "sp_size": 1}, of_cp), ({"align": 8}, of_align)):
+        trees.edit_manifest(groups=[{**group, **changes} for group in groups])
+        assert message(trees, format="tree") == begin + why
+    config = json.loads((trees.path / "hbpack.json").read_text())["config"]
+    config["plan"] = {"curriculum": "skyladder", "curriculum_steps": 5}
+    trees.edit_manifest(groups=groups, config=config)
+    assert message(trees, format="tree") == begin + (
+        "its first steps have the windows of --curriculum skyladder: plan with short"
+    )
+
+
+def test_a_flat_set_is_no_set_of_trees(own_set: PackedSet) -> None:
+    assert message(own_set, format="tree") == (
+        " holds plain samples, and format 'tree' is for preference pairs, groups and turns: choose format "
+        "'transformers' or another, or pack with --items pairs or groups, or --turns branch"
+    )
+
+
+def test_a_row_of_other_items_is_no_row_of_pairs(trees: PackedSet) -> None:
+    put_trees(trees.path, [[*PAIRS, Item(SAMPLE, [Branch([1, 2], [(1, 2)])], 9)]] * 4)
+    with pytest.raises(
+        ConfigError, match=re.escape("holds items that are not pairs, and format 'pairs' is for pairs")
+    ):
+        list(PackedDataset(trees.path, 0, 2, format="pairs"))
+    batch = next(b for b in PackedDataset(trees.path, 0, 2, format="tree") if b["pack_id"] >= 0)
+    assert batch["item_kinds"].tolist() == [PAIR, PAIR, PAIR, SAMPLE]
+    assert torch.equal(batch["item_branches"], torch.tensor([2, 2, 2, 1]))
