@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import trl.trainer.utils
 from datasets import Dataset
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification, TrainerCallback
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer
 
 from packer_cli.loader.adapters.transformers import packed
@@ -28,9 +30,11 @@ WAYS: dict[str, dict[str, Any]] = {
     "sigmoid": {}, "ipo": {"loss_type": ["ipo"]}, "lora": {}, "precomputed": {"precompute_ref_log_probs": True},
     "checkpointed": {"gradient_checkpointing": True}, "reward": {"center_rewards_coefficient": 0.1},
     "weighted": {"use_weighting": True, "ld_alpha": 0.5, "loss_type": ["robust", "sigmoid_norm"], "loss_weights": [1.0, 0.5]},
-    "forward_kl": {"f_divergence_type": "forward_kl"}, "js": {"f_divergence_type": "js_divergence"},
+    "js": {"f_divergence_type": "js_divergence"},
+    "forward_kl": {"f_divergence_type": "forward_kl", "learning_rate": 1e-5},  # Steep, as the next.
+    "sppo_hard": {"loss_type": ["sppo_hard"], "learning_rate": 1e-7},
     **{name: {"loss_type": [name], "label_smoothing": 0.1} for name in (
-        "hinge", "exo_pair", "nca_pair", "bco_pair", "sppo_hard", "apo_zero", "apo_down", "discopop"
+        "hinge", "exo_pair", "nca_pair", "bco_pair", "apo_zero", "apo_down", "discopop"
     )},
 }  # fmt: skip
 
@@ -51,7 +55,24 @@ def make_model(kind: Any = LlamaForCausalLM, seed: int = 0, **options: Any) -> A
         num_key_value_heads=2, initializer_range=0.2, **options,
     )  # fmt: skip
     config._attn_implementation = "sdpa"
-    return kind(config).double()
+    model = kind(config).double()
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, LlamaRMSNorm):  # Which computes in float32.
+                setattr(module, name, torch.nn.RMSNorm(32, config.rms_norm_eps, dtype=torch.float64))
+    return model
+
+
+class ExactLogProbs:
+    """TRL's kernel computes in float32; this is its rule, in float64."""
+
+    @staticmethod
+    def apply(hidden: Any, weight: Any, bias: Any, targets: Any, *_: Any) -> tuple[Any, ...]:
+        logits = hidden @ weight.T
+        log_probs = logits.log_softmax(-1)
+        entropy, is_top1 = -(log_probs.exp() * log_probs).sum(-1), logits.argmax(-1) == targets
+        found = log_probs.gather(-1, targets[:, None])[:, 0]
+        return found, entropy, (2 * log_probs).logsumexp(-1).detach(), logits.mean(-1).detach(), is_top1
 
 
 class StockDPO(DPOTrainer):
@@ -108,6 +129,7 @@ def run(way: str, folder: Path, tokenizer: Any, *, is_packed: bool) -> None:
 
 
 def main(folder: str, ways: str, tokenizer: str, kind: str) -> None:
+    trl.trainer.utils._ChunkedLogProbFunction = ExactLogProbs
     known = AutoTokenizer.from_pretrained(tokenizer)
     for way in ways.split(","):
         run(way, Path(folder), copy.copy(known), is_packed=kind == "packed")
