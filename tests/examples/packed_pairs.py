@@ -29,14 +29,19 @@ LAYOUTS: dict[int, Steps] = {
 WAYS: dict[str, dict[str, Any]] = {
     "sigmoid": {}, "ipo": {"loss_type": ["ipo"]}, "lora": {}, "precomputed": {"precompute_ref_log_probs": True},
     "checkpointed": {"gradient_checkpointing": True}, "reward": {"center_rewards_coefficient": 0.1},
-    "weighted": {"use_weighting": True, "ld_alpha": 0.5, "loss_type": ["robust", "sigmoid_norm"], "loss_weights": [1.0, 0.5]},
+    "weighted": {
+        "use_weighting": True, "ld_alpha": 0.5, "loss_type": ["robust", "sigmoid_norm"], "loss_weights": [1.0, 0.5],
+    },
     "js": {"f_divergence_type": "js_divergence"},
-    "forward_kl": {"f_divergence_type": "forward_kl", "learning_rate": 1e-5},  # Steep, as the next.
-    "sppo_hard": {"loss_type": ["sppo_hard"], "learning_rate": 1e-7},
+    "forward_kl": {"f_divergence_type": "forward_kl"}, "sppo_hard": {"loss_type": ["sppo_hard"]},
     **{name: {"loss_type": [name], "label_smoothing": 0.1} for name in (
         "hinge", "exo_pair", "nca_pair", "bco_pair", "apo_zero", "apo_down", "discopop"
     )},
 }  # fmt: skip
+
+
+STEEP = ("forward_kl", "sppo_hard")
+"""Whose loss overflows where the reference model is far away."""
 
 
 class Print(TrainerCallback):
@@ -107,7 +112,11 @@ def run(way: str, folder: Path, tokenizer: Any, *, is_packed: bool) -> None:
         rank = int(os.environ.get("RANK", "0"))
         others["train_dataset"] = PairSet(make_pairs(NUM_STEPS * NUM_PAIRS), LAYOUTS[world_size], rank)
     else:
-        options |= {"per_device_train_batch_size": NUM_PAIRS, "train_sampling_strategy": "sequential", "max_length": None}
+        options |= {
+            "per_device_train_batch_size": NUM_PAIRS,
+            "train_sampling_strategy": "sequential",
+            "max_length": None,
+        }
         others["train_dataset"] = stock_set(way)
     options |= WAYS[way]
     if way == "reward":
@@ -121,6 +130,9 @@ def run(way: str, folder: Path, tokenizer: Any, *, is_packed: bool) -> None:
             others["peft_config"] = LoraConfig(r=4, init_lora_weights=False, target_modules=["q_proj", "v_proj"])
         elif way != "precomputed":
             others["ref_model"] = make_model(seed=1)
+            if way in STEEP:
+                others["ref_model"].load_state_dict({name: 1.01 * x for name, x in model.state_dict().items()})
+                arguments.learning_rate = 1e-4
     made = packed(DPOTrainer if trainer_class is StockDPO else trainer_class) if is_packed else trainer_class
     if not is_packed and way == "precomputed":
         made = type("Given", (made,), {"_precompute_ref_logps": lambda self, dataset, *_: dataset})

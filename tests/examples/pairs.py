@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from packer_cli.format.constants import TREES_VERSION
-from packer_cli.format.trees import Trees
+from packer_cli.format.trees import PAIR, Trees
 from packer_cli.loader import PackedDataset
 
 VOCABULARY = 1024
@@ -88,7 +88,7 @@ def make_batch(pairs: list[Pair], *, most: int, of_step: int) -> dict[str, Any]:
         "tree_cu_seqlens_k": paths.offsets.astype(np.int32), "token_index": token_index,
         "segment_id": np.repeat(np.arange(len(terms)), [len(places) for places in terms]).astype(np.int64),
         "last_index": np.array(lasts, dtype=np.int64), "branch_roles": np.array(roles, dtype=np.int64),
-        "item_ids": np.repeat(np.arange(len(pairs)), 2), **trees._asdict(),
+        "item_kinds": np.full(len(pairs), PAIR), **trees._asdict(),
     }  # fmt: skip
     return {
         **{name: torch.from_numpy(value) for name, value in arrays.items()},
@@ -99,6 +99,7 @@ def make_batch(pairs: list[Pair], *, most: int, of_step: int) -> dict[str, Any]:
         "global_num_items": of_step,
         "global_num_loss_tokens": 0,
         "checkpoint_layers": 0,
+        **dict.fromkeys(("sp_size", "cp_size", "tp_size", "pp_size"), 1),
     }
 
 
@@ -131,7 +132,7 @@ class PairSet(PackedDataset):
             "groups": [group], "tokenizer": tokenizer, "format_version": TREES_VERSION, "config": {"plan": {}},
         }  # fmt: skip
 
-    replicas: dict[Any, Any] = {}  # noqa: RUF012
+    replicas: dict[Any, Any] = {}
 
     def __len__(self) -> int:
         return len(self.batches)

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("trl")
 
 from tests.examples.launcher import Launcher
-from tests.examples.packed_pairs import NUM_STEPS, WAYS
+from tests.examples.packed_pairs import NUM_PAIRS, NUM_STEPS, WAYS
 
 SCRIPT = Path(__file__).with_name("packed_pairs.py")
 FEW = ("sigmoid", "ipo", "lora", "precomputed", "reward")
@@ -57,7 +57,9 @@ def assert_same(found: Any, wanted: Any) -> None:
                 if name in ("loss", "grad_norm"):  # The loss is logged in float32.
                     assert each[name] == pytest.approx(value, rel=1e-9 if name == "grad_norm" else 1e-6), (way, name)
                 elif name.startswith(OF_PAIRS):
-                    assert each[name] == pytest.approx(value, rel=1e-5, abs=1e-5), (way, name)
+                    # Equal completions have rewards that are equal but for their last digit, which decides.
+                    ties = 1 / NUM_PAIRS if name.endswith(("accuracy", "accuracies")) else 0.0
+                    assert each[name] == pytest.approx(value, rel=1e-5, abs=ties + 1e-5), (way, name)
 
 
 def test_one_process_trains_as_stock_trainers_on_padded_batches(run_ways: Run, stock: Any) -> None:

@@ -23,7 +23,7 @@ from torch import Tensor
 from transformers.utils import ModelOutput
 
 from packer_cli.errors import ConfigError
-from packer_cli.format.trees import CHOSEN
+from packer_cli.format.trees import CHOSEN, PAIR
 from packer_cli.loader.adapters.packed_row import PackedRow, finished_logits, in_chunks
 
 __all__ = ["PairRow", "PairsOfRow", "RewardRow"]
@@ -70,18 +70,16 @@ class PairsOfRow(PackedRow):
     brings_inputs = True
 
     def __init__(self, batch: Mapping[str, Any], *, factor: float, device: torch.device) -> None:
-        roles = batch["branch_roles"].long()
-        self.num_pairs = len(roles) // 2
-        ids, counts = batch["item_ids"].unique_consecutive(return_counts=True)
-        if len(ids) != self.num_pairs or not (counts.eq(2).all() and roles.view(-1, 2).sum(1).eq(1).all()):
+        if not batch["item_kinds"].eq(PAIR).all():
             raise ConfigError(
-                "a row holds samples that are not preference pairs; this trainer takes sets of pairs alone: pack the "
+                "a row holds samples that are not preference pairs, and this trainer takes sets of pairs alone; pack "
                 "records that have chosen and rejected on their own, with --items pairs"
             )
+        self.num_pairs = len(batch["item_kinds"])
         self.num_filled: int = max(1, int(batch["most_items"]))
         """B: pairs with the dummies, which stand last."""
         places = torch.arange(self.num_pairs).repeat_interleave(2)
-        self.places = (places + torch.where(roles == CHOSEN, 0, self.num_filled)).to(device)
+        self.places = (places + torch.where(batch["branch_roles"] == CHOSEN, 0, self.num_filled)).to(device)
         """int64 [n]: of each branch in the batch"""
         names = ("margin", "ref_chosen_logps", "ref_rejected_logps")
         self.values = {name: self._filled(batch[name]).to(device) for name in names if name in batch}

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from packer_cli.errors import ConfigError
+from packer_cli.format.trees import CHOSEN, PAIR, REJECTED
 
 __all__ = ["check_trees"]
 
@@ -98,7 +99,10 @@ def _pair(config: Any) -> dict[str, Any]:
         "token_index": place[has_loss],
         "segment_id": (place[has_loss] >= first).long(),
         "last_index": torch.tensor([first - 1, total - 1]),
-        "branch_roles": torch.tensor([0, 1], dtype=torch.int8),
-        "item_ids": torch.zeros(2, dtype=torch.int64),
+        "segment_starts": torch.tensor([0, _SHARED, first, total], dtype=torch.int32),
+        "segment_parents": torch.tensor([-1, 0, 0], dtype=torch.int32),
+        "branch_segments": torch.tensor([1, 2], dtype=torch.int32),
+        "branch_roles": torch.tensor([CHOSEN, REJECTED]),
+        "item_kinds": torch.tensor([PAIR]),
         "most_items": 1,
     }
