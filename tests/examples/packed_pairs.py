@@ -1,4 +1,4 @@
-"""TRL's trainers of preference pairs, stock or packed: `packed_pairs.py FOLDER WAYS TOKENIZER`, a line of JSON a step."""
+"""TRL's trainers of preference pairs: `packed_pairs.py FOLDER WAYS TOKENIZER stock|packed`, a line of JSON a step."""
 
 from __future__ import annotations
 

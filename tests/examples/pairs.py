@@ -1,4 +1,4 @@
-"""Preference pairs as token ids, and rows of them as trees, by the rule: a plain twin of what the loader gives."""
+"""Preference pairs as token ids, and rows of them as trees: a data set that was never written."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from packer_cli.format.constants import TREES_VERSION
-from packer_cli.format.trees import PAIR, Trees
+from packer_cli.format.ranks import RankRow
 from packer_cli.loader import PackedDataset
+from packer_cli.loader.formats import get_format
+from tests.loader.packed_set import group_of
+from tests.naive.trees import Branch, pack_of
 
 VOCABULARY = 1024
 
@@ -45,62 +47,27 @@ def make_pairs(count: int, seed: int = 0) -> list[Pair]:
     return pairs
 
 
-def make_batch(pairs: list[Pair], *, most: int, of_step: int) -> dict[str, Any]:
-    """A row of pairs, rejected branches of every second one first; without a pair, a filler."""
-    tokens, starts, parents, ends, roles, terms, lasts = [], [0], [], [], [], [], []
-    for number, pair in enumerate(pairs):
-        branches = [pair.prompt + pair.chosen, pair.prompt + pair.rejected]
-        order = [0, 1] if number % 2 else [1, 0]
-        keys = [[*zip(ids, [*ids[1:], None], strict=True)] for ids in branches]
-        shared = next(
-            (i for i, (a, b) in enumerate(zip(*keys, strict=False)) if a != b), min(len(branches[0]), len(branches[1]))
-        )
-        root, base = len(parents), len(tokens)
-        if shared:
-            tokens += branches[0][:shared]
-            starts.append(len(tokens))
-            parents.append(-1)
-        for role in order:
-            rest, begin = branches[role][shared:], len(tokens)
-            if rest:
-                tokens += rest
-                starts.append(len(tokens))
-                parents.append(root if shared else -1)
-            ends.append(len(parents) - 1 if rest else root)
-            roles.append(role)
-            places = [*range(base, base + shared), *range(begin, begin + len(rest))]
-            terms.append(places[len(pair.prompt) - 1 : -1])
-            lasts.append(places[-1])
+def item_of(pair: Pair) -> list[Branch]:
+    """Its samples, of which the completions carry a loss."""
+    prompt = len(pair.prompt)
+    return [Branch(pair.prompt + rest, [0] * prompt + [1] * len(rest)) for rest in (pair.chosen, pair.rejected)]
+
+
+def make_batch(pairs: list[Pair], row: RankRow) -> Any:
+    """Of format "tree", rejected branches of every second pair first; without a pair, a filler."""
+    format = get_format("tree")
+    builder = format.builder(
+        pad_to="multiple", pad_to_multiple_of=1, pad_token_id=0, sp_slice=True, groups=(group_of(4096, 1),)
+    )
     if not pairs:
-        tokens, starts, parents = [0] * 8, [0, 8], [-1]
-    trees = Trees(np.array(starts, np.int32), np.array(parents, np.int32), np.array(ends, np.int32))
-    is_leaf = np.ones(len(parents) + 1, dtype=bool)
-    is_leaf[parents] = False
-    paths = trees.paths(np.flatnonzero(is_leaf[:-1]))
-    borders = np.append(0, trees.segment_starts[np.flatnonzero(is_leaf[:-1]) + 1]).astype(np.int32)
-    token_index = np.array([place for places in terms for place in places], dtype=np.int64)
-    weights = np.bincount(token_index, minlength=len(tokens)).astype(np.float32)
-    labels = np.where(weights > 0, np.roll(tokens, -1), -100)
-    values = {name: torch.tensor([getattr(pair, name) for pair in pairs]) for name in Pair._fields[3:]}
-    arrays = {
-        "input_ids": np.array(tokens)[None], "position_ids": trees.positions()[None], "shift_labels": labels[None],
-        "loss_weights": weights, "tree_kv_index": paths.values, "tree_cu_seqlens_q": borders,
-        "tree_cu_seqlens_k": paths.offsets.astype(np.int32), "token_index": token_index,
-        "segment_id": np.repeat(np.arange(len(terms)), [len(places) for places in terms]).astype(np.int64),
-        "last_index": np.array(lasts, dtype=np.int64), "branch_roles": np.array(roles, dtype=np.int64),
-        "item_kinds": np.full(len(pairs), PAIR), **trees._asdict(),
-    }  # fmt: skip
-    return {
-        **{name: torch.from_numpy(value) for name, value in arrays.items()},
-        **values,
-        "tree_max_seqlen_q": int(np.diff(borders).max()),
-        "tree_max_seqlen_k": int(np.diff(paths.offsets).max()),
-        "most_items": most,
-        "global_num_items": of_step,
-        "global_num_loss_tokens": 0,
-        "checkpoint_layers": 0,
-        **dict.fromkeys(("sp_size", "cp_size", "tp_size", "pp_size"), 1),
-    }
+        return format.adapt(builder.filler(row, 0))
+    items, roles = [item_of(pair) for pair in pairs], [[0, 1] for _ in pairs]
+    for item, of_item in zip(items[::2], roles[::2], strict=True):
+        item.reverse()
+        of_item.reverse()
+    values = {name: np.array([getattr(pair, name) for pair in pairs], dtype=np.float32) for name in Pair._fields[3:]}
+    pack = pack_of(items, **values)._replace(branch_roles=np.array(roles, dtype=np.int8).ravel())
+    return format.adapt(builder.build(pack, row, 0))
 
 
 Steps = list[list[list[int]]]
@@ -111,18 +78,20 @@ class PairSet(PackedDataset):
     """As the data set of a rank, of so many pairs in each row."""
 
     path, format, epoch, position, num_steps = "OUT", "tree", 0, 0, 0
+    replicas: dict[Any, Any] = {}
 
-    def __init__(self, pairs: list[Pair], steps: Steps, rank: int, **of_batches: Any) -> None:
-        self.rank, self.world_size = rank, len(steps[0][0])
+    def __init__(self, pairs: list[Pair], steps: Steps, rank: int) -> None:
+        self.rank, self.world_size, self.num_steps = rank, len(steps[0][0]), len(steps)
         left = iter(pairs)
-        self.batches = []
+        self.batches: list[Any] = []
         for number, step in enumerate(steps):
-            for counts in step:
-                rows = [[next(left) for _ in range(count)] for count in counts]
-                batch = make_batch(rows[rank], most=max(counts), of_step=sum(map(sum, step)))
-                where = {"step": number, "iteration": len(self.batches), "epoch": 0}
-                self.batches.append(batch | where | of_batches)
-        self.num_steps = len(steps)
+            rows = [[[next(left) for _ in range(count)] for count in counts] for counts in step]
+            of_step = [pair for row in rows for of_rank in row for pair in of_rank]
+            num_loss = sum(len(pair.chosen) + len(pair.rejected) for pair in of_step)
+            for row in rows:
+                place = (number, len(self.batches), 0, 0, 0, 0, rank, self.world_size, 0, 0)
+                totals = (1, 2 * len(of_step), 1, num_loss, float(num_loss), len(of_step), max(map(len, row)))
+                self.batches.append(make_batch(row[rank], RankRow(*place, *totals)))
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -131,8 +100,6 @@ class PairSet(PackedDataset):
         return {
             "groups": [group], "tokenizer": tokenizer, "format_version": TREES_VERSION, "config": {"plan": {}},
         }  # fmt: skip
-
-    replicas: dict[Any, Any] = {}
 
     def __len__(self) -> int:
         return len(self.batches)

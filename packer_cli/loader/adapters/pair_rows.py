@@ -1,7 +1,7 @@
 """Rows of preference pairs in a model's forward pass: what TRL's losses take, of the tokens that count alone.
 
-TRL's `DPOTrainer` and `RewardTrainer` expect what a padded batch of 2B samples gives: the log-probability of each token
-[2B, L - 1], or a reward of each sample [2B, 1]. The row runs once as trees; then the output layer runs over its loss
+TRL's `DPOTrainer` and `RewardTrainer` expect what a padded batch of 2B samples gives: a log-probability of each token
+[2B, L - 1], or a reward of each sample [2B, 1]. The row runs once, as trees; then the output layer runs over its loss
 terms, or the last tokens of its branches, and these numbers go to their places. Neither hidden states nor logits ever
 have the shape [2B, L, ...]. L - 1 is the length of the longest completion: prompts have no loss.
 
