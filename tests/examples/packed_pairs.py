@@ -12,12 +12,21 @@ from typing import Any
 import torch
 import trl.trainer.utils
 from datasets import Dataset
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification, TrainerCallback
+from transformers import (
+    AutoTokenizer,
+    DataCollatorForSeq2Seq,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaForSequenceClassification,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
-from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer
+from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer, SFTConfig, SFTTrainer
 
 from packer_cli.loader.adapters.transformers import packed
-from tests.examples.pairs import VOCABULARY, PairSet, Steps, make_pairs
+from tests.examples.pairs import VOCABULARY, PairSet, Steps, item_of, make_pairs
 
 NUM_STEPS, NUM_PAIRS = 10, 6
 """And so many pairs a step."""
@@ -33,7 +42,7 @@ WAYS: dict[str, dict[str, Any]] = {
         "use_weighting": True, "ld_alpha": 0.5, "loss_type": ["robust", "sigmoid_norm"], "loss_weights": [1.0, 0.5],
     },
     "js": {"f_divergence_type": "js_divergence"},
-    "forward_kl": {"f_divergence_type": "forward_kl"}, "sppo_hard": {"loss_type": ["sppo_hard"]},
+    "sft": {}, "forward_kl": {"f_divergence_type": "forward_kl"}, "sppo_hard": {"loss_type": ["sppo_hard"]},
     **{name: {"loss_type": [name], "label_smoothing": 0.1} for name in (
         "hinge", "exo_pair", "nca_pair", "bco_pair", "apo_zero", "apo_down", "discopop"
     )},
@@ -90,6 +99,11 @@ class StockDPO(DPOTrainer):
 def stock_set(way: str) -> Any:
     rows = []
     for pair in make_pairs(NUM_STEPS * NUM_PAIRS):
+        if way == "sft":
+            for branch in item_of(pair):
+                labels = [token if weight else -100 for token, weight in zip(*branch, strict=True)]
+                rows.append({"input_ids": branch.tokens, "labels": labels})
+            continue
         row = {"prompt_ids": pair.prompt, "chosen_ids": pair.chosen, "rejected_ids": pair.rejected}
         if way == "precomputed":
             row |= {"ref_chosen_logps": pair.ref_chosen_logps, "ref_rejected_logps": pair.ref_rejected_logps}
@@ -119,9 +133,20 @@ def run(way: str, folder: Path, tokenizer: Any, *, is_packed: bool) -> None:
         }
         others["train_dataset"] = stock_set(way)
     options |= WAYS[way]
-    if way == "reward":
+    model: Any
+    arguments: Any
+    if way == "sft":
+        model = make_model()
+        if is_packed:
+            trainer_class, arguments = SFTTrainer, SFTConfig(**options)
+        else:
+            options["per_device_train_batch_size"] = 2 * NUM_PAIRS
+            del options["max_length"]
+            trainer_class, arguments = Trainer, TrainingArguments(**options)
+            others["data_collator"] = DataCollatorForSeq2Seq(tokenizer)
+    elif way == "reward":
         trainer_class, model = RewardTrainer, make_model(LlamaForSequenceClassification, num_labels=1)
-        arguments: Any = RewardConfig(**options)
+        arguments = RewardConfig(**options)
     else:
         trainer_class, model, arguments = StockDPO, make_model(), DPOConfig(**options)
         if way == "lora":

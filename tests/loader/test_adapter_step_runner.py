@@ -17,7 +17,7 @@ from packer_cli.loader.steps import Step  # noqa: E402
 class WithGroups:
     """A data set, as far as a runner looks at it before it runs."""
 
-    path, world_size = "OUT", 1
+    path, world_size, format = "OUT", 1, "transformers"
 
     def __init__(self, **sizes: int) -> None:
         groups = [{"sp_size": 1, "cp_size": 1, "tp_size": 1, "pp_size": 1} | sizes]

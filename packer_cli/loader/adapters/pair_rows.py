@@ -15,7 +15,7 @@ by some 100 bytes for each of the 2B * (L - 1) places.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -45,14 +45,13 @@ class PairOutput(ModelOutput):
     """
 
     anchor: Tensor | None = None
-    scores: _Scores | None = field(default=None)
+    scores: _Scores | None = None
 
     def __getattr__(self, name: str) -> Tensor:
-        scores = self.get("scores")
-        if scores is None or name not in scores.tensors:
+        if self.scores is None or name not in self.scores.tensors:
             raise AttributeError(name)
-        found: Tensor = scores.tensors[name]
-        return found + 0 * self.anchor.to(found) if found.requires_grad else found  # type: ignore[union-attr]
+        found = self.scores.tensors[name]
+        return found + 0 * self.anchor.to(found) if found.requires_grad and self.anchor is not None else found
 
 
 class PairsOfRow(PackedRow):

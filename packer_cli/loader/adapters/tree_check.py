@@ -58,14 +58,15 @@ def _given(row: Any) -> dict[str, Any]:
 def _of_row(output: Any, row: Any) -> Tensor:
     """Float64: of each branch its log-probability or reward, or the sum of these."""
     if not row.brings_inputs:
-        return -output.loss.double()[None]
-    found: Tensor = output.logits if hasattr(output, "logits") else output.log_probs.sum(1)
+        found: Tensor = -output.loss[None]
+    else:
+        found = output.logits if hasattr(output, "logits") else output.log_probs.sum(1)
     return found.flatten().double()
 
 
 def _alone(model: nn.Module, ids: Tensor, device: torch.device) -> Tensor:
     """Float64: the log-probability of all but the prompt, or the reward."""
-    logits = model(input_ids=ids[None].to(device), use_cache=False).logits[0].double()
+    logits: Tensor = model(input_ids=ids[None].to(device), use_cache=False).logits[0].double()
     if logits.dim() == 1:
         return logits[0]
     log_probs = logits[:-1].log_softmax(-1).gather(-1, ids[1:, None].to(device))

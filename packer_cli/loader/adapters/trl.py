@@ -103,6 +103,9 @@ class _PackedPairTrainer(PackedTrainer):
     never_called = ("prediction_step", "evaluation_loop")
     pair_means: ClassVar[tuple[str, ...]]
     """TRL's metrics that are means over pairs, 0 for dummies."""
+    # Of TRL's classes.
+    _metrics: dict[str, Any]
+    precompute_ref_logps: bool
 
     def _prepare_dataset(self, dataset: Any, *arguments: Any, **others: Any) -> Any:
         """Packed sets are prepared."""
@@ -163,8 +166,9 @@ class PackedDPOTrainer(_PackedPairTrainer):
                 "the model has an auxiliary loss of its router, a mean over the tokens of a micro-batch; set "
                 "router_aux_loss_coef to 0"
             )
-        if self.ref_model is not None:
-            run_packed_rows(getattr(self.ref_model, "module", self.ref_model))
+        reference: Any = self.ref_model
+        if reference is not None:
+            run_packed_rows(getattr(reference, "module", reference))
 
     def _precompute_ref_logps(self, dataset: Any, *arguments: Any) -> Any:
         """They are in the packed set."""
