@@ -1,4 +1,4 @@
-"""TRL's trainers of preference pairs: `packed_pairs.py FOLDER WAYS TOKENIZER stock|packed`, a line of JSON a step."""
+"""TRL's trainers of preference pairs: `packed_pairs.py FOLDER WAYS TOKENIZER stock|packed|sharded`, JSON a step."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer, SFTConfig, SFTTrainer
 
 from packer_cli.loader.adapters.transformers import packed
+from tests.examples.packed_trainer import allow_fsdp_on_cpus
 from tests.examples.pairs import VOCABULARY, PairSet, Steps, item_of, make_pairs
 
 NUM_STEPS, NUM_PAIRS = 10, 6
@@ -114,7 +115,7 @@ def stock_set(way: str) -> Any:
     return Dataset.from_list(rows)
 
 
-def run(way: str, folder: Path, tokenizer: Any, *, is_packed: bool) -> None:
+def run(way: str, folder: Path, tokenizer: Any, *, is_packed: bool, is_sharded: bool) -> None:
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     options = {
         "output_dir": str(folder), "learning_rate": 0.02, "lr_scheduler_type": "constant", "optim": "sgd",
@@ -133,6 +134,8 @@ def run(way: str, folder: Path, tokenizer: Any, *, is_packed: bool) -> None:
         }
         others["train_dataset"] = stock_set(way)
     options |= WAYS[way]
+    if is_sharded:
+        options |= {"fsdp": True, "fsdp_config": {"transformer_layer_cls_to_wrap": "LlamaDecoderLayer"}}
     model: Any
     arguments: Any
     if way == "sft":
@@ -168,8 +171,10 @@ def run(way: str, folder: Path, tokenizer: Any, *, is_packed: bool) -> None:
 def main(folder: str, ways: str, tokenizer: str, kind: str) -> None:
     trl.trainer.utils._ChunkedLogProbFunction = ExactLogProbs
     known = AutoTokenizer.from_pretrained(tokenizer)
+    if kind == "sharded":
+        allow_fsdp_on_cpus()
     for way in ways.split(","):
-        run(way, Path(folder), copy.copy(known), is_packed=kind == "packed")
+        run(way, Path(folder), copy.copy(known), is_packed=kind != "stock", is_sharded=kind == "sharded")
 
 
 if __name__ == "__main__":

@@ -77,3 +77,8 @@ def test_one_process_trains_as_stock_trainers_on_padded_batches(run_ways: Run, s
 def test_two_processes_with_unlike_numbers_of_pairs_train_as_one(run_ways: Run, stock: Any) -> None:
     """In some iterations a rank has no pair at all."""
     assert_same(run_ways("packed", *FEW, num_ranks=2), stock)
+
+
+def test_two_processes_that_share_the_weights_train_as_one(run_ways: Run, stock: Any) -> None:
+    """By FSDP2, the reference model, too."""
+    assert_same(run_ways("sharded", *FEW, num_ranks=2), stock)

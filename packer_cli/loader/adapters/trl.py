@@ -10,7 +10,7 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.metadata import version
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -159,7 +159,9 @@ class PackedDPOTrainer(_PackedPairTrainer):
     def __init__(self, model: Any = None, ref_model: Any = None, args: Any = None, **others: Any) -> None:
         module = _require_release(type(self))
         _require_exact(args)
-        with _without_hash(module):
+        with (
+            _with_reference_of_set(self, module) if getattr(args, "precompute_ref_log_probs", False) else nullcontext()
+        ):
             super().__init__(model, args, ref_model=ref_model, **others)
         if self.aux_loss_enabled:
             raise ConfigError(
@@ -233,10 +235,15 @@ def _require_exact(args: Any) -> None:
 
 
 @contextmanager
-def _without_hash(module: Any) -> Iterator[None]:
-    """TRL would hash all weights to name a cache of log-probabilities, which are in the packed set."""
-    kept, module.hash_module = module.hash_module, lambda _: ""
+def _with_reference_of_set(trainer: Any, module: Any) -> Iterator[None]:
+    """TRL loads a reference model under FSDP, and hashes all weights to name a cache; the set has both results."""
+    hash_module, create = module.hash_module, module.create_model_from_path
+    module.hash_module = lambda _: ""
+    # A model that is given by name is created before there is an accelerator.
+    module.create_model_from_path = lambda *given, **others: (
+        None if hasattr(trainer, "accelerator") else create(*given, **others)
+    )
     try:
         yield
     finally:
-        module.hash_module = kept
+        module.hash_module, module.create_model_from_path = hash_module, create
