@@ -121,11 +121,6 @@ class Manifest:
         return PlanOptions(**known)
 
     @property
-    def has_trees(self) -> bool:
-        """Whether its rows are trees, see `format.trees`."""
-        return self.format_version == TREES_VERSION
-
-    @property
     def is_weighted(self) -> bool:
         """Whether loss tokens have weights other than 1."""
         return any(group.loss_weight is not None for group in self.groups)

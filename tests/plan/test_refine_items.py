@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,7 +25,7 @@ def test_refine_equals_its_twin(packs, extra, num_ranks):
     offsets = np.concatenate([[0], np.cumsum([len(pack) for pack in packs])])
     pieces, sizes = np.arange(len(work), dtype=np.int32), sizes.astype(np.int32)
     refine_items(offsets, pieces, sizes, work, 0, len(packs), num_ranks, capacity)
-    refined = [pieces[a:b] for a, b in zip(offsets, offsets[1:], strict=False)]
+    refined = [pieces[a:b] for a, b in itertools.pairwise(offsets)]
     assert sorted(pieces.tolist()) == list(range(len(work)))
     assert all(len(pack) and sizes[pack].sum() <= capacity for pack in refined)
     for first in range(0, len(packs), num_ranks):
