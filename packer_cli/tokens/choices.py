@@ -139,7 +139,9 @@ def _ends(index: StoreIndex, num_open: int, num_samples: int) -> str:
     if index.options.append_eos == "never":
         why = "--append-eos never"
     else:
-        why = "pre-tokenized records, and chats in which the assistant does not speak last, stay as they are"
+        has_answers = any(shape in part.shapes for part in index.parts for shape in ("preference", "completions"))
+        others = "answers that are messages, " if has_answers else ""
+        why = f"pre-tokenized records, {others}and chats in which the assistant does not speak last, stay as they are"
     ends = "ends" if num_open == 1 else "end"
     return f"{num_open:,} of {counted(num_samples, 'sample')} {ends} without EOS or an end of turn: {why}"
 

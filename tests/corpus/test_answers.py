@@ -52,6 +52,7 @@ def test_texts():
         {"chosen": [USER, GOOD], "rejected": [USER, BAD]},
         {"messages": [USER], "chosen": GOOD, "rejected": BAD},
         {"messages": [USER, GOOD], "chosen": [USER, GOOD], "rejected": [USER, BAD], "prompt": "Hi"},
+        {"messages": [USER, GOOD], "chosen": [USER, GOOD], "rejected": [USER, BAD]},
         {
             "conversations": [{"from": "human", "value": "Hi"}],
             "chosen": {"from": "gpt", "value": "Hello"},
@@ -68,6 +69,14 @@ def test_every_form_of_a_pair_of_messages(record):
     both = {**record, "system": "Be brief.", "tools": tools}
     assert messages_of(both) == ([[system, USER, GOOD], [system, USER, BAD]], 2)
     assert [each.tools for each in parse(both).branches] == [tools, tools]
+
+
+def test_answers_that_repeat_the_question_later():
+    record = {"prompt": "Hi", "chosen": [GOOD, USER, GOOD], "rejected": [BAD, USER, BAD]}
+    assert messages_of(record) == ([[USER, GOOD, USER, GOOD], [USER, BAD, USER, BAD]], 1)
+    system = {"role": "system", "content": "s"}
+    record = {"prompt": "Hi", "chosen": [system, USER, GOOD], "rejected": [system, USER, BAD]}
+    assert messages_of(record) == ([[system, USER, GOOD], [system, USER, BAD]], 2)
 
 
 def test_pairs_of_alpaca_records():

@@ -118,6 +118,24 @@ def test_pairs_of_real_tokenizers_are_as_trl_makes_them(shared_data, real_chats,
     assert_as_trl(tokenizer, records)
 
 
+@pytest.mark.parametrize("template", ["qwen3", "qwen2.5", "llama3.1"])
+def test_pairs_with_tools_and_reasoning_are_as_trl_makes_them(shared_data, template):
+    folder = str(shared_data / "tokenizers" / "gpt-neox-20b")
+    tokenizer = load_tokenizer(folder, chat_template=read_template(template))
+    function = {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}}
+    call = {"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
+    called = {"role": "assistant", "content": "", "tool_calls": [call]}
+    told = [called, {"role": "tool", "content": "2"}, {"role": "assistant", "content": "It is 2."}]
+    thought = {"role": "assistant", "content": "No.", "reasoning_content": "Think hard."}
+    pairs = [
+        {"prompt": turns("Ask one."), "chosen": told, "rejected": [{"role": "assistant", "content": "No."}]},
+        {"prompt": [*turns("Ask one."), *told[:2]], "chosen": told[2:], "rejected": [thought]},
+        {"prompt": [*turns("Ask one."), thought, *turns("Two?")], "chosen": [thought], "rejected": told[2:]},
+    ]
+    for pair in pairs:  # One by one: a table would give every message every key.
+        assert_as_trl(tokenizer, [{**pair, "tools": [{"type": "function", "function": function}]}])
+
+
 @pytest.mark.parametrize("name", ["gpt-neox-20b", "minimind-chatml"])
 def test_pairs_of_real_texts_are_as_trl_makes_them(shared_data, real_chats, name):
     tokenizer = load_tokenizer(str(shared_data / "tokenizers" / name), eos_token="<|endoftext|>")

@@ -97,10 +97,17 @@ def _of_answers(record: Record) -> tuple[Answer, Answer, Answer]:
 
 
 def _after(turns: list[Message], chosen: Answer, rejected: Answer, record: Record) -> tuple[Answer, Answer, Answer]:
-    """The parts where answers may repeat the prompt, of which they are the continuation or the whole conversation."""
-    if all(not isinstance(answer, str) and turns[-1] in answer for answer in (chosen, rejected)):
-        return _divided(record, chosen, rejected)
+    """The parts where answers may be the continuation of a prompt, or repeat it and are whole conversations."""
+    if not isinstance(chosen, str) and not isinstance(rejected, str):
+        asked = _first(turns)
+        if asked is not None and asked == _first(chosen) == _first(rejected):
+            return _divided(record, chosen, rejected)
     return turns, chosen, rejected
+
+
+def _first(turns: list[Message]) -> Message | None:
+    """The first message after a system message."""
+    return next((turn for turn in turns if turn["role"] != "system"), None)
 
 
 def _divided(record: Record, chosen: Answer, rejected: Answer) -> tuple[Answer, Answer, Answer]:
