@@ -26,7 +26,7 @@ class SliceReader:
         items: ItemsFrom = "auto",
         rules: ReadRules | None = None,
     ) -> None:
-        self._schema = OF_ITEMS.get(items, schema)
+        self._schema, self._items = OF_ITEMS.get(items, schema), items
         self._normalizer = Normalizer(schema, alpaca_form, items)
         self._rules = rules or ReadRules()
 
@@ -60,7 +60,8 @@ class SliceReader:
     def _read(self, slice_: CorpusSlice, base: int) -> Iterator[DocumentBatch]:
         file, schema = slice_.file, self._schema
         if file.format in TOKEN_FORMATS and schema not in ("auto", "tokens"):
-            raise ConfigError(f"{file.path}: holds token ids, not {schema} records; give --schema auto or tokens")
+            remedy = f"leave out --items {self._items}" if self._items in OF_ITEMS else "give --schema auto or tokens"
+            raise ConfigError(f"{file.path}: holds token ids, not {schema} records; {remedy}")
         for raw in READERS[file.format].read(slice_, self._rules, self._normalizer.fields):
             yield self._documents(raw, base)
 

@@ -48,6 +48,7 @@ def read_all(
     batch_bytes: int = 1 << 20,
     max_record_bytes: int = 1 << 28,
     schema: Any = "auto",
+    items: Any = "auto",
     are_single: bool = True,
     **tokenizer: Any,
 ) -> tuple[list[Any], list[Reject]]:
@@ -63,7 +64,7 @@ def read_all(
     for slice_ in slice_corpus(files, slice_bytes=slice_bytes):
         assert len(slice_.file.fingerprint) >= 16
         limits = {"batch_bytes": batch_bytes, "max_record_bytes": max_record_bytes}
-        for batch in SliceReader(schema=schema, rules=ReadRules(**limits, **tokenizer)).read(slice_):
+        for batch in SliceReader(schema=schema, items=items, rules=ReadRules(**limits, **tokenizer)).read(slice_):
             documents += sorted([*batch.documents, *samples(batch.tokens)], key=lambda each: each.line)
             rejects += batch.rejects
     if len(files) == 1 and are_single:

@@ -254,3 +254,6 @@ def test_another_schema_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         read_all(path, schema="text", **TOKENIZER)
     assert str(caught.value) == f"{path}: holds token ids, not text records; give --schema auto or tokens"
+    with pytest.raises(ConfigError) as caught:
+        read_all(path, items="pairs", **TOKENIZER)
+    assert str(caught.value) == f"{path}: holds token ids, not preference records; leave out --items pairs"
