@@ -251,8 +251,8 @@ def _why_nothing(store: TokenStore, samples: Int32Array | None, config: PlannedC
 def _refuse_overflow(
     store: TokenStore, samples: Samples, chosen: Int32Array | None, capacity: int, path_percent: int
 ) -> None:
-    whole = None if samples.trees is None else whole_items(samples.trees, path_percent)
-    sizes = samples.lengths if whole is None else whole.sizes
+    whole = None if samples.trees is None else whole_items(samples.trees)
+    sizes = samples.lengths if whole is None else whole.sizes(path_percent)
     long = _long_samples(sizes, chosen, capacity)
     if len(long):
         file, line = next(store.locate(long[:1]))

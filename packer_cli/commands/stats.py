@@ -46,6 +46,6 @@ def stats(lengths: Lengths, **options: Unpack[_Options]) -> Stats:
         samples = samples_of(lengths)
     if config is None:
         trees = samples.trees
-        saved = None if trees is None else tree_figures(trees, whole_items(trees, 0))
+        saved = None if trees is None else tree_figures(trees, whole_items(trees))
         return Stats(lengths=length_stats(samples.lengths), trees=saved)
     return plan_in_memory(samples, config).stats(bound=bound)

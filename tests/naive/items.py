@@ -121,8 +121,10 @@ def greatest_depth(item: Item, first: int, stop: int, capacity: int, percent: in
     return next((depth for depth in depths if fits(item, first, stop, capacity, percent, depth)), 0)
 
 
-Pack = list[tuple[int, int]]
-"""(work, size) of its items, by falling work; of equal work, in the order in which they came."""
+Load = tuple[int, int, int]
+"""Work, size and path tokens of an item."""
+Pack = list[Load]
+"""Its items by falling work; of equal work, in the order in which they came."""
 
 
 def best_exchange(heavy: Pack, light: Pack, capacity: int, width: int, near: int = 8) -> tuple[int, int | None] | None:
@@ -130,34 +132,39 @@ def best_exchange(heavy: Pack, light: Pack, capacity: int, width: int, near: int
 
     No pack has more than `width` items.
     """
-    gap = sum(w for w, _ in heavy) - sum(w for w, _ in light)
-    room, back = (capacity - sum(size for _, size in pack) for pack in (light, heavy))
-    found = []
-    for i, (work, size) in enumerate(heavy):
-        if len(heavy) > 1 and len(light) < width and size <= room:
-            found.append((abs(gap - 2 * work), len(found), (i, None)))
-        place = sum(other > work - gap // 2 for other, _ in light)
+    gap = works_of([heavy])[0] - works_of([light])[0]
+
+    def fits(given: Load, taken: Load) -> bool:
+        return all(
+            sum(item[k] for item in light) + given[k] - taken[k] <= capacity
+            and sum(item[k] for item in heavy) - given[k] + taken[k] <= capacity
+            for k in (1, 2)
+        )
+
+    found: list[tuple[int, int, tuple[int, int | None]]] = []
+    for i, item in enumerate(heavy):
+        if len(heavy) > 1 and len(light) < width and fits(item, (0, 0, 0)):
+            found.append((abs(gap - 2 * item[0]), len(found), (i, None)))
+        place = sum(other[0] > item[0] - gap // 2 for other in light)
         for j in range(max(0, place - near), min(place + near, len(light))):
-            if -back <= size - light[j][1] <= room:
-                found.append((abs(gap - 2 * (work - light[j][0])), len(found), (i, j)))
-    left, _, move = min(found, default=(gap, 0, None))
-    return move if left < gap else None
+            if fits(item, light[j]):
+                found.append((abs(gap - 2 * (item[0] - light[j][0])), len(found), (i, j)))
+    if not found or min(found)[0] >= gap:
+        return None
+    return min(found)[2]
 
 
 def even_out(
     packs: list[Pack], capacity: int, limit: float, most_tries: int, width: int, most_partners: int = 31
 ) -> None:
     """Exchange items between the heaviest pack and lighter ones, in place."""
-
-    def load(pack: int) -> int:
-        return sum(work for work, _ in packs[pack])
-
     tries = 0
     while tries < most_tries:
-        heavy = max(range(len(packs)), key=lambda p: (load(p), -p))
-        if load(heavy) <= limit:
+        works = works_of(packs)
+        heavy = works.index(max(works))
+        if works[heavy] <= limit:
             return
-        others = sorted((p for p in range(len(packs)) if p != heavy), key=lambda p: (load(p), p))
+        others = sorted((p for p in range(len(packs)) if p != heavy), key=lambda p: (works[p], p))
         for light in others[:most_partners]:
             tries += 1
             move = best_exchange(packs[heavy], packs[light], capacity, width)
@@ -175,4 +182,4 @@ def even_out(
 
 def works_of(packs: Sequence[Pack]) -> list[int]:
     """The work of each pack."""
-    return [sum(work for work, _ in pack) for pack in packs]
+    return [sum(item[0] for item in pack) for pack in packs]

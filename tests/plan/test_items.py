@@ -43,11 +43,11 @@ SAMPLE_OF_9 = naive.Item(SAMPLE, [(9, -1)], [0], [2])
 @given(st.lists(items(), max_size=5), PERCENTS)
 def test_numbers_of_whole_items_are_those_of_their_tokens(some, percent):
     trees = item_trees(some)
-    whole = whole_items(trees, percent)
+    whole = whole_items(trees)
     expected = [naive.figures(item, 0, len(item.ends)) for item in some]
     assert whole.samples is None
     assert whole.length.tolist() == [each.length for each in expected]
-    assert whole.sizes.tolist() == [
+    assert whole.sizes(percent).tolist() == [
         each.length if item.kind == SAMPLE else each.size(percent) for item, each in zip(some, expected, strict=True)
     ]
     assert whole.trees.work.tolist() == [each.work for each in expected]
@@ -72,7 +72,7 @@ def test_long_items_are_cut_as_every_depth_and_run_tried(some, percent, capacity
     for item in chosen:
         branches = len(some[item].ends)
         found = [naive.piece(some[item], 0, branches, naive.WHOLE)], list[int]()
-        if whole_items(trees, percent).sizes[item] > capacity:
+        if whole_items(trees).sizes(percent)[item] > capacity:
             found = naive.cut_item(some[item], capacity, percent, divides=divides, drops=drops)
         expected += [(item, *each) for each in found[0]]
         left_out += [(item, branch) for branch in found[1]]
@@ -131,7 +131,7 @@ def test_what_is_lost_is_listed_with_its_reason():
         f"the group has 38 tokens and 98 path tokens, {by_paths.format(49)}; it is {no_cut}",
     ]
     pieces, _ = item_pieces(trees, None, rule)
-    samples = Samples(lengths=whole_items(trees, 200).length, trees=trees)
+    samples = Samples(lengths=whole_items(trees).length, trees=trees)
     counts = sample_counts(samples, None, pieces, 40, "truncate", 200)
     assert counts.items == ItemCounts(
         pairs=1, pairs_cut=1, pairs_left_out=1, groups_left_out=1, conversations=1, conversations_divided=1, turns=2,
@@ -139,15 +139,15 @@ def test_what_is_lost_is_listed_with_its_reason():
     )  # fmt: skip
     assert overflow_notes(counts, 40, "truncate") == [
         (
-            "over 40 tokens: 1 pair cut off, 1 pair left out, 1 group left out, 1 conversation divided, 2 turns left "
-            "out; 112 tokens are planned"
+            "over 40 tokens: 1 pair cut off, 1 pair left out, 1 group left out, 1 conversation divided, "
+            "2 turns left out; 112 tokens are planned"
         )
     ]
 
 
 def test_figures_say_what_sharing_saves():
     trees = item_trees([pair(10, 5, 7), SAMPLE_OF_9])
-    samples = Samples(lengths=whole_items(trees, 0).length, trees=trees)
+    samples = Samples(lengths=whole_items(trees).length, trees=trees)
     pieces = pieces_to_plan(samples, 64, "split", 0)
     assert sample_counts(samples, None, pieces, 64, "split").trees == TreeFigures(
         tokens_padded=2 * 17 + 9,
@@ -161,7 +161,7 @@ def test_figures_say_what_sharing_saves():
 
 def test_error_says_how_long_the_longest_is():
     trees = item_trees([pair(10, 5, 7)])
-    samples = Samples(lengths=whole_items(trees, 0).length, trees=trees)
+    samples = Samples(lengths=whole_items(trees).length, trees=trees)
     with pytest.raises(RunError, match=r"^the longest item takes 22 tokens, over the largest group's 21; choose"):
         pieces_to_plan(samples, 21, "error", 0)
     with pytest.raises(RunError, match=r"^the longest item takes 42 tokens"):

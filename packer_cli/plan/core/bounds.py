@@ -48,10 +48,9 @@ def bound_of_items(plan: Plan, group: int, pieces: Int64Array) -> int:
     by_paths, paths = 0, trees.path_tokens[pieces]
     if percent:
         by_paths = bound_of_counts(np.bincount(paths), capacity * percent // 100)
-    # Loss terms are known where they decide the size.
-    others = np.maximum(plan.pieces.length[pieces], -(-100 * paths // percent) if percent else 0)
+    # Loss terms are known where there are more of them than tokens.
     size = trees.size[pieces].astype(np.int64)
-    return max(by_paths, -(-int(size[size > others].sum()) // capacity))
+    return max(by_paths, -(-int(size[size > plan.pieces.length[pieces]].sum()) // capacity))
 
 
 def least_max_work(decreasing: Int64Array, num_ranks: int, capacity: int, linear: int = 0) -> int:

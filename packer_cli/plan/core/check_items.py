@@ -29,7 +29,7 @@ def check_items(
     given = pieces.trees
     assert given is not None
     require(len(pieces) == 0 or int(pieces.length.min()) > 0, "a piece is empty")
-    found = measure_pieces(trees, pieces, rule.path_percent)
+    found = measure_pieces(trees, pieces)
     assert found.trees is not None
     pairs = zip((found.length, *_arrays(found.trees)), (pieces.length, *_arrays(given)), strict=True)
     require(
@@ -59,11 +59,11 @@ def _check_cuts(pieces: Pieces, trees: ItemTrees, rule: ItemRule) -> None:
     given = pieces.trees
     assert given is not None
     is_cut = np.flatnonzero(given.depth < WHOLE)
-    is_long = whole_items(trees, rule.path_percent).sizes > rule.capacity
+    is_long = whole_items(trees).sizes(rule.path_percent) > rule.capacity
     num_branches = np.diff(trees.branch_offsets)[pieces.sample]
     is_part = (given.depth < WHOLE) | (given.stop_branch - given.first_branch < num_branches) | (pieces.start > 0)
     require(bool(is_long[pieces.sample[is_part]].all()), "an item that is not too long is cut")
-    require(bool((given.size <= rule.capacity).all()), "a piece is over the capacity")
+    require(bool((pieces.sizes(rule.path_percent) <= rule.capacity).all()), "a piece is over the capacity")
     number = (given.stop_branch - given.first_branch)[is_cut]
     first = (trees.branch_offsets[pieces.sample] + given.first_branch)[is_cut]
     branch = np.arange(number.sum()) + np.repeat(first - (np.cumsum(number) - number), number)

@@ -88,7 +88,7 @@ def tree_figures(trees: ItemTrees, pieces: Pieces) -> TreeFigures:
 def why_left_out(trees: ItemTrees, chosen: Int32Array | None, rule: ItemRule) -> tuple[Int32Array, list[str]]:
     """Items (int32[k], rising) of which tokens are lost, and for each what was and why."""
     _, cut = item_pieces(trees, chosen, rule)
-    whole = whole_items(trees, rule.path_percent)
+    whole = whole_items(trees)
     found: list[tuple[int, str]] = []
     given, sample = cut.pieces.trees, cut.pieces.sample
     assert given is not None
@@ -111,7 +111,9 @@ def why_left_out(trees: ItemTrees, chosen: Int32Array | None, rule: ItemRule) ->
 def describe_size(trees: ItemTrees, whole: Pieces, item: int, path_percent: int) -> str:
     """What an item takes of a capacity, in words; `whole` is of `whole_items`."""
     assert whole.trees is not None
-    tokens, size, paths = (int(values[item]) for values in (whole.length, whole.sizes, whole.trees.path_tokens))
+    tokens, size, paths = (
+        int(values[item]) for values in (whole.length, whole.sizes(path_percent), whole.trees.path_tokens)
+    )
     found = f"the {_NAMES[trees.kinds[item]]} has {tokens} tokens"
     if size == tokens:
         return found

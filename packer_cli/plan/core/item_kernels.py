@@ -91,7 +91,7 @@ def _figures(trees: ItemTrees, item: int, first: int, stop: int, depth: int, scr
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _size(found: _Figures, path_percent: int) -> int:
-    """What it takes of a capacity, see the module; at most the greatest int32."""
+    """What it takes of a capacity, see `plan.core.items`; at most the greatest int32."""
     size = max(found.unique, found.loss)
     if path_percent > 0:
         size = max(size, (100 * found.path + path_percent - 1) // path_percent)
@@ -109,7 +109,6 @@ def find_all_ends(trees: ItemTrees, ends: Int64Array) -> None:
 def measure(
     trees: ItemTrees,
     pieces: ItemPieces,
-    path_percent: int,
     scratch: Int64Array,
     length: Int32Array,
     size: Int32Array,
@@ -130,7 +129,7 @@ def measure(
             np.int64(pieces.depth[k]),
         )
         found = _figures(trees, item, first, stop, depth, scratch)
-        length[k], size[k] = found.unique, _size(found, path_percent)
+        length[k], size[k] = found.unique, _size(found, _ZERO)
         work[k], path[k], flat[k] = found.work, found.path, found.flat
 
 

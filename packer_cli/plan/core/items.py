@@ -1,8 +1,8 @@
 """Items: what a plan packs whole, with the tokens that their branches share counted once; and how long ones are cut.
 
-An item (`format.trees`) takes of a capacity the greatest of its unique tokens, its loss terms (M: the tokens of each
-branch from its first loss token on, the most log-probabilities that a loss computes), and its path tokens (K: what a
-varlen kernel gathers in every layer) over their limit. Where the sum of these sizes fits a pack, so do all three.
+An item (`format.trees`) takes of a capacity the greater of its unique tokens and its loss terms (M: the tokens of each
+branch from its first loss token on, the most log-probabilities that a loss computes). Its path tokens (K: what a
+varlen kernel gathers in every layer) have a limit in percent of the capacity.
 
 An item over the capacity is cut at a depth that leaves every branch a loss token, or divided among pieces of
 consecutive branches, which repeat their path. A piece keeps the segments that its branches pass through and that begin
@@ -58,14 +58,14 @@ class CutItems(NamedTuple):
     left_out: LeftOutBranches
 
 
-def whole_items(trees: ItemTrees, path_percent: int) -> Pieces:
+def whole_items(trees: ItemTrees) -> Pieces:
     """A piece for each item of a store, all of it, in the order of its rows. O(segments)."""
     num = len(trees.kinds)
     pieces = _empty_pieces(num)
     pieces.item[:] = np.arange(num)
     pieces.stop_branch[:] = np.diff(trees.branch_offsets)
     pieces.length[:] = trees.segment_lengths[trees.segment_offsets[:-1]]
-    found = _measured(trees, pieces, path_percent)
+    found = _measured(trees, pieces)
     return Pieces(samples=None, start=found.start, length=found.length, trees=found.trees)
 
 
@@ -85,7 +85,7 @@ def cut_items(trees: ItemTrees, items: Int32Array, rule: ItemRule) -> CutItems:
     limits = np.array([rule.capacity, rule.path_percent, rule.divides, rule.drops], dtype=np.int64)
     num_left = cut(_for_kernels(trees), read_only(items), limits, pieces, left_out, offsets, _scratch(trees))
     pieces = ItemPieces._make(values[: offsets[-1]] for values in pieces)
-    measured = _measured(trees, pieces, rule.path_percent)
+    measured = _measured(trees, pieces)
     return CutItems(items, offsets, measured, LeftOutBranches._make(values[:num_left] for values in left_out))
 
 
@@ -95,8 +95,8 @@ def item_pieces(trees: ItemTrees, chosen: Int32Array | None, rule: ItemRule) -> 
     Args:
         chosen: int32[m], the items, increasing, with repetitions; None: each once.
     """
-    whole = whole_items(trees, rule.path_percent)
-    is_long = whole.sizes > rule.capacity
+    whole = whole_items(trees)
+    is_long = whole.sizes(rule.path_percent) > rule.capacity
     chosen = np.arange(len(whole), dtype=np.int32) if chosen is None else chosen
     cut = cut_items(trees, np.unique(chosen[is_long[chosen]]), rule)
     if not len(cut.items):
@@ -108,12 +108,12 @@ def item_pieces(trees: ItemTrees, chosen: Int32Array | None, rule: ItemRule) -> 
     return _joined(whole, cut.pieces).take(place), cut
 
 
-def measure_pieces(trees: ItemTrees, pieces: Pieces, path_percent: int) -> Pieces:
+def measure_pieces(trees: ItemTrees, pieces: Pieces) -> Pieces:
     """The pieces with their numbers counted anew, from their branches and depths. O(segments of their items)."""
     assert pieces.trees is not None
     first, stop, depth = pieces.trees[:3]
     own = ItemPieces(pieces.sample, first, stop, depth, pieces.start, pieces.length)
-    return _measured(trees, own, path_percent)
+    return _measured(trees, own)
 
 
 class BranchFigures(NamedTuple):
@@ -189,11 +189,11 @@ def _scratch(trees: ItemTrees) -> Int64Array:
     return np.empty((2, int(np.diff(trees.segment_offsets).max(initial=0))), dtype=np.int64)
 
 
-def _measured(trees: ItemTrees, pieces: ItemPieces, path_percent: int) -> Pieces:
+def _measured(trees: ItemTrees, pieces: ItemPieces) -> Pieces:
     num, length = len(pieces.item), pieces.length.copy()
     size = np.empty(num, dtype=np.int32)
     work, path, flat = (np.empty(num, dtype=np.int64) for _ in range(3))
     own = ItemPieces._make(map(read_only, pieces))
-    measure(_for_kernels(trees), own, np.int64(path_percent), _scratch(trees), length, size, work, path, flat)
+    measure(_for_kernels(trees), own, _scratch(trees), length, size, work, path, flat)
     of_trees = PieceTrees(pieces.first_branch, pieces.stop_branch, pieces.depth, size, work, path, flat)
     return Pieces(samples=pieces.item, start=pieces.start, length=length, trees=of_trees)

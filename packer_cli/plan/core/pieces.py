@@ -177,7 +177,7 @@ class Samples:
         """int32[m]: what each of `chosen` takes of a capacity; of flat samples their lengths."""
         if self.trees is None:
             return self.epoch_lengths(seed)
-        chosen, sizes = self.chosen(seed), whole_items(self.trees, path_percent).sizes
+        chosen, sizes = self.chosen(seed), whole_items(self.trees).sizes(path_percent)
         return sizes if chosen is None else sizes[chosen]
 
 

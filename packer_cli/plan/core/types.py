@@ -72,8 +72,8 @@ class PieceTrees(NamedTuple):
     depth: Int32Array
     """int32[m]: tokens of each branch that stay; 2^31 - 1 for all."""
     size: Int32Array
-    """int32[m]: what the piece takes of a capacity, at least its unique tokens: so many that its path tokens and its
-    loss tokens stay within their limits, too."""
+    """int32[m]: what the piece takes of a capacity: the greater of its unique tokens and its loss terms. Path tokens
+    have a limit of their own."""
     work: Int64Array
     """int64[m]: attention work, see `format.trees`."""
     path_tokens: Int64Array
@@ -98,10 +98,12 @@ class Pieces:
     def __len__(self) -> int:
         return len(self.length)
 
-    @property
-    def sizes(self) -> Int32Array:
-        """int32[m]: what each takes of a capacity."""
-        return self.length if self.trees is None else self.trees.size
+    def sizes(self, path_percent: int | None) -> Int32Array:
+        """int32[m]: what each takes of a capacity, where all limits on packs are one; see `Plan.path_percent`."""
+        if self.trees is None or not path_percent:
+            return self.length if self.trees is None else self.trees.size
+        by_paths = np.minimum(-(-100 * self.trees.path_tokens // path_percent), 2**31 - 1)
+        return np.maximum(self.trees.size, by_paths).astype(np.int32)
 
     @property
     def attention(self) -> Int64Array | None:

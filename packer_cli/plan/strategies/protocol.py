@@ -207,7 +207,7 @@ class Strategy(ABC):
     curriculum_share: ClassVar[float] = 1.0
     """Most of the short iterations that a curriculum takes first, see `StepRules`."""
     takes_trees: ClassVar[bool] = False
-    """Whether it packs items whose branches share prefixes: by their `Pieces.sizes`, and their own work."""
+    """Whether it packs items whose branches share prefixes: by their sizes, path tokens and own work."""
     plans_streams: ClassVar[bool] = False
     """Whether it packs a stream into micro-batches of one context window, its only group."""
     keeps_steps: ClassVar[bool] = False

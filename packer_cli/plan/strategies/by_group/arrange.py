@@ -36,6 +36,7 @@ from packer_cli.plan.strategies.assemble import (
     scheduled,
     sizes_of_plan,
 )
+from packer_cli.plan.strategies.by_group.items import Items, group_units
 from packer_cli.plan.strategies.protocol import PlanRequest
 
 
@@ -48,12 +49,12 @@ def plan_groups(pieces: Pieces, request: PlanRequest) -> Plan:
     if request.algorithm.cut:
         seed = int(rng_state(request.seed, Stream.CUT)[0])
         pieces = request.algorithm.cut(pieces, request.groups[0].capacity, seed, request.groups[0].align)
-    lengths = pieces.sizes
+    lengths = pieces.sizes(request.path_percent)
     if request.algorithm.is_padded:
         batches = arrange_batches(lengths, request)
         return assemble_padded(pieces, batches, _iterations([batches], request)[0], request)
     is_left = np.ones(len(pieces), dtype=np.bool_)
-    items = None if pieces.trees is None else pieces
+    items = Items.of(pieces, request.path_percent, request.evened)
     by_group = [arrange_group(lengths, is_left, g, request, items) for g in reversed(range(len(request.groups)))]
     by_group.reverse()
     sizes = pack_sizes(by_group, pieces.length, request, pieces.attention)
@@ -112,7 +113,7 @@ FREE_TO_FILL = 1 / 16
 
 
 def arrange_group(
-    lengths: Int32Array, is_left: BoolArray, g: int, request: PlanRequest, items: Pieces | None = None
+    lengths: Int32Array, is_left: BoolArray, g: int, request: PlanRequest, items: Items | None = None
 ) -> GroupPacks:
     """Pack the group's own pieces, fill with shorter ones, form iterations, and even them out.
 
@@ -121,7 +122,7 @@ def arrange_group(
             group's `align`.
         is_left: bool[m], pieces that longer groups have left; cleared for those packed here.
         g: index of the group.
-        items: all pieces, of trees; None of flat samples, whose work follows from their lengths.
+        items: of trees, all pieces; None of flat samples, whose work follows from their lengths.
     """
     group = request.groups[g]
     capacity, num_ranks = group.capacity, group.num_dp_ranks(request.num_gpus)
@@ -134,10 +135,9 @@ def arrange_group(
     lengths = align_up(lengths, group.align)
     shorter = [-(-each.capacity // group.align) * group.align for each in request.groups[:g]]
     count = count_lengths(lengths, is_left) if g else np.zeros(1, dtype=np.int64)
-    offsets, pieces = _pack_own(lengths, own, count, g, request)
+    offsets, pieces = _pack_own(lengths, own, count, g, request, items)
     state = rng_state(request.seed, Stream.BALANCE, g)
-    attention = None if items is None else items.attention
-    tokens, work = pack_tokens_and_work(offsets, pieces, lengths, attention=attention)
+    tokens, work = _taken_and_work(offsets, pieces, lengths, items)
     order = None
     if len(tokens) and count.any():
         room = capacity - tokens
@@ -147,7 +147,7 @@ def arrange_group(
             if request.fill == "balanced":
                 # By attention work, even with a linear cost: filled packs have equal tokens, so equal linear terms.
                 order = order_packs(work, num_ranks, request.balance, state)
-                in_squares = work if items is None else _in_squares(work, items)
+                in_squares = work if items is None else items.in_squares(work)
                 pack_of, chosen = balanced_fill(room, in_squares, order, num_even, count, median_length(count))
             else:
                 pack_of, chosen = longest_fill(room, count)
@@ -157,23 +157,24 @@ def arrange_group(
         offsets, pieces = merge_packs(offsets, pieces, added_offsets, added[by_pack])
         offsets, pieces, lost = trim_packs(offsets, pieces, lengths, request.max_samples)
         is_left[lost] = True  # No samples of the group itself, which are longer and stand before the fillers.
-        tokens, work = pack_tokens_and_work(offsets, pieces, lengths, attention=attention)
+        tokens, work = _taken_and_work(offsets, pieces, lengths, items)
     if order is None:
         if items is not None:
-            tokens = pack_sums(items.length, offsets, pieces)
+            tokens = pack_sums(items.tokens, offsets, pieces)
         order = _order(tokens, work, num_ranks, request, state)
-    own_work = None if attention is None or items is None else attention + request.evened * items.length
-    packs = _complete(lengths, offsets, pieces, order, capacity, num_ranks, request, own_work)
+    packs = _complete(lengths, offsets, pieces, order, capacity, num_ranks, request, items)
     if request.balance.refine:
-        _refine(lengths, packs, capacity, num_even, request, own_work)
+        _refine(lengths, packs, capacity, num_even, request, items)
     return packs
 
 
-def _in_squares(work: Int64Array, items: Pieces) -> Int64Array:
-    """Attention work (int64[p]) of packs of trees, on the scale of the squared sizes by which fillers are chosen."""
-    assert items.attention is not None
-    scale = float(np.square(items.sizes, dtype=np.float64).sum()) / max(1.0, float(items.attention.sum()))
-    return (work * scale).astype(np.int64)
+def _taken_and_work(
+    offsets: Int64Array, pieces: Int32Array, lengths: Int32Array, items: Items | None
+) -> tuple[Int64Array, Int64Array]:
+    """What each pack takes of its capacity, and its attention work (int64[p] both)."""
+    if items is None:
+        return pack_tokens_and_work(offsets, pieces, lengths)
+    return items.taken(offsets, pieces), pack_sums(items.attention, offsets, pieces)
 
 
 def arrange_batches(lengths: Int32Array, request: PlanRequest) -> GroupPacks:
@@ -197,7 +198,7 @@ def _pack(lengths: Int32Array, capacity: int, seed: int, request: PlanRequest) -
 
 
 def _pack_own(
-    lengths: Int32Array, own: BoolArray, count: Int64Array, g: int, request: PlanRequest
+    lengths: Int32Array, own: BoolArray, count: Int64Array, g: int, request: PlanRequest, items: Items | None
 ) -> tuple[Int64Array, Int32Array]:
     """Pack the group's own pieces; `(offsets, pieces)` as CSR arrays.
 
@@ -210,17 +211,24 @@ def _pack_own(
     """
     capacity = request.groups[g].capacity
     seed = int(rng_state(request.seed, Stream.PACKING, g)[0])
-    tokens = int(lengths.sum(where=own, dtype=np.int64))
-    is_all = bool(own.all())
+    is_all = bool(own.all()) and items is None
     # No variable holds their lengths, so that an algorithm may free them before it ends.
-    offsets, pieces = _pack(lengths if is_all else lengths[own], capacity, seed, request)
+    if items is not None:
+        units, first, second = items.joined(ids_of(own), capacity)
+        tokens = int(units.sum(dtype=np.int64))
+        offsets, pieces = _pack(units, capacity, seed, request)
+    else:
+        tokens = int(lengths.sum(where=own, dtype=np.int64))
+        offsets, pieces = _pack(lengths if is_all else lengths[own], capacity, seed, request)
     room = int((len(offsets) - 1) * capacity * FREE_TO_FILL)
     free = (len(offsets) - 1) * capacity - tokens
     if request.fill == "balanced" and free < room and 2 * room <= int(count @ np.arange(len(count))):
         less = capacity - int(capacity * FREE_TO_FILL)
         # A longer piece gets a pack of its own, as one of this length does.
-        offsets, pieces = _pack(np.minimum(lengths[own], less), less, seed, request)
-    if not is_all:
+        offsets, pieces = _pack(np.minimum(lengths[own] if items is None else units, less), less, seed, request)
+    if items is not None:
+        offsets, pieces = group_units(offsets, pieces, first, second)
+    elif not is_all:
         rename_members(pieces, ids_of(own))
     return limit_samples(offsets, pieces, lengths, capacity, request.max_samples)
 
@@ -248,17 +256,17 @@ def _complete(
     capacity: int,
     num_ranks: int,
     request: PlanRequest,
-    own_work: Int64Array | None,
+    items: Items | None,
 ) -> GroupPacks:
     """The packs in order; those that do not fill an iteration are spread over all ranks.
 
     Args:
-        own_work: int64[m], of each piece; None of flat samples.
+        items: of trees, all pieces.
     """
     num_left = _num_to_spread(len(order), num_ranks)
     num_whole = len(order) - num_left
     left_offsets, left = select_packs(offsets, pieces, order[num_whole:])
-    spread_out = _spread(lengths, left, capacity, -(-num_left // num_ranks) * num_ranks, request, own_work)
+    spread_out = _spread(lengths, left, capacity, -(-num_left // num_ranks) * num_ranks, request, items)
     if spread_out:
         left_offsets, left = spread_out
     new_offsets = np.zeros(num_whole + len(left_offsets), dtype=np.int64)
@@ -287,12 +295,12 @@ def _spread(
     capacity: int,
     num_rows: int,
     request: PlanRequest,
-    own_work: Int64Array | None,
+    items: Items | None,
 ) -> tuple[Int64Array, Int32Array] | None:
     """Spread the pieces over rows of even work, the heaviest row first; None if they do not fit."""
     num_rows = min(num_rows, len(pieces))
     length = lengths[pieces].astype(np.int64)
-    work = length * (length + request.evened) if own_work is None else own_work[pieces]
+    work = length * (length + request.evened) if items is None else items.work[pieces]
     falling = as_ids(np.argsort(-work, kind="stable"))
     row_of = spread(lengths[pieces], falling, capacity, num_rows, most=request.max_samples, own_work=work)
     if (row_of < 0).any():
@@ -307,15 +315,16 @@ def _refine(
     capacity: int,
     num_even: int,
     request: PlanRequest,
-    own_work: Int64Array | None,
+    items: Items | None,
 ) -> None:
     """Even out each `num_even` packs in place; spread rows do not become longer."""
     num_whole = packs.num_packs - packs.num_rest
-    rest_tokens, _ = pack_tokens_and_work(packs.offsets[num_whole:], packs.pieces, lengths)
+    rest_tokens, _ = _taken_and_work(packs.offsets[num_whole:], packs.pieces, lengths, items)
     longest_rest = int(rest_tokens.max(initial=0))
     of_packs = packs.offsets, packs.pieces, lengths
     for first, stop, most in ((0, num_whole, capacity), (num_whole, packs.num_packs, longest_rest)):
-        if own_work is None:
+        if items is None:
             refine_packs(*of_packs, first, stop, num_even, most, linear=request.evened, most=request.max_samples)
         else:
-            refine_items(*of_packs, own_work, first, stop, num_even, most, request.max_samples)
+            of_items = items.size, items.paths, items.work
+            refine_items(packs.offsets, packs.pieces, of_items, first, stop, num_even, most, request.max_samples)
