@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -143,7 +144,7 @@ def plan_store(
     _say_short_curriculum(plan, request)
     plan = predicted(plan, resolved.config)
     weights = _piece_weights(store, pieces) if store.index.is_weighted else None
-    loss = PieceLoss(_piece_loss_tokens(store, lengths, pieces), weights)
+    loss = PieceLoss(_piece_loss_tokens(store, samples, pieces), weights)
     of_samples = sample_counts(samples, chosen, pieces, capacity, overflow, percent)
     counts = _counts(store, resolved.config, of_samples, loss, aside)
     metrics = plan_stats(plan, request, samples.sources)
@@ -277,14 +278,14 @@ def _long_samples(lengths: Int32Array, chosen: Int32Array | None, capacity: int)
 
 def _piece_weights(store: TokenStore, pieces: Pieces) -> NDArray[np.float64]:
     weights = np.empty(len(pieces), dtype=np.float64)
-    sample = pieces.sample
+    pieces = replace(pieces, samples=pieces.sample)
     for first in range(0, len(pieces), _BLOCK):
         block = slice(first, first + _BLOCK)
-        weights[block] = store.loss_of(sample[block], pieces.start[block], pieces.length[block], is_weighted=True)
+        weights[block] = _loss_of(store, pieces.take(block), is_weighted=True)
     return weights
 
 
-def _piece_loss_tokens(store: TokenStore, lengths: Int32Array, pieces: Pieces) -> Int32Array:
+def _piece_loss_tokens(store: TokenStore, samples: Samples, pieces: Pieces) -> Int32Array:
     """Loss tokens of each piece; only the loss spans of cut samples are read."""
     of_samples = store.num_loss_tokens()
     if pieces.samples is None:
@@ -292,12 +293,19 @@ def _piece_loss_tokens(store: TokenStore, lengths: Int32Array, pieces: Pieces) -
     loss_tokens = of_samples[pieces.samples]
     for first in range(0, len(pieces), _BLOCK):
         block = slice(first, first + _BLOCK)
-        cut = first + np.flatnonzero(pieces.length[block] != lengths[pieces.samples[block]])
+        of = pieces.samples[block]
+        is_cut = pieces.length[block] != samples.lengths[of]
+        if samples.trees is not None and pieces.trees is not None:  # It may lack a branch that is equal to others.
+            number = pieces.trees.stop_branch[block] - pieces.trees.first_branch[block]
+            is_cut |= number != np.diff(samples.trees.branch_offsets)[of]
+        cut = first + np.flatnonzero(is_cut)
         if len(cut):
-            loss_tokens[cut] = store.loss_of(
-                pieces.samples[cut], pieces.start[cut], pieces.length[cut], is_weighted=False
-            )
+            loss_tokens[cut] = _loss_of(store, pieces.take(cut), is_weighted=False)
     return loss_tokens
+
+
+def _loss_of(store: TokenStore, pieces: Pieces, *, is_weighted: bool) -> NDArray[np.float64]:
+    return store.loss_of(pieces.sample, pieces.start, pieces.length, pieces.trees, is_weighted=is_weighted)
 
 
 def share_notes(of_store: StoreSamples, pieces: Pieces) -> list[str]:

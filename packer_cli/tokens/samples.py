@@ -27,7 +27,8 @@ class StoreSamples:
     def all(self) -> Samples:
         """All samples."""
         weights = tuple(source.share for source in self.store.index.sources)
-        return Samples(lengths=self.store.lengths(), sources=self.store.sources(), weights=weights)
+        store = self.store
+        return Samples(lengths=store.lengths(), sources=store.sources(), weights=weights, trees=store.trees())
 
     @cached_property
     def hashes(self) -> NDArray[np.uint64]:
@@ -60,7 +61,7 @@ class StoreSamples:
         is_aside = self.hashes < np.uint64(bound)
         if not config.is_validation:
             return Samples(**{**vars(self.all), "among": ids_of(~is_aside)})
-        return Samples(lengths=self.all.lengths, sources=self.all.sources, among=ids_of(is_aside))
+        return Samples(**{**vars(self.all), "weights": (), "among": ids_of(is_aside)})
 
     def fixed(self, validation: str) -> str:
         """A `validation` as a plan keeps it: in place of a number of samples, the bound of their hashes.

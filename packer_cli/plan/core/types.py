@@ -110,7 +110,7 @@ class Pieces:
         """int64[m]: attention work of each; None: the square of its length."""
         return None if self.trees is None else self.trees.work
 
-    def take(self, chosen: NDArray[np.integer]) -> Pieces:
+    def take(self, chosen: NDArray[np.integer] | slice) -> Pieces:
         """These pieces, in this order (int[k])."""
         trees = None if self.trees is None else PieceTrees._make(values[chosen] for values in self.trees)
         return Pieces(samples=self.sample[chosen], start=self.start[chosen], length=self.length[chosen], trees=trees)

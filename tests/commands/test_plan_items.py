@@ -1,0 +1,111 @@
+"""Plans of a token store of items: what is written, listed and counted, and that it is read again."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import packer_cli
+from packer_cli.errors import RunError
+from packer_cli.format.trees import PAIR, SAMPLE, TURNS
+from packer_cli.shards.plan_file import read_plan, read_plan_header
+from tests.tokens.item_stores import Item, make_item_store
+
+OPTIONS = {"groups": "64:1", "gpus": 2}
+
+
+def branch(shared, own, loss_from):
+    ids = [*range(shared), *(50 + own + k for k in range(own))]
+    return ids, [float(place >= loss_from) for place in range(len(ids))]
+
+
+def pair(shared, chosen, rejected):
+    return Item(PAIR, [branch(shared, chosen, shared), branch(shared, rejected, shared)])
+
+
+ITEMS = [
+    pair(30, 8, 9),
+    pair(30, 5, 60),  # Its rejected completion is too long.
+    pair(70, 4, 5),  # Its prompt is.
+    Item(SAMPLE, [branch(0, 20, 4)]),
+    Item(TURNS, [branch(10 * turn, 18, 10 * turn) for turn in range(1, 6)]),
+    *(pair(10 + k, 5, 6) for k in range(12)),
+]
+
+
+@pytest.fixture
+def source(tmp_path):
+    make_item_store(tmp_path / "set" / "tokens", [[ITEMS[:3], ITEMS[3:]]])
+    return tmp_path / "set"
+
+
+def reasons(folder):
+    return [json.loads(line) for line in (folder / "rejected.jsonl").read_text().splitlines()]
+
+
+def test_a_plan_of_items_is_written_and_read_again(source, tmp_path, caplog):
+    caplog.set_level("INFO", "hbpack")
+    out = tmp_path / "out"
+    planned = packer_cli.plan(source, output=out, max_path_tokens="none", **OPTIONS)
+    plan, loss = read_plan(out / "plan.arrow", check=True)
+    trees = plan.pieces.trees
+    assert plan.path_percent == 0
+    for piece, item in enumerate(plan.pieces.sample.tolist()):  # As the branches' masks say, without first tokens.
+        first, stop, depth = trees.first_branch[piece], trees.stop_branch[piece], trees.depth[piece]
+        masks = [mask[1:depth] for _, mask in ITEMS[item].branches[first:stop]]
+        assert loss.tokens[piece] == sum(map(sum, masks))
+        assert trees.flat_tokens[piece] == sum(min(len(ids), depth) for ids, _ in ITEMS[item].branches[first:stop])
+    counts = planned.counts
+    assert (counts.items.pairs, counts.items.pairs_cut, counts.items.pairs_left_out) == (14, 1, 1)
+    assert (counts.items.conversations, counts.items.conversations_divided, counts.items.turns) == (1, 1, 5)
+    assert counts.tokens == plan.pieces.length.sum() == counts.trees.tokens_unique
+    assert [each["line"] for each in reasons(out)] == [2, 3, 5]
+    assert "1 pair cut off, 1 pair left out, 1 conversation divided, 1 turn cut off; " in caplog.text
+    assert read_plan_header(out / "plan.arrow").config.max_path_tokens == "none"
+    before = (out / "plan.arrow").read_bytes()
+    packer_cli.plan(source, output=out, max_path_tokens="none", **OPTIONS)
+    assert "the plan is up to date" in caplog.text
+    (out / "plan.arrow").unlink()
+    packer_cli.plan(source, output=out, max_path_tokens="none", **OPTIONS)
+    assert (out / "plan.arrow").read_bytes() == before
+
+
+def test_weights_and_validation_take_whole_items(source, tmp_path):
+    out = tmp_path / "out"
+    planned = packer_cli.plan(source, output=out, validation=3, **OPTIONS)
+    aside = read_plan(out / "validation" / "plan.arrow", check=True)[0]
+    ours = read_plan(out / "plan.arrow", check=True)[0]
+    assert planned.counts.validation_samples == 3
+    assert not np.intersect1d(aside.pieces.sample, ours.pieces.sample).size
+    assert aside.path_percent == ours.path_percent == 200
+
+
+def test_drop_and_error(source, tmp_path):
+    planned = packer_cli.plan(source, output=tmp_path / "out", overflow="drop", max_path_tokens="none", **OPTIONS)
+    assert planned.counts.dropped == 3
+    assert [each["line"] for each in reasons(tmp_path / "out")] == [2, 3, 5]
+    assert all(each["reason"].endswith("; it is left out") for each in reasons(tmp_path / "out"))
+    with pytest.raises(RunError, match=r"file-0:2: the pair has 96 tokens, over the largest group's 64 \(3 such"):
+        packer_cli.plan(source, output=tmp_path / "other", overflow="error", max_path_tokens="none", **OPTIONS)
+
+
+def test_stats_say_what_sharing_saves(source, tmp_path):
+    whole = packer_cli.stats(source)
+    assert whole.trees.tokens_flat == sum(len(ids) for item in ITEMS for ids, _ in item.branches)
+    assert whole.trees.tokens_unique == whole.lengths.num_tokens < whole.trees.tokens_flat
+    assert whole.trees.attention_flat == sum(len(ids) ** 2 for item in ITEMS for ids, _ in item.branches)
+    packer_cli.plan(source, output=tmp_path / "out", **OPTIONS)
+    planned = packer_cli.stats(tmp_path / "out")
+    assert planned.masks is None
+    assert planned.counts.trees.path_tokens > 0
+    assert "Shared prefixes" in planned._repr_html_()
+
+
+def test_compare_leaves_out_what_packs_flat_samples_alone(source, caplog):
+    caplog.set_level("INFO", "hbpack")
+    found = packer_cli.compare(source, strategies="all", **OPTIONS)
+    assert {row.name for row in found.rows} == {"balanced", "hbp", "naive", "longalign-packing"}
+    assert all(row.overall is not None for row in found.rows)
+    assert "padded packs flat samples alone" in caplog.text
