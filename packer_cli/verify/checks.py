@@ -15,6 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.config import PlannedConfig
+from packer_cli.config.path_tokens import parse_path_tokens
 from packer_cli.format.arrays import Lists, to_numpy
 from packer_cli.format.checksums import require_damage
 from packer_cli.format.constants import PACKS_PER_BATCH
@@ -27,7 +28,9 @@ from packer_cli.format.schema import ITEM_VALUES, TREE_COLUMNS, iterations_path
 from packer_cli.format.tree_rows import find_wrong_items, row_of
 from packer_cli.plan.build import check_rest
 from packer_cli.plan.core.check import check_pieces, check_plan
-from packer_cli.plan.core.pieces import kept_samples
+from packer_cli.plan.core.check_items import check_items
+from packer_cli.plan.core.items import item_pieces
+from packer_cli.plan.core.pieces import item_rule, kept_samples
 from packer_cli.plan.core.types import FILLER, Pieces, Plan, Schedule
 from packer_cli.remote.local import open_source
 from packer_cli.shards.ranks import EpochColumns
@@ -120,9 +123,11 @@ def _find_wrong_items(batch: pa.RecordBatch, first: int) -> str:
 def prove_pieces(pieces: Pieces, config: PlannedConfig, store: TokenStore | None) -> None:
     """Prove that the pieces are the samples that the options ask for, each whole; PlanError where they are not.
 
-    Without a store only that each sample's pieces join from its first token on.
+    Without a store only that each sample's pieces join from its first token on, and of pieces of items nothing.
     """
     if store is None:
+        if pieces.trees is not None:
+            return
         end = np.add(pieces.start, pieces.length, dtype=np.int64)
         ends = np.zeros(int(pieces.sample.max(initial=-1)) + 1, dtype=np.int64)
         np.maximum.at(ends, pieces.sample, end)
@@ -130,6 +135,11 @@ def prove_pieces(pieces: Pieces, config: PlannedConfig, store: TokenStore | None
         return
     planned = StoreSamples(store).of(config)
     lengths, samples = planned.lengths, planned.chosen(config.seed)
+    if planned.trees is not None:
+        rule = item_rule(config.groups[-1].capacity, config.overflow, parse_path_tokens(config.max_path_tokens) or 0)
+        _, cut = item_pieces(planned.trees, samples, rule)
+        check_items(pieces, planned.trees, samples, rule, cut.left_out)
+        return
     if config.overflow == "drop":
         samples = kept_samples(lengths, samples, config.groups[-1].capacity)
     check_pieces(pieces, lengths, samples, is_whole=config.overflow != "truncate")

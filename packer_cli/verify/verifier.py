@@ -259,6 +259,9 @@ class Verifier:
         pieces = packs.plan.pieces
         self.report.checked["packs"] = sum(shard.num_packs for shard in shards if shard.path not in found)
         self.report.checked["samples"] = len(pieces)
+        if (trees := pieces.trees) is not None:
+            self.report.checked["items"] = len(pieces)
+            self.report.checked["samples"] = int((trees.stop_branch - trees.first_branch).sum(dtype="int64"))
         if packs.store is not None:
             self.report.checked["tokens"] = int(pieces.length.sum(dtype="int64"))
 
