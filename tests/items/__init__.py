@@ -1,0 +1,1 @@
+"""Sets with trees, from records to what reads them."""

@@ -1,0 +1,122 @@
+"""Verification, repair, show, append and rebalance of sets with trees."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.damage.verify.report import damaged, flip, verify
+from tests.items.conftest import hbpack, write_records
+from tests.loader.packed_set import row_checksum, update_checksums, write_ipc
+from tests.reference import tree
+
+
+@pytest.fixture
+def own(packed: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(packed, tmp_path / "own")
+
+
+def test_a_sound_set_is_sound(packed: Path) -> None:
+    report = verify(packed)
+    assert report["sound"]
+    checked = report["checked"]
+    assert checked["packs"] > 2
+    assert checked["samples"] > checked["items"] > 50
+
+
+@pytest.mark.parametrize(
+    ("column", "change", "found", "found_fast"),
+    [
+        ("branch_roles", lambda roles: [roles[0] + 2, *roles[1:]], "has other branch_roles than the token store",
+         ": a pair is not one chosen and one rejected branch"),
+        ("segment_parents", lambda parents: [0, *parents[1:]], "has other segment_parents than the token store",
+         ": a segment stands before its parent"),
+        ("rewards", lambda rewards: [1.0, *rewards[1:]], "has other rewards than the token store", None),
+        ("num_path_tokens", lambda number: number + 1, "has another num_path_tokens than the plan",
+         " has another num_path_tokens than the plan"),
+        ("item_ids", lambda ids: [ids[0] + 1, *ids[1:]], "has other item_ids than the plan",
+         " has other item_ids than the plan"),
+        ("sample_ids", lambda ids: [ids[0] + 1, *ids[1:]], "has other sample_ids than the plan", None),
+        ("loss_stops", lambda stops: [stops[0] + 9999, *stops[1:]], "has other loss_stops than the token store",
+         ": the loss spans of its branch 0 are wrong"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_in_spite_of_checksums(
+    own: Path, column: str, change: Any, found: str, found_fast: str | None
+) -> None:
+    path = min(own.glob("shards/*/*.arrow"))
+    name = path.relative_to(own).as_posix()
+    table = pa.ipc.open_file(path.read_bytes()).read_all()
+    rows = table.to_pylist()
+    row = rows[1]
+    row[column] = change(row[column])
+    row["checksum"] = row_checksum(row, table.schema)
+    fingerprint = json.loads((own / "hbpack.json").read_text())["fingerprint"]
+    write_ipc(own, name, pa.Table.from_pylist(rows, schema=table.schema), 16, fingerprint)
+    update_checksums(own)
+    assert damaged(own) == {name: f"pack {row['pack_id']} {found}"}
+    shutil.rmtree(own / "tokens")
+    why = {} if found_fast is None else {name: f"pack {row['pack_id']}{found_fast}"}
+    assert damaged(own) == why
+
+
+def test_damaged_files_are_repaired(own: Path, packed: Path) -> None:
+    for path in [*own.glob("shards/*/*.arrow"), own / "ranks/epoch-000/iterations.arrow"]:
+        flip(path)
+    assert len(damaged(own)) == 3
+    assert hbpack("verify", own, "--repair").code == 0
+    assert tree(own) == tree(packed)
+
+
+def test_appended_records_are_as_if_packed_together(
+    own: Path, corpus: Path, words: list[object], tmp_path: Path
+) -> None:
+    more = write_records(tmp_path / "more.jsonl", 1, 20)
+    done = hbpack("append", own, more, "--workers", 1)
+    assert done.code == 0, done.stderr
+    assert hbpack("pack", corpus, more, *words, "--output", tmp_path / "both").code == 0
+    assert tree(own) == tree(tmp_path / "both")
+
+
+def test_a_set_is_dealt_to_other_gpus(own: Path) -> None:
+    done = hbpack("rebalance", own, "--gpus", 8)
+    assert done.code == 0, done.stderr
+    assert verify(own)["sound"]
+    iterations = pa.ipc.open_file((own / "ranks/rebalanced-001/epoch-000/iterations.arrow").read_bytes()).read_all()
+    assert {"global_num_items", "most_items"} <= {*iterations.column_names}
+
+
+def test_show_draws_the_branches_of_every_item(packed: Path, corpus: Path) -> None:
+    records = [json.loads(line) for line in corpus.read_text().splitlines()]
+    [view] = json.loads(hbpack("show", packed, "--sample", 0, "--json").stdout)
+    [item] = view["items"]
+    assert (item["item_id"], item["kind"], item["line"], view["samples"]) == (0, "pair", 1, [])
+    assert [branch["role"] for branch in item["branches"]] == ["chosen", "rejected"]
+    assert json.loads((packed / "hbpack.json").read_text())["counts"]["truncated"] > 0
+    for number, branch in enumerate(item["branches"]):
+        shown = "".join(
+            run["text"] for segment in item["segments"] if number in segment["branches"] for run in segment["runs"]
+        )
+        assert records[0]["prompt"] in shown
+        assert branch["num_tokens"] < 2048
+        assert records[0][branch["role"]][:1000] in shown
+    seen = 0
+    for number in range(verify(packed)["checked"]["packs"]):
+        done = hbpack("show", packed, "--pack", number)
+        assert done.code == 0, done.stderr
+        assert max(map(len, done.stdout.splitlines()[2:-1])) <= 120  # Names of files are not wrapped.
+        seen += sum(line.startswith("-- item ") for line in done.stdout.splitlines())
+    assert seen == verify(packed)["checked"]["items"]
+
+
+def test_commands_that_plan_and_report(packed: Path, tmp_path: Path) -> None:
+    assert hbpack("stats", packed).code == 0
+    done = hbpack("report", packed, "--output", tmp_path / "page.html", "--strategies", "naive")
+    assert done.code == 0, done.stderr
+    done = hbpack("compare", packed, "--groups", "2k:1", "--gpus", 2, "--strategies", "naive", "--json")
+    assert done.code == 0, done.stderr
