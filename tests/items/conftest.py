@@ -50,6 +50,17 @@ def records(seed: int, number: int) -> list[dict[str, Any]]:
     return found
 
 
+def write_pairs(path: Path, seed: int, number: int) -> Path:
+    generator = random.Random(seed)
+    found = []
+    for _ in range(number):
+        prompt = text(generator.randint(60, 200), generator)
+        answers = {name: text(generator.randint(1, 40), generator) for name in ("chosen", "rejected")}
+        found.append({"prompt": prompt, **answers})
+    path.write_text("".join(json.dumps(record) + "\n" for record in found), encoding="utf-8")
+    return path
+
+
 def write_records(path: Path, seed: int, number: int) -> Path:
     path.write_text("".join(json.dumps(record) + "\n" for record in records(seed, number)), encoding="utf-8")
     return path
