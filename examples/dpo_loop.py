@@ -21,9 +21,11 @@ from transformers import AutoModelForCausalLM
 
 from packer_cli.loader import PackedDataset
 from packer_cli.loader.adapters.packed_row import finished_logits
+from packer_cli.loader.adapters.row_attention import TREE_KEYS
 from packer_cli.loader.adapters.tree_attention import set_tree_attention, tree_inputs
 from packer_cli.loader.losses import branch_logps
 from packer_cli.loader.parallel import init_sp_groups, sum_slices
+from packer_cli.loader.separation import check_tree
 from packer_cli.loader.steps import packed_steps
 
 
@@ -73,8 +75,9 @@ def main() -> None:
     dataset = PackedDataset(args.packed, rank, world_size, format="tree", lockstep=False)
     groups = init_sp_groups(dataset.replicas)
     model = AutoModelForCausalLM.from_pretrained(args.model).to(device)
-    reference = BranchLogps(copy.deepcopy(model).eval().requires_grad_(False))
     policy = DistributedDataParallel(BranchLogps(model.train()))
+    check_tree(model, ("position_ids", *TREE_KEYS), use_cache=False)
+    reference = BranchLogps(copy.deepcopy(model).eval().requires_grad_(False))
     optimizer = torch.optim.AdamW(policy.parameters(), lr=args.lr, weight_decay=0.0)
     for step in islice(packed_steps(dataset, endless=True), args.max_steps):
         total = torch.zeros((), device=device)

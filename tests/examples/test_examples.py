@@ -39,6 +39,8 @@ RECIPES = {"megatron_dataset", "olmo_core_trainer", "veomni_trainer"}
 """Scripts with options of their own; test_recipes.py tests them."""
 PIPELINES = {"pipeline_parallel", "pipeline_stages", "unlike_pipelines"}
 """Scripts with a model of their own, and what they share; test_pipelines.py tests them."""
+PREFERENCES = {"dpo_loop", "reward_loop"}
+"""Scripts for sets of pairs; test_preferences.py tests them."""
 OWN_GPU = "192:1,384:1:1"
 SHARED = "192:1,384:2:1"
 FREE = "200:1,384:1:1"
@@ -232,6 +234,6 @@ def test_torchrun_starts_it(
 
 def test_the_page_of_trainers_names_every_example(repo: Path) -> None:
     names = {path.stem for path in (repo / "examples").glob("*.py")}
-    assert names == set(TRAINERS) | RECIPES | PIPELINES
+    assert names == set(TRAINERS) | RECIPES | PIPELINES | PREFERENCES
     text = (repo / "docs" / "trainers.md").read_text(encoding="utf-8")
     assert set(re.findall(r"examples/(\w+)\.py", text)) == names

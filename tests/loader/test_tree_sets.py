@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -15,39 +14,27 @@ from torch.utils.data import DataLoader
 from packer_cli.errors import ConfigError
 from packer_cli.format.trees import PAIR, SAMPLE
 from packer_cli.loader import PackedDataset, metadata_of
-from tests.loader.packed_set import PackedSet, write_set
-from tests.loader.trees import FLAT_FORMATS
+from tests.loader.packed_set import PackedSet
+from tests.loader.trees import FLAT_FORMATS, PAIRS, items_of_steps, write_pairs
 from tests.tree_sets import put_trees
 from tests.trees import Branch, Item
-
-PAIRS = [
-    Item(PAIR, [Branch([4, 5, 6, 7], [(2, 4)]), Branch([4, 5, 6, 8, 9], [(2, 5)])], number)
-    for number in range(3)
-]  # fmt: skip
 
 
 @pytest.fixture
 def trees(tmp_path: Path) -> PackedSet:
     """Two GPUs, four packs of pairs, and an iteration of fillers."""
-    packed = write_set(tmp_path / "set", [(64, 1, 4)], num_gpus=2, num_epochs=2)
-    put_trees(packed.path, [PAIRS[: 1 + i % 3] for i in range(4)])
-    for path in (packed.path / "ranks").glob("*/iterations.arrow"):
-        table = pa.ipc.open_file(path.read_bytes()).read_all()
-        for name, kind in (("global_num_items", pa.int64()), ("most_items", pa.int32())):
-            table = table.append_column(pa.field(name, kind, nullable=False), pa.array([7] * table.num_rows, kind))
-        packed.rewrite(str(path.relative_to(packed.path)), table)
-    return packed
+    return write_pairs(tmp_path / "set", [PAIRS[: 1 + i % 3] for i in range(4)], num_gpus=2)
 
 
 @pytest.mark.parametrize("format", ["tree", "tree-flex", "pairs"])
 def test_formats_of_trees_read_them(trees: PackedSet, format: str) -> None:
-    seen = 0
+    seen, counts = 0, items_of_steps(trees, 1)
     for rank in range(2):
         dataset = PackedDataset(trees.path, rank, 2, epoch=1, format=format, pad_to_multiple_of=8)
         for batch in DataLoader(dataset, batch_size=None, num_workers=1):
             known = metadata_of(batch)
             assert known["pack_id"] >= 0 or len(known["item_ids"]) == 0
-            assert (known["most_items"], known["global_num_items"]) == (7, 7)
+            assert (known["most_items"], known["global_num_items"]) == (3, counts[known["step"]])
             assert known["num_loss_tokens"] == int(known["sample_num_loss_tokens"].sum())
             assert known["item_kinds"].tolist() == [PAIR] * (len(known["branch_roles"]) // 2)
             assert metadata_of(dict(batch))["cu_seqlens"] is known["cu_seqlens"]  # A framework may copy the keys.
