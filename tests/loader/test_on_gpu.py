@@ -12,8 +12,13 @@ from transformers import Gemma2Config, LlamaConfig, MistralConfig, Qwen3Config  
 
 from packer_cli.loader.adapters import row_attention  # noqa: E402
 from packer_cli.loader.adapters.causal_lm import run_packed_rows  # noqa: E402
+from packer_cli.loader.adapters.packed_row import finished_logits  # noqa: E402
+from packer_cli.loader.adapters.tree_attention import set_tree_attention, tree_inputs  # noqa: E402
 from packer_cli.loader.formats.flex import document_mask  # noqa: E402
-from tests.loader.small_rows import gradients, make, make_batch, one_by_one, run  # noqa: E402
+from packer_cli.loader.losses import branch_logps, token_losses  # noqa: E402
+from tests.loader.small_rows import VOCABULARY, gradients, make, make_batch, one_by_one, run  # noqa: E402
+from tests.loader.trees import batch_of  # noqa: E402
+from tests.naive.trees import Branch, pack_of  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -24,7 +29,7 @@ SHAPE = {"hidden_size": 256, "head_dim": 64, "initializer_range": 0.06}
 FAMILIES = {
     "llama": (LlamaConfig, {}, {"sdpa", "flex_attention", "flash_attention_2"}),
     "qwen3": (Qwen3Config, {}, {"sdpa", "flex_attention", "flash_attention_2"}),
-    "sliding window": (MistralConfig, {"sliding_window": 100}, {"flex_attention", "flash_attention_2"}),
+    "sliding window": (MistralConfig, {"sliding_window": 100}, {"sdpa", "flex_attention", "flash_attention_2"}),
     "soft cap": (Gemma2Config, {"attn_logit_softcapping": 2.0, "sliding_window": 100}, {"flex_attention"}),
 }
 """Config, options, and the kernels that can run them."""
@@ -106,6 +111,41 @@ def test_a_row_in_float32_is_its_samples_one_by_one(family, kernel):
     print(f"{family}, {kernel}, float32: off by {off:.1e}")
     assert loss == pytest.approx(right.item(), rel=1e-5)
     assert off < 1e-4
+
+
+@pytest.mark.parametrize(("family", "kernel"), CASES)
+def test_a_tree_is_its_branches_one_by_one(flash, family, kernel):
+    ids = torch.randint(0, VOCABULARY, (3, 400), generator=torch.Generator().manual_seed(0)).tolist()
+    pairs = [
+        [
+            Branch([*ids[0][:size], *own[:left]], [0] * size + [1] * left)
+            for own, left in zip(ids[1:], lefts, strict=True)
+        ]
+        for size, lefts in ((300, (200, 130)), (40, (1, 250)))
+    ]
+    model = made(family)
+    logits = [
+        model(input_ids=torch.tensor([each.tokens]), use_cache=False).logits[0] for pair in pairs for each in pair
+    ]
+    labels = [torch.tensor([*(t if w else -100 for t, w in zip(*each, strict=True)), -100])[1:] for pair in pairs
+              for each in pair]  # fmt: skip
+    right = torch.stack([token_losses(*given).sum() for given in zip(logits, labels, strict=True)])
+    wanted = gradients(model, (right * torch.arange(1, 5)).sum())
+    dtype = torch.bfloat16 if kernel == "flash_attention_2" else torch.float32
+    model = made(family, "sdpa" if kernel == "flash_attention_2" else kernel).to(GPU, dtype)
+    model.config._attn_implementation = kernel
+    set_tree_attention(model)
+    batch = batch_of(
+        pack_of(pairs), "tree-flex" if kernel == "flex_attention" else "tree", pad_to_multiple_of=64, pad_token_id=0
+    )
+    hidden = model.get_decoder()(**tree_inputs(batch, GPU)).last_hidden_state
+    logps = branch_logps(hidden, lambda tokens: finished_logits(model.lm_head(tokens), model.config), batch)
+    off = distance(gradients(model, -(logps * torch.arange(1, 5, device=GPU)).sum()), wanted)
+    print(f"{family}, {kernel}, {dtype}: a tree is off by {off:.1e}")
+    torch.testing.assert_close(
+        -logps.double().cpu(), right.detach(), rtol=1e-2 if dtype == torch.bfloat16 else 1e-4, atol=0
+    )
+    assert off < (0.05 if dtype == torch.bfloat16 else 1e-4)
 
 
 def test_a_document_mask_is_that_of_plain_attention():
