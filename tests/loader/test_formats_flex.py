@@ -40,7 +40,7 @@ def test_the_document_mask_is_the_one_torch_makes_of_a_dense_mask(lengths: list[
     assert torch.equal(dense, mask_mod(0, 0, places[:, None], places[None, :]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(items(), st.sampled_from([2, 8, 16, 128]), st.integers(1, 9))
 def test_the_mask_of_trees_is_the_one_torch_makes_of_a_dense_mask(
     trees: list[list[Branch]], block: int, window: int

@@ -14,6 +14,7 @@ from transformers import Gemma2Config, LlamaConfig, MistralConfig
 from transformers.integrations import flex_attention
 
 from packer_cli.errors import ConfigError
+from packer_cli.loader import losses
 from packer_cli.loader.adapters.row_attention import TREE_KEYS
 from packer_cli.loader.adapters.tree_attention import set_tree_attention, tree_inputs
 from packer_cli.loader.losses import batch_losses, branch_logps, sample_mean, stable_loss, token_losses
@@ -64,11 +65,11 @@ def test_a_trees_attention_is_that_of_its_branches(
     targets = [torch.randn(x.shape, dtype=torch.float64, generator=generator) for x in wanted]
     for places, each in zip(row.places, wanted, strict=True):
         torch.testing.assert_close(found[places], each, rtol=EXACT, atol=EXACT)
-    losses = [
+    sums = [
         sum((x * target).sum() for x, target in zip(outputs, targets, strict=True))
         for outputs in ([found[places] for places in row.places], wanted)
     ]
-    for one, other in zip(*(torch.autograd.grad(loss, tensors, retain_graph=True) for loss in losses), strict=True):
+    for one, other in zip(*(torch.autograd.grad(loss, tensors, retain_graph=True) for loss in sums), strict=True):
         torch.testing.assert_close(one, other, rtol=EXACT, atol=EXACT)
 
 
@@ -159,6 +160,28 @@ def test_preferences_train_as_samples_one_by_one(loss: str, prefix: int | None) 
     assert closeness(gradients(model), wanted) < 1e-6
 
 
+def test_the_output_layer_runs_over_loss_terms_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, batch = tiny_llama(), batch_of(pack_of(draw_pairs(3, 4)))
+    set_tree_attention(model)
+    hidden = hidden_of(model, batch).detach().requires_grad_()
+    whole = branch_logps(hidden, model.lm_head, batch)
+    (wanted,) = torch.autograd.grad(whole.sum(), hidden)
+    sizes: list[int] = []
+
+    def head(tokens: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(tokens))
+        return model.lm_head(tokens)
+
+    monkeypatch.setattr(losses, "CHUNK", 3 * 1000 + 1)
+    chunked = branch_logps(hidden, head, batch)
+    num_terms = len(batch["token_index"])
+    assert max(sizes) == 3 < num_terms < batch["input_ids"].numel()
+    assert sum(sizes) == num_terms
+    torch.testing.assert_close(chunked, whole)
+    torch.testing.assert_close(torch.autograd.grad(chunked.sum(), hidden)[0], wanted)
+    assert sum(sizes) == 2 * num_terms  # Logits are not kept for the backward pass.
+
+
 def test_rewards_train_as_samples_one_by_one() -> None:
     """Bradley-Terry: the reward is made of the last token of each sample."""
     pairs, model = draw_pairs(5, 4), tiny_llama()
@@ -184,9 +207,9 @@ def test_turns_train_as_samples_one_by_one(trees: list[list[Branch]]) -> None:
     model = tiny_llama()
     branches = [branch for item in trees for branch in item if sum(branch.weights)]
     known = {"global_num_loss_tokens": 50, "global_num_samples": 20, "global_num_packs": 3}
-    losses = [-logps_alone(model, branch) for branch in branches]
-    total = sum(losses, torch.zeros(()))
-    means = [x / sum(branch.weights) for x, branch in zip(losses, branches, strict=True)]
+    alone = [-logps_alone(model, branch) for branch in branches]
+    total = sum(alone, torch.zeros(()))
+    means = [x / sum(branch.weights) for x, branch in zip(alone, branches, strict=True)]
     wanted = []
     for loss in (total / 50, sum(means, torch.zeros(())) / 20):
         if branches:

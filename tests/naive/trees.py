@@ -1,4 +1,4 @@
-"""Rows of items as trees, in plain Python, straight from the rules: a node is a token and the one after it."""
+"""Packs of items as trees, in plain Python: where each branch's tokens are, and what sees what."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from packer_cli.format.schema import ITEM_VALUES
 from packer_cli.format.shards import Pack
 from packer_cli.format.trees import GROUP, PAIR, SAMPLE
+from tests.trees import grow
 
 
 class Branch(NamedTuple):
@@ -29,43 +30,21 @@ class Row(NamedTuple):
 
 
 def plant(items: list[list[Branch]]) -> Row:
-    """The row of some items, each a tree or several (branches without a common prefix, or equal ones, share nothing
-    or all)."""
-    row = Row([], [], [], [], [])
+    """The row of some items; branches without a common prefix are trees of their own."""
+    row = Row([], [0], [], [], [])
     for branches in items:
-        chains = []
-        for branch in branches:
-            after = [*branch.tokens[1:], None]
-            chains.append(list(zip(branch.tokens, after, strict=True)))
-        ends: dict[int, int] = {}
-        taken: dict[int, list[int]] = {i: [] for i in range(len(branches))}
-        _grow(row, chains, list(range(len(branches))), 0, -1, ends, taken)
-        row.branch_segments.extend(ends[i] for i in range(len(branches)))
-        row.places.extend(taken[i] for i in range(len(branches)))
-    return row._replace(segment_starts=[*row.segment_starts, len(row.input_ids)])
-
-
-def _grow(row: Row, chains: Any, members: list[int], depth: int, parent: int, ends: Any, taken: Any) -> None:
-    """Write the segments of the branches that agree up to `depth`, in the order in which they come."""
-    families: dict[Any, list[int]] = {}
-    for i in members:
-        families.setdefault(chains[i][depth], []).append(i)
-    for family in families.values():
-        segment, at = len(row.segment_starts), depth
-        row.segment_starts.append(len(row.input_ids))
-        row.segment_parents.append(parent)
-        while True:
-            for i in family:
-                taken[i].append(len(row.input_ids))
-            row.input_ids.append(chains[family[0]][at][0])
-            at += 1
-            # The last token is followed by nothing, so branches that end here are all the same.
-            if at == len(chains[family[0]]):
-                ends.update(dict.fromkeys(family, segment))
-                break
-            if len({chains[i][at] for i in family}) > 1:
-                _grow(row, chains, family, at, segment, ends, taken)
-                break
+        tokens, starts, parents, ends = grow([branch.tokens for branch in branches])
+        first, begin = len(row.segment_parents), len(row.input_ids)
+        for end in ends:
+            path = [end]
+            while parents[path[0]] >= 0:
+                path.insert(0, parents[path[0]])
+            row.places.append([begin + t for segment in path for t in range(starts[segment], starts[segment + 1])])
+        row.input_ids.extend(tokens)
+        row.segment_starts.extend(begin + start for start in starts[1:])
+        row.segment_parents.extend(parent if parent < 0 else first + parent for parent in parents)
+        row.branch_segments.extend(first + end for end in ends)
+    return row
 
 
 def pack_of(items: list[list[Branch]], *, is_weighted: bool = False, pack_id: int = 0, **values: Any) -> Pack:
