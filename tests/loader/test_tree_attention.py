@@ -15,6 +15,8 @@ from transformers.integrations import flex_attention
 
 from packer_cli.errors import ConfigError
 from packer_cli.loader import losses
+from packer_cli.loader.adapters.causal_lm import run_packed_rows
+from packer_cli.loader.adapters.packed_row import PackedRow
 from packer_cli.loader.adapters.row_attention import TREE_KEYS
 from packer_cli.loader.adapters.tree_attention import set_tree_attention, tree_inputs
 from packer_cli.loader.losses import batch_losses, branch_logps, sample_mean, stable_loss, token_losses
@@ -226,6 +228,33 @@ def test_turns_train_as_samples_one_by_one(trees: list[list[Branch]]) -> None:
         got = gradients(model)
         assert not branches or closeness(got, grads) < 1e-6
         assert branches or not any(grad.any() for grad in got.values())
+
+
+def test_recomputed_layers_run_the_same_tree() -> None:
+    batch, found = batch_of(pack_of(draw_pairs(3, 4))), []
+    for recomputes in (False, True):
+        model = tiny_llama()
+        set_tree_attention(model)
+        if recomputes:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        branch_logps(hidden_of(model, batch), model.lm_head, batch).square().sum().backward()
+        found.append(gradients(model))
+    assert closeness(*found) < 1e-12
+
+
+@pytest.mark.parametrize("kernel", ["sdpa", "flex_attention"])
+def test_a_row_object_runs_trees_too(monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
+    plain = lambda q, k, v, training=False, **others: flex_attention.flex_attention(q, k, v, **others)  # noqa: E731
+    monkeypatch.setattr(flex_attention, "compile_friendly_flex_attention", plain)
+    pairs, model = draw_pairs(3, 4), tiny_llama(dtype=torch.float32)
+    with torch.no_grad():
+        wanted = -sum(logps_alone(model, branch) for pair in pairs for branch in pair)
+        model.config._attn_implementation = kernel
+        run_packed_rows(model)
+        batch = batch_of(pack_of(pairs), "tree" if kernel == "sdpa" else "tree-flex")
+        assert PackedRow(batch, None, factor=1.0, device=CPU).run(model).item() == pytest.approx(
+            float(wanted), rel=1e-5
+        )
 
 
 FAMILIES = {
