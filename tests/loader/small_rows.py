@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from transformers import (  # noqa: E402
     AutoModelForCausalLM,
     CohereConfig,
@@ -85,3 +86,18 @@ FAMILIES = {
     "divided": (GraniteConfig, {"logits_scaling": 8.0}),
     "tied": (LlamaConfig, {"tie_word_embeddings": True}),
 }
+
+
+class Largest(TorchDispatchMode):
+    """Elements of the largest tensor that any operation makes."""
+
+    def __init__(self):
+        super().__init__()
+        self.elements = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, (tuple, list)) else [made]:
+            if isinstance(tensor, torch.Tensor):
+                self.elements = max(self.elements, tensor.numel())
+        return made

@@ -9,7 +9,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from transformers import (  # noqa: E402
     AutoModelForCausalLM,
     Gemma2Config,
@@ -20,7 +19,7 @@ from packer_cli.errors import ConfigError  # noqa: E402
 from packer_cli.loader.adapters import packed_row  # noqa: E402
 from packer_cli.loader.adapters.causal_lm import run_packed_rows  # noqa: E402
 from packer_cli.loader.adapters.packed_row import PackedRow, finished_logits  # noqa: E402
-from tests.loader.small_rows import FAMILIES, gradients, make, make_batch, one_by_one, run  # noqa: E402
+from tests.loader.small_rows import FAMILIES, Largest, gradients, make, make_batch, one_by_one, run  # noqa: E402
 
 
 def test_a_row_without_a_loss_keeps_the_graph():
@@ -31,21 +30,6 @@ def test_a_row_without_a_loss_keeps_the_graph():
     batch["labels"][:] = -100
     found = gradients(model, run(model, batch))
     assert all(float(gradient.abs().max()) == 0 for gradient in found.values())
-
-
-class Largest(TorchDispatchMode):
-    """Elements of the largest tensor that any operation makes."""
-
-    def __init__(self):
-        super().__init__()
-        self.elements = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        made = function(*args, **(kwargs or {}))
-        for tensor in made if isinstance(made, (tuple, list)) else [made]:
-            if isinstance(tensor, torch.Tensor):
-                self.elements = max(self.elements, tensor.numel())
-        return made
 
 
 def test_neither_the_logits_of_a_row_nor_its_scores_are_ever_whole():

@@ -23,7 +23,7 @@ from packer_cli.loader.adapters.causal_lm import run_packed_rows
 from packer_cli.loader.adapters.packed_row import PackedRow
 from packer_cli.loader.adapters.step_runner import StepRunner
 from packer_cli.loader.adapters.trainer_arguments import adapted, require_fitting
-from packer_cli.loader.adapters.trainer_sets import open_for_trainer, open_named
+from packer_cli.loader.adapters.trainer_sets import open_for_trainer, open_named, tree_format
 from packer_cli.loader.dataset import PackedDataset
 from packer_cli.loader.steps import Step, packed_steps
 
@@ -109,8 +109,9 @@ class PackedTrainer(_AnyTrainer):
         require_fitting(args, others)
         _require_called(type(self))
         asked, args = args, adapted(args)
-        self.packed_set = open_for_trainer("train_dataset", train_dataset, args, needs_pairs=self.needs_pairs)
-        self._eval_sets = open_named(eval_dataset, args, needs_pairs=self.needs_pairs)
+        self._options: Any = {"trees": tree_format(model, args), "needs_pairs": self.needs_pairs}
+        self.packed_set = open_for_trainer("train_dataset", train_dataset, args, **self._options)
+        self._eval_sets = open_named(eval_dataset, args, **self._options)
         callbacks = [*(others.pop("callbacks", None) or []), PackedDataState()]
         eval_of_class = None if eval_dataset is None else _nothing()
         others |= {"train_dataset": _nothing(), "eval_dataset": eval_of_class, "callbacks": callbacks}
@@ -229,7 +230,7 @@ class PackedTrainer(_AnyTrainer):
         """The mean loss over the loss tokens of a packed set, or of each in a dictionary."""
         sets, runner = self._eval_sets, self._runner
         if eval_dataset is not None:
-            sets = open_named(eval_dataset, self.args, needs_pairs=self.needs_pairs)
+            sets = open_named(eval_dataset, self.args, **self._options)
             runner = self.runner_class(self, *sets.values())
         if not sets:
             raise ConfigError("give eval_dataset, the folder or URL of a packed set")

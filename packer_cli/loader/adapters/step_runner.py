@@ -43,7 +43,7 @@ class StepRunner:
     Args:
         model: which `run_packed_rows` has patched, and DDP or FSDP2 has wrapped if several processes train. Attribute
             `model` may be set to its wrapper later, before the first step.
-        datasets: in format "transformers" or "tree", of this rank: all whose steps it runs.
+        datasets: in format "transformers", "tree" or "tree-flex", of this rank: all whose steps it runs.
         device: of the model.
         checkpoint_all: whether every row recomputes all layers; else as many as its plan says.
 
@@ -65,7 +65,7 @@ class StepRunner:
         self._groups = _groups_of(*datasets) if self._world_size > 1 else None
         self._checkpointing = LayerCheckpointing(model)
         self._checkpointed = len(self._checkpointing.layers) if checkpoint_all else None
-        self._has_trees = any(dataset.format == "tree" for dataset in datasets)
+        self._has_trees = any(dataset.format != "transformers" for dataset in datasets)
         self._is_checked = False
 
     def losses(self, step: Step) -> Iterator[torch.Tensor]:

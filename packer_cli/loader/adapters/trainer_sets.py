@@ -12,24 +12,31 @@ from packer_cli.loader.adapters.step_runner import require_sp_alone
 from packer_cli.loader.dataset import PackedDataset
 from packer_cli.loader.storage import open_set
 
-__all__ = ["open_for_trainer", "open_named"]
+__all__ = ["open_for_trainer", "open_named", "tree_format"]
 
 
-def open_named(value: Any, args: Any, *, needs_pairs: bool = False) -> dict[str, PackedDataset]:
+def open_named(value: Any, args: Any, **options: Any) -> dict[str, PackedDataset]:
     """Sets for evaluation by name; one without a name has an empty one. Arguments as for `open_for_trainer`."""
     named = value if isinstance(value, Mapping) else {} if value is None else {"": value}
-    return {
-        name: open_for_trainer("eval_dataset", each, args, needs_pairs=needs_pairs) for name, each in named.items()
-    }
+    return {name: open_for_trainer("eval_dataset", each, args, **options) for name, each in named.items()}
 
 
-def open_for_trainer(name: str, value: Any, args: Any, *, needs_pairs: bool = False) -> PackedDataset:
-    """The set, which the trainer can run: in format "tree" if it has trees, else "transformers".
+def tree_format(model: Any, args: Any) -> str:
+    """The format of trees that the attention of a model takes, which may be given by its name alone."""
+    config = getattr(model, "config", None)
+    given = (getattr(args, "model_init_kwargs", None) or {}).get("attn_implementation")
+    attention = str(given if config is None else config._attn_implementation)
+    return "tree-flex" if attention.endswith("flex_attention") else "tree"
+
+
+def open_for_trainer(name: str, value: Any, args: Any, *, trees: str, needs_pairs: bool) -> PackedDataset:
+    """The set, which the trainer can run: in format `trees` if it has trees, else "transformers".
 
     Args:
         name: of the argument, for messages.
         value: a folder, URL or data set.
         args: a TrainingArguments.
+        trees: what `tree_format` says.
         needs_pairs: whether the trainer runs preference pairs.
 
     Raises:
@@ -38,28 +45,24 @@ def open_for_trainer(name: str, value: Any, args: Any, *, needs_pairs: bool = Fa
     if not isinstance(value, (str, os.PathLike, PackedDataset)):
         given = "not given" if value is None else f"a {type(value).__name__}"
         raise ConfigError(f'{name} is {given}: give the folder or URL of a packed set, such as {name}="OUT"')
-    dataset = value
-    if not isinstance(dataset, PackedDataset):
-        _, manifest = open_set(dataset, verify="none")
-        format = "tree" if _has_trees(manifest.format_version, str(value), needs_pairs=needs_pairs) else "transformers"
+    dataset: Any = value
+    is_open = isinstance(dataset, PackedDataset)
+    version = dataset.manifest["format_version"] if is_open else open_set(dataset, verify="none")[1].format_version
+    if needs_pairs and version != TREES_VERSION:
+        raise ConfigError(
+            f"{name} {str(dataset.path if is_open else value)!r} has no preference pairs, which this trainer needs; "
+            "pack records that have chosen and rejected, with --items pairs"
+        )
+    format = trees if version == TREES_VERSION else "transformers"
+    if not is_open:
         dataset = PackedDataset(dataset, args.process_index, args.world_size, format=format)
-    manifest_version = dataset.manifest["format_version"]
-    wanted = "tree" if _has_trees(manifest_version, str(dataset.path), needs_pairs=needs_pairs) else "transformers"
-    if dataset.format != wanted:
-        raise ConfigError(f"{name} has format {dataset.format!r}, and this trainer needs format={wanted!r}")
+    if dataset.format != format:
+        raise ConfigError(f"{name} has format {dataset.format!r}, and this trainer needs format={format!r}")
     if (dataset.rank, dataset.world_size) != (args.process_index, args.world_size):
         raise ConfigError(
             f"{name} was opened for rank {dataset.rank} of {dataset.world_size}, and this is process "
             f"{args.process_index} of {args.world_size}; give its folder or URL instead"
         )
     require_sp_alone(dataset)
-    return dataset
-
-
-def _has_trees(version: int, path: str, *, needs_pairs: bool) -> bool:
-    if needs_pairs and version != TREES_VERSION:
-        raise ConfigError(
-            f"{path} has no preference pairs, which this trainer needs; pack records that have chosen and rejected, "
-            "with --items pairs"
-        )
-    return version == TREES_VERSION
+    found: PackedDataset = dataset
+    return found

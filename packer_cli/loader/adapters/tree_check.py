@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from packer_cli.errors import ConfigError
 from packer_cli.format.trees import CHOSEN, PAIR, REJECTED
+from packer_cli.loader.formats.flex import tree_mask
 
 __all__ = ["check_trees"]
 
@@ -33,7 +34,7 @@ def check_trees(model: nn.Module, device: torch.device, make_row: Callable[..., 
     model.eval()
     try:
         with torch.no_grad():
-            batch = _pair(inner.config.get_text_config())
+            batch = _pair(inner.config)
             row = make_row(batch, factor=1.0, device=device)
             found = _of_row(model(**_given(row), use_cache=False), row)
             alone = torch.stack([_alone(model, ids, device) for ids in _branches(batch["input_ids"][0])])
@@ -79,30 +80,35 @@ def _branches(ids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _pair(config: Any) -> dict[str, Any]:
-    """A batch of a pair whose samples share a prompt; the loss begins at the first token of each one's own."""
-    total = _SHARED + _CHOSEN + _REJECTED
-    ids = torch.arange(total) * 7919 % config.vocab_size
-    ids[ids == config.pad_token_id] = (config.pad_token_id or 0) + 1  # Models of rewards look for padding.
+    """A batch of a pair whose samples share a prompt; the loss begins with the second token of each one's own."""
+    total, text = _SHARED + _CHOSEN + _REJECTED, config.get_text_config()
+    ids = torch.arange(total) * 7919 % text.vocab_size
+    ids[ids == text.pad_token_id] = (text.pad_token_id or 0) + 1  # Models of rewards look for padding.
     place = torch.arange(total)
     first = _SHARED + _CHOSEN
     has_loss = (place >= _SHARED) & (place != first - 1) & (place != total - 1)
+    positions = torch.where(place < first, place, place - _CHOSEN)
     rejected = torch.cat([place[:_SHARED], place[first:]])
+    if config._attn_implementation.endswith("flex_attention"):
+        stops = torch.where((place >= _SHARED) & (place < first), first, total)
+        keys: dict[str, Any] = {"attention_mask": tree_mask(stops, positions)}
+    else:
+        keys = {
+            "tree_kv_index": torch.cat([place[:first], rejected]),
+            "tree_cu_seqlens_q": torch.tensor([0, first, total], dtype=torch.int32),
+            "tree_cu_seqlens_k": torch.tensor([0, first, first + len(rejected)], dtype=torch.int32),
+            "tree_max_seqlen_q": first,
+            "tree_max_seqlen_k": len(rejected),
+        }
     return {
+        **keys,
         "input_ids": ids[None],
-        "position_ids": torch.where(place < first, place, place - _CHOSEN)[None],
+        "position_ids": positions[None],
         "shift_labels": torch.where(has_loss, ids.roll(-1), -100)[None],
-        "loss_weights": has_loss.float()[None],
-        "tree_kv_index": torch.cat([place[:first], rejected]),
-        "tree_cu_seqlens_q": torch.tensor([0, first, total], dtype=torch.int32),
-        "tree_cu_seqlens_k": torch.tensor([0, first, first + len(rejected)], dtype=torch.int32),
-        "tree_max_seqlen_q": first,
-        "tree_max_seqlen_k": len(rejected),
+        "loss_weights": has_loss.float(),
         "token_index": place[has_loss],
         "segment_id": (place[has_loss] >= first).long(),
         "last_index": torch.tensor([first - 1, total - 1]),
-        "segment_starts": torch.tensor([0, _SHARED, first, total], dtype=torch.int32),
-        "segment_parents": torch.tensor([-1, 0, 0], dtype=torch.int32),
-        "branch_segments": torch.tensor([1, 2], dtype=torch.int32),
         "branch_roles": torch.tensor([CHOSEN, REJECTED]),
         "item_kinds": torch.tensor([PAIR]),
         "most_items": 1,
