@@ -79,6 +79,8 @@ class PairSet(PackedDataset):
 
     path, format, epoch, position, num_steps = "OUT", "tree", 0, 0, 0
     replicas: dict[Any, Any] = {}
+    degree = 1
+    """GPUs that share a row"""
 
     def __init__(self, pairs: list[Pair], steps: Steps, rank: int) -> None:
         self.rank, self.world_size, self.num_steps = rank, len(steps[0][0]), len(steps)
@@ -95,7 +97,14 @@ class PairSet(PackedDataset):
 
     @property
     def manifest(self) -> dict[str, Any]:
-        group = {"sp_size": 1, "cp_size": 1, "tp_size": 1, "pp_size": 1, "checkpoint_layers": 0, "num_samples": 0}
+        group = {
+            "sp_size": self.degree,
+            "cp_size": 1,
+            "tp_size": 1,
+            "pp_size": 1,
+            "checkpoint_layers": 0,
+            "num_samples": 0,
+        }
         tokenizer = {"vocab_size": VOCABULARY}
         return {
             "groups": [group], "tokenizer": tokenizer, "format_version": TREES_VERSION, "config": {"plan": {}},

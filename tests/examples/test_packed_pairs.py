@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,17 @@ import pytest
 
 pytest.importorskip("trl")
 
+import torch
+from transformers import AutoTokenizer
+from trl import DPOConfig, DPOTrainer
+from trl.trainer import dpo_trainer
+
+from packer_cli.errors import ConfigError
+from packer_cli.loader import PackedDataset
+from packer_cli.loader.adapters.transformers import packed
 from tests.examples.launcher import Launcher
-from tests.examples.packed_pairs import NUM_PAIRS, NUM_STEPS, WAYS
+from tests.examples.packed_pairs import NUM_PAIRS, NUM_STEPS, WAYS, make_model
+from tests.examples.pairs import PairSet, make_pairs
 
 SCRIPT = Path(__file__).with_name("packed_pairs.py")
 FEW = ("sigmoid", "ipo", "lora", "precomputed", "reward", "sft")
@@ -82,3 +93,93 @@ def test_two_processes_with_unlike_numbers_of_pairs_train_as_one(run_ways: Run, 
 def test_two_processes_that_share_the_weights_train_as_one(run_ways: Run, stock: Any) -> None:
     """By FSDP2, the reference model, too."""
     assert_same(run_ways("sharded", *FEW, num_ranks=2), stock)
+
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture
+def make(repo: Path, tmp_path: Path) -> Make:
+    """A trainer of one process, of pairs that nobody wrote."""
+
+    def make(*, dataset: Any = None, others: Any = None, **options: Any) -> Any:
+        dataset = PairSet(make_pairs(6), [[[4], [2]]], 0) if dataset is None else dataset
+        options |= {"output_dir": str(tmp_path), "use_cpu": True, "report_to": "none", "disable_tqdm": True}
+        arguments = (RewardConfig if trainer_class is RewardTrainer else DPOConfig)(
+            **options, bf16=False, logging_steps=1
+        )
+        tokenizer = AutoTokenizer.from_pretrained(repo / "examples/sample/tokenizer")
+        given = {"ref_model": make_model(seed=1), "train_dataset": dataset, "processing_class": tokenizer}
+        return packed(DPOTrainer)(make_model(), args=DPOConfig(**options), **(given | (others or {})))
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"loss_type": ["sigmoid", "aot"]},
+            "loss_type 'aot' sorts the pairs of a micro-batch, and packed rows have",
+        ),
+        (
+            {"loss_type": ["sft"]},
+            "loss_type 'sft' is a mean over the tokens of a micro-batch, and packed rows have",
+        ),
+        ({"gradient_accumulation_steps": 2}, "gradient_accumulation_steps is 2, and the plan says how many micro-"),
+        ({"activation_offloading": True}, "activation_offloading=True is not supported on packed rows"),
+    ],
+)
+def test_losses_and_arguments_that_do_not_fit_are_refused(make: Make, options: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        make(**options)
+
+
+def test_sets_that_do_not_fit_are_refused(make: Make, pack: Callable[..., Path]) -> None:
+    flat = pack("384", 1)
+    for dataset, name in ((flat, str(flat)), (PackedDataset(flat, 0, 1), str(flat))):
+        with pytest.raises(ConfigError, match=re.escape(f"train_dataset {name!r} has no preference pairs, which")):
+            make(dataset=dataset)
+    shared = PairSet(make_pairs(6), [[[6]]], 0)
+    shared.degree = 2
+    with pytest.raises(ConfigError, match="OUT has rows that GPUs share, and TRL needs whole samples for pairs; plan"):
+        make(dataset=shared)
+    without = make_pairs(6)
+    without[3] = without[3]._replace(ref_rejected_logps=math.nan)
+    trainer = make(dataset=PairSet(without, [[[6]]], 0), precompute_ref_log_probs=True, others={"ref_model": None})
+    with pytest.raises(ConfigError, match="precompute_ref_log_probs is set, and the set lacks ref_chosen_logps or"):
+        trainer.train()
+
+
+def test_other_trainers_and_releases_are_refused(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    class KTOTrainer:
+        __module__ = "trl.trainer.kto_trainer"
+
+    with pytest.raises(ConfigError, match="KTOTrainer does not train on packed sets: its loss compares each sample"):
+        packed(KTOTrainer)
+    monkeypatch.delattr(dpo_trainer, "add_fused_lm_head")
+    with pytest.raises(ConfigError, match=r"TRL \S+ is installed, and packed\(DPOTrainer\) needs 1.16 or later"):
+        make()
+
+
+def test_evaluation_is_the_mean_over_pairs(make: Make) -> None:
+    pairs = make_pairs(9, seed=3)
+    trainer = make(others={"eval_dataset": PairSet(pairs, [[[4], [1]], [[4]]], 0)})
+    metrics = trainer.evaluate()
+    margins = []
+    for pair in pairs:
+        scores = []
+        for rest in (pair.chosen, pair.rejected):
+            ids = torch.tensor([pair.prompt + rest])
+            of_models = []
+            for model in (make_model(), make_model(seed=1)):
+                found = model(input_ids=ids).logits[0, :-1].log_softmax(-1).gather(-1, ids[0, 1:, None])
+                of_models.append(found[len(pair.prompt) - 1 :].sum().item())
+            scores.append(0.1 * (of_models[0] - of_models[1]))
+        margins.append(scores[0] - scores[1])
+    loss = sum(math.log1p(math.exp(-margin)) for margin in margins) / len(pairs)
+    assert metrics["eval_loss"] == pytest.approx(loss, rel=1e-6)
+    first, second = margins[:5], margins[5:]  # TRL logs the mean over steps.
+    wanted = (sum(first) / 5 + sum(second) / 4) / 2
+    assert metrics["eval_rewards/margins"] == pytest.approx(wanted, rel=1e-6)
+    assert trainer.evaluate(PairSet(pairs, [[[9]]], 0))["eval_loss"] == pytest.approx(loss, rel=1e-6)
