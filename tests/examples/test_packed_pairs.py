@@ -105,9 +105,7 @@ def make(repo: Path, tmp_path: Path) -> Make:
     def make(*, dataset: Any = None, others: Any = None, **options: Any) -> Any:
         dataset = PairSet(make_pairs(6), [[[4], [2]]], 0) if dataset is None else dataset
         options |= {"output_dir": str(tmp_path), "use_cpu": True, "report_to": "none", "disable_tqdm": True}
-        arguments = (RewardConfig if trainer_class is RewardTrainer else DPOConfig)(
-            **options, bf16=False, logging_steps=1
-        )
+        options |= {"bf16": False, "logging_steps": 1}
         tokenizer = AutoTokenizer.from_pretrained(repo / "examples/sample/tokenizer")
         given = {"ref_model": make_model(seed=1), "train_dataset": dataset, "processing_class": tokenizer}
         return packed(DPOTrainer)(make_model(), args=DPOConfig(**options), **(given | (others or {})))
