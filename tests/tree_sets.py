@@ -1,0 +1,48 @@
+"""Sets with trees."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from packer_cli.format.arrays import Lists, to_arrow
+from packer_cli.format.checksums import file_checksum
+from packer_cli.format.marks import identify, row_checksums
+from packer_cli.format.schema import shard_schema
+from tests.loader.packed_set import write_manifest
+from tests.trees import Item, row_of
+
+
+def put_trees(folder: Path, packs: Sequence[Sequence[Item]]) -> None:
+    """Replace the packs of a flat set of one shard, as many, with these."""
+    path = next(folder.glob("shards/*/*.arrow"))
+    manifest = json.loads((folder / "hbpack.json").read_text())
+    old = pa.ipc.open_file(path).read_all()
+    assert old.num_rows == len(packs) <= 16
+    found = [row_of(items) for items in packs]
+    schema = shard_schema(old.schema.field("input_ids").type.value_type, has_trees=True)
+    columns: dict[str, Any] = {}
+    for field in schema.remove(len(schema) - 1):
+        if field.name not in found[0]:
+            columns[field.name] = old[field.name].combine_chunks()
+        elif pa.types.is_list(field.type):
+            values = [row[field.name] for row in found]
+            offsets = np.cumsum([0, *map(len, values)])
+            columns[field.name] = to_arrow(
+                Lists(offsets, np.concatenate(values).astype(field.type.value_type.to_pandas_dtype()))
+            )
+        else:
+            columns[field.name] = pa.array([row[field.name] for row in found], field.type)
+    schema = identify(schema, manifest["fingerprint"], str(path.relative_to(folder)))
+    batch = pa.record_batch(list(columns.values()), schema=schema.remove(len(schema) - 1))
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+        writer.write_batch(pa.record_batch([*batch.columns, pa.array(row_checksums(batch))], schema=schema))
+    shard = manifest["groups"][0]["shards"][0]
+    shard |= {"num_bytes": path.stat().st_size, "xxh3": file_checksum(path)}
+    manifest["format_version"] = 3
+    write_manifest(folder / "hbpack.json", manifest)
