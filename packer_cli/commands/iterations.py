@@ -11,7 +11,7 @@ import numpy as np
 from packer_cli.errors import ConfigError
 from packer_cli.plan.core.csr import pack_tokens_and_work, plan_tokens_and_work
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.core.types import FILLER, Int32Array, Plan
+from packer_cli.plan.core.types import FILLER, Int32Array, Int64Array, Plan
 from packer_cli.sizes import counted
 from packer_cli.tables.html import tables_html
 from packer_cli.tables.table import Table, cell
@@ -40,7 +40,9 @@ class MicroBatch:
     starts: Int32Array
     """int32[n]: first token of each in its sample; 0 unless it was cut."""
     lengths: Int32Array
-    """int32[n]: tokens of each."""
+    """int32[n]: tokens of each; of items, those that branches share counted once."""
+    attention: Int64Array | None = None
+    """int64[n]: attention work of each item; None: samples are flat."""
 
     @property
     def num_tokens(self) -> int:
@@ -49,7 +51,9 @@ class MicroBatch:
 
     @property
     def attention_work(self) -> int:
-        """Sum of the squared lengths: what HBP evens out."""
+        """Sum of the squared lengths: what HBP evens out; of items, their own work."""
+        if self.attention is not None:
+            return int(self.attention.sum())
         return int(np.square(self.lengths, dtype=np.int64).sum())
 
 
@@ -149,6 +153,7 @@ class Iterations(Sequence[Iteration]):
             samples=pieces if samples is None else samples[pieces],
             starts=plan.pieces.start[pieces],
             lengths=plan.pieces.length[pieces],
+            attention=None if plan.pieces.attention is None else plan.pieces.attention[pieces],
         )
 
     def __repr__(self) -> str:

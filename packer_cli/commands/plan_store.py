@@ -188,6 +188,8 @@ def predicted(plan: Plan, config: PlannedConfig) -> Plan:
 
 _NO_SECONDS = "the steps get no predicted seconds"
 _BLOCK = 1 << 20
+_ITEM_BYTES = 200
+"""What a plan takes for each item, besides what it takes for a sample; measured on half a million pairs."""
 _OF_VALIDATION = ("samples", "split", "truncated", "dropped", "tokens")
 """Counts of a validation set that those of training have, too."""
 _OVERFLOW = {"drop": "dropped", "truncate": "the rest was cut off"}
@@ -349,7 +351,8 @@ def _counts(
 def require_memory(num_samples: float, request: PlanRequest) -> None:
     """Raise RunError for more samples an epoch than this process can plan in the memory that it may have."""
     available = available_memory()
-    needed = num_samples * request.strategy.bytes_a_sample(request)
+    of_each = request.strategy.bytes_a_sample(request) + (_ITEM_BYTES if request.path_percent is not None else 0)
+    needed = num_samples * of_each
     if available is not None and needed > available:
         raise RunError(
             f"planning {num_samples:,.0f} samples an epoch takes about {needed / 2**30:,.1f} GiB of memory, and this "

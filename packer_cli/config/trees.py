@@ -19,8 +19,8 @@ def for_samples(resolved: Resolved, *, has_trees: bool) -> Resolved:
     if not has_trees:
         if config.max_path_tokens is not None:
             raise ConfigError(
-                f"--max-path-tokens {config.max_path_tokens}: no samples of this set share a prefix, so there are no "
-                "path tokens to limit; leave it out"
+                f"--max-path-tokens {config.max_path_tokens} has no effect: no samples of this set share a prefix, "
+                "so there are no path tokens to limit; leave it out"
             )
         return resolved
     why = why_not_trees(resolved)

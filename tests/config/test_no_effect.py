@@ -36,6 +36,7 @@ OPTIONS = {
     "mask": ({}, "causal"),
     "max_groups": ({}, 1),
     "max_length": ({}, "2k"),
+    "max_path_tokens": ({}, "4x"),
     "max_samples": ({}, 2),
     "overflow": ({}, "drop"),
     "packing": ({}, "bfd"),

@@ -126,7 +126,7 @@ def test_what_does_not_go_with_trees_is_refused(options, message):
 
 def test_the_limit_on_path_tokens_is_of_sets_with_trees():
     config = validate(PlanConfig, {"groups": "8k:1", "gpus": 4, "max_path_tokens": "4x"})
-    with pytest.raises(ConfigError, match=r"^--max-path-tokens 4x: no samples of this set share a prefix"):
+    with pytest.raises(ConfigError, match=r"^--max-path-tokens 4x has no effect: no samples of this set share"):
         for_samples(resolve(config), has_trees=False)
     kept = for_samples(resolve(config), has_trees=True)
     assert kept.config.decisions()["max_path_tokens"] == "4x"
