@@ -104,20 +104,20 @@ def take_items(batches: Sequence[BatchItems], batch: Int64Array, row: Int64Array
         batch, row: int64 [m]: the record batch of each item, and its row there.
     """
 
-    def take(name: str, of: Int64Array, place: Int64Array) -> NDArray[Any]:
-        return Among(of).take([getattr(items, name) for items in batches], place)
+    def take(name: str, among: Among, place: Int64Array) -> NDArray[Any]:
+        return among.take([getattr(items, name) for items in batches], place)
 
-    found: dict[str, NDArray[Any]] = {}
-    for name in ("kinds", *ITEM_VALUES):
-        found[name] = take(name, batch, row)
-    for of, names in (("segment_offsets", _OF_SEGMENTS), ("branch_offsets", _OF_BRANCHES)):
-        first, stop = (take(of, batch, row + k).astype(np.int64) for k in (0, 1))
-        found[of] = np.append(0, np.cumsum(stop - first)).astype(np.int32)
-        for name in names:
-            # An item has one more start than segments.
-            more = name == "segment_starts"
-            item, place = expand(first + more * row, stop - first + more)
-            found[name] = take(name, batch[item], place)
+    of_rows = Among(batch)
+    found: dict[str, NDArray[Any]] = {name: take(name, of_rows, row) for name in ("kinds", *ITEM_VALUES)}
+    for offsets, names in _LISTS.items():
+        first, stop = (take(offsets, of_rows, row + k).astype(np.int64) for k in (0, 1))
+        item, place = expand(first, stop - first)
+        among = Among(batch[item])
+        found[offsets] = np.append(0, np.cumsum(stop - first)).astype(np.int32)
+        found |= {name: take(name, among, place) for name in names}
+        if offsets == "segment_offsets":  # An item has one more start than segments.
+            item, place = expand(first + row, stop - first + 1)
+            found["segment_starts"] = take("segment_starts", Among(batch[item]), place)
     return BatchItems(**found)
 
 
@@ -164,5 +164,8 @@ def are_of(cuts: Cuts, items: BatchItems) -> bool:
     return not wrong.any()
 
 
-_OF_SEGMENTS = ("segment_starts", "segment_parents")
-_OF_BRANCHES = ("branch_segments", "branch_roles", "branch_loss_spans", "rewards")
+_LISTS = {
+    "segment_offsets": ("segment_parents",),
+    "branch_offsets": ("branch_segments", "branch_roles", "branch_loss_spans", "rewards"),
+}
+"""Of `BatchItems`: offsets, and what they divide."""
