@@ -94,6 +94,8 @@ class Pack(NamedTuple):
 
 COLUMNS = Pack._fields[: Pack._fields.index("loss_weights")]
 """What every shard with tokens has."""
+TREE_COLUMNS = tuple(name for name in Pack._fields if name != "loss_weights")
+"""What every shard of a set with trees has."""
 INDEX_COLUMNS = (*(name for name in COLUMNS if name not in TOKEN_COLUMNS), "sample_starts")
 """What a shard has that leaves the tokens in the token store."""
 

@@ -26,7 +26,7 @@ from packer_cli.format.entries import ShardInfo
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.marks import find_foreign
 from packer_cli.format.ranks import RankRows
-from packer_cli.format.shards import IndexFile, Pack, ShardFile
+from packer_cli.format.shards import COLUMNS, TREE_COLUMNS, IndexFile, Pack, ShardFile
 from packer_cli.format.token_parts import TokenParts
 from packer_cli.loader.batch import BatchBuilder, MicroBatch
 from packer_cli.loader.storage import Storage
@@ -150,7 +150,8 @@ class ShardReader:
                 kept = self.storage.open_shard(entry, self.close)
             try:
                 source = pa.BufferReader(_map(kept))
-                file = IndexFile(source, self._parts) if self.manifest.tokens else ShardFile(source)
+                columns = TREE_COLUMNS if self.manifest.has_trees else COLUMNS
+                file = IndexFile(source, self._parts) if self.manifest.tokens else ShardFile(source, columns)
                 why = find_foreign(file.schema, self.manifest.planned_fingerprint, entry.path)
                 if why is None:
                     return _Open(file, kept, entry, is_checked=self.storage.verify == "none")

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from packer_cli.errors import ConfigError
+from packer_cli.errors import ConfigError, FormatError
 from packer_cli.format.trees import PAIR, SAMPLE
 from packer_cli.loader import PackedDataset, metadata_of
 from tests.loader.packed_set import PackedSet
@@ -90,6 +90,15 @@ def test_a_flat_set_is_no_set_of_trees(own_set: PackedSet) -> None:
         " holds plain samples, and format 'tree' is for preference pairs, groups and turns: choose format "
         "'transformers' or another, or pack with --items pairs or groups, or --turns branch"
     )
+
+
+def test_a_shard_without_trees_is_damaged(own_set: PackedSet) -> None:
+    """Its rows must not pass for padding."""
+    own_set.edit_manifest(format_version=3)
+    with pytest.raises(
+        FormatError, match=r"shard '\S+' is damaged or incomplete \(it lacks columns\); run hbpack write"
+    ):
+        list(PackedDataset(own_set.path, 0, 2, format="tree"))
 
 
 def test_a_row_of_other_items_is_no_row_of_pairs(trees: PackedSet) -> None:

@@ -33,7 +33,7 @@ def test_arguments(own_set: Any, make_set: Any) -> None:
     assert message(ValueError, path, 0, 2, -1) == "epoch is -1: it must not be negative"
     assert message(ValueError, path, format="nemo") == (
         "unknown batch format 'nemo'; known: "
-        "transformers, flash-attn, torchtitan, megatron, megatron-thd, deepspeed, torchtune"
+        "transformers, flash-attn, torchtitan, megatron, megatron-thd, deepspeed, torchtune, tree, tree-flex, pairs"
     )
     assert message(ValueError, path, sp_sharding="ring") == (
         "sp_sharding is 'ring': choose one of contiguous, zigzag, document, planned"
