@@ -82,6 +82,8 @@ def test_one_process_trains_as_stock_trainers_on_padded_batches(run_ways: Run, s
     losses = [logs["loss"] for logs in found["sigmoid"]]
     assert len({round(loss, 3) for loss in losses}) == NUM_STEPS
     # A prompt runs once.
+    num_tokens = [logs["num_tokens"] for logs in found["sigmoid"]]
+    assert num_tokens == sorted({int(each) for each in num_tokens})
     assert found["sigmoid"][-1]["num_tokens"] < 0.7 * stock["sigmoid"][-1]["num_tokens"]
 
 

@@ -37,6 +37,9 @@ _INEXACT = {
 }
 """Losses that are not a mean over pairs, which rows of unlike numbers would change."""
 
+_TOTAL = "num_tokens"
+"""The metric that counts from the beginning of the run."""
+
 
 class _PairRunner(TrainerRunner):
     """Steps of pairs: TRL's loss of each row, and what it logs."""
@@ -74,7 +77,9 @@ class _PairRunner(TrainerRunner):
         metrics.clear()
         yield from super().losses(step)
         joined = self._trainer.joined(self._ran, self.weight_of_step(step.batches[0]))
-        metrics.update(before | {name: [*before.get(name, []), value] for name, value in joined.items()})
+        metrics.update(before)
+        for name, value in joined.items():
+            metrics[name] = [value] if name == _TOTAL else [*before.get(name, []), value]
 
     def forward(self, row: PackedRow) -> Tensor:
         """The sum of the losses of its pairs, times the row's factor."""
@@ -144,7 +149,7 @@ class _PackedPairTrainer(PackedTrainer):
                 sums = [value * row.num_filled for value, (row, _) in zip(values, ran, strict=True)]
                 found[name] = sum(sums) * self.args.world_size / num_pairs
             else:
-                found[name] = sum(values) / len(values)
+                found[name] = values[-1] if name == _TOTAL else sum(values) / len(values)
         return found
 
 
