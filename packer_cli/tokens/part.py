@@ -236,7 +236,9 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink, columns: PartColum
     shapes: Counter[str] = Counter()
     rejects = RejectsWriter(sink, task.name, len(task.slices))
     with rejects, sink.file(task.name) as file:
-        writer = PartWriter(file, token_type(_tokenizer(task).vocab_size), columns)
+        writer = PartWriter(
+            file, token_type(_tokenizer(task).vocab_size), columns, share_prefixes=task.options.share_prefixes
+        )
         for batch in encoder.encode_all(read_slices(reader, task.slices)):
             encoded, without_loss = drop_without_loss(batch)
             samples, items, is_open = encoded.samples, encoded.items, encoded.is_open
