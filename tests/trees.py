@@ -70,7 +70,7 @@ def row_of(items: Sequence[Item]) -> dict[str, Any]:
             before = depths[parent] if parent >= 0 else 0
             depths.append(before + b - a)
             work += depths[-1] ** 2 - before**2
-            path_tokens += depths[-1]
+        path_tokens += sum(depth for number, depth in enumerate(depths) if number not in parents)
         row["input_ids"] += tokens
         row["segment_starts"] += [begin + start for start in starts[1:]]
         row["segment_parents"] += [parent if parent < 0 else first + parent for parent in parents]

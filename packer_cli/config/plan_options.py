@@ -123,7 +123,7 @@ class PlanConfig(AutoGroupsConfig):
     max_path_tokens: Annotated[str | None, BeforeValidator(read_path_tokens), Shown(Panel.PACKING, "Nx|none")] = None
     """Most path tokens of a pack, as a multiple of its capacity; by default 2x. Only for samples that share prefixes.
 
-    In every layer, a varlen kernel gathers the keys of each segment's path. A higher limit packs more samples, and
+    In every layer, a varlen kernel gathers the keys of each branch. A higher limit packs more samples, and
     takes more memory. `none` is for FlexAttention, which gathers nothing."""
     global_tokens: Annotated[StepTokens | None, Shown(Panel.BALANCE, "TOKENS", is_common=True)] = None
     """Tokens in an optimizer step; by default, each iteration is a step."""

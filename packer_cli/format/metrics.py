@@ -47,7 +47,7 @@ class TreeFigures:
     attention_tree: int
     """Attention work of the trees: the sum of (p + n)^2 - p^2 over segments of n tokens below p others."""
     path_tokens: int
-    """K: tokens of all segments' paths, which a varlen kernel gathers in every layer."""
+    """K: tokens of the paths of all leaves, which a varlen kernel gathers in every layer."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -104,9 +104,19 @@ class Trees(NamedTuple):
         """int64 [n]: tokens of each branch."""
         return (self.depths() + self.lengths)[self.branch_segments]
 
+    def leaves(self) -> Int64Array:
+        """int64: the segments without children, rising."""
+        is_leaf = np.ones(len(self.segment_parents) + 1, dtype=np.bool_)
+        is_leaf[self.segment_parents] = False  # A root's parent is -1, the last one.
+        return np.flatnonzero(is_leaf[:-1])
+
     def num_path_tokens(self) -> int:
-        """K: the tokens of all segments' paths, which a varlen kernel gathers in every layer."""
-        return int((self.depths() + self.lengths).sum())
+        """K: the tokens of all leaves' paths, which a varlen kernel gathers in every layer.
+
+        No other segment needs a path: it stands right before its first child, so its queries are in one run with
+        those of the first leaf below.
+        """
+        return int((self.depths() + self.lengths)[self.leaves()].sum())
 
     def attention_work(self) -> int:
         """The sum of `(p + n)^2 - p^2` over segments of n tokens below p others; of a flat sample, n^2."""
@@ -176,8 +186,6 @@ def find_wrong_tree(trees: Trees, num_tokens: int) -> str | None:
         return "its segments are not in depth-first order"
     if not len(ends) or (ends < 0).any() or (ends >= len(parents)).any():
         return "a branch ends in no segment"
-    is_leaf = np.ones(len(parents), dtype=np.bool_)
-    is_leaf[parents[parents >= 0]] = False
-    if not is_leaf[ends].all() or len(np.unique(ends)) != is_leaf.sum():
+    if not np.array_equal(np.unique(ends), trees.leaves()):
         return "its branches do not end in its leaves"
     return None

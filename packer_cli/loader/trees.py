@@ -90,17 +90,10 @@ class PairBuilder(BatchBuilder):
 def leaf_paths(trees: Trees) -> Lists:
     """The tokens (int64 [K]) of each leaf's path from its root, in the order of the leaves: what kernels gather.
 
-    A run of queries ends with each leaf, and these are its keys: a segment stands right before its first child, so
-    it needs no path of its own. K is the number of tokens of all branches, unless several end in one leaf.
+    A run of queries ends with each leaf, and these are its keys. K is the number of tokens of all branches, unless
+    several end in one leaf.
     """
-    return trees.paths(find_leaves(trees))
-
-
-def find_leaves(trees: Trees) -> Int64Array:
-    """int64: the segments without children, rising."""
-    is_leaf = np.ones(len(trees.segment_parents) + 1, dtype=np.bool_)
-    is_leaf[trees.segment_parents] = False  # A root's parent is -1, the last one.
-    return np.flatnonzero(is_leaf[:-1])
+    return trees.paths(trees.leaves())
 
 
 def _loss_terms(
@@ -115,7 +108,7 @@ def _loss_terms(
     num_spans = _NONE if pack.branch_loss_spans is None else pack.branch_loss_spans
     branch = np.arange(len(trees.branch_segments)).repeat(num_spans)
     counts = (pack.loss_stops - pack.loss_starts).astype(np.int64)
-    path = find_leaves(trees).searchsorted(trees.branch_segments[branch])
+    path = trees.leaves().searchsorted(trees.branch_segments[branch])
     first = paths.offsets[path] + pack.loss_starts - 1  # The token before a span predicts its first one.
     terms = np.arange(counts.sum()) + (first - (counts.cumsum() - counts)).repeat(counts)
     weights = pack.loss_weights if is_weighted and pack.loss_weights is not None else np.ones(len(counts))

@@ -68,7 +68,7 @@ def figures(item: Item, first: int, stop: int, depth: int = WHOLE) -> Figures:
     return Figures(
         length=len(depths),
         work=sum(2 * d + 1 for d in depths.values()),
-        path_tokens=sum(d + 1 for token, d in depths.items() if num_next[token] != 1),
+        path_tokens=sum(d + 1 for token, d in depths.items() if not num_next[token]),
         flat_tokens=sum(map(len, paths)),
         loss=sum(max(0, len(p) - item.first_loss[b]) for b, p in enumerate(paths, first)),
     )

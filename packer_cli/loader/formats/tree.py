@@ -10,7 +10,7 @@ import torch
 from packer_cli.loader.batch import MicroBatch
 from packer_cli.loader.formats.base import Batch, Format, open_batch
 from packer_cli.loader.formats.flex import tree_mask
-from packer_cli.loader.trees import TreeBuilder, find_leaves
+from packer_cli.loader.trees import TreeBuilder
 
 
 def adapt(micro: MicroBatch) -> Batch:
@@ -30,12 +30,12 @@ def adapt(micro: MicroBatch) -> Batch:
       weights the sum of theirs;
     - `last_index` int64 [n]: the last token of each branch, for reward heads; -1 if another rank has it.
 
-    Source: TRL's `experimental/async_grpo/packing.py`, whose kernel reads these names; there a run is a segment, and
-    K the sum of all segments' paths.
+    Source: TRL's `experimental/async_grpo/packing.py`, whose kernel reads these names; there every segment is a run,
+    and K the sum of all their paths.
     """
     assert micro.trees is not None
     trees, paths = micro.trees.trees, micro.trees.paths
-    stops = trees.segment_starts[find_leaves(trees) + 1]
+    stops = trees.segment_starts[trees.leaves() + 1]
     queries, keys = np.append(np.int32(0), stops), paths.offsets.astype(np.int32)
     return _batch(
         micro,

@@ -57,34 +57,24 @@ class _Figures(NamedTuple):
 @njit(cache=True, no_cpython_wrapper=True)
 def _figures(trees: ItemTrees, item: int, first: int, stop: int, depth: int, scratch: Int64Array) -> _Figures:
     begin, branches = trees.segment_offsets[item], trees.branch_offsets[item]
-    ends, children = scratch[0], scratch[1]
+    ends, is_kept = scratch[0], scratch[1]
     _find_ends(trees, item, ends)
-    children[: trees.segment_offsets[item + 1] - begin] = -1  # Not kept.
+    is_kept[: trees.segment_offsets[item + 1] - begin] = 0
     unique, path, loss, work, flat = _ZERO, _ZERO, _ZERO, _ZERO, _ZERO
     for b in range(branches + first, branches + stop):
         s = np.int64(trees.branch_segments[b])
         whole = min(ends[s], depth)
         flat += whole
         loss += max(_ZERO, whole - trees.first_loss[b])
-        has_new_child = False
-        while s >= 0:
+        while s >= 0 and ends[s] - trees.segment_lengths[begin + s] >= depth:
+            s = np.int64(trees.segment_parents[begin + s])
+        if not is_kept[s]:  # No other branch that is kept goes on below: it ends in a leaf.
+            path += whole
+        while s >= 0 and not is_kept[s]:
+            is_kept[s] = 1
             above, end = ends[s] - trees.segment_lengths[begin + s], min(ends[s], depth)
-            if above < depth:
-                is_new = children[s] < 0
-                if is_new:
-                    children[s] = 0
-                    unique += end - above
-                    work += end * end - above * above
-                    path += end
-                if has_new_child:
-                    children[s] += 1
-                    if children[s] == 1:  # It is one with its child, and has no path of its own,
-                        path -= end
-                    elif children[s] == 2:  # until it has a second one.
-                        path += end
-                if not is_new:
-                    break
-                has_new_child = True
+            unique += end - above
+            work += end * end - above * above
             s = np.int64(trees.segment_parents[begin + s])
     return _Figures(unique, path, loss, work, flat)
 

@@ -6,7 +6,7 @@ varlen kernel gathers in every layer) have a limit in percent of the capacity.
 
 An item over the capacity is cut at a depth that leaves every branch a loss token, or divided among pieces of
 consecutive branches, which repeat their path. A piece keeps the segments that its branches pass through and that begin
-above its depth; a segment with a single kept child is one with it, so that only the whole run has a path.
+above its depth.
 
 Sources: Tree Training (arXiv 2511.00413), Preference Packing (arXiv 2602.24082). Price: O(segments) for all items; for
 those that are cut, times the logarithm of their tokens or branches.
