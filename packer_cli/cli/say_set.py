@@ -40,8 +40,9 @@ def say_set(output: str, manifest: Manifest, config: GpuConfig) -> None:
         config: with what `hbpack report` predicts times; a set does not keep it.
     """
     report = shown_command("hbpack", "report", output, *shown_options(config, GpuConfig))
-    train = f'train with packer_cli.loader.PackedDataset("{output}", rank, {manifest.num_gpus})'
+    arguments = f'{manifest.num_gpus}, format="tree"' if manifest.has_trees else f"{manifest.num_gpus}"
+    train = f'train with packer_cli.loader.PackedDataset("{output}", rank, {arguments})'
     steps = [shown_command("hbpack", "show", output), report, train]
     if manifest.planned.sets_aside:
-        steps.append(f'evaluate with PackedDataset("{as_path(output) / VALIDATION}", rank, {manifest.num_gpus})')
+        steps.append(f'evaluate with PackedDataset("{as_path(output) / VALIDATION}", rank, {arguments})')
     say_next(f"{output} holds {describe_set(manifest)}", *steps)

@@ -197,6 +197,11 @@ trainer = packed(Trainer)(model, args, train_dataset="hf://datasets/{name}")
 For other trainers, `packer_cli.loader.PackedDataset("hf://datasets/{name}", rank, {gpus})` reads it on {gpus_text}.
 Name a revision, `hf://datasets/{name}@REVISION`, so that a run does not read a set that was pushed later."""
 
+TRAIN_ON_TREES = """\
+Its rows hold preference pairs or samples that share prefixes.
+`packer_cli.loader.PackedDataset("hf://datasets/{name}", rank, {gpus}, format="tree")` reads it on {gpus_text}. Name a
+revision, `hf://datasets/{name}@REVISION`, so that a run does not read a set that was pushed later."""
+
 LOAD = """\
 ```python
 from datasets import load_dataset
@@ -231,7 +236,8 @@ def card_of(manifest: Manifest, listing: ExportListing | None, name: str, licens
     """
     what, groups, data_files = f"Packed by hbpack {manifest.hbpack_version}", manifest.groups, None
     if listing is None:
-        how = TRAIN.format(name=name, gpus=manifest.num_gpus, gpus_text=counted(manifest.num_gpus, "GPU"))
+        train = TRAIN_ON_TREES if manifest.has_trees else TRAIN
+        how = train.format(name=name, gpus=manifest.num_gpus, gpus_text=counted(manifest.num_gpus, "GPU"))
         counts = [
             sum(each) for each in zip(*((g.num_samples, g.num_tokens, g.num_packs) for g in groups), strict=True)
         ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from packer_cli.export.push import card_of
+from packer_cli.format.manifest import Manifest
 from packer_cli.format.schema import ITEM_VALUES
 from packer_cli.format.tree_rows import find_wrong_items, row_of
+from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import read_plan
 from tests.items.conftest import hbpack
 from tests.reference import tree
@@ -119,6 +123,15 @@ def test_any_number_of_workers_gives_the_same_bytes(
     done = hbpack("pack", corpus, *words, "--workers", 3, "--output", tmp_path / "out")
     assert done.code == 0, done.stderr
     assert tree(tmp_path / "out") == tree(packed)
+
+
+def test_the_next_step_names_a_format_that_takes_trees(packed: Path) -> None:
+    done = hbpack("write", packed)
+    assert f'PackedDataset("{packed}", rank, 4, format="tree")' in done.stdout
+    manifest = read_manifest(packed)
+    assert '", rank, 4, format="tree")` reads it' in card_of(manifest, None, "me/pairs", None)
+    flat = replace(manifest, format_version=Manifest.format_version)
+    assert 'format="tree"' not in card_of(flat, None, "me/pairs", None)
 
 
 def test_flat_sets_of_the_same_records_have_version_2(corpus: Path, words: list[object], tmp_path: Path) -> None:
