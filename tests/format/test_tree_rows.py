@@ -59,7 +59,7 @@ def test_weights_of_spans_are_summed() -> None:
         ({"loss_stops": [6, 4, 3, 4]}, "the loss spans of its branch 0 are wrong"),
         ({"loss_starts": [3, 3, 0, 3]}, "the loss spans of its branch 2 are wrong"),
         ({"num_loss_tokens": 7}, "its loss spans are not as many tokens as it counts"),
-        ({"num_path_tokens": 9}, "its num_path_tokens is 9, and its trees have 22"),
+        ({"num_path_tokens": 9}, "its num_path_tokens is 9, and its trees have 18"),
         ({"attention_work": 9}, "its attention_work is 9, and its trees have 68"),
     ],
 )

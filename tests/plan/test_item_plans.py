@@ -84,7 +84,7 @@ def test_packs_are_within_a_hundredth_of_the_bound(trees, packing, paths):
 def test_ranks_do_equal_work(trees):
     metrics = measure(planned(trees, groups="64k:1")[0])
     unrefined = measure(planned(trees, groups="64k:1", balance="sort")[0])
-    assert metrics.abr < 0.003 + metrics.abr_bound
+    assert metrics.abr < 0.005 + metrics.abr_bound
     assert metrics.abr < unrefined.abr / 2
 
 
