@@ -36,14 +36,17 @@ def check_trees(model: nn.Module, device: torch.device, make_row: Callable[..., 
         with torch.no_grad():
             batch = _pair(inner.config)
             row = make_row(batch, factor=1.0, device=device)
-            found = _of_row(model(**_given(row), use_cache=False), row)
+            output = model(**_given(row), use_cache=False)
+            found = _of_row(output, row)
             alone = torch.stack([_alone(model, ids, device) for ids in _branches(batch["input_ids"][0])])
     finally:
         for module, was_training in trains.items():
             module.training = was_training
     if len(found) == 1:  # The loss of both.
         alone = alone.sum(0, keepdim=True)
-    off = float(((found - alone).abs() / alone.abs().max()).max())
+    # Rewards are of the order of 1, and may be 0.
+    scale = alone.abs().max() + float(hasattr(output, "logits"))
+    off = float(((found - alone).abs() / scale).max())
     if row.num_attended and off <= _TOLERANCE.get(next(model.parameters()).dtype, 0.03):
         return
     raise ConfigError(
