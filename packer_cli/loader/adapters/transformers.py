@@ -46,13 +46,10 @@ def packed(trainer_class: type) -> type:
 
 def _before(trainer_class: type) -> type:
     """The class whose methods come before the trainer's own."""
-    of_trl = [each.__name__ for each in trainer_class.__mro__ if each.__module__.startswith("trl.")]
-    for name in of_trl:
-        if name in _OF_TRL:
-            return _OF_TRL[name]
-    if of_trl:
-        why = next((_UNSUITABLE[name] for name in of_trl if name in _UNSUITABLE), "its batches are of another kind")
-        raise ConfigError(
-            f"{of_trl[0]} does not train on packed sets: {why}; packed takes Trainer, {', '.join(_OF_TRL)}"
-        )
-    return PackedTrainer
+    name = next((each.__name__ for each in trainer_class.__mro__ if each.__module__.startswith("trl.")), None)
+    if name is None:
+        return PackedTrainer
+    if name not in _OF_TRL:
+        why = _UNSUITABLE.get(name, "its batches are of another kind")
+        raise ConfigError(f"{name} does not train on packed sets: {why}; packed takes Trainer, {', '.join(_OF_TRL)}")
+    return _OF_TRL[name]
