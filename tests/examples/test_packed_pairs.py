@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -14,15 +15,19 @@ import pytest
 pytest.importorskip("trl")
 
 import torch
+import trl.trainer.utils
+from datasets import Dataset
 from transformers import AutoTokenizer
 from trl import DPOConfig, DPOTrainer
 from trl.trainer import dpo_trainer
 
+from packer_cli.cli.main import main
 from packer_cli.errors import ConfigError
 from packer_cli.loader import PackedDataset
 from packer_cli.loader.adapters.transformers import packed
+from tests.cli_runner import run
 from tests.examples.launcher import Launcher
-from tests.examples.packed_pairs import NUM_PAIRS, NUM_STEPS, WAYS, make_model
+from tests.examples.packed_pairs import NUM_PAIRS, NUM_STEPS, WAYS, ExactLogProbs, make_model
 from tests.examples.pairs import PairSet, make_pairs
 
 SCRIPT = Path(__file__).with_name("packed_pairs.py")
@@ -183,3 +188,38 @@ def test_evaluation_is_the_mean_over_pairs(make: Make) -> None:
     wanted = (sum(first) / 5 + sum(second) / 4) / 2
     assert metrics["eval_rewards/margins"] == pytest.approx(wanted, rel=1e-6)
     assert trainer.evaluate(PairSet(pairs, [[[9]]], 0))["eval_loss"] == pytest.approx(loss, rel=1e-6)
+
+
+def test_records_train_as_in_trl(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the texts on, by the files of a set: the same tokens, the same loss."""
+    monkeypatch.setattr(trl.trainer.utils, "_ChunkedLogProbFunction", ExactLogProbs)
+    words, rng = (repo / "README.md").read_text(encoding="utf-8").split(), random.Random(0)
+    names = {"prompt": (5, 150), "chosen": (2, 30), "rejected": (2, 30)}
+    records = [{name: " ".join(rng.choices(words, k=rng.randint(*n))) for name, n in names.items()} for _ in range(9)]
+    for record in records:
+        record |= {"chosen": " " + record["chosen"], "rejected": " " + record["rejected"]}
+    corpus, tokenizer = tmp_path / "pairs.jsonl", repo / "examples/sample/tokenizer"
+    corpus.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    done = run(
+        main, "pack", corpus, "--tokenizer", tokenizer, "--groups", "2k:1", "--gpus", 1, "--global-tokens", "64k",
+        "--workers", 1, "--output", tmp_path / "OUT",
+    )  # fmt: skip
+    assert done.code == 0, done.stderr
+    logs = []
+    for trainer_class, dataset in ((packed(DPOTrainer), tmp_path / "OUT"), (DPOTrainer, Dataset.from_list(records))):
+        arguments = DPOConfig(
+            str(tmp_path / "run"), use_cpu=True, report_to="none", disable_tqdm=True, bf16=False, logging_steps=1,
+            max_steps=1, save_strategy="no", max_length=None,
+            **({"per_device_train_batch_size": len(records)} if trainer_class is DPOTrainer else {}),
+        )  # fmt: skip
+        known = AutoTokenizer.from_pretrained(tokenizer)
+        trainer = trainer_class(
+            make_model(), make_model(seed=1), args=arguments, train_dataset=dataset, processing_class=known
+        )
+        trainer.train()
+        logs.append(next(each for each in trainer.state.log_history if "grad_norm" in each))
+    found, wanted = logs
+    assert found["loss"] == pytest.approx(wanted["loss"], rel=1e-6)
+    for name in ("grad_norm", "rewards/chosen", "rewards/margins", "logps/rejected"):
+        assert found[name] == pytest.approx(wanted[name], rel=1e-9), name
+    assert found["num_tokens"] < wanted["num_tokens"]
