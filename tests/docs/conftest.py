@@ -56,6 +56,13 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def _as_pair(chat: str) -> str:
+    """A chat whose last message is preferred to half of it."""
+    *prompt, last = json.loads(chat)["messages"]
+    half = {**last, "content": last["content"][: len(last["content"]) // 2]}
+    return json.dumps({"prompt": prompt, "chosen": [last], "rejected": [half]}) + "\n"
+
+
 @pytest.fixture(scope="session")
 def inputs(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All that needs no hbpack; nothing changes it."""
@@ -65,6 +72,7 @@ def inputs(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     journals = (sample / "journals.jsonl").read_text(encoding="utf-8").splitlines()
     texts = pa.table({"text": [json.loads(line)["text"] for line in journals]})
     (folder / "chats.jsonl").write_text("".join(chats[:NUM_CHATS]), encoding="utf-8")
+    (folder / "preferences.jsonl").write_text("".join(map(_as_pair, chats[:NUM_CHATS])), encoding="utf-8")
     for number, name in enumerate(("new", "newest")):
         begin = NUM_CHATS + 20 * number
         (folder / f"{name}.jsonl").write_text("".join(chats[begin : begin + 20]), encoding="utf-8")
