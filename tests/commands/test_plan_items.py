@@ -57,6 +57,9 @@ def test_a_plan_of_items_is_written_and_read_again(source, tmp_path, caplog):
         masks = [mask[1:depth] for _, mask in ITEMS[item].branches[first:stop]]
         assert loss.tokens[piece] == sum(map(sum, masks))
         assert trees.flat_tokens[piece] == sum(min(len(ids), depth) for ids, _ in ITEMS[item].branches[first:stop])
+    rows = planned.iterations()
+    assert sum(each.attention_work for row in rows for each in row.micro_batches) == trees.work.sum()
+    assert sum(rows.table()["attention_work"].to_pylist()) == trees.work.sum()
     counts = planned.counts
     assert (counts.items.pairs, counts.items.pairs_cut, counts.items.pairs_left_out) == (14, 1, 1)
     assert (counts.items.conversations, counts.items.conversations_divided, counts.items.turns) == (1, 1, 5)

@@ -93,7 +93,9 @@ def spread(
     linear: int = 0,
     *,
     evens_tokens: bool = True,
+    own_work: Sequence[int] | None = None,
 ) -> list[int]:
+    own_work = own_work or [length * (length + linear) for length in lengths]
     tokens, work, row_of = [0] * num_rows, [0] * num_rows, [-1] * len(lengths)
     for i in order:
         rows = [r for r in range(num_rows) if tokens[r] + lengths[i] <= capacity]
@@ -102,7 +104,7 @@ def spread(
         best = min(rows, key=lambda r: (work[r], tokens[r] if evens_tokens else 0, r))
         row_of[i] = best
         tokens[best] += lengths[i]
-        work[best] += lengths[i] * (lengths[i] + linear)
+        work[best] += own_work[i]
     return row_of
 
 

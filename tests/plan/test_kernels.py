@@ -232,12 +232,18 @@ def test_balanced_fill_evens_out_what_the_longest_do_not():
     num_rows=st.integers(1, 9),
     linear=st.sampled_from([0, 1, 50, 2**31 - 2]),
     evens_tokens=st.booleans(),
+    has_own_work=st.booleans(),
+    data=st.data(),
 )
-def test_spread_equals_its_twin(lengths, capacity, num_rows, linear, evens_tokens):
+def test_spread_equals_its_twin(lengths, capacity, num_rows, linear, evens_tokens, has_own_work, data):
     order = naive.descending(lengths)
     of_samples = np.array([lengths, order], dtype=np.int32)
-    row_of = spread(*of_samples, capacity, num_rows, linear, evens_tokens=evens_tokens)
-    assert row_of.tolist() == naive.spread(lengths, order, capacity, num_rows, linear, evens_tokens=evens_tokens)
+    works = st.lists(st.integers(1, 99), min_size=len(lengths), max_size=len(lengths))
+    work = data.draw(works) if has_own_work else None
+    of_work = {"evens_tokens": evens_tokens, "own_work": None if work is None else np.array(work)}
+    row_of = spread(*of_samples, capacity, num_rows, linear, **of_work)
+    of_work["own_work"] = work
+    assert row_of.tolist() == naive.spread(lengths, order, capacity, num_rows, linear, **of_work)
 
 
 @given(capacity=st.integers(1, 60), data=st.data())
