@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import trl.trainer.utils
 from datasets import Dataset
+from peft import LoraConfig
 from transformers import (
     AutoTokenizer,
     DataCollatorForSeq2Seq,
@@ -38,7 +39,7 @@ LAYOUTS: dict[int, Steps] = {
 """By processes. Of some rows a rank has no pair."""
 WAYS: dict[str, dict[str, Any]] = {
     "sigmoid": {}, "ipo": {"loss_type": ["ipo"]}, "lora": {}, "precomputed": {"precompute_ref_log_probs": True},
-    "checkpointed": {"gradient_checkpointing": True}, "reward": {"center_rewards_coefficient": 0.1},
+    "checkpointed": {"gradient_checkpointing": True}, "reward": {"center_rewards_coefficient": 0.1}, "reward-lora": {},
     "weighted": {
         "use_weighting": True, "ld_alpha": 0.5, "loss_type": ["robust", "sigmoid_norm"], "loss_weights": [1.0, 0.5],
     },
@@ -108,7 +109,7 @@ def stock_set(way: str) -> Any:
         row = {"prompt_ids": pair.prompt, "chosen_ids": pair.chosen, "rejected_ids": pair.rejected}
         if way == "precomputed":
             row |= {"ref_chosen_logps": pair.ref_chosen_logps, "ref_rejected_logps": pair.ref_rejected_logps}
-        if way == "reward":
+        if way.startswith("reward"):
             row = {"chosen_ids": pair.prompt + pair.chosen, "rejected_ids": pair.prompt + pair.rejected}
             row["margin"] = pair.margin
         rows.append(row)
@@ -147,14 +148,15 @@ def run(way: str, folder: Path, tokenizer: Any, *, is_packed: bool, is_sharded: 
             del options["max_length"]
             trainer_class, arguments = Trainer, TrainingArguments(**options)
             others["data_collator"] = DataCollatorForSeq2Seq(tokenizer)
-    elif way == "reward":
+    elif way.startswith("reward"):
         trainer_class, model = RewardTrainer, make_model(LlamaForSequenceClassification, num_labels=1)
         arguments = RewardConfig(**options)
+        if way == "reward-lora":
+            lora = {"r": 4, "init_lora_weights": False, "target_modules": ["q_proj", "v_proj"]}
+            others["peft_config"] = LoraConfig(**lora, modules_to_save=["score"], task_type="SEQ_CLS")
     else:
         trainer_class, model, arguments = StockDPO, make_model(), DPOConfig(**options)
         if way == "lora":
-            from peft import LoraConfig
-
             others["peft_config"] = LoraConfig(r=4, init_lora_weights=False, target_modules=["q_proj", "v_proj"])
         elif way != "precomputed":
             others["ref_model"] = make_model(seed=1)

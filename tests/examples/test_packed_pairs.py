@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("trl")
+pytest.importorskip("peft")
 
 import torch
 import trl.trainer.utils
@@ -31,7 +32,7 @@ from tests.examples.packed_pairs import NUM_PAIRS, NUM_STEPS, WAYS, ExactLogProb
 from tests.examples.pairs import PairSet, make_pairs
 
 SCRIPT = Path(__file__).with_name("packed_pairs.py")
-FEW = ("sigmoid", "ipo", "lora", "precomputed", "reward", "sft")
+FEW = ("sigmoid", "ipo", "lora", "precomputed", "reward", "reward-lora", "sft")
 """Which run on two processes, too."""
 OF_PAIRS = ("rewards/", "logps/", "accuracy", "margin", "min_reward", "mean_reward", "max_reward")
 """Metrics that are exact."""
