@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from packer_cli.commands.output_folder import RejectedRecord, StoreRejects
 from packer_cli.config import PlanConfig, PlannedConfig
-from packer_cli.config.path_tokens import parse_path_tokens
 from packer_cli.config.resolve import Resolved, resolve
 from packer_cli.config.trees import USUAL, for_samples
 from packer_cli.engine.memory import available_memory
@@ -26,6 +25,7 @@ from packer_cli.plan.core.check_items import check_items
 from packer_cli.plan.core.csr import ids_of
 from packer_cli.plan.core.item_counts import describe_size, why_left_out
 from packer_cli.plan.core.items import item_pieces, whole_items
+from packer_cli.plan.core.path_tokens import parse_path_tokens
 from packer_cli.plan.core.pieces import (
     Samples,
     item_rule,

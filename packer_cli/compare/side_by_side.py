@@ -21,11 +21,11 @@ from packer_cli.compare.row_figures import RowFigures, RowTask, row_figures, sav
 from packer_cli.compare.rows import Row
 from packer_cli.compare.savings import savings
 from packer_cli.config import PlanConfig
-from packer_cli.config.path_tokens import parse_path_tokens
 from packer_cli.engine.local import Failed, attempt, run_isolated
 from packer_cli.engine.progress import progress_bar
 from packer_cli.format.metrics import GroupChoice, SampleCounts
 from packer_cli.format.records import in_json
+from packer_cli.plan.core.path_tokens import parse_path_tokens
 from packer_cli.plan.core.pieces import Samples, pieces_to_plan, sample_counts
 from packer_cli.plan.figures import LengthStats, length_stats
 from packer_cli.simulate.figures import Simulator

@@ -15,7 +15,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.config import PlannedConfig
-from packer_cli.config.path_tokens import parse_path_tokens
 from packer_cli.format.arrays import Lists, to_numpy
 from packer_cli.format.checksums import require_damage
 from packer_cli.format.constants import PACKS_PER_BATCH
@@ -30,6 +29,7 @@ from packer_cli.plan.build import check_rest
 from packer_cli.plan.core.check import check_pieces, check_plan
 from packer_cli.plan.core.check_items import check_items
 from packer_cli.plan.core.items import item_pieces
+from packer_cli.plan.core.path_tokens import parse_path_tokens
 from packer_cli.plan.core.pieces import item_rule, kept_samples
 from packer_cli.plan.core.types import FILLER, Pieces, Plan, Schedule
 from packer_cli.remote.local import open_source

@@ -10,13 +10,13 @@ import sys
 import pytest
 
 from packer_cli.corpus.readers.base import BATCH_BYTES
-from packer_cli.tokens.part import REASON
+from packer_cli.tokens.without_loss import REASON
 from tests.cli.conftest import rejected
 from tests.reference import read_packs
 
 SHAPES = (
-    'expected one of "input_ids", "messages" or "conversations", "instruction" and "output", '
-    '"prompt" and "completion" or "prompt" and "response", "text" or "content"'
+    'expected one of "input_ids", "chosen" and "rejected", "prompt" and "completions", "messages", '
+    '"instruction" and "output", "prompt" and "completion", "text", ... (docs/data.md)'
 )
 
 LINES = [

@@ -112,7 +112,7 @@ def test_show_draws_the_branches_of_every_item(packed: Path, corpus: Path) -> No
         assert done.code == 0, done.stderr
         lines = done.stdout.splitlines()
         # Names of files are not wrapped.
-        assert max(len(line) for line in lines[2:-1] if str(corpus) not in line) <= 96
+        assert max(len(line) for line in lines[2:-1] if str(corpus) not in line) <= 100
         seen += sum(line.startswith("-- item ") for line in lines)
     assert seen == verify(packed)["checked"]["items"]
 

@@ -127,5 +127,6 @@ class Normalizer:
         keys = show_keys(record)
         if unused.is_pair(record):
             return Reject(line, f"has keys {keys}: {unused.NO_PAIRS if self._items == 'none' else unused.OTHER_PAIR}")
-        expected = ", ".join(shape.expected() for shape in self._shapes.values())
-        return Reject(line, f"no known record shape: has keys {keys}; expected one of {expected}")
+        firsts = (shape._replace(alternatives=shape.alternatives[:1]) for shape in self._shapes.values())
+        usual = ", ".join(shape.expected() for shape in firsts)
+        return Reject(line, f"no known record shape: has keys {keys}; expected one of {usual}, ... (docs/data.md)")
