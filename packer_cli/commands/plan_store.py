@@ -261,7 +261,7 @@ def _refuse_overflow(
         file, line = next(store.locate(long[:1]))
         what = f"the sample has {sizes[long[0]]} tokens"
         if samples.trees is not None and whole is not None:
-            what = describe_size(samples.trees, whole, int(long[0]), path_percent)
+            what = describe_size(samples.trees, whole, sizes, int(long[0]), path_percent)
         raise RunError(
             f"{file}:{line}: {what}, over the largest group's {capacity} "
             f"({counted(len(long), 'such sample')}); choose --overflow split, truncate or drop"

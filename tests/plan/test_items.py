@@ -14,7 +14,8 @@ from packer_cli.format.metrics import ItemCounts, TreeFigures
 from packer_cli.format.trees import GROUP, PAIR, SAMPLE, TURNS, Trees
 from packer_cli.plan.core.check_items import check_items
 from packer_cli.plan.core.item_counts import count_items, why_left_out
-from packer_cli.plan.core.items import ItemRule, item_pieces, segment_ends, select_items, whole_items
+from packer_cli.plan.core.item_kernels import ItemRule
+from packer_cli.plan.core.items import item_pieces, piece_branches, select_items, whole_items
 from packer_cli.plan.core.pieces import Samples, item_rule, overflow_notes, pieces_to_plan, sample_counts
 from tests.naive import items as naive
 from tests.plan.items import item_trees, items, thinking_turns
@@ -57,7 +58,8 @@ def test_numbers_of_whole_items_are_those_of_their_tokens(some, percent):
         lengths, parents = zip(*item.segments, strict=True)
         row = Trees(np.concatenate([[0], np.cumsum(lengths)]), np.array(parents), np.array(item.ends))
         assert (row.attention_work(), row.num_path_tokens()) == (whole.attention[k], whole.trees.path_tokens[k])
-        assert segment_ends(select_items(trees, np.array([k]))).tolist() == (row.depths() + row.lengths).tolist()
+        alone = select_items(trees, np.array([k]))
+        assert piece_branches(alone, whole_items(alone)).ends.tolist() == row.branch_lengths().tolist()
 
 
 @given(
@@ -108,9 +110,9 @@ def test_a_piece_that_is_not_so_is_found():
     with pytest.raises(PlanError, match=r"^a branch of item 1 is not in as many pieces as were asked for$"):
         check_items(pieces.take(np.array([0, 2])), trees, None, rule, cut.left_out)
     with pytest.raises(PlanError, match=r"^an item that is not too long is cut$"):
-        check_items(pieces, trees, None, replace(rule, capacity=80), cut.left_out)
+        check_items(pieces, trees, None, rule._replace(capacity=80), cut.left_out)
     with pytest.raises(PlanError, match=r"^a piece is over the capacity$"):
-        check_items(pieces, trees, None, replace(rule, capacity=26), cut.left_out)
+        check_items(pieces, trees, None, rule._replace(capacity=26), cut.left_out)
 
 
 def test_what_is_lost_is_listed_with_its_reason():

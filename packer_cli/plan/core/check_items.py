@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
+from packer_cli.format.ragged import owners
 from packer_cli.format.trees import SAMPLE, ItemTrees
 from packer_cli.plan.core.check import check_pieces, forbid, require
-from packer_cli.plan.core.item_kernels import WHOLE, LeftOutBranches
-from packer_cli.plan.core.items import ItemRule, measure_pieces, segment_ends, whole_items
-from packer_cli.plan.core.types import Int32Array, Pieces, PieceTrees
+from packer_cli.plan.core.item_kernels import WHOLE, ItemRule, LeftOutBranches
+from packer_cli.plan.core.items import measure_pieces, piece_branches, whole_items
+from packer_cli.plan.core.types import Int32Array, Pieces
 
 
 def check_items(
@@ -30,11 +28,8 @@ def check_items(
     assert given is not None
     require(len(pieces) == 0 or int(pieces.length.min()) > 0, "a piece is empty")
     found = measure_pieces(trees, pieces)
-    assert found.trees is not None
-    pairs = zip((found.length, *_arrays(found.trees)), (pieces.length, *_arrays(given)), strict=True)
-    require(
-        all(np.array_equal(one, other) for one, other in pairs), "the numbers of a piece are not those of its branches"
-    )
+    numbers = ([each.length, *each.trees._asdict().values()] for each in (found, pieces) if each.trees is not None)
+    require(all(map(np.array_equal, *numbers)), "the numbers of a piece are not those of its branches")
     items = np.arange(len(trees.kinds), dtype=np.int32) if items is None else items
     times, offsets = np.bincount(items, minlength=len(trees.kinds)), trees.branch_offsets
     changes = np.zeros(int(offsets[-1]) + 1, dtype=np.int64)
@@ -44,7 +39,7 @@ def check_items(
     np.add.at(changes, (offsets[pieces.sample] + given.stop_branch)[begins], -1)
     np.add.at(changes, offsets[left_out.item] + left_out.first_branch, times[left_out.item])
     np.add.at(changes, offsets[left_out.item] + left_out.stop_branch, -times[left_out.item])
-    item_of = np.repeat(np.arange(len(times)), np.diff(offsets))
+    item_of = owners(np.diff(offsets))
     wrong = np.cumsum(changes[:-1]) != times[item_of]
     forbid(wrong, lambda branch: f"a branch of item {item_of[branch]} is not in as many pieces as were asked for")
     _check_cuts(pieces, trees, rule)
@@ -64,14 +59,9 @@ def _check_cuts(pieces: Pieces, trees: ItemTrees, rule: ItemRule) -> None:
     is_part = (given.depth < WHOLE) | (given.stop_branch - given.first_branch < num_branches) | (pieces.start > 0)
     require(bool(is_long[pieces.sample[is_part]].all()), "an item that is not too long is cut")
     require(bool((pieces.sizes(rule.path_percent) <= rule.capacity).all()), "a piece is over the capacity")
-    number = (given.stop_branch - given.first_branch)[is_cut]
-    first = (trees.branch_offsets[pieces.sample] + given.first_branch)[is_cut]
-    branch = np.arange(number.sum()) + np.repeat(first - (np.cumsum(number) - number), number)
-    depth, item = np.repeat(given.depth[is_cut], number), np.repeat(pieces.sample[is_cut], number)
-    ends = segment_ends(trees)[trees.segment_offsets[item] + trees.branch_segments[branch]]
-    has_loss = trees.first_loss[branch] < ends
-    require(not (has_loss & (trees.first_loss[branch] >= depth)).any(), "a branch was cut before its first loss token")
-
-
-def _arrays(trees: PieceTrees) -> list[NDArray[Any]]:
-    return list(trees._asdict().values())
+    cut = pieces.take(is_cut)
+    assert cut.trees is not None
+    of = piece_branches(trees, cut)
+    first = trees.first_loss[of.branch]
+    is_lost = (first < of.ends) & (first >= cut.trees.depth[of.piece])
+    require(not is_lost.any(), "a branch was cut before its first loss token")

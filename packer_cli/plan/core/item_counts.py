@@ -7,9 +7,10 @@ from typing import NamedTuple
 import numpy as np
 
 from packer_cli.format.metrics import ItemCounts, TreeFigures
+from packer_cli.format.ragged import offsets_of
 from packer_cli.format.trees import GROUP, PAIR, SAMPLE, TURNS, ItemTrees
-from packer_cli.plan.core.item_kernels import WHOLE
-from packer_cli.plan.core.items import CutItems, ItemRule, branch_figures, item_pieces, whole_items
+from packer_cli.plan.core.item_kernels import WHOLE, ItemRule
+from packer_cli.plan.core.items import CutItems, item_pieces, piece_branches, whole_items
 from packer_cli.plan.core.types import BoolArray, Int32Array, Pieces
 
 _NAMES = {SAMPLE: "sample", PAIR: "pair", GROUP: "group", TURNS: "conversation"}
@@ -71,15 +72,18 @@ def _are_cut_off(trees: ItemTrees, cut: CutItems, rule: ItemRule) -> BoolArray:
 
 
 def tree_figures(trees: ItemTrees, pieces: Pieces) -> TreeFigures:
-    """What sharing prefixes saves in these pieces. O(segments)."""
+    """What sharing prefixes saves in these pieces. O(segments + branches)."""
     given = pieces.trees
     assert given is not None
-    branches = branch_figures(trees, pieces)
+    of, num = piece_branches(trees, pieces), given.stop_branch - given.first_branch
+    is_flat = trees.kinds[pieces.sample] == SAMPLE
+    lengths = np.minimum(of.ends, np.where(is_flat, pieces.length, given.depth)[of.piece])
+    longest = np.maximum.reduceat(lengths, offsets_of(num)[:-1]) if len(num) else num
     return TreeFigures(
-        tokens_padded=branches.padded,
-        tokens_flat=branches.flat,
+        tokens_padded=int((longest * num).sum()),
+        tokens_flat=int(given.flat_tokens.sum()),
         tokens_unique=int(pieces.length.sum(dtype=np.int64)),
-        attention_flat=branches.work,
+        attention_flat=int(np.square(lengths).sum()),
         attention_tree=int(given.work.sum()),
         path_tokens=int(given.path_tokens.sum()),
     )
@@ -102,18 +106,17 @@ def why_left_out(trees: ItemTrees, chosen: Int32Array | None, rule: ItemRule) ->
         why = "" if rule.drops else ", since no cut that fits leaves each branch a loss token"
         found.append((item, f"{of} left out{why}"))
     found.sort(key=lambda each: each[0])
-    sizes = (describe_size(trees, whole, item, rule.path_percent) for item, _ in found)
-    over = f"over the largest group's {rule.capacity}"
-    reasons = [f"{size}, {over}; {what}" for size, (_, what) in zip(sizes, found, strict=True)]
+    sizes, over = whole.sizes(rule.path_percent), f"over the largest group's {rule.capacity}"
+    reasons = [
+        f"{describe_size(trees, whole, sizes, item, rule.path_percent)}, {over}; {what}" for item, what in found
+    ]
     return np.array([item for item, _ in found], dtype=np.int32), reasons
 
 
-def describe_size(trees: ItemTrees, whole: Pieces, item: int, path_percent: int) -> str:
-    """What an item takes of a capacity, in words; `whole` is of `whole_items`."""
+def describe_size(trees: ItemTrees, whole: Pieces, sizes: Int32Array, item: int, path_percent: int) -> str:
+    """What an item takes of a capacity, in words; `whole` is of `whole_items`, and has these sizes."""
     assert whole.trees is not None
-    tokens, size, paths = (
-        int(values[item]) for values in (whole.length, whole.sizes(path_percent), whole.trees.path_tokens)
-    )
+    tokens, size, paths = (int(values[item]) for values in (whole.length, sizes, whole.trees.path_tokens))
     found = f"the {_NAMES[trees.kinds[item]]} has {tokens} tokens"
     if size == tokens:
         return found
@@ -124,7 +127,7 @@ def describe_size(trees: ItemTrees, whole: Pieces, item: int, path_percent: int)
 
 def _branches(trees: ItemTrees, item: int, first: int, stop: int) -> str:
     """What of an item is meant, as the subject of a sentence, with its verb."""
-    kind, is_all = trees.kinds[item], stop - first == int(np.diff(trees.branch_offsets)[item])
+    kind, is_all = trees.kinds[item], stop - first == trees.branch_offsets[item + 1] - trees.branch_offsets[item]
     if kind == TURNS and not is_all:
         return f"turn {first + 1} is" if stop == first + 1 else f"turns {first + 1} to {stop} are"
     return "it is" if kind == SAMPLE or is_all else "some branches are"

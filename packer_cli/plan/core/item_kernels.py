@@ -12,13 +12,26 @@ import numpy as np
 from numba import njit
 
 from packer_cli.format.trees import SAMPLE, TURNS, ItemTrees
-from packer_cli.plan.core.types import Int32Array, Int64Array
+from packer_cli.plan.core.types import BoolArray, Int32Array, Int64Array
 
 WHOLE = 2**31 - 1
 """`PieceTrees.depth` of a piece that is not cut."""
 _WHOLE = cast(int, np.int64(WHOLE))  # numba would compile a function again for each Python integer that it is given.
 _ZERO = cast(int, np.int64(0))
 _ONE = cast(int, np.int64(1))
+
+
+class ItemRule(NamedTuple):
+    """What an item may take, and what becomes of those that take more."""
+
+    capacity: int
+    """Tokens of the longest group."""
+    path_percent: int
+    """Of the capacity: most path tokens, at least 100; 0: any number."""
+    divides: bool = True
+    """Whether flat samples are cut into several pieces, rather than cut off."""
+    drops: bool = False
+    """Whether items over the capacity are left out."""
 
 
 class LeftOutBranches(NamedTuple):
@@ -54,52 +67,47 @@ class _Figures(NamedTuple):
     flat: int
 
 
+@njit(cache=True)
+def find_ends(trees: ItemTrees, ends: Int64Array) -> None:
+    """Write where each segment ends in its branches, int64[S]."""
+    for item in range(len(trees.kinds)):
+        begin = trees.segment_offsets[item]
+        for s in range(begin, trees.segment_offsets[item + 1]):
+            parent = trees.segment_parents[s]
+            ends[s] = trees.segment_lengths[s] + (ends[begin + parent] if parent >= 0 else _ZERO)
+
+
 @njit(cache=True, no_cpython_wrapper=True)
-def _figures(trees: ItemTrees, item: int, first: int, stop: int, depth: int, scratch: Int64Array) -> _Figures:
+def _figures(
+    trees: ItemTrees, ends: Int64Array, item: int, first: int, stop: int, depth: int, is_kept: BoolArray
+) -> _Figures:
     begin, branches = trees.segment_offsets[item], trees.branch_offsets[item]
-    ends, is_kept = scratch[0], scratch[1]
-    _find_ends(trees, item, ends)
-    is_kept[: trees.segment_offsets[item + 1] - begin] = 0
+    is_kept[: trees.segment_offsets[item + 1] - begin] = False
     unique, path, loss, work, flat = _ZERO, _ZERO, _ZERO, _ZERO, _ZERO
     for b in range(branches + first, branches + stop):
         s = np.int64(trees.branch_segments[b])
-        whole = min(ends[s], depth)
+        whole = min(ends[begin + s], depth)
         flat += whole
         loss += max(_ZERO, whole - trees.first_loss[b])
-        while s >= 0 and ends[s] - trees.segment_lengths[begin + s] >= depth:
+        while ends[begin + s] - trees.segment_lengths[begin + s] >= depth:
             s = np.int64(trees.segment_parents[begin + s])
         if not is_kept[s]:  # No other branch that is kept goes on below: it ends in a leaf.
             path += whole
         while s >= 0 and not is_kept[s]:
-            is_kept[s] = 1
-            above, end = ends[s] - trees.segment_lengths[begin + s], min(ends[s], depth)
+            is_kept[s] = True
+            above, end = ends[begin + s] - trees.segment_lengths[begin + s], min(ends[begin + s], depth)
             unique += end - above
             work += end * end - above * above
             s = np.int64(trees.segment_parents[begin + s])
     return _Figures(unique, path, loss, work, flat)
 
 
-@njit(cache=True, no_cpython_wrapper=True)
-def _size(found: _Figures, path_percent: int) -> int:
-    """What it takes of a capacity, see `plan.core.items`; at most the greatest int32."""
-    size = max(found.unique, found.loss)
-    if path_percent > 0:
-        size = max(size, (100 * found.path + path_percent - 1) // path_percent)
-    return min(size, _WHOLE)
-
-
-@njit(cache=True)
-def find_all_ends(trees: ItemTrees, ends: Int64Array) -> None:
-    """Write where each segment ends in its branches, int64[S]."""
-    for item in range(len(trees.kinds)):
-        _find_ends(trees, item, ends[trees.segment_offsets[item] :])
-
-
 @njit(cache=True)
 def measure(
     trees: ItemTrees,
+    ends: Int64Array,
     pieces: ItemPieces,
-    scratch: Int64Array,
+    is_kept: BoolArray,
     length: Int32Array,
     size: Int32Array,
     work: Int64Array,
@@ -113,89 +121,44 @@ def measure(
             tokens = np.int64(length[k])
             size[k], work[k], path[k], flat[k] = tokens, tokens * tokens, tokens, tokens
             continue
-        first, stop, depth = (
-            np.int64(pieces.first_branch[k]),
-            np.int64(pieces.stop_branch[k]),
-            np.int64(pieces.depth[k]),
-        )
-        found = _figures(trees, item, first, stop, depth, scratch)
-        length[k], size[k] = found.unique, _size(found, _ZERO)
+        first, stop = np.int64(pieces.first_branch[k]), np.int64(pieces.stop_branch[k])
+        found = _figures(trees, ends, item, first, stop, np.int64(pieces.depth[k]), is_kept)
+        length[k], size[k] = found.unique, min(max(found.unique, found.loss), _WHOLE)
         work[k], path[k], flat[k] = found.work, found.path, found.flat
-
-
-@njit(cache=True)
-def add_branches(
-    trees: ItemTrees,
-    items: Int32Array,
-    lengths: Int32Array,
-    first_branch: Int32Array,
-    stop_branch: Int32Array,
-    depth: Int32Array,
-    sums: Int64Array,
-    scratch: Int64Array,
-) -> None:
-    """Add to `sums` (int64[3]), the fields of `BranchFigures`."""
-    for k in range(len(items)):
-        item = np.int64(items[k])
-        if trees.kinds[item] == SAMPLE:
-            tokens = np.int64(lengths[k])
-            sums[0] += tokens
-            sums[1] += tokens
-            sums[2] += tokens * tokens
-            continue
-        _find_ends(trees, item, scratch[0])
-        longest = _ZERO
-        for b in range(first_branch[k], stop_branch[k]):
-            whole = min(scratch[0, trees.branch_segments[trees.branch_offsets[item] + b]], np.int64(depth[k]))
-            longest = max(longest, whole)
-            sums[1] += whole
-            sums[2] += whole * whole
-        sums[0] += longest * (stop_branch[k] - first_branch[k])
-
-
-@njit(cache=True, no_cpython_wrapper=True)
-def _find_ends(trees: ItemTrees, item: int, ends: Int64Array) -> None:
-    """Write where each segment of an item ends in its branches."""
-    begin = trees.segment_offsets[item]
-    for s in range(trees.segment_offsets[item + 1] - begin):
-        parent = trees.segment_parents[begin + s]
-        ends[s] = trees.segment_lengths[begin + s] + (ends[parent] if parent >= 0 else _ZERO)
 
 
 @njit(cache=True)
 def cut(
     trees: ItemTrees,
+    ends: Int64Array,
     items: Int32Array,
-    limits: Int64Array,
+    rule: ItemRule,
     pieces: ItemPieces,
     left_out: LeftOutBranches,
     offsets: Int64Array,
-    scratch: Int64Array,
+    is_kept: BoolArray,
 ) -> int:
-    """Write to `pieces`, to `offsets` where those of each item end, and to `left_out`; returns the number of these.
-
-    Args:
-        limits: capacity and `path_percent`, and whether samples are divided, and all is left out.
-    """
+    """Write to `pieces`, to `offsets` where those of each item end, and to `left_out`; returns the number of these."""
     num, num_left = _ZERO, _ZERO
+    capacity = np.int64(rule.capacity)
     for k in range(len(items)):
         item = np.int64(items[k])
         num_branches = trees.branch_offsets[item + 1] - trees.branch_offsets[item]
         first = _ZERO
-        if limits[3]:
+        if rule.drops:
             num_left = _leave_out(left_out, num_left, item, first, num_branches)
         elif trees.kinds[item] == SAMPLE:
             tokens = np.int64(trees.segment_lengths[trees.segment_offsets[item]])
-            for start in range(_ZERO, tokens if limits[2] else limits[0], limits[0]):
-                pieces.start[num], pieces.length[num] = start, min(limits[0], tokens - start)
+            for start in range(_ZERO, tokens if rule.divides else capacity, capacity):
+                pieces.start[num], pieces.length[num] = start, min(capacity, tokens - start)
                 num = _take(pieces, num, item, _ZERO, num_branches, _WHOLE)
         else:
             while first < num_branches:
                 stop, depth = num_branches, _ZERO
                 if trees.kinds[item] == TURNS:
-                    stop = _last_run(trees, item, first, limits, scratch)
+                    stop = _last_run(trees, ends, item, first, rule, is_kept)
                 if stop > first:
-                    depth = _greatest_depth(trees, item, first, stop, limits, scratch)
+                    depth = _greatest_depth(trees, ends, item, first, stop, rule, is_kept)
                 if depth > 0:
                     num = _take(pieces, num, item, first, stop, depth)
                 else:
@@ -222,12 +185,29 @@ def _leave_out(left_out: LeftOutBranches, num: int, item: int, first: int, stop:
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _last_run(trees: ItemTrees, item: int, first: int, limits: Int64Array, scratch: Int64Array) -> int:
+def _fit(
+    trees: ItemTrees,
+    ends: Int64Array,
+    item: int,
+    first: int,
+    stop: int,
+    depth: int,
+    rule: ItemRule,
+    is_kept: BoolArray,
+) -> bool:
+    """Whether these branches, cut at a depth, are within the capacity."""
+    found = _figures(trees, ends, item, first, stop, depth, is_kept)
+    is_within = max(found.unique, found.loss) <= rule.capacity
+    return is_within and (rule.path_percent == 0 or 100 * found.path <= rule.path_percent * rule.capacity)
+
+
+@njit(cache=True, no_cpython_wrapper=True)
+def _last_run(trees: ItemTrees, ends: Int64Array, item: int, first: int, rule: ItemRule, is_kept: BoolArray) -> int:
     """The end of the longest run of branches from `first` on that fits, of at least one. Bisection."""
     low, high = first + 1, trees.branch_offsets[item + 1] - trees.branch_offsets[item]
     while low < high:
         middle = (low + high + 1) // 2
-        if _size(_figures(trees, item, first, middle, _WHOLE, scratch), limits[1]) <= limits[0]:
+        if _fit(trees, ends, item, first, middle, _WHOLE, rule, is_kept):
             low = middle
         else:
             high = middle - 1
@@ -236,23 +216,22 @@ def _last_run(trees: ItemTrees, item: int, first: int, limits: Int64Array, scrat
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _greatest_depth(
-    trees: ItemTrees, item: int, first: int, stop: int, limits: Int64Array, scratch: Int64Array
+    trees: ItemTrees, ends: Int64Array, item: int, first: int, stop: int, rule: ItemRule, is_kept: BoolArray
 ) -> int:
     """The greatest depth at which these branches fit, each with a loss token that it has; 0 for none. Bisection."""
-    if _size(_figures(trees, item, first, stop, _WHOLE, scratch), limits[1]) <= limits[0]:
+    if _fit(trees, ends, item, first, stop, _WHOLE, rule, is_kept):
         return _WHOLE
-    _find_ends(trees, item, scratch[0])
     low, high = _ONE, _ONE
     for b in range(trees.branch_offsets[item] + first, trees.branch_offsets[item] + stop):
-        end = scratch[0, trees.branch_segments[b]]
+        end = ends[trees.segment_offsets[item] + trees.branch_segments[b]]
         high = max(high, end)
         if trees.first_loss[b] < end:
             low = max(low, int(trees.first_loss[b]) + _ONE)
-    if _size(_figures(trees, item, first, stop, low, scratch), limits[1]) > limits[0]:
+    if not _fit(trees, ends, item, first, stop, low, rule, is_kept):
         return _ZERO
     while low < high:
         middle = (low + high + 1) // 2
-        if _size(_figures(trees, item, first, stop, middle, scratch), limits[1]) <= limits[0]:
+        if _fit(trees, ends, item, first, stop, middle, rule, is_kept):
             low = middle
         else:
             high = middle - 1

@@ -14,37 +14,15 @@ those that are cut, times the logarithm of their tokens or branches.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packer_cli.format.ragged import expand, offsets_of, owners
 from packer_cli.format.trees import SAMPLE, TURNS, ItemTrees
-from packer_cli.plan.core.item_kernels import (
-    WHOLE,
-    ItemPieces,
-    LeftOutBranches,
-    add_branches,
-    cut,
-    find_all_ends,
-    measure,
-)
-from packer_cli.plan.core.types import Int32Array, Int64Array, Pieces, PieceTrees, read_only
-
-
-@dataclass(frozen=True, kw_only=True)
-class ItemRule:
-    """What an item may take, and what becomes of those that take more."""
-
-    capacity: int
-    """Tokens of the longest group."""
-    path_percent: int
-    """Of the capacity: most path tokens, at least 100; 0: any number."""
-    divides: bool = True
-    """Whether flat samples are cut into several pieces, rather than cut off."""
-    drops: bool = False
-    """Whether items over the capacity are left out."""
+from packer_cli.plan.core.item_kernels import WHOLE, ItemPieces, ItemRule, LeftOutBranches, cut, find_ends, measure
+from packer_cli.plan.core.types import BoolArray, Int32Array, Int64Array, Pieces, PieceTrees, read_only
 
 
 class CutItems(NamedTuple):
@@ -82,8 +60,8 @@ def cut_items(trees: ItemTrees, items: Int32Array, rule: ItemRule) -> CutItems:
     pieces = _empty_pieces(int(most.sum()))
     left_out = LeftOutBranches._make(np.zeros((3, int(num_branches.sum())), dtype=np.int32))
     offsets = np.zeros(len(items) + 1, dtype=np.int64)
-    limits = np.array([rule.capacity, rule.path_percent, rule.divides, rule.drops], dtype=np.int64)
-    num_left = cut(_for_kernels(trees), read_only(items), limits, pieces, left_out, offsets, _scratch(trees))
+    given = *_for_kernels(trees), read_only(items), rule
+    num_left = cut(*given, pieces, left_out, offsets, _scratch(trees))
     pieces = ItemPieces._make(values[: offsets[-1]] for values in pieces)
     measured = _measured(trees, pieces)
     return CutItems(items, offsets, measured, LeftOutBranches._make(values[:num_left] for values in left_out))
@@ -103,9 +81,7 @@ def item_pieces(trees: ItemTrees, chosen: Int32Array | None, rule: ItemRule) -> 
         return (whole if len(chosen) == len(whole) and (np.diff(chosen) > 0).all() else whole.take(chosen)), cut
     number, begin = np.ones(len(whole), dtype=np.int64), np.arange(len(whole))
     number[cut.items], begin[cut.items] = np.diff(cut.offsets), len(whole) + cut.offsets[:-1]
-    times = number[chosen]
-    place = np.arange(times.sum()) + np.repeat(begin[chosen] - (np.cumsum(times) - times), times)
-    return _joined(whole, cut.pieces).take(place), cut
+    return _joined(whole, cut.pieces).take(expand(begin[chosen], number[chosen])), cut
 
 
 def measure_pieces(trees: ItemTrees, pieces: Pieces) -> Pieces:
@@ -116,41 +92,33 @@ def measure_pieces(trees: ItemTrees, pieces: Pieces) -> Pieces:
     return _measured(trees, own)
 
 
-class BranchFigures(NamedTuple):
-    """What pieces would take without shared prefixes."""
+class PieceBranches(NamedTuple):
+    """The n branches of m pieces, one piece after another."""
 
-    padded: int
-    """Tokens of their branches, padded to the longest of each piece."""
-    flat: int
-    """Tokens of their branches."""
-    work: int
-    """Attention work of their branches."""
+    piece: Int64Array
+    """int64[n]: of which piece each is."""
+    branch: Int64Array
+    """int64[n]: its number among those of the store."""
+    ends: Int64Array
+    """int64[n]: tokens of the branch, before it is cut."""
 
 
-def branch_figures(trees: ItemTrees, pieces: Pieces) -> BranchFigures:
-    """What these pieces would take without shared prefixes. O(segments of their items)."""
+def piece_branches(trees: ItemTrees, pieces: Pieces) -> PieceBranches:
+    """The branches of pieces. O(segments + branches)."""
     assert pieces.trees is not None
-    sums = np.zeros(3, dtype=np.int64)
-    own = (pieces.sample, pieces.length, *pieces.trees[:3])
-    add_branches(_for_kernels(trees), *map(read_only, own), sums, _scratch(trees))
-    return BranchFigures._make(sums.tolist())
-
-
-def segment_ends(trees: ItemTrees) -> Int64Array:
-    """int64[S]: where each segment ends in its branches. O(segments)."""
-    ends = np.empty(len(trees.segment_lengths), dtype=np.int64)
-    find_all_ends(_for_kernels(trees), ends)
-    return ends
+    num, sample = pieces.trees.stop_branch - pieces.trees.first_branch, pieces.sample
+    piece, branch = owners(num), expand(trees.branch_offsets[sample] + pieces.trees.first_branch, num)
+    segment = trees.segment_offsets[sample][piece] + trees.branch_segments[branch]
+    return PieceBranches(piece, branch, _segment_ends(trees)[segment])
 
 
 def select_items(trees: ItemTrees, items: NDArray[np.integer]) -> ItemTrees:
     """These items (int[k]) alone, in this order."""
-    found = []
-    for offsets in (trees.segment_offsets, trees.branch_offsets):
-        sizes = np.diff(offsets)[items]
-        ends = np.append(0, np.cumsum(sizes))
-        found.append((ends, np.arange(ends[-1]) + np.repeat(offsets[items] - ends[:-1], sizes)))
-    (segment_offsets, segments), (branch_offsets, branches) = found
+    (segment_offsets, segments), (branch_offsets, branches) = (
+        (offsets_of(sizes), expand(offsets[items], sizes))
+        for offsets in (trees.segment_offsets, trees.branch_offsets)
+        for sizes in (np.diff(offsets)[items],)
+    )
     return ItemTrees(
         kinds=trees.kinds[items],
         segment_offsets=segment_offsets,
@@ -180,13 +148,24 @@ def _joined(one: Pieces, other: Pieces) -> Pieces:
     )
 
 
-def _for_kernels(trees: ItemTrees) -> ItemTrees:
+def _read_only(trees: ItemTrees) -> ItemTrees:
     return ItemTrees._make(read_only(np.ascontiguousarray(values)) for values in trees)
 
 
-def _scratch(trees: ItemTrees) -> Int64Array:
-    """Room for the segments of one item: where they end in their branches, and how many kept children they have."""
-    return np.empty((2, int(np.diff(trees.segment_offsets).max(initial=0))), dtype=np.int64)
+def _segment_ends(trees: ItemTrees) -> Int64Array:
+    """int64[S]: where each segment ends in its branches. O(segments)."""
+    ends = np.empty(len(trees.segment_lengths), dtype=np.int64)
+    find_ends(_read_only(trees), ends)
+    return ends
+
+
+def _for_kernels(trees: ItemTrees) -> tuple[ItemTrees, Int64Array]:
+    return _read_only(trees), read_only(_segment_ends(trees))
+
+
+def _scratch(trees: ItemTrees) -> BoolArray:
+    """Room for the segments of one item: whether they are kept."""
+    return np.empty(int(np.diff(trees.segment_offsets).max(initial=0)), dtype=np.bool_)
 
 
 def _measured(trees: ItemTrees, pieces: ItemPieces) -> Pieces:
@@ -194,6 +173,6 @@ def _measured(trees: ItemTrees, pieces: ItemPieces) -> Pieces:
     size = np.empty(num, dtype=np.int32)
     work, path, flat = (np.empty(num, dtype=np.int64) for _ in range(3))
     own = ItemPieces._make(map(read_only, pieces))
-    measure(_for_kernels(trees), own, _scratch(trees), length, size, work, path, flat)
+    measure(*_for_kernels(trees), own, _scratch(trees), length, size, work, path, flat)
     of_trees = PieceTrees(pieces.first_branch, pieces.stop_branch, pieces.depth, size, work, path, flat)
     return Pieces(samples=pieces.item, start=pieces.start, length=length, trees=of_trees)

@@ -14,7 +14,8 @@ from packer_cli.format.metrics import ItemCounts, SampleCounts
 from packer_cli.format.trees import ItemTrees
 from packer_cli.plan.core.csr import ids_of
 from packer_cli.plan.core.item_counts import Fates, count_items
-from packer_cli.plan.core.items import ItemRule, item_pieces, select_items, whole_items
+from packer_cli.plan.core.item_kernels import ItemRule
+from packer_cli.plan.core.items import item_pieces, select_items, whole_items
 from packer_cli.plan.core.streams import Stream, rng_state
 from packer_cli.plan.core.types import MOST_PIECES, Int32Array, Int64Array, Pieces, as_ids
 from packer_cli.sizes import TokenShare, counted
@@ -192,7 +193,7 @@ def pieces_to_plan(samples: Samples, capacity: int, overflow: Overflow, seed: in
     """The pieces to pack: samples repeated by weight, with `overflow` applied to those over the capacity.
 
     Args:
-        path_percent: see `core.items.ItemRule`.
+        path_percent: see `core.item_kernels.ItemRule`.
 
     Raises:
         RunError: there is nothing to plan, or a sample is too long under `error`.
@@ -229,7 +230,7 @@ def sample_counts(
         chosen: int32[m], the sample ids of an epoch, repeated by weight, increasing; None for each once.
         pieces: the packed pieces, including those that a packing cut.
         capacity: capacity of the longest group; longer samples follow `overflow`.
-        path_percent: see `core.items.ItemRule`.
+        path_percent: see `core.item_kernels.ItemRule`.
     """
     lengths, num_samples = samples.lengths, samples.num_samples
     different = chosen if chosen is None else chosen[np.diff(chosen, prepend=-1) > 0]

@@ -223,7 +223,7 @@ class Plan:
     max_samples: int = UNLIMITED
     """Most pieces of a pack."""
     path_percent: int | None = None
-    """Of the capacity: most path tokens of a pack of trees, see `core.items.ItemRule`; None: samples are flat."""
+    """Of the capacity: most path tokens of a pack of trees, see `ItemRule`; None: samples are flat."""
     mask: Mask = "document"
     """With which the packs are trained on; it decides their attention work."""
     lockstep: Lockstep = None
