@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packer_cli.format.ragged import Lists as Lists
 from packer_cli.format.schema import list_of
-
-
-class Lists(NamedTuple):
-    """A column of lists: those of row k are `values[offsets[k]:offsets[k + 1]]`."""
-
-    offsets: NDArray[np.int64]
-    """int64[k+1], from 0"""
-    values: NDArray[Any]
-    """The items of all rows, one row after another."""
 
 
 def to_arrow(values: NDArray[Any] | Lists) -> pa.Array:

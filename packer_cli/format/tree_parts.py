@@ -5,20 +5,29 @@ Price: a few numpy passes over segments, branches and loss spans, times the heig
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.format.arrays import to_numpy
-from packer_cli.format.loss_spans import Int64Array, count_by_row, find_wrong_row, span_columns
+from packer_cli.format.loss_spans import count_by_row, find_wrong_row, span_columns
+from packer_cli.format.ragged import Int64Array, Lists, borders_of, offsets_of
 from packer_cli.format.schema import ITEM_VALUES
 from packer_cli.format.trees import CHOSEN, PAIR, REJECTED, SAMPLE, TURNS, Trees, find_wrong_tree
 
 
+class TreeLists(NamedTuple):
+    """The trees of rows of several items: int32 lists, a list of each a row, as in `Trees`."""
+
+    segment_starts: Lists
+    segment_parents: Lists
+    branch_segments: Lists
+
+
 class BatchItems(NamedTuple):
-    """Views of the i items of one record batch, which have n branches and S segments."""
+    """The i items of a record batch, or i pieces of items, which have n branches and S segments."""
 
     kinds: NDArray[np.int8]
     """int8 [i]"""
@@ -37,9 +46,9 @@ class BatchItems(NamedTuple):
     branch_loss_spans: NDArray[np.int32]
     """int32 [n]"""
     rewards: NDArray[np.float32]
-    """float32 [n]"""
+    """float32 [n]; NaN: it has none"""
     margin: NDArray[np.float32]
-    """float32 [i], as are the next."""
+    """float32 [i], as are the next; NaN: it has none"""
     ref_chosen_logps: NDArray[np.float32]
     ref_rejected_logps: NDArray[np.float32]
 
@@ -88,21 +97,38 @@ class BatchItems(NamedTuple):
     @property
     def segment_lengths(self) -> NDArray[np.int32]:
         """int32 [S]: tokens of each segment."""
-        lengths: NDArray[np.int32] = np.delete(np.diff(self.segment_starts), self._borders[1:-1] - 1)
+        lengths: NDArray[np.int32] = np.delete(np.diff(self.segment_starts), self.starts_offsets[1:-1] - 1)
         return lengths
 
     @property
-    def _borders(self) -> Int64Array:
+    def num_tokens(self) -> NDArray[np.int32]:
+        """int32 [i]: unique tokens of each item, which has a segment."""
+        lengths: NDArray[np.int32] = self.segment_starts[self.starts_offsets[1:] - 1]
+        return lengths
+
+    @property
+    def starts_offsets(self) -> Int64Array:
         """int64 [i+1]: where the starts of each item begin."""
         return self.segment_offsets.astype(np.int64) + np.arange(len(self.segment_offsets))
 
+    def rows(self, offsets: Int64Array) -> TreeLists:
+        """The trees of rows, of which row k has the items `offsets[k]` to `offsets[k + 1] - 1` (int64 [p+1])."""
+        segments, branches = (
+            of_items[offsets].astype(np.int64) for of_items in (self.segment_offsets, self.branch_offsets)
+        )
+        first = self.segment_offsets[:-1] - np.repeat(segments[:-1], np.diff(offsets))  # Of each item, in its row.
+        parents = self.segment_parents + np.repeat(first, np.diff(self.segment_offsets))
+        parents[self.segment_parents < 0] = -1
+        ends = self.branch_segments + np.repeat(first, np.diff(self.branch_offsets))
+        return TreeLists(
+            borders_of(segments, self.segment_lengths),
+            Lists(segments, parents.astype(np.int32)),
+            Lists(branches, ends.astype(np.int32)),
+        )
+
     def trees(self) -> Trees:
         """The trees of all items as those of one row."""
-        starts = np.append(0, np.cumsum(self.segment_lengths, dtype=np.int64))
-        of_segments = np.repeat(self.segment_offsets[:-1], np.diff(self.segment_offsets))
-        of_branches = np.repeat(self.segment_offsets[:-1], np.diff(self.branch_offsets))
-        parents = np.where(self.segment_parents < 0, -1, self.segment_parents + of_segments)
-        return Trees(starts.astype(np.int32), parents.astype(np.int32), self.branch_segments + of_branches)
+        return Trees(*(lists.values for lists in self.rows(np.array([0, len(self.kinds)]))))
 
     def tree(self, row: int) -> Trees:
         """That of one item."""
@@ -137,9 +163,7 @@ def _are_trees(items: BatchItems, token_offsets: NDArray[np.int32]) -> bool:
         return True
     if num_segments.min() < 1 or num_branches.min() < 1:
         return False
-    borders = items.segment_offsets + np.arange(len(items.segment_offsets))
-    starts, stops = items.segment_starts[borders[:-1]], items.segment_starts[borders[1:] - 1]
-    if starts.any() or (stops != np.diff(token_offsets)).any():
+    if items.segment_starts[items.starts_offsets[:-1]].any() or (items.num_tokens != np.diff(token_offsets)).any():
         return False
     number = np.arange(len(items.segment_parents)) - np.repeat(items.segment_offsets[:-1], num_segments)
     if (items.segment_parents < -1).any() or (items.segment_parents >= number).any():
@@ -164,15 +188,11 @@ def _wrong_kinds(items: BatchItems) -> int | None:
 def _find_wrong_spans(batch: pa.RecordBatch, items: BatchItems) -> int | None:
     """As `find_wrong_spans`: spans are places in their branch."""
     offsets, starts, stops, *weights = span_columns(batch)
-    of_branches = _ends(items.branch_loss_spans)
+    of_branches = offsets_of(items.branch_loss_spans)
     if (items.branch_loss_spans < 0).any() or not np.array_equal(of_branches[items.branch_offsets], offsets):
         raise ValueError("its branches have other numbers of loss spans than its rows")
-    wrong = find_wrong_row(starts, stops, of_branches, _ends(items.trees().branch_lengths()), None, *weights)
+    wrong = find_wrong_row(starts, stops, of_branches, offsets_of(items.trees().branch_lengths()), None, *weights)
     if wrong is not None:
         return int(np.searchsorted(items.branch_offsets, wrong, side="right")) - 1
     differing = np.flatnonzero(count_by_row(starts, stops, offsets) != to_numpy(batch.column("num_loss_tokens")))
     return int(differing[0]) if len(differing) else None
-
-
-def _ends(counts: NDArray[Any]) -> Int64Array:
-    return np.append(0, np.cumsum(counts, dtype=np.int64))

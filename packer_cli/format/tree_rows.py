@@ -5,14 +5,13 @@ A row is what `ShardFile.columns` gives: the values of a shard's row by the name
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.format.arrays import to_numpy
-from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, Int64Array, count_by_row, find_wrong_row
+from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, count_by_row, find_wrong_row
+from packer_cli.format.ragged import expand, offsets_of
 from packer_cli.format.schema import ITEM_VALUES
 from packer_cli.format.shards import Row
 from packer_cli.format.trees import PAIR, TURNS, Trees, find_wrong_tree
@@ -85,7 +84,7 @@ def _find_wrong_loss(row: Row, trees: Trees) -> str | None:
     starts, stops, weights, counts = row[STARTS], row[STOPS], row.get(WEIGHTS), row["branch_loss_spans"]
     if not (counts >= 0).all() or not len(starts) == len(stops) == counts.sum(dtype=np.int64):
         return "it has other numbers of loss spans than its branches"
-    offsets, tokens = _ends(counts), _ends(trees.branch_lengths())
+    offsets, tokens = offsets_of(counts), offsets_of(trees.branch_lengths())
     is_even = weights is None or len(weights) == len(starts)
     wrong = find_wrong_row(starts, stops, offsets, tokens, None, weights) if is_even else 0
     if wrong is not None:
@@ -108,11 +107,5 @@ def loss_by_token(row: Row) -> NDArray[np.float32]:
     weights = row.get(WEIGHTS, np.ones(len(starts), dtype=np.float32))
     paths = trees.paths(trees.branch_segments)
     num = stops - starts
-    begin = np.repeat(paths.offsets[:-1], row["branch_loss_spans"]) + starts
-    places = np.arange(num.sum()) + np.repeat(begin - (np.cumsum(num) - num), num)
-    tokens = paths.values[places]
+    tokens = paths.values[expand(np.repeat(paths.offsets[:-1], row["branch_loss_spans"]) + starts, num)]
     return np.bincount(tokens, np.repeat(weights, num), minlength=len(row["input_ids"])).astype(np.float32)
-
-
-def _ends(counts: NDArray[Any]) -> Int64Array:
-    return np.append(0, np.cumsum(counts, dtype=np.int64))

@@ -14,15 +14,12 @@ Price: all functions are O(tokens) or O(segments) numpy passes, times the height
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from packer_cli.format.arrays import Lists
-
-Int64Array = NDArray[np.int64]
+from packer_cli.format.ragged import Int64Array, Lists, expand, offsets_of
 
 SHARE_FROM = 128
 """Fewest tokens of a run that is worth sharing; shorter ones stay apart."""
@@ -123,29 +120,22 @@ class Trees(NamedTuple):
         depths, lengths = self.depths(), self.lengths
         return int(((2 * depths + lengths) * lengths).sum())
 
-    def paths(self, segments: NDArray[np.integer] | None = None) -> Lists:
-        """The tokens (int64 [K]) of the paths from the roots to the ends of these segments, by default of all.
+    def paths(self, segments: NDArray[np.integer]) -> Lists:
+        """The tokens (int64 [K]) of the paths from the roots to the ends of these segments.
 
         >>> pair = Trees(np.array([0, 2, 3, 5]), np.array([-1, 0, 0]), np.array([1, 2]))
         >>> pair.paths(pair.branch_segments)
         Lists(offsets=array([0, 3, 7]), values=array([0, 1, 2, 0, 1, 3, 4]))
         """
-        from packer_cli.format.arrays import Lists  # Plans do without Arrow.
-
-        ends = np.arange(len(self.segment_parents)) if segments is None else segments.astype(np.int64)
-        steps, step = [], ends
+        steps, step = [], segments.astype(np.int64)
         while (step >= 0).any():
             steps.append(step)
             step = np.where(step >= 0, self.segment_parents[step], -1).astype(np.int64)
         # A row a path, from the root on; -1 before the root.
-        chain = np.stack(steps[::-1], axis=1) if steps else np.empty((len(ends), 0), dtype=np.int64)
+        chain = np.stack(steps[::-1], axis=1) if steps else np.empty((len(segments), 0), dtype=np.int64)
         of_path = chain[chain >= 0]
-        lengths = self.lengths[of_path]
-        values = np.arange(lengths.sum()) + np.repeat(
-            self.segment_starts[of_path] - (np.cumsum(lengths) - lengths), lengths
-        )
-        offsets = np.append(0, np.cumsum((self.depths() + self.lengths)[ends]))
-        return Lists(offsets, values)
+        values = expand(self.segment_starts[of_path], self.lengths[of_path])
+        return Lists(offsets_of((self.depths() + self.lengths)[segments]), values)
 
 
 class ItemTrees(NamedTuple):

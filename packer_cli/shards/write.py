@@ -16,15 +16,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.engine.sink import Sink, Written, write_part
-from packer_cli.format.arrays import Lists, to_arrow
+from packer_cli.format.arrays import to_arrow
 from packer_cli.format.constants import PACKS_PER_BATCH, PLAN_NAME, SHARD_MARKERS
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS
 from packer_cli.format.marks import CHECKSUM, identify, row_checksums
+from packer_cli.format.ragged import Lists, borders_of, offsets_of
 from packer_cli.format.schema import index_schema, shard_path, shard_schema
 from packer_cli.plan.core.cost import Cost, pack_sums, segment_sums
 from packer_cli.plan.core.types import Int32Array, Int64Array, PieceLoss, PieceTrees, Plan
 from packer_cli.shards.plan_file import PlanHeader, arrow_file, read_plan, read_plan_header
-from packer_cli.shards.tree_columns import Columns, running_sums, token_columns
+from packer_cli.shards.tree_columns import Columns, token_columns
 from packer_cli.tokens.store import TokenStore
 
 _TOKENS_PER_GATHER = 2**20
@@ -146,14 +147,14 @@ class PlannedPacks:
         sample, start, length = pieces.sample[members], pieces.start[members], pieces.length[members]
         if self.store is not None:
             gathered = self.store.gather(sample, start, length)
-            token_offsets = np.concatenate([[0], np.cumsum(tokens)])
+            token_offsets = offsets_of(tokens)
             span_offsets, loss_starts, loss_stops = gathered.spans_by_row(token_offsets)
             columns["input_ids"] = Lists(token_offsets, gathered.input_ids)
             columns[STARTS], columns[STOPS] = Lists(span_offsets, loss_starts), Lists(span_offsets, loss_stops)
             if gathered.loss_weights is not None:
                 columns[WEIGHTS] = Lists(span_offsets, gathered.loss_weights)
             columns["source_ids"] = Lists(offsets, self.store.sources_of(sample))
-        columns["cu_seqlens"] = running_sums(offsets, length)
+        columns["cu_seqlens"] = borders_of(offsets, length)
         columns["sample_ids"] = Lists(offsets, sample)
         columns["sample_starts"] = Lists(offsets, start.astype(np.int32))
         return columns
@@ -164,7 +165,7 @@ class PlannedPacks:
         sample, start, length = pieces.sample[members], pieces.start[members], pieces.length[members]
         trees = PieceTrees._make(values[members] for values in trees)
         num_branches = trees.stop_branch - trees.first_branch
-        borders = np.append(0, np.cumsum(num_branches, dtype=np.int64))
+        borders = offsets_of(num_branches)
         of_branches = borders[offsets]
         columns: Columns = {
             "item_ids": Lists(of_branches, np.repeat(sample, num_branches)),

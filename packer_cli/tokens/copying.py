@@ -43,20 +43,6 @@ class Among:
         return values
 
 
-def expand(first: NDArray[Any], num: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The numbers of m runs, one run after another: which run each is of, and the number (int64[sum] both).
-
-    Args:
-        first, num: integers [m]: where each run begins, and how many numbers it has.
-
-    >>> [each.tolist() for each in expand(np.array([7, 3]), np.array([1, 2]))]
-    [[0, 1, 1], [7, 3, 4]]
-    """
-    first, num = first.astype(np.int64), num.astype(np.int64)
-    run = np.repeat(np.arange(len(num)), num)
-    return run, np.arange(len(run)) + (first - (np.cumsum(num) - num))[run]
-
-
 def copy_spans(
     buffers: Sequence[pa.Buffer], number: NDArray[np.int64], begin: NDArray[np.int64], size: NDArray[np.int64]
 ) -> NDArray[np.uint8]:

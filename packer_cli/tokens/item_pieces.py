@@ -6,94 +6,52 @@ No kernels here: commands that only open a store need not load numba.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packer_cli.format.ragged import expand, offsets_of, owners
 from packer_cli.format.schema import ITEM_VALUES
 from packer_cli.format.tree_parts import BatchItems
 from packer_cli.format.trees import SAMPLE, ItemTrees
 from packer_cli.plan.core.types import Int8Array, Int32Array, Int64Array, PieceTrees
-from packer_cli.tokens.copying import Among, expand
+from packer_cli.tokens.copying import Among
 
 
 class ItemTokens(NamedTuple):
-    """The tokens and trees of m pieces of items, one after another: t tokens, S segments, n branches, s loss spans."""
+    """The tokens of m pieces of items, one after another: t tokens, s loss spans."""
 
     input_ids: NDArray[Any]
     """uint16 or int32 [t]: unique tokens in depth-first order."""
-    segment_offsets: Int64Array
-    """int64 [m+1]"""
-    segment_lengths: Int32Array
-    """int32 [S]"""
-    segment_parents: Int32Array
-    """int32 [S]: as in `format.trees.Trees`, counted in the piece, like the next."""
-    branch_offsets: Int64Array
-    """int64 [m+1]"""
-    branch_segments: Int32Array
-    """int32 [n]"""
-    branch_roles: Int8Array
-    """int8 [n]"""
-    branch_loss_spans: Int32Array
-    """int32 [n]: loss spans of each branch."""
-    rewards: NDArray[np.float32]
-    """float32 [n]; NaN: it has none."""
+    items: BatchItems
+    """What the pieces are."""
     loss_starts: Int32Array
     """int32 [s]: places in the branch; none is the first of a branch."""
     loss_stops: Int32Array
     """int32 [s]"""
     loss_weights: NDArray[np.float32] | None
     """float32 [s]; None: the store has none"""
-    kinds: Int8Array
-    """int8 [m]: of each piece's item, as in `format.trees`."""
-    values: dict[str, NDArray[np.float32]]
-    """float32 [m] each, by the names in `ITEM_VALUES`; NaN where an item has none."""
 
 
 class Cuts(NamedTuple):
-    """How m pieces are cut: each takes some branches, and those are cut; or, of a flat sample, some tokens."""
+    """How m pieces are cut: some consecutive branches, and of these the tokens from one depth to another."""
 
     first_branch: Int32Array
     """int32 [m]"""
     stop_branch: Int32Array
     """int32 [m]"""
-    depth: Int32Array
-    """int32 [m]"""
     start: Int64Array
-    """int64 [m]: of a flat sample, its first token."""
-    length: Int64Array
-    """int64 [m]: of a flat sample, its tokens."""
+    """int64 [m]: 0 of trees."""
+    stop: Int64Array
+    """int64 [m]"""
 
     @classmethod
-    def of(cls, trees: PieceTrees, start: NDArray[np.integer], length: NDArray[np.integer]) -> Cuts:
-        """Those of a plan's pieces."""
-        return cls(*trees[:3], start.astype(np.int64), length.astype(np.int64))
-
-
-class Kept(NamedTuple):
-    """What m pieces keep of their items."""
-
-    segment_offsets: Int64Array
-    """int64 [m+1]"""
-    segment_lengths: Int32Array
-    """int32 [S]"""
-    segment_parents: Int32Array
-    """int32 [S]"""
-    branch_segments: Int32Array
-    """int32 [n]: of the branches of all pieces, one after another."""
-    run_offsets: Int64Array
-    """int64 [m+1]: runs of tokens in the item."""
-    run_starts: Int64Array
-    """int64 [r]"""
-    run_sizes: Int64Array
-    """int64 [r]"""
-
-    @property
-    def num_tokens(self) -> Int64Array:
-        """int64 [m]"""
-        ends = np.append(0, np.cumsum(self.run_sizes))
-        return cast(Int64Array, np.diff(ends[self.run_offsets]))
+    def of(cls, trees: PieceTrees, start: NDArray[np.integer], length: NDArray[np.integer], kinds: Int8Array) -> Cuts:
+        """Those of a plan's pieces, of items of these kinds."""
+        begin = start.astype(np.int64)
+        stop = np.where(kinds == SAMPLE, begin + length, trees.depth)
+        return cls(trees.first_branch, trees.stop_branch, begin, stop)
 
 
 def take_items(batches: Sequence[BatchItems], batch: Int64Array, row: Int64Array) -> BatchItems:
@@ -111,13 +69,12 @@ def take_items(batches: Sequence[BatchItems], batch: Int64Array, row: Int64Array
     found: dict[str, NDArray[Any]] = {name: take(name, of_rows, row) for name in ("kinds", *ITEM_VALUES)}
     for offsets, names in _LISTS.items():
         first, stop = (take(offsets, of_rows, row + k).astype(np.int64) for k in (0, 1))
-        item, place = expand(first, stop - first)
-        among = Among(batch[item])
-        found[offsets] = np.append(0, np.cumsum(stop - first)).astype(np.int32)
+        among, place = Among(batch[owners(stop - first)]), expand(first, stop - first)
+        found[offsets] = offsets_of(stop - first).astype(np.int32)
         found |= {name: take(name, among, place) for name in names}
         if offsets == "segment_offsets":  # An item has one more start than segments.
-            item, place = expand(first + row, stop - first + 1)
-            found["segment_starts"] = take("segment_starts", Among(batch[item]), place)
+            num = stop - first + 1
+            found["segment_starts"] = take("segment_starts", Among(batch[owners(num)]), expand(first + row, num))
     return BatchItems(**found)
 
 
@@ -132,10 +89,11 @@ def item_trees(batches: Sequence[BatchItems], loss_starts: Sequence[NDArray[np.i
         return np.concatenate([getattr(items, name) for items in batches])
 
     def join_offsets(name: str) -> Int64Array:
-        return np.append(
-            0, np.cumsum(np.concatenate([np.diff(getattr(items, name)) for items in batches]), dtype=np.int64)
-        )
+        return offsets_of(np.concatenate([np.diff(getattr(items, name)) for items in batches]))
 
+    counts = join("branch_loss_spans")
+    first_loss = np.full(len(counts), 2**31 - 1, dtype=np.int32)
+    first_loss[counts > 0] = np.concatenate(loss_starts)[offsets_of(counts)[:-1][counts > 0]]
     return ItemTrees(
         kinds=join("kinds"),
         segment_offsets=join_offsets("segment_offsets"),
@@ -143,24 +101,15 @@ def item_trees(batches: Sequence[BatchItems], loss_starts: Sequence[NDArray[np.i
         segment_parents=join("segment_parents"),
         branch_offsets=join_offsets("branch_offsets"),
         branch_segments=join("branch_segments"),
-        first_loss=np.concatenate([*map(_first_loss, batches, loss_starts)]),
+        first_loss=first_loss,
     )
-
-
-def _first_loss(items: BatchItems, loss_starts: NDArray[np.int32]) -> Int32Array:
-    counts = items.branch_loss_spans
-    found = np.full(len(counts), 2**31 - 1, dtype=np.int32)
-    has_loss = counts > 0
-    found[has_loss] = loss_starts[(np.cumsum(counts, dtype=np.int64) - counts)[has_loss]]
-    return found
 
 
 def are_of(cuts: Cuts, items: BatchItems) -> bool:
     """Whether pieces are of these items, so that they can be cut."""
-    last = items.segment_offsets[1:] + np.arange(len(items.kinds))
     wrong = (cuts.first_branch < 0) | (cuts.stop_branch > np.diff(items.branch_offsets))
-    wrong |= (cuts.first_branch >= cuts.stop_branch) | (cuts.depth < 1)
-    wrong |= (cuts.start < 0) | ((items.kinds == SAMPLE) & (cuts.start + cuts.length > items.segment_starts[last]))
+    wrong |= (cuts.first_branch >= cuts.stop_branch) | (cuts.start < 0) | (cuts.start >= cuts.stop)
+    wrong |= (items.kinds == SAMPLE) & (cuts.stop > items.num_tokens)
     return not wrong.any()
 
 

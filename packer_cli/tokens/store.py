@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 
 from packer_cli.errors import FormatError
 from packer_cli.format.loss_spans import Int64Array
-from packer_cli.format.schema import ITEM_VALUES
+from packer_cli.format.ragged import expand, offsets_of, owners
 from packer_cli.format.token_parts import PartBatch, PieceTokens, Spans
 from packer_cli.format.tree_parts import BatchItems
-from packer_cli.format.trees import SAMPLE, ItemTrees
+from packer_cli.format.trees import ItemTrees
 from packer_cli.plan.core.types import PieceTrees
 from packer_cli.remote.local import is_in_cache
 from packer_cli.remote.path import RemotePath
-from packer_cli.tokens.copying import Among, copy_spans, expand
+from packer_cli.tokens.copying import Among, copy_spans
 from packer_cli.tokens.index import PartInfo, StoreIndex, open_part, read_index
 from packer_cli.tokens.item_pieces import Cuts, ItemTokens, are_of, item_trees, take_items
 from packer_cli.tokens.ranges import REQUEST_BYTES, RangedParts
@@ -99,7 +99,7 @@ class TokenStore:
 
     def branch_offsets(self) -> Int64Array:
         """int64[n+1]: the first branch of each item among those of the store, which has trees. O(n)."""
-        return np.append(0, np.cumsum(_join([np.diff(items.branch_offsets) for items in self._items], np.int64)))
+        return offsets_of(_join([np.diff(items.branch_offsets) for items in self._items], np.int64))
 
     def sources_of(self, sample: NDArray[np.integer]) -> NDArray[np.int32]:
         """int32[m]: source of each of these samples."""
@@ -149,7 +149,7 @@ class TokenStore:
             spans = self._loss_spans(Among(batch), batch, row, start, length)
         else:
             items = take_items(self._items, batch, row)
-            spans, piece, _ = self._branch_spans(batch, row, items, Cuts.of(trees, start, length))
+            spans, piece = self._branch_spans(batch, row, items, Cuts.of(trees, start, length, items.kinds))
             spans = spans._replace(piece=piece[spans.piece])
         tokens = (spans.stops.astype(np.int64) - spans.starts).astype(np.float64)
         if is_weighted:
@@ -195,31 +195,19 @@ class TokenStore:
         from packer_cli.tokens.cut_items import cut_items  # Loads numba.
 
         batch, row = self._find(sample)
-        items, cuts = take_items(self._items, batch, row), Cuts.of(trees, start, length)
-        kept = cut_items(items, cuts) if are_of(cuts, items) else None
-        if kept is None or (kept.num_tokens != length).any():
+        items = take_items(self._items, batch, row)
+        cuts = Cuts.of(trees, start, length, items.kinds)
+        pieces, runs = cut_items(items, cuts) if are_of(cuts, items) else (None, None)
+        if pieces is None or runs is None or (pieces.num_tokens != length).any():
             raise FormatError(f"token store {str(self.folder)!r}: an item is not as planned; tokenize again")
-        piece = np.repeat(np.arange(len(row)), np.diff(kept.run_offsets))
-        begin = Among(batch).take(self._rows.offsets, row).astype(np.int64)[piece] + kept.run_starts
+        piece = owners(np.diff(runs.offsets))
+        begin = Among(batch).take(self._rows.offsets, row).astype(np.int64)[piece] + runs.starts
         width = self._token.itemsize
-        input_ids = copy_spans(*self._tokens(batch[piece], width * begin, width * kept.run_sizes)).view(self._token)
-        spans, _, branch = self._branch_spans(batch, row, items, cuts)
-        return ItemTokens(
-            input_ids,
-            kept.segment_offsets,
-            kept.segment_lengths,
-            kept.segment_parents,
-            np.append(0, np.cumsum(cuts.stop_branch - cuts.first_branch, dtype=np.int64)),
-            kept.branch_segments,
-            items.branch_roles[branch],
-            np.bincount(spans.piece, minlength=len(branch)).astype(np.int32),
-            items.rewards[branch],
-            spans.starts.astype(np.int32),
-            spans.stops.astype(np.int32),
-            spans.weights,
-            items.kinds,
-            {name: getattr(items, name) for name in ITEM_VALUES},
-        )
+        input_ids = copy_spans(*self._tokens(batch[piece], width * begin, width * runs.sizes)).view(self._token)
+        spans, _ = self._branch_spans(batch, row, items, cuts)
+        counts = np.bincount(spans.piece, minlength=len(pieces.branch_roles)).astype(np.int32)
+        starts, stops = spans.starts.astype(np.int32), spans.stops.astype(np.int32)
+        return ItemTokens(input_ids, pieces._replace(branch_loss_spans=counts), starts, stops, spans.weights)
 
     def needs(self, sample: NDArray[np.integer], length: NDArray[np.int32]) -> NDArray[np.float64]:
         """float64[parts]: what it would take to read these pieces in ranges, in bytes of each part.
@@ -323,21 +311,20 @@ class TokenStore:
 
     def _branch_spans(
         self, batch: Int64Array, row: Int64Array, items: BatchItems, cuts: Cuts
-    ) -> tuple[Spans, Int64Array, Int64Array]:
-        """Loss spans of the branches of pieces; the piece of each branch, and its place among those of the items."""
-        piece, branch = expand(items.branch_offsets[:-1] + cuts.first_branch, cuts.stop_branch - cuts.first_branch)
-        ends = np.append(0, np.cumsum(items.branch_loss_spans, dtype=np.int64))
+    ) -> tuple[Spans, Int64Array]:
+        """Loss spans of the branches of pieces, and the piece of each branch."""
+        num = cuts.stop_branch - cuts.first_branch
+        piece, branch = owners(num), expand(items.branch_offsets[:-1] + cuts.first_branch, num)
+        ends = offsets_of(items.branch_loss_spans)
         first = Among(batch).take(self._rows.span_offsets, row).astype(np.int64)
         first = first[piece] + ends[branch] - ends[items.branch_offsets[piece]]
         spans = self._spans_at(batch[piece], first, items.branch_loss_spans[branch])
-        is_flat = items.kinds == SAMPLE
-        start, length = np.where(is_flat, cuts.start, 0), np.where(is_flat, cuts.length, cuts.depth)
-        return spans.clipped(start[piece], length[piece]), piece, branch
+        return spans.clipped(cuts.start[piece], (cuts.stop - cuts.start)[piece]), piece
 
     def _spans_at(self, batch: Int64Array, first: Int64Array, num: NDArray[np.integer]) -> Spans:
         """Runs of loss spans of record batches, as these have them."""
         rows = self._rows
-        run, place = expand(first, num)
+        run, place = owners(num), expand(first, num)
         among = Among(batch[run])
         starts, stops = (among.take(of_batch, place) for of_batch in (rows.loss_starts, rows.loss_stops))
         weights = None if rows.loss_weights is None else among.take(rows.loss_weights, place)

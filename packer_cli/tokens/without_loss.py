@@ -9,6 +9,7 @@ import numpy as np
 
 from packer_cli.corpus.ragged import take_samples
 from packer_cli.corpus.types import Reject, TokenBatch
+from packer_cli.format.ragged import offsets_of
 from packer_cli.format.trees import GROUP, PAIR
 from packer_cli.tokens.encode.rows import Items
 
@@ -37,7 +38,7 @@ def drop_without_loss(batch: EncodedBatch) -> tuple[EncodedBatch, list[Reject]]:
     needs_all = (items.kinds == PAIR) | (items.kinds == GROUP)
     stays = np.where(needs_all, num_left == num, num_left > 0)
     kept = has_loss & np.repeat(stays, num)
-    offsets = np.append(0, np.cumsum(num_left[stays]))
+    offsets = offsets_of(num_left[stays])
     values = {name: of_items[stays] for name, of_items in items.values.items()}
     left = Items(offsets, items.kinds[stays], items.roles[kept], items.rewards[kept], values)
     rejects = []

@@ -66,28 +66,23 @@ class Piece(NamedTuple):
 
 def cut_tree(tree: Tree, first: int, stop: int, depth: int) -> Piece:
     """Some branches of a tree, cut at a depth."""
-    paths = []
+    sizes: dict[int, int] = {}
+    lasts = []
     for end in tree.branch_segments[first:stop]:
         path = [end]
         while tree.segment_parents[path[0]] >= 0:
             path.insert(0, tree.segment_parents[path[0]])
-        tokens = [place for s in path for place in range(tree.segment_starts[s], tree.segment_starts[s + 1])]
-        paths.append(tokens[:depth])
-    # Of each token that is kept, the one before it; a segment ends before a fork.
-    before = {place: path[k - 1] if k else None for path in paths for k, place in enumerate(path)}
-    kept = sorted(before)
-    after = [sum(other == place for other in before.values()) for place in kept]
-    piece = Piece([], [], [], [])
-    segment_of: dict[int, int] = {}
-    for place, token in zip(kept, (tree.input_ids[place] for place in kept), strict=True):
-        above = before[place]
-        if above is not None and after[kept.index(above)] == 1:
-            segment_of[place] = segment_of[above]
-        else:
-            segment_of[place] = len(piece.segment_parents)
-            piece.segment_parents.append(-1 if above is None else segment_of[above])
-            piece.segment_lengths.append(0)
-        piece.segment_lengths[segment_of[place]] += 1
-        piece.input_ids.append(token)
-    piece.branch_segments.extend(segment_of[path[-1]] for path in paths)
-    return piece
+        left = depth
+        for segment in path:
+            size = min(left, tree.segment_starts[segment + 1] - tree.segment_starts[segment])
+            left -= size
+            if size:
+                sizes[segment], last = size, segment
+        lasts.append(last)
+    number = {segment: k for k, segment in enumerate(sorted(sizes))}
+    return Piece(
+        [tree.input_ids[tree.segment_starts[s] + k] for s in number for k in range(sizes[s])],
+        [sizes[s] for s in number],
+        [number.get(tree.segment_parents[s], -1) for s in number],
+        [number[last] for last in lasts],
+    )

@@ -1,0 +1,76 @@
+"""Lists of numbers in flat arrays (CSR): where each begins, and all of their items. O(lists + items) numpy passes."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int64Array = NDArray[np.int64]
+
+
+class Lists(NamedTuple):
+    """A column of lists: those of row k are `values[offsets[k]:offsets[k + 1]]`."""
+
+    offsets: Int64Array
+    """int64[k+1], from 0"""
+    values: NDArray[Any]
+    """The items of all rows, one row after another."""
+
+    def take(self, rows: NDArray[np.integer]) -> Lists:
+        """The lists of these rows (int[m]), in their order.
+
+        >>> Lists(np.array([0, 1, 3]), np.array([7, 8, 9])).take(np.array([1, 0]))
+        Lists(offsets=array([0, 2, 3]), values=array([8, 9, 7]))
+        """
+        sizes = np.diff(self.offsets)[rows]
+        return Lists(offsets_of(sizes), self.values[expand(self.offsets[:-1][rows], sizes)])
+
+
+def offsets_of(sizes: NDArray[Any]) -> Int64Array:
+    """int64[m+1]: where lists of these sizes (int[m]) begin, and where the last one ends.
+
+    >>> offsets_of(np.array([2, 0, 1])).tolist()
+    [0, 2, 2, 3]
+    """
+    return np.append(0, np.cumsum(sizes, dtype=np.int64))
+
+
+def expand(first: NDArray[Any], num: NDArray[Any]) -> Int64Array:
+    """int64[sum]: the numbers of m runs, one run after another.
+
+    Args:
+        first, num: integers [m]: where each run begins, and how many numbers it has.
+
+    >>> expand(np.array([7, 3]), np.array([1, 2])).tolist()
+    [7, 3, 4]
+    """
+    ends = np.cumsum(num, dtype=np.int64)
+    numbers: Int64Array = np.arange(ends[-1] if len(ends) else 0) + np.repeat(first - (ends - num), num)
+    return numbers
+
+
+def owners(num: NDArray[Any]) -> Int64Array:
+    """int64[sum]: for each item of m lists of these sizes (int[m]), the number of its list.
+
+    >>> owners(np.array([2, 0, 1])).tolist()
+    [0, 0, 2]
+    """
+    found: Int64Array = np.repeat(np.arange(len(num)), num)
+    return found
+
+
+def borders_of(offsets: Int64Array, lengths: NDArray[np.integer]) -> Lists:
+    """For each row, the running sum of its lengths with a leading 0 (int32), such as `cu_seqlens`.
+
+    Args:
+        offsets: int64[p+1]: row k has the lengths `offsets[k]` to `offsets[k + 1] - 1`.
+
+    >>> borders_of(np.array([0, 2, 3]), np.array([5, 1, 4])).values.tolist()
+    [0, 5, 6, 0, 4]
+    """
+    sizes, ends = np.diff(offsets), offsets_of(lengths)
+    values = np.zeros(len(lengths) + len(sizes), dtype=np.int32)
+    values[np.arange(len(lengths)) + owners(sizes) + 1] = ends[1:] - np.repeat(ends[offsets[:-1]], sizes)
+    return Lists(offsets + np.arange(len(offsets)), values)
