@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.corpus.types import TokenBatch
-from packer_cli.format.arrays import Lists
+from packer_cli.format.ragged import Lists
 
 
 def join_arrays(arrays: Sequence[NDArray[Any]]) -> Lists:
@@ -17,18 +17,10 @@ def join_arrays(arrays: Sequence[NDArray[Any]]) -> Lists:
     return Lists(np.cumsum([0, *map(len, arrays)], dtype=np.int64), np.concatenate(arrays))
 
 
-def take(lists: Lists, rows: NDArray[Any]) -> Lists:
-    """The lists of these rows (int64[m]), in their order. O(items)."""
-    lengths = np.diff(lists.offsets)[rows]
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-    place = np.arange(offsets[-1]) + np.repeat(lists.offsets[:-1][rows] - offsets[:-1], lengths)
-    return Lists(offsets, lists.values[place])
-
-
 def take_samples(batch: TokenBatch, rows: NDArray[Any]) -> TokenBatch:
     """These samples (int64[m]), in their order. O(tokens)."""
-    ids = take(Lists(batch.offsets, batch.input_ids), rows)
-    mask = None if batch.loss_mask is None else take(Lists(batch.offsets, batch.loss_mask), rows).values
+    ids = Lists(batch.offsets, batch.input_ids).take(rows)
+    mask = None if batch.loss_mask is None else Lists(batch.offsets, batch.loss_mask).take(rows).values
     weight = None if batch.weight is None else batch.weight[rows]
     return TokenBatch(batch.lines[rows], ids.offsets, ids.values, mask, weight)
 

@@ -10,11 +10,11 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from packer_cli.errors import ConfigError
-from packer_cli.format.arrays import Lists
 from packer_cli.format.constants import FILLER_TOKENS, Mask
 from packer_cli.format.entries import GroupInfo
 from packer_cli.format.layout import Layout
 from packer_cli.format.loss_spans import spans_to_weights
+from packer_cli.format.ragged import Lists
 from packer_cli.format.ranks import RankRow
 from packer_cli.format.sharding import PLANNED, Sharding, length_multiple, local_indices
 from packer_cli.format.shards import Pack
@@ -39,7 +39,7 @@ class RowTrees(NamedTuple):
     trees: Trees
     """Of the whole row; padding is the last root"""
     paths: Lists
-    """The tokens of the leaves' paths in the whole row, int64 [K]"""
+    """The tokens of the leaves' paths in the whole row, int64 [K]: the keys of the run of queries that each ends"""
     token_index: np.ndarray
     """int64 [M]: the token that predicts each term; only terms of this rank's part"""
     segment_id: np.ndarray

@@ -16,14 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.errors import ConfigError
-from packer_cli.format.arrays import Lists
+from packer_cli.format.ragged import Int64Array, Lists, expand
 from packer_cli.format.ranks import RankRow
 from packer_cli.format.schema import ITEM_VALUES
 from packer_cli.format.shards import Pack
 from packer_cli.format.trees import PAIR, Trees
 from packer_cli.loader.batch import BatchBuilder, MicroBatch, RowTrees
-
-Int64Array = NDArray[np.int64]
 
 _NONE = np.empty(0, dtype=np.int32)
 _ROOTLESS = Trees(np.zeros(1, dtype=np.int32), _NONE, _NONE)
@@ -43,7 +41,7 @@ class TreeBuilder(BatchBuilder):
         flat = pack._replace(cu_seqlens=trees.root_borders(), loss_starts=_NONE, loss_stops=_NONE, loss_weights=None)
         micro = BatchBuilder.build(self, flat, row, epoch)
         padded = _with_padding(trees, int(micro.cu_seqlens[-1]))
-        paths = leaf_paths(padded)
+        paths = padded.paths(padded.leaves())
         places, branches, weights = _loss_terms(pack, padded, paths, is_weighted=self.is_weighted)
         length = len(micro.input_ids)
         start = micro.row_rank * length if micro.sliced else 0
@@ -87,15 +85,6 @@ class PairBuilder(BatchBuilder):
         return micro
 
 
-def leaf_paths(trees: Trees) -> Lists:
-    """The tokens (int64 [K]) of each leaf's path from its root, in the order of the leaves: what kernels gather.
-
-    A run of queries ends with each leaf, and these are its keys. K is the number of tokens of all branches, unless
-    several end in one leaf.
-    """
-    return trees.paths(trees.leaves())
-
-
 def _loss_terms(
     pack: Pack, trees: Trees, paths: Lists, *, is_weighted: bool
 ) -> tuple[Int64Array, Int64Array, NDArray[np.float32]]:
@@ -110,7 +99,7 @@ def _loss_terms(
     counts = (pack.loss_stops - pack.loss_starts).astype(np.int64)
     path = trees.leaves().searchsorted(trees.branch_segments[branch])
     first = paths.offsets[path] + pack.loss_starts - 1  # The token before a span predicts its first one.
-    terms = np.arange(counts.sum()) + (first - (counts.cumsum() - counts)).repeat(counts)
+    terms = expand(first, counts)
     weights = pack.loss_weights if is_weighted and pack.loss_weights is not None else np.ones(len(counts))
     return paths.values[terms], branch.repeat(counts), weights.astype(np.float32).repeat(counts)
 
@@ -157,9 +146,8 @@ def _flattened(pack: Pack, trees: Trees, order: Int64Array) -> Pack:
     assert pack.branch_loss_spans is not None
     paths = trees.paths(trees.branch_segments[order])
     counts = pack.branch_loss_spans.astype(np.int64)
-    firsts, mine = (counts.cumsum() - counts)[order], counts[order]
-    spans = np.arange(mine.sum()) + (firsts - (mine.cumsum() - mine)).repeat(mine)
-    begins = paths.offsets[:-1].repeat(mine)
+    spans = expand((counts.cumsum() - counts)[order], counts[order])
+    begins = paths.offsets[:-1].repeat(counts[order])
     return pack._replace(
         input_ids=pack.input_ids[paths.values],
         cu_seqlens=paths.offsets.astype(np.int32),

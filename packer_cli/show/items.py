@@ -11,15 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.format.loss_spans import STARTS, STOPS, count_by_row
+from packer_cli.format.ragged import offsets_of
 from packer_cli.format.records import Hidden
 from packer_cli.format.schema import ITEM_VALUES
 from packer_cli.format.shards import Row
 from packer_cli.format.tree_rows import loss_by_token, trees_of
-from packer_cli.format.trees import GROUP, PAIR, SAMPLE, TURNS
+from packer_cli.format.trees import GROUP, KINDS, PAIR, TURNS
 from packer_cli.show.decode import CONTEXT
 from packer_cli.show.runs import RunRecord
 
-KINDS = {SAMPLE: "sample", PAIR: "pair", GROUP: "group", TURNS: "turns"}
 _ROLES = {GROUP: "completion", TURNS: "turn"}
 
 
@@ -113,11 +113,12 @@ class _Reader:
 
     def __init__(self, row: Row) -> None:
         self._row, self._trees, self._loss = row, trees_of(row), loss_by_token(row)
-        self._paths, self._depths = self._trees.paths(), self._trees.depths()
-        self._lengths = self._trees.branch_lengths()
-        self._num_loss_tokens = count_by_row(
-            row[STARTS], row[STOPS], np.append(0, np.cumsum(row["branch_loss_spans"]))
+        self._paths, self._depths = (
+            self._trees.paths(np.arange(len(self._trees.segment_parents))),
+            self._trees.depths(),
         )
+        self._lengths = self._trees.branch_lengths()
+        self._num_loss_tokens = count_by_row(row[STARTS], row[STOPS], offsets_of(row["branch_loss_spans"]))
 
     def item(self, index: int, branches: range, source: str, file: str | None, line: int | None) -> ItemRecord:
         row, numbers, own = self._row, slice(branches.start, branches.stop), self._segments_of(branches)

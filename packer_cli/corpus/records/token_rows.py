@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.corpus.ragged import join_arrays, join_samples, take
+from packer_cli.corpus.ragged import join_arrays, join_samples
 from packer_cli.corpus.records.base import BadRecordError, type_name
 from packer_cli.corpus.records.tokens import (
     COLUMNS,
@@ -298,7 +298,7 @@ class Left:
             return
         left = np.flatnonzero(is_left)
         self.row = self.row[left]
-        self.columns = {name: take(lists, left) for name, lists in self.columns.items()}
+        self.columns = {name: lists.take(left) for name, lists in self.columns.items()}
 
     def rejects(self) -> list[Reject]:
         """The rows that were refused, in order."""
