@@ -57,6 +57,26 @@ class ItemPieces(NamedTuple):
     """Of trees, counted later."""
 
 
+class Store(NamedTuple):
+    """The items of a store as kernels take them."""
+
+    trees: ItemTrees
+    ends: Int64Array
+    """int64[S]: where each segment ends in its branches."""
+    is_kept: BoolArray
+    """Scratch: whether each segment of an item is kept."""
+
+
+class Measured(NamedTuple):
+    """Numbers of m pieces; fields as in `Pieces` and `PieceTrees`."""
+
+    length: Int32Array
+    size: Int32Array
+    work: Int64Array
+    path_tokens: Int64Array
+    flat_tokens: Int64Array
+
+
 class _Figures(NamedTuple):
     """Of some branches of an item, cut at a depth."""
 
@@ -78,9 +98,8 @@ def find_ends(trees: ItemTrees, ends: Int64Array) -> None:
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _figures(
-    trees: ItemTrees, ends: Int64Array, item: int, first: int, stop: int, depth: int, is_kept: BoolArray
-) -> _Figures:
+def _figures(store: Store, item: int, first: int, stop: int, depth: int) -> _Figures:
+    trees, ends, is_kept = store
     begin, branches = trees.segment_offsets[item], trees.branch_offsets[item]
     is_kept[: trees.segment_offsets[item + 1] - begin] = False
     unique, path, loss, work, flat = _ZERO, _ZERO, _ZERO, _ZERO, _ZERO
@@ -103,42 +122,27 @@ def _figures(
 
 
 @njit(cache=True)
-def measure(
-    trees: ItemTrees,
-    ends: Int64Array,
-    pieces: ItemPieces,
-    is_kept: BoolArray,
-    length: Int32Array,
-    size: Int32Array,
-    work: Int64Array,
-    path: Int64Array,
-    flat: Int64Array,
-) -> None:
-    """Write to the last five, [m] each; `length` has that of flat samples."""
+def measure(store: Store, pieces: ItemPieces, found: Measured) -> None:
+    """Write to `found`, which has the lengths of flat samples."""
     for k in range(len(pieces.item)):
         item = np.int64(pieces.item[k])
-        if trees.kinds[item] == SAMPLE:
-            tokens = np.int64(length[k])
-            size[k], work[k], path[k], flat[k] = tokens, tokens * tokens, tokens, tokens
+        if store.trees.kinds[item] == SAMPLE:
+            tokens = np.int64(found.length[k])
+            found.size[k], found.work[k] = tokens, tokens * tokens
+            found.path_tokens[k], found.flat_tokens[k] = tokens, tokens
             continue
         first, stop = np.int64(pieces.first_branch[k]), np.int64(pieces.stop_branch[k])
-        found = _figures(trees, ends, item, first, stop, np.int64(pieces.depth[k]), is_kept)
-        length[k], size[k] = found.unique, min(max(found.unique, found.loss), _WHOLE)
-        work[k], path[k], flat[k] = found.work, found.path, found.flat
+        figures = _figures(store, item, first, stop, np.int64(pieces.depth[k]))
+        found.length[k], found.size[k] = figures.unique, min(max(figures.unique, figures.loss), _WHOLE)
+        found.work[k], found.path_tokens[k], found.flat_tokens[k] = figures.work, figures.path, figures.flat
 
 
 @njit(cache=True)
 def cut(
-    trees: ItemTrees,
-    ends: Int64Array,
-    items: Int32Array,
-    rule: ItemRule,
-    pieces: ItemPieces,
-    left_out: LeftOutBranches,
-    offsets: Int64Array,
-    is_kept: BoolArray,
+    store: Store, items: Int32Array, rule: ItemRule, pieces: ItemPieces, left_out: LeftOutBranches, offsets: Int64Array
 ) -> int:
     """Write to `pieces`, to `offsets` where those of each item end, and to `left_out`; returns the number of these."""
+    trees = store.trees
     num, num_left = _ZERO, _ZERO
     capacity = np.int64(rule.capacity)
     for k in range(len(items)):
@@ -156,9 +160,9 @@ def cut(
             while first < num_branches:
                 stop, depth = num_branches, _ZERO
                 if trees.kinds[item] == TURNS:
-                    stop = _last_run(trees, ends, item, first, rule, is_kept)
+                    stop = _last_run(store, item, first, rule)
                 if stop > first:
-                    depth = _greatest_depth(trees, ends, item, first, stop, rule, is_kept)
+                    depth = _greatest_depth(store, item, first, stop, rule)
                 if depth > 0:
                     num = _take(pieces, num, item, first, stop, depth)
                 else:
@@ -185,29 +189,20 @@ def _leave_out(left_out: LeftOutBranches, num: int, item: int, first: int, stop:
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _fit(
-    trees: ItemTrees,
-    ends: Int64Array,
-    item: int,
-    first: int,
-    stop: int,
-    depth: int,
-    rule: ItemRule,
-    is_kept: BoolArray,
-) -> bool:
+def _fit(store: Store, item: int, first: int, stop: int, depth: int, rule: ItemRule) -> bool:
     """Whether these branches, cut at a depth, are within the capacity."""
-    found = _figures(trees, ends, item, first, stop, depth, is_kept)
+    found = _figures(store, item, first, stop, depth)
     is_within = max(found.unique, found.loss) <= rule.capacity
     return is_within and (rule.path_percent == 0 or 100 * found.path <= rule.path_percent * rule.capacity)
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _last_run(trees: ItemTrees, ends: Int64Array, item: int, first: int, rule: ItemRule, is_kept: BoolArray) -> int:
+def _last_run(store: Store, item: int, first: int, rule: ItemRule) -> int:
     """The end of the longest run of branches from `first` on that fits, of at least one. Bisection."""
-    low, high = first + 1, trees.branch_offsets[item + 1] - trees.branch_offsets[item]
+    low, high = first + 1, store.trees.branch_offsets[item + 1] - store.trees.branch_offsets[item]
     while low < high:
         middle = (low + high + 1) // 2
-        if _fit(trees, ends, item, first, middle, _WHOLE, rule, is_kept):
+        if _fit(store, item, first, middle, _WHOLE, rule):
             low = middle
         else:
             high = middle - 1
@@ -215,23 +210,22 @@ def _last_run(trees: ItemTrees, ends: Int64Array, item: int, first: int, rule: I
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _greatest_depth(
-    trees: ItemTrees, ends: Int64Array, item: int, first: int, stop: int, rule: ItemRule, is_kept: BoolArray
-) -> int:
+def _greatest_depth(store: Store, item: int, first: int, stop: int, rule: ItemRule) -> int:
     """The greatest depth at which these branches fit, each with a loss token that it has; 0 for none. Bisection."""
-    if _fit(trees, ends, item, first, stop, _WHOLE, rule, is_kept):
+    if _fit(store, item, first, stop, _WHOLE, rule):
         return _WHOLE
+    trees = store.trees
     low, high = _ONE, _ONE
     for b in range(trees.branch_offsets[item] + first, trees.branch_offsets[item] + stop):
-        end = ends[trees.segment_offsets[item] + trees.branch_segments[b]]
+        end = store.ends[trees.segment_offsets[item] + trees.branch_segments[b]]
         high = max(high, end)
         if trees.first_loss[b] < end:
             low = max(low, int(trees.first_loss[b]) + _ONE)
-    if not _fit(trees, ends, item, first, stop, low, rule, is_kept):
+    if not _fit(store, item, first, stop, low, rule):
         return _ZERO
     while low < high:
         middle = (low + high + 1) // 2
-        if _fit(trees, ends, item, first, stop, middle, rule, is_kept):
+        if _fit(store, item, first, stop, middle, rule):
             low = middle
         else:
             high = middle - 1

@@ -21,8 +21,18 @@ from numpy.typing import NDArray
 
 from packer_cli.format.ragged import expand, offsets_of, owners
 from packer_cli.format.trees import SAMPLE, TURNS, ItemTrees
-from packer_cli.plan.core.item_kernels import WHOLE, ItemPieces, ItemRule, LeftOutBranches, cut, find_ends, measure
-from packer_cli.plan.core.types import BoolArray, Int32Array, Int64Array, Pieces, PieceTrees, read_only
+from packer_cli.plan.core.item_kernels import (
+    WHOLE,
+    ItemPieces,
+    ItemRule,
+    LeftOutBranches,
+    Measured,
+    Store,
+    cut,
+    find_ends,
+    measure,
+)
+from packer_cli.plan.core.types import Int32Array, Int64Array, Pieces, PieceTrees, read_only
 
 
 class CutItems(NamedTuple):
@@ -60,8 +70,7 @@ def cut_items(trees: ItemTrees, items: Int32Array, rule: ItemRule) -> CutItems:
     pieces = _empty_pieces(int(most.sum()))
     left_out = LeftOutBranches._make(np.zeros((3, int(num_branches.sum())), dtype=np.int32))
     offsets = np.zeros(len(items) + 1, dtype=np.int64)
-    given = *_for_kernels(trees), read_only(items), rule
-    num_left = cut(*given, pieces, left_out, offsets, _scratch(trees))
+    num_left = cut(_for_kernels(trees), read_only(items), rule, pieces, left_out, offsets)
     pieces = ItemPieces._make(values[: offsets[-1]] for values in pieces)
     measured = _measured(trees, pieces)
     return CutItems(items, offsets, measured, LeftOutBranches._make(values[:num_left] for values in left_out))
@@ -109,7 +118,7 @@ def piece_branches(trees: ItemTrees, pieces: Pieces) -> PieceBranches:
     num, sample = pieces.trees.stop_branch - pieces.trees.first_branch, pieces.sample
     piece, branch = owners(num), expand(trees.branch_offsets[sample] + pieces.trees.first_branch, num)
     segment = trees.segment_offsets[sample][piece] + trees.branch_segments[branch]
-    return PieceBranches(piece, branch, _segment_ends(trees)[segment])
+    return PieceBranches(piece, branch, _for_kernels(trees).ends[segment])
 
 
 def select_items(trees: ItemTrees, items: NDArray[np.integer]) -> ItemTrees:
@@ -148,31 +157,17 @@ def _joined(one: Pieces, other: Pieces) -> Pieces:
     )
 
 
-def _read_only(trees: ItemTrees) -> ItemTrees:
-    return ItemTrees._make(read_only(np.ascontiguousarray(values)) for values in trees)
-
-
-def _segment_ends(trees: ItemTrees) -> Int64Array:
-    """int64[S]: where each segment ends in its branches. O(segments)."""
+def _for_kernels(trees: ItemTrees) -> Store:
+    trees = ItemTrees._make(read_only(np.ascontiguousarray(values)) for values in trees)
     ends = np.empty(len(trees.segment_lengths), dtype=np.int64)
-    find_ends(_read_only(trees), ends)
-    return ends
-
-
-def _for_kernels(trees: ItemTrees) -> tuple[ItemTrees, Int64Array]:
-    return _read_only(trees), read_only(_segment_ends(trees))
-
-
-def _scratch(trees: ItemTrees) -> BoolArray:
-    """Room for the segments of one item: whether they are kept."""
-    return np.empty(int(np.diff(trees.segment_offsets).max(initial=0)), dtype=np.bool_)
+    find_ends(trees, ends)
+    return Store(trees, read_only(ends), np.empty(int(np.diff(trees.segment_offsets).max(initial=0)), dtype=np.bool_))
 
 
 def _measured(trees: ItemTrees, pieces: ItemPieces) -> Pieces:
-    num, length = len(pieces.item), pieces.length.copy()
-    size = np.empty(num, dtype=np.int32)
-    work, path, flat = (np.empty(num, dtype=np.int64) for _ in range(3))
-    own = ItemPieces._make(map(read_only, pieces))
-    measure(*_for_kernels(trees), own, _scratch(trees), length, size, work, path, flat)
-    of_trees = PieceTrees(pieces.first_branch, pieces.stop_branch, pieces.depth, size, work, path, flat)
-    return Pieces(samples=pieces.item, start=pieces.start, length=length, trees=of_trees)
+    num = len(pieces.item)
+    sums = (np.empty(num, dtype=np.int64) for _ in range(3))
+    found = Measured(pieces.length.copy(), np.empty(num, dtype=np.int32), *sums)
+    measure(_for_kernels(trees), ItemPieces._make(map(read_only, pieces)), found)
+    of_trees = PieceTrees(pieces.first_branch, pieces.stop_branch, pieces.depth, *found[1:])
+    return Pieces(samples=pieces.item, start=pieces.start, length=found.length, trees=of_trees)
