@@ -86,7 +86,18 @@ def shifted_labels(batch: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
 
 
 CHUNK = 2**25
-"""Logits that `branch_logps` has in memory at once."""
+"""Logits that are in memory at once."""
+
+
+def in_chunks(function: Callable[..., Any], vocabulary: int, *tensors: torch.Tensor | None) -> list[Any]:
+    """What a function of logits returns for the rows of tensors, `CHUNK` logits at a time, and again in the backward
+    pass; of no rows, one result."""
+    size = max(1, CHUNK // vocabulary)
+    length = next(len(tensor) for tensor in tensors if tensor is not None)
+    parts = (slice(begin, begin + size) for begin in range(0, max(1, length), size))
+    return [
+        checkpoint(function, *(None if x is None else x[part] for x in tensors), use_reentrant=False) for part in parts
+    ]
 
 
 def branch_logps(hidden: torch.Tensor, head: Callable[[torch.Tensor], torch.Tensor], batch: Any) -> torch.Tensor:
@@ -113,11 +124,9 @@ def branch_logps(hidden: torch.Tensor, head: Callable[[torch.Tensor], torch.Tens
 
     tokens = hidden.flatten(0, -2).index_select(0, places)
     with torch.no_grad():
-        size = max(1, CHUNK // head(tokens[:0]).shape[-1])
-    parts = zip(tokens.split(size), labels.split(size), strict=True)
-    found = torch.cat([checkpoint(logps, *part, use_reentrant=False) for part in parts])
-    num_branches = len(batch["last_index"])
-    return found.new_zeros(num_branches).index_add(0, branches, found)
+        vocabulary = head(tokens[:0]).shape[-1]
+    found = torch.cat(in_chunks(logps, vocabulary, tokens, labels))
+    return found.new_zeros(len(batch["last_index"])).index_add(0, branches, found)
 
 
 def loss_weight_of_step(batch: Any) -> float:

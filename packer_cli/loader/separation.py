@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from packer_cli.errors import ConfigError
-from packer_cli.loader.formats.flex import tree_mask
+from packer_cli.format.trees import Trees
+from packer_cli.loader.formats.tree import kernel_keys, row_mask
 
 _LENGTH = 12
 """Tokens of a sample; more than any convolution's width."""
@@ -75,20 +77,15 @@ def check_tree(model: nn.Module, keys: Collection[str], **kwargs: Any) -> None:
     """
     device = next(model.parameters()).device
     prefix, first, second, *others = _made_up(model, 5 * _LENGTH).split(_LENGTH)
-    place = torch.arange(3 * _LENGTH)
-    stops = torch.where(place // _LENGTH == 1, 2 * _LENGTH, 3 * _LENGTH)
-    depths = place - _LENGTH * (place // _LENGTH == 2)
-    borders = torch.tensor([[0, 2, 3], [0, 2, 4]], dtype=torch.int32) * _LENGTH
+    trees = two_branches(_LENGTH, _LENGTH, _LENGTH)
+    positions = torch.from_numpy(trees.positions())[None]
     row = {
-        "position_ids": depths[None].to(device),
-        "attention_mask": tree_mask(stops, depths, device),
-        "tree_kv_index": torch.cat((place[: 2 * _LENGTH], place[:_LENGTH], place[2 * _LENGTH :])).to(device),
-        "tree_cu_seqlens_q": borders[0].to(device),
-        "tree_cu_seqlens_k": borders[1].to(device),
-        "tree_max_seqlen_q": 2 * _LENGTH,
-        "tree_max_seqlen_k": 2 * _LENGTH,
+        "position_ids": positions,
+        "attention_mask": row_mask(trees),
+        **kernel_keys(trees, trees.paths(trees.leaves())),
     }
-    row = {key: value for key, value in row.items() if key in keys} | kwargs
+    row = {key: value.to(device) if hasattr(value, "to") else value for key, value in row.items() if key in keys}
+    row |= kwargs
     rows = (prefix, first, second), (prefix, others[0], second), (others[1], first, second)
     plain, branch, root = (_predict(model, torch.cat(ids), row).split(_LENGTH) for ids in rows)
     change = _change(plain[2], branch[2])
@@ -102,6 +99,12 @@ def check_tree(model: nn.Module, keys: Collection[str], **kwargs: Any) -> None:
         f"{type(getattr(model, 'module', model)).__name__} does not run trees: {what}; call set_tree_attention(model) "
         "and pass it what tree_inputs(batch, device) gives, or pack with --no-share-prefixes"
     )
+
+
+def two_branches(shared: int, first: int, second: int) -> Trees:
+    """A tree of so many tokens that two branches share, and that each has alone."""
+    starts = np.cumsum([0, shared, first, second], dtype=np.int32)
+    return Trees(starts, np.array([-1, 0, 0], np.int32), np.array([1, 2], np.int32))
 
 
 def _made_up(model: nn.Module, num_tokens: int) -> torch.Tensor:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import MethodType
 from typing import Any, cast
 
@@ -162,18 +163,26 @@ def check_packed_rows(model: nn.Module, device: torch.device) -> None:
         model: which `run_packed_rows` has patched, wrapped or not.
     """
     name = type(getattr(model, "module", model)).__name__
+    with evaluating(model):
+        try:
+            why = _find_mixing(model, device)
+        except (AttributeError, TypeError) as error:
+            why = f"its forward pass ends in {type(error).__name__}: {error}"
+    if why:
+        raise ConfigError(f"{name} cannot run packed rows: {why}; train it without packing")
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """While a model is tried: no gradients, and modules as for evaluation."""
     trains = {module: module.training for module in model.modules()}
     model.eval()
     try:
         with torch.no_grad():
-            why = _find_mixing(model, device)
-    except (AttributeError, TypeError) as error:
-        why = f"its forward pass ends in {type(error).__name__}: {error}"
+            yield
     finally:
         for module, was_training in trains.items():
             module.training = was_training
-    if why:
-        raise ConfigError(f"{name} cannot run packed rows: {why}; train it without packing")
 
 
 def _find_mixing(model: nn.Module, device: torch.device) -> str:

@@ -20,13 +20,12 @@ from typing import Any, ClassVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 from transformers.modeling_outputs import CausalLMOutput
 from transformers.utils import ModelOutput
 
 from packer_cli.errors import ConfigError
 from packer_cli.loader.formats.flex import RowMask
-from packer_cli.loader.losses import shifted_labels, token_losses
+from packer_cli.loader.losses import in_chunks, shifted_labels, token_losses
 from packer_cli.loader.passes import IGNORE_INDEX
 
 __all__ = ["PackedRow", "RowKeys"]
@@ -148,10 +147,6 @@ def _on(value: Any, device: torch.device) -> Any:
     return value.to(device) if isinstance(value, Tensor) else value
 
 
-CHUNK = 2**25
-"""Logits that are in memory at once."""
-
-
 @torch.compiler.disable  # A graph would be compiled anew for each number of tokens with a loss.
 def row_loss(head: Any, config: Any, hidden: Tensor, row: PackedRow) -> Tensor:
     """The sum of the losses of this rank's tokens, times the row's factor: a scalar of float32, or of float64.
@@ -209,17 +204,6 @@ def _fused(head: Any, tokens: Tensor) -> Callable[..., Tensor] | None:
         return result
 
     return run
-
-
-def in_chunks(function: Callable[..., Any], vocabulary: int, *tensors: Tensor | None) -> list[Any]:
-    """What a function of logits returns for the rows of tensors, `CHUNK` logits at a time, and again in the backward
-    pass."""
-    size = max(1, CHUNK // vocabulary)
-    length = next(len(tensor) for tensor in tensors if tensor is not None)
-    parts = (slice(begin, begin + size) for begin in range(0, length, size))
-    return [
-        checkpoint(function, *(None if x is None else x[part] for x in tensors), use_reentrant=False) for part in parts
-    ]
 
 
 def finished_logits(logits: Tensor, config: Any) -> Tensor:

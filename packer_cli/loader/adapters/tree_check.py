@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from packer_cli.errors import ConfigError
 from packer_cli.format.trees import CHOSEN, PAIR, REJECTED
-from packer_cli.loader.formats.flex import tree_mask
+from packer_cli.loader.adapters.causal_lm import evaluating
+from packer_cli.loader.formats.tree import kernel_keys, row_mask
+from packer_cli.loader.separation import two_branches
 
 __all__ = ["check_trees"]
 
@@ -30,18 +32,12 @@ def check_trees(model: nn.Module, device: torch.device, make_row: Callable[..., 
         make_row: of a batch of format "tree", with `factor` and `device`.
     """
     inner: Any = getattr(model, "module", model)
-    trains = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        with torch.no_grad():
-            batch = _pair(inner.config)
-            row = make_row(batch, factor=1.0, device=device)
-            output = model(**_given(row), use_cache=False)
-            found = _of_row(output, row)
-            alone = torch.stack([_alone(model, ids, device) for ids in _branches(batch["input_ids"][0])])
-    finally:
-        for module, was_training in trains.items():
-            module.training = was_training
+    with evaluating(model):
+        batch = _pair(inner.config)
+        row = make_row(batch, factor=1.0, device=device)
+        output = model(**_given(row), use_cache=False)
+        found = _of_row(output, row)
+        alone = torch.stack([_alone(model, ids, device) for ids in _branches(batch["input_ids"][0])])
     if len(found) == 1:  # The loss of both.
         alone = alone.sum(0, keepdim=True)
     # Rewards are of the order of 1, and may be 0.
@@ -90,23 +86,12 @@ def _pair(config: Any) -> dict[str, Any]:
     place = torch.arange(total)
     first = _SHARED + _CHOSEN
     has_loss = (place >= _SHARED) & (place != first - 1) & (place != total - 1)
-    positions = torch.where(place < first, place, place - _CHOSEN)
-    rejected = torch.cat([place[:_SHARED], place[first:]])
-    if config._attn_implementation.endswith("flex_attention"):
-        stops = torch.where((place >= _SHARED) & (place < first), first, total)
-        keys: dict[str, Any] = {"attention_mask": tree_mask(stops, positions)}
-    else:
-        keys = {
-            "tree_kv_index": torch.cat([place[:first], rejected]),
-            "tree_cu_seqlens_q": torch.tensor([0, first, total], dtype=torch.int32),
-            "tree_cu_seqlens_k": torch.tensor([0, first, first + len(rejected)], dtype=torch.int32),
-            "tree_max_seqlen_q": first,
-            "tree_max_seqlen_k": len(rejected),
-        }
+    trees = two_branches(_SHARED, _CHOSEN, _REJECTED)
+    takes_mask = config._attn_implementation.endswith("flex_attention")
     return {
-        **keys,
+        **({"attention_mask": row_mask(trees)} if takes_mask else kernel_keys(trees, trees.paths(trees.leaves()))),
         "input_ids": ids[None],
-        "position_ids": positions[None],
+        "position_ids": torch.from_numpy(trees.positions())[None],
         "shift_labels": torch.where(has_loss, ids.roll(-1), -100)[None],
         "loss_weights": has_loss.float(),
         "token_index": place[has_loss],

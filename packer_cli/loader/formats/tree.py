@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from packer_cli.format.ragged import Lists
+from packer_cli.format.trees import Trees
 from packer_cli.loader.batch import MicroBatch
 from packer_cli.loader.formats.base import Batch, Format, open_batch
-from packer_cli.loader.formats.flex import tree_mask
+from packer_cli.loader.formats.flex import RowMask, tree_mask
 from packer_cli.loader.trees import TreeBuilder
 
 
@@ -34,19 +36,7 @@ def adapt(micro: MicroBatch) -> Batch:
     and K the sum of all their paths.
     """
     assert micro.trees is not None
-    trees, paths = micro.trees.trees, micro.trees.paths
-    stops = trees.segment_starts[trees.leaves() + 1]
-    queries, keys = np.append(np.int32(0), stops), paths.offsets.astype(np.int32)
-    return _batch(
-        micro,
-        {
-            "tree_kv_index": torch.from_numpy(paths.values),
-            "tree_cu_seqlens_q": torch.from_numpy(queries),
-            "tree_cu_seqlens_k": torch.from_numpy(keys),
-            "tree_max_seqlen_q": int(np.diff(queries).max()),
-            "tree_max_seqlen_k": int(np.diff(keys).max()),
-        },
-    )
+    return _batch(micro, kernel_keys(micro.trees.trees, micro.trees.paths))
 
 
 def adapt_flex(micro: MicroBatch) -> Batch:
@@ -55,9 +45,26 @@ def adapt_flex(micro: MicroBatch) -> Batch:
     It does not grow with K.
     """
     assert micro.trees is not None
-    trees = micro.trees.trees
-    stops, positions = trees.token_stops().astype(np.int32), trees.positions().astype(np.int32)
-    return _batch(micro, {"attention_mask": tree_mask(torch.from_numpy(stops), torch.from_numpy(positions))})
+    return _batch(micro, {"attention_mask": row_mask(micro.trees.trees)})
+
+
+def kernel_keys(trees: Trees, paths: Lists) -> dict[str, Any]:
+    """What varlen kernels take of a row; `paths` are those of its leaves."""
+    stops = trees.segment_starts[trees.leaves() + 1]
+    queries, keys = np.append(np.int32(0), stops), paths.offsets.astype(np.int32)
+    return {
+        "tree_kv_index": torch.from_numpy(paths.values),
+        "tree_cu_seqlens_q": torch.from_numpy(queries),
+        "tree_cu_seqlens_k": torch.from_numpy(keys),
+        "tree_max_seqlen_q": int(np.diff(queries).max()),
+        "tree_max_seqlen_k": int(np.diff(keys).max()),
+    }
+
+
+def row_mask(trees: Trees) -> RowMask:
+    """What FlexAttention takes of a row."""
+    stops, positions = (values.astype(np.int32) for values in (trees.token_stops(), trees.positions()))
+    return tree_mask(torch.from_numpy(stops), torch.from_numpy(positions))
 
 
 def _batch(micro: MicroBatch, of_attention: dict[str, Any]) -> Batch:
