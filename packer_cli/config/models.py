@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from packer_cli.config.fields import Bytes, Epoch, Model, StepTokens, or_another
 from packer_cli.config.plan_options import StorePlanConfig
-from packer_cli.corpus.types import ItemsFrom, RecordSchema
+from packer_cli.corpus.types import OF_ITEMS, ItemsFrom, RecordSchema
 from packer_cli.panels import Panel, Shown
 from packer_cli.plugins import unknown
 
@@ -42,7 +42,6 @@ def read_loss_on(value: str) -> str:
 
 
 _SCHEMAS = ("auto", *get_args(RecordSchema))
-_OF_ITEMS = ("preference", "completions")
 
 
 def _known_schema(name: str) -> str:
@@ -148,9 +147,9 @@ class TokenizeConfig(Model):
             raise ValueError(
                 "--loss-on all trains on every token, but --turns branch trains each turn once; give another --loss-on"
             )
-        wanted = {"pairs": "preference", "groups": "completions"}.get(self.items)
+        wanted = OF_ITEMS.get(self.items)
         schema = self.record_schema
-        if (wanted is None and self.items == "none" and schema in _OF_ITEMS) or (
+        if (wanted is None and self.items == "none" and schema in OF_ITEMS.values()) or (
             wanted and schema not in ("auto", wanted)
         ):
             remedy = f"leave out --schema, or give --schema {wanted}" if wanted else "leave out one of the two"

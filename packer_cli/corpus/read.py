@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from packer_cli.corpus.readers.base import RawBatch, ReadRules
 from packer_cli.corpus.readers.registry import READERS, TOKEN_FORMATS
 from packer_cli.corpus.records.preference import PairRecord
-from packer_cli.corpus.records.shapes import OF_ITEMS, Normalizer
+from packer_cli.corpus.records.shapes import Normalizer
 from packer_cli.corpus.records.tokens import TokenRecord
-from packer_cli.corpus.types import AlpacaForm, CorpusSlice, Document, DocumentBatch, Gap, ItemsFrom
+from packer_cli.corpus.types import OF_ITEMS, AlpacaForm, CorpusSlice, Document, DocumentBatch, Gap, ItemsFrom
 from packer_cli.corpus.versions import require_unchanged
 from packer_cli.errors import ConfigError, HbpackError
 

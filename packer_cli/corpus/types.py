@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 FileFormat = Literal["jsonl", "json", "parquet", "arrow", "text", "datasets", "megatron", "datatrove", "flat"]
 RecordSchema = Literal["messages", "alpaca", "prompt-completion", "text", "tokens", "preference", "completions"]
 ItemsFrom = Literal["auto", "none", "pairs", "groups"]
+OF_ITEMS = {"pairs": "preference", "groups": "completions"}
+"""The only shape of records that a value of `--items` takes."""
 AlpacaForm = Literal["template", "stanford"]
 
 

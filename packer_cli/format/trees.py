@@ -30,6 +30,8 @@ KINDS = ("sample", "pair", "group", "turns")
 """Their names."""
 CHOSEN, REJECTED = range(2)
 """Roles of the branches of a pair; in other items, a branch's role is its number."""
+PAIR_ROLES = ("chosen", "rejected")
+"""Their names."""
 
 
 class Trees(NamedTuple):

@@ -16,7 +16,7 @@ from packer_cli.format.records import Hidden
 from packer_cli.format.schema import ITEM_VALUES
 from packer_cli.format.shards import Row
 from packer_cli.format.tree_rows import loss_by_token, trees_of
-from packer_cli.format.trees import GROUP, KINDS, PAIR, TURNS
+from packer_cli.format.trees import GROUP, KINDS, PAIR, PAIR_ROLES, TURNS
 from packer_cli.show.decode import CONTEXT
 from packer_cli.show.runs import RunRecord
 
@@ -157,7 +157,7 @@ class _Reader:
 
     def _branch(self, branch: int, kind: int, own: range) -> BranchRecord:
         role, reward = int(self._row["branch_roles"][branch]), float(self._row["rewards"][branch])
-        names = ("chosen", "rejected") if kind == PAIR else ("sample",)
+        names = PAIR_ROLES if kind == PAIR else ("sample",)
         return BranchRecord(
             role=f"{_ROLES[kind]} {role + 1}" if kind in _ROLES else names[role],
             sample_id=int(self._row["sample_ids"][branch]),

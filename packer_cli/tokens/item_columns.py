@@ -13,7 +13,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.corpus.types import TokenBatch
-from packer_cli.format.arrays import Lists, to_arrow, to_lists
+from packer_cli.format.arrays import to_arrow
+from packer_cli.format.ragged import Lists
 from packer_cli.format.schema import ITEM_VALUES
 from packer_cli.format.trees import SAMPLE, SHARE_FROM
 from packer_cli.tokens.encode.rows import Items
@@ -40,20 +41,13 @@ def join_items(batches: Sequence[tuple[TokenBatch, Items | None]]) -> Items | No
     kinds, roles, rewards = (
         np.concatenate([getattr(items, name) for items in each]) for name in ("kinds", "roles", "rewards")
     )
-    values = {name: _values_of(each, name) for name in ITEM_VALUES}
+    values = {name: np.concatenate([items.values[name] for items in each]) for name in ITEM_VALUES}
     first = offsets[:-1]
     is_plain = (np.diff(offsets) == 1) & np.isnan([rewards[first], *values.values()]).all(axis=0)
     if is_plain.all():
         return None
     roles[first[is_plain]], kinds[is_plain] = 0, SAMPLE
     return Items(offsets, kinds, roles, rewards, values)
-
-
-def _values_of(batches: Sequence[Items], name: str) -> NDArray[np.float32]:
-    """float32[i]: NaN where an item has none."""
-    found = (items.values.get(name) for items in batches)
-    none = (np.full(len(items.kinds), np.nan, dtype=np.float32) for items in batches)
-    return np.concatenate([default if values is None else values for values, default in zip(found, none, strict=True)])
 
 
 def item_columns(
@@ -67,18 +61,13 @@ def item_columns(
     """
     from packer_cli.tokens.prefix_trees import NOTHING_SHARED, make_trees
 
-    made = make_trees(branches, items.offsets, SHARE_FROM if share_prefixes else NOTHING_SHARED)
-    of_branches: dict[str, NDArray[Any]] = {
-        "branch_roles": items.roles,
-        "branch_loss_spans": num_spans.astype(np.int32),
-        "rewards": items.rewards,
+    input_ids, trees = make_trees(branches, items.offsets, SHARE_FROM if share_prefixes else NOTHING_SHARED)
+    columns: dict[str, NDArray[Any] | Lists] = {
+        **trees._asdict(),
+        "branch_roles": Lists(items.offsets, items.roles),
+        "branch_loss_spans": Lists(items.offsets, num_spans.astype(np.int32)),
+        "rewards": Lists(items.offsets, items.rewards),
+        "item_kind": items.kinds,
+        **items.values,
     }
-    columns = {
-        "segment_starts": to_lists(*made.segment_starts),
-        "segment_parents": to_lists(*made.segment_parents),
-        "branch_segments": to_lists(*made.branch_segments),
-        **{name: to_lists(items.offsets, values) for name, values in of_branches.items()},
-        "item_kind": to_arrow(items.kinds),
-        **{name: to_arrow(items.values[name]) for name in ITEM_VALUES},
-    }
-    return made.input_ids, columns
+    return input_ids, {name: to_arrow(values) for name, values in columns.items()}

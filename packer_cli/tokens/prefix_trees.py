@@ -18,7 +18,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.format.arrays import Lists
+from packer_cli.format.ragged import Lists
+from packer_cli.format.tree_parts import TreeLists
 from packer_cli.format.trees import SHARE_FROM
 from packer_cli.plan.core.types import BoolArray, Int32Array, Int64Array, read_only
 
@@ -28,27 +29,17 @@ _ROOT = 0
 _NONE, _UNKNOWN = -1, -2
 
 
-class ItemRows(NamedTuple):
-    """The unique tokens of items, and their trees: a list of each an item."""
-
-    input_ids: Lists
-    """In depth-first order, of the type that they were given in."""
-    segment_starts: Lists
-    """int32, as in `packer_cli.format.trees.Trees`; so are the others."""
-    segment_parents: Lists
-    branch_segments: Lists
-
-
-def make_trees(branches: Lists, items: Int64Array, share_from: int = SHARE_FROM) -> ItemRows:
-    """The trees of items.
+def make_trees(branches: Lists, items: Int64Array, share_from: int = SHARE_FROM) -> tuple[Lists, TreeLists]:
+    """The unique tokens of items, in depth-first order and of the type of `branches`, and their trees.
 
     Args:
         branches: the ids of each branch, uint16 or int32; none is empty.
         items: int64[i+1], from 0: item k has the branches `items[k]` to `items[k + 1] - 1`, at least one.
         share_from: fewest tokens that are shared, at least 1.
 
-    >>> made = make_trees(Lists(np.array([0, 3, 6]), np.array([5, 6, 7, 5, 6, 8], np.int32)), np.array([0, 2]), 1)
-    >>> [each.values.tolist() for each in made]
+    >>> pair = Lists(np.array([0, 3, 6]), np.array([5, 6, 7, 5, 6, 8], np.int32))
+    >>> ids, trees = make_trees(pair, np.array([0, 2]), 1)
+    >>> [each.values.tolist() for each in (ids, *trees)]
     [[5, 6, 7, 6, 8], [0, 1, 3, 5], [-1, 0, 0], [1, 2]]
     """
     num_items, num_branches = len(items) - 1, len(branches.offsets) - 1
@@ -59,12 +50,12 @@ def make_trees(branches: Lists, items: Int64Array, share_from: int = SHARE_FROM)
     tokens, segments = (np.zeros(num_items + 1, dtype=np.int64) for _ in range(2))
     given = read_only(branches.values), read_only(branches.offsets), read_only(items)
     _make_trees(*given, share_from, ids, starts, parents, ends, tokens, segments)
-    return ItemRows(
-        Lists(tokens, ids[: tokens[-1]]),
+    trees = TreeLists(
         Lists(segments + np.arange(num_items + 1), starts[: segments[-1] + num_items]),
         Lists(segments, parents[: segments[-1]]),
         Lists(items, ends),
     )
+    return Lists(tokens, ids[: tokens[-1]]), trees
 
 
 class _Trie(NamedTuple):
@@ -117,7 +108,7 @@ def _make_trees(
     tokens: Int64Array,
     segments: Int64Array,
 ) -> None:
-    """Write the lists of `ItemRows`; `tokens` and `segments` are their offsets, int64[i+1]."""
+    """Write the lists; `tokens` and `segments` are their offsets, int64[i+1]."""
     most = 1
     for item in range(len(items) - 1):
         most = max(most, items[item + 1] - items[item])

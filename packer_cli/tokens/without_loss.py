@@ -10,7 +10,7 @@ import numpy as np
 from packer_cli.corpus.ragged import take_samples
 from packer_cli.corpus.types import Reject, TokenBatch
 from packer_cli.format.ragged import offsets_of
-from packer_cli.format.trees import GROUP, PAIR
+from packer_cli.format.trees import GROUP, PAIR, PAIR_ROLES
 from packer_cli.tokens.encode.rows import Items
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def _why(kind: int, sample: int, items: Items) -> str:
     """Why a pair or a group is left out, by a sample without a loss."""
     role = int(items.roles[sample])
     if kind == PAIR:
-        return f"{('chosen', 'rejected')[role]}: it has no loss tokens, so the pair is left out"
+        return f"{PAIR_ROLES[role]}: it has no loss tokens, so the pair is left out"
     return f"completions[{role}]: it has no loss tokens, so the group is left out"
 
 

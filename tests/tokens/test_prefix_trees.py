@@ -16,11 +16,10 @@ from tests.naive import prefix_trees as naive
 def trees_of(items, share_from, dtype=np.uint16):
     """The ids and trees of items, each of branches of ids."""
     branches = join_arrays([np.array(branch, dtype=dtype) for item in items for branch in item])
-    made = make_trees(branches, np.cumsum([0, *map(len, items)]), share_from)
-    assert made.input_ids.values.dtype == dtype
-    rows = [
-        [lists.values[lists.offsets[k] : lists.offsets[k + 1]] for lists in made] for k in range(len(items))
-    ]  # fmt: skip
+    input_ids, trees = make_trees(branches, np.cumsum([0, *map(len, items)]), share_from)
+    assert input_ids.values.dtype == dtype
+    columns = input_ids, *trees
+    rows = [[each.values[each.offsets[k] : each.offsets[k + 1]] for each in columns] for k in range(len(items))]
     return [(ids, Trees(*of_item)) for ids, *of_item in rows]
 
 

@@ -22,7 +22,7 @@ from packer_cli.corpus.records import (
 from packer_cli.corpus.records.base import BadRecordError, Shape, show_keys, take_shape
 from packer_cli.corpus.records.preference import PairRecord
 from packer_cli.corpus.records.tokens import TokenRecord
-from packer_cli.corpus.types import AlpacaForm, Document, ItemsFrom, Record, Reject
+from packer_cli.corpus.types import OF_ITEMS, AlpacaForm, Document, ItemsFrom, Record, Reject
 from packer_cli.plugins import Registry
 
 _OWN = {
@@ -40,9 +40,6 @@ SHAPES: Registry[Shape] = Registry("shapes", "record schema", _OWN, take_shape)
 
 Parsed = Document | TokenRecord | PairRecord | Reject
 Parse = Callable[[Record, int], Parsed]
-
-OF_ITEMS = {"pairs": "preference", "groups": "completions"}
-"""The only shape that a value of `--items` takes."""
 
 
 class Normalizer:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from packer_cli.format.trees import TURNS
+from packer_cli.format.trees import PAIR_ROLES, TURNS
 from packer_cli.tokens.encode.items import KINDS, Branches
 from packer_cli.tokens.encode.rows import Row, Text
 
@@ -137,7 +137,7 @@ def turns_of(document: Document) -> Document:
 def _name(document: Document, number: int) -> str:
     """A sample of an item, for people."""
     if document.kind == "preference":
-        return ("chosen", "rejected")[number]
+        return PAIR_ROLES[number]
     if document.kind == "completions":
         return f"completions[{number}]"
     return f"turn {number + 1}"

@@ -12,11 +12,13 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from packer_cli.plan.core.cost import segment_sums
+from packer_cli.format.ragged import owners
 from packer_cli.plan.core.groups import UNLIMITED
 from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.kernels.balance.exchange import NONE, ONE, ZERO
 
+_WORK, _SIZE, _PATHS, _PIECE = range(4)
+"""Numbers of an item, see `ItemRows`."""
 _MOST_PARTNERS = 31
 """Lighter packs to try before giving up on the heaviest one."""
 _GROWTH = 2
@@ -28,22 +30,13 @@ _NEAR = 8
 class ItemRows(NamedTuple):
     """The packs of an iteration; the kernel keeps them up to date."""
 
-    work: Int64Array
-    """int64[packs, width]: items of each pack by falling work."""
-    sizes: Int64Array
-    """int64[packs, width]: what they take of the capacity."""
-    paths: Int64Array
-    """int64[packs, width]: what they take of it by path tokens, another limit."""
-    pieces: Int64Array
-    """int64[packs, width]"""
+    items: Int64Array
+    """int64[4, packs, width]: of the items of each pack, by falling work: work; what each takes of the capacity; what it
+    takes by path tokens, which is another limit; and its piece."""
     numbers: Int64Array
     """int64[packs]: items of each pack, at most `width`."""
-    pack_work: Int64Array
-    """int64[packs]"""
-    pack_sizes: Int64Array
-    """int64[packs]"""
-    pack_paths: Int64Array
-    """int64[packs]"""
+    totals: Int64Array
+    """int64[3, packs]: work, and what the packs take of both limits."""
 
 
 def refine_items(
@@ -82,8 +75,8 @@ def refine_items(
         if of_packs.max() <= limit:
             continue
         rows = _to_rows(offsets[begin : end + 1] - own.start, members, items, most)
-        exchange_items(rows, capacity, limit, most_tries * (end - begin), _MOST_PARTNERS)
-        pieces[own] = rows.pieces[np.arange(rows.pieces.shape[1]) < rows.numbers[:, None]]
+        exchange_items(rows, capacity, limit, most_tries * (end - begin))
+        pieces[own] = rows.items[_PIECE][np.arange(rows.items.shape[2]) < rows.numbers[:, None]]
         offsets[begin + 1 : end] = own.start + np.cumsum(rows.numbers)[:-1]
 
 
@@ -92,44 +85,40 @@ def _to_rows(
 ) -> ItemRows:
     sizes, paths, work = items
     count = np.diff(offsets)
-    pack = np.repeat(np.arange(len(count)), count)
-    order = np.lexsort((-work[members], pack))
-    place = np.arange(len(order)) - np.repeat(offsets[:-1], count)
-    width = min(len(order), _GROWTH * int(count.max()), most)
-    work_of, sizes_of, paths_of, pieces_of = rows = np.zeros((4, len(count), width), dtype=np.int64)
-    falling = members[order]
+    pack = owners(count)
+    falling = members[np.lexsort((-work[members], pack))]
+    place = np.arange(len(falling)) - np.repeat(offsets[:-1], count)
+    rows = np.zeros((4, len(count), min(len(falling), _GROWTH * int(count.max()), most)), dtype=np.int64)
     rows[:, pack, place] = work[falling], sizes[falling], paths[falling], falling
-    pack_work, pack_sizes, pack_paths = (segment_sums(values[members], offsets) for values in (work, sizes, paths))
-    return ItemRows(work_of, sizes_of, paths_of, pieces_of, count, pack_work, pack_sizes, pack_paths)
+    return ItemRows(rows, count, rows[:_PIECE].sum(axis=2))
 
 
 @njit(cache=True)
-def exchange_items(rows: ItemRows, capacity: int, limit: float, most_tries: int, most_partners: int) -> None:
+def exchange_items(rows: ItemRows, capacity: int, limit: float, most_tries: int) -> None:
     """Lower the greatest work of these packs by exchanges, until it is within the limit or no exchange helps.
 
     Args:
         capacity: most of a pack.
         limit: greatest work at which to stop.
         most_tries: pairs of packs to search for an exchange; the last round may exceed it.
-        most_partners: lighter packs to try before giving up on the heaviest one.
     """
-    num = len(rows.numbers)
+    num, of_packs = len(rows.numbers), rows.totals[_WORK]
     tried_in = np.empty(num, dtype=np.int64)  # The round that last tried a pack.
     tried_in[:] = NONE
     number, tries = ZERO, ZERO
     while tries < most_tries:
         heavy = ZERO
         for p in range(num):
-            if rows.pack_work[p] > rows.pack_work[heavy]:
+            if of_packs[p] > of_packs[heavy]:
                 heavy = p
-        if rows.pack_work[heavy] <= limit:
+        if of_packs[heavy] <= limit:
             return
         tried_in[heavy] = number
         is_done = True
-        for _ in range(min(most_partners, num - 1)):
+        for _ in range(min(_MOST_PARTNERS, num - 1)):
             light = NONE
             for p in range(num):
-                if tried_in[p] < number and (light < 0 or rows.pack_work[p] < rows.pack_work[light]):
+                if tried_in[p] < number and (light < 0 or of_packs[p] < of_packs[light]):
                     light = p
             tried_in[light] = number
             tries += 1
@@ -146,28 +135,30 @@ def exchange_items(rows: ItemRows, capacity: int, limit: float, most_tries: int,
 @njit(cache=True, no_cpython_wrapper=True)
 def _best_exchange(rows: ItemRows, heavy: int, light: int, capacity: int) -> tuple[int, int]:
     """Places of the item that the heavy pack gives, and of the one that it takes; -1 for none."""
-    gap = rows.pack_work[heavy] - rows.pack_work[light]
+    gap = rows.totals[_WORK, heavy] - rows.totals[_WORK, light]
     best, given, taken = gap, NONE, NONE
-    has_space = rows.numbers[light] < rows.work.shape[1] and rows.numbers[heavy] > 1
+    has_space = rows.numbers[light] < rows.items.shape[2] and rows.numbers[heavy] > 1
+    others = rows.items[_WORK, light, : rows.numbers[light]]
     for i in range(rows.numbers[heavy]):
-        work, size, paths = rows.work[heavy, i], rows.sizes[heavy, i], rows.paths[heavy, i]
-        if has_space and abs(gap - 2 * work) < best and _fit(rows, heavy, light, size, paths, capacity):
+        work = rows.items[_WORK, heavy, i]
+        if has_space and abs(gap - 2 * work) < best and _fit(rows, heavy, light, i, NONE, capacity):
             best, given, taken = abs(gap - 2 * work), i, NONE
-        near = _num_above(rows.work[light, : rows.numbers[light]], work - gap // 2)
-        for j in range(max(near - _NEAR, ZERO), min(near + _NEAR, rows.numbers[light])):
-            left = abs(gap - 2 * (work - rows.work[light, j]))
-            more, more_paths = size - rows.sizes[light, j], paths - rows.paths[light, j]
-            if left < best and _fit(rows, heavy, light, more, more_paths, capacity):
+        near = _num_above(others, work - gap // 2)
+        for j in range(max(near - _NEAR, ZERO), min(near + _NEAR, len(others))):
+            left = abs(gap - 2 * (work - others[j]))
+            if left < best and _fit(rows, heavy, light, i, j, capacity):
                 best, given, taken = left, i, j
     return given, taken
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _fit(rows: ItemRows, heavy: int, light: int, size: int, paths: int, capacity: int) -> bool:
-    """Whether the light pack has room for so much more, and the heavy one for so much less."""
-    light_size, light_paths = rows.pack_sizes[light] + size, rows.pack_paths[light] + paths
-    heavy_size, heavy_paths = rows.pack_sizes[heavy] - size, rows.pack_paths[heavy] - paths
-    return bool(max(light_size, light_paths, heavy_size, heavy_paths) <= capacity)
+def _fit(rows: ItemRows, heavy: int, light: int, given: int, taken: int, capacity: int) -> bool:
+    """Whether both packs are within both limits after an exchange."""
+    for limit in range(_SIZE, _PIECE):
+        more = rows.items[limit, heavy, given] - (rows.items[limit, light, taken] if taken >= 0 else ZERO)
+        if max(rows.totals[limit, light] + more, rows.totals[limit, heavy] - more) > capacity:
+            return False
+    return True
 
 
 @njit(cache=True, no_cpython_wrapper=True)
@@ -193,35 +184,24 @@ def _exchange(rows: ItemRows, heavy: int, light: int, given: int, taken: int) ->
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _remove(rows: ItemRows, pack: int, place: int) -> tuple[int, int, int, int]:
-    """Take an item out: its work, size, paths and piece."""
-    work, size, paths = rows.work[pack, place], rows.sizes[pack, place], rows.paths[pack, place]
-    piece = rows.pieces[pack, place]
-    rows.pack_work[pack] -= work
-    rows.pack_sizes[pack] -= size
-    rows.pack_paths[pack] -= paths
+def _remove(rows: ItemRows, pack: int, place: int) -> Int64Array:
+    """Take an item out: int64[4]."""
+    item = rows.items[:, pack, place].copy()
+    rows.totals[:, pack] -= item[:_PIECE]
     rows.numbers[pack] -= ONE
-    for q in range(place, rows.numbers[pack]):
-        _copy(rows, pack, q + 1, q)
-    return work, size, paths, piece
+    for values in rows.items[:, pack]:
+        for q in range(place, rows.numbers[pack]):
+            values[q] = values[q + 1]
+    return item
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _insert(rows: ItemRows, pack: int, item: tuple[int, int, int, int]) -> None:
-    work, size, paths, piece = item
-    place = rows.numbers[pack]
-    while place > 0 and rows.work[pack, place - 1] < work:
-        _copy(rows, pack, place - 1, place)
-        place -= 1
-    rows.work[pack, place], rows.sizes[pack, place], rows.paths[pack, place] = work, size, paths
-    rows.pieces[pack, place] = piece
-    rows.pack_work[pack] += work
-    rows.pack_sizes[pack] += size
-    rows.pack_paths[pack] += paths
+def _insert(rows: ItemRows, pack: int, item: Int64Array) -> None:
+    place, number = _num_above(rows.items[_WORK, pack, : rows.numbers[pack]], item[_WORK] - ONE), rows.numbers[pack]
+    for k in range(4):
+        values = rows.items[k, pack]
+        for q in range(number, place, -1):
+            values[q] = values[q - 1]
+        values[place] = item[k]
+    rows.totals[:, pack] += item[:_PIECE]
     rows.numbers[pack] += ONE
-
-
-@njit(cache=True, no_cpython_wrapper=True)
-def _copy(rows: ItemRows, pack: int, place: int, to: int) -> None:
-    for values in (rows.work, rows.sizes, rows.paths, rows.pieces):
-        values[pack, to] = values[pack, place]
