@@ -31,8 +31,8 @@ class ItemRows(NamedTuple):
     """The packs of an iteration; the kernel keeps them up to date."""
 
     items: Int64Array
-    """int64[4, packs, width]: of the items of each pack, by falling work: work; what each takes of the capacity; what it
-    takes by path tokens, which is another limit; and its piece."""
+    """int64[4, packs, width]: of the items of each pack, by falling work: work; what each takes of the capacity; what
+    it takes by path tokens, another limit; and its piece."""
     numbers: Int64Array
     """int64[packs]: items of each pack, at most `width`."""
     totals: Int64Array
