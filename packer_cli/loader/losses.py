@@ -30,9 +30,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch.utils.checkpoint import checkpoint
 
 from packer_cli.format.sharding import local_indices
+from packer_cli.loader.chunks import in_chunks
 from packer_cli.loader.formats import metadata_of
 from packer_cli.loader.passes import IGNORE_INDEX
 
@@ -85,25 +85,10 @@ def shifted_labels(batch: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
     return labels, None if weights is None else F.pad(weights, (0, 1))[..., 1:]
 
 
-CHUNK = 2**25
-"""Logits that are in memory at once."""
-
-
-def in_chunks(function: Callable[..., Any], vocabulary: int, *tensors: torch.Tensor | None) -> list[Any]:
-    """What a function of logits returns for the rows of tensors, `CHUNK` logits at a time, and again in the backward
-    pass; of no rows, one result."""
-    size = max(1, CHUNK // vocabulary)
-    length = next(len(tensor) for tensor in tensors if tensor is not None)
-    parts = (slice(begin, begin + size) for begin in range(0, max(1, length), size))
-    return [
-        checkpoint(function, *(None if x is None else x[part] for x in tensors), use_reentrant=False) for part in parts
-    ]
-
-
 def branch_logps(hidden: torch.Tensor, head: Callable[[torch.Tensor], torch.Tensor], batch: Any) -> torch.Tensor:
     """The summed log-probability of the loss tokens of each branch: what DPO and IPO compare.
 
-    Only the M loss terms run through the output layer, `CHUNK` logits at a time, and again in the backward pass:
+    Only the M loss terms run through the output layer, a chunk of logits at a time, and again in the backward pass:
     memory grows with the tokens and the terms, never with branches times their length.
 
     Args:

@@ -11,13 +11,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from packer_cli.errors import ConfigError
-from packer_cli.format.trees import Trees
-from packer_cli.loader.formats.tree import kernel_keys, row_mask
+from packer_cli.loader.formats.tree import kernel_keys, row_mask, two_branches
 
 _LENGTH = 12
 """Tokens of a sample; more than any convolution's width."""
@@ -99,12 +97,6 @@ def check_tree(model: nn.Module, keys: Collection[str], **kwargs: Any) -> None:
         f"{type(getattr(model, 'module', model)).__name__} does not run trees: {what}; call set_tree_attention(model) "
         "and pass it what tree_inputs(batch, device) gives, or pack with --no-share-prefixes"
     )
-
-
-def two_branches(shared: int, first: int, second: int) -> Trees:
-    """A tree of so many tokens that two branches share, and that each has alone."""
-    starts = np.cumsum([0, shared, first, second], dtype=np.int32)
-    return Trees(starts, np.array([-1, 0, 0], np.int32), np.array([1, 2], np.int32))
 
 
 def _made_up(model: nn.Module, num_tokens: int) -> torch.Tensor:

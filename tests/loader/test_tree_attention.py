@@ -14,7 +14,7 @@ from transformers import Gemma2Config, LlamaConfig, MistralConfig
 from transformers.integrations import flex_attention
 
 from packer_cli.errors import ConfigError
-from packer_cli.loader import losses
+from packer_cli.loader import chunks
 from packer_cli.loader.adapters.causal_lm import run_packed_rows
 from packer_cli.loader.adapters.packed_row import PackedRow
 from packer_cli.loader.adapters.row_attention import TREE_KEYS
@@ -174,7 +174,7 @@ def test_the_output_layer_runs_over_loss_terms_in_chunks(monkeypatch: pytest.Mon
         sizes.append(len(tokens))
         return model.lm_head(tokens)
 
-    monkeypatch.setattr(losses, "CHUNK", 3 * 1000 + 1)
+    monkeypatch.setattr(chunks, "CHUNK", 3 * 1000 + 1)
     chunked = branch_logps(hidden, head, batch)
     num_terms = len(batch["token_index"])
     assert max(sizes) == 3 < num_terms < batch["input_ids"].numel()

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from packer_cli.errors import ConfigError
 from packer_cli.format.trees import CHOSEN, PAIR, REJECTED
 from packer_cli.loader.adapters.causal_lm import evaluating
-from packer_cli.loader.formats.tree import kernel_keys, row_mask
-from packer_cli.loader.separation import two_branches
+from packer_cli.loader.formats.tree import kernel_keys, row_mask, two_branches
 
 __all__ = ["check_trees"]
 

@@ -67,6 +67,12 @@ def row_mask(trees: Trees) -> RowMask:
     return tree_mask(torch.from_numpy(stops), torch.from_numpy(positions))
 
 
+def two_branches(shared: int, first: int, second: int) -> Trees:
+    """A tree of so many tokens that two branches share, and that each has alone."""
+    starts = np.cumsum([0, shared, first, second], dtype=np.int32)
+    return Trees(starts, np.array([-1, 0, 0], np.int32), np.array([1, 2], np.int32))
+
+
 def _batch(micro: MicroBatch, of_attention: dict[str, Any]) -> Batch:
     tree = micro.trees
     assert tree is not None
