@@ -10,7 +10,8 @@ import numpy as np
 from packer_cli.corpus.ragged import take_samples
 from packer_cli.corpus.types import Reject, TokenBatch
 from packer_cli.format.ragged import offsets_of
-from packer_cli.format.trees import GROUP, PAIR, PAIR_ROLES
+from packer_cli.format.trees import GROUP, KINDS, PAIR
+from packer_cli.tokens.encode.items import branch_name
 from packer_cli.tokens.encode.rows import Items
 
 if TYPE_CHECKING:
@@ -44,19 +45,12 @@ def drop_without_loss(batch: EncodedBatch) -> tuple[EncodedBatch, list[Reject]]:
     rejects = []
     for k in np.flatnonzero(~stays).tolist():
         begin, end = items.offsets[k : k + 2].tolist()
-        why = (
-            REASON if num_left[k] == 0 else _why(int(items.kinds[k]), begin + int(has_loss[begin:end].argmin()), items)
-        )
+        why, kind = REASON, int(items.kinds[k])
+        if num_left[k]:
+            role = int(items.roles[begin + has_loss[begin:end].argmin()])
+            why = f"{branch_name(kind, role)}: it has no loss tokens, so the {KINDS[kind]} is left out"
         rejects.append(Reject(int(batch.samples.lines[begin]), why))
     return replace(_take(batch, kept), items=left), rejects
-
-
-def _why(kind: int, sample: int, items: Items) -> str:
-    """Why a pair or a group is left out, by a sample without a loss."""
-    role = int(items.roles[sample])
-    if kind == PAIR:
-        return f"{PAIR_ROLES[role]}: it has no loss tokens, so the pair is left out"
-    return f"completions[{role}]: it has no loss tokens, so the group is left out"
 
 
 def _take(batch: EncodedBatch, kept: NDArray[np.bool_]) -> EncodedBatch:

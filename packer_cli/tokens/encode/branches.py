@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from packer_cli.format.trees import PAIR_ROLES, TURNS
-from packer_cli.tokens.encode.items import KINDS, Branches
+from packer_cli.format.trees import TURNS
+from packer_cli.tokens.encode.items import KIND_OF, Branches, branch_name
 from packer_cli.tokens.encode.rows import Row, Text
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class BranchPreparer:
         Raises: as `Preparer.prepare`, for the first sample that fails.
         """
         items: list[Text | Row] = []
-        has_special = False
+        has_special, kind = False, KIND_OF.get(document.kind, TURNS)
         before = Counter(self._preparer.unused)
         try:
             for number, branch in enumerate(document.branches):
@@ -53,21 +53,17 @@ class BranchPreparer:
                     item, found = self._preparer.prepare(branch)
                 except ValueError as error:
                     why = SURROGATE if isinstance(error, UnicodeEncodeError) else str(error)
-                    raise ValueError(f"{_name(document, number)}: {why}") from None
+                    raise ValueError(f"{branch_name(kind, number)}: {why}") from None
                 items.append(item)
                 has_special = has_special or found
         finally:
             self._count_once(before)
-        if document.kind not in KINDS:
+        if kind == TURNS:
             self._compare_with_inference(document, items)
             return items, Branches(TURNS, len(items)), has_special
         items = list(map(self._as_answer, items, document.branches))
         prompt = None if self._parts is None else self._preparer.prompt(document.branches[0])
-        return (
-            items,
-            Branches(KINDS[document.kind], len(items), document.rewards, document.values, prompt),
-            has_special,
-        )
+        return items, Branches(kind, len(items), document.rewards, document.values, prompt), has_special
 
     def _count_once(self, before: Counter[str]) -> None:
         """What several samples hold counts for one record."""
@@ -132,12 +128,3 @@ def turns_of(document: Document) -> Document:
     if len(branches) < 2:
         return branches[0] if branches else document
     return document._replace(branches=branches, messages=[], weights=None, num_prompt=0)
-
-
-def _name(document: Document, number: int) -> str:
-    """A sample of an item, for people."""
-    if document.kind == "preference":
-        return PAIR_ROLES[number]
-    if document.kind == "completions":
-        return f"completions[{number}]"
-    return f"turn {number + 1}"

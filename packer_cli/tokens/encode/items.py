@@ -10,7 +10,7 @@ import numpy as np
 
 from packer_cli.corpus.ragged import common_prefix, take_samples
 from packer_cli.format.constants import ITEM_VALUES
-from packer_cli.format.trees import GROUP, PAIR, SAMPLE
+from packer_cli.format.trees import GROUP, PAIR, PAIR_ROLES, SAMPLE
 from packer_cli.tokens.encode.rows import EncodedBatch, Items
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from packer_cli.corpus.types import Reject, TokenBatch
 
-KINDS = {"preference": PAIR, "completions": GROUP}
+KIND_OF = {"preference": PAIR, "completions": GROUP}
 """Of documents with branches; others are `TURNS`."""
 MOST_ROLES = 127
 """Later branches have this role, too, since a role is an int8."""
@@ -37,6 +37,13 @@ class Branches(NamedTuple):
     """By the names in `ITEM_VALUES`."""
     prompt: str | NDArray[np.int32] | None = None
     """The text of the prompt alone, or its ids; None: the loss does not depend on it."""
+
+
+def branch_name(kind: int, number: int) -> str:
+    """A branch of an item, for people, by its number."""
+    if kind == PAIR:
+        return PAIR_ROLES[number]
+    return f"completions[{number}]" if kind == GROUP else f"turn {number + 1}"
 
 
 def begin_after_prompts(samples: TokenBatch, prompts: Mapping[int, NDArray[np.int32]]) -> tuple[TokenBatch, int]:
