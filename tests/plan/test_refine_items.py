@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer_cli.plan.kernels.balance.items import refine_items
-from packer_cli.plan.strategies.by_group.items import Items, group_units
+from packer_cli.plan.strategies.by_group.items import ItemSizes, group_units
 from tests.naive import items as naive
 
 loads = st.tuples(st.integers(1, 400), st.integers(1, 30), st.integers(0, 30))
@@ -43,7 +43,7 @@ def test_refine_equals_its_twin(packs, extra, num_ranks):
 def test_units_are_of_two_kinds_and_hold_each_piece_once(items, data):
     size, paths = np.array(items, dtype=np.int64).reshape(-1, 2).T
     own = np.array([k for k in range(len(items)) if data.draw(st.booleans())], dtype=np.int32)
-    units, first, second = Items(size, size, paths, size, size).joined(own, 64)
+    units, first, second = ItemSizes(size, size, paths, size, size).joined(own, 64)
     order = np.array(data.draw(st.permutations(range(len(units)))), dtype=np.int32)
     middle = len(order) // 2
     offsets, pieces = group_units(np.array([0, middle, len(order)]), order, first, second)

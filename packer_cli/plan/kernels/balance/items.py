@@ -154,7 +154,7 @@ def _best_exchange(rows: ItemRows, heavy: int, light: int, capacity: int) -> tup
 @njit(cache=True, no_cpython_wrapper=True)
 def _fit(rows: ItemRows, heavy: int, light: int, given: int, taken: int, capacity: int) -> bool:
     """Whether both packs are within both limits after an exchange."""
-    for limit in range(_SIZE, _PIECE):
+    for limit in (_SIZE, _PATHS):
         more = rows.items[limit, heavy, given] - (rows.items[limit, light, taken] if taken >= 0 else ZERO)
         if max(rows.totals[limit, light] + more, rows.totals[limit, heavy] - more) > capacity:
             return False

@@ -36,7 +36,7 @@ from packer_cli.plan.strategies.assemble import (
     scheduled,
     sizes_of_plan,
 )
-from packer_cli.plan.strategies.by_group.items import Items, group_units
+from packer_cli.plan.strategies.by_group.items import ItemSizes, group_units
 from packer_cli.plan.strategies.protocol import PlanRequest
 
 
@@ -54,7 +54,7 @@ def plan_groups(pieces: Pieces, request: PlanRequest) -> Plan:
         batches = arrange_batches(lengths, request)
         return assemble_padded(pieces, batches, _iterations([batches], request)[0], request)
     is_left = np.ones(len(pieces), dtype=np.bool_)
-    items = Items.of(pieces, request.path_percent, request.evened)
+    items = ItemSizes.of(pieces, request.path_percent, request.evened)
     by_group = [arrange_group(lengths, is_left, g, request, items) for g in reversed(range(len(request.groups)))]
     by_group.reverse()
     sizes = pack_sizes(by_group, pieces.length, request, pieces.attention)
@@ -113,7 +113,7 @@ FREE_TO_FILL = 1 / 16
 
 
 def arrange_group(
-    lengths: Int32Array, is_left: BoolArray, g: int, request: PlanRequest, items: Items | None = None
+    lengths: Int32Array, is_left: BoolArray, g: int, request: PlanRequest, items: ItemSizes | None = None
 ) -> GroupPacks:
     """Pack the group's own pieces, fill with shorter ones, form iterations, and even them out.
 
@@ -169,7 +169,7 @@ def arrange_group(
 
 
 def _taken_and_work(
-    offsets: Int64Array, pieces: Int32Array, lengths: Int32Array, items: Items | None
+    offsets: Int64Array, pieces: Int32Array, lengths: Int32Array, items: ItemSizes | None
 ) -> tuple[Int64Array, Int64Array]:
     """What each pack takes of its capacity, and its attention work (int64[p] both)."""
     if items is None:
@@ -198,7 +198,7 @@ def _pack(lengths: Int32Array, capacity: int, seed: int, request: PlanRequest) -
 
 
 def _pack_own(
-    lengths: Int32Array, own: BoolArray, count: Int64Array, g: int, request: PlanRequest, items: Items | None
+    lengths: Int32Array, own: BoolArray, count: Int64Array, g: int, request: PlanRequest, items: ItemSizes | None
 ) -> tuple[Int64Array, Int32Array]:
     """Pack the group's own pieces; `(offsets, pieces)` as CSR arrays.
 
@@ -256,7 +256,7 @@ def _complete(
     capacity: int,
     num_ranks: int,
     request: PlanRequest,
-    items: Items | None,
+    items: ItemSizes | None,
 ) -> GroupPacks:
     """The packs in order; those that do not fill an iteration are spread over all ranks.
 
@@ -295,7 +295,7 @@ def _spread(
     capacity: int,
     num_rows: int,
     request: PlanRequest,
-    items: Items | None,
+    items: ItemSizes | None,
 ) -> tuple[Int64Array, Int32Array] | None:
     """Spread the pieces over rows of even work, the heaviest row first; None if they do not fit."""
     num_rows = min(num_rows, len(pieces))
@@ -315,7 +315,7 @@ def _refine(
     capacity: int,
     num_even: int,
     request: PlanRequest,
-    items: Items | None,
+    items: ItemSizes | None,
 ) -> None:
     """Even out each `num_even` packs in place; spread rows do not become longer."""
     num_whole = packs.num_packs - packs.num_rest

@@ -18,7 +18,7 @@ _SHARE = 2
 """A pair takes at most the capacity over this. Larger ones would leave more room than they save."""
 
 
-class Items(NamedTuple):
+class ItemSizes(NamedTuple):
     """m pieces of items."""
 
     tokens: Int64Array
@@ -33,7 +33,7 @@ class Items(NamedTuple):
     """int64[m]: what the plan evens out."""
 
     @classmethod
-    def of(cls, pieces: Pieces, path_percent: int | None, linear: int) -> Items | None:
+    def of(cls, pieces: Pieces, path_percent: int | None, linear: int) -> ItemSizes | None:
         """None of flat samples."""
         trees, tokens = pieces.trees, pieces.length.astype(np.int64)
         if trees is None:
@@ -80,7 +80,7 @@ class Items(NamedTuple):
 def group_units(
     offsets: Int64Array, units: Int32Array, first: Int32Array, second: Int32Array
 ) -> tuple[Int64Array, Int32Array]:
-    """The packs of pieces, from packs of units and the pieces of each; arguments as `Items.joined` gives them."""
+    """The packs of pieces, from packs of units and the pieces of each; arguments as `ItemSizes.joined` gives them."""
     pieces = np.stack([first[units], second[units]], axis=1).ravel()
     is_piece = pieces >= 0
     ends = np.append(0, np.cumsum(is_piece))
