@@ -76,7 +76,7 @@ class PackRecord:
     flat_tokens: int | None = None
     """Of its branches, one by one."""
     num_path_tokens: int | None = None
-    """Tokens of all segments with those before them in their branches, which varlen kernels gather in every layer."""
+    """K: tokens of the paths of all leaves, which varlen kernels gather in every layer."""
     rank_tokens: tuple[int, int] | None
     """Begin and end of the part of its row that the rank takes."""
     layout: Hidden[Layout]
