@@ -107,10 +107,7 @@ def exchange_items(rows: ItemRows, capacity: int, limit: float, most_tries: int)
     tried_in[:] = NONE
     number, tries = ZERO, ZERO
     while tries < most_tries:
-        heavy = ZERO
-        for p in range(num):
-            if of_packs[p] > of_packs[heavy]:
-                heavy = p
+        heavy = of_packs.argmax()
         if of_packs[heavy] <= limit:
             return
         tried_in[heavy] = number
