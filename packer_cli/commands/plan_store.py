@@ -244,10 +244,15 @@ def _why_nothing(store: TokenStore, samples: Int32Array | None, config: PlannedC
         return f"there is nothing to plan: {all_rejected(store.index)}, see {str(folder / REJECTED_NAME)!r}"
     if samples is not None and not len(samples):
         return "there is nothing to plan: the weights leave out every sample; raise them"
+    what, capacity = "validation " * config.is_validation, config.groups[-1].capacity
+    if config.overflow != "drop":  # Only items are left out then.
+        return (
+            f"there is nothing to plan: all {what}items are over the largest group's {capacity}, and no cut that fits "
+            "leaves each branch a loss token; give longer --groups"
+        )
     return (
-        f"there is nothing to plan: all {'validation ' * config.is_validation}samples have more than "
-        f"{config.groups[-1].capacity} tokens, and --overflow drop leaves them out; give longer --groups, or another "
-        "--overflow"
+        f"there is nothing to plan: all {what}samples have more than {capacity} tokens, and --overflow drop leaves "
+        "them out; give longer --groups, or another --overflow"
     )
 
 

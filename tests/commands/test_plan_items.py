@@ -112,3 +112,11 @@ def test_compare_leaves_out_what_packs_flat_samples_alone(source, caplog):
     assert {row.name for row in found.rows} == {"balanced", "hbp", "naive", "longalign-packing"}
     assert all(row.overall is not None for row in found.rows)
     assert "padded packs flat samples alone" in caplog.text
+
+
+@pytest.mark.parametrize("overflow", ["split", "truncate"])
+def test_where_no_cut_fits_it_says_so(overflow, tmp_path):
+    make_item_store(tmp_path / "set" / "tokens", [[[pair(70, 4, 5)]]])
+    expected = "all items are over the largest group's 64, and no cut that fits leaves each branch a loss token; give"
+    with pytest.raises(RunError, match=expected):
+        packer_cli.plan(tmp_path / "set", output=tmp_path / "out", overflow=overflow, **OPTIONS)
