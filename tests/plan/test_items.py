@@ -115,6 +115,29 @@ def test_a_piece_that_is_not_so_is_found():
         check_items(pieces, trees, None, rule._replace(capacity=26), cut.left_out)
 
 
+@pytest.mark.parametrize(
+    ("name", "piece", "value"),
+    [
+        ("first_branch", 0, -1), ("first_branch", 0, 2), ("stop_branch", 0, 3), ("stop_branch", 2, 10**9),
+        ("depth", 0, 0), ("depth", 0, -5), ("depth", 2, 8), ("start", 0, 1), ("start", 3, -1), ("sample", 0, -1),
+        ("sample", 3, 4),
+    ],
+)  # fmt: skip
+def test_a_piece_outside_of_its_item_is_found(name, piece, value):
+    trees, rule = item_trees([pair(10, 5, 7), SAMPLE_OF_9]), ItemRule(capacity=5, path_percent=0)
+    trees = select_items(trees, np.array([0, 1, 1, 1]))
+    pieces = whole_items(trees)
+    change = np.array(pieces.sample if name == "sample" else getattr(pieces.trees, name, pieces.start))
+    change[piece] = value
+    if name in pieces.trees._fields:
+        wrong = replace(pieces, trees=pieces.trees._replace(**{name: change}))
+    else:
+        wrong = replace(pieces, **{"samples" if name == "sample" else name: change})
+    what = "a piece is of no item" if name == "sample" else "a piece has branches or tokens that its item has not"
+    with pytest.raises(PlanError, match=f"^{what}$"):
+        check_items(wrong, trees, None, rule, item_pieces(trees, None, rule)[1].left_out)
+
+
 def test_what_is_lost_is_listed_with_its_reason():
     some = [
         pair(20, 4, 30), pair(60, 5, 5), SAMPLE_OF_9, turns((10, 30), (5, 8), (60, 9), (5, 9)),

@@ -27,6 +27,7 @@ def check_items(
     given = pieces.trees
     assert given is not None
     require(len(pieces) == 0 or int(pieces.length.min()) > 0, "a piece is empty")
+    _check_ranges(pieces, trees)
     found = measure_pieces(trees, pieces)
     numbers = ([each.length, *each.trees._asdict().values()] for each in (found, pieces) if each.trees is not None)
     require(all(map(np.array_equal, *numbers)), "the numbers of a piece are not those of its branches")
@@ -47,6 +48,19 @@ def check_items(
     wanted = items[(trees.kinds[items] == SAMPLE) & ~np.isin(items, dropped)]
     lengths = trees.segment_lengths[trees.segment_offsets[:-1]]
     check_pieces(pieces.take(np.flatnonzero(is_flat)), lengths, wanted, is_whole=rule.divides)
+
+
+def _check_ranges(pieces: Pieces, trees: ItemTrees) -> None:
+    """Require what the kernels take for granted, and that pieces of flat samples are cut by their tokens alone."""
+    given, sample = pieces.trees, pieces.sample
+    assert given is not None
+    exists = (sample >= 0) & (sample < len(trees.kinds))
+    require(bool(exists.all()), "a piece is of no item")
+    is_flat, whole = trees.kinds[sample] == SAMPLE, given.depth == WHOLE
+    in_item = (given.first_branch >= 0) & (given.first_branch < given.stop_branch)
+    in_item &= given.stop_branch <= np.diff(trees.branch_offsets)[sample]
+    in_item &= np.where(is_flat, whole & (pieces.start >= 0), (given.depth >= 1) & (pieces.start == 0))
+    require(bool(in_item.all()), "a piece has branches or tokens that its item has not")
 
 
 def _check_cuts(pieces: Pieces, trees: ItemTrees, rule: ItemRule) -> None:
