@@ -56,7 +56,7 @@ def print_set(output: str, planned: Plan, config: GpuConfig, *, as_json: bool) -
         number = counts.samples + counts.validation_samples
         share = f"{counts.validation_samples / number:.2%} of {counted(number, 'sample')}"
         table = replace(table, notes=(f"validation: {share}, in {folder / VALIDATION}",))
-    print_tables(table, *metrics_tables(planned.metrics))
+    print_tables(table, *metrics_tables(planned.metrics, counts))
     reasons = [folder] if counts.dropped or counts.truncated or counts.rejected else []
     reasons += [folder / VALIDATION] if counts.validation_dropped or counts.validation_truncated else []
     if reasons:

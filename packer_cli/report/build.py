@@ -326,5 +326,5 @@ def _figures(planned: PlanFacts) -> Section:
         name="all-figures",
         title="All figures",
         text="As hbpack stats prints them; the page holds them as JSON, too.",
-        tables=(*metrics_tables(planned.metrics), counts_table(planned.counts)),
+        tables=(*metrics_tables(planned.metrics, planned.counts), counts_table(planned.counts)),
     )

@@ -7,7 +7,6 @@ from typing import Any
 
 from packer_cli.format.metrics import (
     Counts,
-    ItemCounts,
     Metrics,
     OverallMetrics,
     PipelineImbalances,
@@ -27,7 +26,7 @@ def stats_tables(stats: Stats) -> list[Table]:
     tables = [lengths_table(stats.lengths)] if stats.lengths else []
     trees = stats.trees or (stats.counts.trees if stats.counts else None)
     if stats.counts and stats.metrics:
-        tables += [counts_table(stats.counts), *metrics_tables(stats.metrics)]
+        tables += [counts_table(stats.counts), *metrics_tables(stats.metrics, stats.counts)]
         tables += [masks_table(stats.metrics, stats.masks)] if stats.masks else []
     return [*tables, trees_table(trees)] if trees else tables
 
@@ -93,10 +92,18 @@ _COUNTS = {
 
 def counts_table(counts: SampleCounts) -> Table:
     """What became of the records, or of the samples if only lengths are known."""
-    values = {**vars(counts), **vars(counts.items or ItemCounts())}
+    values, shown, names = vars(counts), _COUNTS, {}
+    if counts.items is not None:  # They say of each kind what became of it.
+        values = values | vars(counts.items)
+        shown = {name: always for name, always in _COUNTS.items() if name not in ("truncated", "dropped")}
+        shown |= dict.fromkeys(vars(counts.items), False)
+        names = {"samples": "items"}
     rows = (
-        (name.replace("_", " "), f"{values[name]:,.10g}" if isinstance(values[name], float) else f"{values[name]:,}")
-        for name, is_always in (_COUNTS | dict.fromkeys(vars(ItemCounts()), False)).items()
+        (
+            names.get(name, name).replace("_", " "),
+            f"{values[name]:,.10g}" if isinstance(values[name], float) else f"{values[name]:,}",
+        )
+        for name, is_always in shown.items()
         if values.get(name) or (is_always and name in values)
     )
     return table_of_values("Records" if isinstance(counts, Counts) else "Samples", rows, "count")
@@ -125,13 +132,18 @@ _KNOWN_WITHOUT_PACKS = ("num_packs", "packs_lower_bound", "num_iterations", "num
 """Fields that mean something for a group without packs, too."""
 
 
-def metrics_tables(metrics: PlanMetrics) -> list[Table]:
-    """A column for all packs, the baseline and each group, and notes on randomness; then imbalances of pipelines."""
+def metrics_tables(metrics: PlanMetrics, counts: SampleCounts) -> list[Table]:
+    """A column for all packs, the baseline and each group, and notes on randomness; then imbalances of pipelines.
+
+    Args:
+        counts: those of the plan, which say whether its samples are items.
+    """
     # What is compared stands together, also where a narrow terminal breaks the table.
     columns: list[tuple[str, Metrics]] = [("all", metrics.overall), ("baseline", metrics.baseline)]
     columns += [(group.name, group) for group in metrics.groups]
     rows = []
-    for label, field, show in _FIGURES:
+    for usual, field, show in _FIGURES:
+        label = "items" if usual == "samples" and counts.items is not None else usual
         is_known = field in _KNOWN_WITHOUT_PACKS
         values = [getattr(column, field) if column.num_packs or is_known else None for _, column in columns]
         if any(value is not None for value in values):
