@@ -73,6 +73,7 @@ def main() -> None:
 
     # DDP's ranks meet at the end of a step, so each item is a list of batches.
     dataset = PackedDataset(args.packed, rank, world_size, format="tree", lockstep=False)
+    dataset.require_pairs()
     groups = init_sp_groups(dataset.replicas)
     model = AutoModelForCausalLM.from_pretrained(args.model).to(device)
     policy = DistributedDataParallel(BranchLogps(model.train()))

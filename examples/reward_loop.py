@@ -63,6 +63,7 @@ def main() -> None:
 
     # DDP's ranks meet at the end of a step, so each item is a list of batches.
     dataset = PackedDataset(args.packed, rank, world_size, format="tree", lockstep=False)
+    dataset.require_pairs()
     groups = init_sp_groups(dataset.replicas)
     torch.manual_seed(0)  # The layer of rewards is new, and all ranks need the same.
     model = AutoModelForSequenceClassification.from_pretrained(args.model, num_labels=1).to(device)

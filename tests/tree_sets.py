@@ -14,6 +14,7 @@ from packer_cli.format.arrays import Lists, to_arrow
 from packer_cli.format.checksums import file_checksum
 from packer_cli.format.marks import identify, row_checksums
 from packer_cli.format.schema import shard_schema
+from packer_cli.format.trees import PAIR
 from tests.loader.packed_set import write_manifest
 from tests.trees import Item, row_of
 
@@ -45,4 +46,7 @@ def put_trees(folder: Path, packs: Sequence[Sequence[Item]]) -> None:
     shard = manifest["groups"][0]["shards"][0]
     shard |= {"num_bytes": path.stat().st_size, "xxh3": file_checksum(path)}
     manifest["format_version"] = 3
+    kinds = [item.kind for items in packs for item in items]
+    pieces = {"samples": len(kinds), "left_out_by_weight": 0, "dropped": 0}
+    manifest["counts"] |= {**pieces, "items": {"pairs": kinds.count(PAIR)}}
     write_manifest(folder / "hbpack.json", manifest)

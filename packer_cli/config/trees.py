@@ -33,7 +33,7 @@ def why_not_trees(resolved: Resolved) -> str | None:
     """The option that does not go with samples that share prefixes, why, and what to do; None if all do."""
     config, request = resolved.config, resolved.request
     algorithm, groups = request.algorithm, request.groups
-    flat = "or tokenize with --items none, which makes every sample flat"
+    flat = "or pack data without pairs and groups, and with --turns whole"
     if not request.strategy.takes_trees:
         return (
             f"--strategy {config.strategy} packs flat samples alone, and these share prefixes; choose another, such "

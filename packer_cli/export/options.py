@@ -39,7 +39,7 @@ def describe_export(options: ExportConfig, source: Path, folder: Path) -> Export
     if manifest.has_trees:
         raise ConfigError(
             f"{str(source)!r} has preference pairs or shared prefixes, which exports have no place for: train on it "
-            'with PackedDataset(..., format="tree"), or pack again with --items none --turns whole'
+            'with PackedDataset(..., format="tree"), or pack data without pairs and groups, and with --turns whole'
         )
     groups = tuple(choose_groups(manifest, options.groups))
     shard_size = options.shard_size or format.shard_size

@@ -131,6 +131,17 @@ class Manifest:
         return self.format_version == TREES_VERSION
 
     @property
+    def num_pairs(self) -> int:
+        """Preference pairs in its packs, each counted once."""
+        return 0 if self.counts.items is None else self.counts.items.pairs
+
+    @property
+    def has_pairs_alone(self) -> bool:
+        """Whether all items in its packs are preference pairs."""
+        counts = self.counts
+        return 0 < self.num_pairs == counts.samples - counts.left_out_by_weight - counts.dropped
+
+    @property
     def has_windows(self) -> bool:
         """Whether attention sees only windows of samples in some steps (`--curriculum skyladder` or `growlength`)."""
         if self.planned.curriculum == "short" or self.first_epoch > 0:

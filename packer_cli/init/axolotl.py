@@ -26,7 +26,7 @@ _NO_PLACE = {
     "test_datasets": "pack them as a set of their own, or set samples aside with validation",
     "special_tokens": "add them to the tokenizer's folder",
     "tokens": "add them to the tokenizer's folder",
-    "rl": "preference data is not packed",
+    "rl": "Axolotl's plugin does not train on pairs; hbpack packs them for TRL (docs/preferences.md)",
     "dataset_exact_deduplication": "hbpack keeps every record; remove duplicates first",
     "min_sample_len": "hbpack keeps short samples; remove them first",
     "tensor_parallel_size": "add parallel: tp=N",

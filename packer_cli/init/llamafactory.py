@@ -49,7 +49,8 @@ def read_llamafactory(info: TrainerConfig, folder: Path, names: Sequence[str] = 
             draft.lost.append(f"data set {name}: {why}")
             continue
         draft.inputs.append(_input(entry, folder))
-        shapes.add("messages" if entry.get("formatting") in ("sharegpt", "openai") else "alpaca")
+        of_turns = entry.get("formatting") in ("sharegpt", "openai")
+        shapes.add("preference" if entry.get("ranking") else "messages" if of_turns else "alpaca")
         if entry.get("num_samples"):
             draft.lost.append(f"data set {name}: num_samples {entry['num_samples']}: add @WEIGHT for a part of it")
     if not draft.inputs:
@@ -62,29 +63,32 @@ def read_llamafactory(info: TrainerConfig, folder: Path, names: Sequence[str] = 
 def _why_not(entry: TrainerConfig) -> str | None:
     """Why a data set cannot be packed; None if it can."""
     columns, tags = dict(entry.get("columns") or {}), dict(entry.get("tags") or {})
-    if entry.get("ranking") or columns.get("kto_tag"):
-        return "preference data is not packed"
+    if columns.get("kto_tag"):
+        return "of KTO's records, hbpack reads only those with good answers; name the file to pack these"
+    answers = [name for name in ("chosen", "rejected") if columns.get(name, name) != name]
+    if entry.get("ranking") and answers:
+        return f"rename its keys: {', '.join(f'{columns[name]} to {name}' for name in answers)}"
     media = [name for name in _MEDIA if columns.get(name)]
     if media:
         return f"{', '.join(media)}: only text is packed"
     if not any(entry.get(key) for key in ("file_name", "hf_hub_url")):
         return "only file_name and hf_hub_url name data that hbpack reads"
     if entry.get("formatting", "alpaca") == "alpaca":
-        return _wrong_columns(columns)
+        return _wrong_columns(columns, is_pair=bool(entry.get("ranking")))
     return _wrong_tags(columns, tags)
 
 
-def _wrong_columns(columns: TrainerConfig) -> str | None:
+def _wrong_columns(columns: TrainerConfig, *, is_pair: bool) -> str | None:
     keys = {
         column: columns.get(column, key if column in _REQUIRED or not columns else None)
         for column, key in _ALPACA.items()
     }
     present: Collection[str] = [str(key) for key in keys.values() if key]
-    for shape in ("alpaca", "prompt-completion", "text"):
+    for shape in () if is_pair else ("alpaca", "prompt-completion", "text"):
         if SHAPES[shape].matches(present) and (shape != "text" or "response" not in columns):
             return None
     changed = [f"{key} to {_ALPACA[column]}" for column, key in keys.items() if key and key != _ALPACA[column]]
-    return f"rename its keys: {', '.join(changed)}"
+    return f"rename its keys: {', '.join(changed)}" if changed else None
 
 
 def _wrong_tags(columns: TrainerConfig, tags: TrainerConfig) -> str | None:

@@ -26,6 +26,7 @@ from packer_cli.loader.options import (
     choose_mask,
     choose_max_segments,
     choose_weights,
+    require_pairs,
 )
 from packer_cli.loader.reader import MicroBatchReader
 from packer_cli.loader.resume import PackedSampler, Place, begins_at, is_left_to_sampler, read_state
@@ -228,6 +229,10 @@ class PackedDataset(Dataset[Any]):
         self._reader = MicroBatchReader(self._storage, manifest, builder, prefetch)
         if verify == "full":
             self._reader.shards.check_all()
+
+    def require_pairs(self) -> None:
+        """For losses of preference pairs: raise ConfigError unless all items of the set are pairs."""
+        require_pairs(self._manifest, repr(str(self.path)))
 
     @property
     def manifest(self) -> dict[str, Any]:

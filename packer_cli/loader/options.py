@@ -191,6 +191,8 @@ def check_trees(
         )
     if not takes_trees:
         return
+    if format == "pairs":
+        require_pairs(manifest, name)
     wrong = ""
     if any(group.cp_size > 1 for group in manifest.groups):
         wrong = "it was planned with context parallelism, whose ranks would each see a part of a tree: plan it with SP"
@@ -207,6 +209,16 @@ def check_trees(
         wrong = f"pad_to is {pad_to!r}, but rows without shared prefixes may be longer than that: use 'multiple'"
     if wrong:
         raise ConfigError(f"{name} cannot be read in format {format!r}: {wrong}")
+
+
+def require_pairs(manifest: Manifest, name: str) -> None:
+    """Raise ConfigError unless all items of the set are preference pairs."""
+    if not manifest.has_pairs_alone:
+        found = "holds other records beside its preference pairs" if manifest.num_pairs else "has no preference pairs"
+        raise ConfigError(
+            f"{name} {found}, and only pairs are trained on here; pack records that have chosen and rejected on their "
+            "own, with --items pairs"
+        )
 
 
 def check_tokens(manifest: Manifest, storage: Storage, path: str) -> None:

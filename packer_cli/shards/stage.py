@@ -82,7 +82,7 @@ class SetWriter:
         if options.index_only and plan.pieces.trees is not None:
             raise ConfigError(
                 "--index-only has no place for the trees of a set with preference pairs or shared prefixes; leave it "
-                "out, or pack with --items none --turns whole"
+                "out, or pack data without pairs and groups, and with --turns whole"
             )
         pack_tokens = pack_sums(plan.pieces.length, plan.packs.offsets, plan.packs.pieces)
         token_bytes = self._index.token_type.byte_width

@@ -10,7 +10,7 @@ import numpy as np
 from packer_cli.corpus.ragged import take_samples
 from packer_cli.corpus.types import Reject, TokenBatch
 from packer_cli.format.ragged import offsets_of
-from packer_cli.format.trees import GROUP, KINDS, PAIR
+from packer_cli.format.trees import PAIR
 from packer_cli.tokens.encode.items import branch_name
 from packer_cli.tokens.encode.rows import Items
 
@@ -25,7 +25,7 @@ REASON = "it has no loss tokens, so a model would learn nothing from it"
 def drop_without_loss(batch: EncodedBatch) -> tuple[EncodedBatch, list[Reject]]:
     """The samples in which a token carries a loss, and a reject for each of the others.
 
-    A pair or a group with such a sample is rejected; turns go on without it, if any other is left.
+    A pair with such a sample is rejected; groups and turns go on without it, if any other is left.
     """
     has_loss, items = _has_loss(batch.samples), batch.items
     if has_loss.all():
@@ -36,8 +36,7 @@ def drop_without_loss(batch: EncodedBatch) -> tuple[EncodedBatch, list[Reject]]:
     first = items.offsets[:-1]
     num = np.diff(items.offsets)
     num_left = np.add.reduceat(has_loss, first, dtype=np.int64)
-    needs_all = (items.kinds == PAIR) | (items.kinds == GROUP)
-    stays = np.where(needs_all, num_left == num, num_left > 0)
+    stays = np.where(items.kinds == PAIR, num_left == num, num_left > 0)
     kept = has_loss & np.repeat(stays, num)
     offsets = offsets_of(num_left[stays])
     values = {name: of_items[stays] for name, of_items in items.values.items()}
@@ -45,10 +44,10 @@ def drop_without_loss(batch: EncodedBatch) -> tuple[EncodedBatch, list[Reject]]:
     rejects = []
     for k in np.flatnonzero(~stays).tolist():
         begin, end = items.offsets[k : k + 2].tolist()
-        why, kind = REASON, int(items.kinds[k])
+        why = REASON
         if num_left[k]:
             role = int(items.roles[begin + has_loss[begin:end].argmin()])
-            why = f"{branch_name(kind, role)}: it has no loss tokens, so the {KINDS[kind]} is left out"
+            why = f"{branch_name(PAIR, role)}: it has no loss tokens, so the pair is left out"
         rejects.append(Reject(int(batch.samples.lines[begin]), why))
     return replace(_take(batch, kept), items=left), rejects
 

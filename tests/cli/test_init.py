@@ -123,9 +123,11 @@ def test_from_llamafactory(hbpack, sample, tokenizer, folder):
     data = folder / "data"
     data.mkdir()
     (data / "c.jsonl").write_text("".join((sample / "chats.jsonl").read_text().splitlines(keepends=True)[:30]))
-    (data / "dataset_info.json").write_text(json.dumps({"c": entry, "p": {"file_name": "p.json", "ranking": True}}))
+    (data / "dataset_info.json").write_text(
+        json.dumps({"c": entry, "p": {"file_name": "p.json", "columns": {"images": "i"}}})
+    )
     done = hbpack("init", "--from", "data/dataset_info.json", "--tokenizer", tokenizer, "--gpus", 1)
-    assert done.stderr == "warning: not carried over: data set p: preference data is not packed\n"
+    assert done.stderr == "warning: not carried over: data set p: images: only text is packed\n"
     assert hbpack("pack", "--config", "hbpack.yaml", "--workers", 1, "--dry-run").code == 0
 
 

@@ -108,7 +108,11 @@ class PairSet(PackedDataset):
         tokenizer = {"vocab_size": VOCABULARY}
         return {
             "groups": [group], "tokenizer": tokenizer, "format_version": TREES_VERSION, "config": {"plan": {}},
+            "counts": {"items": None},
         }  # fmt: skip
+
+    def require_pairs(self) -> None:
+        """They are."""
 
     def __len__(self) -> int:
         return len(self.batches)

@@ -73,7 +73,7 @@ def test_no_format_takes_trees(packed, tmp_path, name):
     done = export(source, name, tmp_path / "dir")
     message = (
         f"error: {str(source)!r} has preference pairs or shared prefixes, which exports have no place for: train on "
-        'it with PackedDataset(..., format="tree"), or pack again with --items none --turns whole\n'
+        'it with PackedDataset(..., format="tree"), or pack data without pairs and groups, and with --turns whole\n'
     )
     assert (done.code, done.stdout, done.stderr) == (2, "", message)
     assert not (tmp_path / "dir").exists()

@@ -36,7 +36,12 @@ OPENAI = {"role_tag": "role", "content_tag": "content", "user_tag": "user", "ass
             {"file_name": "a.json", "formatting": "sharegpt", "tags": {"user_tag": "Q"}},
             "user_tag is Q: hbpack reads human and user",
         ),
-        ({"file_name": "a.json", "ranking": True}, "preference data is not packed"),
+        ({"file_name": "a.json", "ranking": True, "columns": {"chosen": "a"}}, "rename its keys: a to chosen"),
+        ({"file_name": "a.json", "ranking": True, "columns": {"prompt": "q"}}, "rename its keys: q to instruction"),
+        (
+            {"file_name": "a.json", "columns": {"kto_tag": "label"}},
+            "of KTO's records, hbpack reads only those with good answers; name the file to pack these",
+        ),
         (
             {"file_name": "a.json", "formatting": "sharegpt", "columns": {"images": "images"}},
             "images: only text is packed",
@@ -58,5 +63,9 @@ def test_data_sets_by_name():
         read_llamafactory({"chats": {}}, Path(), ["chat"])
     assert str(error.value) == "--from: no data set is named 'chat' (did you mean 'chats'?); the file has chats"
     with pytest.raises(InputError) as wrong:
-        read_llamafactory({"a": {"file_name": "a.json", "ranking": True}}, Path())
-    assert str(wrong.value) == "--from: no data set can be packed: data set a: preference data is not packed"
+        read_llamafactory({"a": {"script_url": "x"}}, Path())
+    assert str(wrong.value) == (
+        "--from: no data set can be packed: data set a: only file_name and hf_hub_url name data that hbpack reads"
+    )
+    pair = {"file_name": "a.json", "ranking": True, "columns": {"prompt": "instruction", "chosen": "chosen"}}
+    assert read_llamafactory({"a": pair}, Path()).options == {"schema": "preference"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -103,10 +102,11 @@ def test_a_shard_without_trees_is_damaged(own_set: PackedSet) -> None:
 
 def test_a_row_of_other_items_is_no_row_of_pairs(trees: PackedSet) -> None:
     put_trees(trees.path, [[*PAIRS, Item(SAMPLE, [Branch([1, 2], [(1, 2)])], 9)]] * 4)
-    with pytest.raises(
-        ConfigError, match=re.escape("holds items that are not pairs, and format 'pairs' is for pairs")
-    ):
-        list(PackedDataset(trees.path, 0, 2, format="pairs"))
+    message = "holds other records beside its preference pairs, and only pairs are trained on here"
+    with pytest.raises(ConfigError, match=message):
+        PackedDataset(trees.path, 0, 2, format="pairs")
+    with pytest.raises(ConfigError, match=message):
+        PackedDataset(trees.path, 0, 2, format="tree").require_pairs()
     batch = next(b for b in PackedDataset(trees.path, 0, 2, format="tree") if b["pack_id"] >= 0)
     assert batch["item_kinds"].tolist() == [PAIR, PAIR, PAIR, SAMPLE]
     assert torch.equal(batch["item_branches"], torch.tensor([2, 2, 2, 1]))

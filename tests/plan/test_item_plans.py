@@ -121,7 +121,7 @@ def test_what_does_not_go_with_trees_is_refused(options, message):
     with pytest.raises(ConfigError) as raised:
         for_samples(resolve(config), has_trees=True)
     assert str(raised.value).startswith(message)
-    assert str(raised.value).endswith("or tokenize with --items none, which makes every sample flat")
+    assert str(raised.value).endswith("or pack data without pairs and groups, and with --turns whole")
 
 
 def test_the_limit_on_path_tokens_is_of_sets_with_trees():

@@ -48,14 +48,16 @@ def open_for_trainer(name: str, value: Any, args: Any, *, trees: str, needs_pair
     dataset: Any = value
     is_open = isinstance(dataset, PackedDataset)
     version = dataset.manifest["format_version"] if is_open else open_set(dataset, verify="none")[1].format_version
-    if needs_pairs and version != TREES_VERSION:
-        raise ConfigError(
-            f"{name} {str(dataset.path if is_open else value)!r} has no preference pairs, which this trainer needs; "
-            "pack records that have chosen and rejected, with --items pairs"
-        )
     format = trees if version == TREES_VERSION else "transformers"
     if not is_open:
         dataset = PackedDataset(dataset, args.process_index, args.world_size, format=format)
+    if needs_pairs:
+        dataset.require_pairs()
+    elif (dataset.manifest["counts"]["items"] or {}).get("pairs"):
+        raise ConfigError(
+            f"{name} holds preference pairs, and this trainer would train on rejected answers, too; use DPOTrainer or "
+            'RewardTrainer, or pack the better answers as "messages" or "completion"'
+        )
     if dataset.format != format:
         raise ConfigError(f"{name} has format {dataset.format!r}, and this trainer needs format={format!r}")
     if (dataset.rank, dataset.world_size) != (args.process_index, args.world_size):
