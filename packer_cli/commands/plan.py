@@ -25,6 +25,7 @@ from packer_cli.commands.plan_store import (
     LeftOut,
     NothingToPlanError,
     plan_store,
+    reference_notes,
     resolve_for,
     say_choice,
     share_notes,
@@ -244,6 +245,8 @@ def _write_draft(draft: _Draft, of_store: StoreSamples, folder: Path) -> PlanHea
     for note in share_notes(of_store, plan.pieces) if not config.is_validation else []:
         say(note)
     for note in overflow_notes(counts, config.groups[-1].capacity, config.overflow):
+        say(note)
+    for note in reference_notes(of_store.store, plan.pieces):
         say(note)
     if counts.pieces_without_loss:
         say(_without_loss(of_store.store, plan.pieces, np.flatnonzero(piece_loss.tokens == 0)))

@@ -17,7 +17,7 @@ from packer_cli.config.trees import USUAL, for_samples
 from packer_cli.engine.memory import available_memory
 from packer_cli.engine.progress import say
 from packer_cli.errors import ConfigError, RunError
-from packer_cli.format.constants import REJECTED_NAME
+from packer_cli.format.constants import REFERENCE_VALUES, REJECTED_NAME
 from packer_cli.format.metrics import Counts, GroupChoice, PlanMetrics, SampleCounts
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_pieces, check_plan
@@ -35,7 +35,7 @@ from packer_cli.plan.core.pieces import (
     sample_counts,
     tokens_of_sources,
 )
-from packer_cli.plan.core.types import Int32Array, PieceLoss, Pieces, Plan
+from packer_cli.plan.core.types import WHOLE, Int32Array, PieceLoss, Pieces, Plan
 from packer_cli.plan.figures import plan_stats
 from packer_cli.plan.strategies.protocol import PlanRequest
 from packer_cli.sizes import counted
@@ -331,6 +331,16 @@ def share_notes(of_store: StoreSamples, pieces: Pieces) -> list[str]:
         for source, got, total in zip(inputs, planned.tolist(), held.tolist(), strict=True)
         if source.tokens is not None
     ]
+
+
+def reference_notes(store: TokenStore, pieces: Pieces) -> list[str]:
+    """A note for people on the pairs that lose a reference model's log-probabilities, which were of more tokens."""
+    if pieces.trees is None:
+        return []
+    cut = np.unique(pieces.sample[pieces.trees.depth < WHOLE])
+    num_lost = int(store.have_reference(cut).sum())
+    what = "pair that is cut off loses its", "pairs that are cut off lose their"
+    return [f"{num_lost:,} {what[num_lost > 1]} {' and '.join(REFERENCE_VALUES)}"] if num_lost else []
 
 
 def _counts(

@@ -25,5 +25,7 @@ Lockstep = Literal[1] | None
 """How many GPUs share collectives in every micro-batch: all (None), or those of one replica (1)."""
 FILLER_TOKENS = 8
 """Tokens for each GPU that shares a filler micro-batch."""
-ITEM_VALUES = ("margin", "ref_chosen_logps", "ref_rejected_logps")
+REFERENCE_VALUES = ("ref_chosen_logps", "ref_rejected_logps")
+"""A reference model's log-probabilities of a pair: sums over the loss terms of each sample."""
+ITEM_VALUES = ("margin", *REFERENCE_VALUES)
 """What an item may bring, float32; NaN where it does not."""

@@ -20,12 +20,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.errors import FormatError
+from packer_cli.format.constants import REFERENCE_VALUES
 from packer_cli.format.loss_spans import Int64Array
 from packer_cli.format.ragged import expand, offsets_of, owners
 from packer_cli.format.token_parts import PartBatch, PieceTokens, Spans
 from packer_cli.format.tree_parts import BatchItems
 from packer_cli.format.trees import ItemTrees
-from packer_cli.plan.core.types import PieceTrees
+from packer_cli.plan.core.types import WHOLE, PieceTrees
 from packer_cli.remote.local import is_in_cache
 from packer_cli.remote.path import RemotePath
 from packer_cli.tokens.copying import Among, copy_spans
@@ -100,6 +101,12 @@ class TokenStore:
     def branch_offsets(self) -> Int64Array:
         """int64[n+1]: the first branch of each item among those of the store, which has trees. O(n)."""
         return offsets_of(_join([np.diff(items.branch_offsets) for items in self._items], np.int64))
+
+    def have_reference(self, sample: NDArray[np.integer]) -> NDArray[np.bool_]:
+        """bool[m]: which of these items brought a reference model's log-probabilities, in a store with trees."""
+        items = take_items(self._items, *self._find(sample))
+        has: list[NDArray[np.bool_]] = [~np.isnan(getattr(items, name)) for name in REFERENCE_VALUES]
+        return has[0] | has[1]
 
     def sources_of(self, sample: NDArray[np.integer]) -> NDArray[np.int32]:
         """int32[m]: source of each of these samples."""
@@ -207,7 +214,11 @@ class TokenStore:
         spans, _ = self._branch_spans(batch, row, items, cuts)
         counts = np.bincount(spans.piece, minlength=len(pieces.branch_roles)).astype(np.int32)
         starts, stops = spans.starts.astype(np.int32), spans.stops.astype(np.int32)
-        return ItemTokens(input_ids, pieces._replace(branch_loss_spans=counts), starts, stops, spans.weights)
+        # A reference model's log-probabilities are sums over all tokens, also those that are cut off.
+        is_cut = trees.depth < WHOLE
+        reference = {name: np.where(is_cut, np.float32(np.nan), getattr(pieces, name)) for name in REFERENCE_VALUES}
+        pieces = pieces._replace(branch_loss_spans=counts, **reference)
+        return ItemTokens(input_ids, pieces, starts, stops, spans.weights)
 
     def needs(self, sample: NDArray[np.integer], length: NDArray[np.int32]) -> NDArray[np.float64]:
         """float64[parts]: what it would take to read these pieces in ranges, in bytes of each part.

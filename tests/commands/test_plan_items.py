@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 
 import numpy as np
 import pytest
 
 import packer_cli
+from packer_cli.cli.main import main
 from packer_cli.errors import RunError
+from packer_cli.format.constants import ITEM_VALUES
 from packer_cli.format.trees import PAIR, SAMPLE, TURNS
+from packer_cli.loader import PackedDataset
 from packer_cli.shards.plan_file import read_plan, read_plan_header
+from tests.cli_runner import run
 from tests.tokens.item_stores import Item, make_item_store
 
 OPTIONS = {"groups": "64:1", "gpus": 2}
@@ -22,7 +27,8 @@ def branch(shared, own, loss_from):
 
 
 def pair(shared, chosen, rejected):
-    return Item(PAIR, [branch(shared, chosen, shared), branch(shared, rejected, shared)])
+    values = {"margin": 0.5, "ref_chosen_logps": -1.5, "ref_rejected_logps": -2.5}
+    return Item(PAIR, [branch(shared, chosen, shared), branch(shared, rejected, shared)], values=values)
 
 
 ITEMS = [
@@ -66,6 +72,7 @@ def test_a_plan_of_items_is_written_and_read_again(source, tmp_path, caplog):
     assert counts.tokens == plan.pieces.length.sum() == counts.trees.tokens_unique
     assert [each["line"] for each in reasons(out)] == [2, 3, 5]
     assert "1 pair cut off, 1 pair left out, 1 conversation divided, 1 turn cut off; " in caplog.text
+    assert "1 pair that is cut off loses its ref_chosen_logps and ref_rejected_logps" in caplog.text
     assert read_plan_header(out / "plan.arrow").config.max_path_tokens == "none"
     before = (out / "plan.arrow").read_bytes()
     packer_cli.plan(source, output=out, max_path_tokens="none", **OPTIONS)
@@ -73,6 +80,26 @@ def test_a_plan_of_items_is_written_and_read_again(source, tmp_path, caplog):
     (out / "plan.arrow").unlink()
     packer_cli.plan(source, output=out, max_path_tokens="none", **OPTIONS)
     assert (out / "plan.arrow").read_bytes() == before
+
+
+def test_pairs_that_are_cut_off_lose_what_a_reference_model_gave_them(source, tmp_path):
+    """Its log-probabilities were of all tokens; the margin stays."""
+    out = tmp_path / "out"
+    packer_cli.plan(source, output=out, max_path_tokens="none", **OPTIONS)
+    assert run(main, "write", out).code == 0
+    pieces = read_plan(out / "plan.arrow")[0].pieces
+    found = {}
+    for rank in range(OPTIONS["gpus"]):
+        for batch in PackedDataset(out, rank, OPTIONS["gpus"], format="tree"):
+            first = batch["item_branches"].cumsum(0) - batch["item_branches"]
+            values = zip(*(batch[name].tolist() for name in ITEM_VALUES), strict=True)
+            found |= dict(zip(batch["item_ids"][first].tolist(), values, strict=True))
+    whole, none = (0.5, -1.5, -2.5), math.nan
+    for item, depth in zip(pieces.sample.tolist(), pieces.trees.depth.tolist(), strict=True):
+        wanted = (none,) * 3 if ITEMS[item].kind != PAIR else whole if depth == 2**31 - 1 else (0.5, none, none)
+        assert found[item] == pytest.approx(wanted, nan_ok=True)
+    assert sum(math.isnan(found[item][1]) for item in found if ITEMS[item].kind == PAIR) == 1
+    assert run(main, "verify", out).code == 0
 
 
 def test_weights_and_validation_take_whole_items(source, tmp_path):

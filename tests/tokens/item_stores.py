@@ -119,7 +119,7 @@ def items(draw: st.DrawFn, bits: list[float]) -> Item:
     branches = draw(branches_of_few_words(bits, number))
     has_rewards, has_values = kind == GROUP and draw(st.booleans()), kind == PAIR and draw(st.booleans())
     rewards = [draw(st.sampled_from([0.0, 0.5, -1.0])) for _ in range(number)] if has_rewards else []
-    return Item(kind, branches, rewards, {"margin": 0.25} if has_values else {})
+    return Item(kind, branches, rewards, {"margin": 0.25, "ref_chosen_logps": -1.5} if has_values else {})
 
 
 @st.composite

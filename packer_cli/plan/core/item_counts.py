@@ -9,9 +9,9 @@ import numpy as np
 from packer_cli.format.metrics import ItemCounts, TreeFigures
 from packer_cli.format.ragged import offsets_of
 from packer_cli.format.trees import GROUP, PAIR, SAMPLE, TURNS, ItemTrees
-from packer_cli.plan.core.item_kernels import WHOLE, ItemRule
+from packer_cli.plan.core.item_kernels import ItemRule
 from packer_cli.plan.core.items import CutItems, item_pieces, piece_branches, whole_items
-from packer_cli.plan.core.types import BoolArray, Int32Array, Pieces
+from packer_cli.plan.core.types import WHOLE, BoolArray, Int32Array, Pieces
 
 _NAMES = {SAMPLE: "sample", PAIR: "pair", GROUP: "group", TURNS: "conversation"}
 

@@ -12,10 +12,8 @@ import numpy as np
 from numba import njit
 
 from packer_cli.format.trees import SAMPLE, TURNS, ItemTrees
-from packer_cli.plan.core.types import BoolArray, Int32Array, Int64Array
+from packer_cli.plan.core.types import WHOLE, BoolArray, Int32Array, Int64Array
 
-WHOLE = 2**31 - 1
-"""`PieceTrees.depth` of a piece that is not cut."""
 _WHOLE = cast(int, np.int64(WHOLE))  # numba would compile a function again for each Python integer that it is given.
 _ZERO = cast(int, np.int64(0))
 _ONE = cast(int, np.int64(1))

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from packer_cli.format.ragged import expand, offsets_of, owners
 from packer_cli.format.trees import SAMPLE, TURNS, ItemTrees
 from packer_cli.plan.core.item_kernels import (
-    WHOLE,
     ItemPieces,
     ItemRule,
     LeftOutBranches,
@@ -32,7 +31,7 @@ from packer_cli.plan.core.item_kernels import (
     find_ends,
     measure,
 )
-from packer_cli.plan.core.types import Int32Array, Int64Array, Pieces, PieceTrees, read_only
+from packer_cli.plan.core.types import WHOLE, Int32Array, Int64Array, Pieces, PieceTrees, read_only
 
 
 class CutItems(NamedTuple):

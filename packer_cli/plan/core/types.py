@@ -55,6 +55,8 @@ def blocks_of(offsets: Int64Array, size: int) -> Iterator[slice]:
 MOST_PIECES = 2**31 - 1
 """Most pieces of an epoch, and most samples of a store: their numbers are int32."""
 
+WHOLE = 2**31 - 1
+"""`PieceTrees.depth` of a piece that is not cut."""
 FILLER = -1
 """`slot_pack` of a slot without a pack: the rank runs a micro-batch without loss."""
 
