@@ -15,7 +15,14 @@ from packer_cli.errors import FormatError, InputError, OutputError
 from packer_cli.files import atomic_file, holds
 from packer_cli.folders import TaskLock, hold_folder
 from packer_cli.format.checksums import inside
-from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS, VALIDATION
+from packer_cli.format.constants import (
+    MANIFEST_NAME,
+    PLAN_NAME,
+    REFERENCE_FOLDER,
+    REJECTED_NAME,
+    SHARD_MARKERS,
+    VALIDATION,
+)
 from packer_cli.format.manifest import Manifest
 from packer_cli.remote.names import path_from
 from packer_cli.remote.path import is_remote
@@ -87,7 +94,7 @@ def _is_own(folder: Path, entries: list[str]) -> bool:
 def holds_only_reasons(folder: Path, entries: list[str]) -> bool:
     """Whether planning found no samples and left only its reasons here, maybe beside an earlier plan's shards."""
     path = folder / REJECTED_NAME
-    if not path.is_file() or not {*entries} <= {REJECTED_NAME, SHARD_MARKERS, "shards", "ranks"}:
+    if not path.is_file() or not {*entries} <= {REJECTED_NAME, SHARD_MARKERS, "shards", "ranks", REFERENCE_FOLDER}:
         return False
     begin = b'{"file": '
     with path.open("rb") as file:

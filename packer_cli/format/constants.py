@@ -27,5 +27,7 @@ FILLER_TOKENS = 8
 """Tokens for each GPU that shares a filler micro-batch."""
 REFERENCE_VALUES = ("ref_chosen_logps", "ref_rejected_logps")
 """A reference model's log-probabilities of a pair: sums over the loss terms of each sample."""
+REFERENCE_FOLDER = "reference"
+"""The folder in a set for these, where a trainer computed them."""
 ITEM_VALUES = ("margin", *REFERENCE_VALUES)
 """What an item may bring, float32; NaN where it does not."""

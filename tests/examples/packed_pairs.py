@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import os
 import sys
 from pathlib import Path
@@ -43,6 +44,9 @@ WAYS: dict[str, dict[str, Any]] = {
     "weighted": {
         "use_weighting": True, "ld_alpha": 0.5, "loss_type": ["robust", "sigmoid_norm"], "loss_weights": [1.0, 0.5],
     },
+    "computed": {"precompute_ref_log_probs": True},
+    "computed-ipo": {"precompute_ref_log_probs": True, "loss_type": ["ipo"], "ld_alpha": 0.5},
+    "computed-given": {"precompute_ref_log_probs": True},
     "js": {"f_divergence_type": "js_divergence"},
     "sft": {}, "forward_kl": {"f_divergence_type": "forward_kl"}, "sppo_hard": {"loss_type": ["sppo_hard"]},
     **{name: {"loss_type": [name], "label_smoothing": 0.1} for name in (
@@ -51,6 +55,8 @@ WAYS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+COMPUTED = {name: options for name, options in WAYS.items() if name.startswith("computed")}
+"""Whose set lacks a number, so that the reference runs once; stock trainers keep it in memory."""
 STEEP = ("forward_kl", "sppo_hard")
 """Whose loss overflows where the reference model is far away."""
 
@@ -126,7 +132,10 @@ def run(way: str, folder: Path, tokenizer: Any, *, is_packed: bool, is_sharded: 
     others: dict[str, Any] = {"callbacks": [Print(way)], "processing_class": tokenizer}
     if is_packed:
         rank = int(os.environ.get("RANK", "0"))
-        others["train_dataset"] = PairSet(make_pairs(NUM_STEPS * NUM_PAIRS), LAYOUTS[world_size], rank)
+        pairs = make_pairs(NUM_STEPS * NUM_PAIRS)
+        if way in COMPUTED:
+            pairs[-1] = pairs[-1]._replace(ref_chosen_logps=math.nan)
+        others["train_dataset"] = PairSet(pairs, LAYOUTS[world_size], rank)
     else:
         options |= {
             "per_device_train_batch_size": NUM_PAIRS,
@@ -135,6 +144,8 @@ def run(way: str, folder: Path, tokenizer: Any, *, is_packed: bool, is_sharded: 
         }
         others["train_dataset"] = stock_set(way)
     options |= WAYS[way]
+    if way in COMPUTED and not is_packed:
+        del options["precompute_ref_log_probs"]
     if is_sharded:
         options |= {"fsdp": True, "fsdp_config": {"transformer_layer_cls_to_wrap": "LlamaDecoderLayer"}}
     model: Any
@@ -158,6 +169,8 @@ def run(way: str, folder: Path, tokenizer: Any, *, is_packed: bool, is_sharded: 
         trainer_class, model, arguments = StockDPO, make_model(), DPOConfig(**options)
         if way == "lora":
             others["peft_config"] = LoraConfig(r=4, init_lora_weights=False, target_modules=["q_proj", "v_proj"])
+        elif way in ("computed", "computed-ipo"):  # By the model itself, before it trains.
+            others["ref_model"] = None if is_packed else make_model()
         elif way != "precomputed":
             others["ref_model"] = make_model(seed=1)
             if way in STEEP:
@@ -167,12 +180,14 @@ def run(way: str, folder: Path, tokenizer: Any, *, is_packed: bool, is_sharded: 
     if not is_packed and way == "precomputed":
         made = type("Given", (made,), {"_precompute_ref_logps": lambda self, dataset, *_: dataset})
     trainer = made(model=model, args=arguments, **others)
+    assert is_packed is False or others.get("ref_model") is not None or getattr(trainer, "ref_model", None) is None
     trainer.train()
 
 
 def main(folder: str, ways: str, tokenizer: str, kind: str) -> None:
     trl.trainer.utils._ChunkedLogProbFunction = ExactLogProbs
     known = AutoTokenizer.from_pretrained(tokenizer)
+    os.environ["HBPACK_CACHE"] = folder
     if kind == "sharded":
         allow_fsdp_on_cpus()
     for way in ways.split(","):

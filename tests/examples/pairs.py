@@ -53,8 +53,12 @@ def item_of(pair: Pair) -> list[Branch]:
     return [Branch(pair.prompt + rest, [0] * prompt + [1] * len(rest)) for rest in (pair.chosen, pair.rejected)]
 
 
-def make_batch(pairs: list[Pair], row: RankRow) -> Any:
-    """Of format "tree", rejected branches of every second pair first; without a pair, a filler."""
+def make_batch(pairs: list[Pair], row: RankRow, first: int = 0) -> Any:
+    """Of format "tree", rejected branches of every second pair first; without a pair, a filler.
+
+    Args:
+        first: id of the first pair.
+    """
     format = get_format("tree")
     builder = format.builder(
         pad_to="multiple", pad_to_multiple_of=1, pad_token_id=0, sp_slice=True, groups=(group_of(4096, 1),)
@@ -66,7 +70,8 @@ def make_batch(pairs: list[Pair], row: RankRow) -> Any:
         item.reverse()
         of_item.reverse()
     values = {name: np.array([getattr(pair, name) for pair in pairs], dtype=np.float32) for name in Pair._fields[3:]}
-    pack = pack_of(items, **values)._replace(branch_roles=np.array(roles, dtype=np.int8).ravel())
+    pack = pack_of(items, **values)
+    pack = pack._replace(branch_roles=np.array(roles, dtype=np.int8).ravel(), item_ids=pack.item_ids + first)
     return format.adapt(builder.build(pack, row, 0))
 
 
@@ -79,12 +84,13 @@ class PairSet(PackedDataset):
 
     path, format, epoch, position, num_steps = "OUT", "tree", 0, 0, 0
     replicas: dict[Any, Any] = {}
+    fingerprint = "pairs"
     degree = 1
     """GPUs that share a row"""
 
     def __init__(self, pairs: list[Pair], steps: Steps, rank: int) -> None:
         self.rank, self.world_size, self.num_steps = rank, len(steps[0][0]), len(steps)
-        left = iter(pairs)
+        left, first = iter(pairs), 0
         self.batches: list[Any] = []
         for number, step in enumerate(steps):
             rows = [[[next(left) for _ in range(count)] for count in counts] for counts in step]
@@ -93,7 +99,9 @@ class PairSet(PackedDataset):
             for row in rows:
                 place = (number, len(self.batches), 0, 0, 0, 0, rank, self.world_size, 0, 0)
                 totals = (1, 2 * len(of_step), 1, num_loss, float(num_loss), len(of_step), max(map(len, row)))
-                self.batches.append(make_batch(row[rank], RankRow(*place, *totals)))
+                before = first + sum(map(len, row[:rank]))
+                self.batches.append(make_batch(row[rank], RankRow(*place, *totals), before))
+                first += sum(map(len, row))
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -109,6 +117,7 @@ class PairSet(PackedDataset):
         return {
             "groups": [group], "tokenizer": tokenizer, "format_version": TREES_VERSION, "config": {"plan": {}},
             "counts": {"items": None},
+            "fingerprint": self.fingerprint, "history": (), "first_epoch": 0, "epochs": ({"first_step": 0},),
         }  # fmt: skip
 
     def require_pairs(self) -> None:
@@ -133,6 +142,9 @@ class PairSet(PackedDataset):
         return {"epoch": 0, "iteration": iteration}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+    def set_epoch(self, epoch: int) -> None:
         pass
 
     def begins_at(self, state: dict[str, Any]) -> bool:

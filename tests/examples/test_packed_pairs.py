@@ -8,6 +8,7 @@ import random
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from trl.trainer import dpo_trainer
 from packer_cli.cli.main import main
 from packer_cli.errors import ConfigError
 from packer_cli.loader import PackedDataset
+from packer_cli.loader.adapters.reference import ReferenceLogps
 from packer_cli.loader.adapters.transformers import packed
 from tests.cli_runner import run
 from tests.examples.launcher import Launcher
@@ -32,7 +34,7 @@ from tests.examples.packed_pairs import NUM_PAIRS, NUM_STEPS, WAYS, ExactLogProb
 from tests.examples.pairs import PairSet, make_pairs
 
 SCRIPT = Path(__file__).with_name("packed_pairs.py")
-FEW = ("sigmoid", "ipo", "lora", "precomputed", "reward", "reward-lora", "sft")
+FEW = ("sigmoid", "ipo", "lora", "precomputed", "reward", "reward-lora", "sft", "computed-given")
 """Which run on two processes, too."""
 OF_PAIRS = ("rewards/", "logps/", "accuracy", "margin", "min_reward", "mean_reward", "max_reward")
 """Metrics that are exact."""
@@ -95,7 +97,7 @@ def test_one_process_trains_as_stock_trainers_on_padded_batches(run_ways: Run, s
 
 def test_two_processes_with_unlike_numbers_of_pairs_train_as_one(run_ways: Run, stock: Any) -> None:
     """In some iterations a rank has no pair at all."""
-    assert_same(run_ways("packed", *FEW, num_ranks=2), stock)
+    assert_same(run_ways("packed", *FEW, "computed", "computed-ipo", num_ranks=2), stock)
 
 
 def test_two_processes_that_share_the_weights_train_as_one(run_ways: Run, stock: Any) -> None:
@@ -150,11 +152,81 @@ def test_sets_that_do_not_fit_are_refused(make: Make, pack: Callable[..., Path])
     shared.degree = 2
     with pytest.raises(ConfigError, match="OUT has rows that GPUs share, and TRL needs whole samples for pairs; plan"):
         make(dataset=shared)
-    without = make_pairs(6)
-    without[3] = without[3]._replace(ref_rejected_logps=math.nan)
-    trainer = make(dataset=PairSet(without, [[[6]]], 0), precompute_ref_log_probs=True, others={"ref_model": None})
-    with pytest.raises(ConfigError, match="precompute_ref_log_probs is set, and the set lacks ref_chosen_logps or"):
+
+
+def test_a_reference_that_a_set_lacks_runs_once(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its numbers are kept, for the same pairs and the same reference."""
+    monkeypatch.setenv("HBPACK_CACHE", str(tmp_path / "cache"))
+    pairs, num_rows = make_pairs(6), 0
+    pairs[5] = pairs[5]._replace(ref_rejected_logps=math.nan)
+    compute = DPOTrainer.compute_ref_log_probs
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal num_rows
+        num_rows += 1
+        return compute(*arguments)
+
+    monkeypatch.setattr(DPOTrainer, "compute_ref_log_probs", counted)
+
+    def rows_run(layout: Any = (((4,), (2,)),), seed: int = 1, name: str = "pairs", **options: Any) -> int:
+        nonlocal num_rows
+        num_rows, dataset = 0, PairSet(pairs, layout, 0)
+        dataset.path, dataset.fingerprint = str(tmp_path / "OUT"), name
+        trainer = make(
+            dataset=dataset, precompute_ref_log_probs=True, others={"ref_model": make_model(seed=seed)}, **options
+        )
         trainer.train()
+        losses.append(trainer.state.log_history[0]["loss"])
+        return num_rows
+
+    losses: list[float] = []
+    (tmp_path / "OUT").mkdir()
+    assert rows_run() == 2
+    (file,) = (tmp_path / "OUT" / "reference").iterdir()
+    assert rows_run() == 0
+    assert rows_run((((6,),),)) == 0
+    assert losses[0] == losses[1] == pytest.approx(losses[2], rel=1e-6)
+    assert rows_run(seed=2) == rows_run(name="others") == rows_run(ld_alpha=0.5) == 2
+    assert losses[3] != losses[0]
+    assert rows_run(name="others") == 0
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    assert rows_run() == 2
+    assert file.read_bytes() == whole
+    # Where the set cannot be written to, and where its folder is something else.
+    file.parent.rename(tmp_path / "away")
+    file.parent.write_text("")
+    assert rows_run() == 2
+    assert "the reference log-probabilities are not kept in" in caplog.text
+    assert [each.name for each in (tmp_path / "cache" / "reference").iterdir()] == [file.name]
+    assert rows_run() == 0
+
+
+def test_a_model_that_was_trained_is_not_the_reference(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HBPACK_CACHE", str(tmp_path / "cache"))
+    pairs = [pair._replace(ref_chosen_logps=math.nan) for pair in make_pairs(6)]
+    sets = [PairSet(pairs, [[[6]]], 0) for _ in range(3)]
+    for number, dataset in enumerate(sets):
+        dataset.fingerprint = str(number)
+    trainer = make(
+        dataset=sets[0],
+        precompute_ref_log_probs=True,
+        others={"ref_model": None, "eval_dataset": sets[1]},
+        learning_rate=0.1,
+        optim="sgd",
+    )
+    before = trainer.evaluate()["eval_loss"]
+    assert before == pytest.approx(math.log(2))
+    trainer.train()
+    assert trainer.evaluate()["eval_loss"] < before - 0.01
+    with pytest.raises(
+        ConfigError, match="the model is no longer the reference: it has been trained; give the set as"
+    ):
+        trainer.evaluate(sets[2])
 
 
 def test_other_trainers_and_releases_are_refused(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,10 +279,11 @@ def test_records_train_as_in_trl(repo: Path, tmp_path: Path, monkeypatch: pytest
     )  # fmt: skip
     assert done.code == 0, done.stderr
     logs = []
-    for trainer_class, dataset in ((packed(DPOTrainer), tmp_path / "OUT"), (DPOTrainer, Dataset.from_list(records))):
+    ours = (packed(DPOTrainer), tmp_path / "OUT", False), (packed(DPOTrainer), tmp_path / "OUT", True)
+    for trainer_class, dataset, is_computed in (*ours, (DPOTrainer, Dataset.from_list(records), False)):
         arguments = DPOConfig(
             str(tmp_path / "run"), use_cpu=True, report_to="none", disable_tqdm=True, bf16=False, logging_steps=1,
-            max_steps=1, save_strategy="no", max_length=None,
+            max_steps=1, save_strategy="no", max_length=None, precompute_ref_log_probs=is_computed,
             **({"per_device_train_batch_size": len(records)} if trainer_class is DPOTrainer else {}),
         )  # fmt: skip
         known = AutoTokenizer.from_pretrained(tokenizer)
@@ -219,8 +292,16 @@ def test_records_train_as_in_trl(repo: Path, tmp_path: Path, monkeypatch: pytest
         )
         trainer.train()
         logs.append(next(each for each in trainer.state.log_history if "grad_norm" in each))
-    found, wanted = logs
+    found, computed, wanted = logs
+    for name in ("loss", "grad_norm", "rewards/margins"):
+        assert computed[name] == pytest.approx(found[name], rel=1e-12), name
     assert found["loss"] == pytest.approx(wanted["loss"], rel=1e-6)
     for name in ("grad_norm", "rewards/chosen", "rewards/margins", "logps/rejected"):
         assert found[name] == pytest.approx(wanted[name], rel=1e-9), name
     assert found["num_tokens"] < wanted["num_tokens"]
+    assert len(list((tmp_path / "OUT" / "reference").iterdir())) == 1
+    assert run(main, "rebalance", tmp_path / "OUT", "--gpus", 2).code == 0
+    again = make_model(seed=1)
+    reference = ReferenceLogps(SimpleNamespace(**vars(trainer) | {"ref_model": again}), trl.trainer.utils.hash_module)
+    assert reference.look_up(PackedDataset(tmp_path / "OUT", 0, 2, format="tree"), again)
+    assert run(main, "verify", tmp_path / "OUT").code == 0

@@ -80,7 +80,7 @@ class _StepLoader:
 
     def __iter__(self) -> Iterator[Step]:
         self._trainer.packed_set.load_state_dict(self._trainer.place)
-        yield from packed_steps(self._trainer.packed_set)
+        yield from self._trainer.steps_of(self._trainer.packed_set)
 
 
 _AnyTrainer: Any = object
@@ -201,6 +201,10 @@ class PackedTrainer(_AnyTrainer):
         """The callback, in whose place a resume may put another."""
         return next(each for each in self.callback_handler.callbacks if isinstance(each, PackedDataState))
 
+    def steps_of(self, dataset: PackedDataset, begin: int | None = None) -> Iterator[Step]:
+        """The steps of a set, see `packed_steps`."""
+        return packed_steps(dataset, begin)
+
     def get_train_dataloader(self) -> Any:
         """Whole steps."""
         return _StepLoader(self)
@@ -250,7 +254,7 @@ class PackedTrainer(_AnyTrainer):
         runner.model.eval()
         sums = torch.zeros(2, dtype=torch.float64, device=self.args.device)
         with torch.no_grad():
-            for step in packed_steps(dataset, 0):
+            for step in self.steps_of(dataset, 0):
                 for _ in runner.losses(step):
                     pass
                 weight = runner.weight_of_step(step.batches[0])

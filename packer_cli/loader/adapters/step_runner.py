@@ -22,7 +22,7 @@ from packer_cli.loader.losses import loss_weight_of_step
 from packer_cli.loader.parallel import SPGroups, init_sp_groups
 from packer_cli.loader.steps import Step
 
-__all__ = ["StepRunner", "require_sp_alone"]
+__all__ = ["StepRunner", "require_sp_alone", "require_vocabulary"]
 
 
 class StepRunner:
@@ -57,7 +57,7 @@ class StepRunner:
     ) -> None:
         for dataset in datasets:
             require_sp_alone(dataset)
-            _require_vocabulary(dataset, model)
+            require_vocabulary(dataset, model)
         self.model, self.device = model, device
         self.loss = torch.zeros((), device=device)
         """Of this rank's part of the newest step, without a graph; wrappers may round what `losses` yields."""
@@ -131,7 +131,8 @@ def require_sp_alone(dataset: PackedDataset) -> None:
             )
 
 
-def _require_vocabulary(dataset: PackedDataset, model: Any) -> None:
+def require_vocabulary(dataset: PackedDataset, model: Any) -> None:
+    """Raise ConfigError if a set has token ids that the model does not know."""
     size = dataset.manifest["tokenizer"]["vocab_size"]
     known = getattr(model, "module", model).get_input_embeddings().num_embeddings
     if size > known:

@@ -66,5 +66,10 @@ def open_for_trainer(name: str, value: Any, args: Any, *, trees: str, needs_pair
             f"{args.process_index} of {args.world_size}; give its folder or URL instead"
         )
     require_sp_alone(dataset)
+    if needs_pairs and any(group["sp_size"] > 1 for group in dataset.manifest["groups"]):
+        raise ConfigError(
+            f"{dataset.path} has rows that GPUs share, and TRL needs whole samples for pairs; plan groups of SP "
+            "degree 1"
+        )
     found: PackedDataset = dataset
     return found

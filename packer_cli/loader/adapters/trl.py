@@ -24,6 +24,7 @@ from packer_cli.loader.adapters.causal_lm import run_packed_rows
 from packer_cli.loader.adapters.packed_row import PackedRow
 from packer_cli.loader.adapters.packed_trainer import PackedTrainer, TrainerRunner
 from packer_cli.loader.adapters.pair_rows import PairRow, PairsOfRow, RewardRow
+from packer_cli.loader.adapters.reference import ReferenceLogps
 from packer_cli.loader.adapters.tree_check import check_trees
 from packer_cli.loader.dataset import PackedDataset
 from packer_cli.loader.steps import Step
@@ -46,12 +47,6 @@ class _PairRunner(TrainerRunner):
 
     def __init__(self, trainer: _PackedPairTrainer, *datasets: PackedDataset, checkpoint_all: bool = False) -> None:
         super().__init__(trainer, *datasets, checkpoint_all=checkpoint_all)
-        for dataset in datasets:
-            if any(group["sp_size"] > 1 for group in dataset.manifest["groups"]):
-                raise ConfigError(
-                    f"{dataset.path} has rows that GPUs share, and TRL needs whole samples for pairs; plan groups of "
-                    "SP degree 1"
-                )
         self._of_dummy: Tensor | None = None
 
     def check(self) -> None:
@@ -64,8 +59,6 @@ class _PairRunner(TrainerRunner):
 
     def row(self, batch: Any, group: Any, *, factor: float) -> PairsOfRow:
         """For the trainer."""
-        if getattr(self._trainer, "precompute_ref_logps", False):
-            _require_reference(batch)
         made: PairsOfRow = self._trainer.row_class(batch, factor=factor, device=self.device)
         return made
 
@@ -164,9 +157,10 @@ class PackedDPOTrainer(_PackedPairTrainer):
     def __init__(self, model: Any = None, ref_model: Any = None, args: Any = None, **others: Any) -> None:
         module = _require_release(type(self))
         _require_exact(args)
-        with (
-            _with_reference_of_set(self, module) if getattr(args, "precompute_ref_log_probs", False) else nullcontext()
-        ):
+        self._reference = None
+        if getattr(args, "precompute_ref_log_probs", False):
+            self._reference = ReferenceLogps(self, module.hash_module)
+        with nullcontext() if self._reference is None else self._with_known_reference(module, self._reference):
             super().__init__(model, args, ref_model=ref_model, **others)
         if self.aux_loss_enabled:
             raise ConfigError(
@@ -177,9 +171,43 @@ class PackedDPOTrainer(_PackedPairTrainer):
         if reference is not None:
             run_packed_rows(getattr(reference, "module", reference))
 
-    def _precompute_ref_logps(self, dataset: Any, *arguments: Any) -> Any:
-        """They are in the packed set."""
+    @contextmanager
+    def _with_known_reference(self, module: Any, reference: ReferenceLogps) -> Iterator[None]:
+        """TRL loads a reference model under FSDP, and hashes it before that divides it: here only where needed."""
+
+        def is_known(model: Any) -> bool:
+            return all(reference.look_up(each, model) for each in (self.packed_set, *self._eval_sets.values()))
+
+        def create_model(*given: Any, **others: Any) -> Any:
+            # A model that is given by name is created before there is an accelerator.
+            if hasattr(self, "accelerator") and is_known(self.model):
+                return None
+            return create(*given, **others)
+
+        hash_module, create = module.hash_module, module.create_model_from_path
+        module.hash_module, module.create_model_from_path = is_known, create_model
+        try:
+            yield
+        finally:
+            module.hash_module, module.create_model_from_path = hash_module, create
+
+    def _precompute_ref_logps(self, dataset: Any, name: str, *arguments: Any) -> Any:
+        """Those of the packed sets in its place."""
+        assert self._reference is not None
+        for each in [self.packed_set] if name == "train" else self._eval_sets.values():
+            self._reference.require(each)
         return dataset
+
+    def steps_of(self, dataset: PackedDataset, begin: int | None = None) -> Iterator[Step]:
+        """With the reference model's log-probabilities, if they are computed once."""
+        reference = self._reference
+        if reference is not None:
+            reference.require(dataset)
+        for step in super().steps_of(dataset, begin):
+            if reference is not None:
+                for batch in step.batches:
+                    reference.fill(dataset, batch)
+            yield step
 
     @contextmanager
     def _with_given_reference(self) -> Iterator[None]:
@@ -219,16 +247,6 @@ def _require_release(trainer_class: type) -> Any:
     return module
 
 
-def _require_reference(batch: Any) -> None:
-    """Raise ConfigError for a pair without the reference model's log-probabilities."""
-    names = ("ref_chosen_logps", "ref_rejected_logps")
-    if any(name not in batch or bool(batch[name].isnan().any()) for name in names):
-        raise ConfigError(
-            "precompute_ref_log_probs is set, and the set lacks ref_chosen_logps or ref_rejected_logps of some pairs; "
-            "pack records that have both, or leave it out and give ref_model"
-        )
-
-
 def _require_exact(args: Any) -> None:
     types = getattr(args, "loss_type", None) or []
     for name in [types] if isinstance(types, str) else types:
@@ -237,18 +255,3 @@ def _require_exact(args: Any) -> None:
                 f"loss_type {name!r} {_INEXACT[name]}, and packed rows have as many pairs as fit; choose a loss that "
                 "is a mean over pairs, such as 'sigmoid' or 'ipo'"
             )
-
-
-@contextmanager
-def _with_reference_of_set(trainer: Any, module: Any) -> Iterator[None]:
-    """TRL loads a reference model under FSDP, and hashes all weights to name a cache; the set has both results."""
-    hash_module, create = module.hash_module, module.create_model_from_path
-    module.hash_module = lambda _: ""
-    # A model that is given by name is created before there is an accelerator.
-    module.create_model_from_path = lambda *given, **others: (
-        None if hasattr(trainer, "accelerator") else create(*given, **others)
-    )
-    try:
-        yield
-    finally:
-        module.hash_module, module.create_model_from_path = hash_module, create
