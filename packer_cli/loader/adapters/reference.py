@@ -72,6 +72,11 @@ class ReferenceLogps:
             return
         items = batch["item_ids"][::2].numpy()  # A pair has two branches.
         places = np.searchsorted(found["item_id"], items)
+        if not np.array_equal(found["item_id"].take(places, mode="clip"), items):
+            raise ConfigError(
+                f"the reference's log-probabilities of {dataset.path} lack some of its pairs; remove its folder "
+                f"{REFERENCE_FOLDER}, and they are computed again"
+            )
         for name in REFERENCE_VALUES:
             batch[name] = torch.from_numpy(found[name][places])
 
