@@ -93,7 +93,7 @@ def common_beginning(one: Answer, other: Answer) -> int:
     """How much two answers have in common that are whole conversations or texts, by TRL's rule (`extract_prompt`): it
     leaves something of each, and of a text, a space before an answer belongs to the answer.
 
-    >>> common_beginning("Two and two is four", "Two and two is five")
+    >>> common_beginning("Two and two is four.", "Two and two is 5.")
     14
     """
     shortest = min(len(one), len(other))
