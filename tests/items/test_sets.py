@@ -66,6 +66,29 @@ def test_what_is_wrong_in_spite_of_checksums(
     assert damaged(own) == why
 
 
+def test_no_column_may_differ_from_the_plan_and_the_store(own: Path) -> None:
+    path = min(own.glob("shards/*/*.arrow"))
+    name = path.relative_to(own).as_posix()
+    table = pa.ipc.open_file(path.read_bytes()).read_all()
+    fingerprint = json.loads((own / "hbpack.json").read_text())["fingerprint"]
+    columns = [column for column in table.column_names if column != "checksum"]
+    for column in columns:
+        rows = table.to_pylist()
+        row = next(row for row in rows if row["item_kinds"][0] == PAIR)
+        row[column] = _other(row[column])
+        row["checksum"] = row_checksum(row, table.schema)
+        write_ipc(own, name, pa.Table.from_pylist(rows, schema=table.schema), 16, fingerprint)
+        update_checksums(own)
+        assert damaged(own).keys() == {name}, column
+    assert {"segment_starts", "item_branches", "margin", "loss_weights"} <= {*columns}
+
+
+def _other(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_other(value[0]), *value[1:]]
+    return 1.0 if value != value else value + 1
+
+
 def test_damaged_files_are_repaired(own: Path, packed: Path) -> None:
     for path in [*own.glob("shards/*/*.arrow"), own / "ranks/epoch-000/iterations.arrow"]:
         flip(path)
