@@ -54,7 +54,7 @@ def print_set(output: str, planned: Plan, config: GpuConfig, *, as_json: bool) -
     table = counts_table(counts)
     if counts.validation_samples is not None:
         number = counts.samples + counts.validation_samples
-        share = f"{counts.validation_samples / number:.2%} of {counted(number, 'sample')}"
+        share = f"{counts.validation_samples / number:.2%} of {counted(number, counts.unit)}"
         table = replace(table, notes=(f"validation: {share}, in {folder / VALIDATION}",))
     print_tables(table, *metrics_tables(planned.metrics, counts))
     reasons = [folder] if counts.dropped or counts.truncated or counts.rejected else []

@@ -61,7 +61,7 @@ def command(output: str, shard: str | None, as_json: bool, workers: int | None, 
     elif not found.is_complete:
         say_share(output)
     else:
-        what = f"{counted(found.num_samples, 'sample')}, {counted(found.num_tokens, 'token')}"
+        what = f"{counted(found.num_samples, found.unit)}, {counted(found.num_tokens, 'token')}"
         say_next(
             f"{as_path(output) / TOKENS} holds {what}",
             f"{shown_command('hbpack', 'plan', output)} --groups GROUPS --gpus N",

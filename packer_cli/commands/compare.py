@@ -131,10 +131,8 @@ def run_compare(
     comparison = compare_plans(
         samples, base.config, rows, workers, simulator, baseline=baseline, by_program=by_program
     )
-    say(
-        f"compared {counted(len(rows), 'plan')} of {counted(len(samples.lengths), 'sample')}, "
-        f"{workers} at a time ({watch})"
-    )
+    some = counted(len(samples.lengths), "sample" if samples.trees is None else "item")
+    say(f"compared {counted(len(rows), 'plan')} of {some}, {workers} at a time ({watch})")
     in_order = sort_rows(comparison.rows, order)
     return Comparison(**{**vars(comparison), "rows": in_order, "group_choice": choice})
 

@@ -127,7 +127,7 @@ class Plan:
     def __repr__(self) -> str:
         schedule, packs = self.arrays.epochs[0], self.arrays.packs
         return (
-            f"<Plan of {counted(self.counts.samples, 'sample')}: {counted(len(packs), 'pack')}, "
+            f"<Plan of {counted(self.counts.samples, self.counts.unit)}: {counted(len(packs), 'pack')}, "
             f"{counted(schedule.num_iterations, 'iteration')}, {counted(schedule.num_steps, 'step')} on "
             f"{counted(self.arrays.num_gpus, 'GPU')}; groups {','.join(map(str, self.groups))}>"
         )

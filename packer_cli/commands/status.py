@@ -157,7 +157,7 @@ def _tokens(store: Path, is_packed: bool, holders: Sequence[Holder], again: str)
         except HbpackError as error:
             return StageStatus(stage="tokens", state="missing", summary=str(error))
         summary = (
-            f"{counted(index.total('num_samples'), 'sample')}, {counted(index.total('num_tokens'), 'token')}, "
+            f"{counted(index.total('num_samples'), index.unit)}, {counted(index.total('num_tokens'), 'token')}, "
             f"{index.total('num_rejected'):,} rejected; {counted(len(index.parts), 'part')}"
         )
         return StageStatus(stage="tokens", state="complete", summary=summary)
@@ -218,7 +218,7 @@ def _validation(folder: Path, header: PlanHeader | None) -> list[StageStatus]:
         return [StageStatus(stage="validation", state=state, summary=summary, remedy=fault.remedy)]
     if own is None or not header.config.sets_aside:
         return []
-    summary = f"{counted(own.counts.samples, 'sample')}; {describe_set(own)}"
+    summary = f"{counted(own.counts.samples, own.counts.unit)}; {describe_set(own)}"
     return [StageStatus(stage="validation", state="complete", summary=summary)]
 
 

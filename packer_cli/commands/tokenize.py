@@ -49,6 +49,8 @@ class Tokenized:
     """Those of the rejected in which no token carries a loss."""
     num_parts: int
     """Files of the store."""
+    unit: str = "sample"
+    """What is counted as samples: "item" where some hold several, such as a preference pair."""
 
 
 def describe_store(output: str, index: StoreIndex | None) -> Tokenized:
@@ -65,6 +67,7 @@ def describe_store(output: str, index: StoreIndex | None) -> Tokenized:
         output=output,
         is_complete=index is not None,
         num_parts=len(index.parts) if index else 0,
+        unit=index.unit if index else "sample",
         **{figure: index.total(figure) if index else 0 for figure in figures},
     )
 
@@ -120,8 +123,9 @@ class _Store(Output[StoreIndex]):
         return index
 
     def say_complete(self, result: StoreIndex) -> None:
+        rows = counted(result.total("num_samples"), result.unit)
         say(
-            f"all tasks are done, and the token store is complete: {counted(result.total('num_samples'), 'sample')}, "
+            f"all tasks are done, and the token store is complete: {rows}, "
             f"{counted(result.total('num_tokens'), 'token')}, {result.total('num_rejected'):,} rejected"
         )
         _report_rejected(result, self.folder)

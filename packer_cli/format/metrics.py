@@ -66,6 +66,11 @@ class SampleCounts:
     """This and the next are of sets with trees alone, whose items are samples here."""
     trees: TreeFigures | None = None
 
+    @property
+    def unit(self) -> str:
+        """What to call what is counted as samples."""
+        return "sample" if self.items is None else "item"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Counts(SampleCounts):

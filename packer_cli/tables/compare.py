@@ -69,7 +69,7 @@ def strategies_table(comparison: Comparison) -> Table:
 
 def _samples(comparison: Comparison) -> str:
     counts, groups = comparison.counts, ",".join(map(str, comparison.config.groups))
-    return f"{counted(counts.samples, 'sample')}, {counted(counts.tokens, 'token')}; groups {groups}"
+    return f"{counted(counts.samples, counts.unit)}, {counted(counts.tokens, 'token')}; groups {groups}"
 
 
 def _table(

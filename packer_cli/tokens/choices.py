@@ -128,9 +128,9 @@ def _items(index: StoreIndex) -> str:
             num_branches += part.items.num_branches - part.items.kinds.get("sample", 0)
             num_saved += part.items.num_flat_tokens - part.num_tokens
         num_tokens += part.num_tokens
-    some = [counted(kinds[kind], name) for kind, name in _KINDS.items() if kinds[kind]]
+    some = ", ".join(counted(kinds[kind], name) for kind, name in _KINDS.items() if kinds[kind])
     whole = counted(num_tokens + num_saved, "token")
-    return f"{', '.join(some)} of {num_branches:,} samples; sharing prefixes saves {num_saved:,} of {whole}"
+    return f"{some}: {counted(num_branches, 'sample')}; sharing prefixes saves {num_saved:,} of {whole}"
 
 
 def _ends(index: StoreIndex, num_open: int, num_samples: int) -> str:

@@ -178,6 +178,11 @@ class StoreIndex:
         return any(part.items is not None for part in self.parts)
 
     @property
+    def unit(self) -> str:
+        """What to call its rows."""
+        return "item" if self.has_trees else "sample"
+
+    @property
     def token_type(self) -> pa.DataType:
         """Of the ids in the parts and in the shards."""
         return token_type(self.tokenizer.vocab_size)

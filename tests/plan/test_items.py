@@ -16,6 +16,7 @@ from packer_cli.plan.core.check_items import check_items
 from packer_cli.plan.core.item_counts import count_items, why_left_out
 from packer_cli.plan.core.item_kernels import ItemRule
 from packer_cli.plan.core.items import item_pieces, piece_branches, select_items, whole_items
+from packer_cli.plan.core.path_tokens import path_notes
 from packer_cli.plan.core.pieces import Samples, item_rule, overflow_notes, pieces_to_plan, sample_counts
 from tests.naive import items as naive
 from tests.plan.items import item_trees, items, thinking_turns
@@ -181,6 +182,15 @@ def test_figures_say_what_sharing_saves():
         attention_tree=15**2 + 17**2 - 10**2 + 9**2,
         path_tokens=15 + 17 + 9,
     )
+
+
+def test_rows_full_of_path_tokens_are_pointed_out():
+    trees = item_trees([naive.Item(GROUP, [(30, -1), (5, 0), (5, 0), (5, 0)], [1, 2, 3], [30] * 3)])  # K is 105.
+    samples = Samples(lengths=whole_items(trees).length, trees=trees)
+    counts = sample_counts(samples, None, pieces_to_plan(samples, 64, "split", 0), 64, "split")
+    (note,) = path_notes(counts, "2x")
+    assert note.startswith("rows have 2.33 path tokens for each token, so --max-path-tokens 2x leaves a part of them ")
+    assert path_notes(counts, "2.34x") == path_notes(counts, "none") == path_notes(counts, None) == []
 
 
 def test_error_says_how_long_the_longest_is():

@@ -264,5 +264,5 @@ def test_what_people_read_of_items(tmp_path):
     index = make_item_store(tmp_path, [[PAIRS], [PAIRS[1:]]]).index
     assert tokenized(index, 0, "1 s")[:2] == [
         "tokenized 3 records: 3 items, 10 tokens, 0 rejected (1 s)",
-        "1 pair of 2 samples; sharing prefixes saves 2 of 12 tokens",
+        "1 pair: 2 samples; sharing prefixes saves 2 of 12 tokens",
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from packer_cli.format.metrics import SampleCounts
 from packer_cli.sizes import parse_number
 
 _MOST = 10_000
@@ -35,3 +36,15 @@ def read_path_tokens(value: object) -> str | None:
     text = None if value is None else str(value).strip().lower()
     parse_path_tokens(text)
     return text
+
+
+def path_notes(counts: SampleCounts, max_path_tokens: str | None) -> list[str]:
+    """A note for people where rows are full of path tokens before they are full of tokens."""
+    percent, trees = parse_path_tokens(max_path_tokens), counts.trees
+    if not percent or trees is None or 100 * trees.path_tokens <= percent * trees.tokens_unique:
+        return []
+    note = (
+        f"rows have {trees.path_tokens / trees.tokens_unique:.2f} path tokens for each token, so --max-path-tokens "
+        f"{max_path_tokens} leaves a part of them empty; raise it, or give none for FlexAttention (format tree-flex)"
+    )
+    return [note]
