@@ -121,7 +121,6 @@ def run_compare(
         rows = rows_of(base) if strategies is None else strategy_rows(strategies, base, choice)
     elif samples.trees is not None or config.max_path_tokens is not None:
         base = for_samples(base, has_trees=samples.trees is not None)
-        rows = rows_of(base)
     if samples.trees is not None:
         rows = rows_of_trees(rows)
     baseline = None

@@ -207,6 +207,8 @@ def _groups_of(name: str, choice: GroupChoice | None) -> list[Group] | None:
 def _lacks(name: str, config: PlanConfig) -> str | None:
     """What a strategy misses in the options; None if it can plan with them."""
     strategy = STRATEGIES[name]
+    if config.max_path_tokens is not None and not strategy.takes_trees:
+        return _FLAT_ALONE
     needs = [GIVE] if "a cost model" in strategy.needs and not config.has_gpu_model else []
     if "tokens of a step" in strategy.needs and config.global_tokens is None:
         needs.append("--global-tokens")
@@ -216,21 +218,25 @@ def _lacks(name: str, config: PlanConfig) -> str | None:
     return None if option is None else f"does not support {option}"
 
 
+_FLAT_ALONE = "packs flat samples alone, and some of these share prefixes"
+
+
 def rows_of_trees(rows: Iterable[Row]) -> list[Row]:
     """Those of the rows that can plan samples that share prefixes; a notice says which cannot, and why.
 
     Raises:
         ConfigError: none can.
     """
-    kept, left_out = [], dict[str, list[str]]()
+    kept, left_out, why = [], dict[str, list[str]](), None
     for row in rows:
         why = why_not_trees(row.plan)
         if why is None:
             kept.append(replace(row, plan=for_samples(row.plan, has_trees=True)))
         else:
-            left_out.setdefault(why, []).append(row.name)
+            note = why if row.plan.request.strategy.takes_trees else _FLAT_ALONE
+            left_out.setdefault(note, []).append(row.name)
     if not kept:
-        raise ConfigError(next(iter(left_out), "no row is left"))
+        raise ConfigError(why or "no row is left")
     for why, names in left_out.items():
         say(f"left out {', '.join(names)}: {why}")
     return kept

@@ -138,7 +138,7 @@ def test_compare_leaves_out_what_packs_flat_samples_alone(source, caplog):
     found = packer_cli.compare(source, strategies="all", **OPTIONS)
     assert {row.name for row in found.rows} == {"balanced", "hbp", "naive", "longalign-packing"}
     assert all(row.overall is not None for row in found.rows)
-    assert "padded packs flat samples alone" in caplog.text
+    assert "padded: packs flat samples alone" in caplog.text
 
 
 @pytest.mark.parametrize("overflow", ["split", "truncate"])
