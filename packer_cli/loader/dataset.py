@@ -22,7 +22,7 @@ from packer_cli.loader.options import (
     check_lockstep,
     check_rank,
     check_tokens,
-    check_trees,
+    check_tree_format,
     choose_mask,
     choose_max_segments,
     choose_weights,
@@ -196,7 +196,7 @@ class PackedDataset(Dataset[Any]):
         )
         epoch = manifest.first_epoch if epoch is None else epoch
         self._place = Place(self._storage, manifest, self.rank, epoch)
-        check_trees(
+        check_tree_format(
             manifest,
             format,
             self._format.builder,

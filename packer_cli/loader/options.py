@@ -167,7 +167,7 @@ def check_lockstep(lockstep: bool, manifest: Manifest, name: str) -> bool:
     return bool(lockstep)
 
 
-def check_trees(
+def check_tree_format(
     manifest: Manifest, format: str, builder: type[BatchBuilder], name: str, *, pad_to: str, sp_sharding: str | None,
     is_plain: bool,
 ) -> None:  # fmt: skip
