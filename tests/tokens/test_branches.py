@@ -210,7 +210,7 @@ def test_an_item_is_rejected_as_a_whole_and_once(load):
     assert first == f"chosen: {SURROGATE}"
     assert third.startswith("rejected: the chat template cannot render this conversation")
     assert fourth == f"completions[0]: {SURROGATE}"
-    assert fifth.startswith("input_ids holds 1000001; the tokenizer's ids are 0 to ")
+    assert fifth.startswith("it holds the id 1000001; the tokenizer's ids are 0 to ")
 
 
 def test_an_empty_sample_rejects_its_item(load):

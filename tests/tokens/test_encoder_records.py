@@ -20,7 +20,7 @@ def test_given_ids_are_kept_and_checked(load):
     batch = encode(Encoder(loaded), documents)
     assert rows(batch) == [([5, 6, 7], [1, 1, 1]), ([5, 6, 7], [0, 1, 0]), ([top - 1], [1])]
     assert batch.lines.tolist() == [1, 2, 4]
-    assert batch.rejects == [Reject(3, f"input_ids holds {top}; the tokenizer's ids are 0 to {top - 1}")]
+    assert batch.rejects == [Reject(3, f"it holds the id {top}; the tokenizer's ids are 0 to {top - 1}")]
 
 
 def test_no_chat_template_is_an_error_when_conversations_come(load):

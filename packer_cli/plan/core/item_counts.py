@@ -122,7 +122,7 @@ def describe_size(trees: ItemTrees, whole: Pieces, sizes: Int32Array, item: int,
         return found
     if path_percent and size == -(-100 * paths // path_percent):
         return f"{found} and {paths} path tokens, which count as {size} (--max-path-tokens)"
-    return f"{found}, of which branches share some, and {size} loss terms"
+    return f"{found}, and its branches are trained on {size}"
 
 
 def _branches(trees: ItemTrees, item: int, first: int, stop: int) -> str:
@@ -130,4 +130,4 @@ def _branches(trees: ItemTrees, item: int, first: int, stop: int) -> str:
     kind, is_all = trees.kinds[item], stop - first == trees.branch_offsets[item + 1] - trees.branch_offsets[item]
     if kind == TURNS and not is_all:
         return f"turn {first + 1} is" if stop == first + 1 else f"turns {first + 1} to {stop} are"
-    return "it is" if kind == SAMPLE or is_all else "some branches are"
+    return "it is"

@@ -302,7 +302,7 @@ def take_given(batch: TokenBatch, frame: Frame, vocab_size: int) -> EncodedBatch
         at = np.flatnonzero(batch.input_ids >= vocab_size)
         samples, first = np.unique(np.searchsorted(batch.offsets, at, side="right") - 1, return_index=True)
         rejects = [
-            Reject(line, f"input_ids holds {bad}; the tokenizer's ids are 0 to {vocab_size - 1}")
+            Reject(line, f"it holds the id {bad}; the tokenizer's ids are 0 to {vocab_size - 1}")
             for line, bad in zip(batch.lines[samples].tolist(), batch.input_ids[at[first]].tolist(), strict=True)
         ]
         batch = take_samples(batch, np.delete(np.arange(len(batch.lines)), samples))
