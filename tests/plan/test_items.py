@@ -164,8 +164,8 @@ def test_what_is_lost_is_listed_with_its_reason():
     )  # fmt: skip
     assert overflow_notes(counts, 40, "truncate") == [
         (
-            "over 40 tokens: 1 pair cut off, 1 pair left out, 1 group left out, 1 conversation divided, "
-            "2 turns left out; 112 tokens are planned"
+            "too long for rows of 40 tokens: 1 pair cut off, 1 pair left out, 1 group left out, 1 conversation "
+            "divided, 2 turns left out; 112 tokens are planned"
         )
     ]
 

@@ -1,5 +1,6 @@
 """Long conversations take time in proportion to their length, and hostile templates come to an end."""
 
+import gc
 import re
 import time
 
@@ -15,6 +16,14 @@ RECURSIVE = (
     "{% macro all(list) %}{% if list %}{{ list[0].role }}: {{ list[0].content }};{{ all(list[1:]) }}{% endif %}"
     "{% endmacro %}{{ all(messages) }}"
 )
+
+
+@pytest.fixture(autouse=True)
+def no_callbacks_of_the_garbage_collector():
+    """A tick that arrives in one, such as hypothesis's, is swallowed there; the next tick stops the template."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def turns(count):

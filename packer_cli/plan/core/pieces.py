@@ -59,7 +59,7 @@ def _item_notes(counts: SampleCounts, items: ItemCounts, capacity: int) -> list[
         (items.samples_left_out, "sample", "left out"),
     ]
     what = ", ".join(f"{counted(number, noun)} {done}" for number, noun, done in found if number)
-    return [f"over {capacity:,} tokens: {what}; {counts.tokens:,} tokens are planned"] if what else []
+    return [f"too long for rows of {capacity:,} tokens: {what}; {counts.tokens:,} tokens are planned"] if what else []
 
 
 def make_pieces(lengths: Int32Array, samples: Int32Array | None, capacity: int, overflow: Overflow) -> Pieces:
