@@ -8,6 +8,7 @@ import random
 import re
 from collections.abc import Callable
 from pathlib import Path
+from statistics import mean
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,7 +32,7 @@ from packer_cli.loader.adapters.transformers import packed
 from tests.cli_runner import run
 from tests.examples.launcher import Launcher
 from tests.examples.packed_pairs import NUM_PAIRS, NUM_STEPS, WAYS, ExactLogProbs, make_model
-from tests.examples.pairs import PairSet, make_pairs
+from tests.examples.pairs import Pair, PairSet, make_pairs
 
 SCRIPT = Path(__file__).with_name("packed_pairs.py")
 FEW = ("sigmoid", "ipo", "lora", "precomputed", "reward", "reward-lora", "sft", "computed-given")
@@ -143,6 +144,11 @@ def test_losses_and_arguments_that_do_not_fit_are_refused(make: Make, options: A
         make(**options)
 
 
+def test_an_unknown_loss_is_refused_before_anything_trains(make: Make) -> None:
+    with pytest.raises(ValueError, match=r"Unknown loss type: sigmoyd\. Should be one of"):
+        make(loss_type=["sigmoid", "sigmoyd"])
+
+
 def test_sets_that_do_not_fit_are_refused(make: Make, pack: Callable[..., Path]) -> None:
     flat = pack("384", 1)
     for dataset in (flat, PackedDataset(flat, 0, 1)):
@@ -241,26 +247,37 @@ def test_other_trainers_and_releases_are_refused(make: Make, monkeypatch: pytest
 
 
 def test_evaluation_is_the_mean_over_pairs(make: Make) -> None:
-    pairs = make_pairs(9, seed=3)
-    trainer = make(others={"eval_dataset": PairSet(pairs, [[[4], [1]], [[4]]], 0)})
+    """Also what TRL logs, of each set apart: steps have unlike numbers of pairs."""
+    pairs, others = make_pairs(9, seed=3), make_pairs(4, seed=4)
+    sets = {"first": PairSet(pairs, [[[4], [3]], [[2]]], 0), "second": PairSet(others, [[[4]]], 0)}
+    trainer = make(others={"eval_dataset": sets})
     metrics = trainer.evaluate()
-    margins = []
-    for pair in pairs:
-        scores = []
-        for rest in (pair.chosen, pair.rejected):
-            ids = torch.tensor([pair.prompt + rest])
-            of_models = []
-            for model in (make_model(), make_model(seed=1)):
-                found = model(input_ids=ids).logits[0, :-1].log_softmax(-1).gather(-1, ids[0, 1:, None])
-                of_models.append(found[len(pair.prompt) - 1 :].sum().item())
-            scores.append(0.1 * (of_models[0] - of_models[1]))
-        margins.append(scores[0] - scores[1])
-    loss = sum(math.log1p(math.exp(-margin)) for margin in margins) / len(pairs)
-    assert metrics["eval_loss"] == pytest.approx(loss, rel=1e-6)
-    first, second = margins[:5], margins[5:]  # TRL logs the mean over steps.
-    wanted = (sum(first) / 5 + sum(second) / 4) / 2
-    assert metrics["eval_rewards/margins"] == pytest.approx(wanted, rel=1e-6)
+    margins, others_margins = margins_of(pairs), margins_of(others)
+    loss = mean(math.log1p(math.exp(-margin)) for margin in margins)
+    assert metrics["eval_first_loss"] == pytest.approx(loss, rel=1e-6)
+    assert metrics["eval_first_rewards/margins"] == pytest.approx(mean(margins), rel=1e-6)
+    assert metrics["eval_first_rewards/accuracies"] == pytest.approx(mean(margin > 0 for margin in margins))
+    assert metrics["eval_second_rewards/margins"] == pytest.approx(mean(others_margins), rel=1e-6)
+    assert abs(mean([mean(margins[:7]), mean(margins[7:])]) - mean(margins)) > 0.05
+    assert trainer.state.log_history[-1].items() >= metrics.items()
+    assert not any(name.startswith("eval_rewards/") for name in metrics)
     assert trainer.evaluate(PairSet(pairs, [[[9]]], 0))["eval_loss"] == pytest.approx(loss, rel=1e-6)
+    trainer.train()
+    logs = next(each for each in trainer.state.log_history if "grad_norm" in each)
+    assert logs["rewards/margins"] == pytest.approx(mean(margins_of(make_pairs(6))), rel=1e-6)
+
+
+def margins_of(pairs: list[Pair]) -> list[float]:
+    """DPO's of each pair, one sample at a time, with the models of `make`."""
+
+    def reward(pair: Pair, rest: list[int]) -> float:
+        ids, logps = torch.tensor([pair.prompt + rest]), list[float]()
+        for model in (make_model(), make_model(seed=1)):
+            found = model(input_ids=ids).logits[0, :-1].log_softmax(-1).gather(-1, ids[0, 1:, None])
+            logps.append(found[len(pair.prompt) - 1 :].sum().item())
+        return 0.1 * (logps[0] - logps[1])
+
+    return [reward(pair, pair.chosen) - reward(pair, pair.rejected) for pair in pairs]
 
 
 def test_records_train_as_in_trl(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,8 @@ class TrainerRunner(StepRunner):
     def __init__(self, trainer: PackedTrainer, *datasets: PackedDataset, checkpoint_all: bool = False) -> None:
         super().__init__(trainer.model, *datasets, device=trainer.args.device, checkpoint_all=checkpoint_all)
         self._trainer = trainer
+        self.metrics: dict[str, float] = {}
+        """Means of the newest step besides its loss, the same on all ranks."""
 
     def gradients(self, *, is_last: bool) -> AbstractContextManager[Any]:
         """By default FSDP and DeepSpeed reduce them in every micro-batch, or each GPU would keep whole ones."""
@@ -243,25 +245,29 @@ class PackedTrainer(_AnyTrainer):
         for name, dataset in sets.items():
             prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
             start = time.time()
-            metrics[f"{prefix}_loss"] = self._mean_loss(runner, dataset)
+            metrics |= {f"{prefix}_{key}": value for key, value in self._means(runner, dataset).items()}
             metrics |= speed_metrics(prefix, start, num_samples=_num_samples(dataset), num_steps=dataset.num_steps)
             self._started += metrics[f"{prefix}_runtime"]  # Of training.
         self.log(metrics)
         self.control: Any = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
-    def _mean_loss(self, runner: StepRunner, dataset: PackedDataset) -> float:
+    def _means(self, runner: TrainerRunner, dataset: PackedDataset) -> dict[str, float]:
+        """Of the loss and the metrics; each step counts by its loss tokens, or what else its loss is a mean over."""
         runner.model.eval()
-        sums = torch.zeros(2, dtype=torch.float64, device=self.args.device)
+        total, sums = 0.0, {"loss": torch.zeros((), dtype=torch.float64, device=self.args.device)}
         with torch.no_grad():
             for step in self.steps_of(dataset, 0):
                 for _ in runner.losses(step):
                     pass
                 weight = runner.weight_of_step(step.batches[0])
-                sums += torch.stack([runner.loss.double() * weight, torch.full_like(sums[1], weight)])
+                total += weight
+                for name, value in {"loss": runner.loss.double(), **runner.metrics}.items():
+                    sums[name] = sums.get(name, 0) + weight * value
         if self.args.world_size > 1:
-            dist.all_reduce(sums)
-        return float(sums[0] / sums[1])
+            dist.all_reduce(sums["loss"])
+            sums["loss"] /= self.args.world_size
+        return {name: float(value / total) for name, value in sums.items()}
 
     def _save_checkpoint(self, *arguments: Any, **others: Any) -> None:
         """The Trainer's; its time is none of the steps'."""

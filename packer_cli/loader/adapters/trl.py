@@ -38,16 +38,9 @@ _INEXACT = {
 }
 """Losses that are not a mean over pairs, which rows of unlike numbers would change."""
 
-_TOTAL = "num_tokens"
-"""The metric that counts from the beginning of the run."""
-
 
 class _PairRunner(TrainerRunner):
     """Steps of pairs: TRL's loss of each row, and what it logs."""
-
-    def __init__(self, trainer: _PackedPairTrainer, *datasets: PackedDataset, checkpoint_all: bool = False) -> None:
-        super().__init__(trainer, *datasets, checkpoint_all=checkpoint_all)
-        self._of_dummy: Tensor | None = None
 
     def check(self) -> None:
         """Each branch of a tree must give what its sample gives alone."""
@@ -63,32 +56,26 @@ class _PairRunner(TrainerRunner):
         return made
 
     def losses(self, step: Step) -> Iterator[Tensor]:
-        """Also makes TRL's metrics, a number a micro-batch, one of the step."""
-        metrics = self._trainer.metrics_of_mode()
-        before: dict[str, list[float]] = dict(metrics)
+        """Also joins TRL's metrics of the micro-batches."""
         self._ran: list[tuple[PairsOfRow, dict[str, float]]] = []
-        metrics.clear()
         yield from super().losses(step)
-        joined = self._trainer.joined(self._ran, self.weight_of_step(step.batches[0]))
-        metrics.update(before)
-        for name, value in joined.items():
-            metrics[name] = [value] if name == _TOTAL else [*before.get(name, []), value]
+        self.metrics = self._trainer.joined(self._ran, self.weight_of_step(step.batches[0]))
 
     def forward(self, row: PackedRow) -> Tensor:
         """The sum of the losses of its pairs, times the row's factor."""
         assert isinstance(row, PairsOfRow)
         trainer = self._trainer
         # A reference model's forward pass was wrapped before it was patched.
-        with trainer.compute_loss_context_manager(), trainer.accelerator.autocast():
-            if self._of_dummy is None:
-                self._of_dummy = trainer.loss_of_dummy()
+        with (
+            trainer.compute_loss_context_manager(),
+            trainer.accelerator.autocast(),
+            trainer.metrics_apart() as metrics,
+        ):
             mean = trainer.compute_loss(self.model, row.given())
         dummies = row.num_filled - row.num_pairs
-        loss: Tensor = (mean * row.num_filled - self._of_dummy * dummies) * row.factor
+        loss: Tensor = (mean * row.num_filled - trainer.loss_of_dummy * dummies) * row.factor
         row.loss = loss.detach()
-        metrics = trainer.metrics_of_mode()
         self._ran.append((row, {name: values[-1] for name, values in metrics.items()}))
-        metrics.clear()
         return loss
 
 
@@ -103,30 +90,51 @@ class _PackedPairTrainer(PackedTrainer):
     """TRL's metrics that are means over pairs, 0 for dummies."""
     # Of TRL's classes.
     _metrics: dict[str, Any]
+    _total_train_tokens: int
     precompute_ref_logps: bool
+
+    def __init__(self, *arguments: Any, **others: Any) -> None:
+        super().__init__(*arguments, **others)
+        if getattr(self, "aux_loss_enabled", False):
+            raise ConfigError(
+                "the model has an auxiliary loss of its router, a mean over the tokens of a micro-batch; set "
+                "router_aux_loss_coef to 0"
+            )
+        self.loss_of_dummy = self._make_loss_of_dummy()
+        """The constant loss of a pair whose numbers are all 0. Made now, since TRL finds an unknown loss by it."""
 
     def _prepare_dataset(self, dataset: Any, *arguments: Any, **others: Any) -> Any:
         """Packed sets are prepared."""
         return dataset
 
-    def metrics_of_mode(self) -> Any:
-        """TRL's lists of what it logs."""
-        return self._metrics["train" if self.model.training else "eval"]
+    def training_step(self, *arguments: Any, **others: Any) -> Tensor:
+        """TRL logs the mean over steps, as of the loss."""
+        loss = super().training_step(*arguments, **others)
+        metrics = self._metrics["train"]
+        for name, value in self._runner.metrics.items():
+            metrics[name].append(value)
+        metrics["num_tokens"] = [self._total_train_tokens]
+        return loss
 
-    def loss_of_dummy(self) -> Tensor:
-        """The constant loss of a pair whose numbers are all 0. Every rank calls it at once."""
+    @contextmanager
+    def metrics_apart(self) -> Iterator[dict[str, list[float]]]:
+        """Yields what TRL adds to its lists meanwhile, and leaves these as they were."""
+        found: defaultdict[str, list[float]] = defaultdict(list)
+        kept, self._metrics = self._metrics, dict.fromkeys(self._metrics, found)
+        try:
+            yield found
+        finally:
+            self._metrics = kept
+
+    def _make_loss_of_dummy(self) -> Tensor:
         zeros = torch.zeros(2, 1, device=self.args.device)
         names = ("log_probs", "entropy", "mean_logits", "log_sum_sq_probs", "logits")
         output = SimpleNamespace(**dict.fromkeys(names, zeros), is_top1=zeros.bool())
         ids, none = zeros.new_zeros(2, 2, dtype=torch.long), zeros.new_zeros(1)
         inputs = {"input_ids": ids, "attention_mask": ids, "completion_mask": ids}
         inputs |= {"ref_chosen_logps": none, "ref_rejected_logps": none}
-        kept, self._metrics = self._metrics, {mode: defaultdict(list) for mode in self._metrics}
-        try:
-            with torch.no_grad(), self._with_given_reference():
-                found: Tensor = self.compute_loss(lambda **_: output, inputs).detach()
-        finally:
-            self._metrics = kept
+        with torch.no_grad(), self.metrics_apart(), self._with_given_reference():
+            found: Tensor = self.compute_loss(lambda **_: output, inputs).detach()
         return found
 
     @contextmanager
@@ -134,7 +142,7 @@ class _PackedPairTrainer(PackedTrainer):
         yield
 
     def joined(self, ran: list[tuple[PairsOfRow, dict[str, float]]], num_pairs: float) -> dict[str, float]:
-        """The metrics of a step, of those of its micro-batches: TRL logs the mean over steps."""
+        """The metrics of a step, of those of its micro-batches."""
         found = {}
         for name in ran[-1][1]:
             values = [metrics[name] for _, metrics in ran]
@@ -142,7 +150,7 @@ class _PackedPairTrainer(PackedTrainer):
                 sums = [value * row.num_filled for value, (row, _) in zip(values, ran, strict=True)]
                 found[name] = sum(sums) * self.args.world_size / num_pairs
             else:
-                found[name] = values[-1] if name == _TOTAL else sum(values) / len(values)
+                found[name] = sum(values) / len(values)
         return found
 
 
@@ -162,11 +170,6 @@ class PackedDPOTrainer(_PackedPairTrainer):
             self._reference = ReferenceLogps(self, module.hash_module)
         with nullcontext() if self._reference is None else self._with_known_reference(module, self._reference):
             super().__init__(model, args, ref_model=ref_model, **others)
-        if self.aux_loss_enabled:
-            raise ConfigError(
-                "the model has an auxiliary loss of its router, a mean over the tokens of a micro-batch; set "
-                "router_aux_loss_coef to 0"
-            )
         reference: Any = self.ref_model
         if reference is not None:
             run_packed_rows(getattr(reference, "module", reference))
