@@ -3,7 +3,7 @@
     hbpack pack pairs.jsonl --tokenizer TOKENIZER --groups 16k:1,64k:2 --gpus 2 --output OUT
     torchrun --nproc-per-node 2 reward_loop.py OUT --model MODEL --max-steps 1000 --output runs/reward
 
-The prompt of a pair runs once. A sample's reward is made of its last token.
+The prompt of a pair runs once. A sample's reward is read where the saved model reads it.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from transformers import AutoModelForSequenceClassification
 
 from packer_cli.loader import PackedDataset
 from packer_cli.loader.adapters.tree_attention import set_tree_attention, tree_inputs
+from packer_cli.loader.losses import branch_rewards
 from packer_cli.loader.parallel import init_sp_groups, sum_slices
 from packer_cli.loader.steps import packed_steps
 
@@ -35,10 +36,8 @@ class BranchRewards(torch.nn.Module):
     def forward(self, batch: Any, group: Any) -> torch.Tensor:
         """Of the whole row, whatever part of it this rank holds."""
         inputs = tree_inputs(batch, self.model.device, group)
-        hidden = self.model.get_decoder()(**inputs).last_hidden_state[0]
-        last = batch["last_index"].to(hidden.device)  # -1 where another rank has the token
-        rewards = self.model.score(hidden[last.clamp(min=0)])[:, 0].float()
-        return sum_slices(rewards * (last >= 0), group)
+        hidden = self.model.get_decoder()(**inputs).last_hidden_state
+        return sum_slices(branch_rewards(hidden, self.model.score, batch, self.model.config.pad_token_id), group)
 
 
 def pair_losses(model: Any, batch: Any, group: Any) -> torch.Tensor:

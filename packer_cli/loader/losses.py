@@ -16,8 +16,8 @@ ranks (DDP, FSDP: all of them); 1 if it sums. `accumulation`: by how many micro-
 if it does not (a plain loop of `backward` calls).
 
 In a set with trees (`format.trees`), samples are branches, and a shared token counts in each branch that trains it:
-`batch_losses` has its loss times their number (or weights), which all normalizers take. `branch_logps` is for losses
-of preferences.
+`batch_losses` has its loss times their number (or weights), which all normalizers take. `branch_logps` and
+`branch_rewards` are for losses of preferences.
 
 Pass sums of losses, never means: for a rank without loss tokens (a filler), the sum is 0 but the mean NaN. Source:
 HBP, section 4.3 ("stable loss") and table 10, which compares such losses; LongAlign, section 3.3 (loss weighting).
@@ -28,10 +28,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 
+from packer_cli.errors import ConfigError
 from packer_cli.format.sharding import local_indices
+from packer_cli.format.trees import Trees
 from packer_cli.loader.chunks import in_chunks
 from packer_cli.loader.formats import metadata_of
 from packer_cli.loader.passes import IGNORE_INDEX
@@ -112,6 +115,51 @@ def branch_logps(hidden: torch.Tensor, head: Callable[[torch.Tensor], torch.Tens
         vocabulary = head(tokens[:0]).shape[-1]
     found = torch.cat(in_chunks(logps, vocabulary, tokens, labels))
     return found.new_zeros(len(batch["last_index"])).index_add(0, branches, found)
+
+
+def branch_rewards(
+    hidden: torch.Tensor, head: Callable[[torch.Tensor], torch.Tensor], batch: Any, pad_token_id: int | None
+) -> torch.Tensor:
+    """The reward of each branch, where a sequence classification model of transformers reads it.
+
+    That is its last token that is not padding, or its first one if all are: where EOS is the padding token, too, not
+    the EOS at the end.
+
+    Args:
+        hidden: [1, t, hidden], the last hidden states of this rank's tokens.
+        head: from [n, hidden] to [n, 1], such as a model's `score`.
+        batch: of format "tree" or "tree-flex".
+        pad_token_id: that of the model's config; None: it has none.
+
+    Returns:
+        [n], float32 (float64 if the rewards are); 0 where another rank has the token. Sum it over the ranks that share
+        the row (`parallel.sum_slices`). A batch without branches keeps a graph.
+
+    Raises:
+        ConfigError: a branch ends with padding, and ranks share the row, so that the token before may be elsewhere.
+    """
+    places, ids = batch["last_index"], batch["input_ids"].flatten()
+    if pad_token_id is not None and ids[places[places >= 0]].eq(pad_token_id).any():
+        places = _before_padding(batch, ids.cpu().numpy(), pad_token_id)
+    places = places.to(hidden.device)
+    rewards = head(hidden.flatten(0, -2).index_select(0, places.clamp(min=0)))[:, 0]
+    rewards = rewards if rewards.dtype == torch.float64 else rewards.float()
+    return rewards * (places >= 0)
+
+
+def _before_padding(batch: Any, ids: np.ndarray, pad_token_id: int) -> torch.Tensor:
+    """int64 [n]: the last token of each branch that is not padding, else its first one."""
+    trees = Trees(*(batch[name].cpu().numpy() for name in Trees._fields))
+    if len(ids) < trees.segment_starts[-1]:
+        raise ConfigError(
+            f"a sample ends with token {pad_token_id}, the model's pad_token_id, and its reward is that of the token "
+            "before, which another GPU may have: choose another pad_token_id in the model's config, or plan groups of "
+            "SP degree 1"
+        )
+    offsets, values = trees.paths(trees.branch_segments)
+    first = offsets[:-1]
+    found = np.where(ids[values] == pad_token_id, first.repeat(np.diff(offsets)), np.arange(len(values)))
+    return torch.from_numpy(values[np.maximum.reduceat(found, first)])
 
 
 def loss_weight_of_step(batch: Any) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -20,8 +19,11 @@ from packer_cli.loader.adapters.causal_lm import run_packed_rows  # noqa: E402
 from packer_cli.loader.adapters.packed_row import PackedRow  # noqa: E402
 from packer_cli.loader.adapters.pair_rows import PairRow, RewardRow  # noqa: E402
 from packer_cli.loader.adapters.tree_check import check_trees  # noqa: E402
-from tests.examples.pairs import VOCABULARY, Pair, make_batch, make_pairs  # noqa: E402
+from packer_cli.loader.losses import branch_rewards  # noqa: E402
+from tests.examples.pairs import VOCABULARY, Pair, item_of, make_batch, make_pairs  # noqa: E402
 from tests.loader.small_rows import CPU, Largest  # noqa: E402
+from tests.loader.trees import batch_of  # noqa: E402
+from tests.naive.trees import pack_of  # noqa: E402
 
 
 def make_model(kind: Any = LlamaForCausalLM, **options: Any) -> Any:
@@ -107,14 +109,31 @@ def test_a_model_that_mixes_branches_is_refused(make_row: Any) -> None:
     assert model.training
 
 
-def test_rewards_are_those_of_the_samples() -> None:
-    model = make_model(LlamaForSequenceClassification, num_labels=1).double().eval()
-    pairs = make_pairs(4)
-    found = model(**row_of(pairs, RewardRow).given(), use_cache=False).logits[:, 0].detach().numpy()
-    alone = [
-        model(input_ids=torch.tensor([pair.prompt + rest]), use_cache=False).logits.item()
-        for rest_of in ("chosen", "rejected")
-        for pair in pairs
-        for rest in [getattr(pair, rest_of)]
+def test_rewards_are_those_of_a_padded_batch() -> None:
+    """The model reads them at the last token that is not padding: also in a prompt, or at a sample's first token."""
+    model, pad = make_model(LlamaForSequenceClassification, num_labels=1, pad_token_id=2).double().eval(), 2
+    ends = [([7, 8], [9, pad], [pad]), ([7, pad, 8], [pad, pad], [9, pad, 9]), ([pad, pad], [pad], [pad, pad, 9, pad])]
+    pairs = make_pairs(4) + [Pair(*each, 0.0, 0.0, 0.0) for each in ends]
+    found = model(**row_of(pairs, RewardRow).given(), use_cache=False).logits
+    samples = [
+        pair.prompt + rest for name in ("chosen", "rejected") for pair in pairs for rest in [getattr(pair, name)]
     ]
-    np.testing.assert_allclose(found, alone, rtol=1e-5)
+    longest = max(map(len, samples))
+    ids = torch.tensor([each + [pad] * (longest - len(each)) for each in samples])
+    mask = torch.tensor([[1] * len(each) + [0] * (longest - len(each)) for each in samples])
+    wanted = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=0)
+    check_trees(model, CPU, RewardRow)
+
+
+def test_rewards_before_the_end_of_a_row_that_ranks_share_are_refused() -> None:
+    """By the rank that has such an end."""
+    pack = pack_of([item_of(Pair([7, 8], [9, 2], [9, 10, 11], 0.0, 0.0, 0.0))])
+    first, second = (batch_of(pack, sp_size=2, place=place) for place in range(2))
+    hidden = torch.ones(1, first["input_ids"].numel(), 4)
+    assert branch_rewards(hidden, lambda tokens: tokens, first, 11).tolist() == [1, 0]
+    assert branch_rewards(hidden, lambda tokens: tokens, second, 2).tolist() == [0, 1]
+    with pytest.raises(
+        ConfigError, match="a sample ends with token 2, the model's pad_token_id, and its reward is th"
+    ):
+        branch_rewards(hidden, lambda tokens: tokens, first, 2)

@@ -2,7 +2,7 @@
 
 TRL's `DPOTrainer` and `RewardTrainer` expect what a padded batch of 2B samples gives: a log-probability of each token
 [2B, L - 1], or a reward of each sample [2B, 1]. The row runs once, as trees; then the output layer runs over its loss
-terms, or the last tokens of its branches, and these numbers go to their places. Neither hidden states nor logits ever
+terms, or the tokens that have rewards, and these numbers go to their places. Neither hidden states nor logits ever
 have the shape [2B, L, ...]. L - 1 is the length of the longest completion: prompts have no loss.
 
 Every rank of an iteration needs as many pairs, since TRL gathers by plain all-gathers. Where a rank has fewer, it has
@@ -26,6 +26,7 @@ from packer_cli.errors import ConfigError
 from packer_cli.format.trees import CHOSEN, PAIR
 from packer_cli.loader.adapters.packed_row import PackedRow, finished_logits
 from packer_cli.loader.chunks import in_chunks
+from packer_cli.loader.losses import branch_rewards
 
 __all__ = ["PairRow", "PairsOfRow", "RewardRow"]
 
@@ -94,7 +95,7 @@ class PairsOfRow(PackedRow):
     def given(self) -> dict[str, Any]:
         """What the trainer gives to the model, and to its own loss."""
         # Trainers count tokens by the mask: here those that run.
-        return {"attention_mask": self.kept.new_full((1, 1), self.num_tokens), "packed_row": self}
+        return {"attention_mask": self.places.new_full((1, 1), self.num_tokens), "packed_row": self}
 
     def _output(self, length: int, places: Tensor, found: Mapping[str, Tensor]) -> PairOutput:
         """Numbers at their places in [2B, length]; the first of them have a graph, also where there are none."""
@@ -151,11 +152,10 @@ class PairRow(PairsOfRow):
 
 
 class RewardRow(PairsOfRow):
-    """A row for `RewardTrainer`: the reward at the last token of each branch."""
+    """A row for `RewardTrainer`: the reward of each branch."""
 
     def _set_targets(self, batch: Mapping[str, Any], device: torch.device) -> None:
-        self.kept = batch["last_index"].to(device)
-        """int64 [n]"""
+        self._batch = batch
         self.rewards = torch.empty(0, device=device)
         """Float [n], once it ran."""
 
@@ -166,8 +166,6 @@ class RewardRow(PairsOfRow):
 
     def take(self, head: Any, config: Any, hidden: Tensor) -> PairOutput:
         """`logits`: [2B, 1]."""
-        kept = self.kept if len(self.kept) else self.kept.new_zeros(1)
-        rewards = head._logits(hidden[0].index_select(0, kept))[:, 0]
-        rewards = rewards if rewards.dtype == torch.float64 else rewards.float()
-        self.rewards = rewards[: len(self.kept)].detach()
+        rewards = branch_rewards(hidden, head._logits, self._batch, config.pad_token_id)
+        self.rewards = rewards.detach()
         return self._output(1, self.places, {"logits": rewards})

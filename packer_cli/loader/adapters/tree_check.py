@@ -79,9 +79,8 @@ def _branches(ids: Tensor) -> tuple[Tensor, Tensor]:
 
 def _pair(config: Any) -> dict[str, Any]:
     """A batch of a pair whose samples share a prompt; the loss begins with the second token of each one's own."""
-    total, text = _SHARED + _CHOSEN + _REJECTED, config.get_text_config()
-    ids = torch.arange(total) * 7919 % text.vocab_size
-    ids[ids == text.pad_token_id] = (text.pad_token_id or 0) + 1  # Models of rewards look for padding.
+    total = _SHARED + _CHOSEN + _REJECTED
+    ids = torch.arange(total) * 7919 % config.get_text_config().vocab_size
     place = torch.arange(total)
     first = _SHARED + _CHOSEN
     has_loss = (place >= _SHARED) & (place != first - 1) & (place != total - 1)
@@ -89,6 +88,7 @@ def _pair(config: Any) -> dict[str, Any]:
     takes_mask = config._attn_implementation.endswith("flex_attention")
     return {
         **({"attention_mask": row_mask(trees)} if takes_mask else kernel_keys(trees, trees.paths(trees.leaves()))),
+        **{name: torch.from_numpy(values) for name, values in trees._asdict().items()},
         "input_ids": ids[None],
         "position_ids": torch.from_numpy(trees.positions())[None],
         "shift_labels": torch.where(has_loss, ids.roll(-1), -100)[None],
