@@ -205,6 +205,8 @@ class PackedDataset(Dataset[Any]):
             sp_sharding=sp_sharding,
             is_plain=chosen == "document" and resets and max_segments is None,
         )
+        takes_weights = self._format.takes_weights
+        self._is_weighted = choose_weights(manifest, loss_weights, format, name, takes_weights=takes_weights)
         builder = self._format.builder(
             pad_to=pad_to,
             pad_to_multiple_of=pad_to_multiple_of,
@@ -215,7 +217,7 @@ class PackedDataset(Dataset[Any]):
             groups=manifest.groups,
             mask=chosen,
             reset_positions=resets,
-            is_weighted=choose_weights(manifest, loss_weights, format, name, takes_weights=self._format.takes_weights),
+            is_weighted=self._is_weighted,
             max_segments=choose_max_segments(
                 manifest,
                 max_segments,
@@ -231,8 +233,8 @@ class PackedDataset(Dataset[Any]):
             self._reader.shards.check_all()
 
     def require_pairs(self) -> None:
-        """For losses of preference pairs: raise ConfigError unless all items of the set are pairs."""
-        require_pairs(self._manifest, repr(str(self.path)))
+        """For losses of preference pairs: raise ConfigError unless all items are pairs that count alike."""
+        require_pairs(self._manifest, repr(str(self.path)), is_weighted=self._is_weighted)
 
     @property
     def manifest(self) -> dict[str, Any]:

@@ -211,13 +211,18 @@ def check_tree_format(
         raise ConfigError(f"{name} cannot be read in format {format!r}: {wrong}")
 
 
-def require_pairs(manifest: Manifest, name: str) -> None:
-    """Raise ConfigError unless all items of the set are preference pairs."""
+def require_pairs(manifest: Manifest, name: str, *, is_weighted: bool = False) -> None:
+    """Raise ConfigError unless all items of the set are preference pairs, without weights."""
     if not manifest.has_pairs_alone:
         found = "holds other records beside its preference pairs" if manifest.num_pairs else "has no preference pairs"
         raise ConfigError(
             f"{name} {found}, and only pairs are trained on here; pack records that have chosen and rejected on their "
             "own, with --items pairs"
+        )
+    if is_weighted:
+        raise ConfigError(
+            f"{name} has loss weights, and losses of pairs count all pairs alike: leave weight out of the records, or "
+            "pass loss_weights=False to PackedDataset to ignore them; trainers take such a data set, too"
         )
 
 

@@ -110,3 +110,16 @@ def test_a_row_of_other_items_is_no_row_of_pairs(trees: PackedSet) -> None:
     batch = next(b for b in PackedDataset(trees.path, 0, 2, format="tree") if b["pack_id"] >= 0)
     assert batch["item_kinds"].tolist() == [PAIR, PAIR, PAIR, SAMPLE]
     assert torch.equal(batch["item_branches"], torch.tensor([2, 2, 2, 1]))
+
+
+def test_weights_of_pairs_are_ignored_only_on_request(trees: PackedSet) -> None:
+    """No loss of pairs takes them."""
+    groups = json.loads((trees.path / "hbpack.json").read_text())["groups"]
+    trees.edit_manifest(groups=[{**group, "loss_weight": 1.5} for group in groups])
+    with pytest.raises(ConfigError) as error:
+        PackedDataset(trees.path, 0, 2, format="tree").require_pairs()
+    assert str(error.value).removeprefix(repr(str(trees.path))) == (
+        " has loss weights, and losses of pairs count all pairs alike: leave weight out of the records, or pass "
+        "loss_weights=False to PackedDataset to ignore them; trainers take such a data set, too"
+    )
+    PackedDataset(trees.path, 0, 2, format="tree", loss_weights=False).require_pairs()
