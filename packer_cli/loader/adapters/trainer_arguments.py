@@ -24,7 +24,7 @@ _UNSUPPORTED = {
     "activation_offloading": "is not supported on packed rows; leave it out, and pack with --model and --gpu, for "
     "gradient checkpointing where a row needs it",
 }
-"""Of TrainingArguments and SFTConfig."""
+"""Of TrainingArguments and TRL's configs."""
 _NOT_CALLED = (
     "compute_loss_func",
     "compute_metrics",
@@ -36,14 +36,22 @@ _NOT_CALLED = (
 
 
 _DECIDED = (
+    "data_seed",
     "dataloader_num_workers",
     "dataloader_drop_last",
+    "dataset_num_proc",
+    "dataset_text_field",
+    "eval_packing",
     "max_length",
+    "packing_strategy",
+    "pad_to_multiple_of",
     "padding_free",
+    "precompute_ref_batch_size",
     "shuffle_dataset",
     "train_sampling_strategy",
+    "truncation_mode",
 )
-"""Of TrainingArguments and SFTConfig, what the plan decides."""
+"""Of TrainingArguments and TRL's configs, what the plan decides."""
 _BATCH_SIZES = ("per_device_train_batch_size", "per_device_eval_batch_size")
 """Likewise, where 1 is what it decides."""
 
@@ -89,7 +97,7 @@ def adapted(args: Any) -> Any:
     args = copy.copy(args)
     defaults = {field.name: field.default for field in dataclasses.fields(args)}
     ignored = [name for name in _BATCH_SIZES if getattr(args, name) not in (1, defaults[name])]
-    ignored += [name for name in _DECIDED if getattr(args, name, None) != defaults.get(name)]
+    ignored += [name for name in _DECIDED if getattr(args, name, None) not in (None, defaults.get(name))]
     if ignored and args.should_log:
         _LOGGER.warning("no effect, as the plan decides: %s", ", ".join(ignored))
     args.activation_checkpointing = args.gradient_checkpointing = False
