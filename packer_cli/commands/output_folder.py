@@ -28,8 +28,7 @@ from packer_cli.remote.names import path_from
 from packer_cli.remote.path import is_remote
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
-from packer_cli.tokens.index import INDEX_NAME, StoreIndex
-from packer_cli.tokens.part import WORK
+from packer_cli.tokens.index import INDEX_NAME, WORK, StoreIndex
 
 APPEND_MARKER = ".append.json"
 """File in the output folder from the beginning of an append to its end: what a run that was killed goes on with."""

@@ -22,8 +22,7 @@ from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader
 from packer_cli.shards.stage import is_of_plan
 from packer_cli.sizes import counted, format_bytes
-from packer_cli.tokens.index import INDEX_NAME, read_index
-from packer_cli.tokens.part import WORK
+from packer_cli.tokens.index import INDEX_NAME, WORK, read_index
 
 StageName = Literal["tokens", "plan", "validation", "shards", "export"]
 State = Literal["complete", "unfinished", "missing"]

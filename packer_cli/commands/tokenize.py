@@ -27,8 +27,7 @@ from packer_cli.remote.names import as_path, paths_below
 from packer_cli.remote.path import is_remote
 from packer_cli.sizes import counted
 from packer_cli.tokens.choices import all_rejected, not_used, repeated, tokenized
-from packer_cli.tokens.index import INDEX_NAME, StoreIndex, read_index
-from packer_cli.tokens.part import WORK
+from packer_cli.tokens.index import INDEX_NAME, WORK, StoreIndex, read_index
 from packer_cli.tokens.share import complete_store, tokenize_share
 from packer_cli.tokens.stage import Inputs, current_index, tokenize
 

@@ -34,6 +34,8 @@ from packer_cli.sizes import TokenShare
 from packer_cli.version import __version__
 
 INDEX_NAME = "tokens.json"
+WORK = ".parts"
+"""Folder in the store for the markers of finished parts, until the index is written."""
 STORE_FORMAT = "hbpack-tokens"
 STORE_VERSION = 7
 TREES_STORE_VERSION = 8

@@ -23,18 +23,13 @@ from packer_cli.files import fingerprint
 from packer_cli.format.schema import token_type
 from packer_cli.format.tokens import SampleOptions, TokenizerInfo
 from packer_cli.tokens.ahead import NamedTokenizer
-from packer_cli.tokens.index import PartFile, PartInfo
-from packer_cli.tokens.without_loss import drop_without_loss
+from packer_cli.tokens.index import WORK, PartFile, PartInfo
 from packer_cli.tokens.writer import LateColumnsError, PartColumns, PartWriter, RejectsWriter
 
 if TYPE_CHECKING:
     from packer_cli.tokens.encode.encoder import Encoder
     from packer_cli.tokens.encode.masks import Backends
     from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
-
-WORK = ".parts"
-"""Folder in the store for the markers of finished parts, until the index is written."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class PartTask:
@@ -228,6 +223,7 @@ def _alpaca_form(task: PartTask) -> AlpacaForm:
 
 def _write_part(task: PartTask, encoder: Encoder, sink: Sink, columns: PartColumns) -> PartInfo:
     from packer_cli.tokens.slices import count_by_slice, read_slices
+    from packer_cli.tokens.without_loss import drop_without_loss
 
     reader = _reader(task)
     encoder.start_part()

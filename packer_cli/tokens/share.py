@@ -25,8 +25,8 @@ from packer_cli.errors import InputError, RunError
 from packer_cli.files import fingerprint
 from packer_cli.format.records import read_record
 from packer_cli.tokens.cutting import cut_units, list_units
-from packer_cli.tokens.index import INDEX_NAME, STORE_VERSION, StoreIndex, write_index
-from packer_cli.tokens.part import WORK, PartFacts, PartTask
+from packer_cli.tokens.index import INDEX_NAME, STORE_VERSION, WORK, StoreIndex, write_index
+from packer_cli.tokens.part import PartFacts, PartTask
 from packer_cli.tokens.stage import (
     Header,
     check_rejected,

@@ -33,6 +33,7 @@ from packer_cli.tokens.cutting import Cut, cut_units, is_columnar, list_units, w
 from packer_cli.tokens.index import (
     INDEX_NAME,
     STORE_VERSION,
+    WORK,
     PartInfo,
     StoreIndex,
     StoreSource,
@@ -41,7 +42,7 @@ from packer_cli.tokens.index import (
     version_of,
     write_index,
 )
-from packer_cli.tokens.part import WORK, Description, PartFacts, PartTask, work
+from packer_cli.tokens.part import Description, PartFacts, PartTask, work
 from packer_cli.tokens.tokenizer.files import tokenizer_fingerprint
 from packer_cli.tokens.tokenizer.loading import read_template
 from packer_cli.tokens.writer import rejects_name
