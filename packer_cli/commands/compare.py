@@ -11,16 +11,17 @@ from packer_cli.commands.plan_store import resolve_for, say_choice
 from packer_cli.commands.results import Comparison
 from packer_cli.commands.samples import read_samples
 from packer_cli.compare import compare as compare_plans
-from packer_cli.compare.rows import default_rows, parse_rows, rows_of_trees, strategy_rows, with_baselines
+from packer_cli.compare.rows import Row, default_rows, parse_rows, rows_of_trees, strategy_rows, with_baselines
 from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig, validate
 from packer_cli.config.gpu_model import load_gpu_model
 from packer_cli.config.models import BoundConfig, WorkersConfig
 from packer_cli.config.no_effect import require_use
-from packer_cli.config.resolve import resolve
+from packer_cli.config.resolve import Resolved, resolve
 from packer_cli.config.trees import for_samples
 from packer_cli.engine.local import default_workers
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError
+from packer_cli.format.metrics import GroupChoice
 from packer_cli.groups.auto import with_placeholder_groups
 from packer_cli.plan.strategies.registry import DEFAULT
 from packer_cli.simulate.figures import SimulateRules, Simulator
@@ -103,26 +104,23 @@ def run_compare(
             f"--strategy {name} packs in its own way, so it has no packings and balances to compare; "
             f"see hbpack compare --strategies {name},balanced"
         )
-    rows_of = default_rows if algorithms is None else partial(parse_rows, algorithms)
-    if strategies is not None:
-        if algorithms is not None or config.strategy != DEFAULT:
-            other = "--strategy" if algorithms is None else "--algorithms"
-            raise ConfigError(f"--strategies and {other} do not go together; give one of them")
-        rows_of = partial(strategy_rows, strategies, is_quiet=config.is_auto)
-    base = resolve(with_placeholder_groups(config))
-    rows = rows_of(base)  # Report wrong options before the long work.
+    if strategies is not None and (algorithms is not None or config.strategy != DEFAULT):
+        other = "--strategy" if algorithms is None else "--algorithms"
+        raise ConfigError(f"--strategies and {other} do not go together; give one of them")
+    base, choice = resolve(with_placeholder_groups(config)), None
+    read = partial(read_samples, path_names(lengths) if is_paths(lengths) else samples_of(lengths), corpus, workers)
+    samples = read() if corpus is None else None
+    has_trees = corpus.has_trees if corpus else samples is not None and samples.trees is not None
+    base = for_samples(base, has_trees=has_trees)
+    is_known = samples is not None and not config.is_auto
+    rows = _rows(base, algorithms, strategies, is_quiet=not is_known)  # Report wrong options before the long work.
     require_use(config, [row.config for row in rows])
     simulator = load_simulator(config, config.gpus, rules or SimulateRules()) if has_model else None
-    samples = read_samples(path_names(lengths) if is_paths(lengths) else samples_of(lengths), corpus, workers)
-    choice = None
-    if config.is_auto:
+    samples = samples or read()
+    if not is_known:
         base, choice = resolve_for(config, samples)
         say_choice(choice)
-        rows = rows_of(base) if strategies is None else strategy_rows(strategies, base, choice)
-    elif samples.trees is not None or config.max_path_tokens is not None:
-        base = for_samples(base, has_trees=samples.trees is not None)
-    if samples.trees is not None:
-        rows = rows_of_trees(rows)
+        rows = _rows(base, algorithms, strategies, choice)
     baseline = None
     if rules is not None:
         rows, baseline = with_baselines(rows, base)
@@ -134,6 +132,21 @@ def run_compare(
     say(f"compared {counted(len(rows), 'plan')} of {some}, {workers} at a time ({watch})")
     in_order = sort_rows(comparison.rows, order)
     return Comparison(**{**vars(comparison), "rows": in_order, "group_choice": choice})
+
+
+def _rows(
+    base: Resolved,
+    algorithms: str | None,
+    strategies: str | None,
+    choice: GroupChoice | None = None,
+    *,
+    is_quiet: bool = False,
+) -> list[Row]:
+    if strategies is not None:
+        rows = strategy_rows(strategies, base, choice, is_quiet=is_quiet)
+    else:
+        rows = default_rows(base) if algorithms is None else parse_rows(algorithms, base)
+    return rows_of_trees(rows, is_quiet=is_quiet) if base.has_trees else rows
 
 
 def load_simulator(config: GpuConfig, num_gpus: int, rules: SimulateRules) -> Simulator:

@@ -146,8 +146,8 @@ def make_plan(given: StorePlanConfig, checked: Resolved, source: Path, folder: P
         resolved, choice = resolve_for(given, of_store.all)
         resolved = resolved.changed(gpu_model=checked.config.gpu_model)
         say_choice(choice)
-    elif (trees := of_store.all.trees) or (len(of_store.store) and resolved.config.max_path_tokens):
-        resolved = for_samples(resolved, has_trees=trees is not None)
+    elif len(of_store.store):
+        resolved = for_samples(resolved, has_trees=of_store.all.trees is not None)
     validation = resolved.config.validation
     if validation is None or not len(of_store.store):  # Without samples, there is nothing to plan at all.
         draft = _draft(resolved, choice, of_store, folder)

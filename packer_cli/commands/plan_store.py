@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from packer_cli.commands.output_folder import RejectedRecord, StoreRejects
 from packer_cli.config import PlanConfig, PlannedConfig
 from packer_cli.config.resolve import Resolved, resolve
-from packer_cli.config.trees import USUAL, for_samples
+from packer_cli.config.trees import for_samples
 from packer_cli.engine.memory import available_memory
 from packer_cli.engine.progress import say
 from packer_cli.errors import ConfigError, RunError
@@ -49,10 +49,12 @@ def resolve_for(config: PlanConfig, samples: Samples) -> tuple[Resolved, GroupCh
     has_trees = samples.trees is not None
     if not config.is_auto:
         return for_samples(resolve(config), has_trees=has_trees), None
-    from packer_cli.groups.auto import groups_for  # Only `auto` needs the search.
+    from packer_cli.groups.auto import groups_for, with_placeholder_groups  # Only `auto` needs the search.
 
-    percent = parse_path_tokens(config.max_path_tokens or USUAL) or 0
-    groups, choice = groups_for(config, samples.epoch_sizes(config.seed, percent))
+    percent = None
+    if has_trees:  # What does not go with them is refused before the search.
+        percent = for_samples(resolve(with_placeholder_groups(config)), has_trees=True).request.path_percent
+    groups, choice = groups_for(config, samples.epoch_sizes(config.seed, percent or 0))
     return for_samples(resolve(config.with_groups(groups)), has_trees=has_trees), choice
 
 

@@ -8,7 +8,7 @@ row of the default table. Rows of `--strategies` are the plan options with the d
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from packer_cli.config.defaults import refusal, unsupported
 from packer_cli.config.fields import GIVE
 from packer_cli.config.groups import parse_group
 from packer_cli.config.resolve import Resolved, resolve
-from packer_cli.config.trees import for_samples, why_not_trees
+from packer_cli.config.trees import flat_alone, why_not_trees
 from packer_cli.engine.progress import say
 from packer_cli.errors import ConfigError
 from packer_cli.format.metrics import HBP, GroupChoice
@@ -160,7 +160,8 @@ def strategy_rows(
         is_quiet: without the notice.
 
     Raises:
-        ConfigError: there is no such strategy, or the plan options do not fit one that is named.
+        ConfigError: there is no such strategy, or the plan options do not fit one that is named, or the samples share
+            prefixes and no strategy can plan them.
     """
     config = base.given
     names = [name.strip() for name in text.split(",")]
@@ -172,6 +173,8 @@ def strategy_rows(
         if name not in STRATEGIES:
             raise ConfigError(f"--strategies: {unknown_strategy(name, (ALL, *STRATEGIES.names()))}")
         why = _lacks(name, config) if name in may_leave_out else None
+        if base.has_trees and not STRATEGIES[name].takes_trees:
+            why = _FLAT_ALONE
         if why is None:
             option = unsupported(name, config)
             if option is not None:
@@ -180,6 +183,7 @@ def strategy_rows(
                 given = config.with_strategy(name)
                 theirs = _groups_of(name, choice) if config.group_algorithm is None else None
                 own = resolve(given if theirs is None else given.with_groups(theirs))
+                own = own.with_trees() if base.has_trees else own
             except ConfigError as error:
                 if name not in may_leave_out:
                     raise
@@ -191,9 +195,15 @@ def strategy_rows(
         if own.config.cost != base.config.cost:
             note += f"; its imbalance is of --cost {own.config.cost}"
         rows.append(Row(name=name, kind="strategy", plan=own, note=note))
-    for why, those in () if is_quiet else left_out.items():
-        say(f"left out {', '.join(those)}: {why}")
+    if not rows and _FLAT_ALONE in left_out:
+        raise ConfigError(f"--strategies: {flat_alone(left_out[_FLAT_ALONE])}")
+    _say_left_out({} if is_quiet else left_out)
     return _unique(rows, base)
+
+
+def _say_left_out(left_out: Mapping[str, Sequence[str]]) -> None:
+    for why, names in left_out.items():
+        say(f"left out {', '.join(names)}: {why}")
 
 
 def _groups_of(name: str, choice: GroupChoice | None) -> list[Group] | None:
@@ -207,8 +217,6 @@ def _groups_of(name: str, choice: GroupChoice | None) -> list[Group] | None:
 def _lacks(name: str, config: PlanConfig) -> str | None:
     """What a strategy misses in the options; None if it can plan with them."""
     strategy = STRATEGIES[name]
-    if config.max_path_tokens is not None and not strategy.takes_trees:
-        return _FLAT_ALONE
     needs = [GIVE] if "a cost model" in strategy.needs and not config.has_gpu_model else []
     if "tokens of a step" in strategy.needs and config.global_tokens is None:
         needs.append("--global-tokens")
@@ -221,8 +229,11 @@ def _lacks(name: str, config: PlanConfig) -> str | None:
 _FLAT_ALONE = "packs flat samples alone, and some of these share prefixes"
 
 
-def rows_of_trees(rows: Iterable[Row]) -> list[Row]:
+def rows_of_trees(rows: Iterable[Row], *, is_quiet: bool = False) -> list[Row]:
     """Those of the rows that can plan samples that share prefixes; a notice says which cannot, and why.
+
+    Args:
+        is_quiet: without the notice.
 
     Raises:
         ConfigError: none can.
@@ -231,14 +242,12 @@ def rows_of_trees(rows: Iterable[Row]) -> list[Row]:
     for row in rows:
         why = why_not_trees(row.plan)
         if why is None:
-            kept.append(replace(row, plan=for_samples(row.plan, has_trees=True)))
+            kept.append(row)
         else:
-            note = why if row.plan.request.strategy.takes_trees else _FLAT_ALONE
-            left_out.setdefault(note, []).append(row.name)
+            left_out.setdefault(why, []).append(row.name)
     if not kept:
         raise ConfigError(why or "no row is left")
-    for why, names in left_out.items():
-        say(f"left out {', '.join(names)}: {why}")
+    _say_left_out({} if is_quiet else left_out)
     return kept
 
 

@@ -18,23 +18,26 @@ REQUIRED: Final = object()
 class _OfStrategy:
     """A default that is another with some strategies; `strategy` is validated before."""
 
-    def __init__(self, name: str, usual: Any) -> None:
-        self._name, self.usual = name, usual
+    def __init__(self, name: str, usual: Any, of_trees: Any) -> None:
+        self.name, self.usual, self.of_trees = name, usual, of_trees
 
     def __call__(self, data: Mapping[str, Any]) -> Any:
         found = STRATEGIES.get(data.get("strategy", DEFAULT))  # None for a plan whose package is not installed here.
-        return self.usual if found is None else found.defaults.get(self._name, self.usual)
+        return self.usual if found is None else found.defaults.get(self.name, self.usual)
 
 
-def by_strategy(name: str, usual: Any, **rules: Any) -> Any:
+def by_strategy(name: str, usual: Any, *, of_trees: Any = None, **rules: Any) -> Any:
     """The `Field` of an option for which strategies have defaults of their own.
 
     Args:
         usual: the default of the others; `REQUIRED` for none.
+        of_trees: their default for samples that share prefixes, where it is another.
         rules: those of pydantic's `Field`.
     """
     shown = None if usual is REQUIRED else {"default": usual}
-    return Field(default_factory=_OfStrategy(name, usual), validate_default=True, json_schema_extra=shown, **rules)
+    return Field(
+        default_factory=_OfStrategy(name, usual, of_trees), validate_default=True, json_schema_extra=shown, **rules
+    )
 
 
 def default_of(field: FieldInfo, strategy: str | None = None) -> Any:
@@ -42,6 +45,13 @@ def default_of(field: FieldInfo, strategy: str | None = None) -> Any:
     if isinstance(field.default_factory, _OfStrategy):
         return field.default_factory.usual if strategy is None else field.default_factory({"strategy": strategy})
     return REQUIRED if field.is_required() else field.default
+
+
+def defaults_of_trees(fields: Mapping[str, FieldInfo], strategy: str) -> dict[str, str]:
+    """The options that have another default where samples share prefixes, with that default."""
+    found = [each.default_factory for each in fields.values() if isinstance(each.default_factory, _OfStrategy)]
+    own = STRATEGIES[strategy].defaults
+    return {each.name: own.get(each.name, each.of_trees) for each in found if each.of_trees is not None}
 
 
 def shown_default(field: FieldInfo) -> Any:

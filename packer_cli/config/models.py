@@ -41,6 +41,7 @@ def read_loss_on(value: str) -> str:
     return "+".join(name for name in _LOSSES if name in names)
 
 
+_FLAT = set(get_args(RecordSchema)) - {*OF_ITEMS.values(), "tokens"}
 _SCHEMAS = ("auto", *get_args(RecordSchema))
 
 
@@ -140,6 +141,13 @@ class TokenizeConfig(Model):
     """Reject records with more bytes of decompressed text than this.
 
     Reading takes a few times as much memory."""
+
+    @property
+    def has_trees(self) -> bool | None:
+        """Whether samples share prefixes; None where only the records say so."""
+        if self.turns == "branch" or self.items in OF_ITEMS or self.record_schema in OF_ITEMS.values():
+            return True
+        return False if self.items == "none" or self.record_schema in _FLAT else None
 
     @model_validator(mode="after")
     def _agree_on_items(self) -> TokenizeConfig:

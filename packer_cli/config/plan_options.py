@@ -72,10 +72,12 @@ class PlanConfig(AutoGroupsConfig):
     your lengths, and needs --model and --gpu, or --profile."""
     gpus: Annotated[int, Shown(is_common=True)] = Field(ge=1, le=2**20)
     """Number of GPUs you train on."""
-    packing: Annotated[str, Shown(Panel.PACKING, "NAME[:OPTION=VALUE,...]", _packings)] = by_strategy("packing", "bfs")
+    packing: Annotated[str, Shown(Panel.PACKING, "NAME[:OPTION=VALUE,...]", _packings)] = by_strategy(
+        "packing", "bfs", of_trees="isf"
+    )
     """Packing algorithm and its options, such as isf:rounds=10.
 
-    docs/cli.md lists them under "Packing algorithms"."""
+    docs/cli.md lists them under "Packing algorithms". For samples that share prefixes, the default is isf."""
     fill: Annotated[Literal["balanced", "greedy", "longest"], Shown(Panel.PACKING)] = by_strategy("fill", "balanced")
     """Which short samples fill up long packs.
 
@@ -120,7 +122,9 @@ class PlanConfig(AutoGroupsConfig):
     """Most samples in a pack; by default, as many as fit.
 
     For kernels and graphs that take a fixed number of sample borders. A lower number pads more."""
-    max_path_tokens: Annotated[str | None, BeforeValidator(read_path_tokens), Shown(Panel.PACKING, "Nx|none")] = None
+    max_path_tokens: Annotated[str | None, BeforeValidator(read_path_tokens), Shown(Panel.PACKING, "Nx|none")] = (
+        by_strategy("max_path_tokens", None, of_trees="2x")
+    )
     """Most path tokens of a pack, as a multiple of its capacity; by default 2x. Only for samples that share prefixes.
 
     In every layer, a varlen kernel gathers the keys of each branch. A higher limit packs more samples, and

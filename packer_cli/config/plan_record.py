@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationInfo, field_validator, model_validator
 
-from packer_cli.config.defaults import default_of
+from packer_cli.config.defaults import default_of, defaults_of_trees
 from packer_cli.config.fields import AutoGroupsConfig
 from packer_cli.config.groups import used_groups
 from packer_cli.config.messages import validate
@@ -84,6 +84,8 @@ class PlannedConfig(StorePlanConfig, SetsAside):
         """The options that a user would give for this plan, with others: those at their strategy's default are not."""
         values = {name: getattr(self, name) for name in PlanConfig.model_fields}
         usual = {name: default_of(field, self.strategy) for name, field in PlanConfig.model_fields.items()}
+        if self.max_path_tokens is not None:
+            usual |= defaults_of_trees(PlanConfig.model_fields, self.strategy)
         given = {name: value for name, value in values.items() if value != usual[name]}
         groups = used_groups(self.groups, self.planner)
         return validate(PlanConfig, {**given, "strategy": self.strategy, "groups": groups, **others})

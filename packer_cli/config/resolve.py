@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from packer_cli.config.defaults import defaults_of_trees
 from packer_cli.config.messages import validate
 from packer_cli.config.plan_options import PlanConfig, StorePlanConfig
 from packer_cli.config.plan_record import OF_VALIDATION, PlannedConfig
@@ -43,6 +44,17 @@ class Resolved:
         """The same with other values of the plan's options."""
         config = self.config.model_copy(update=changes)
         return read_options(config.model_copy(update={"packages": _packages(config) or None}), self.given)
+
+    @property
+    def has_trees(self) -> bool:
+        """Whether they are those of samples that share prefixes."""
+        return self.request.path_percent is not None
+
+    def with_trees(self) -> Resolved:
+        """The same for samples that share prefixes: what was not given has its default for those."""
+        usual = defaults_of_trees(PlanConfig.model_fields, self.config.strategy)
+        given = {name for name in self.given.model_fields_set & usual.keys() if getattr(self.given, name) is not None}
+        return self.changed(**{name: value for name, value in usual.items() if name not in given})
 
 
 def resolve(given: PlanConfig) -> Resolved:
@@ -240,7 +252,8 @@ def validation_options(training: Resolved) -> Resolved:
     longest = training.config.groups[-1]
     values = {name: getattr(training.config, name) for name in OF_VALIDATION}
     values |= {"groups": [Group(capacity=longest.capacity)], "align": longest.align}
-    return resolve(validate(StorePlanConfig, values)).changed(is_validation=True)
+    found = resolve(validate(StorePlanConfig, values)).changed(is_validation=True)
+    return found.with_trees() if training.has_trees else found
 
 
 @contextmanager

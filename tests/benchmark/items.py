@@ -28,7 +28,7 @@ CORPORA = {
 LIMITS = ("2x", "none")
 """Of path tokens."""
 PACKINGS = ("bfs", "isf")
-"""The default, and the one that packs long items tightest."""
+"""The default of flat samples, and that of items."""
 OVER_BOUND = 0.01
 """Most packs over the bound, for the last of `PACKINGS`."""
 _PLAN = ["--groups", "128k:1", "--gpus", "8", "--overflow", "truncate"]

@@ -10,7 +10,7 @@ import pytest
 
 import packer_cli
 from packer_cli.cli.main import main
-from packer_cli.errors import RunError
+from packer_cli.errors import ConfigError, RunError
 from packer_cli.format.constants import ITEM_VALUES
 from packer_cli.format.trees import PAIR, SAMPLE, TURNS
 from packer_cli.loader import PackedDataset
@@ -102,6 +102,17 @@ def test_pairs_that_are_cut_off_lose_what_a_reference_model_gave_them(source, tm
     assert run(main, "verify", out).code == 0
 
 
+def test_the_packing_of_items_is_written_down(source, tmp_path):
+    """Where none is given it is isf, of validation sets, too."""
+    found = []
+    for options in ({}, {"packing": "bfs"}):
+        planned = packer_cli.plan(source, output=tmp_path / "out", validation=3, **options, **OPTIONS)
+        aside = read_plan_header(tmp_path / "out" / "validation" / "plan.arrow")
+        found.append((planned.config.packing, aside.config.packing))
+    assert found == [("isf", "isf"), ("bfs", "isf")]
+    assert packer_cli.plan(source, **OPTIONS).config.packing == "isf"
+
+
 def test_weights_and_validation_take_whole_items(source, tmp_path):
     out = tmp_path / "out"
     planned = packer_cli.plan(source, output=out, validation=3, **OPTIONS)
@@ -139,6 +150,27 @@ def test_compare_leaves_out_what_packs_flat_samples_alone(source, caplog):
     assert {row.name for row in found.rows} == {"balanced", "hbp", "naive", "longalign-packing"}
     assert all(row.overall is not None for row in found.rows)
     assert "padded: packs flat samples alone" in caplog.text
+    assert caplog.text.count("left out") == 1
+
+
+def test_compare_names_trees_before_other_reasons(source, caplog):
+    """flexsp lacks a profile and wlb --global-tokens, but giving them would not help."""
+    caplog.set_level("INFO", "hbpack")
+    found = packer_cli.compare(source, strategies="balanced,flexsp:all,wlb", max_samples=8, **OPTIONS)
+    assert [row.name for row in found.rows] == ["balanced"]
+    assert "left out flexsp:all, wlb: packs flat samples alone, and some of these share prefixes" in caplog.text
+    with pytest.raises(
+        ConfigError, match=r"^--strategies: flexsp:all, wlb pack flat samples alone, and these share pr"
+    ):
+        packer_cli.compare(source, strategies="flexsp:all,wlb", **OPTIONS)
+
+
+@pytest.mark.parametrize(("options", "own"), [({}, "isf"), ({"packing": "bfs"}, "bfs")])
+def test_compare_takes_the_packing_of_items(source, options, own):
+    found = packer_cli.compare(source, algorithms="/none,bfs,isf", **options, **OPTIONS)
+    assert [row.name for row in found.rows if row.is_own] == [own]
+    assert found.rows[0].name == f"{own}/none"
+    assert found.config.packing == own
 
 
 @pytest.mark.parametrize("overflow", ["split", "truncate"])

@@ -70,11 +70,9 @@ def test_every_plan_of_items_passes_the_checker(some, percent, balance, fill, li
 
 
 @pytest.mark.parametrize("paths", ["none", "2x"])
-@pytest.mark.parametrize(
-    ("trees", "packing"), [(long_pairs(20_000), "bfs"), (thinking_turns(5_000), "isf")], ids=["pairs", "turns"]
-)
-def test_packs_are_within_a_hundredth_of_the_bound(trees, packing, paths):
-    plan, _ = planned(trees, groups="64k:1", max_path_tokens=paths, packing=packing, gpus=1, balance="sort")
+@pytest.mark.parametrize("trees", [long_pairs(20_000), thinking_turns(5_000)], ids=["pairs", "turns"])
+def test_packs_are_within_a_hundredth_of_the_bound(trees, paths):
+    plan, _ = planned(trees, groups="64k:1", max_path_tokens=paths, gpus=1, balance="sort")
     check_plan(plan)
     metrics = measure(plan)
     assert metrics.packs_lower_bound < metrics.num_packs <= 1.01 * metrics.packs_lower_bound
@@ -121,7 +119,27 @@ def test_what_does_not_go_with_trees_is_refused(options, message):
     with pytest.raises(ConfigError) as raised:
         for_samples(resolve(config), has_trees=True)
     assert str(raised.value).startswith(message)
+    assert for_samples(resolve(config), has_trees=None).config == resolve(config).config
     assert str(raised.value).endswith("or pack data without pairs and groups, and with --turns whole")
+
+
+@pytest.mark.parametrize(
+    ("options", "flat", "trees"),
+    [
+        ({}, "bfs", "isf"),
+        ({"packing": "bfs"}, "bfs", "bfs"),
+        ({"packing": "ffd"}, "ffd", "ffd"),
+        ({"strategy": "hbp"}, "isf", "isf"),
+        ({"strategy": "longalign-packing"}, "random", "random"),
+    ],
+)
+def test_the_default_packing_of_trees_is_another(options, flat, trees):
+    resolved = resolve(validate(PlanConfig, {"groups": "8k:1", "gpus": 4, **options}))
+    found = [for_samples(resolved, has_trees=has_trees) for has_trees in (False, True)]
+    assert [each.config.packing for each in found] == [each.request.algorithm.name for each in found] == [flat, trees]
+    given = found[1].config.as_given()  # What is another plan's default is given for it, too.
+    assert for_samples(resolve(given), has_trees=True).config.decisions() == found[1].config.decisions()
+    assert given.with_strategy("naive").packing == {"longalign-packing": "isf"}.get(found[1].config.strategy, trees)
 
 
 def test_the_limit_on_path_tokens_is_of_sets_with_trees():
