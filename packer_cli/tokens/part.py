@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from packer_cli.tokens.encode.masks import Backends
     from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
+
 @dataclass(frozen=True, kw_only=True)
 class PartTask:
     """A worker's task: one part."""
@@ -222,6 +223,7 @@ def _alpaca_form(task: PartTask) -> AlpacaForm:
 
 
 def _write_part(task: PartTask, encoder: Encoder, sink: Sink, columns: PartColumns) -> PartInfo:
+    from packer_cli.tokens.encode.items import EQUAL, num_equal_pairs
     from packer_cli.tokens.slices import count_by_slice, read_slices
     from packer_cli.tokens.without_loss import drop_without_loss
 
@@ -242,6 +244,7 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink, columns: PartColum
             if items is not None and len(lines):
                 lines = lines[items.offsets[:-1]]
                 is_open = np.logical_or.reduceat(is_open, items.offsets[:-1])
+                encoder.unused[EQUAL] += num_equal_pairs(samples, items)
             shapes.update(encoded.kinds.get(line, "tokens") for line in lines.tolist())
             num_open += int(np.count_nonzero(is_open))
             num_without_loss += len(without_loss)

@@ -77,3 +77,17 @@ def test_options_are_kept_where_they_were_given(tokenize, lines_of, tmp_path):
     assert (kept["turns"], kept["share_prefixes"], kept["items"]) == ("branch", False, "none")
     done = tokenize(path, "--turns", "branch", "--no-share-prefixes", "--items", "none")
     assert "reused 2 tokenized records" in done.stderr
+
+
+def test_pairs_of_equal_answers_are_reported(tokenize, lines_of, tmp_path):
+    """Those that stay: a pair is rejected if an answer has no loss, and the reason names the answer."""
+    tokens = {"chosen_ids": [4, 5], "rejected_ids": [4, 5]}
+    done = tokenize(lines_of(PAIR, {**PAIR, "rejected": " 2"}, tokens, {**tokens, "rejected_ids": [4]}, TEXT))
+    assert done.code == 0
+    assert (
+        "2 records have a rejected answer that equals the chosen one: TRL trains on it, too, but most losses learn "
+        "nothing from it\n"
+    ) in done.stderr
+    assert [reason for *_, reason in rejected(tmp_path / "out")] == [
+        "rejected: it has no loss tokens, so the pair is left out"
+    ]

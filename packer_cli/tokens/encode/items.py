@@ -24,6 +24,8 @@ MOST_ROLES = 127
 """Later branches have this role, too, since a role is an int8."""
 DIFFERS = "a prompt whose tokens change when an answer follows: its loss begins where they do, as in TRL"
 
+EQUAL = "a rejected answer that equals the chosen one: TRL trains on it, too, but most losses learn nothing from it"
+
 
 class Branches(NamedTuple):
     """The samples of an item that is encoded."""
@@ -96,6 +98,15 @@ def with_items(encoded: EncodedBatch, branches: Mapping[int, Branches]) -> Encod
         for name, value in item.values.items():
             values[name][number] = value
     return replace(encoded, items=Items(np.append(starts, len(lines)), kinds, roles, rewards, values))
+
+
+def num_equal_pairs(samples: TokenBatch, items: Items) -> int:
+    """Pairs whose samples have the same tokens."""
+    ids, borders = samples.input_ids, samples.offsets
+    first = items.offsets[:-1][items.kinds == PAIR]
+    lengths = np.diff(borders)
+    first = first[lengths[first] == lengths[first + 1]]
+    return sum(np.array_equal(*np.split(ids[borders[k] : borders[k + 2]], 2)) for k in first.tolist())
 
 
 def _without_parts(encoded: EncodedBatch, branches: Mapping[int, Branches]) -> EncodedBatch:
