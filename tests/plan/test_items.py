@@ -14,10 +14,10 @@ from packer_cli.format.metrics import ItemCounts, TreeFigures
 from packer_cli.format.trees import GROUP, PAIR, SAMPLE, TURNS, Trees
 from packer_cli.plan.core.check_items import check_items
 from packer_cli.plan.core.item_counts import count_items, why_left_out
-from packer_cli.plan.core.item_kernels import ItemRule
 from packer_cli.plan.core.items import item_pieces, piece_branches, select_items, whole_items
 from packer_cli.plan.core.path_tokens import path_notes
 from packer_cli.plan.core.pieces import Samples, item_rule, overflow_notes, pieces_to_plan, sample_counts
+from packer_cli.plan.core.types import ItemRule
 from tests.naive import items as naive
 from tests.plan.items import item_trees, items, thinking_turns
 

@@ -7,9 +7,9 @@ import numpy as np
 from packer_cli.format.ragged import owners
 from packer_cli.format.trees import SAMPLE, ItemTrees
 from packer_cli.plan.core.check import check_pieces, forbid, require
-from packer_cli.plan.core.item_kernels import ItemRule, LeftOutBranches
+from packer_cli.plan.core.item_kernels import LeftOutBranches
 from packer_cli.plan.core.items import measure_pieces, piece_branches, whole_items
-from packer_cli.plan.core.types import WHOLE, Int32Array, Pieces
+from packer_cli.plan.core.types import WHOLE, Int32Array, ItemRule, Pieces
 
 
 def check_items(

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from packer_cli.format.metrics import ItemCounts, TreeFigures
 from packer_cli.format.ragged import offsets_of
 from packer_cli.format.trees import GROUP, PAIR, SAMPLE, TURNS, ItemTrees
-from packer_cli.plan.core.item_kernels import ItemRule
 from packer_cli.plan.core.items import CutItems, item_pieces, piece_branches, whole_items
-from packer_cli.plan.core.types import WHOLE, BoolArray, Int32Array, Pieces
+from packer_cli.plan.core.types import WHOLE, BoolArray, Fates, Int32Array, ItemRule, Pieces
 
 _NAMES = {SAMPLE: "sample", PAIR: "pair", GROUP: "group", TURNS: "conversation"}
-
-
-class Fates(NamedTuple):
-    """Fields of `SampleCounts`."""
-
-    split: int
-    truncated: int
-    dropped: int
-    items: ItemCounts | None = None
-    trees: TreeFigures | None = None
 
 
 def count_items(trees: ItemTrees, chosen: Int32Array | None, pieces: Pieces, rule: ItemRule) -> Fates:

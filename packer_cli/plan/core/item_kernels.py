@@ -12,24 +12,11 @@ import numpy as np
 from numba import njit
 
 from packer_cli.format.trees import SAMPLE, TURNS, ItemTrees
-from packer_cli.plan.core.types import WHOLE, BoolArray, Int32Array, Int64Array
+from packer_cli.plan.core.types import WHOLE, BoolArray, Int32Array, Int64Array, ItemRule
 
 _WHOLE = cast(int, np.int64(WHOLE))  # numba would compile a function again for each Python integer that it is given.
 _ZERO = cast(int, np.int64(0))
 _ONE = cast(int, np.int64(1))
-
-
-class ItemRule(NamedTuple):
-    """What an item may take, and what becomes of those that take more."""
-
-    capacity: int
-    """Tokens of the longest group."""
-    path_percent: int
-    """Of the capacity: most path tokens, at least 100; 0: any number."""
-    divides: bool = True
-    """Whether flat samples are cut into several pieces, rather than cut off."""
-    drops: bool = False
-    """Whether items over the capacity are left out."""
 
 
 class LeftOutBranches(NamedTuple):

@@ -23,7 +23,6 @@ from packer_cli.format.ragged import expand, offsets_of, owners
 from packer_cli.format.trees import SAMPLE, TURNS, ItemTrees
 from packer_cli.plan.core.item_kernels import (
     ItemPieces,
-    ItemRule,
     LeftOutBranches,
     Measured,
     Store,
@@ -31,7 +30,7 @@ from packer_cli.plan.core.item_kernels import (
     find_ends,
     measure,
 )
-from packer_cli.plan.core.types import WHOLE, Int32Array, Int64Array, Pieces, PieceTrees, read_only
+from packer_cli.plan.core.types import WHOLE, Int32Array, Int64Array, ItemRule, Pieces, PieceTrees, read_only
 
 
 class CutItems(NamedTuple):

@@ -1,4 +1,7 @@
-"""The samples of a corpus as a plan sees them, and the pieces to pack, with `--overflow` applied to long samples."""
+"""The samples of a corpus as a plan sees them, and the pieces to pack, with `--overflow` applied to long samples.
+
+The kernels of items are imported where there are some: flat samples need not wait for them.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,8 @@ from packer_cli.errors import RunError
 from packer_cli.format.metrics import ItemCounts, SampleCounts
 from packer_cli.format.trees import ItemTrees
 from packer_cli.plan.core.csr import ids_of
-from packer_cli.plan.core.item_counts import Fates, count_items
-from packer_cli.plan.core.item_kernels import ItemRule
-from packer_cli.plan.core.items import item_pieces, select_items, whole_items
 from packer_cli.plan.core.streams import Stream, rng_state
-from packer_cli.plan.core.types import MOST_PIECES, Int32Array, Int64Array, Pieces, as_ids
+from packer_cli.plan.core.types import MOST_PIECES, Fates, Int32Array, Int64Array, ItemRule, Pieces, as_ids
 from packer_cli.sizes import TokenShare, counted
 
 _BLOCK = 1 << 20
@@ -151,7 +151,11 @@ class Samples:
         if self.among is None:
             return self
         sources = None if self.sources is None else self.sources[self.among]
-        trees = None if self.trees is None else select_items(self.trees, self.among)
+        trees = self.trees
+        if trees is not None:
+            from packer_cli.plan.core.items import select_items
+
+            trees = select_items(trees, self.among)
         return Samples(lengths=self.lengths[self.among], sources=sources, weights=self.weights, trees=trees)
 
     def chosen(self, seed: int) -> Int32Array | None:
@@ -178,6 +182,8 @@ class Samples:
         """int32[m]: what each of `chosen` takes of a capacity; of flat samples their lengths."""
         if self.trees is None:
             return self.epoch_lengths(seed)
+        from packer_cli.plan.core.items import whole_items
+
         chosen, sizes = self.chosen(seed), whole_items(self.trees).sizes(path_percent)
         return sizes if chosen is None else sizes[chosen]
 
@@ -193,7 +199,7 @@ def pieces_to_plan(samples: Samples, capacity: int, overflow: Overflow, seed: in
     """The pieces to pack: samples repeated by weight, with `overflow` applied to those over the capacity.
 
     Args:
-        path_percent: see `core.item_kernels.ItemRule`.
+        path_percent: see `ItemRule`.
 
     Raises:
         RunError: there is nothing to plan, or a sample is too long under `error`.
@@ -210,6 +216,8 @@ def pieces_to_plan(samples: Samples, capacity: int, overflow: Overflow, seed: in
     if samples.trees is None:
         pieces = make_pieces(samples.lengths, chosen, capacity, overflow)
     else:
+        from packer_cli.plan.core.items import item_pieces
+
         pieces, _ = item_pieces(samples.trees, chosen, item_rule(capacity, overflow, path_percent))
     if not len(pieces):
         raise RunError("there is nothing to plan: no sample is left; add data, or choose longer --groups")
@@ -230,7 +238,7 @@ def sample_counts(
         chosen: int32[m], the sample ids of an epoch, repeated by weight, increasing; None for each once.
         pieces: the packed pieces, including those that a packing cut.
         capacity: capacity of the longest group; longer samples follow `overflow`.
-        path_percent: see `core.item_kernels.ItemRule`.
+        path_percent: see `ItemRule`.
     """
     lengths, num_samples = samples.lengths, samples.num_samples
     different = chosen if chosen is None else chosen[np.diff(chosen, prepend=-1) > 0]
@@ -244,6 +252,8 @@ def sample_counts(
             dropped=num_long if overflow == "drop" else 0,
         )
     else:
+        from packer_cli.plan.core.item_counts import count_items
+
         fates = count_items(samples.trees, chosen, pieces, item_rule(capacity, overflow, path_percent))
     return SampleCounts(
         samples=num_samples,

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from packer_cli.format.constants import Lockstep, Mask
 from packer_cli.format.layout import Layout
+from packer_cli.format.metrics import ItemCounts, TreeFigures
 from packer_cli.plan.core.groups import UNLIMITED, Group
 
 Int8Array = NDArray[np.int8]
@@ -121,6 +122,29 @@ class Pieces:
     def sample(self) -> Int32Array:
         """The sample id of each piece (int32[m]). Where `samples` is None, made when asked for: O(m)."""
         return np.arange(len(self), dtype=np.int32) if self.samples is None else self.samples
+
+
+class ItemRule(NamedTuple):
+    """What an item may take, and what becomes of those that take more."""
+
+    capacity: int
+    """Tokens of the longest group."""
+    path_percent: int
+    """Of the capacity: most path tokens, at least 100; 0: any number."""
+    divides: bool = True
+    """Whether flat samples are cut into several pieces, rather than cut off."""
+    drops: bool = False
+    """Whether items over the capacity are left out."""
+
+
+class Fates(NamedTuple):
+    """Fields of `SampleCounts`."""
+
+    split: int
+    truncated: int
+    dropped: int
+    items: ItemCounts | None = None
+    trees: TreeFigures | None = None
 
 
 class PieceLoss(NamedTuple):

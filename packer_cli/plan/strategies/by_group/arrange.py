@@ -24,7 +24,6 @@ from packer_cli.plan.core.segments import align_up, padded_lengths
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import BoolArray, Int32Array, Int64Array, Pieces, Plan, Schedule, UInt64Array, as_ids
 from packer_cli.plan.kernels.balance import order_packs, spread
-from packer_cli.plan.kernels.balance.items import refine_items
 from packer_cli.plan.kernels.balance.refine import refine_packs
 from packer_cli.plan.kernels.fill import balanced_fill, greedy_fill, longest_fill, median_length, pick_samples
 from packer_cli.plan.packing.limit import limit_samples, trim_packs
@@ -326,5 +325,7 @@ def _refine(
         if items is None:
             refine_packs(*of_packs, first, stop, num_even, most, linear=request.evened, most=request.max_samples)
         else:
+            from packer_cli.plan.kernels.balance.items import refine_items  # Flat samples need not wait for kernels.
+
             of_items = items.size, items.paths, items.work
             refine_items(packs.offsets, packs.pieces, of_items, first, stop, num_even, most, request.max_samples)
