@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from packer_cli.commands.plan_store import sizes_for
 from packer_cli.commands.samples import read_samples
 from packer_cli.config import PlanConfig, TokenizeConfig
 from packer_cli.config.resolve import resolve
@@ -20,7 +21,7 @@ def run_groups(
     """Choose groups for the samples of an epoch."""
     load_models(config, config.gpus, "hbpack groups")  # Report wrong options before the long work.
     samples = read_samples(inputs, corpus, workers)
-    lengths = samples.epoch_lengths(config.seed)
+    lengths = sizes_for(config, samples)
     return found_groups(*choose(config, lengths, config.gpus, config.overflow, "hbpack groups"))
 
 
@@ -29,7 +30,7 @@ def run_layouts(
 ) -> LayoutChoice:
     """Choose layouts for the samples of an epoch, with a strategy that finds them."""
     config.require_gpu_model("hbpack groups")
-    lengths = read_samples(inputs, corpus, workers).epoch_lengths(config.seed)
+    lengths = sizes_for(config, read_samples(inputs, corpus, workers))
     lengths = bounded(config, lengths, config.overflow)
     if not len(lengths):
         raise RunError("there is nothing to plan: no sample is left; add data, or raise --max-length")

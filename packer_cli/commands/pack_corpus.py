@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from packer_cli.commands.output_folder import APPEND_MARKER, locked_output
 from packer_cli.commands.tokenize import tokenize_corpus
 from packer_cli.commands.validation_set import refuse_other
-from packer_cli.commands.write import refuse_remote_index, write_planned
+from packer_cli.commands.write import refuse_index_of_trees, refuse_remote_index, write_planned
 from packer_cli.config import StorePlanConfig, TokenizeConfig, WriteConfig
 from packer_cli.config.no_effect import refuse_without_effect
 from packer_cli.engine.base import Engine
@@ -58,14 +58,18 @@ def pack_corpus(
     """
     # Loads numba, 0.3 s: the folder is checked by now.
     from packer_cli.commands.plan import check_options, make_plan
+    from packer_cli.config.trees import for_samples
 
     checked = check_options(plan)
+    expected = for_samples(checked, has_trees=tokenize.has_trees)
+    refuse_index_of_trees(write or WriteConfig(), has_trees=tokenize.has_trees)
     if plan.validation is not None:
         refuse_other(folder)
     is_parallel = engine.workers > 1 and not (folder / PLAN_NAME).exists()
-    with _kernels(checked.request) if is_parallel else nullcontext():
-        tokenize_corpus(tokenize, folder, engine, inputs)
+    with _kernels(expected.request) if is_parallel else nullcontext():
+        index = tokenize_corpus(tokenize, folder, engine, inputs)
     engine.release()
+    refuse_index_of_trees(write or WriteConfig(), has_trees=index.has_trees)
     header = make_plan(plan, checked, folder, folder)
     if write is not None:
         write_planned(write, header, folder, engine, is_pack=True)

@@ -49,13 +49,24 @@ def resolve_for(config: PlanConfig, samples: Samples) -> tuple[Resolved, GroupCh
     has_trees = samples.trees is not None
     if not config.is_auto:
         return for_samples(resolve(config), has_trees=has_trees), None
-    from packer_cli.groups.auto import groups_for, with_placeholder_groups  # Only `auto` needs the search.
+    from packer_cli.groups.auto import groups_for  # Only `auto` needs the search.
 
-    percent = None
-    if has_trees:  # What does not go with them is refused before the search.
-        percent = for_samples(resolve(with_placeholder_groups(config)), has_trees=True).request.path_percent
-    groups, choice = groups_for(config, samples.epoch_sizes(config.seed, percent or 0))
+    groups, choice = groups_for(config, sizes_for(config, samples))
     return for_samples(resolve(config.with_groups(groups)), has_trees=has_trees), choice
+
+
+def sizes_for(config: PlanConfig, samples: Samples) -> Int32Array:
+    """What each sample or item of an epoch takes of a capacity (int32[m]), for the choice of `auto` groups.
+
+    Raises:
+        ConfigError: an option does not go with items.
+    """
+    from packer_cli.groups.auto import with_placeholder_groups  # Only `auto` needs the search.
+
+    if samples.trees is None:
+        return samples.epoch_lengths(config.seed)
+    request = for_samples(resolve(with_placeholder_groups(config)), has_trees=True).request
+    return samples.epoch_sizes(config.seed, request.path_percent or 0)
 
 
 def say_choice(choice: GroupChoice | None) -> None:

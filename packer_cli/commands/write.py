@@ -130,7 +130,7 @@ def chosen_options(config: WriteConfig, header: PlanHeader, folder: Path, *, is_
         is_pack: whether the command says all of what is wanted.
 
     Raises:
-        ConfigError: the loader would not find the token store that `--index-only` needs.
+        ConfigError: the loader would not find the token store that `--index-only` needs, or the set has trees.
     """
     # While a run writes, the manifest waits among its markers.
     manifest = current_manifest(find_listing(folder, SHARD_MARKERS, MANIFEST_NAME).parent)
@@ -148,7 +148,16 @@ def chosen_options(config: WriteConfig, header: PlanHeader, folder: Path, *, is_
             f"--index-only needs the token store in the folder of the set, but the plan's is "
             f"{str(store_of(folder, header))!r}; run hbpack plan there, without --output"
         )
+    refuse_index_of_trees(options, has_trees=header.counts.trees is not None)
     return options
+
+
+def refuse_index_of_trees(options: WriteConfig | WriteOptions, *, has_trees: bool | None) -> None:
+    """Raise ConfigError for `--index-only`, whose shards have no place for trees."""
+    if options.index_only and has_trees:
+        from packer_cli.config.trees import OR_FLAT  # Loads numba.
+
+        raise ConfigError(f"--index-only has no place for samples that share prefixes; leave it out, {OR_FLAT}")
 
 
 def refuse_remote_index(config: WriteConfig, folder: Path) -> None:

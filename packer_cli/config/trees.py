@@ -44,21 +44,21 @@ def why_not_trees(resolved: Resolved) -> str | None:
         what = "cuts samples" if algorithm.cut is not None else "pads whole batches"
         return (
             f"--packing {config.packing} {what}, and samples that share prefixes stay whole; choose another, such as "
-            f"isf, {_OR_FLAT}"
+            f"isf, {OR_FLAT}"
         )
     if any(group.cp_size > 1 for group in groups):
         return (
             "--parallel cp divides rows among GPUs, and a token of a tree needs its whole path on one; share rows "
-            f"with SP degrees in --groups instead, {_OR_FLAT}"
+            f"with SP degrees in --groups instead, {OR_FLAT}"
         )
     if any(group.align > 1 for group in groups):
-        return f"--align pads each sample, and the segments of a tree stand side by side; leave it out, {_OR_FLAT}"
+        return f"--align pads each sample, and the segments of a tree stand side by side; leave it out, {OR_FLAT}"
     if config.mask != "document":
-        return f"--mask {config.mask}: in a tree, a token sees its own path alone; leave the option out, {_OR_FLAT}"
+        return f"--mask {config.mask}: in a tree, a token sees its own path alone; leave the option out, {OR_FLAT}"
     if request.steps.windows is not None:
         return (
             f"--curriculum {config.curriculum} cuts what attention sees of a sample, and a tree is not cut so; give "
-            f"--curriculum short, {_OR_FLAT}"
+            f"--curriculum short, {OR_FLAT}"
         )
     return None
 
@@ -68,7 +68,7 @@ def flat_alone(strategies: Sequence[str]) -> str:
     packs = "packs" if len(strategies) == 1 else "pack"
     able = ", ".join(name for name in PACKED if STRATEGIES[name].takes_trees)
     names = ", ".join(strategies)
-    return f"{names} {packs} flat samples alone, and these share prefixes; choose one of {able}, {_OR_FLAT}"
+    return f"{names} {packs} flat samples alone, and these share prefixes; choose one of {able}, {OR_FLAT}"
 
 
-_OR_FLAT = "or pack data without pairs and groups, and with --turns whole"
+OR_FLAT = "or pack data without pairs and groups, and with --turns whole"

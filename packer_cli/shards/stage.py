@@ -11,7 +11,7 @@ from packer_cli.engine.base import Engine
 from packer_cli.engine.parts import Parts, find_listing
 from packer_cli.engine.progress import Progress
 from packer_cli.engine.sink import FileRange, FinishedPart, Written
-from packer_cli.errors import ConfigError, FormatError, InputError
+from packer_cli.errors import FormatError, InputError
 from packer_cli.files import fingerprint, remove_folder, remove_temporaries
 from packer_cli.format.constants import (
     FORMAT_VERSION,
@@ -70,20 +70,12 @@ class SetWriter:
             header: the plan's.
             folder: of the plan and the set.
             store: the token store.
-
-        Raises:
-            ConfigError: the packs are trees, which shards without tokens cannot hold.
         """
         self._header, self._options, self._folder, self._store = header, options, folder, store
         self._planned = read_plan(folder / PLAN_NAME, check=True)
         self._index = read_index(store)
         self._fingerprint = set_fingerprint(header.fingerprint, options)
         plan, _ = self._planned
-        if options.index_only and plan.pieces.trees is not None:
-            raise ConfigError(
-                "--index-only has no place for the trees of a set with preference pairs or shared prefixes; leave it "
-                "out, or pack data without pairs and groups, and with --turns whole"
-            )
         pack_tokens = pack_sums(plan.pieces.length, plan.packs.offsets, plan.packs.pieces)
         token_bytes = self._index.token_type.byte_width
         self._tasks = lay_out(plan, pack_tokens, options.shard_size, token_bytes, self._fingerprint)

@@ -1,0 +1,54 @@
+"""Options that pairs and trees rule out: refused before tokenizing, or before planning where only records tell."""
+
+import pytest
+
+PAIR = {"prompt": "1 + 1 =", "chosen": " 2", "rejected": " 3"}
+
+
+@pytest.fixture
+def pack(hbpack, tokenizer, lines_of, tmp_path):
+    def call(*arguments):
+        words = ("--groups", "1k:1", "--gpus", 2, "--tokenizer", tokenizer, "--workers", 1)
+        return hbpack("pack", lines_of(PAIR), *words, *arguments, "--output", tmp_path / "out")
+
+    return call
+
+
+@pytest.mark.parametrize("items", [("--items", "pairs"), ("--items", "groups"), ("--turns", "branch")])
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--index-only",), "--index-only has no place for samples that share prefixes"),
+        (("--align", 16), "--align pads each sample"),
+        (("--parallel", "cp=2"), "--parallel cp divides rows among GPUs"),
+        (("--mask", "causal"), "--mask causal: in a tree"),
+        (("--curriculum", "skyladder", "--curriculum-steps", 5), "--curriculum skyladder cuts what attention sees"),
+        (("--curriculum", "growlength", "--curriculum-steps", 5), "--curriculum growlength cuts what attention sees"),
+        (("--strategy", "wlb", "--global-tokens", "8k"), "--strategy wlb packs flat samples alone"),
+        (("--packing", "wrap"), "--packing wrap cuts samples"),
+    ],
+)
+def test_known_from_the_options(pack, tmp_path, items, words, why):
+    done = pack(*items, *words)
+    assert done.code == 2
+    assert done.stderr.startswith(f"error: {why}")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "out" / "tokens").exists()
+
+
+@pytest.mark.parametrize("words", [("--items", "none"), ("--schema", "messages")])
+def test_a_limit_on_the_path_tokens_of_flat_samples(pack, tmp_path, words):
+    done = pack(*words, "--max-path-tokens", "3x")
+    assert (done.code, done.stderr.count("\n")) == (2, 1)
+    assert "--max-path-tokens 3x has no effect: no samples of this set share a prefix" in done.stderr
+    assert not (tmp_path / "out" / "tokens").exists()
+
+
+@pytest.mark.parametrize("words", [("--index-only",), ("--align", 16)])
+def test_known_from_the_records(pack, tmp_path, words):
+    done = pack(*words)
+    assert done.code == 2
+    assert f"error: {words[0]} " in done.stderr
+    assert "planned" not in done.stderr
+    assert (tmp_path / "out" / "tokens" / "tokens.json").exists()
+    assert not (tmp_path / "out" / "plan.arrow").exists()
