@@ -20,32 +20,9 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import AutoModelForCausalLM
 
 from packer_cli.loader import PackedDataset
-from packer_cli.loader.adapters.packed_row import finished_logits
-from packer_cli.loader.adapters.row_attention import TREE_KEYS
-from packer_cli.loader.adapters.tree_attention import set_tree_attention, tree_inputs
-from packer_cli.loader.losses import branch_logps
-from packer_cli.loader.parallel import init_sp_groups, sum_slices
-from packer_cli.loader.separation import check_tree
+from packer_cli.loader.adapters.tree_attention import BranchLogps
+from packer_cli.loader.parallel import init_sp_groups
 from packer_cli.loader.steps import packed_steps
-
-
-class BranchLogps(torch.nn.Module):
-    """Gives the summed log-probability of each sample of a row: [2B], chosen and rejected in turn."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        set_tree_attention(model)
-        self.model = model
-
-    def forward(self, batch: Any, group: Any) -> torch.Tensor:
-        """Of the whole row, whatever part of it this rank holds."""
-        inputs = tree_inputs(batch, self.model.device, group)
-        hidden = self.model.get_decoder()(**inputs).last_hidden_state
-        return sum_slices(branch_logps(hidden, self.logits, batch), group)
-
-    def logits(self, tokens: torch.Tensor) -> torch.Tensor:
-        """[m, hidden] -> [m, vocabulary]"""
-        return finished_logits(self.model.get_output_embeddings()(tokens), self.model.config)
 
 
 def pair_losses(policy: Any, reference: Any, batch: Any, group: Any, beta: float) -> torch.Tensor:
@@ -68,6 +45,8 @@ def main() -> None:
     args = parser.parse_args()
     cuda = torch.cuda.is_available()
     device = torch.device(f"cuda:{os.environ['LOCAL_RANK']}" if cuda else "cpu")
+    if cuda:
+        torch.cuda.set_device(device)
     dist.init_process_group("nccl" if cuda else "gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
 
@@ -77,7 +56,6 @@ def main() -> None:
     groups = init_sp_groups(dataset.replicas)
     model = AutoModelForCausalLM.from_pretrained(args.model).to(device)
     policy = DistributedDataParallel(BranchLogps(model.train()))
-    check_tree(model, ("position_ids", *TREE_KEYS), use_cache=False)
     reference = BranchLogps(copy.deepcopy(model).eval().requires_grad_(False))
     optimizer = torch.optim.AdamW(policy.parameters(), lr=args.lr, weight_decay=0.0)
     for step in islice(packed_steps(dataset, endless=True), args.max_steps):

@@ -19,25 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import AutoModelForSequenceClassification
 
 from packer_cli.loader import PackedDataset
-from packer_cli.loader.adapters.tree_attention import set_tree_attention, tree_inputs
-from packer_cli.loader.losses import branch_rewards
-from packer_cli.loader.parallel import init_sp_groups, sum_slices
+from packer_cli.loader.adapters.tree_attention import BranchRewards
+from packer_cli.loader.parallel import init_sp_groups
 from packer_cli.loader.steps import packed_steps
-
-
-class BranchRewards(torch.nn.Module):
-    """Gives the reward of each sample of a row: [2B], chosen and rejected in turn."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        set_tree_attention(model)
-        self.model = model
-
-    def forward(self, batch: Any, group: Any) -> torch.Tensor:
-        """Of the whole row, whatever part of it this rank holds."""
-        inputs = tree_inputs(batch, self.model.device, group)
-        hidden = self.model.get_decoder()(**inputs).last_hidden_state
-        return sum_slices(branch_rewards(hidden, self.model.score, batch, self.model.config.pad_token_id), group)
 
 
 def pair_losses(model: Any, batch: Any, group: Any) -> torch.Tensor:
@@ -57,6 +41,8 @@ def main() -> None:
     args = parser.parse_args()
     cuda = torch.cuda.is_available()
     device = torch.device(f"cuda:{os.environ['LOCAL_RANK']}" if cuda else "cpu")
+    if cuda:
+        torch.cuda.set_device(device)
     dist.init_process_group("nccl" if cuda else "gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
 

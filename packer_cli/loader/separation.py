@@ -62,12 +62,13 @@ def check_separation(model: nn.Module, keys: Collection[str], **kwargs: Any) -> 
 def check_tree(model: nn.Module, keys: Collection[str], **kwargs: Any) -> None:
     """Raise ConfigError unless a model runs rows of trees (`format.trees`).
 
-    Runs a row of a prefix and two branches three times. Other tokens in the first branch must leave the logits of the
-    second as they were, and other tokens in the prefix must change both. Attention that looks for samples in positions
+    Runs a row of a prefix and two branches three times. Other tokens in the first branch must leave the output of the
+    second as it was, and other tokens in the prefix must change both. Attention that looks for samples in positions
     loses the prefix; layers with a state, such as those of hybrid models, run from one branch into the next.
 
     Args:
-        model: a causal language model of transformers, on its device, wrapped or not; with FSDP, on every rank.
+        model: a causal language model of transformers, or a decoder alone, on its device, wrapped or not; with FSDP,
+            on every rank.
         keys: the keys of a batch of format "tree" or "tree-flex" that the loop passes to the model.
         kwargs: its other arguments, such as ``use_cache=False``.
 
@@ -90,9 +91,9 @@ def check_tree(model: nn.Module, keys: Collection[str], **kwargs: Any) -> None:
     lost = [name for name, at in (("first", 1), ("second", 2)) if not _change(plain[at], root[at]) > _TOLERANCE]
     if change < _TOLERANCE and not lost:
         return
-    what = f"other tokens in one branch changed the next one's logits by {change:.1%}"
+    what = f"other tokens in one branch changed the next one's output by {change:.1%}"
     if lost:
-        what = f"other tokens in the prefix did not change the logits of the {lost[0]} branch"
+        what = f"other tokens in the prefix did not change the output of the {lost[0]} branch"
     raise ConfigError(
         f"{type(getattr(model, 'module', model)).__name__} does not run trees: {what}; call set_tree_attention(model) "
         "and pass it what tree_inputs(batch, device) gives, or pack with --no-share-prefixes"
@@ -106,7 +107,7 @@ def _made_up(model: nn.Module, num_tokens: int) -> torch.Tensor:
 
 
 def _predict(model: nn.Module, ids: torch.Tensor, row: Mapping[str, Any]) -> torch.Tensor:
-    """float64 [tokens, vocabulary]: the logits of a row, with the same dropout in each call."""
+    """float64 [tokens, ...]: the logits of a row, or hidden states, with the same dropout in each call."""
     device = next(model.parameters()).device
     on_gpu = device.type == "cuda"
     with (
@@ -115,7 +116,7 @@ def _predict(model: nn.Module, ids: torch.Tensor, row: Mapping[str, Any]) -> tor
         torch.autocast(device.type, torch.bfloat16, enabled=on_gpu),
     ):
         torch.manual_seed(0)
-        found: torch.Tensor = model(input_ids=ids[None].to(device), **row).logits[0].double()
+        found: torch.Tensor = model(input_ids=ids[None].to(device), **row)[0][0].double()
     return found
 
 

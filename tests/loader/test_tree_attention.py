@@ -18,7 +18,7 @@ from packer_cli.loader import chunks
 from packer_cli.loader.adapters.causal_lm import run_packed_rows
 from packer_cli.loader.adapters.packed_row import PackedRow
 from packer_cli.loader.adapters.row_attention import TREE_KEYS
-from packer_cli.loader.adapters.tree_attention import set_tree_attention, tree_inputs
+from packer_cli.loader.adapters.tree_attention import BranchLogps, BranchRewards, set_tree_attention, tree_inputs
 from packer_cli.loader.losses import batch_losses, branch_logps, sample_mean, stable_loss, token_losses
 from packer_cli.loader.parallel import attention as reference
 from packer_cli.loader.parallel import packed_attention
@@ -287,12 +287,25 @@ def test_each_kernel_counts_windows_by_depth(monkeypatch: pytest.MonkeyPatch, fa
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("kind", [BranchLogps, BranchRewards])
+def test_models_that_mix_branches_are_refused_before_they_train(kind: Any) -> None:
+    model = tiny_llama()
+    kind(model)
+    norm = model.model.norm
+    forward = norm.forward
+    norm.forward = lambda hidden: forward(hidden + hidden.cumsum(1))
+    with pytest.raises(
+        ConfigError, match="LlamaModel does not run trees: other tokens in one branch changed the next"
+    ):
+        kind(model)
+
+
 def test_only_attention_made_for_trees_is_taken() -> None:
     model = tiny_llama()
     with pytest.raises(ConfigError) as error:
         check_tree(model, KEYS, use_cache=False)
     assert str(error.value) == (
-        "LlamaForCausalLM does not run trees: other tokens in the prefix did not change the logits of the second "
+        "LlamaForCausalLM does not run trees: other tokens in the prefix did not change the output of the second "
         "branch; call set_tree_attention(model) and pass it what tree_inputs(batch, device) gives, or pack with "
         "--no-share-prefixes"
     )

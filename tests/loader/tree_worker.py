@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from packer_cli.format.layout import Layout
-from packer_cli.loader.adapters.tree_attention import set_tree_attention, tree_inputs
+from packer_cli.loader.adapters.tree_attention import BranchLogps, BranchRewards, set_tree_attention, tree_inputs
 from packer_cli.loader.losses import batch_losses, stable_loss
 from packer_cli.loader.parallel import init_sp_groups
 from tests.loader.llama import closeness, tiny_llama
@@ -112,12 +112,12 @@ def batch_tokens(items: Any) -> float:
 
 def of_dpo(model: Any) -> Any:
     loop = example("dpo_loop")
-    wrapped, reference = DistributedDataParallel(loop.BranchLogps(model)), loop.BranchLogps(reference_of(model))
+    wrapped, reference = DistributedDataParallel(BranchLogps(model)), BranchLogps(reference_of(model))
     return wrapped, lambda batch, group: loop.pair_losses(wrapped, reference, batch, group, BETA)
 
 
 def of_ipo(model: Any) -> Any:
-    wrapped = DistributedDataParallel(example("dpo_loop").BranchLogps(model))
+    wrapped = DistributedDataParallel(BranchLogps(model))
 
     def losses_of(batch: Any, group: Any) -> torch.Tensor:
         means = (wrapped(batch, group) / batch["sample_num_loss_tokens"]).view(-1, 2)
@@ -128,7 +128,7 @@ def of_ipo(model: Any) -> Any:
 
 def of_rewards(model: Any) -> Any:
     loop = example("reward_loop")
-    wrapped = DistributedDataParallel(loop.BranchRewards(model))
+    wrapped = DistributedDataParallel(BranchRewards(model))
     return wrapped, lambda batch, group: loop.pair_losses(wrapped, batch, group)
 
 

@@ -4,7 +4,8 @@
     for batch in PackedDataset("OUT", rank, world_size, format="tree"):
         hidden = model.get_decoder()(**tree_inputs(batch, device)).last_hidden_state
 
-`run_packed_rows` does more: it makes the loss, too, and runs flat rows.
+For preferences, `BranchLogps` and `BranchRewards` do all this, and DDP can wrap them. `run_packed_rows` makes the loss
+of tokens, too, and runs flat rows.
 """
 
 from __future__ import annotations
@@ -16,11 +17,16 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
 
 from packer_cli.loader.adapters.causal_lm import require_keywords, require_no_state
+from packer_cli.loader.adapters.packed_row import finished_logits
 from packer_cli.loader.adapters.row_attention import TREE_KEYS, brings_tree, packed_rows_run, set_row_attention
+from packer_cli.loader.losses import branch_logps, branch_rewards
+from packer_cli.loader.parallel import sum_slices
+from packer_cli.loader.separation import check_tree
 
-__all__ = ["set_tree_attention", "tree_inputs"]
+__all__ = ["BranchLogps", "BranchRewards", "set_tree_attention", "tree_inputs"]
 
 
 def set_tree_attention(model: Any) -> None:
@@ -70,3 +76,52 @@ def tree_inputs(
     given = {name: batch[name] for name in names if name in batch}
     moved = {name: value.to(device) if hasattr(value, "to") else value for name, value in given.items()}
     return {**moved, "use_cache": False, **({} if group is None else {"tree_group": group})}
+
+
+class _OfBranches(nn.Module):
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        takes_mask = model.config._attn_implementation.endswith("flex_attention")
+        set_tree_attention(model)
+        check_tree(
+            model.get_decoder(), ("position_ids", *(("attention_mask",) if takes_mask else TREE_KEYS)), use_cache=False
+        )
+        self.model = model
+
+    def _hidden(self, batch: Mapping[str, Any], group: dist.ProcessGroup | None) -> Tensor:
+        hidden: Tensor = self.model.get_decoder()(**tree_inputs(batch, self.model.device, group)).last_hidden_state
+        return hidden
+
+
+class BranchLogps(_OfBranches):
+    """The log-probability of each branch of a row, see `losses.branch_logps`.
+
+    Args:
+        model: a causal language model of transformers, on its device, before DDP wraps it.
+
+    Raises:
+        ConfigError: it does not run trees, as `set_tree_attention` and `separation.check_tree` find.
+    """
+
+    def forward(self, batch: Mapping[str, Any], group: dist.ProcessGroup | None = None) -> Tensor:
+        """[n], of the whole row, also where ranks share it. Arguments as for `tree_inputs`."""
+        return sum_slices(branch_logps(self._hidden(batch, group), self._logits, batch), group)
+
+    def _logits(self, tokens: Tensor) -> Tensor:
+        return finished_logits(self.model.get_output_embeddings()(tokens), self.model.config.get_text_config())
+
+
+class BranchRewards(_OfBranches):
+    """The reward of each branch of a row, see `losses.branch_rewards`.
+
+    Args:
+        model: a sequence classification model of transformers with one output, on its device, before DDP wraps it.
+
+    Raises:
+        ConfigError: as for `BranchLogps`.
+    """
+
+    def forward(self, batch: Mapping[str, Any], group: dist.ProcessGroup | None = None) -> Tensor:
+        """[n], of the whole row, also where ranks share it. Arguments as for `tree_inputs`."""
+        pad = self.model.config.get_text_config().pad_token_id
+        return sum_slices(branch_rewards(self._hidden(batch, group), self.model.score, batch, pad), group)
