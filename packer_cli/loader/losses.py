@@ -142,7 +142,7 @@ def branch_rewards(
     if pad_token_id is not None and ids[places[places >= 0]].eq(pad_token_id).any():
         places = _before_padding(batch, ids.cpu().numpy(), pad_token_id)
     places = places.to(hidden.device)
-    rewards = head(hidden.flatten(0, -2).index_select(0, places.clamp(min=0)))[:, 0]
+    rewards: torch.Tensor = head(hidden.flatten(0, -2).index_select(0, places.clamp(min=0)))[:, 0]
     rewards = rewards if rewards.dtype == torch.float64 else rewards.float()
     return rewards * (places >= 0)
 

@@ -255,14 +255,16 @@ class PackedTrainer(_AnyTrainer):
     def _means(self, runner: TrainerRunner, dataset: PackedDataset) -> dict[str, float]:
         """Of the loss and the metrics; each step counts by its loss tokens, or what else its loss is a mean over."""
         runner.model.eval()
-        total, sums = 0.0, {"loss": torch.zeros((), dtype=torch.float64, device=self.args.device)}
+        sums: dict[str, Any] = {"loss": torch.zeros((), dtype=torch.float64, device=self.args.device)}
+        total = 0.0
         with torch.no_grad():
             for step in self.steps_of(dataset, 0):
                 for _ in runner.losses(step):
                     pass
                 weight = runner.weight_of_step(step.batches[0])
                 total += weight
-                for name, value in {"loss": runner.loss.double(), **runner.metrics}.items():
+                means: dict[str, Any] = {"loss": runner.loss.double(), **runner.metrics}
+                for name, value in means.items():
                     sums[name] = sums.get(name, 0) + weight * value
         if self.args.world_size > 1:
             dist.all_reduce(sums["loss"])
