@@ -26,7 +26,6 @@ PLACES = (
     "export/packed.py",
     "corpus/readers/json_borders.py",
     "tokens/content_hash.py",
-    "tokens/cut_items.py",
     "tokens/prefix_trees.py",
 )
 """Files with kernels or what these compile, and folders that hold such, at any depth."""

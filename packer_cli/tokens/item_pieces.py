@@ -1,7 +1,4 @@
-"""Pieces of items, as a plan cuts them: some consecutive branches, each perhaps cut at a depth (see `cut_items`).
-
-No kernels here: commands that only open a store need not load numba.
-"""
+"""Pieces of items, as a plan cuts them: some consecutive branches, each perhaps cut at a depth (see `cut_items`)."""
 
 from __future__ import annotations
 

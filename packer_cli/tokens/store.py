@@ -30,6 +30,7 @@ from packer_cli.plan.core.types import WHOLE, PieceTrees
 from packer_cli.remote.local import is_in_cache
 from packer_cli.remote.path import RemotePath
 from packer_cli.tokens.copying import Among, copy_spans
+from packer_cli.tokens.cut_items import cut_items
 from packer_cli.tokens.index import PartInfo, StoreIndex, open_part, read_index
 from packer_cli.tokens.item_pieces import Cuts, ItemTokens, are_of, item_trees, take_items
 from packer_cli.tokens.ranges import REQUEST_BYTES, RangedParts
@@ -199,8 +200,6 @@ class TokenStore:
         Raises:
             FormatError: a piece does not have its length, so the store is not the planned one.
         """
-        from packer_cli.tokens.cut_items import cut_items  # Loads numba.
-
         batch, row = self._find(sample)
         items = take_items(self._items, batch, row)
         cuts = Cuts.of(trees, start, length, items.kinds)
