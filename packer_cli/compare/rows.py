@@ -168,13 +168,13 @@ def strategy_rows(
     may_leave_out = set(STRATEGIES).difference(names, [config.strategy]) if ALL in names else set()
     if ALL in names:
         names = [*STRATEGIES, *(name for name in names if name != ALL)]
-    rows, left_out = [], dict[str, list[str]]()
+    rows, left_out, refused = [], dict[str, list[str]](), None
     for name in dict.fromkeys(names):
         if name not in STRATEGIES:
             raise ConfigError(f"--strategies: {unknown_strategy(name, (ALL, *STRATEGIES.names()))}")
         why = _lacks(name, config) if name in may_leave_out else None
-        if base.has_trees and not STRATEGIES[name].takes_trees:
-            why = _FLAT_ALONE
+        if base.has_trees and (of_trees := flat_alone(STRATEGIES[name])):
+            why, refused = of_trees.why, of_trees
         if why is None:
             option = unsupported(name, config)
             if option is not None:
@@ -192,11 +192,13 @@ def strategy_rows(
             left_out.setdefault(why, []).append(name)
             continue
         note = own.request.strategy.summary
+        if base.has_trees and "packing" not in own.request.strategy.ignores:
+            note += f"; here {own.config.packing} packs"
         if own.config.cost != base.config.cost:
             note += f"; its imbalance is of --cost {own.config.cost}"
         rows.append(Row(name=name, kind="strategy", plan=own, note=note))
-    if not rows and _FLAT_ALONE in left_out:
-        raise ConfigError(f"--strategies: {flat_alone(left_out[_FLAT_ALONE])}")
+    if not rows and refused is not None:
+        raise ConfigError(str(refused))
     _say_left_out({} if is_quiet else left_out)
     return _unique(rows, base)
 
@@ -226,9 +228,6 @@ def _lacks(name: str, config: PlanConfig) -> str | None:
     return None if option is None else f"does not support {option}"
 
 
-_FLAT_ALONE = "packs flat samples alone, and some of these share prefixes"
-
-
 def rows_of_trees(rows: Iterable[Row], *, is_quiet: bool = False) -> list[Row]:
     """Those of the rows that can plan samples that share prefixes; a notice says which cannot, and why.
 
@@ -238,15 +237,15 @@ def rows_of_trees(rows: Iterable[Row], *, is_quiet: bool = False) -> list[Row]:
     Raises:
         ConfigError: none can.
     """
-    kept, left_out, why = [], dict[str, list[str]](), None
+    kept, left_out, refused = [], dict[str, list[str]](), None
     for row in rows:
-        why = why_not_trees(row.plan)
-        if why is None:
+        refused = why_not_trees(row.plan)
+        if refused is None:
             kept.append(row)
         else:
-            left_out.setdefault(why, []).append(row.name)
+            left_out.setdefault(refused.why, []).append(row.name)
     if not kept:
-        raise ConfigError(why or "no row is left")
+        raise ConfigError(str(refused))
     _say_left_out({} if is_quiet else left_out)
     return kept
 

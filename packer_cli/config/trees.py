@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import NamedTuple
 
 from packer_cli.config.resolve import Resolved
 from packer_cli.errors import ConfigError
+from packer_cli.plan.strategies.protocol import Strategy
 from packer_cli.plan.strategies.registry import PACKED, STRATEGIES
+
+OR_FLAT = "or pack data without pairs and groups, and with --turns whole"
+
+
+class Refusal(NamedTuple):
+    """An option that does not go with samples that share prefixes."""
+
+    option: str
+    """With its value."""
+    why: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.option} {self.why}; {self.remedy}, {OR_FLAT}"
 
 
 def for_samples(resolved: Resolved, *, has_trees: bool | None) -> Resolved:
@@ -28,47 +43,41 @@ def for_samples(resolved: Resolved, *, has_trees: bool | None) -> Resolved:
                 "so there are no path tokens to limit; leave it out"
             )
         return resolved
-    why = why_not_trees(resolved)
-    if why is not None:
-        raise ConfigError(why)
+    refusal = why_not_trees(resolved)
+    if refusal is not None:
+        raise ConfigError(str(refusal))
     return resolved.with_trees()
 
 
-def why_not_trees(resolved: Resolved) -> str | None:
-    """The option that does not go with samples that share prefixes, why, and what to do; None if all do."""
+def why_not_trees(resolved: Resolved) -> Refusal | None:
+    """The first option that does not go with samples that share prefixes; None if all do."""
     config, request = resolved.config, resolved.request
-    algorithm, groups = request.algorithm, request.groups
-    if not request.strategy.takes_trees:
-        return f"--strategy {flat_alone([config.strategy])}"
+    algorithm = request.algorithm
+    refusal = flat_alone(request.strategy)
+    if refusal is not None:
+        return refusal
     if algorithm.cut is not None or algorithm.is_padded:
         what = "cuts samples" if algorithm.cut is not None else "pads whole batches"
-        return (
-            f"--packing {config.packing} {what}, and samples that share prefixes stay whole; choose another, such as "
-            f"isf, {OR_FLAT}"
-        )
-    if any(group.cp_size > 1 for group in groups):
-        return (
-            "--parallel cp divides rows among GPUs, and a token of a tree needs its whole path on one; share rows "
-            f"with SP degrees in --groups instead, {OR_FLAT}"
-        )
-    if any(group.align > 1 for group in groups):
-        return f"--align pads each sample, and the segments of a tree stand side by side; leave it out, {OR_FLAT}"
+        why, remedy = f"{what}, and samples that share prefixes stay whole", "choose another, such as isf"
+        return Refusal(f"--packing {config.packing}", why, remedy)
+    if any(group.cp_size > 1 for group in request.groups):
+        why = "divides rows among GPUs, and a token of a tree needs its whole path on one"
+        return Refusal("--parallel cp", why, "share rows with SP degrees in --groups instead")
+    if any(group.align > 1 for group in request.groups):
+        return Refusal("--align", "pads each sample, and the segments of a tree stand side by side", "leave it out")
     if config.mask != "document":
-        return f"--mask {config.mask}: in a tree, a token sees its own path alone; leave the option out, {OR_FLAT}"
+        why = "lets a token see its whole row, and in a tree it sees its own path alone"
+        return Refusal(f"--mask {config.mask}", why, "leave it out")
     if request.steps.windows is not None:
-        return (
-            f"--curriculum {config.curriculum} cuts what attention sees of a sample, and a tree is not cut so; give "
-            f"--curriculum short, {OR_FLAT}"
-        )
+        why = "cuts what attention sees of a sample, and a tree is not cut so"
+        return Refusal(f"--curriculum {config.curriculum}", why, "give --curriculum short")
     return None
 
 
-def flat_alone(strategies: Sequence[str]) -> str:
-    """What to say after its option of strategies that cannot plan samples that share prefixes."""
-    packs = "packs" if len(strategies) == 1 else "pack"
+def flat_alone(strategy: Strategy) -> Refusal | None:
+    """Whether a strategy does not plan samples that share prefixes at all."""
+    if strategy.takes_trees:
+        return None
     able = ", ".join(name for name in PACKED if STRATEGIES[name].takes_trees)
-    names = ", ".join(strategies)
-    return f"{names} {packs} flat samples alone, and these share prefixes; choose one of {able}, {OR_FLAT}"
-
-
-OR_FLAT = "or pack data without pairs and groups, and with --turns whole"
+    why = "packs flat samples alone, and these share prefixes"
+    return Refusal(f"--strategy {strategy.name}", why, f"choose one of {able}")

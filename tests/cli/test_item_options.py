@@ -21,7 +21,7 @@ def pack(hbpack, tokenizer, lines_of, tmp_path):
         (("--index-only",), "--index-only has no place for samples that share prefixes"),
         (("--align", 16), "--align pads each sample"),
         (("--parallel", "cp=2"), "--parallel cp divides rows among GPUs"),
-        (("--mask", "causal"), "--mask causal: in a tree"),
+        (("--mask", "causal"), "--mask causal lets a token see its whole row"),
         (("--curriculum", "skyladder", "--curriculum-steps", 5), "--curriculum skyladder cuts what attention sees"),
         (("--curriculum", "growlength", "--curriculum-steps", 5), "--curriculum growlength cuts what attention sees"),
         (("--strategy", "wlb", "--global-tokens", "8k"), "--strategy wlb packs flat samples alone"),

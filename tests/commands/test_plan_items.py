@@ -158,11 +158,21 @@ def test_compare_names_trees_before_other_reasons(source, caplog):
     caplog.set_level("INFO", "hbpack")
     found = packer_cli.compare(source, strategies="balanced,flexsp:all,wlb", max_samples=8, **OPTIONS)
     assert [row.name for row in found.rows] == ["balanced"]
-    assert "left out flexsp:all, wlb: packs flat samples alone, and some of these share prefixes" in caplog.text
-    with pytest.raises(
-        ConfigError, match=r"^--strategies: flexsp:all, wlb pack flat samples alone, and these share pr"
-    ):
+    assert "left out flexsp:all, wlb: packs flat samples alone, and these share prefixes" in caplog.text
+    with pytest.raises(ConfigError, match=r"^--strategy wlb packs flat samples alone, and these share pr"):
         packer_cli.compare(source, strategies="flexsp:all,wlb", **OPTIONS)
+
+
+def test_compare_leaves_out_packings_of_flat_samples(source, caplog):
+    caplog.set_level("INFO", "hbpack")
+    found = packer_cli.compare(source, algorithms="bfd,wrap,decompose,padded", **OPTIONS)
+    assert [row.name for row in found.rows] == ["bfd"]
+    assert "left out wrap, decompose: cuts samples, and samples that share prefixes stay whole" in caplog.text
+    assert "left out padded/none: pads whole batches, and samples that share prefixes stay whole" in caplog.text
+    with pytest.raises(
+        ConfigError, match=r"^--packing wrap cuts samples, and samples that share prefixes stay whole; "
+    ):
+        packer_cli.compare(source, algorithms="wrap", **OPTIONS)
 
 
 @pytest.mark.parametrize(("options", "own"), [({}, "isf"), ({"packing": "bfs"}, "bfs")])

@@ -105,7 +105,7 @@ def test_a_pack_over_a_limit_is_found():
         ({"packing": "wrap"}, "--packing wrap cuts samples"),
         ({"parallel": {"cp": 2}}, "--parallel cp divides rows among GPUs"),
         ({"align": 16}, "--align pads each sample"),
-        ({"mask": "causal"}, "--mask causal: in a tree, a token sees its own path alone"),
+        ({"mask": "causal"}, "--mask causal lets a token see its whole row, and in a tree it sees its own path alone"),
         (
             {"curriculum": "skyladder", "curriculum_steps": 5},
             "--curriculum skyladder cuts what attention sees of a sample",

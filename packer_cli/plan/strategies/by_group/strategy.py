@@ -35,7 +35,7 @@ class GroupStrategy(Strategy):
                 f"packing {algorithm.name!r} {what}, so it cannot exchange samples; give --balance sort, "
                 "window:K or none, without +refine"
             )
-        if algorithm.is_padded and request.shapes_rows:
+        if algorithm.is_padded and request.shapes_rows and request.path_percent is None:
             raise ValueError(
                 f"packing {algorithm.name!r} {what}, which do not support --align, --max-samples or --mask "
                 "causal; leave them out, or give another packing"
@@ -65,7 +65,7 @@ class Balanced(GroupStrategy):
     """hbpack's own: every option at its default."""
 
     name = "balanced"
-    summary = "hbpack's own: best fit, fillers that even out work, samples exchanged"
+    summary = "hbpack's own: full rows, fillers that even out work, samples exchanged"
     evens_steps = True
 
 
