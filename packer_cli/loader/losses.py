@@ -142,9 +142,9 @@ def branch_rewards(
     if pad_token_id is not None and ids[places[places >= 0]].eq(pad_token_id).any():
         places = _before_padding(batch, ids.cpu().numpy(), pad_token_id)
     places = places.to(hidden.device)
-    rewards: torch.Tensor = head(hidden.flatten(0, -2).index_select(0, places.clamp(min=0)))[:, 0]
-    rewards = rewards if rewards.dtype == torch.float64 else rewards.float()
-    return rewards * (places >= 0)
+    rewards = head(hidden.flatten(0, -2).index_select(0, places.clamp(min=0)))[:, 0]
+    found: torch.Tensor = rewards if rewards.dtype == torch.float64 else rewards.float()
+    return found.where(places >= 0, 0.0)
 
 
 def _before_padding(batch: Any, ids: np.ndarray, pad_token_id: int) -> torch.Tensor:
