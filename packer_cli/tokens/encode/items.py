@@ -106,7 +106,8 @@ def num_equal_pairs(samples: TokenBatch, items: Items) -> int:
     first = items.offsets[:-1][items.kinds == PAIR]
     lengths = np.diff(borders)
     first = first[lengths[first] == lengths[first + 1]]
-    return sum(np.array_equal(*np.split(ids[borders[k] : borders[k + 2]], 2)) for k in first.tolist())
+    pairs = (ids[borders[k] : borders[k + 2]].reshape(2, -1) for k in first.tolist())
+    return sum(np.array_equal(chosen, rejected) for chosen, rejected in pairs)
 
 
 def _without_parts(encoded: EncodedBatch, branches: Mapping[int, Branches]) -> EncodedBatch:
