@@ -54,7 +54,7 @@ def command(output: str, shard: str | None, as_json: bool, workers: int | None, 
 
         found = describe_store(output, run_tokenize(config, as_path(output), running, ids))
     from packer_cli.cli.say_set import say_share
-    from packer_cli.commands.output_folder import TOKENS
+    from packer_cli.tokens.index import TOKENS
 
     if as_json:
         print_json(found)

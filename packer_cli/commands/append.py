@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
-from packer_cli.commands.output_folder import APPEND_MARKER, TOKENS, locked_output, refuse_validation, store_of
+from packer_cli.commands.output_folder import APPEND_MARKER, locked_output, refuse_validation, store_of
 from packer_cli.commands.pack_corpus import pack_corpus
 from packer_cli.config import PlannedConfig, TokenizeConfig, WriteConfig, validate
 from packer_cli.corpus.discover import discover, find_files, real_paths
@@ -31,7 +31,7 @@ from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan_header
 from packer_cli.sizes import TokenShare, counted
 from packer_cli.tokens.cutting import Cut
-from packer_cli.tokens.index import StoreIndex, StoreSource, read_index
+from packer_cli.tokens.index import TOKENS, StoreIndex, StoreSource, read_index
 from packer_cli.tokens.stage import Inputs, current_index
 from packer_cli.tokens.tokenizer.loading import load_tokenizer
 

@@ -28,12 +28,10 @@ from packer_cli.remote.names import path_from
 from packer_cli.remote.path import is_remote
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
-from packer_cli.tokens.index import INDEX_NAME, WORK, StoreIndex
+from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, StoreIndex
 
 APPEND_MARKER = ".append.json"
 """File in the output folder from the beginning of an append to its end: what a run that was killed goes on with."""
-TOKENS = "tokens"
-"""The token store's folder in an output folder."""
 
 
 @contextmanager

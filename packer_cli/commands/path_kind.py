@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from packer_cli.commands.output_folder import TOKENS
 from packer_cli.corpus.data_files import COMPRESSIONS, FORMATS
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
-from packer_cli.tokens.index import INDEX_NAME
+from packer_cli.tokens.index import INDEX_NAME, TOKENS
 
 
 class Found(NamedTuple):

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from packer_cli.commands.arguments import Lengths, StrPath, is_paths, one_path, samples_of, takes
 from packer_cli.commands.output_folder import (
-    TOKENS,
     current_manifest,
     current_plan,
     locked_output,
@@ -53,7 +52,7 @@ from packer_cli.shards.plan_file import PLAN_VERSION, PlanHeader, write_plan
 from packer_cli.shards.stage import is_of_plan
 from packer_cli.sizes import counted
 from packer_cli.startup import skip_extensions
-from packer_cli.tokens.index import read_index
+from packer_cli.tokens.index import TOKENS, read_index
 from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import TokenStore
 
@@ -146,8 +145,8 @@ def make_plan(given: StorePlanConfig, checked: Resolved, source: Path, folder: P
         resolved, choice = resolve_for(given, of_store.all)
         resolved = resolved.changed(gpu_model=checked.config.gpu_model)
         say_choice(choice)
-    elif len(of_store.store):
-        resolved = for_samples(resolved, has_trees=of_store.all.trees is not None)
+    elif (trees := of_store.all.trees) or (len(of_store.store) and resolved.config.max_path_tokens):
+        resolved = for_samples(resolved, has_trees=trees is not None)
     validation = resolved.config.validation
     if validation is None or not len(of_store.store):  # Without samples, there is nothing to plan at all.
         draft = _draft(resolved, choice, of_store, folder)

@@ -12,7 +12,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from packer_cli.commands.engines import make_engine
-from packer_cli.commands.output_folder import TOKENS, current_header, current_manifest, require_tokens
+from packer_cli.commands.output_folder import current_header, current_manifest, require_tokens
 from packer_cli.commands.path_kind import Found, look_at
 from packer_cli.config import PlannedConfig, TokenizeConfig, validate
 from packer_cli.engine.base import Engine
@@ -21,6 +21,7 @@ from packer_cli.plan.core.pieces import Samples
 from packer_cli.plan.core.types import Int32Array
 from packer_cli.remote.local import local_file
 from packer_cli.remote.names import as_path
+from packer_cli.tokens.index import TOKENS
 from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import TokenStore
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from packer_cli.commands.output_folder import APPEND_MARKER, TOKENS, current_header, current_manifest, store_of
+from packer_cli.commands.output_folder import APPEND_MARKER, current_header, current_manifest, store_of
 from packer_cli.commands.validation_set import find_fault
 from packer_cli.commands.write import describe_set
 from packer_cli.engine.array import ArrayRecords, Pin, array_expression
@@ -22,7 +22,7 @@ from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader
 from packer_cli.shards.stage import is_of_plan
 from packer_cli.sizes import counted, format_bytes
-from packer_cli.tokens.index import INDEX_NAME, WORK, read_index
+from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, read_index
 
 StageName = Literal["tokens", "plan", "validation", "shards", "export"]
 State = Literal["complete", "unfinished", "missing"]

@@ -7,14 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packer_cli.commands.job_array import Output, produce
-from packer_cli.commands.output_folder import (
-    TOKENS,
-    StoreRejects,
-    current_plan,
-    first_rejected,
-    locked_output,
-    write_rejected,
-)
+from packer_cli.commands.output_folder import StoreRejects, current_plan, first_rejected, locked_output, write_rejected
 from packer_cli.config import TokenizeConfig
 from packer_cli.engine.array import ArrayIds, ArrayShare
 from packer_cli.engine.base import Engine
@@ -27,7 +20,7 @@ from packer_cli.remote.names import as_path, paths_below
 from packer_cli.remote.path import is_remote
 from packer_cli.sizes import counted
 from packer_cli.tokens.choices import all_rejected, not_used, repeated, tokenized
-from packer_cli.tokens.index import INDEX_NAME, WORK, StoreIndex, read_index
+from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, StoreIndex, read_index
 from packer_cli.tokens.share import complete_store, tokenize_share
 from packer_cli.tokens.stage import Inputs, current_index, tokenize
 

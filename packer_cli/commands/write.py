@@ -11,7 +11,6 @@ from pathlib import Path
 from packer_cli.commands.engines import make_engine
 from packer_cli.commands.job_array import Output, produce
 from packer_cli.commands.output_folder import (
-    TOKENS,
     current_manifest,
     locked_output,
     refuse_validation,
@@ -35,7 +34,7 @@ from packer_cli.shards.plan_file import PlanHeader, read_plan_header
 from packer_cli.shards.repair import describe_damage, find_damaged, repair, set_files
 from packer_cli.shards.stage import SetWriter, is_of_plan, set_fingerprint
 from packer_cli.sizes import counted, format_bytes
-from packer_cli.tokens.index import find_damaged_parts, read_index
+from packer_cli.tokens.index import TOKENS, find_damaged_parts, read_index
 
 _MOST_WARNINGS = 10
 

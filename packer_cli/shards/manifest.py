@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from packer_cli.engine.sink import FinishedPart
 from packer_cli.errors import FormatError, InputError
 from packer_cli.files import atomic_file
 from packer_cli.format.checksums import file_checksum, require_damage
-from packer_cli.format.constants import MANIFEST_NAME
+from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.entries import FileInfo, GroupInfo, Replicas, ShardInfo
 from packer_cli.format.manifest import Manifest, manifest_bytes, parse_manifest
 from packer_cli.format.tokens import SourceInfo
@@ -20,7 +21,7 @@ from packer_cli.plan.core.cost import pack_sums
 from packer_cli.plan.core.types import PieceLoss, Plan
 from packer_cli.remote.path import is_remote
 from packer_cli.shards.write import ShardTask
-from packer_cli.tokens.index import StoreIndex
+from packer_cli.tokens.index import INDEX_NAME, TOKENS, StoreIndex
 
 REMEDY = "run hbpack write, which rewrites it"
 
@@ -42,12 +43,26 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         data = file.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
-        remedy = "check the address" if is_remote(folder) else "run hbpack pack"
-        raise InputError(f"{str(folder)!r} holds no packed data set (no {MANIFEST_NAME}); {remedy}") from None
+        raise InputError(f"{str(folder)!r} holds no packed data set (no {MANIFEST_NAME}); {_next(folder)}") from None
     except OSError as error:
         require_damage(error)
         raise FormatError(f"{str(file)!r} cannot be read ({error.strerror}); {REMEDY}") from None
     return parse_manifest(data, str(file), REMEDY)
+
+
+def _next(folder: Path) -> str:
+    """What makes a packed set of a folder that is not one, or leads to the set around it."""
+    if is_remote(folder):
+        return "check the address"
+    folder, is_store = (folder.parent, True) if (folder / INDEX_NAME).exists() else (folder, False)
+    name = shlex.quote(str(folder))
+    if is_store and (folder / MANIFEST_NAME).exists():
+        return f"name {str(folder)!r}, whose token store it is"
+    if (folder / PLAN_NAME).exists():
+        return f"run hbpack write {name}"
+    if is_store or (folder / TOKENS / INDEX_NAME).exists():
+        return f"run hbpack plan {name} --groups GROUPS --gpus N, then hbpack write {name}"
+    return "run hbpack pack"
 
 
 def describe_groups(

@@ -33,6 +33,8 @@ from packer_cli.remote.path import RemotePath, is_remote
 from packer_cli.sizes import TokenShare
 from packer_cli.version import __version__
 
+TOKENS = "tokens"
+"""The folder of a token store in the output of a command."""
 INDEX_NAME = "tokens.json"
 WORK = ".parts"
 """Folder in the store for the markers of finished parts, until the index is written."""

@@ -94,7 +94,7 @@ def test_messages(out, tmp_path):
         f"'{out}/plan.arrow' is damaged (File is too small: 1); run hbpack plan again"
     )
     (out / "hbpack.json").unlink()
-    assert message("--gpus", 8) == f"'{out}' holds no packed data set (no hbpack.json); run hbpack pack"
+    assert message("--gpus", 8) == f"'{out}' holds no packed data set (no hbpack.json); run hbpack write {out}"
 
 
 def test_an_export_says_that_an_epoch_is_not_whole(out, tmp_path):

@@ -101,6 +101,24 @@ def test_wrong_places(packed):
         assert (done.code, done.stdout, done.stderr) == (2, "", f"error: {message}\n"), arguments
 
 
+def test_what_is_no_set_yet(copy):
+    """The error names the command that comes next, or the set around a token store."""
+
+    def why(folder):
+        done = run(main, "show", folder)
+        assert done.code == 2
+        return done.stderr.removeprefix(f"error: '{folder}' holds no packed data set (no hbpack.json); ")
+
+    assert why(copy / "tokens") == f"name '{copy}', whose token store it is\n"
+    (copy / "hbpack.json").unlink()
+    assert why(copy) == why(copy / "tokens") == f"run hbpack write {copy}\n"
+    (copy / "plan.arrow").unlink()
+    again = f"run hbpack plan {copy} --groups GROUPS --gpus N, then hbpack write {copy}\n"
+    assert why(copy) == why(copy / "tokens") == again
+    (copy / "tokens" / "tokens.json").unlink()
+    assert why(copy) == "run hbpack pack\n"
+
+
 def test_no_set_and_a_damaged_one(copy, tmp_path):
     done = run(main, "show", tmp_path / "none")
     assert (done.code, done.stderr) == (
