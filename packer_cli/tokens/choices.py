@@ -69,7 +69,8 @@ def _eos(append: str, eos: str | None) -> str:
     return f"{eos} after completions, texts and chats that are left open"
 
 
-_SHAPES = {"tokens": "pre-tokenized", "preference": "preference pairs", "completions": "groups of completions"}
+_SHAPES = {"tokens": "pre-tokenized"}
+_ITEMS = {"preference": "preference pair", "completions": "group"}
 """Names to show for shapes whose own name would mislead next to a number."""
 
 
@@ -92,7 +93,10 @@ def tokenized(index: StoreIndex, num_reused: int, seconds: str) -> list[str]:
     shapes: Counter[str] = Counter()
     for part in parts:
         shapes.update(part.shapes)
-    by_shape = ", ".join(f"{count:,} {_SHAPES.get(shape, shape)}" for shape, count in shapes.most_common())
+    by_shape = ", ".join(
+        counted(count, _ITEMS[shape]) if shape in _ITEMS else f"{count:,} {_SHAPES.get(shape, shape)}"
+        for shape, count in shapes.most_common()
+    )
     what = counted(num_samples, "item" if index.has_trees else "sample") + (f" ({by_shape})" if shapes else "")
     num_tokens = sum(part.num_tokens for part in parts)
     lines = [f"{done}: {what}, {counted(num_tokens, 'token')}, {num_rejected:,} rejected ({seconds})"]

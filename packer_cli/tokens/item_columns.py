@@ -16,7 +16,7 @@ from packer_cli.corpus.types import TokenBatch
 from packer_cli.format.arrays import to_arrow
 from packer_cli.format.ragged import Lists
 from packer_cli.format.schema import ITEM_VALUES
-from packer_cli.format.trees import SAMPLE, SHARE_FROM
+from packer_cli.format.trees import GROUP, SAMPLE, SHARE_FROM
 from packer_cli.tokens.encode.rows import Items
 
 
@@ -30,7 +30,7 @@ def items_of_samples(num_samples: int) -> Items:
 def join_items(batches: Sequence[tuple[TokenBatch, Items | None]]) -> Items | None:
     """The items of several batches of samples, one after another; None if each is just a sample.
 
-    One branch to which no value belongs is a sample, whatever it was made of.
+    One branch to which no value belongs is a sample, as of a conversation with one turn; a group stays one.
     """
     if all(items is None for _, items in batches):
         return None
@@ -43,7 +43,7 @@ def join_items(batches: Sequence[tuple[TokenBatch, Items | None]]) -> Items | No
     )
     values = {name: np.concatenate([items.values[name] for items in each]) for name in ITEM_VALUES}
     first = offsets[:-1]
-    is_plain = (np.diff(offsets) == 1) & np.isnan([rewards[first], *values.values()]).all(axis=0)
+    is_plain = (np.diff(offsets) == 1) & (kinds != GROUP) & np.isnan([rewards[first], *values.values()]).all(axis=0)
     if is_plain.all():
         return None
     roles[first[is_plain]], kinds[is_plain] = 0, SAMPLE

@@ -34,7 +34,7 @@ class Item:
     @property
     def is_plain(self) -> bool:
         """Whether it is just a sample."""
-        return len(self.branches) == 1 and not self.rewards and not self.values
+        return len(self.branches) == 1 and self.kind != GROUP and not self.rewards and not self.values
 
 
 def batch_of(items: list[Item], first_line: int = 1) -> tuple[TokenBatch, Items]:

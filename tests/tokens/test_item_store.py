@@ -238,11 +238,12 @@ def test_pieces_of_another_store_are_refused(tmp_path, piece):
     assert str(error.value) == f"token store {str(tmp_path)!r}: an item is not as planned; tokenize again"
 
 
-def test_items_of_one_branch_and_no_value_are_samples(tmp_path):
-    group = Item(GROUP, [([7, 8], [0, 1])])
-    assert not make_item_store(tmp_path, [[[group, PAIRS[1]]]]).index.has_trees
-    group.rewards = [0.5]
-    assert make_item_store(tmp_path, [[[group, PAIRS[1]]]]).trees().kinds.tolist() == [GROUP, SAMPLE]
+def test_of_one_branch_turns_are_a_sample_and_a_group_is_a_group(tmp_path):
+    branch = [([7, 8], [0, 1])]
+    alone, group, rewarded = Item(TURNS, branch), Item(GROUP, branch), Item(GROUP, branch, rewards=[0.5])
+    assert not make_item_store(tmp_path, [[[alone, PAIRS[1]]]]).index.has_trees
+    kinds = make_item_store(tmp_path, [[[alone, group, rewarded]]]).trees().kinds
+    assert kinds.tolist() == [SAMPLE, GROUP, GROUP]
 
 
 def test_a_remote_store_is_fetched_whole(tmp_path, monkeypatch):
