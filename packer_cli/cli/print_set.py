@@ -17,7 +17,7 @@ from packer_cli.format.metrics import Counts
 from packer_cli.plan.figures import as_in_text
 from packer_cli.remote.names import as_path
 from packer_cli.sizes import counted, duration
-from packer_cli.tables.stats import counts_table, metrics_tables
+from packer_cli.tables.stats import counts_table, describe_plan, metrics_tables
 
 if TYPE_CHECKING:
     from packer_cli.compare.savings import PlanSimulation
@@ -56,7 +56,8 @@ def print_set(output: str, planned: Plan, config: GpuConfig, *, as_json: bool) -
         number = counts.samples + counts.validation_samples
         share = f"{counts.validation_samples / number:.2%} of {counted(number, counts.unit)}"
         table = replace(table, notes=(f"validation: {share}, in {folder / VALIDATION}",))
-    print_tables(table, *metrics_tables(planned.metrics, counts))
+    how = describe_plan(planned.config.strategy, planned.config.used_packing)
+    print_tables(table, *metrics_tables(planned.metrics, counts, how))
     reasons = [folder] if counts.dropped or counts.truncated or counts.rejected else []
     reasons += [folder / VALIDATION] if counts.validation_dropped or counts.validation_truncated else []
     if reasons:

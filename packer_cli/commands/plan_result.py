@@ -106,6 +106,8 @@ class Plan:
         return Stats(
             lengths=None if self.samples is None else length_stats(self.samples.lengths),
             group_choice=self.group_choice,
+            strategy=self.config.strategy,
+            packing=self.config.used_packing,
             counts=self.counts,
             overall=metrics.overall,
             groups=metrics.groups,

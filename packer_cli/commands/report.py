@@ -22,8 +22,8 @@ from packer_cli.commands.output_folder import store_of
 from packer_cli.commands.pack import PackedSet
 from packer_cli.commands.path_kind import look_at
 from packer_cli.commands.plan_result import Plan, plan_in_memory, read_planned
-from packer_cli.commands.results import Stats
 from packer_cli.commands.samples import require_samples
+from packer_cli.commands.stats import unplanned_stats
 from packer_cli.compare import Comparison, compare
 from packer_cli.compare.compared import compared_row
 from packer_cli.compare.row_figures import RowFigures
@@ -41,7 +41,6 @@ from packer_cli.format.constants import PLAN_NAME
 from packer_cli.format.records import Hidden, in_json
 from packer_cli.plan.core.pieces import Samples
 from packer_cli.plan.figures import Stats as FoundStats
-from packer_cli.plan.figures import length_stats
 from packer_cli.plan.packing.wrap import join
 from packer_cli.report.advice import Facts, PlanFacts, Prediction
 from packer_cli.report.build import build_page
@@ -164,7 +163,7 @@ def report(
         lengths=planned.arrays.pieces.length if planned else samples.lengths,
         sources=_short(subject.sources),
         source_of_sample=samples.sources,
-        stats=planned.stats() if planned else Stats(lengths=length_stats(samples.lengths)),
+        stats=planned.stats() if planned else unplanned_stats(samples),
         planned=_planned(planned, samples, gpu, rules, strategies, workers) if planned else None,
         made_from=_made_from(planned),
     )

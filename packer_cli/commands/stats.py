@@ -14,6 +14,7 @@ from packer_cli.config.models import BoundConfig
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.plan.core.item_counts import tree_figures
 from packer_cli.plan.core.items import whole_items
+from packer_cli.plan.core.pieces import Samples
 from packer_cli.plan.figures import length_stats
 from packer_cli.shards.plan_file import check_plan_file
 
@@ -45,7 +46,12 @@ def stats(lengths: Lengths, **options: Unpack[_Options]) -> Stats:
     else:
         samples = samples_of(lengths)
     if config is None:
-        trees = samples.trees
-        saved = None if trees is None else tree_figures(trees, whole_items(trees))
-        return Stats(lengths=length_stats(samples.lengths), trees=saved)
+        return unplanned_stats(samples)
     return plan_in_memory(samples, config).stats(bound=bound)
+
+
+def unplanned_stats(samples: Samples) -> Stats:
+    """The figures of samples that are not planned."""
+    trees = samples.trees
+    saved = None if trees is None else tree_figures(trees, whole_items(trees))
+    return Stats(lengths=length_stats(samples.lengths), trees=saved)

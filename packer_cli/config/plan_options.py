@@ -167,6 +167,12 @@ class PlanConfig(AutoGroupsConfig):
         return find_strategy(self.strategy)
 
     @property
+    def used_packing(self) -> str | None:
+        """The packing; None where the strategy takes none, and packs in its own way."""
+        strategy = STRATEGIES.get(self.strategy)  # None for a plan whose package is not installed here.
+        return None if strategy is not None and "packing" in strategy.ignores else self.packing
+
+    @property
     def is_auto(self) -> bool:
         """Whether the groups are still to be chosen."""
         return not self.groups

@@ -242,8 +242,12 @@ class Stats:
     """The distribution of lengths; None of a plan that was read."""
     group_choice: GroupChoice | None = None
     """How automatic groups were chosen; None if they were named."""
+    strategy: str | None = None
+    """How it was planned. This and the next are of a plan; None of lengths that were not planned."""
+    packing: str | None = None
+    """The packing; None also where the strategy takes none."""
     counts: Counts | SampleCounts | None = None
-    """What became of the samples. This and the next are of a plan; None of lengths that were not planned."""
+    """What became of the samples."""
     overall: OverallMetrics | None = None
     """The figures of all packs."""
     groups: tuple[GroupMetrics, ...] | None = None

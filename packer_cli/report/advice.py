@@ -66,6 +66,11 @@ class Facts:
     made_from: tuple[tuple[str, str], ...] = ()
     """Facts about the set for the end of the page: name and value."""
 
+    @property
+    def has_trees(self) -> bool:
+        """Whether its samples are items that share prefixes."""
+        return self.stats.trees is not None or bool(self.stats.counts and self.stats.counts.trees)
+
 
 _MUCH = 0.02
 """Of a ratio: less is not worth a change."""
@@ -90,7 +95,7 @@ def _on_samples(planned: PlanFacts) -> Iterator[str]:
     config = planned.config
     for note in overflow_notes(planned.counts, planned.plan.groups[-1].capacity, config.overflow):
         yield f"{note}. A longer last group keeps them whole."
-    if planned.counts.split:
+    if planned.counts.split and planned.counts.items is None:
         capacity = format_tokens(planned.plan.groups[-1].capacity)
         yield (
             f"{counted(planned.counts.split, 'sample')} longer than {capacity} tokens "

@@ -35,7 +35,7 @@ from packer_cli.simulate.slots import epoch_times
 from packer_cli.simulate.timeline import Timeline, timeline
 from packer_cli.sizes import counted, duration, gpu_time, large, ratio
 from packer_cli.tables.compare import comparison_table
-from packer_cli.tables.stats import counts_table, lengths_table, metrics_tables
+from packer_cli.tables.stats import counts_table, describe_plan, lengths_table, metrics_tables, trees_table
 from packer_cli.tables.table import table_of_values
 
 
@@ -57,6 +57,11 @@ def build_page(facts: Facts) -> Page:
 
 def _summary(facts: Facts) -> str:
     text = f"From {', '.join(facts.sources)}. " if facts.sources else ""
+    if facts.has_trees:
+        text += (
+            "A sample is an item here: what stays together, such as a preference pair. Tokens that its branches share "
+            "count once. "
+        )
     if facts.planned is None:
         return f"{text}Only lengths are known; nothing is planned."
     config, plan = facts.planned.config, facts.planned.plan
@@ -86,7 +91,11 @@ def _tiles_of_lengths(facts: Facts) -> tuple[Tile, ...]:
 def _tiles_of_plan(planned: PlanFacts) -> tuple[Tile, ...]:
     overall, before, counts = planned.metrics.overall, planned.metrics.baseline, planned.counts
     tiles = [
-        Tile(label="Samples", value=f"{counts.samples:,}", text=f"{large(counts.tokens)} tokens are planned"),
+        Tile(
+            label=f"{counts.unit.capitalize()}s",
+            value=f"{counts.samples:,}",
+            text=f"{large(counts.tokens)} tokens are planned",
+        ),
         Tile(
             label="Packs",
             value=f"{overall.num_packs:,}",
@@ -322,9 +331,12 @@ def _ways(planned: PlanFacts) -> Section:
 
 
 def _figures(planned: PlanFacts) -> Section:
+    how = describe_plan(planned.config.strategy, planned.config.used_packing)
+    trees = planned.counts.trees
+    tables = [*metrics_tables(planned.metrics, planned.counts, how), counts_table(planned.counts)]
     return Section(
         name="all-figures",
         title="All figures",
         text="As hbpack stats prints them; the page holds them as JSON, too.",
-        tables=(*metrics_tables(planned.metrics, planned.counts), counts_table(planned.counts)),
+        tables=(*tables, *([trees_table(trees)] if trees else [])),
     )

@@ -26,7 +26,8 @@ def stats_tables(stats: Stats) -> list[Table]:
     tables = [lengths_table(stats.lengths)] if stats.lengths else []
     trees = stats.trees or (stats.counts.trees if stats.counts else None)
     if stats.counts and stats.metrics:
-        tables += [counts_table(stats.counts), *metrics_tables(stats.metrics, stats.counts)]
+        how = describe_plan(stats.strategy, stats.packing)
+        tables += [counts_table(stats.counts), *metrics_tables(stats.metrics, stats.counts, how)]
         tables += [masks_table(stats.metrics, stats.masks)] if stats.masks else []
     return [*tables, trees_table(trees)] if trees else tables
 
@@ -97,7 +98,7 @@ def counts_table(counts: SampleCounts) -> Table:
         values = values | vars(counts.items)
         shown = {name: always for name, always in _COUNTS.items() if name not in ("truncated", "dropped")}
         shown |= dict.fromkeys(vars(counts.items), False)
-        names = {"samples": "items"}
+        names = {"samples": "items", "validation_samples": "validation items"}
     rows = (
         (
             names.get(name, name).replace("_", " "),
@@ -132,11 +133,17 @@ _KNOWN_WITHOUT_PACKS = ("num_packs", "packs_lower_bound", "num_iterations", "num
 """Fields that mean something for a group without packs, too."""
 
 
-def metrics_tables(metrics: PlanMetrics, counts: SampleCounts) -> list[Table]:
+def describe_plan(strategy: str | None, packing: str | None) -> str:
+    """Such as `planned with strategy balanced, packing bfs`."""
+    return f"planned with strategy {strategy}" + (f", packing {packing}" if packing else "")
+
+
+def metrics_tables(metrics: PlanMetrics, counts: SampleCounts, how: str) -> list[Table]:
     """A column for all packs, the baseline and each group, and notes on randomness; then imbalances of pipelines.
 
     Args:
         counts: those of the plan, which say whether its samples are items.
+        how: it was planned, see `describe_plan`.
     """
     # What is compared stands together, also where a narrow terminal breaks the table.
     columns: list[tuple[str, Metrics]] = [("all", metrics.overall), ("baseline", metrics.baseline)]
@@ -152,7 +159,7 @@ def metrics_tables(metrics: PlanMetrics, counts: SampleCounts) -> list[Table]:
         title="Balance and padding (lower is better, except Ave-T)",
         header=("", *(name for name, _ in columns)),
         rows=tuple(rows),
-        notes=tuple(_notes(metrics)),
+        notes=(how, *_notes(metrics)),
     )
     return [table] if metrics.overall.packing_between is None else [table, imbalances_table(metrics.overall)]
 

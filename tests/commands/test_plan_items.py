@@ -110,7 +110,9 @@ def test_the_packing_of_items_is_written_down(source, tmp_path):
         aside = read_plan_header(tmp_path / "out" / "validation" / "plan.arrow")
         found.append((planned.config.packing, aside.config.packing))
     assert found == [("isf", "isf"), ("bfs", "isf")]
-    assert packer_cli.plan(source, **OPTIONS).config.packing == "isf"
+    planned = packer_cli.plan(source, **OPTIONS)
+    assert planned.config.packing == planned.stats().packing == "isf"
+    assert "planned with strategy balanced, packing isf" in planned._repr_html_()
 
 
 def test_weights_and_validation_take_whole_items(source, tmp_path):
@@ -142,6 +144,18 @@ def test_stats_say_what_sharing_saves(source, tmp_path):
     assert planned.masks is None
     assert planned.counts.trees.path_tokens > 0
     assert "Shared prefixes" in planned._repr_html_()
+
+
+def test_reports_say_that_samples_are_items(source, tmp_path):
+    packer_cli.plan(source, output=tmp_path / "out", max_path_tokens="none", **OPTIONS)
+    pages = []
+    for what in (tmp_path / "out", source):
+        packer_cli.report(what, strategies="none", output=tmp_path / "page.html")
+        pages.append((tmp_path / "page.html").read_text())
+    assert all("A sample is an item here" in page for page in pages)
+    assert "Shared prefixes" in pages[0]
+    assert "1 conversation divided" in pages[0]
+    assert "does not see what comes before it" not in pages[0]  # A piece of a conversation repeats its history.
 
 
 def test_compare_leaves_out_what_packs_flat_samples_alone(source, caplog):
