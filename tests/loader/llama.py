@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from packer_cli.loader.losses import token_losses
@@ -35,6 +35,15 @@ def tiny_llama(attention: str = "sdpa", seed: int = 0, dtype: torch.dtype = torc
     # Set on the config: an unregistered name is refused by the constructor.
     model.config._attn_implementation = attention
     return model
+
+
+def with_rewards(model: Any) -> Any:
+    """A model that gives rewards, with the same decoder."""
+    torch.manual_seed(1)
+    model.config.num_labels, model.config.pad_token_id = 1, None
+    found = LlamaForSequenceClassification(model.config).double().train()
+    found.model = model.model
+    return found
 
 
 def gradients(model: Any) -> dict[str, torch.Tensor]:

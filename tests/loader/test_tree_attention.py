@@ -17,20 +17,23 @@ from packer_cli.errors import ConfigError
 from packer_cli.loader import chunks
 from packer_cli.loader.adapters.causal_lm import run_packed_rows
 from packer_cli.loader.adapters.packed_row import PackedRow
-from packer_cli.loader.adapters.row_attention import TREE_KEYS
-from packer_cli.loader.adapters.tree_attention import BranchLogps, BranchRewards, set_tree_attention, tree_inputs
+from packer_cli.loader.adapters.tree_attention import (
+    BranchLogps,
+    BranchRewards,
+    check_tree,
+    set_tree_attention,
+    tree_inputs,
+)
 from packer_cli.loader.losses import batch_losses, branch_logps, sample_mean, stable_loss, token_losses
 from packer_cli.loader.parallel import attention as reference
 from packer_cli.loader.parallel import packed_attention
-from packer_cli.loader.separation import check_tree
 from tests.loader.flash_twin import install_flash_twin
-from tests.loader.llama import closeness, gradients, tiny_llama
+from tests.loader.llama import closeness, gradients, tiny_llama, with_rewards
 from tests.loader.small_rows import CPU, make
 from tests.loader.trees import batch_of, items
 from tests.naive.trees import Branch, pack_of, plant
 
 EXACT = 1e-10
-KEYS = ("position_ids", *TREE_KEYS)
 
 
 def one_by_one(places: list[list[int]], query: Any, key: Any, value: Any, window: int | None) -> list[torch.Tensor]:
@@ -186,8 +189,7 @@ def test_the_output_layer_runs_over_loss_terms_in_chunks(monkeypatch: pytest.Mon
 
 def test_rewards_train_as_samples_one_by_one() -> None:
     """Bradley-Terry: the reward is made of the last token of each sample."""
-    pairs, model = draw_pairs(5, 4), tiny_llama()
-    model.score = torch.nn.Linear(32, 1, bias=False, dtype=torch.float64)
+    pairs, model = draw_pairs(5, 4), with_rewards(tiny_llama())
     samples = [torch.tensor([branch.tokens]) for pair in pairs for branch in pair]
     rewards = torch.cat([model.score(model.model(input_ids=ids).last_hidden_state[0, -1]) for ids in samples])
     alone = -F.logsigmoid(rewards[0::2] - rewards[1::2]).sum()
@@ -289,37 +291,31 @@ def test_each_kernel_counts_windows_by_depth(monkeypatch: pytest.MonkeyPatch, fa
 
 @pytest.mark.parametrize("kind", [BranchLogps, BranchRewards])
 def test_models_that_mix_branches_are_refused_before_they_train(kind: Any) -> None:
-    model = tiny_llama()
+    model = with_rewards(tiny_llama()) if kind is BranchRewards else tiny_llama()
     kind(model)
     norm = model.model.norm
     forward = norm.forward
     norm.forward = lambda hidden: forward(hidden + hidden.cumsum(1))
-    with pytest.raises(
-        ConfigError, match="LlamaModel does not run trees: other tokens in one branch changed the next"
-    ):
+    with pytest.raises(ConfigError, match="cannot run trees: two samples that share a prompt give something else"):
         kind(model)
+    assert model.training
 
 
-def test_only_attention_made_for_trees_is_taken() -> None:
+def test_a_row_runs_on_attention_that_was_set_for_it() -> None:
     model = tiny_llama()
     with pytest.raises(ConfigError) as error:
-        check_tree(model, KEYS, use_cache=False)
-    assert str(error.value) == (
-        "LlamaForCausalLM does not run trees: other tokens in the prefix did not change the output of the second "
-        "branch; call set_tree_attention(model) and pass it what tree_inputs(batch, device) gives, or pack with "
-        "--no-share-prefixes"
+        check_tree(model)
+    assert str(error.value).startswith(
+        "LlamaForCausalLM cannot run trees: two samples that share a prompt give something else than one by one ("
     )
     set_tree_attention(model)
     set_tree_attention(model)  # Again does no harm.
     before = torch.get_rng_state()
-    check_tree(model, KEYS, use_cache=False)
+    check_tree(model)
     assert torch.equal(torch.get_rng_state(), before)
-    with pytest.raises(
-        ConfigError, match=r"does not run trees: other tokens in one branch changed .* by \d+\.\d%; call"
-    ):
-        check_tree(model, (), use_cache=False)
+    batch = batch_of(pack_of(draw_pairs(3, 1)), "tree-flex")
     with pytest.raises(ConfigError, match="the model does not have attention 'flex_attention': choose format 'tree'"):
-        check_tree(model, ("position_ids", "attention_mask"), use_cache=False)
+        model(**tree_inputs(batch, CPU))
     # Other batches run as before.
     ids = torch.arange(24).view(2, 12)
     assert torch.equal(model(input_ids=ids).logits, tiny_llama()(input_ids=ids).logits)

@@ -18,7 +18,7 @@ from packer_cli.format.layout import Layout
 from packer_cli.loader.adapters.tree_attention import BranchLogps, BranchRewards, set_tree_attention, tree_inputs
 from packer_cli.loader.losses import batch_losses, stable_loss
 from packer_cli.loader.parallel import init_sp_groups
-from tests.loader.llama import closeness, tiny_llama
+from tests.loader.llama import closeness, tiny_llama, with_rewards
 from tests.loader.trees import batch_of
 from tests.naive.trees import pack_of
 
@@ -37,13 +37,9 @@ def example(name: str) -> Any:
 
 
 def model_of(kind: str) -> Any:
-    """A tiny Llama, which has a layer of rewards, too."""
+    """A tiny Llama, or one that gives rewards."""
     model = tiny_llama()
-    if kind == "reward":
-        torch.manual_seed(1)
-        model.score = torch.nn.Linear(32, 1, bias=False, dtype=torch.float64)
-        del model.lm_head  # DDP waits for the gradient of each parameter.
-    return model
+    return with_rewards(model) if kind == "reward" else model
 
 
 def reference_of(model: Any) -> Any:

@@ -33,16 +33,18 @@ __all__ = ["PackedRow", "RowKeys"]
 
 
 class RowKeys:
-    """Which keys the queries of a row attend to.
+    """Which keys the queries of a row attend to: what the attention takes of a batch.
 
     Args:
-        batch: of format "transformers", "tree" or "tree-flex", or what of it the attention takes.
+        batch: of format "transformers", "tree" or "tree-flex".
         group: the ranks that share the row; None where this one has it alone.
         device: of the model.
     """
 
     def __init__(self, batch: Mapping[str, Any], group: dist.ProcessGroup | None, device: torch.device) -> None:
         self.group = group
+        self.num_attended = 0
+        """Calls of the attention for it."""
         mask = batch.get("attention_mask")
         self.mask = mask if isinstance(mask, RowMask) else None
         """Of format "tree-flex", for FlexAttention, which needs nothing else."""
@@ -102,8 +104,6 @@ class PackedRow(RowKeys):
         self.num_tokens: int = batch["input_ids"].numel()
         self._set_targets(batch, device)
         self.factor = factor
-        self.num_attended = 0
-        """Calls of the attention for it."""
         self.loss: Any = None
         """Of this rank, times the factor, once it ran: a scalar without a graph. Wrappers may round what the forward
         pass returns."""

@@ -15,8 +15,8 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
 from packer_cli.errors import ConfigError
-from packer_cli.loader.adapters.packed_row import PackedRow, RowKeys
-from packer_cli.loader.formats.flex import RowMask, document_mask
+from packer_cli.loader.adapters.packed_row import RowKeys
+from packer_cli.loader.formats.flex import document_mask
 from packer_cli.loader.parallel.attention import packed_attention, ulysses_attention
 
 _PREFIX = "hbpack_"
@@ -64,13 +64,12 @@ def _attention(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    packed_row: PackedRow | None = None,
+    packed_row: RowKeys | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """[1, heads, t, dim] -> [1, t, heads, dim]; t is the length of this rank's part of the row."""
     before = partial(_as_before, former, module)
-    row = _tree_of(options, attention_mask, query.device) if packed_row is None else packed_row
-    if row is None:
+    if packed_row is None:
         if _IS_PACKED.get():
             raise ConfigError(f"the layers around {type(module).__name__} do not pass packed rows to it; do not pack")
         found: tuple[Tensor, Tensor | None] = before(query, key, value, attention_mask, **options)
@@ -80,30 +79,12 @@ def _attention(
             f"{type(module).__name__} has dropout of attention, which packed rows do not have; set it to 0 in the "
             "model's config: attention_dropout, or attn_pdrop"
         )
-    if packed_row is not None:
-        if attention_mask is not None:
-            raise ConfigError(
-                f"{type(module).__name__} makes a mask of its own, and packed rows have none; do not pack"
-            )
-        packed_row.num_attended += 1
-    attend = partial(_KERNELS[former], _Call(before, row, options))
+    if attention_mask is not None:
+        raise ConfigError(f"{type(module).__name__} makes a mask of its own, and packed rows have none; do not pack")
+    packed_row.num_attended += 1
+    attend = partial(_KERNELS[former], _Call(before, packed_row, options))
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
-    return ulysses_attention(q, k, v, None, row.group, attend)[None], None
-
-
-TREE_KEYS = ("tree_kv_index", "tree_cu_seqlens_q", "tree_cu_seqlens_k", "tree_max_seqlen_q", "tree_max_seqlen_k")
-"""Of a batch of format "tree", which a model passes to its attention."""
-
-
-def brings_tree(arguments: Mapping[str, Any]) -> bool:
-    """Whether the keyword arguments of a forward pass are those of a row of trees."""
-    return TREE_KEYS[0] in arguments or isinstance(arguments.get("attention_mask"), RowMask)
-
-
-def _tree_of(options: Mapping[str, Any], mask: Any, device: torch.device) -> RowKeys | None:
-    """The row that plain keyword arguments bring, None if they bring none."""
-    given = {**{name: options[name] for name in TREE_KEYS if name in options}, "attention_mask": mask}
-    return RowKeys(given, options.get("tree_group"), device) if brings_tree(given) else None
+    return ulysses_attention(q, k, v, None, packed_row.group, attend)[None], None
 
 
 class _Call(NamedTuple):

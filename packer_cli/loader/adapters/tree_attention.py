@@ -10,7 +10,7 @@ of tokens, too, and runs flat rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -20,17 +20,17 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from packer_cli.loader.adapters.causal_lm import require_keywords, require_no_state
-from packer_cli.loader.adapters.packed_row import finished_logits
-from packer_cli.loader.adapters.row_attention import TREE_KEYS, brings_tree, packed_rows_run, set_row_attention
+from packer_cli.loader.adapters.packed_row import RowKeys, finished_logits
+from packer_cli.loader.adapters.row_attention import packed_rows_run, set_row_attention
+from packer_cli.loader.adapters.tree_check import check_branches
 from packer_cli.loader.losses import branch_logps, branch_rewards
 from packer_cli.loader.parallel import sum_slices
-from packer_cli.loader.separation import check_tree
 
-__all__ = ["BranchLogps", "BranchRewards", "set_tree_attention", "tree_inputs"]
+__all__ = ["BranchLogps", "BranchRewards", "check_tree", "set_tree_attention", "tree_inputs"]
 
 
 def set_tree_attention(model: Any) -> None:
-    """Give a model attention that reads the keys of formats "tree" and "tree-flex"; other batches run as before.
+    """Give a model attention that runs rows of trees, as `tree_inputs` brings them; other batches run as before.
 
     Format "tree" runs on FlashAttention's varlen kernel, or without it, on torch's own attention; "tree-flex" on
     FlexAttention. Which one is the model's `attn_implementation`. Sliding windows count depth.
@@ -54,9 +54,9 @@ def set_tree_attention(model: Any) -> None:
 
 
 def _begin(running: list[ExitStack], decoder: Any, arguments: Any, given: Mapping[str, Any]) -> None:
-    """Before a forward pass: one of a tree makes no mask, and all its layers must get the keys."""
+    """Before a forward pass: one of a row makes no mask, and all its layers must get the row."""
     running.append(ExitStack())
-    if brings_tree(given):
+    if given.get("packed_row") is not None:
         running[-1].enter_context(packed_rows_run())
 
 
@@ -72,21 +72,39 @@ def tree_inputs(
     Args:
         group: the ranks that share the row; None where this one has it alone.
     """
-    names = ("input_ids", "position_ids", *TREE_KEYS, "attention_mask")
-    given = {name: batch[name] for name in names if name in batch}
-    moved = {name: value.to(device) if hasattr(value, "to") else value for name, value in given.items()}
-    return {**moved, "use_cache": False, **({} if group is None else {"tree_group": group})}
+    tensors = {name: batch[name].to(device) for name in ("input_ids", "position_ids")}
+    return {**tensors, "packed_row": RowKeys(batch, group, device), "use_cache": False}
+
+
+def check_tree(model: Any) -> None:
+    """Raise ConfigError unless a row of two branches gives what each gives alone.
+
+    Price: three forward passes of 18 tokens at most, without gradients. Does not change random states.
+
+    Args:
+        model: a causal language model that `set_tree_attention` has changed, on its device, wrapped or not; with FSDP,
+            call it on every rank.
+    """
+    device = next(model.parameters()).device
+
+    def run(batch: Mapping[str, Any]) -> Tensor:
+        return branch_logps(model(**tree_inputs(batch, device)).logits, lambda logits: logits, batch)
+
+    _check(model, device, run)
+
+
+def _check(model: Any, device: torch.device, run: Callable[[Mapping[str, Any]], Tensor]) -> None:
+    # FlashAttention takes no float32.
+    with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+        check_branches(model, device, run)
 
 
 class _OfBranches(nn.Module):
     def __init__(self, model: Any) -> None:
         super().__init__()
-        takes_mask = model.config._attn_implementation.endswith("flex_attention")
         set_tree_attention(model)
-        check_tree(
-            model.get_decoder(), ("position_ids", *(("attention_mask",) if takes_mask else TREE_KEYS)), use_cache=False
-        )
         self.model = model
+        _check(model, model.device, self)
 
     def _hidden(self, batch: Mapping[str, Any], group: dist.ProcessGroup | None) -> Tensor:
         hidden: Tensor = self.model.get_decoder()(**tree_inputs(batch, self.model.device, group)).last_hidden_state
@@ -100,7 +118,7 @@ class BranchLogps(_OfBranches):
         model: a causal language model of transformers, on its device, before DDP wraps it.
 
     Raises:
-        ConfigError: it does not run trees, as `set_tree_attention` and `separation.check_tree` find.
+        ConfigError: it does not run trees, as `set_tree_attention` and `check_tree` find.
     """
 
     def forward(self, batch: Mapping[str, Any], group: dist.ProcessGroup | None = None) -> Tensor:

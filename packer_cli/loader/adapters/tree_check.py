@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -13,36 +13,49 @@ from packer_cli.format.trees import CHOSEN, PAIR, REJECTED
 from packer_cli.loader.adapters.causal_lm import evaluating
 from packer_cli.loader.formats.tree import kernel_keys, row_mask, two_branches
 
-__all__ = ["check_trees"]
+__all__ = ["check_branches", "check_trees"]
 
 _SHARED, _CHOSEN, _REJECTED = 6, 5, 7
 """Tokens of a pair's prefix, and of what follows it."""
+_ROUNDED = 0.03
 _TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-3}
-"""Relative, as some layers compute in float32; for other types, 3 %."""
+"""Relative, as some layers compute in float32; for other types, `_ROUNDED`."""
 
 
 def check_trees(model: nn.Module, device: torch.device, make_row: Callable[..., Any]) -> None:
+    """As `check_branches`, for a model that `run_packed_rows` has patched, wrapped or not.
+
+    Args:
+        make_row: of a batch of format "tree", with `factor` and `device`.
+    """
+
+    def run(batch: Mapping[str, Any]) -> Tensor:
+        row = make_row(batch, factor=1.0, device=device)
+        return _of_row(model(**_given(row), use_cache=False), row)
+
+    check_branches(model, device, run)
+
+
+def check_branches(model: nn.Module, device: torch.device, run: Callable[[Mapping[str, Any]], Tensor]) -> None:
     """Raise ConfigError unless a row of a pair that shares its prompt gives what its two samples give one by one.
 
     With FSDP, call it on every rank. Price: three forward passes of 18 tokens at most. Does not change random states.
 
     Args:
-        model: which `run_packed_rows` has patched, wrapped or not.
-        make_row: of a batch of format "tree", with `factor` and `device`.
+        model: of transformers, wrapped or not.
+        run: of a batch of format "tree", or "tree-flex" if the model runs FlexAttention: [2], the log-probability of
+            each branch or its reward, or [1], the sum of both.
     """
     inner: Any = getattr(model, "module", model)
     with evaluating(model):
         batch = _pair(inner.config)
-        row = make_row(batch, factor=1.0, device=device)
-        output = model(**_given(row), use_cache=False)
-        found = _of_row(output, row)
-        alone = torch.stack([_alone(model, ids, device) for ids in _branches(batch["input_ids"][0])])
-    if len(found) == 1:  # The loss of both.
+        found = run(batch).flatten().double()
+        alone, scales = torch.stack([_alone(model, ids, device) for ids in _branches(batch["input_ids"][0])]).T
+    if len(found) == 1:  # The sum of both.
         alone = alone.sum(0, keepdim=True)
-    # Rewards are of the order of 1, and may be 0.
-    scale = alone.abs().max() + float(hasattr(output, "logits"))
-    off = float(((found - alone).abs() / scale).max())
-    if row.num_attended and off <= _TOLERANCE.get(next(model.parameters()).dtype, 0.03):
+    off = float(((found - alone).abs() / scales.max()).max())
+    is_rounded = torch.is_autocast_enabled(device.type)
+    if off <= (_ROUNDED if is_rounded else _TOLERANCE.get(next(model.parameters()).dtype, _ROUNDED)):
         return
     raise ConfigError(
         f"{type(inner).__name__} cannot run trees: two samples that share a prompt give something else than one by "
@@ -55,21 +68,22 @@ def _given(row: Any) -> dict[str, Any]:
 
 
 def _of_row(output: Any, row: Any) -> Tensor:
-    """Float64: of each branch its log-probability or reward, or the sum of these."""
+    """Of each branch its log-probability or reward, or the sum of these."""
     if not row.brings_inputs:
         found: Tensor = -output.loss[None]
     else:
         found = output.logits if hasattr(output, "logits") else output.log_probs.sum(1)
-    return found.flatten().double()
+    return found
 
 
 def _alone(model: nn.Module, ids: Tensor, device: torch.device) -> Tensor:
-    """Float64: the log-probability of all but the prompt, or the reward."""
+    """Float64 [2]: the log-probability of all but the prompt, or the reward; and of what order such a number is."""
     logits: Tensor = model(input_ids=ids[None].to(device), use_cache=False).logits[0].double()
-    if logits.dim() == 1:
-        return logits[0]
+    if logits.dim() == 1:  # A reward is of the order of 1, and may be 0.
+        return torch.stack([logits[0], 1 + logits[0].abs()])
     log_probs = logits[:-1].log_softmax(-1).gather(-1, ids[1:, None].to(device))
-    return log_probs[_SHARED:].sum()
+    found = log_probs[_SHARED:].sum()
+    return torch.stack([found, found.abs()])
 
 
 def _branches(ids: Tensor) -> tuple[Tensor, Tensor]:
