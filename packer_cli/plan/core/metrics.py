@@ -104,27 +104,8 @@ def least_works(plan: Plan, epoch: int = 0, linear: int = 0) -> Float64Array:
     bounds = np.zeros(schedule.num_iterations)
     for block in blocks_of(before, _BLOCK):
         own = first_slot[block.start : block.stop + 1]
-        if plan.pieces.trees is None:
-            bounds[block] = _least_works_of(plan, schedule, lengths, own, linear)
-        else:
-            bounds[block] = _least_works_of_items(plan, schedule, own, linear)
+        bounds[block] = _least_works_of(plan, schedule, lengths, own, linear)
     return bounds
-
-
-def _least_works_of_items(plan: Plan, schedule: Schedule, first_slot: Int64Array, linear: int) -> Float64Array:
-    """As `_least_works_of`: the mean, or the heaviest item on the most GPUs."""
-    slots = slice(int(first_slot[0]), int(first_slot[-1]))
-    first, is_pack = first_slot[:-1] - first_slot[0], schedule.slot_pack[slots] != FILLER
-    offsets, pieces = select_packs(plan.packs.offsets, plan.packs.pieces, schedule.slot_pack[slots][is_pack])
-    iteration = np.repeat(np.arange(len(first)), np.diff(first_slot))[is_pack]
-    of_piece = np.repeat(iteration, np.diff(offsets))
-    assert plan.pieces.attention is not None
-    work = plan.pieces.attention[pieces] + linear * plan.pieces.length[pieces].astype(np.int64)
-    total, greatest = np.zeros((2, len(first)), dtype=np.int64)
-    np.add.at(total, of_piece, work)
-    np.maximum.at(greatest, of_piece, work)
-    most_gpus = np.maximum.reduceat(plan.slot_gpus(schedule)[slots], first)
-    return np.maximum(total / plan.num_gpus, greatest / most_gpus)
 
 
 def _least_works_of(
@@ -137,31 +118,49 @@ def _least_works_of(
     group = schedule.slot_group[slots]
     is_pack = schedule.slot_pack[slots] != FILLER
     gpus = np.array([group.num_gpus for group in plan.groups], dtype=np.int64)[group]
-    capacity = np.where(is_pack, np.array([group.capacity for group in plan.groups], dtype=np.int64)[group], 0)
+    most_gpus = np.maximum.reduceat(gpus, first)
     packs = schedule.slot_pack[slots][is_pack]
     offsets, pieces = select_packs(plan.packs.offsets, plan.packs.pieces, packs)
     iteration = np.repeat(np.arange(len(first)), num_slots)[is_pack]
+    of_piece = np.repeat(iteration, np.diff(offsets))
+    if plan.pieces.attention is not None:
+        work = plan.pieces.attention[pieces] + linear * plan.pieces.length[pieces].astype(np.int64)
+        return _mean_or_heaviest(work, of_piece, most_gpus, plan.num_gpus)
     # One sort by iteration, then by falling length.
-    keys = np.repeat(iteration << 32, np.diff(offsets)) - lengths[pieces]
+    keys = (of_piece << 32) - lengths[pieces]
     keys.sort()
     falling = -(keys.astype(np.int32).astype(np.int64))
     first_piece = offsets[np.searchsorted(iteration, np.arange(len(first) + 1))]
-    most_gpus = np.maximum.reduceat(gpus, first)
     if plan.mask == "causal":
         totals = np.diff(np.concatenate([[0], np.cumsum(falling)])[first_piece])
         longest = np.where(totals > 0, np.append(falling, 0)[first_piece[:-1]], 0)
         tokens = np.maximum(longest, -(-totals // num_slots))
         least: Float64Array = tokens * (tokens + linear) / most_gpus
     else:
+        capacity = np.where(is_pack, np.array([group.capacity for group in plan.groups], dtype=np.int64)[group], 0)
         most_tokens = np.maximum.reduceat(capacity, first)
         least = least_max_works(falling, first_piece, num_slots, most_tokens, linear) / most_gpus
     is_plain = most_gpus == np.minimum.reduceat(gpus, first)
     is_plain &= num_slots * most_gpus == plan.num_gpus  # One slot a replica.
-    for i in np.flatnonzero(~is_plain):
-        own = falling[first_piece[i] : first_piece[i + 1]]
-        work = own * (own + linear)
-        least[i] = max(work.sum() / plan.num_gpus, work.max(initial=0) / most_gpus[i])
-    return least
+    if is_plain.all():
+        return least
+    return np.where(
+        is_plain, least, _mean_or_heaviest(falling * (falling + linear), of_piece, most_gpus, plan.num_gpus)
+    )
+
+
+def _mean_or_heaviest(work: Int64Array, iteration: Int64Array, most_gpus: Int64Array, num_gpus: int) -> Float64Array:
+    """Of each iteration, the mean work of a GPU, or that of the heaviest piece on the most GPUs.
+
+    Args:
+        work: int64[k], of pieces.
+        iteration: int64[k], of each.
+        most_gpus: int64[i], of a replica in each.
+    """
+    total, heaviest = np.zeros((2, len(most_gpus)), dtype=np.int64)
+    np.add.at(total, iteration, work)
+    np.maximum.at(heaviest, iteration, work)
+    return np.maximum(total / num_gpus, heaviest / most_gpus)
 
 
 def measure(
