@@ -20,17 +20,16 @@ from packer_cli.errors import ConfigError, RunError
 from packer_cli.format.constants import REFERENCE_VALUES, REJECTED_NAME
 from packer_cli.format.metrics import Counts, GroupChoice, PlanMetrics, SampleCounts
 from packer_cli.plan.build import build_plan
-from packer_cli.plan.core.check import check_pieces, check_plan
-from packer_cli.plan.core.check_items import check_items
+from packer_cli.plan.core.check import check_plan
+from packer_cli.plan.core.check_items import check_samples
 from packer_cli.plan.core.csr import ids_of
 from packer_cli.plan.core.item_counts import describe_size, why_left_out
-from packer_cli.plan.core.items import item_pieces, whole_items
+from packer_cli.plan.core.items import whole_items
 from packer_cli.plan.core.path_tokens import parse_path_tokens
 from packer_cli.plan.core.pieces import (
     Samples,
+    epoch_pieces,
     item_rule,
-    kept_samples,
-    make_pieces,
     pieces_to_plan,
     sample_counts,
     tokens_of_sources,
@@ -135,24 +134,16 @@ def plan_store(
     if resolved.config.is_validation:
         of_store.require_both(resolved.config)
     require_memory(samples.num_wanted, request)
-    lengths, chosen = samples.lengths, samples.chosen(request.seed)
+    chosen = samples.chosen(request.seed)
     capacity, percent = request.groups[-1].capacity, request.path_percent or 0
     if overflow == "error":
         _refuse_overflow(store, samples, chosen, capacity, percent)
-    trees, rule = samples.trees, item_rule(capacity, overflow, percent)
-    if trees is None:
-        pieces = make_pieces(lengths, chosen, capacity, overflow)
-    else:
-        pieces, cut = item_pieces(trees, chosen, rule)
+    pieces = epoch_pieces(samples, chosen, capacity, overflow, percent)
     if not len(pieces):
         raise NothingToPlanError(_why_nothing(store, chosen, resolved.config, folder))
     plan = build_plan(pieces, request)
     pieces = plan.pieces  # The packing may have cut them.
-    if trees is None:
-        kept = chosen if overflow != "drop" else kept_samples(lengths, chosen, capacity)
-        check_pieces(pieces, lengths, kept, is_whole=overflow != "truncate")
-    else:
-        check_items(pieces, trees, chosen, rule, cut.left_out)
+    check_samples(pieces, samples, chosen, capacity, overflow, percent)
     check_plan(plan)
     _say_short_curriculum(plan, request)
     plan = predicted(plan, resolved.config)

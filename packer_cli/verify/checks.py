@@ -27,10 +27,8 @@ from packer_cli.format.schema import ITEM_VALUES, TREE_COLUMNS, iterations_path
 from packer_cli.format.tree_rows import find_wrong_items, row_of
 from packer_cli.plan.build import check_rest
 from packer_cli.plan.core.check import check_pieces, check_plan
-from packer_cli.plan.core.check_items import check_items
-from packer_cli.plan.core.items import item_pieces
+from packer_cli.plan.core.check_items import check_samples
 from packer_cli.plan.core.path_tokens import parse_path_tokens
-from packer_cli.plan.core.pieces import item_rule, kept_samples
 from packer_cli.plan.core.types import FILLER, Pieces, Plan, Schedule
 from packer_cli.remote.local import open_source
 from packer_cli.shards.ranks import EpochColumns
@@ -134,15 +132,8 @@ def prove_pieces(pieces: Pieces, config: PlannedConfig, store: TokenStore | None
         check_pieces(pieces, ends.astype(np.int32), np.sort(pieces.sample[pieces.start == 0]), is_whole=True)
         return
     planned = StoreSamples(store).of(config)
-    lengths, samples = planned.lengths, planned.chosen(config.seed)
-    if planned.trees is not None:
-        rule = item_rule(config.groups[-1].capacity, config.overflow, parse_path_tokens(config.max_path_tokens) or 0)
-        _, cut = item_pieces(planned.trees, samples, rule)
-        check_items(pieces, planned.trees, samples, rule, cut.left_out)
-        return
-    if config.overflow == "drop":
-        samples = kept_samples(lengths, samples, config.groups[-1].capacity)
-    check_pieces(pieces, lengths, samples, is_whole=config.overflow != "truncate")
+    capacity, percent = config.groups[-1].capacity, parse_path_tokens(config.max_path_tokens) or 0
+    check_samples(pieces, planned, planned.chosen(config.seed), capacity, config.overflow, percent)
 
 
 def prove_schedules(plan: Plan, generation: Generation, schedules: Sequence[Schedule]) -> None:

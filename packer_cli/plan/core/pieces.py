@@ -213,15 +213,21 @@ def pieces_to_plan(samples: Samples, capacity: int, overflow: Overflow, seed: in
                 f"the longest {what} {longest} tokens, over the largest group's {capacity}; "
                 "choose --overflow split, truncate or drop"
             )
-    if samples.trees is None:
-        pieces = make_pieces(samples.lengths, chosen, capacity, overflow)
-    else:
-        from packer_cli.plan.core.items import item_pieces
-
-        pieces, _ = item_pieces(samples.trees, chosen, item_rule(capacity, overflow, path_percent))
+    pieces = epoch_pieces(samples, chosen, capacity, overflow, path_percent)
     if not len(pieces):
         raise RunError("there is nothing to plan: no sample is left; add data, or choose longer --groups")
     return pieces
+
+
+def epoch_pieces(
+    samples: Samples, chosen: Int32Array | None, capacity: int, overflow: Overflow, path_percent: int
+) -> Pieces:
+    """The pieces of `Samples.chosen`, maybe none."""
+    if samples.trees is None:
+        return make_pieces(samples.lengths, chosen, capacity, overflow)
+    from packer_cli.plan.core.items import item_pieces
+
+    return item_pieces(samples.trees, chosen, item_rule(capacity, overflow, path_percent))[0]
 
 
 def sample_counts(
