@@ -53,5 +53,6 @@ def command(path: str, as_json: bool, **values: Any) -> None:
         else:
             say_next(what, f"{shown_command('hbpack', 'simulate', path)} --model CONFIG.JSON --gpu NAME")
     elif found.lengths:
-        what = f"{counted(found.lengths.num_samples, 'sample')}, {counted(found.lengths.num_tokens, 'token')}"
+        unit = "item" if found.trees else "sample"
+        what = f"{counted(found.lengths.num_samples, unit)}, {counted(found.lengths.num_tokens, 'token')}"
         say_next(what, f"{shown_command('hbpack', 'groups', path)} --model CONFIG.JSON --gpu NAME --gpus N")

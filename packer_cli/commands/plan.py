@@ -160,7 +160,8 @@ def make_plan(given: StorePlanConfig, checked: Resolved, source: Path, folder: P
         with naming(VALIDATION):
             num_aside = _write_draft(aside, of_store, own).counts.samples
             if validation.isdigit() and num_aside > int(validation):
-                say(f"{num_aside:,} samples instead of {int(validation):,}: equal ones stay together")
+                found = counted(num_aside, of_store.store.index.unit)
+                say(f"{found} instead of {int(validation):,}: equal ones stay together")
             if any(group.tp_size * group.pp_size > 1 for group in resolved.config.groups):
                 say("each row is on one GPU, so evaluate with a model that tp and pp do not divide among GPUs")
         return _write_draft(draft, of_store, folder)

@@ -254,8 +254,9 @@ def _why_nothing(store: TokenStore, samples: Int32Array | None, config: PlannedC
             f"there is nothing to plan: all {what}items are over the largest group's {capacity}, and no cut that fits "
             "leaves each branch a loss token; give longer --groups"
         )
+    takes = "samples have" if store.index.unit == "sample" else "items take"
     return (
-        f"there is nothing to plan: all {what}samples have more than {capacity} tokens, and --overflow drop leaves "
+        f"there is nothing to plan: all {what}{takes} more than {capacity} tokens, and --overflow drop leaves "
         "them out; give longer --groups, or another --overflow"
     )
 
@@ -273,7 +274,7 @@ def _refuse_overflow(
             what = describe_size(samples.trees, whole, sizes, int(long[0]), path_percent)
         raise RunError(
             f"{file}:{line}: {what}, over the largest group's {capacity} "
-            f"({counted(len(long), 'such sample')}); choose --overflow split, truncate or drop"
+            f"({counted(len(long), f'such {store.index.unit}')}); choose --overflow split, truncate or drop"
         )
 
 

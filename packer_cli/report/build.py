@@ -170,13 +170,14 @@ def _lengths(facts: Facts) -> Section:
             )
         )
     what = "Lengths of the pieces that are packed: whole samples, and parts of those that were cut."
+    unit = "item" if facts.has_trees else "sample"
     is_cut = facts.planned is not None and bool(facts.planned.counts.split)
     return Section(
         name="lengths",
         title="Lengths",
         text=what if is_cut else "",
         charts=tuple(charts),
-        tables=(lengths_table(length_stats(facts.lengths)),) if plan is None else (),
+        tables=(lengths_table(length_stats(facts.lengths), unit),) if plan is None else (),
     )
 
 

@@ -23,8 +23,8 @@ from packer_cli.tables.table import Table, cell, table_of_values
 
 def stats_tables(stats: Stats) -> list[Table]:
     """What is known of lengths, of a plan, or of both."""
-    tables = [lengths_table(stats.lengths)] if stats.lengths else []
     trees = stats.trees or (stats.counts.trees if stats.counts else None)
+    tables = [lengths_table(stats.lengths, "item" if trees else "sample")] if stats.lengths else []
     if stats.counts and stats.metrics:
         how = describe_plan(stats.strategy, stats.packing)
         tables += [counts_table(stats.counts), *metrics_tables(stats.metrics, stats.counts, how)]
@@ -54,11 +54,14 @@ def trees_table(trees: TreeFigures) -> Table:
     return Table(title="Shared prefixes", header=("", "value", "saved"), rows=rows, notes=(note,))
 
 
-def lengths_table(stats: LengthStats) -> Table:
-    """The distribution of lengths."""
+def lengths_table(stats: LengthStats, unit: str) -> Table:
+    """The distribution of lengths; `unit` is what has them."""
     rows = (
         (
-            name.removeprefix("num_").replace("tokens_over_", "tokens of samples over ").replace("_", "."),
+            name.replace("num_samples", f"{unit}s")
+            .removeprefix("num_")
+            .replace("tokens_over_", f"tokens of {unit}s over ")
+            .replace("_", "."),
             f"{value:,.1f}" if isinstance(value, float) else f"{value:,}",
         )
         for name, value in vars(stats).items()

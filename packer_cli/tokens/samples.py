@@ -76,23 +76,23 @@ class StoreSamples:
             highest = int(np.partition(self.hashes, number - 1)[number - 1])
             if highest < self.hashes.max():
                 return format_bound(highest + 1)
-        raise RunError(_leaves_nothing(validation, num_samples))
+        raise RunError(_leaves_nothing(validation, num_samples, self.store.index.unit))
 
     def require_both(self, config: PlannedConfig) -> None:
         """Raise RunError if `validation` sets no sample aside, or leaves none to train on."""
-        num_samples = len(self.store)
+        num_samples, unit = len(self.store), self.store.index.unit
         num_aside = num_samples - self.of(config.model_copy(update={"is_validation": False})).num_samples
         if not num_aside:
             raise RunError(
-                f"--validation {config.validation} sets aside none of {counted(num_samples, 'sample')}; give a larger "
-                "share, or a number of samples, such as --validation 1"
+                f"--validation {config.validation} sets aside none of {counted(num_samples, unit)}; give a larger "
+                f"share, or a number of {unit}s, such as --validation 1"
             )
         if num_aside == num_samples:
-            raise RunError(_leaves_nothing(str(config.validation), num_samples))
+            raise RunError(_leaves_nothing(str(config.validation), num_samples, unit))
 
 
-def _leaves_nothing(validation: str, num_samples: int) -> str:
-    there = f"there {'is' if num_samples == 1 else 'are'} {counted(num_samples, 'sample')}"
+def _leaves_nothing(validation: str, num_samples: int, unit: str) -> str:
+    there = f"there {'is' if num_samples == 1 else 'are'} {counted(num_samples, unit)}"
     return (
         f"--validation {validation} leaves nothing to train on: {there}, and equal ones stay together; give a lower "
         "share or number"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -130,12 +131,28 @@ def test_drop_and_error(source, tmp_path):
     assert planned.counts.dropped == 3
     assert [each["line"] for each in reasons(tmp_path / "out")] == [2, 3, 5]
     assert all(each["reason"].endswith("; it is left out") for each in reasons(tmp_path / "out"))
-    with pytest.raises(RunError, match=r"file-0:2: the pair has 96 tokens, over the largest group's 64 \(3 such"):
+    with pytest.raises(
+        RunError, match=r"file-0:2: the pair has 96 tokens, over the largest group's 64 \(3 such items"
+    ):
         packer_cli.plan(source, output=tmp_path / "other", overflow="error", max_path_tokens="none", **OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"validation": 17}, "--validation 17 leaves nothing to train on: there are 17 items, and equal ones stay"),
+        ({"validation": "0.0001%"}, "sets aside none of 17 items; give a larger share, or a number of items, such as"),
+        ({"overflow": "drop", "groups": "8:1"}, "all items take more than 8 tokens, and --overflow drop leaves"),
+    ],
+)
+def test_errors_count_items(source, tmp_path, options, why):
+    with pytest.raises(RunError, match=re.escape(why)):
+        packer_cli.plan(source, output=tmp_path / "out", **OPTIONS | options)
 
 
 def test_stats_say_what_sharing_saves(source, tmp_path):
     whole = packer_cli.stats(source)
+    assert ">items<" in whole._repr_html_()
     assert whole.trees.tokens_flat == sum(len(ids) for item in ITEMS for ids, _ in item.branches)
     assert whole.trees.tokens_unique == whole.lengths.num_tokens < whole.trees.tokens_flat
     assert whole.trees.attention_flat == sum(len(ids) ** 2 for item in ITEMS for ids, _ in item.branches)
