@@ -98,10 +98,10 @@ def counts_table(counts: SampleCounts) -> Table:
     """What became of the records, or of the samples if only lengths are known."""
     values, shown, names = vars(counts), _COUNTS, {}
     if counts.items is not None:  # They say of each kind what became of it.
-        values = values | vars(counts.items)
+        values = values | vars(counts.items) | {"split": counts.split - counts.items.conversations_divided}
         shown = {name: always for name, always in _COUNTS.items() if name not in ("truncated", "dropped")}
         shown |= dict.fromkeys(vars(counts.items), False)
-        names = {"samples": "items", "validation_samples": "validation items"}
+        names = {"samples": "items", "validation_samples": "validation items", "split": "samples split"}
     rows = (
         (
             names.get(name, name).replace("_", " "),

@@ -16,6 +16,7 @@ from packer_cli.format.constants import ITEM_VALUES
 from packer_cli.format.trees import PAIR, SAMPLE, TURNS
 from packer_cli.loader import PackedDataset
 from packer_cli.shards.plan_file import read_plan, read_plan_header
+from packer_cli.tables.stats import counts_table
 from tests.cli_runner import run
 from tests.tokens.item_stores import Item, make_item_store
 
@@ -71,6 +72,9 @@ def test_a_plan_of_items_is_written_and_read_again(source, tmp_path, caplog):
     assert (counts.items.pairs, counts.items.pairs_cut, counts.items.pairs_left_out) == (14, 1, 1)
     assert (counts.items.conversations, counts.items.conversations_divided, counts.items.turns) == (1, 1, 5)
     assert counts.tokens == plan.pieces.length.sum() == counts.trees.tokens_unique
+    table = dict(counts_table(counts).rows)
+    assert (table["items"], table["conversations divided"]) == ("17", "1")
+    assert not {"samples", "split", "samples split"} & table.keys()
     assert [each["line"] for each in reasons(out)] == [2, 3, 5]
     assert "1 pair cut off, 1 pair left out, 1 conversation divided, 1 turn cut off; " in caplog.text
     assert "1 pair that is cut off loses its ref_chosen_logps and ref_rejected_logps" in caplog.text
