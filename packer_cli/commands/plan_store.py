@@ -21,10 +21,8 @@ from packer_cli.format.constants import REFERENCE_VALUES, REJECTED_NAME
 from packer_cli.format.metrics import Counts, GroupChoice, PlanMetrics, SampleCounts
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
-from packer_cli.plan.core.check_items import check_samples
+from packer_cli.plan.core.check_samples import check_samples
 from packer_cli.plan.core.csr import ids_of
-from packer_cli.plan.core.item_counts import describe_size, why_left_out
-from packer_cli.plan.core.items import whole_items
 from packer_cli.plan.core.path_tokens import parse_path_tokens
 from packer_cli.plan.core.pieces import (
     Samples,
@@ -63,7 +61,7 @@ def sizes_for(config: PlanConfig, samples: Samples) -> Int32Array:
     from packer_cli.groups.auto import with_placeholder_groups  # Only `auto` needs the search.
 
     if samples.trees is None:
-        return samples.epoch_lengths(config.seed)
+        return samples.epoch_sizes(config.seed)
     request = for_samples(resolve(with_placeholder_groups(config)), has_trees=True).request
     return samples.epoch_sizes(config.seed, request.path_percent or 0)
 
@@ -237,6 +235,8 @@ class LeftOut(Iterable[RejectedRecord]):
             return np.empty(0, dtype=np.int32), []
         percent = parse_path_tokens(config.max_path_tokens) or 0
         rule = item_rule(config.groups[-1].capacity, config.overflow, percent)
+        from packer_cli.plan.core.item_counts import why_left_out
+
         return why_left_out(samples.trees, samples.chosen(config.seed), rule)
 
 
@@ -264,14 +264,16 @@ def _why_nothing(store: TokenStore, samples: Int32Array | None, config: PlannedC
 def _refuse_overflow(
     store: TokenStore, samples: Samples, chosen: Int32Array | None, capacity: int, path_percent: int
 ) -> None:
-    whole = None if samples.trees is None else whole_items(samples.trees)
-    sizes = samples.lengths if whole is None else whole.sizes(path_percent)
+    sizes = samples.sizes(path_percent)
     long = _long_samples(sizes, chosen, capacity)
     if len(long):
         file, line = next(store.locate(long[:1]))
         what = f"the sample has {sizes[long[0]]} tokens"
-        if samples.trees is not None and whole is not None:
-            what = describe_size(samples.trees, whole, sizes, int(long[0]), path_percent)
+        if samples.trees is not None:
+            from packer_cli.plan.core.item_counts import describe_size
+            from packer_cli.plan.core.items import whole_items
+
+            what = describe_size(samples.trees, whole_items(samples.trees), sizes, int(long[0]), path_percent)
         raise RunError(
             f"{file}:{line}: {what}, over the largest group's {capacity} "
             f"({counted(len(long), f'such {store.index.unit}')}); choose --overflow split, truncate or drop"

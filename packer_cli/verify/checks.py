@@ -27,7 +27,7 @@ from packer_cli.format.schema import ITEM_VALUES, TREE_COLUMNS, iterations_path
 from packer_cli.format.tree_rows import find_wrong_items, row_of
 from packer_cli.plan.build import check_rest
 from packer_cli.plan.core.check import check_pieces, check_plan
-from packer_cli.plan.core.check_items import check_samples
+from packer_cli.plan.core.check_samples import check_samples
 from packer_cli.plan.core.path_tokens import parse_path_tokens
 from packer_cli.plan.core.types import FILLER, Pieces, Plan, Schedule
 from packer_cli.remote.local import open_source

@@ -1,4 +1,4 @@
-"""The checker of the pieces of samples and items, used by tests and every run. Price: O(segments + pieces)."""
+"""The checker of the pieces of items, used by tests and every run. Price: O(segments + pieces)."""
 
 from __future__ import annotations
 
@@ -8,31 +8,8 @@ from packer_cli.format.ragged import owners
 from packer_cli.format.trees import SAMPLE, ItemTrees
 from packer_cli.plan.core.check import check_pieces, forbid, require
 from packer_cli.plan.core.item_kernels import LeftOutBranches
-from packer_cli.plan.core.items import item_pieces, measure_pieces, piece_branches, whole_items
-from packer_cli.plan.core.pieces import Overflow, Samples, item_rule, kept_samples
+from packer_cli.plan.core.items import measure_pieces, piece_branches, whole_items
 from packer_cli.plan.core.types import WHOLE, Int32Array, ItemRule, Pieces
-
-
-def check_samples(
-    pieces: Pieces, samples: Samples, chosen: Int32Array | None, capacity: int, overflow: Overflow, path_percent: int
-) -> None:
-    """Prove that the pieces of a plan are those of the chosen samples or items, each whole or cut by the rules.
-
-    Args:
-        chosen: see `Samples.chosen`.
-        path_percent: see `ItemRule`.
-
-    Raises:
-        PlanError: they are not.
-    """
-    if samples.trees is not None:
-        rule = item_rule(capacity, overflow, path_percent)
-        _, cut = item_pieces(samples.trees, chosen, rule)
-        check_items(pieces, samples.trees, chosen, rule, cut.left_out)
-        return
-    if overflow == "drop":
-        chosen = kept_samples(samples.lengths, chosen, capacity)
-    check_pieces(pieces, samples.lengths, chosen, is_whole=overflow != "truncate")
 
 
 def check_items(

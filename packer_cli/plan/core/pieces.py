@@ -173,18 +173,17 @@ class Samples:
             return num_weighted(self.sources, self.weights, self.lengths)
         return num_weighted(self.sources[self.among], self.weights, self.lengths[self.among])
 
-    def epoch_lengths(self, seed: int) -> Int32Array:
-        """int32[m]: the lengths of `chosen`."""
-        chosen = self.chosen(seed)
-        return self.lengths if chosen is None else self.lengths[chosen]
-
-    def epoch_sizes(self, seed: int, path_percent: int) -> Int32Array:
-        """int32[m]: what each of `chosen` takes of a capacity; of flat samples their lengths."""
+    def sizes(self, path_percent: int = 0) -> Int32Array:
+        """int32[n]: what each takes of a capacity; of flat samples their lengths."""
         if self.trees is None:
-            return self.epoch_lengths(seed)
+            return self.lengths
         from packer_cli.plan.core.items import whole_items
 
-        chosen, sizes = self.chosen(seed), whole_items(self.trees).sizes(path_percent)
+        return whole_items(self.trees).sizes(path_percent)
+
+    def epoch_sizes(self, seed: int, path_percent: int = 0) -> Int32Array:
+        """int32[m]: what each of `chosen` takes of a capacity; of flat samples their lengths."""
+        chosen, sizes = self.chosen(seed), self.sizes(path_percent)
         return sizes if chosen is None else sizes[chosen]
 
 
