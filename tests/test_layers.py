@@ -227,16 +227,15 @@ def users(repo: Path) -> dict[str, ast.Module]:
 
 
 def called_by_users(repo: Path, modules: dict[str, ast.Module]) -> list[str]:
-    """Commands, exports, what the API gives, and what the pages of the loader and the trainers name."""
+    """Commands, exports, what the API gives, and what the pages of loops and trainers name."""
     names = [f"{PACKAGE}.__main__", *(f"{PACKAGE}.export.{name.replace('-', '_')}.Exporter" for name in EXPORTS)]
     names += [f"{PACKAGE}.cli.{name.replace('-', '_')}.command" for name in COMMANDS]
     names += [f"{PACKAGE}.{name}" for name in packer_cli.__all__]
-    text = {
-        name: (repo / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("from", "loader", "trainers")
-    }
+    pages = ("loader", "trainers", "preferences")
+    text = {name: (repo / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("from", *pages)}
     for config in re.findall("```yaml\n(.*?)```", text["from"], re.DOTALL):
         names += re.findall(rf"{PACKAGE}(?:\.\w+)+", config)
-    words = set(re.findall("`([A-Za-z_]+)", text["loader"] + text["trainers"]))
+    words = set(re.findall("`([A-Za-z_]+)", "".join(text[page] for page in pages)))
     return names + [name for name in definitions(room(modules, "loader")) if name.rpartition(".")[2] in words]
 
 
