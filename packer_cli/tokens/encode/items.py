@@ -10,6 +10,7 @@ import numpy as np
 
 from packer_cli.corpus.ragged import common_prefix, take_samples
 from packer_cli.format.constants import ITEM_VALUES
+from packer_cli.format.ragged import expand, owners
 from packer_cli.format.trees import GROUP, PAIR, PAIR_ROLES, SAMPLE
 from packer_cli.tokens.encode.rows import EncodedBatch, Items
 
@@ -106,8 +107,9 @@ def num_equal_pairs(samples: TokenBatch, items: Items) -> int:
     first = items.offsets[:-1][items.kinds == PAIR]
     lengths = np.diff(borders)
     first = first[lengths[first] == lengths[first + 1]]
-    pairs = (ids[borders[k] : borders[k + 2]].reshape(2, -1) for k in first.tolist())
-    return sum(np.array_equal(chosen, rejected) for chosen, rejected in pairs)
+    num = lengths[first]
+    chosen, rejected = (ids[expand(borders[branch], num)] for branch in (first, first + 1))
+    return len(first) - len(np.unique(owners(num)[chosen != rejected]))
 
 
 def _without_parts(encoded: EncodedBatch, branches: Mapping[int, Branches]) -> EncodedBatch:
