@@ -43,7 +43,7 @@ from packer_cli.files import fingerprint
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS, VALIDATION
 from packer_cli.format.metrics import Counts, GroupChoice
 from packer_cli.plan.core import types
-from packer_cli.plan.core.path_tokens import path_notes
+from packer_cli.plan.core.path_tokens import row_notes
 from packer_cli.plan.core.pieces import overflow_notes
 from packer_cli.plan.core.types import PieceLoss, Pieces
 from packer_cli.plugins import OBJECT
@@ -245,9 +245,9 @@ def _write_draft(draft: _Draft, of_store: StoreSamples, folder: Path) -> PlanHea
     )
     for note in share_notes(of_store, plan.pieces) if not config.is_validation else []:
         say(note)
-    for note in overflow_notes(counts, config.groups[-1].capacity, config.overflow):
+    for note in overflow_notes(counts, config.groups[-1].capacity, config.overflow, config.max_path_tokens):
         say(note)
-    for note in [*reference_notes(of_store.store, plan.pieces), *path_notes(counts, config.max_path_tokens)]:
+    for note in [*reference_notes(of_store.store, plan.pieces), *row_notes(plan, config.max_path_tokens)]:
         say(note)
     if counts.pieces_without_loss:
         say(_without_loss(of_store.store, plan.pieces, np.flatnonzero(piece_loss.tokens == 0)))

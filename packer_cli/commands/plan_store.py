@@ -268,15 +268,16 @@ def _refuse_overflow(
     long = _long_samples(sizes, chosen, capacity)
     if len(long):
         file, line = next(store.locate(long[:1]))
-        what = f"the sample has {sizes[long[0]]} tokens"
+        what = f"the sample has {sizes[long[0]]} tokens, over the largest group's {capacity}"
         if samples.trees is not None:
-            from packer_cli.plan.core.item_counts import describe_size
+            from packer_cli.plan.core.item_counts import why_over
             from packer_cli.plan.core.items import whole_items
 
-            what = describe_size(samples.trees, whole_items(samples.trees), sizes, int(long[0]), path_percent)
+            rule = item_rule(capacity, "error", path_percent)
+            what = why_over(samples.trees, whole_items(samples.trees), int(long[0]), rule)
         raise RunError(
-            f"{file}:{line}: {what}, over the largest group's {capacity} "
-            f"({counted(len(long), f'such {store.index.unit}')}); choose --overflow split, truncate or drop"
+            f"{file}:{line}: {what} ({counted(len(long), f'such {store.index.unit}')}); choose --overflow split, "
+            "truncate or drop"
         )
 
 

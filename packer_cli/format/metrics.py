@@ -29,6 +29,8 @@ class ItemCounts:
     samples_cut: int = 0
     """Those that are alone, as the next."""
     samples_left_out: int = 0
+    over_path_limit: int = 0
+    """Items that fit by their tokens and are over `--max-path-tokens`; each is in one of the counts above, too."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -93,7 +93,9 @@ def next_steps(facts: Facts) -> list[str]:
 
 def _on_samples(planned: PlanFacts) -> Iterator[str]:
     config = planned.config
-    for note in overflow_notes(planned.counts, planned.plan.groups[-1].capacity, config.overflow):
+    for note in overflow_notes(
+        planned.counts, planned.plan.groups[-1].capacity, config.overflow, config.max_path_tokens
+    ):
         yield f"{note}. A longer last group keeps them whole."
     if planned.counts.split and planned.counts.items is None:
         capacity = format_tokens(planned.plan.groups[-1].capacity)

@@ -86,7 +86,7 @@ def _table(
         marked=next((place for place, row in enumerate(rows) if row.is_own), None),
         notes=(
             *(note for row in rows for note in _row_notes(row)),
-            *overflow_notes(comparison.counts, config.groups[-1].capacity, config.overflow),
+            *overflow_notes(comparison.counts, config.groups[-1].capacity, config.overflow, config.max_path_tokens),
             *notes,
             *longest,
         ),

@@ -13,13 +13,16 @@ from packer_cli.config import PlanConfig, validate
 from packer_cli.config.resolve import resolve
 from packer_cli.config.trees import for_samples
 from packer_cli.errors import ConfigError, PlanError, RunError
+from packer_cli.format.trees import GROUP, PAIR, SAMPLE
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.items import whole_items
 from packer_cli.plan.core.metrics import least_works, measure, slot_contents
+from packer_cli.plan.core.path_tokens import row_notes
 from packer_cli.plan.core.pieces import Samples, pieces_to_plan
 from packer_cli.plan.kernels.balance import parse_balance
+from tests.naive import items as naive
 from tests.plan.items import item_trees, items, long_pairs, thinking_turns
 from tests.requests import request
 
@@ -84,6 +87,33 @@ def test_ranks_do_equal_work(trees):
     unrefined = measure(planned(trees, groups="64k:1", balance="sort")[0])
     assert metrics.abr < 0.005 + metrics.abr_bound
     assert metrics.abr < unrefined.abr / 2
+
+
+GROUP_OF_105 = naive.Item(GROUP, [(30, -1), (5, 0), (5, 0), (5, 0)], [1, 2, 3], [31] * 3)  # Path tokens; 45 unique.
+PAIR_OF_50 = naive.Item(PAIR, [(40, -1), (5, 0), (5, 0)], [1, 2], [41, 41])
+FULL_SAMPLE = naive.Item(SAMPLE, [(55, -1)], [0], [1])
+
+
+@pytest.mark.parametrize(
+    ("items", "capacity", "limit", "expected"),
+    [
+        ([GROUP_OF_105] * 9, 55, "2x", "9 of 9 rows are full of path tokens (--max-path-tokens 2x) before they are"),
+        ([GROUP_OF_105] * 9, 55, "none", ""),
+        ([GROUP_OF_105] * 9, 49, "2.2x", ""),  # They are full of tokens, too.
+        ([GROUP_OF_105, *[FULL_SAMPLE] * 99], 55, "2x", ""),
+        (
+            [PAIR_OF_50._replace(first_loss=[1, 1])] * 9,
+            95,
+            "2x",
+            "9 of 9 rows are full of loss tokens, counted once for",
+        ),
+        ([PAIR_OF_50] * 9, 55, "2x", ""),
+    ],
+)
+def test_rows_that_are_full_before_they_are_full_of_tokens_are_pointed_out(items, capacity, limit, expected):
+    plan, _ = planned(item_trees(items), groups=f"{capacity}:1", gpus=1, max_path_tokens=limit)
+    notes = row_notes(plan, limit)
+    assert [note[: len(expected)] for note in notes] == [expected] * bool(expected)
 
 
 def test_a_pack_over_a_limit_is_found():

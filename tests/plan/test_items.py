@@ -15,7 +15,6 @@ from packer_cli.format.trees import GROUP, PAIR, SAMPLE, TURNS, Trees
 from packer_cli.plan.core.check_items import check_items
 from packer_cli.plan.core.item_counts import count_items, why_left_out
 from packer_cli.plan.core.items import item_pieces, piece_branches, select_items, whole_items
-from packer_cli.plan.core.path_tokens import path_notes
 from packer_cli.plan.core.pieces import Samples, item_rule, overflow_notes, pieces_to_plan, sample_counts
 from packer_cli.plan.core.types import ItemRule
 from tests.naive import items as naive
@@ -153,20 +152,24 @@ def test_what_is_lost_is_listed_with_its_reason():
         f"the pair has 54 tokens, {over}; it is cut off after 36 tokens",
         f"the pair has 70 tokens, {over}; it is {no_cut}",
         f"the conversation has 136 tokens, {over}; turns 3 to 4 are {no_cut}",
-        f"the group has 38 tokens and 90 path tokens, which count as 45 (--max-path-tokens), {over}; it is {no_cut}",
+        f"the group has 90 path tokens, and --max-path-tokens 2x allows 80 in a row of 40; it is {no_cut}",
     ]
     pieces, _ = item_pieces(trees, None, rule)
     samples = Samples(lengths=whole_items(trees).length, trees=trees)
     counts = sample_counts(samples, None, pieces, 40, "truncate", 200)
     assert counts.items == ItemCounts(
         pairs=1, pairs_cut=1, pairs_left_out=1, groups_left_out=1, conversations=1, conversations_divided=1, turns=2,
-        turns_left_out=2,
+        turns_left_out=2, over_path_limit=1,
     )  # fmt: skip
-    assert overflow_notes(counts, 40, "truncate") == [
+    assert overflow_notes(counts, 40, "truncate", "2x") == [
         (
             "too long for rows of 40 tokens: 1 pair cut off, 1 pair left out, 1 group left out, 1 conversation "
             "divided, 2 turns left out; 112 tokens are planned"
-        )
+        ),
+        (
+            "1 of these fits by its tokens and exceeds --max-path-tokens 2x alone; raise it, or give none for "
+            "FlexAttention (format tree-flex)"
+        ),
     ]
 
 
@@ -184,13 +187,10 @@ def test_figures_say_what_sharing_saves():
     )
 
 
-def test_rows_full_of_path_tokens_are_pointed_out():
-    trees = item_trees([naive.Item(GROUP, [(30, -1), (5, 0), (5, 0), (5, 0)], [1, 2, 3], [30] * 3)])  # K is 105.
-    samples = Samples(lengths=whole_items(trees).length, trees=trees)
-    counts = sample_counts(samples, None, pieces_to_plan(samples, 64, "split", 0), 64, "split")
-    (note,) = path_notes(counts, "2x")
-    assert note.startswith("rows have 2.33 path tokens for each token, so --max-path-tokens 2x leaves a part of them ")
-    assert path_notes(counts, "2.34x") == path_notes(counts, "none") == path_notes(counts, None) == []
+def test_an_item_over_the_capacity_by_its_loss_tokens_says_so():
+    trees = item_trees([pair(29, 5, 5)._replace(first_loss=[1, 1])])
+    reason = "the pair has 66 loss tokens, counted once for each branch, over the largest group's 40; it is cut off"
+    assert why_left_out(trees, None, item_rule(40, "truncate", 200))[1][0].startswith(reason)
 
 
 def test_error_says_how_long_the_longest_is():

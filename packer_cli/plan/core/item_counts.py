@@ -22,6 +22,7 @@ def count_items(trees: ItemTrees, chosen: Int32Array | None, pieces: Pieces, rul
     """
     kinds, sample = trees.kinds, pieces.sample
     _, cut = item_pieces(trees, chosen, rule)
+    whole = whole_items(trees)
     number, cut_off = np.diff(cut.offsets), _are_cut_off(trees, cut, rule)
     packed, shortened = np.unique(sample), np.unique(cut.pieces.sample[cut_off])
     lost, divided = cut.items[number == 0], cut.items[number > 1]
@@ -47,6 +48,7 @@ def count_items(trees: ItemTrees, chosen: Int32Array | None, pieces: Pieces, rul
         turns_left_out=int(lost_turns.sum()),
         samples_cut=of_kind(shortened, SAMPLE),
         samples_left_out=of_kind(lost, SAMPLE),
+        over_path_limit=int((whole.sizes(None)[cut.items] <= rule.capacity).sum()),
     )
     return Fates(len(divided), len(shortened), len(lost), counts, tree_figures(trees, pieces))
 
@@ -93,23 +95,24 @@ def why_left_out(trees: ItemTrees, chosen: Int32Array | None, rule: ItemRule) ->
         why = "" if rule.drops else ", since no cut that fits leaves each branch a loss token"
         found.append((item, f"{of} left out{why}"))
     found.sort(key=lambda each: each[0])
-    sizes, over = whole.sizes(rule.path_percent), f"over the largest group's {rule.capacity}"
-    reasons = [
-        f"{describe_size(trees, whole, sizes, item, rule.path_percent)}, {over}; {what}" for item, what in found
-    ]
+    reasons = [f"{why_over(trees, whole, item, rule)}; {what}" for item, what in found]
     return np.array([item for item, _ in found], dtype=np.int32), reasons
 
 
-def describe_size(trees: ItemTrees, whole: Pieces, sizes: Int32Array, item: int, path_percent: int) -> str:
-    """What an item takes of a capacity, in words; `whole` is of `whole_items`, and has these sizes."""
+def why_over(trees: ItemTrees, whole: Pieces, item: int, rule: ItemRule) -> str:
+    """By what an item is over the capacity, in words; `whole` is of `whole_items`."""
     assert whole.trees is not None
-    tokens, size, paths = (int(values[item]) for values in (whole.length, sizes, whole.trees.path_tokens))
-    found = f"the {_NAMES[trees.kinds[item]]} has {tokens} tokens"
-    if size == tokens:
-        return found
-    if path_percent and size == -(-100 * paths // path_percent):
-        return f"{found} and {paths} path tokens, which count as {size} (--max-path-tokens)"
-    return f"{found}, and its branches are trained on {size}"
+    capacity, name = rule.capacity, f"the {_NAMES[trees.kinds[item]]}"
+    tokens, size, paths = (int(values[item]) for values in (whole.length, whole.trees.size, whole.trees.path_tokens))
+    if tokens > capacity:
+        return f"{name} has {tokens} tokens, over the largest group's {capacity}"
+    if size > capacity:
+        return f"{name} has {size} loss tokens, counted once for each branch, over the largest group's {capacity}"
+    most = rule.path_percent * capacity // 100
+    return (
+        f"{name} has {paths:,} path tokens, and --max-path-tokens {rule.path_percent / 100:g}x allows {most:,} in a "
+        f"row of {capacity:,}"
+    )
 
 
 def _branches(trees: ItemTrees, item: int, first: int, stop: int) -> str:

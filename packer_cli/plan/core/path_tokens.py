@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from packer_cli.format.metrics import SampleCounts
+from typing import TYPE_CHECKING
+
+import numpy as np
+
 from packer_cli.sizes import parse_number
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from packer_cli.plan.core.types import Plan
+
+RAISE_LIMIT = "raise it, or give none for FlexAttention (format tree-flex)"
 _MOST = 10_000
 
 
@@ -38,13 +47,26 @@ def read_path_tokens(value: object) -> str | None:
     return text
 
 
-def path_notes(counts: SampleCounts, max_path_tokens: str | None) -> list[str]:
-    """A note for people where rows are full of path tokens before they are full of tokens."""
-    percent, trees = parse_path_tokens(max_path_tokens), counts.trees
-    if not percent or trees is None or 100 * trees.path_tokens <= percent * trees.tokens_unique:
+def row_notes(plan: Plan, max_path_tokens: str | None) -> list[str]:
+    """Notes for people where rows of trees reach another limit before they are full of tokens. O(pieces)."""
+    trees, packs = plan.pieces.trees, plan.packs
+    if trees is None:
         return []
-    note = (
-        f"rows have {trees.path_tokens / trees.tokens_unique:.2f} path tokens for each token, so --max-path-tokens "
-        f"{max_path_tokens} leaves a part of them empty; raise it, or give none for FlexAttention (format tree-flex)"
+    nearly_full = 0.9 * np.array([group.capacity for group in plan.groups])[packs.group]
+
+    def of_rows(values: NDArray[np.integer]) -> NDArray[np.int64]:
+        return np.add.reduceat(values[packs.pieces], packs.offsets[:-1], dtype=np.int64)
+
+    has_room = of_rows(plan.pieces.length) < nearly_full
+    percent = plan.path_percent
+    by_paths = has_room & bool(percent) & (100 * of_rows(trees.path_tokens) >= (percent or 0) * nearly_full)
+    by_loss = has_room & (of_rows(trees.size) >= nearly_full)
+    found = (
+        (by_paths, f"path tokens (--max-path-tokens {max_path_tokens})", RAISE_LIMIT),
+        (by_loss, "loss tokens, counted once for each branch", "narrow --loss-on, so that shared tokens have no loss"),
     )
-    return [note]
+    return [
+        f"{rows.sum():,} of {len(packs):,} rows are full of {what} before they are full of tokens; {remedy}"
+        for rows, what, remedy in found
+        if 100 * rows.sum() > len(packs)
+    ]

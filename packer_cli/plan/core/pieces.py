@@ -16,6 +16,7 @@ from packer_cli.errors import RunError
 from packer_cli.format.metrics import ItemCounts, SampleCounts
 from packer_cli.format.trees import ItemTrees
 from packer_cli.plan.core.csr import ids_of
+from packer_cli.plan.core.path_tokens import RAISE_LIMIT
 from packer_cli.plan.core.streams import Stream, rng_state
 from packer_cli.plan.core.types import MOST_PIECES, Fates, Int32Array, Int64Array, ItemRule, Pieces, as_ids
 from packer_cli.sizes import TokenShare, counted
@@ -38,15 +39,15 @@ def describe_overflow(num_long: int, capacity: int, overflow: str) -> str | None
     return f"--overflow {overflow}: {number} longer than {capacity:,} tokens and {what}"
 
 
-def overflow_notes(counts: SampleCounts, capacity: int, overflow: str) -> list[str]:
+def overflow_notes(counts: SampleCounts, capacity: int, overflow: str, max_path_tokens: str | None) -> list[str]:
     """Notes for people on what a plan with these `counts` leaves out."""
     if counts.items is not None:
-        return _item_notes(counts, counts.items, capacity)
+        return _item_notes(counts, counts.items, capacity, max_path_tokens)
     note = describe_overflow(counts.dropped + counts.truncated, capacity, overflow)
     return [f"{note}; {counts.tokens:,} tokens are planned"] if note else []
 
 
-def _item_notes(counts: SampleCounts, items: ItemCounts, capacity: int) -> list[str]:
+def _item_notes(counts: SampleCounts, items: ItemCounts, capacity: int, max_path_tokens: str | None) -> list[str]:
     found = [
         (items.pairs_cut, "pair", "cut off"),
         (items.pairs_left_out, "pair", "left out"),
@@ -59,7 +60,11 @@ def _item_notes(counts: SampleCounts, items: ItemCounts, capacity: int) -> list[
         (items.samples_left_out, "sample", "left out"),
     ]
     what = ", ".join(f"{counted(number, noun)} {done}" for number, noun, done in found if number)
-    return [f"too long for rows of {capacity:,} tokens: {what}; {counts.tokens:,} tokens are planned"] if what else []
+    notes = [f"too long for rows of {capacity:,} tokens: {what}; {counts.tokens:,} tokens are planned"] if what else []
+    if num := items.over_path_limit:
+        fit = "fits by its tokens and exceeds" if num == 1 else "fit by their tokens and exceed"
+        notes.append(f"{num:,} of these {fit} --max-path-tokens {max_path_tokens} alone; {RAISE_LIMIT}")
+    return notes
 
 
 def make_pieces(lengths: Int32Array, samples: Int32Array | None, capacity: int, overflow: Overflow) -> Pieces:
