@@ -80,15 +80,19 @@ class PlannedConfig(StorePlanConfig, SetsAside):
         }
         return {**self.model_dump(mode="json", exclude=left_out), "groups": [group.values for group in self.groups]}
 
-    def as_given(self, **others: Any) -> PlanConfig:
-        """The options that a user would give for this plan, with others: those at their strategy's default are not."""
+    def given_options(self) -> dict[str, Any]:
+        """Those that are not at their strategy's default: the plan does not record what was given at its default."""
         values = {name: getattr(self, name) for name in PlanConfig.model_fields}
         usual = {name: default_of(field, self.strategy) for name, field in PlanConfig.model_fields.items()}
         if self.max_path_tokens is not None:
             usual |= defaults_of_trees(PlanConfig.model_fields, self.strategy)
-        given = {name: value for name, value in values.items() if value != usual[name]}
+        return {name: value for name, value in values.items() if value != usual[name]}
+
+    def as_given(self, **others: Any) -> PlanConfig:
+        """The options that a user would give for this plan, with others."""
         groups = used_groups(self.groups, self.planner)
-        return validate(PlanConfig, {**given, "strategy": self.strategy, "groups": groups, **others})
+        own = {**self.given_options(), "strategy": self.strategy, "groups": groups}
+        return validate(PlanConfig, {**own, **others})
 
     @model_validator(mode="before")
     @classmethod

@@ -61,6 +61,13 @@ def write_pairs(path: Path, seed: int, number: int) -> Path:
     return path
 
 
+def write_texts(path: Path, seed: int = 0, number: int = 40) -> Path:
+    generator = random.Random(seed)
+    found = [{"text": text(generator.randint(5, 400), generator)} for _ in range(number)]
+    path.write_text("".join(json.dumps(record) + "\n" for record in found), encoding="utf-8")
+    return path
+
+
 def write_records(path: Path, seed: int, number: int) -> Path:
     path.write_text("".join(json.dumps(record) + "\n" for record in records(seed, number)), encoding="utf-8")
     return path

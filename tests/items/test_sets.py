@@ -12,7 +12,7 @@ import pytest
 
 from packer_cli.format.trees import PAIR
 from tests.damage.verify.report import damaged, flip, verify
-from tests.items.conftest import hbpack, write_records
+from tests.items.conftest import hbpack, write_pairs, write_records, write_texts
 from tests.loader.packed_set import row_checksum, update_checksums, write_ipc
 from tests.reference import tree
 
@@ -105,6 +105,20 @@ def test_appended_records_are_as_if_packed_together(
     assert done.code == 0, done.stderr
     assert hbpack("pack", corpus, more, *words, "--output", tmp_path / "both").code == 0
     assert tree(own) == tree(tmp_path / "both")
+
+
+@pytest.mark.parametrize("given", [(), ("--packing", "isf"), ("--packing", "ffd")], ids=str)
+def test_pairs_are_appended_to_a_flat_set(given: tuple[str, ...], words: list[object], tmp_path: Path) -> None:
+    """What was not given has its default for samples that share prefixes; what was given stays."""
+    texts = write_texts(tmp_path / "texts.jsonl")
+    pairs = write_pairs(tmp_path / "pairs.jsonl", 1, 20)
+    options = [*words[:2], *words[4:], *given]
+    for inputs, name in (([texts], "own"), ([texts, pairs], "both")):
+        done = hbpack("pack", *inputs, *options, "--output", tmp_path / name)
+        assert done.code == 0, done.stderr
+    done = hbpack("append", tmp_path / "own", pairs, "--workers", 1)
+    assert done.code == 0, done.stderr
+    assert tree(tmp_path / "own") == tree(tmp_path / "both")
 
 
 def test_a_set_is_dealt_to_other_gpus(own: Path) -> None:
