@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -10,11 +11,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import Gemma2Config, LlamaConfig, MistralConfig
+from transformers import Gemma2Config, LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification, MistralConfig
 from transformers.integrations import flex_attention
 
 from packer_cli.errors import ConfigError
 from packer_cli.loader import chunks
+from packer_cli.loader.adapters import row_attention
 from packer_cli.loader.adapters.causal_lm import run_packed_rows
 from packer_cli.loader.adapters.packed_row import PackedRow
 from packer_cli.loader.adapters.tree_attention import (
@@ -289,25 +291,54 @@ def test_each_kernel_counts_windows_by_depth(monkeypatch: pytest.MonkeyPatch, fa
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
 
 
+BROKEN: dict[str, tuple[Callable[..., Any], str]] = {
+    "of the whole row": (
+        lambda q, k, v, borders, scale, *_: packed_attention(q, k, v, [0, len(q)], scale),
+        r"other tokens in one of two samples that share a prompt change the other by \d",
+    ),
+    "without the prompt": (
+        lambda q, k, v, borders, scale, *_: packed_attention(q, k, v, borders, scale),
+        "other tokens in the prompt of two samples do not change both",
+    ),
+}
+
+
 @pytest.mark.parametrize("kind", [BranchLogps, BranchRewards])
-def test_models_that_mix_branches_are_refused_before_they_train(kind: Any) -> None:
-    model = with_rewards(tiny_llama()) if kind is BranchRewards else tiny_llama()
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("broken", BROKEN)
+def test_models_that_mix_branches_are_refused_before_they_train(
+    monkeypatch: pytest.MonkeyPatch, broken: str, dtype: torch.dtype, kind: Any
+) -> None:
+    """Also as they are before any training, when all tokens are nearly as likely."""
+    torch.manual_seed(0)
+    of_kind = LlamaForSequenceClassification if kind is BranchRewards else LlamaForCausalLM
+    sizes = {"vocab_size": 1000, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
+    model = of_kind(LlamaConfig(**sizes, num_attention_heads=4, num_labels=1, pad_token_id=0)).to(dtype).train()
     kind(model)
-    norm = model.model.norm
-    forward = norm.forward
-    norm.forward = lambda hidden: forward(hidden + hidden.cumsum(1))
-    with pytest.raises(ConfigError, match="cannot run trees: two samples that share a prompt give something else"):
+    attention, why = BROKEN[broken]
+    monkeypatch.setattr(row_attention, "packed_attention", attention)
+    with pytest.raises(ConfigError, match=f"^{of_kind.__name__} cannot run trees: {why}"):
         kind(model)
     assert model.training
+
+
+@pytest.mark.parametrize("kind", [BranchLogps, BranchRewards])
+def test_models_with_other_positions_are_refused(kind: Any) -> None:
+    """Here those of a whole row are twice as far apart as those of a sample."""
+    model = with_rewards(tiny_llama()) if kind is BranchRewards else tiny_llama()
+    kind(model)
+    rotary = model.model.rotary_emb
+    forward = rotary.forward
+    rotary.forward = lambda hidden, position_ids: forward(hidden, position_ids * (1 + (position_ids.shape[1] > 16)))
+    with pytest.raises(ConfigError, match=r"two samples that share a prompt give something else than one by one \("):
+        kind(model)
 
 
 def test_a_row_runs_on_attention_that_was_set_for_it() -> None:
     model = tiny_llama()
     with pytest.raises(ConfigError) as error:
         check_tree(model)
-    assert str(error.value).startswith(
-        "LlamaForCausalLM cannot run trees: two samples that share a prompt give something else than one by one ("
-    )
+    assert str(error.value).startswith("LlamaForCausalLM cannot run trees: other tokens in ")
     set_tree_attention(model)
     set_tree_attention(model)  # Again does no harm.
     before = torch.get_rng_state()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,6 +18,8 @@ __all__ = ["check_branches", "check_trees"]
 
 _SHARED, _CHOSEN, _REJECTED = 6, 5, 7
 """Tokens of a pair's prefix, and of what follows it."""
+_NOISE = 0.01
+"""Of hidden states in rows of one shape, relative to the greatest; leaks are far greater."""
 _ROUNDED = 0.03
 _TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-3}
 """Relative, as some layers compute in float32; for other types, `_ROUNDED`."""
@@ -39,7 +42,11 @@ def check_trees(model: nn.Module, device: torch.device, make_row: Callable[..., 
 def check_branches(model: nn.Module, device: torch.device, run: Callable[[Mapping[str, Any]], Tensor]) -> None:
     """Raise ConfigError unless a row of a pair that shares its prompt gives what its two samples give one by one.
 
-    With FSDP, call it on every rank. Price: three forward passes of 18 tokens at most. Does not change random states.
+    Other tokens in a branch must not change the hidden states of the other branch, and other tokens in the prompt must
+    change those of both: attention that looks for samples in positions loses the prompt, and layers with a state run
+    from one branch into the next. That is told by rows of one shape, which round alike; positions, by the samples.
+
+    With FSDP, call it on every rank. Price: five forward passes of 18 tokens at most. Does not change random states.
 
     Args:
         model: of transformers, wrapped or not.
@@ -47,20 +54,49 @@ def check_branches(model: nn.Module, device: torch.device, run: Callable[[Mappin
             each branch or its reward, or [1], the sum of both.
     """
     inner: Any = getattr(model, "module", model)
+    sizes = [_SHARED, _CHOSEN, _REJECTED]
+    plain, others = (_made_up(inner.config, first) for first in (0, sum(sizes)))
     with evaluating(model):
-        batch = _pair(inner.config)
-        found = run(batch).flatten().double()
-        alone, scales = torch.stack([_alone(model, ids, device) for ids in _branches(batch["input_ids"][0])]).T
-    if len(found) == 1:  # The sum of both.
-        alone = alone.sum(0, keepdim=True)
-    off = float(((found - alone).abs() / scales.max()).max())
-    is_rounded = torch.is_autocast_enabled(device.type)
-    if off <= (_ROUNDED if is_rounded else _TOLERANCE.get(next(model.parameters()).dtype, _ROUNDED)):
-        return
-    raise ConfigError(
-        f"{type(inner).__name__} cannot run trees: two samples that share a prompt give something else than one by "
-        f"one ({off:.1%} off), so its layers mix branches; pack with --no-share-prefixes"
-    )
+        with _hidden_states(inner) as hidden:
+            found = run(_pair(inner.config, plain)).flatten().double()
+            for changed in (slice(0, _SHARED), slice(_SHARED, _SHARED + _CHOSEN)):
+                run(_pair(inner.config, torch.cat([plain[: changed.start], others[changed], plain[changed.stop :]])))
+        rows = [states[0].double().split(sizes) for states in hidden]
+        alone, scales = torch.stack([_alone(model, ids, device) for ids in _branches(plain)]).T
+    why = ""
+    if not all(_change(rows[0][branch], rows[1][branch]) > _NOISE for branch in (1, 2)):
+        why = "other tokens in the prompt of two samples do not change both"
+    elif not (leak := _change(rows[0][2], rows[2][2])) < _NOISE:
+        why = f"other tokens in one of two samples that share a prompt change the other by {leak:.1%}"
+    else:
+        if len(found) == 1:  # The sum of both.
+            alone = alone.sum(0, keepdim=True)
+        off = float(((found - alone).abs() / scales.max()).max())
+        is_rounded = torch.is_autocast_enabled(device.type)
+        if not off <= (_ROUNDED if is_rounded else _TOLERANCE.get(next(model.parameters()).dtype, _ROUNDED)):
+            why = f"two samples that share a prompt give something else than one by one ({off:.1%} off)"
+    if why:
+        raise ConfigError(
+            f"{type(inner).__name__} cannot run trees: {why}, so its layers mix branches or lose their positions; "
+            "pack with --no-share-prefixes"
+        )
+
+
+@contextmanager
+def _hidden_states(model: Any) -> Iterator[list[Tensor]]:
+    """What the decoder of a model gives in each forward pass meanwhile, [1, t, hidden]."""
+    decoder = (model.get_base_model() if hasattr(model, "get_base_model") else model).get_decoder()
+    found: list[Tensor] = []
+    hook = decoder.register_forward_hook(lambda module, given, output: found.append(output.last_hidden_state))
+    try:
+        yield found
+    finally:
+        hook.remove()
+
+
+def _change(before: Tensor, after: Tensor) -> float:
+    """Relative to the greatest number."""
+    return float((before - after).abs().max() / before.abs().max())
 
 
 def _given(row: Any) -> dict[str, Any]:
@@ -91,10 +127,14 @@ def _branches(ids: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat([prompt, chosen]), torch.cat([prompt, rejected])
 
 
-def _pair(config: Any) -> dict[str, Any]:
+def _made_up(config: Any, first: int) -> Tensor:
+    vocabulary: int = config.get_text_config().vocab_size
+    return torch.arange(first, first + _SHARED + _CHOSEN + _REJECTED) * 7919 % vocabulary
+
+
+def _pair(config: Any, ids: Tensor) -> dict[str, Any]:
     """A batch of a pair whose samples share a prompt; the loss begins with the second token of each one's own."""
-    total = _SHARED + _CHOSEN + _REJECTED
-    ids = torch.arange(total) * 7919 % config.get_text_config().vocab_size
+    total = len(ids)
     place = torch.arange(total)
     first = _SHARED + _CHOSEN
     has_loss = (place >= _SHARED) & (place != first - 1) & (place != total - 1)
