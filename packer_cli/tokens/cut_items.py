@@ -60,8 +60,7 @@ def cut_items(items: BatchItems, cuts: Cuts) -> tuple[BatchItems, Runs]:
         branch_roles=items.branch_roles[branch],
         rewards=items.rewards[branch],
     )
-    place = trees.segment_starts[kept] + skipped
+    place = items.segment_starts[kept + of] + skipped  # In the item: all of them may have more than 2^31 tokens.
     first = np.flatnonzero(begins_run(of, place - offsets_of(sizes)[:-1]))  # The others continue the one before.
-    starts = place[first] - trees.segment_starts[items.segment_offsets[of[first]]]
     run_offsets = np.searchsorted(of[first], np.arange(len(items.kinds) + 1))
-    return pieces, Runs(run_offsets, starts, np.add.reduceat(sizes, first) if len(first) else sizes)
+    return pieces, Runs(run_offsets, place[first], np.add.reduceat(sizes, first) if len(first) else sizes)
