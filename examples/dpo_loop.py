@@ -7,7 +7,6 @@ The prompt of a pair runs once, and the output layer runs over the tokens of com
 """
 
 import argparse
-import copy
 import os
 from contextlib import nullcontext
 from itertools import islice
@@ -56,7 +55,7 @@ def main() -> None:
     groups = init_sp_groups(dataset.replicas)
     model = AutoModelForCausalLM.from_pretrained(args.model).to(device)
     policy = DistributedDataParallel(BranchLogps(model.train()))
-    reference = BranchLogps(copy.deepcopy(model).eval().requires_grad_(False))
+    reference = BranchLogps(AutoModelForCausalLM.from_pretrained(args.model).to(device).requires_grad_(False))
     optimizer = torch.optim.AdamW(policy.parameters(), lr=args.lr, weight_decay=0.0)
     for step in islice(packed_steps(dataset, endless=True), args.max_steps):
         total = torch.zeros((), device=device)
@@ -74,6 +73,7 @@ def main() -> None:
             print(f"step {step.number} loss {total:.6f}", flush=True)
     if rank == 0:
         model.save_pretrained(args.output)
+    dist.barrier()  # gloo may abort in a process that leaves before the others are done
     dist.destroy_process_group()
 
 

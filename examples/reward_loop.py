@@ -70,6 +70,7 @@ def main() -> None:
             print(f"step {step.number} loss {total:.6f}", flush=True)
     if rank == 0:
         model.save_pretrained(args.output)
+    dist.barrier()  # gloo may abort in a process that leaves before the others are done
     dist.destroy_process_group()
 
 
