@@ -32,13 +32,13 @@ def messages_of(record, **options):
 
 
 def test_texts():
-    document = parse({**TEXTS, "weight": 0.5, "margin": 2, "ref_chosen_logps": -1.5})
+    document = parse({**TEXTS, "weight": 0.5, "margin": 2, "ref_chosen_logps": -1.5, "ref_rejected_logps": 0})
     assert document.kind == "preference"
     assert [(each.prompt, each.completion, each.weight) for each in document.branches] == [
         ("1+2=", "3", 0.5),
         ("1+2=", "4", 0.5),
     ]
-    assert document.values == {"margin": 2.0, "ref_chosen_logps": -1.5}
+    assert document.values == {"margin": 2.0, "ref_chosen_logps": -1.5, "ref_rejected_logps": 0.0}
 
 
 @pytest.mark.parametrize(
@@ -134,6 +134,23 @@ def test_groups():
             '"chosen" and "rejected" begin with different messages, so they have no prompt in common; give "prompt"',
         ),
         (
+            {"chosen": [USER], "rejected": [USER]},
+            '"chosen" and "rejected" are the same messages, without an answer',
+        ),
+        ({"chosen": [USER, GOOD], "rejected": [USER]}, '"rejected" has no answer after the prompt that both begin wi'),
+        ({"chosen": [USER], "rejected": [USER, BAD]}, '"chosen" has no answer after the prompt that both begin with'),
+        (
+            {**TEXTS, "ref_chosen_logps": -1.5},
+            '"ref_rejected_logps" is missing; give both ref_chosen_logps and ref_rejected_logps, or neither',
+        ),
+        ({**TEXTS, "ref_chosen_logps": None, "ref_rejected_logps": -1}, '"ref_chosen_logps" is missing; give both'),
+        ({**TEXTS, "prompt": 7}, '"prompt" must be a string or an array of messages, this is a number'),
+        (
+            {"messages": 7, "chosen": GOOD, "rejected": BAD},
+            '"messages" must be an array of messages, this is a number',
+        ),
+        ({"prompt": 7, "completions": ["3"]}, '"prompt" must be a string or an array of messages, this is a number'),
+        (
             {"question": "Why?", "chosen": "a", "rejected": "b"},
             'it has no "prompt"; if "question" is the prompt, rename it to "prompt"',
         ),
@@ -224,14 +241,15 @@ def test_tokenized_pairs(tmp_path, form):
         {"prompt_ids": [1], "chosen_ids": [], "rejected_ids": [5], "margin": None},
         {"prompt_ids": [1], "chosen_ids": [3], "rejected_ids": [-5], "margin": None},
         {"prompt_ids": None, "chosen_ids": [7, 8, 9], "rejected_ids": [7, 8], "margin": None},
+        {"prompt_ids": [], "chosen_ids": [7, 8, 9], "rejected_ids": [7, 8], "margin": None},  # As `"prompt": ""`.
     ]
     batch = read_pairs(SAVE[form](tmp_path, records))
     samples = batch.tokens
-    assert samples.lines.tolist() == [1, 1, 4, 4]
+    assert samples.lines.tolist() == [1, 1, 4, 4, 5, 5]
     rows = [samples.input_ids[a:b].tolist() for a, b in zip(samples.offsets[:-1], samples.offsets[1:], strict=True)]
-    assert rows == [[1, 2, 3, 4], [1, 2, 5], [7, 8, 9], [7, 8]]
-    assert samples.loss_mask.astype(int).tolist() == [0, 0, 1, 1, 0, 0, 1, 0, 1, 1, 0, 1]
-    assert batch.pairs == {1: {"margin": 1.5}, 4: {}}
+    assert rows == [[1, 2, 3, 4], [1, 2, 5], *[[7, 8, 9], [7, 8]] * 2]
+    assert samples.loss_mask.astype(int).tolist() == [0, 0, 1, 1, 0, 0, 1, 0, 1, 1, 0, 1, *[1] * 5]
+    assert batch.pairs == {1: {"margin": 1.5}, 4: {}, 5: {}}
     assert batch.rejects == [
         (2, '"chosen_ids" is empty'),
         (3, "rejected_ids[0] is -5; an id must be in 0..2147483647"),

@@ -18,7 +18,13 @@ from .helpers import CHATS, turns
 THOUGHT = "<think>\nAsk two.\n</think>\n\nSay two."
 PAIR_OF_TEXTS = {"prompt": "Ask one.", "chosen": " Say one.", "rejected": " Say two.", "margin": 0.5}
 GROUP_OF_TEXTS = {"prompt": "Ask one.", "completions": [" Say one.", " Say two.", " fine"], "rewards": [1, 2, 3]}
-TOKEN_PAIR = {"prompt_ids": [9, 8], "chosen_ids": [10, 11], "rejected_ids": [12], "ref_chosen_logps": -1}
+TOKEN_PAIR = {
+    "prompt_ids": [9, 8],
+    "chosen_ids": [10, 11],
+    "rejected_ids": [12],
+    "ref_chosen_logps": -1,
+    "ref_rejected_logps": -2,
+}
 
 
 def batch_of(*records, **options):
@@ -51,7 +57,7 @@ def test_what_a_batch_says_of_its_items(load):
     assert np.isnan(np.delete(items.rewards, [5, 6, 7])).all()
     assert items.values["margin"][1] == 0.5
     assert items.values["ref_chosen_logps"][5] == -1
-    assert sum((~np.isnan(each)).sum() for each in items.values.values()) == 2
+    assert sum((~np.isnan(each)).sum() for each in items.values.values()) == 3
     types = (items.offsets, items.kinds, items.roles, items.rewards, items.values["margin"])
     assert [each.dtype for each in types] == [np.int64, np.int8, np.int8, np.float32, np.float32]
     kinds = ["text", "preference", "messages", "completions", "messages", "preference"]

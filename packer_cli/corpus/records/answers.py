@@ -18,7 +18,7 @@ OPTIONAL = ("tools", "system", WEIGHT)
 
 
 def read_answer(value: Any, where: str) -> Answer:
-    """An answer: a text, or messages, of which one may stand alone.
+    """An answer or a prompt: a text, or messages, of which one may stand alone.
 
     Raises:
         BadRecordError: it is something else.

@@ -14,7 +14,6 @@ from typing import Any
 
 from packer_cli.corpus.records.answers import OPTIONAL, answers_to, read_answer, read_number
 from packer_cli.corpus.records.base import BadRecordError, Shape, type_name
-from packer_cli.corpus.records.messages import read_turns
 from packer_cli.corpus.records.weights import WEIGHT, read_weight
 from packer_cli.corpus.types import Document, Record
 
@@ -23,9 +22,7 @@ def parse(record: Record, line: int) -> Document:
     """Read one group."""
     if record.get("labels") is not None:
         raise BadRecordError('"labels" makes "completions" the steps of one answer, which hbpack does not support')
-    prompt, given = record["prompt"], record["completions"]
-    if not isinstance(prompt, str):
-        prompt = read_turns(prompt, "prompt")
+    prompt, given = read_answer(record["prompt"], "prompt"), record["completions"]
     if not isinstance(given, list):
         raise BadRecordError(f'"completions" must be an array, this is {type_name(given)}')
     if not given:

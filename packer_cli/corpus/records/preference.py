@@ -59,8 +59,12 @@ def read_values(record: Record) -> dict[str, float]:
     """What an item brings, by the names in `ITEM_VALUES`.
 
     Raises:
-        BadRecordError: a value is not a number.
+        BadRecordError: a value is not a number, or a log-probability lacks the other.
     """
+    logps = ("ref_chosen_logps", "ref_rejected_logps")
+    missing = [name for name in logps if record.get(name) is None]
+    if len(missing) == 1:
+        raise BadRecordError(f'"{missing[0]}" is missing; give both {" and ".join(logps)}, or neither')
     return {name: read_number(record[name], name) for name in ITEM_VALUES if record.get(name) is not None}
 
 
@@ -86,14 +90,13 @@ def _of_answers(record: Record) -> tuple[Answer, Answer, Answer]:
     key = next((name for name in _PROMPTS if name in record), None)
     if key is None:
         return _divided(record, chosen, rejected)
-    prompt = record[key]
-    if isinstance(prompt, str) and key == "prompt":
+    prompt = read_answer(record[key], key) if key == "prompt" else read_turns(record[key], key)
+    if isinstance(prompt, str):
         if isinstance(chosen, str):
             return prompt, chosen, rejected
         asked = {"role": "user", "content": prompt}
         return _after([asked], chosen, rejected, record)
-    turns = read_turns(prompt, key)
-    return (turns, chosen, rejected) if key == "prompt" else _after(turns, chosen, rejected, record)
+    return (prompt, chosen, rejected) if key == "prompt" else _after(prompt, chosen, rejected, record)
 
 
 def _after(turns: list[Message], chosen: Answer, rejected: Answer, record: Record) -> tuple[Answer, Answer, Answer]:
@@ -116,6 +119,11 @@ def _divided(record: Record, chosen: Answer, rejected: Answer) -> tuple[Answer, 
         raise BadRecordError(f'it has no "prompt"; if "{_QUESTION}" is the prompt, rename it to "prompt"')
     border = common_beginning(chosen, rejected)
     if not isinstance(chosen, str) and not border:
+        if chosen == rejected:
+            raise BadRecordError('"chosen" and "rejected" are the same messages, without an answer')
+        if chosen[0] == rejected[0]:
+            shorter = _ANSWERS[len(chosen) > len(rejected)]
+            raise BadRecordError(f'"{shorter}" has no answer after the prompt that both begin with')
         raise BadRecordError(
             '"chosen" and "rejected" begin with different messages, so they have no prompt in common; give "prompt"'
         )

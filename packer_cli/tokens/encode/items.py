@@ -25,7 +25,7 @@ MOST_ROLES = 127
 """Later branches have this role, too, since a role is an int8."""
 DIFFERS = "a prompt whose tokens change when an answer follows: its loss begins where they do, as in TRL"
 
-EQUAL = "a rejected answer that equals the chosen one: TRL trains on it, too, but most losses learn nothing from it"
+EQUAL = "equal answers; such pairs are kept, as in TRL, but most losses learn nothing from them"
 
 
 class Branches(NamedTuple):
