@@ -154,9 +154,9 @@ def chosen_options(config: WriteConfig, header: PlanHeader, folder: Path, *, is_
 def refuse_index_of_trees(options: WriteConfig | WriteOptions, *, has_trees: bool | None) -> None:
     """Raise ConfigError for `--index-only`, whose shards have no place for trees."""
     if options.index_only and has_trees:
-        from packer_cli.config.trees import OR_FLAT  # Loads numba.
+        from packer_cli.config.trees import Refusal  # Loads numba.
 
-        raise ConfigError(f"--index-only has no place for samples that share prefixes; leave it out, {OR_FLAT}")
+        raise ConfigError(str(Refusal("--index-only", "has no place for shared prefixes", "leave it out")))
 
 
 def refuse_remote_index(config: WriteConfig, folder: Path) -> None:

@@ -9,8 +9,6 @@ from packer_cli.errors import ConfigError
 from packer_cli.plan.strategies.protocol import Strategy
 from packer_cli.plan.strategies.registry import PACKED, STRATEGIES
 
-OR_FLAT = "or pack data without pairs and groups, and with --turns whole"
-
 
 class Refusal(NamedTuple):
     """An option that does not go with samples that share prefixes."""
@@ -18,10 +16,12 @@ class Refusal(NamedTuple):
     option: str
     """With its value."""
     why: str
+    """A sentence, less its subject."""
     remedy: str
 
     def __str__(self) -> str:
-        return f"{self.option} {self.why}; {self.remedy}, {OR_FLAT}"
+        what = f"{self.option} does not work with preference pairs, groups or --turns branch"
+        return f"{what}: it {self.why}; {self.remedy}"
 
 
 def for_samples(resolved: Resolved, *, has_trees: bool | None) -> Resolved:
@@ -57,19 +57,17 @@ def why_not_trees(resolved: Resolved) -> Refusal | None:
     if refusal is not None:
         return refusal
     if algorithm.cut is not None or algorithm.is_padded:
-        what = "cuts samples" if algorithm.cut is not None else "pads whole batches"
-        why, remedy = f"{what}, and samples that share prefixes stay whole", "choose another, such as isf"
-        return Refusal(f"--packing {config.packing}", why, remedy)
+        why = f"would {'cut' if algorithm.cut is not None else 'pad'} samples that share prefixes"
+        return Refusal(f"--packing {config.packing}", why, "choose another, such as isf")
     if any(group.cp_size > 1 for group in request.groups):
-        why = "divides rows among GPUs, and a token of a tree needs its whole path on one"
+        why = "would divide what a token sees among GPUs"
         return Refusal("--parallel cp", why, "share rows with SP degrees in --groups instead")
     if any(group.align > 1 for group in request.groups):
-        return Refusal("--align", "pads each sample, and the segments of a tree stand side by side", "leave it out")
+        return Refusal("--align", "would pad shared prefixes", "leave it out")
     if config.mask != "document":
-        why = "lets a token see its whole row, and in a tree it sees its own path alone"
-        return Refusal(f"--mask {config.mask}", why, "leave it out")
+        return Refusal(f"--mask {config.mask}", "would let an answer or a turn see the others", "leave it out")
     if request.steps.windows is not None:
-        why = "cuts what attention sees of a sample, and a tree is not cut so"
+        why = "would cut samples that share prefixes into windows"
         return Refusal(f"--curriculum {config.curriculum}", why, "give --curriculum short")
     return None
 
@@ -79,5 +77,5 @@ def flat_alone(strategy: Strategy) -> Refusal | None:
     if strategy.takes_trees:
         return None
     able = ", ".join(name for name in PACKED if STRATEGIES[name].takes_trees)
-    why = "packs flat samples alone, and these share prefixes"
+    why = "cannot pack samples that share prefixes"
     return Refusal(f"--strategy {strategy.name}", why, f"choose one of {able}")

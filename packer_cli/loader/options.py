@@ -185,9 +185,12 @@ def check_tree_format(
             "format 'tree', 'tree-flex' or, for preference pairs, 'pairs'"
         )
     if takes_trees and not manifest.has_trees:
+        what, how = "preference pairs, groups and turns", "--items pairs or groups, or --turns branch"
+        if format == "pairs":
+            what, how = "preference pairs alone", "--items pairs"
         raise ConfigError(
-            f"{name} holds plain samples, and format {format!r} is for preference pairs, groups and turns: choose "
-            "format 'transformers' or another, or pack with --items pairs or groups, or --turns branch"
+            f"{name} holds plain samples, and format {format!r} is for {what}: choose format 'transformers' or "
+            f"another, or pack with {how}"
         )
     if not takes_trees:
         return

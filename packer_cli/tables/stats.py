@@ -110,7 +110,7 @@ def counts_table(counts: SampleCounts) -> Table:
         for name, is_always in shown.items()
         if values.get(name) or (is_always and name in values)
     )
-    return table_of_values("Records" if isinstance(counts, Counts) else "Samples", rows, "count")
+    return table_of_values("Records" if isinstance(counts, Counts) else f"{counts.unit.title()}s", rows, "count")
 
 
 _LEAST = "  least possible"

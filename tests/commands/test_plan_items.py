@@ -184,7 +184,7 @@ def test_compare_leaves_out_what_packs_flat_samples_alone(source, caplog):
     found = packer_cli.compare(source, strategies="all", **OPTIONS)
     assert {row.name for row in found.rows} == {"balanced", "hbp", "naive", "longalign-packing"}
     assert all(row.overall is not None for row in found.rows)
-    assert "padded: packs flat samples alone" in caplog.text
+    assert "padded: cannot pack samples that share prefixes" in caplog.text
     assert caplog.text.count("left out") == 1
 
 
@@ -193,8 +193,8 @@ def test_compare_names_trees_before_other_reasons(source, caplog):
     caplog.set_level("INFO", "hbpack")
     found = packer_cli.compare(source, strategies="balanced,flexsp:all,wlb", max_samples=8, **OPTIONS)
     assert [row.name for row in found.rows] == ["balanced"]
-    assert "left out flexsp:all, wlb: packs flat samples alone, and these share prefixes" in caplog.text
-    with pytest.raises(ConfigError, match=r"^--strategy wlb packs flat samples alone, and these share pr"):
+    assert "left out flexsp:all, wlb: cannot pack samples that share prefixes" in caplog.text
+    with pytest.raises(ConfigError, match=r"^--strategy wlb does not work with preference pairs"):
         packer_cli.compare(source, strategies="flexsp:all,wlb", **OPTIONS)
 
 
@@ -202,10 +202,10 @@ def test_compare_leaves_out_packings_of_flat_samples(source, caplog):
     caplog.set_level("INFO", "hbpack")
     found = packer_cli.compare(source, algorithms="bfd,wrap,decompose,padded", **OPTIONS)
     assert [row.name for row in found.rows] == ["bfd"]
-    assert "left out wrap, decompose: cuts samples, and samples that share prefixes stay whole" in caplog.text
-    assert "left out padded/none: pads whole batches, and samples that share prefixes stay whole" in caplog.text
+    assert "left out wrap, decompose: would cut samples that share prefixes" in caplog.text
+    assert "left out padded/none: would pad samples that share prefixes" in caplog.text
     with pytest.raises(
-        ConfigError, match=r"^--packing wrap cuts samples, and samples that share prefixes stay whole; "
+        ConfigError, match=r"^--packing wrap does not work with preference pairs, groups or --turns branch: it would"
     ):
         packer_cli.compare(source, algorithms="wrap", **OPTIONS)
 

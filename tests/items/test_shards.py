@@ -142,8 +142,8 @@ def test_flat_sets_of_the_same_records_have_version_2(corpus: Path, words: list[
 
 
 MESSAGE = (
-    "error: --index-only has no place for samples that share prefixes; leave it out, or pack data without pairs and "
-    "groups, and with --turns whole\n"
+    "error: --index-only does not work with preference pairs, groups or --turns branch: it has no place for shared "
+    "prefixes; leave it out\n"
 )
 
 

@@ -89,6 +89,10 @@ def test_a_flat_set_is_no_set_of_trees(own_set: PackedSet) -> None:
         " holds plain samples, and format 'tree' is for preference pairs, groups and turns: choose format "
         "'transformers' or another, or pack with --items pairs or groups, or --turns branch"
     )
+    assert message(own_set, format="pairs") == (
+        " holds plain samples, and format 'pairs' is for preference pairs alone: choose format 'transformers' or "
+        "another, or pack with --items pairs"
+    )
 
 
 def test_a_shard_without_trees_is_damaged(own_set: PackedSet) -> None:
