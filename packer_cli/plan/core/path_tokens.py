@@ -63,7 +63,11 @@ def row_notes(plan: Plan, max_path_tokens: str | None) -> list[str]:
     by_loss = has_room & (of_rows(trees.size) >= nearly_full)
     found = (
         (by_paths, f"path tokens (--max-path-tokens {max_path_tokens})", RAISE_LIMIT),
-        (by_loss, "loss tokens, counted once for each branch", "narrow --loss-on, so that shared tokens have no loss"),
+        (
+            by_loss,
+            "loss tokens, counted once for each branch,",
+            "narrow --loss-on, so that shared tokens have no loss",
+        ),
     )
     return [
         f"{rows.sum():,} of {len(packs):,} rows are full of {what} before they are full of tokens; {remedy}"
