@@ -80,18 +80,18 @@ class PlannedConfig(StorePlanConfig, SetsAside):
         }
         return {**self.model_dump(mode="json", exclude=left_out), "groups": [group.values for group in self.groups]}
 
-    def given_options(self) -> dict[str, Any]:
-        """Those that are not at their strategy's default: the plan does not record what was given at its default."""
-        values = {name: getattr(self, name) for name in PlanConfig.model_fields}
+    def names_given(self) -> set[str]:
+        """Options that are not at their strategy's default: a plan does not record what was given at its default."""
         usual = {name: default_of(field, self.strategy) for name, field in PlanConfig.model_fields.items()}
         if self.max_path_tokens is not None:
             usual |= defaults_of_trees(PlanConfig.model_fields, self.strategy)
-        return {name: value for name, value in values.items() if value != usual[name]}
+        return {name for name, value in usual.items() if getattr(self, name) != value}
 
     def as_given(self, **others: Any) -> PlanConfig:
         """The options that a user would give for this plan, with others."""
         groups = used_groups(self.groups, self.planner)
-        own = {**self.given_options(), "strategy": self.strategy, "groups": groups}
+        own = {name: getattr(self, name) for name in self.names_given()}
+        own |= {"strategy": self.strategy, "groups": groups}
         return validate(PlanConfig, {**own, **others})
 
     @model_validator(mode="before")

@@ -54,7 +54,7 @@ class Resolved:
         """The same for samples that share prefixes: what was not given has its default for those."""
         usual = defaults_of_trees(PlanConfig.model_fields, self.config.strategy)
         # The file of a plan has a value for every option.
-        names = self.given.given_options() if isinstance(self.given, PlannedConfig) else self.given.model_fields_set
+        names = self.given.names_given() if isinstance(self.given, PlannedConfig) else self.given.model_fields_set
         given = {name for name in names if getattr(self.given, name) is not None}
         return self.changed(**{name: value for name, value in usual.items() if name not in given})
 
