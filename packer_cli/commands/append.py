@@ -90,7 +90,8 @@ def run_append(
             write_config = WriteConfig(**vars(noted.write))
             header = pack_corpus(config, header.config, write_config, folder, engine, corpus)
         except HbpackError:
-            if begun is None and current_index(folder / TOKENS) == index:
+            is_old = begun is None or _infos(known) == begun.old
+            if is_old and current_index(folder / TOKENS) == index:
                 (folder / APPEND_MARKER).unlink(missing_ok=True)  # The set is as it was.
             raise
     if is_there:

@@ -25,6 +25,7 @@ from packer_cli.startup import known_as_compiled, note_compiled, owns_process, s
 if TYPE_CHECKING:
     from packer_cli.plan.strategies.protocol import PlanRequest
     from packer_cli.shards.plan_file import PlanHeader
+    from packer_cli.tokens.index import PartInfo
     from packer_cli.tokens.stage import Inputs
 
 
@@ -65,9 +66,17 @@ def pack_corpus(
     refuse_index_of_trees(write or WriteConfig(), has_trees=tokenize.has_trees)
     if plan.validation is not None:
         refuse_other(folder)
-    is_parallel = engine.workers > 1 and not (folder / PLAN_NAME).exists()
+
+    def require(part: PartInfo) -> None:
+        """Refuse trees before they replace the store of a set. Without one, the tokens stay for another plan."""
+        if has_plan and part.items is not None:
+            for_samples(checked, has_trees=True)
+            refuse_index_of_trees(write or WriteConfig(), has_trees=True)
+
+    has_plan = (folder / PLAN_NAME).exists()
+    is_parallel = engine.workers > 1 and not has_plan
     with _kernels(expected.request) if is_parallel else nullcontext():
-        index = tokenize_corpus(tokenize, folder, engine, inputs)
+        index = tokenize_corpus(tokenize, folder, engine, inputs, require)
     engine.release()
     refuse_index_of_trees(write or WriteConfig(), has_trees=index.has_trees)
     header = make_plan(plan, checked, folder, folder)

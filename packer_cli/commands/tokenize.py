@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from packer_cli.remote.names import as_path, paths_below
 from packer_cli.remote.path import is_remote
 from packer_cli.sizes import counted
 from packer_cli.tokens.choices import all_rejected, not_used, repeated, tokenized
-from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, StoreIndex, read_index
+from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, PartInfo, StoreIndex, read_index
 from packer_cli.tokens.share import complete_store, tokenize_share
 from packer_cli.tokens.stage import Inputs, current_index, tokenize
 
@@ -130,18 +131,24 @@ def _report_rejected(index: StoreIndex, folder: Path) -> None:
         say(f"rejected records, with reasons: {folder / REJECTED_NAME}")
 
 
-def tokenize_corpus(config: TokenizeConfig, folder: Path, engine: Engine, inputs: Inputs | None = None) -> StoreIndex:
+def tokenize_corpus(
+    config: TokenizeConfig,
+    folder: Path,
+    engine: Engine,
+    inputs: Inputs | None = None,
+    require: Callable[[PartInfo], None] = lambda part: None,
+) -> StoreIndex:
     """Like `run_tokenize`, but without an error if every record was rejected, and without a lock.
 
     Args:
-        inputs: see `tokenize`.
+        inputs, require: see `tokenize`.
     """
     before = paths_below(folder)
     watch = Stopwatch()
 
     try:
         with progress_bar("Tokenizing") as progress:
-            index, num_reused = tokenize(config, folder / TOKENS, engine, progress, inputs)
+            index, num_reused = tokenize(config, folder / TOKENS, engine, progress, inputs, require)
     except UsageError:
         if _restore_index(folder / TOKENS):
             _remove_new(folder, before)

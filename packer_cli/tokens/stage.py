@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
@@ -26,6 +26,7 @@ from packer_cli.engine.sink import FileRange, FinishedPart, Written
 from packer_cli.errors import FormatError, InputError, RunError, TooManyRejectedError
 from packer_cli.files import fingerprint, remove_temporaries
 from packer_cli.format.tokens import SampleOptions, TokenizerInfo
+from packer_cli.remote.path import is_remote
 from packer_cli.sizes import counted
 from packer_cli.tokens.ahead import NamedTokenizer
 from packer_cli.tokens.choices import choices
@@ -146,6 +147,7 @@ def tokenize(
     engine: Engine,
     progress: Progress = lambda done, total: None,
     inputs: Inputs | None = None,
+    require: Callable[[PartInfo], None] = lambda part: None,
 ) -> tuple[StoreIndex, int]:
     """Tokenize the inputs into the store in `folder`; existing parts that are still valid are kept.
 
@@ -156,6 +158,7 @@ def tokenize(
     Args:
         progress: told input bytes.
         inputs: in place of those of the config.
+        require: raises UsageError for a part that cannot be used.
 
     Raises:
         UsageError: an input or the tokenizer cannot be used; the caller removes what is new in the folder.
@@ -170,8 +173,13 @@ def tokenize(
         inputs.require(cuts)
     tasks = part_tasks(config, cuts)
     parts = Parts(folder, WORK, INDEX_NAME, tasks, slice_bytes(tasks), facts=PartFacts)
-    parts.find(engine, listed_parts(folder, before))
-    num_reused = make_parts(config, parts, folder, engine, progress)
+    listed = listed_parts(folder, before)
+    parts.find(engine, listed)
+    # New inputs may add small files to the last part alone. It is replaced when all others are made, so that an error
+    # leaves the store as it was. A remote part has its name as soon as it is written.
+    replaced = listed.keys() & {task.name for task in parts.todo}
+    last = replaced if len(replaced) == 1 and not is_remote(folder) else ()
+    num_reused = make_parts(config, parts, folder, engine, progress, require=require, last=last)
     index = header_of(config, sources).index(renamed(parts, tasks, sources).values())
     if index != before or not (folder / INDEX_NAME).exists():
         write_index(folder, index)
@@ -196,10 +204,24 @@ def header_of(config: TokenizeConfig, sources: Sequence[Source]) -> Header:
 
 
 def make_parts(
-    config: TokenizeConfig, parts: Parts[PartTask], folder: Path, engine: Engine, progress: Progress
+    config: TokenizeConfig,
+    parts: Parts[PartTask],
+    folder: Path,
+    engine: Engine,
+    progress: Progress,
+    *,
+    require: Callable[[PartInfo], None] = lambda part: None,
+    last: Collection[str] = (),
 ) -> int:
-    """Make the parts that are missing. Returns the number of records in the others."""
+    """Make the parts that are missing. Returns the number of records in the others.
+
+    Args:
+        require: see `tokenize`.
+        last: names of parts to commit after the others.
+    """
     kept: list[PartFacts] = [part.facts for part in parts.finished.values()]
+    for facts in kept:
+        require(facts.part)
     num_reused = sum(facts.part.num_rejected + facts.part.num_samples for facts in kept)
     num_refused = sum(facts.part.num_refused for facts in kept)
 
@@ -210,10 +232,24 @@ def make_parts(
     with parts.committing(progress) as commit:
         if kept:
             announce(kept[0].tokenizer)
-        with closing(_run(engine, parts.todo, folder, None if kept else announce)) as outcomes:
-            for written in outcomes:
-                num_refused += commit(written).facts.part.num_refused
-                check_rejected(num_refused, config.max_rejected, folder)
+        waiting: list[Written] = []
+        try:
+            with closing(_run(engine, parts.todo, folder, None if kept else announce)) as outcomes:
+                for written in outcomes:
+                    if written.name in last:
+                        waiting.append(written)
+                    else:
+                        commit(written)
+                    part: PartInfo = written.part.facts.part
+                    require(part)
+                    num_refused += part.num_refused
+                    check_rejected(num_refused, config.max_rejected, folder)
+        except BaseException:
+            for written in waiting:
+                written.sink.discard()
+            raise
+        for written in waiting:
+            commit(written)
     check_rejected(num_refused, config.max_rejected, folder)
     return num_reused
 

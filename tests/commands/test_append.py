@@ -193,13 +193,16 @@ def test_an_error_after_the_first_part_leaves_the_set_as_it_was(bare):
 
 
 def test_an_error_after_a_part_was_replaced_is_made_good_by_the_next_run(bare):
-    out = packed(bare, bare / "out", "journals.jsonl")
-    shutil.copy(bare / "texts.jsonl", bare / "journals.jsonl")
+    names = ("journals.jsonl", "texts.jsonl")
+    out = packed(bare, bare / "out", *names)
+    for path in (bare / name for name in names):
+        path.write_text(path.read_text() * 2)
     options = ("--tokenizer", bare / "tokenizer", "--groups", "1k:1", "--gpus", 8, "--workers", 1, "--output", out)
-    done = run(main, "pack", bare / "journals.jsonl", bare / "chats.jsonl", *options)
+    done = run(main, "pack", *(bare / name for name in names), bare / "chats.jsonl", *options)
     assert (done.code, done.stderr.splitlines()[-1]) == (2, NO_TEMPLATE)
-    packed(bare, out, "journals.jsonl")
-    assert tree(out) == tree(packed(bare, bare / "new", "journals.jsonl"))
+    assert not (out / "tokens/tokens.json").exists()
+    packed(bare, out, *names)
+    assert tree(out) == tree(packed(bare, bare / "new", *names))
 
 
 def test_a_named_eos_token_stays_that_of_the_set(bare, tmp_path):

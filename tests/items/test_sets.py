@@ -121,6 +121,51 @@ def test_pairs_are_appended_to_a_flat_set(given: tuple[str, ...], words: list[ob
     assert tree(tmp_path / "own") == tree(tmp_path / "both")
 
 
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (("--index-only",), "error: --index-only "),
+        (("--align", "8"), "error: --align "),
+        (("--mask", "causal"), "error: --mask causal "),
+    ],
+    ids=["index-only", "align", "mask"],
+)
+def test_a_set_that_cannot_hold_pairs_stays_as_it_was(
+    given: tuple[str, ...], why: str, words: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if its last part takes more texts, and if an append of these pairs was killed before."""
+    texts, more = write_texts(tmp_path / "texts.jsonl"), write_texts(tmp_path / "more.jsonl", seed=1)
+    pairs = write_pairs(tmp_path / "pairs.jsonl", 1, 20)
+    options, own = [*words[:2], *words[4:], *given], tmp_path / "own"
+    assert hbpack("pack", texts, *options, "--output", own).code == 0
+    before = tree(own)
+    with monkeypatch.context() as patch:
+        patch.setattr("packer_cli.commands.append.pack_corpus", _killed)
+        assert hbpack("append", own, pairs, "--workers", 1).code == 130
+    _refused(own, pairs, why=why)
+    assert tree(own) == before
+    with monkeypatch.context() as patch:
+        patch.setattr("packer_cli.tokens.cutting.GROUP_BYTES", sum(path.stat().st_size for path in (texts, more)))
+        _refused(own, more, pairs, why=why)
+    assert tree(own) == before
+    assert hbpack("pack", texts, pairs, *options, "--output", own).code == 2
+    assert tree(own) == before
+    assert verify(own)["sound"]
+    assert hbpack("append", own, more, "--workers", 1).code == 0
+    assert hbpack("pack", texts, more, *options, "--output", tmp_path / "both").code == 0
+    assert tree(own) == tree(tmp_path / "both")
+
+
+def _killed(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _refused(own: Path, *inputs: Path, why: str) -> None:
+    done = hbpack("append", own, *inputs, "--workers", 1)
+    assert done.code == 2
+    assert why in done.stderr
+
+
 def test_a_set_is_dealt_to_other_gpus(own: Path) -> None:
     done = hbpack("rebalance", own, "--gpus", 8)
     assert done.code == 0, done.stderr
