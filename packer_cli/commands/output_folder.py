@@ -193,7 +193,7 @@ class StoreRejects(Iterable[RejectedRecord]):
         self._index, self._store = index, store
 
     def __iter__(self) -> Iterator[RejectedRecord]:
-        from packer_cli.tokens.writer import read_rejects, rejects_name
+        from packer_cli.tokens.rejects import read_rejects, rejects_name
 
         for part in self._index.parts:
             if part.rejects_xxh3 is not None:

@@ -24,7 +24,8 @@ from packer_cli.format.schema import token_type
 from packer_cli.format.tokens import SampleOptions, TokenizerInfo
 from packer_cli.tokens.ahead import NamedTokenizer
 from packer_cli.tokens.index import WORK, PartFile, PartInfo
-from packer_cli.tokens.writer import LateColumnsError, PartColumns, PartWriter, RejectsWriter
+from packer_cli.tokens.rejects import RejectsWriter
+from packer_cli.tokens.writer import LateColumnsError, PartColumns, PartWriter
 
 if TYPE_CHECKING:
     from packer_cli.tokens.encode.encoder import Encoder

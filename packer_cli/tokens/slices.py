@@ -6,12 +6,15 @@ A record's key combines, in one integer, the number of its slice in the part and
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.corpus.read import SliceReader
 from packer_cli.corpus.types import CorpusSlice, DocumentBatch, Reject
+
+if TYPE_CHECKING:
+    from packer_cli.corpus.read import SliceReader
 
 LINE_BITS = 44
 _LINE = (1 << LINE_BITS) - 1
@@ -46,5 +49,7 @@ def with_lines(rejects: Sequence[Reject]) -> list[Reject]:
 
 def read_all(slice_: CorpusSlice) -> None:
     """Read a slice and discard it, to see whether reading it crashes."""
+    from packer_cli.corpus.read import SliceReader
+
     for _ in SliceReader().read(slice_):
         pass

@@ -44,9 +44,9 @@ from packer_cli.tokens.index import (
     write_index,
 )
 from packer_cli.tokens.part import Description, PartFacts, PartTask, work
+from packer_cli.tokens.rejects import rejects_name
 from packer_cli.tokens.tokenizer.files import tokenizer_fingerprint
 from packer_cli.tokens.tokenizer.loading import read_template
-from packer_cli.tokens.writer import rejects_name
 
 _LIBRARIES = ("gigatoken", "tokenizers", "transformers", "jinja2", "minijinja", "sentencepiece")
 

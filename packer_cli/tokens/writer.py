@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from operator import or_
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -14,18 +10,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.corpus.ragged import join_samples
-from packer_cli.corpus.types import Gap, Reject, TokenBatch
-from packer_cli.engine.sink import Sink
-from packer_cli.errors import FormatError
+from packer_cli.corpus.types import TokenBatch
 from packer_cli.files import HashingFile
 from packer_cli.format.arrays import Lists, to_arrow, to_lists
-from packer_cli.format.checksums import find_damage
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, count_by_row, mask_to_spans
 from packer_cli.format.schema import part_schema
 from packer_cli.format.trees import KINDS
-from packer_cli.tokens.index import INDEX_NAME, PartItems, remedy
+from packer_cli.tokens.index import PartItems
 from packer_cli.tokens.item_columns import item_columns, items_of_samples, join_items
-from packer_cli.tokens.slices import LINE_BITS, count_by_slice, lines_of, with_lines
+from packer_cli.tokens.slices import lines_of
 
 if TYPE_CHECKING:
     from packer_cli.tokens.encode.rows import Items
@@ -175,64 +168,3 @@ def _loss_spans(
     num_spans = np.diff(np.searchsorted(starts, batch.offsets))
     begin = np.repeat(begins, num_spans)
     return (starts - begin).astype(np.int32), (stops - begin).astype(np.int32), num_spans, weights
-
-
-def rejects_name(name: str) -> str:
-    """File name of a part's rejected records; the file exists only if there are any."""
-    return name.replace("part-", "rejected-").replace(".arrow", ".jsonl")
-
-
-class RejectsWriter(ExitStack):
-    """Writes a part's rejected records as they come, and counts them. Memory: one batch of them."""
-
-    def __init__(self, sink: Sink, part: str, num_slices: int) -> None:
-        """Open no file before there is a reject.
-
-        Args:
-            part: file name of the part.
-            num_slices: of input, in the part.
-        """
-        super().__init__()
-        self.num_rejected = np.zeros(num_slices, dtype=np.int64)
-        """int64[s]: of each slice."""
-        self.gaps = [""] * num_slices
-        """The reason of each slice's first gap; "" for a slice that has none."""
-        self._sink, self._name = sink, rejects_name(part)
-        self._file: HashingFile | None = None
-
-    def write(self, rejects: Sequence[Reject]) -> None:
-        """Append the rejects of the next batch; `line` is their key, see `packer_cli.tokens.slices`."""
-        if not rejects:
-            return
-        if self._file is None:
-            self._file = self.enter_context(self._sink.file(self._name))
-        keys = np.array([reject.line for reject in rejects], dtype=np.int64)
-        self.num_rejected += count_by_slice(keys, len(self.num_rejected))
-        for reject in rejects:
-            if isinstance(reject, Gap):
-                number = reject.line >> LINE_BITS
-                self.gaps[number] = self.gaps[number] or reject.reason
-        lines = [json.dumps(reject._asdict(), ensure_ascii=False) + "\n" for reject in with_lines(rejects)]
-        self._file.write("".join(lines).encode())
-
-    @property
-    def xxh3(self) -> str | None:
-        """Checksum of the file; None if there are no rejects."""
-        return None if self._file is None else self._file.hexdigest()
-
-
-def read_rejects(path: Path, xxh3: str) -> Iterator[Reject]:
-    """Yield the rejected records of a part, file by file. Price: reading the file twice, as it is checked first.
-
-    Args:
-        xxh3: checksum of the file.
-
-    Raises:
-        FormatError: the file is missing or damaged.
-    """
-    why = find_damage(path, None, xxh3, INDEX_NAME)
-    if why is not None:
-        raise FormatError(f"{str(path)!r} is damaged ({why}); {remedy(path)}")
-    with path.open(encoding="utf-8", newline="\n") as lines:
-        for line in lines:
-            yield Reject(**json.loads(line))
