@@ -16,7 +16,6 @@ from packer_cli.format.metrics import PlanFigures
 from packer_cli.format.trees import ItemTrees
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
-from packer_cli.plan.core.items import select_items
 from packer_cli.plan.core.pieces import Overflow, Samples, pieces_to_plan
 from packer_cli.plan.core.types import Pieces
 from packer_cli.plan.figures import plan_figures, prove_by_program
@@ -99,9 +98,9 @@ def row_figures(task: RowTask) -> RowFigures:
 
 def _rehearse(samples: Samples, task: RowTask) -> None:
     """Plan some of the samples, to load every kernel that these lengths need before the clock starts."""
-    some = slice(None, None, 1 + len(samples.lengths) // _NUM_REHEARSED)
-    trees = None if samples.trees is None else select_items(samples.trees, np.arange(len(samples.lengths))[some])
-    few = replace(samples, lengths=samples.lengths[some].copy(), sources=None, trees=trees)
+    num = len(samples.lengths)
+    some = np.arange(0, num, 1 + num // _NUM_REHEARSED, dtype=np.int32)
+    few = replace(samples, sources=None, among=some).alone()
     options = task.request.packing_options
     if hasattr(options, "time_limit"):
         options = type(options)(**vars(options) | {"time_limit": min(0.1, options.time_limit)})
