@@ -97,7 +97,7 @@ def tokenized(index: StoreIndex, num_reused: int, seconds: str) -> list[str]:
         counted(count, _ITEMS[shape]) if shape in _ITEMS else f"{count:,} {_SHAPES.get(shape, shape)}"
         for shape, count in shapes.most_common()
     )
-    what = counted(num_samples, "item" if index.has_trees else "sample") + (f" ({by_shape})" if shapes else "")
+    what = counted(num_samples, index.unit) + (f" ({by_shape})" if shapes else "")
     num_tokens = sum(part.num_tokens for part in parts)
     lines = [f"{done}: {what}, {counted(num_tokens, 'token')}, {num_rejected:,} rejected ({seconds})"]
     if index.has_trees:
@@ -147,7 +147,7 @@ def _ends(index: StoreIndex, num_open: int, num_samples: int) -> str:
         others = "answers that are messages, " if has_answers else ""
         why = f"pre-tokenized records, {others}and chats in which the assistant does not speak last, stay as they are"
     ends = "ends" if num_open == 1 else "end"
-    return f"{num_open:,} of {counted(num_samples, 'sample')} {ends} without EOS or an end of turn: {why}"
+    return f"{num_open:,} of {counted(num_samples, index.unit)} {ends} without EOS or an end of turn: {why}"
 
 
 def all_rejected(index: StoreIndex) -> str:
