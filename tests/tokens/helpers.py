@@ -65,4 +65,11 @@ CHATS = [
 
 def engine_of(renderer):
     """The engine that renders most conversations."""
-    return "minijinja" if renderer._minijinja else "transformers" if renderer._proves_each else "jinja2"
+    return "minijinja" if renderer._fast else "jinja2"
+
+
+def way_of(renderer, messages=None):
+    """How the assistant's text of a conversation, or of a question and its answer, is found."""
+    reading = renderer.reading(renderer.read(messages or turns("Ask.", "Say.")).shape)
+    assert not reading.refusal
+    return reading.way

@@ -1,7 +1,6 @@
 """Which backend encodes, how it is compared with the reference, and what follows where they differ."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -15,7 +14,7 @@ from packer_cli.tokens.encode import encoder as encoder_module
 from packer_cli.tokens.encode.backends import BackendMismatch, GigatokenBackend
 from packer_cli.tokens.encode.encoder import Encoder
 from packer_cli.tokens.templates.renderer import ChatRenderer
-from tests.tokens.helpers import CHATS, chats, encode, engine_of, rows, tokens, turns
+from tests.tokens.helpers import encode, rows, tokens, turns
 
 
 def mixed_documents():
@@ -131,21 +130,6 @@ def test_later_texts_are_sampled_too_and_long_ones_cut(load, monkeypatch):
         encode(encoder, documents[at : at + 300])
     assert 4 <= len(compared) <= 32
     assert set(map(len, compared)) == {1024}
-
-
-def test_a_mark_that_lies_sends_the_part_the_slow_way(load):
-    loaded = load("bytes", "chatml")
-    encoder = Encoder(loaded)
-    expected = rows(encode(encoder, chats(*CHATS)))
-    encoder.start_part()
-    renderer = next(iter(encoder._preparer._renderers.values()))
-    renderer._edges = replace(renderer._edges, prompt="")
-    with pytest.raises(BackendMismatch, match="should begin at char") as caught:
-        encode(encoder, chats(*CHATS))
-    again = encoder.fallback(caught.value, "data.jsonl, line 1")
-    assert caught.value.what == "template"
-    assert rows(encode(again, chats(*CHATS))) == expected
-    assert [engine_of(renderer) for renderer in again._preparer._renderers.values()] == ["transformers"]
 
 
 WRONG_IDS = "gigatoken and tokenizers give different ids; this part is encoded by tokenizers"

@@ -203,7 +203,7 @@ def test_a_string_times_a_number_is_left_to_jinja2() -> None:
     assert rendered("{{ m.content * 1000 }}") == [False, False]
 
 
-def test_a_panic_of_minijinja_goes_to_jinja2() -> None:
+def test_a_panic_of_minijinja_goes_to_jinja2(monkeypatch: pytest.MonkeyPatch) -> None:
     class PanicException(BaseException):
         pass
 
@@ -213,7 +213,10 @@ def test_a_panic_of_minijinja_goes_to_jinja2() -> None:
         def render_template(self, *_: object, **__: object) -> str:
             raise PanicException
 
+    template = MinijinjaTemplate(CompiledTemplate("{% for m in messages %}{{ m.content }}|{% endfor %}", {}), "stream")
+    assert template.rounds(CHATS[1]) == (" x</think>y |z|", [(13, 15)])
+    template._environment = Panicking()  # type: ignore[assignment]
+    assert template.rounds(CHATS[1]) is None
+    monkeypatch.setattr(MinijinjaTemplate, "rounds", lambda *_, **__: None)
     ours = ChatRenderer("{% for m in messages %}{{ m.content }}|{% endfor %}", variables=VARIABLES)
-    assert ours._minijinja is not None
-    ours._minijinja._environment = Panicking()  # type: ignore[assignment]
     assert ours.render(CHATS[1].messages).text == " x</think>y |z|"

@@ -1,23 +1,22 @@
 """Texts equal transformers'; ranges equal those of the same template with generation tags."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from packer_cli.errors import TokenizerError
-from packer_cli.tokens.templates.conversation import TemplateRejectError, read_chat
+from packer_cli.tokens.templates.conversation import TemplateRejectError
 from packer_cli.tokens.templates.renderer import ChatRenderer
 from packer_cli.tokens.templates.rounds import MARK, split
-from tests.tokens.helpers import engine_of
+from tests.tokens.helpers import engine_of, way_of
 
 VARIABLES = {"bos_token": "<s>", "eos_token": "</s>"}
 SPECIALS = ("<|im_start|>", "<|im_end|>", "<s>", "</s>", "<|endoftext|>")
-ENGINES = ("minijinja", "jinja2", "transformers")
+ENGINES = ("minijinja", "jinja2")
 MARKS = [f"{MARK}{letter}{depth}" for letter in "AO" for depth in "01"]
 GUESSES = ["\x01", *(f"\x01{token}{letter}0" for token in ("", "0123456789abcdef") for letter in "AO")]
+MARKED = ("stream", "anywhere")
 NAMES = ["chatml", "llama2", "qwen3", "macro", "loop-controls", "eos-between", "chatml-generation"]
 
 
@@ -76,11 +75,6 @@ def test_text_equals_transformers_on_generated_chats(templates, name):
         assert bare.render(messages).text == expected
         assert ours["minijinja"].render(messages) == ours["jinja2"].render(messages)
         assert ours["minijinja"].render(messages).text == expected
-        try:
-            assert ours["transformers"].render(messages).text == expected
-        except TemplateRejectError as error:
-            # The slow way may be unable to tell who said what; never give another text.
-            assert "differently" in str(error)  # noqa: PT017
 
     check()
 
@@ -88,7 +82,7 @@ def test_text_equals_transformers_on_generated_chats(templates, name):
 @pytest.mark.parametrize("name", ["chatml", "llama2", "qwen3"])
 def test_marks_find_what_generation_tags_mark(templates, name):
     marked, tagged = renderer(templates[name]), renderer(templates[f"{name}-generation"])
-    assert (marked.way, tagged.way) == ("marks", "generation")
+    assert (way_of(marked), way_of(tagged)) in (("stream", "generation"), ("anywhere", "generation"))
 
     @given(CHATS)
     @settings(max_examples=150)
@@ -104,8 +98,8 @@ def test_marks_find_what_generation_tags_mark(templates, name):
 
 @pytest.mark.parametrize("name", ["chatml", "llama2", "loop-controls", "eos-between"])
 def test_prefixes_find_what_marks_find(templates, name):
-    marked, slow = renderer(templates[name]), renderer(templates[name], way="prefixes")
-    assert marked.way == "marks"
+    marked, slow = renderer(templates[name]), renderer(templates[name], ways=(None,))
+    assert way_of(marked) in MARKED
     messages = chat("Hi there", "Hello.\n\nGo on?", "yes é", "你好 🙂", "bye", "so long")
     assert slow.render(messages) == marked.render(messages)
     assert len(marked.render(messages).spans) == 3
@@ -123,9 +117,9 @@ def test_ranges_are_the_answer_with_its_end_of_turn(templates):
 def test_thinking_of_earlier_turns_is_left_out_and_the_last_is_trained_on(templates):
     messages = chat("a", "<think>\none\n</think>\n\nb", "c", "<think>\ntwo\n</think>\n\nd")
     ours = renderer(templates["qwen3"])
-    assert ours.way == "marks"
+    assert way_of(ours, messages) in MARKED
     assert said(ours.render(messages)) == ["b<|im_end|>", "<think>\ntwo\n</think>\n\nd<|im_end|>"]
-    assert ours.mismatch(read_chat(messages)) is None
+    assert ours.mismatch(ours.read(messages)) is None
 
 
 def test_tool_calls_belong_to_the_assistant(templates):
@@ -139,7 +133,7 @@ def test_tool_calls_belong_to_the_assistant(templates):
 
 def test_loops_in_macros_are_marked_too(templates):
     for name in ("macro", "chatml", "loop-controls", "eos-between"):
-        assert renderer(templates[name]).way == "marks"
+        assert way_of(renderer(templates[name])) in MARKED
     text = (
         "{% macro all(x) %}{% for m in x %}{{ m.role }}: {{ m.content }};{% endfor %}{% endmacro %}{{ all(messages) }}"
     )
@@ -147,7 +141,7 @@ def test_loops_in_macros_are_marked_too(templates):
     for changed in (text, text.replace("{{ all(messages) }}", "{% set x = all(messages) %}{{ x | trim }}")):
         for engine in ("minijinja", "jinja2"):
             ours = renderer(changed, engine=engine)
-            assert (ours.way, engine_of(ours)) == ("marks", engine)
+            assert (way_of(ours) in MARKED, engine_of(ours)) == (True, engine)
             assert said(ours.render(messages)) == ["assistant: b;", "assistant: d;"]
 
 
@@ -155,8 +149,8 @@ def test_marks_that_change_what_a_template_does_are_not_used():
     # It writes the length of what a loop wrote.
     loop = "{% for m in messages %}{{ m.role }}: {{ m.content }};{% endfor %}"
     template = "{% set x %}" + loop + "{% endset %}{{ x }}{{ x | length }}"
-    ours = renderer(template)
-    assert (ours.way, engine_of(ours)) == ("prefixes", "jinja2")
+    with pytest.raises(TemplateRejectError, match=r"not certain .* by its loops in blocks, the text changes; by the"):
+        renderer(template).render(chat("a", "b"))
 
 
 RECURSIVE = (
@@ -175,7 +169,7 @@ def test_slow_way_rejects_what_it_cannot_tell_apart():
 @pytest.mark.parametrize("text", GUESSES)
 def test_content_like_a_mark_stays_text(text):
     template = "{% for m in messages %}{{ m.content }}{% endfor %}"
-    assert renderer(template).way == "marks"
+    assert way_of(renderer(template)) in MARKED
     assert renderer(template).render(chat(text, text)).text == text * 2
 
 
@@ -280,22 +274,14 @@ def test_minimind_renders_as_transformers_does(minimind, real_chats):
         variables=minimind.special_tokens_map,
         special_tokens=minimind.special_tokens,
     )
-    assert ours.way == "marks"
+    assert way_of(ours) in MARKED
     expected = render_jinja_template(real_chats, chat_template=minimind.chat_template, **minimind.special_tokens_map)
     rendered = [ours.render(messages) for messages in real_chats]
     assert [one.text for one in rendered] == expected[0]
     for messages, one in zip(real_chats, rendered, strict=True):
         answers = [message["content"] for message in messages if message["role"] == "assistant"]
         assert said(one) == [answer.lstrip("\n") + "<|im_end|>" for answer in answers]
-    assert all(ours.mismatch(read_chat(messages)) is None for messages in real_chats[:30])
-
-
-def test_mismatch_reports_a_wrong_range(templates, monkeypatch):
-    ours = renderer(templates["chatml"])
-    messages = chat("a", "b")
-    assert ours.mismatch(read_chat(messages)) is None
-    monkeypatch.setattr(ours, "_edges", replace(ours._edges, prompt=""))
-    assert "should begin at char" in ours.mismatch(read_chat(messages))
+    assert all(ours.mismatch(ours.read(messages)) is None for messages in real_chats[:30])
 
 
 @given(st.lists(st.sampled_from(["a", "bc", *MARKS]), max_size=12))

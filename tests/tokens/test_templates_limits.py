@@ -8,8 +8,9 @@ import pytest
 
 from packer_cli.errors import TokenizerError
 from packer_cli.tokens.templates import template as limits
-from packer_cli.tokens.templates.conversation import TemplateRejectError, read_chat
+from packer_cli.tokens.templates.conversation import TemplateRejectError
 from packer_cli.tokens.templates.renderer import ChatRenderer
+from tests.tokens.helpers import way_of
 from tests.tokens.published_templates import PUBLISHED
 
 RECURSIVE = (
@@ -41,7 +42,7 @@ def of(name, **kwargs):
 def test_10_000_turns_are_rendered(name, engine):
     ours, messages = of(name, engine=engine), turns(10_000)
     assert len(ours.render(messages).spans) == 5_000
-    assert ours.mismatch(read_chat(messages)) is None
+    assert ours.mismatch(ours.read(messages)) is None
 
 
 @pytest.mark.slow
@@ -70,7 +71,7 @@ def test_templates_that_take_too_long_to_compile_are_refused(monkeypatch):
 
 def test_many_renders_for_one_conversation_are_bounded():
     ours = ChatRenderer(RECURSIVE, variables={})
-    assert ours.way == "prefixes"
+    assert way_of(ours) is None
     assert len(ours.render(turns(40)).spans) == 20
     expected = (
         "the chat template does not show who said what without rendering the beginning of the conversation again for "
@@ -132,7 +133,7 @@ HUGE = [
 
 
 @pytest.mark.parametrize(("hostile", "sign"), HUGE)
-@pytest.mark.parametrize("engine", ["minijinja", "jinja2", "transformers"])
+@pytest.mark.parametrize("engine", ["minijinja", "jinja2"])
 def test_templates_that_ask_for_all_memory_are_refused(hostile, sign, engine):
     reason = (
         f"the chat template makes more than 67,108,864 items with {sign}; split the conversation, or give another "
@@ -149,7 +150,7 @@ def test_templates_that_ask_for_all_memory_are_refused(hostile, sign, engine):
         with pytest.raises(TemplateRejectError) as rejected:
             ours.render(turns(6))
         assert str(rejected.value) == reason
-    assert ours.mismatch(read_chat(turns(6))) is None
+    assert ours.mismatch(ours.read(turns(6))) is None
     assert len(ours.render(turns(4)).spans) == 2
 
 
@@ -166,4 +167,4 @@ def test_templates_that_ask_for_all_memory_are_refused(hostile, sign, engine):
 def test_ordinary_products_and_powers_are_as_in_transformers(operation, text):
     ours = ChatRenderer("{{ " + operation + " }}", variables={})
     assert ours.render(turns(2)).text == text
-    assert ours.mismatch(read_chat(turns(2))) is None
+    assert ours.mismatch(ours.read(turns(2))) is None

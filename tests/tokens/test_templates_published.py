@@ -7,7 +7,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from packer_cli.tokens.templates.conversation import TemplateRejectError
 from packer_cli.tokens.templates.renderer import ChatRenderer
-from tests.tokens.helpers import engine_of
+from tests.tokens.helpers import engine_of, way_of
 from tests.tokens.published_templates import PUBLISHED
 
 
@@ -85,7 +85,7 @@ def outcome(render):
 def test_engines_agree_on_generated_conversations(name):
     fast, slow = renderer(name), renderer(name, engine="jinja2")
     assert engine_of(fast) == "minijinja"
-    assert (fast.way, engine_of(slow)) == (slow.way, "jinja2")
+    assert (way_of(fast), engine_of(slow)) == (way_of(slow), "jinja2")
     done = []
 
     @given(CHATS, TOOLS)
@@ -104,7 +104,7 @@ def test_engines_agree_on_generated_conversations(name):
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_minijinja_renders_ordinary_conversations_itself(name, monkeypatch):
     ours = renderer(name)
-    monkeypatch.setattr(ours, "_render_by_jinja2", lambda chat: pytest.fail("jinja2 was asked"))
+    monkeypatch.setattr(ours, "_render_by_jinja2", lambda *_: pytest.fail("jinja2 was asked"))
     messages = [
         {"role": "user", "content": "Was kostet das? 你好 {{ x }}"},
         {"role": "assistant", "content": "<think>\nhm\n</think>\n\nDrei Euro. 🙂"},
@@ -124,7 +124,7 @@ def test_minijinja_renders_ordinary_conversations_itself(name, monkeypatch):
 @pytest.mark.parametrize("name", ["qwen2.5", "qwen3", "mistral", "llama3.1"])
 def test_minijinja_renders_tool_calls_itself(name, monkeypatch):
     ours = renderer(name)
-    monkeypatch.setattr(ours, "_render_by_jinja2", lambda chat: pytest.fail("jinja2 was asked"))
+    monkeypatch.setattr(ours, "_render_by_jinja2", lambda *_: pytest.fail("jinja2 was asked"))
     arguments = {"b": [1, 2.5, None, True], "a": {"é": "<&>\n"}, "n": -0.001}
     call = {"type": "function", "function": {"name": "f", "arguments": arguments}}
     messages = [

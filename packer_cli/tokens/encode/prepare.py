@@ -14,8 +14,8 @@ from packer_cli.errors import TokenizerError
 from packer_cli.tokens.encode.backends import BackendMismatch
 from packer_cli.tokens.encode.rows import EncodedBatch, Row, Text
 from packer_cli.tokens.encode.specials import END, START, PlainContentEncoder, TokenFinder
-from packer_cli.tokens.templates.conversation import read_chat
 from packer_cli.tokens.templates.parts import LossParts, weights_or_none
+from packer_cli.tokens.templates.written import EARLIER_REASONING
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,7 +38,7 @@ class Preparer:
 
     Args:
         parts: what carries a loss; None: every token.
-        fast_templates: False renders as transformers does, and proves each conversation's ranges.
+        fast_templates: False renders as transformers does.
         check_chats: conversations at the beginning of each part to compare with slower ways; some of the later ones
             have their text and ranges compared, too.
     """
@@ -106,19 +106,24 @@ class Preparer:
     def _prepare_chat(self, document: Document) -> tuple[Text | Row, bool]:
         tools = document.tools
         renderer = self._renderer(with_tools=tools is not None)
-        given = read_chat(document.messages, tools)
+        given = renderer.read(document.messages, tools)
         special = self._finder.finds(given.text)
         chat = self._marked(renderer, given, document.messages, tools)
         is_marked = chat is not given
         rendered = renderer.render_chat(chat)
         _check_utf8(rendered.text)
-        self.unused.update(renderer.ignored(chat))
+        weights = self._weights(document)
+        for note in renderer.review(chat, rendered, self._parts, weights):
+            if note != EARLIER_REASONING or not document.num_prompt:  # Else earlier turns carry no loss.
+                self.unused[note] += 1
         if self._fast_templates and not is_marked:
             self._check(document.line, renderer, chat, len(rendered.text))
-        loss = self._chat_loss(document, renderer, chat, rendered)
+        loss = self._chat_loss(document, renderer, chat, rendered, weights)
+        # A template may go on after the answer, with a generation prompt.
+        spans, text = rendered.spans, rendered.text
+        may_close = _ends_with_answer(document) and not (spans and text[spans[-1][1] :].strip())
         if is_marked:
-            return self._row(document, rendered.text, loss, is_chat=True), special
-        may_close = _ends_with_answer(document)
+            return self._row(document, rendered.text, loss, is_chat=True, may_close=may_close), special
         return Text(document.line, rendered.text, loss.spans, True, may_close, loss.weights, loss.end), special
 
     def _marked(self, renderer: ChatRenderer, chat: Chat, messages: list[Message], tools: list[Any] | None) -> Chat:
@@ -128,7 +133,7 @@ class Preparer:
             return chat
         from transformers.utils.chat_template_utils import mark_control_tokens
 
-        return read_chat(*(mark_control_tokens(each, controls.pattern) for each in (messages, tools)))
+        return renderer.read(*(mark_control_tokens(each, controls.pattern) for each in (messages, tools)))
 
     def prompt(self, document: Document) -> str | NDArray[np.int32]:
         """The text of a document's prompt as it is before an answer, or its ids where it has special tokens as plain
@@ -145,32 +150,44 @@ class Preparer:
             return prompt
         messages, tools = document.messages[: document.num_prompt], document.tools
         renderer = self._renderer(with_tools=tools is not None)
-        given = read_chat(messages, tools)
+        given = renderer.read(messages, tools)
         chat = self._marked(renderer, given, messages, tools)
         text = renderer.prompt(chat)
         _check_utf8(text)
         if chat is not given:
-            return self._row(document, text, _Loss([], None, 0.0), is_chat=True).input_ids
+            return self._row(document, text, _Loss([], None, 0.0), is_chat=True, may_close=False).input_ids
         if self._fast_templates and self._prompts_checked < self._check_chats:
             self._prompts_checked += 1
             _require_same(renderer.wrong_prompt(chat, text), document.line)
         return text
 
-    def _chat_loss(self, document: Document, renderer: ChatRenderer, chat: Chat, rendered: Rendered) -> _Loss:
-        """The loss of a conversation, as it was rendered."""
+    def _weights(self, document: Document) -> tuple[float, ...] | None:
+        """The weight of each message; None: all are 1."""
         weights = document.weights
         if weights is not None and all(weight == 1 for weight in weights):
             weights = None
+        prompt = document.num_prompt
         if self._parts is None:
             if weights is not None:
                 raise ValueError(
                     'messages have "weight", but --loss-on all trains on what is between them, too; give the record '
                     "a weight, or choose another --loss-on"
                 )
-            return _Loss(None, None, document.weight).times(document.weight)
-        prompt = document.num_prompt
-        if prompt and any(message.get("role") == "assistant" for message in document.messages[:prompt]):
+        elif prompt and any(message.get("role") == "assistant" for message in document.messages[:prompt]):
             weights = (0.0,) * prompt + (weights or (1.0,) * len(document.messages))[prompt:]
+        return weights
+
+    def _chat_loss(
+        self,
+        document: Document,
+        renderer: ChatRenderer,
+        chat: Chat,
+        rendered: Rendered,
+        weights: tuple[float, ...] | None,
+    ) -> _Loss:
+        """The loss of a conversation, as it was rendered."""
+        if self._parts is None:
+            return _Loss(None, None, document.weight).times(document.weight)
         spans, of_spans = renderer.loss_spans(chat, rendered, self._parts, weights)
         end = document.weight if self._ends_have_loss else 0.0
         if weights is not None and _ends_with_answer(document):
@@ -187,7 +204,7 @@ class Preparer:
             wrong = renderer.mismatch(chat)
         elif hash_line(line) % SPREAD_EVERY == 0 and self._chars_checked < SPREAD_CHARS:
             self._chars_checked += num_chars
-            wrong = renderer.mismatch(chat, with_prefixes=False)
+            wrong = renderer.mismatch(chat)
         else:
             return
         _require_same(wrong, line)
@@ -208,8 +225,9 @@ class Preparer:
                 template,
                 variables=tokenizer.special_tokens_map,
                 special_tokens=tokenizer.special_tokens,
+                ends=tokenizer.stops,
                 want_spans=self._parts is not None,
-                engine="minijinja" if self._fast_templates else "transformers",
+                engine="minijinja" if self._fast_templates else "jinja2",
             )
             self._renderers[template] = renderer
         if renderer.depends_on_date and not self._is_warned:
@@ -237,7 +255,7 @@ class Preparer:
             loss = loss._replace(spans=places)
         return self._row(document, mark_control_tokens(text, tokens), loss, is_chat=False)
 
-    def _row(self, document: Document, marked: str, loss: _Loss, *, is_chat: bool) -> Row:
+    def _row(self, document: Document, marked: str, loss: _Loss, *, is_chat: bool, may_close: bool = True) -> Row:
         """The sample of a text in which the tokens are wrapped; the spans are places in it."""
         assert self._plain is not None
         ids, loss_mask = self._plain.encode(marked, loss.spans or [], loss.weights, whole_last_char=not is_chat)
@@ -245,7 +263,6 @@ class Preparer:
             loss_mask = np.full(len(ids), loss.end, dtype=np.bool_ if loss.end == 1 else np.float32)
         elif loss.end not in (0.0, 1.0):
             loss_mask = loss_mask.astype(np.float32)
-        may_close = not is_chat or _ends_with_answer(document)
         return Row(document.line, ids, loss_mask, not is_chat, may_close, loss.end)
 
 

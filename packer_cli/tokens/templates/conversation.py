@@ -63,6 +63,8 @@ class Chat(NamedTuple):
     """Whether minijinja and jinja2 treat every value alike."""
     is_plain: bool
     """Whether there are no tools, and each message has exactly a role and a content, both strings."""
+    shape: tuple[Any, ...] = ()
+    """All that decides how a template writes it, but its words, see `shape`."""
 
 
 def read_chat(messages: list[dict[str, Any]], tools: list[Any] | None = None) -> Chat:

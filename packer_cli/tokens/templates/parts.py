@@ -74,6 +74,17 @@ class LossParts(NamedTuple):
         """Whether tool calls are told apart from the content before them."""
         return self.answer != self.tool_calls
 
+    def kinds_of(self, messages: list[dict[str, Any]], weights: Sequence[float] | None) -> Callable[[int], set[str]]:
+        """Gives for the place of a message of the assistant which kinds of its texts carry a loss."""
+        kinds = {"content"} if self.answer else set()
+        kinds |= {"calls"} if self.tool_calls else set()
+
+        def of_message(place: int) -> set[str]:
+            is_left = self.only_last and any(each.get("role") == "assistant" for each in messages[place + 1 :])
+            return set() if is_left or (weights is not None and not weights[place]) else kinds
+
+        return of_message
+
     def select(
         self,
         rendered: Rendered,
@@ -310,8 +321,12 @@ def find_reasoning(
         for tag in (opening, closing):
             if tag in thought or text.find(tag, past, end) >= 0:
                 raise TemplateRejectError(f"{where} has {tag} more than once, so what is reasoning is not certain")
-        # A tag of the content may seem to end in the arguments of a tool call.
-        if (field and field != thought) or (message and not any(thought in text for text in _texts(message))):
+        # An empty block stands for reasoning that is left out, unless that is written elsewhere. A tag of the content
+        # may seem to end in the arguments of a tool call.
+        other = (
+            field and field != thought and (thought or text.count(field, past, end) > content_of(message).count(field))
+        )
+        if other or (message and not any(thought in text for text in _texts(message))):
             raise TemplateRejectError(
                 f"the chat template writes something between {opening} and {closing} that is not the reasoning of "
                 f"{where}"

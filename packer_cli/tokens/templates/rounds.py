@@ -162,19 +162,32 @@ class TurnEdges:
     endings: tuple[str, ...]
     """Strings that can end a turn; EOS first, since it ends most."""
     closers: tuple[str, ...]
-    """Strings that end a turn even after its round: EOS, unless it is also BOS."""
+    """Strings that end a turn even after its round: EOS, unless it is also BOS, and others at which a model stops."""
     tags: tuple[Span, ...] = ()
     """Where special tokens and tags around reasoning are in the prompt: a header holds all of one, or nothing."""
 
-    def trim(self, text: str, rounds: list[Span]) -> list[Span]:
-        """Cut off the headers, and end each range after its end-of-turn token."""
+    def trim(
+        self, text: str, rounds: list[Span], headers: tuple[str, ...] = (), tails: tuple[str, ...] = ()
+    ) -> list[Span]:
+        """Cut off the headers, and end each range after its end-of-turn token, or before white space.
+
+        Args:
+            headers: that may begin a round, the longest first.
+            tails: that may follow the end of a turn in its round, the longest first.
+        """
         spans = []
-        prompt, endings = self.prompt, self.endings
+        endings = self.endings
         for start, stop in rounds:
-            if text.startswith(prompt, start, stop):
-                begin = start + len(prompt)
+            for header in headers or (self.prompt,):
+                if text.startswith(header, start, stop):
+                    begin = start + len(header)
+                    break
             else:
                 begin = start + self._header_length(text, start, stop)
+            for tail in tails:
+                if text.endswith(tail, begin, stop):
+                    stop -= len(tail)
+                    break
             # Current templates end a turn with its token, perhaps followed by a newline.
             end = stop - 1 if text[stop - 1] == "\n" else stop
             if not text.endswith(endings, begin, end) or text[end - 1].isspace():
@@ -182,6 +195,28 @@ class TurnEdges:
             if end > begin:
                 spans.append((begin, end))
         return spans
+
+    def without_gaps(self, text: str, spans: list[Span]) -> list[Span]:
+        """The ranges without white space that a token may share with the text behind it, which is another's."""
+        for number, (start, stop) in enumerate(spans):
+            is_shared = stop < len(text) and text[stop - 1].isspace() and not text[stop].isspace()
+            if is_shared and not text.startswith(self.endings or ("\0",), stop):
+                spans[number] = start, before_space(text, start, stop)
+        return spans
+
+    def header(self, text: str, start: int, stop: int) -> str | None:
+        """The generation prompt, and what is before it, in a text that leads to the assistant's; None: it has none."""
+        lead = text[start:stop]
+        cuts = [at for tags in TAGS if (at := self.prompt.find(tags.opening)) > 0]
+        for prompt in (self.prompt, *(self.prompt[:at] for at in cuts)):
+            at = lead.rfind(prompt) if prompt.strip() else -1
+            if at >= 0:
+                return lead[: at + len(prompt)]
+        length = self._header_length(text, start, stop)
+        rest = lead[length:]
+        for tags in TAGS:
+            rest = rest.replace(tags.opening, "").replace(tags.closing, "")
+        return lead[:length] if length or not rest.strip() or not self.prompt.strip() else None
 
     def _header_length(self, text: str, start: int, stop: int) -> int:
         """Number of chars of `text[start:stop]` that belong to the generation prompt."""
@@ -213,32 +248,38 @@ class TurnEdges:
             if text.endswith(self.endings, begin, candidate):
                 return candidate
         # Some templates close a turn at the beginning of the next one, or after the loop.
-        for ending in self.endings:
-            if ending in self.closers and text.startswith(ending, stop):
+        for ending in self.closers:
+            if text.startswith(ending, stop):
                 return stop + len(ending)
-        return stop
+        return end
 
 
-def turn_edges(prompt: str, special_tokens: tuple[str, ...], variables: dict[str, str]) -> TurnEdges:
-    """The edges of a template with this generation prompt, these special tokens and this `special_tokens_map`."""
+def turn_edges(
+    prompt: str, special_tokens: tuple[str, ...], variables: dict[str, str], ends: tuple[str, ...] = ()
+) -> TurnEdges:
+    """The edges of a template with this generation prompt, these special tokens and this `special_tokens_map`.
+
+    Args:
+        ends: tokens at which a model stops, besides EOS.
+    """
     eos = variables.get("eos_token")
     marks = {*special_tokens, *(tag for tags in TAGS for tag in (tags.opening, tags.closing))}
     return TurnEdges(
         prompt=prompt,
         endings=tuple(sorted(special_tokens, key=lambda token: token != eos)),
-        closers=(eos,) if eos and eos != variables.get("bos_token") else (),
+        closers=(*((eos,) if eos and eos != variables.get("bos_token") else ()), *ends),
         tags=tuple(found.span() for mark in sorted(marks) for found in re.finditer(re.escape(mark), prompt)),
     )
 
 
-def prefix_rounds(template: CompiledTemplate, context: dict[str, Any]) -> tuple[str, list[Span]]:
+def prefix_rounds(template: CompiledTemplate, chat: Chat) -> tuple[str, list[Span]]:
     """The text, and the char ranges of the assistant's messages, in order.
 
     Raises:
         TemplateLimitError: too many messages.
         TemplateRejectError: the template raised, or writes a message differently once others follow.
     """
-    messages = context["messages"]
+    context, messages = template.context(chat), chat.messages
     edges = _edges(messages)
     if sum(edges) > MAX_PREFIX_MESSAGES:
         raise TemplateLimitError(

@@ -127,12 +127,7 @@ class CompiledTemplate:
                 "the chat template takes too long to compile; give another with --chat-template FILE"
             ) from None
         tree = self.environment.parse(source)
-        self._names = {node.name for node in tree.find_all(nodes.Name) if node.ctx == "load"}
         self.has_generation_tags = any(is_generation(node) for node in tree.find_all(nodes.CallBlock))
-
-    def reads(self, name: str) -> bool:
-        """Whether the source reads a variable of this name."""
-        return name in self._names
 
     def context(self, chat: Chat | None = None) -> dict[str, Any]:
         """The template's variables for a conversation; without one, those that never change."""

@@ -48,6 +48,18 @@ def load_hf(path: str) -> Any:
     return load_from_hub(path)
 
 
+def stop_ids(path: str) -> list[int]:
+    """The ids at which the model of a tokenizer stops, as its configs list them; none where they do not."""
+    where = locate(path)
+    folder = cached_snapshot(path) if where is None else where if where.is_dir() else where.parent
+    ids: list[int] = []
+    for name in ("generation_config.json", "config.json"):
+        if folder is not None and (folder / name).is_file():
+            found = _read_json(folder / name, path).get("eos_token_id")
+            ids += [each for each in (found if isinstance(found, list) else [found]) if type(each) is int]
+    return ids
+
+
 def check_template(template: Any, shown: str) -> None:
     """Raise TokenizerError unless a tokenizer's `chat_template` has one of the forms that transformers accepts."""
     named = template

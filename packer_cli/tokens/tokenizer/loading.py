@@ -19,7 +19,7 @@ from typing import Any
 
 from packer_cli.errors import TokenizerError
 from packer_cli.format.tokens import TokenizerInfo
-from packer_cli.tokens.tokenizer.files import check_template, load_hf
+from packer_cli.tokens.tokenizer.files import check_template, load_hf, stop_ids
 
 TokenizerJson = dict[str, Any]
 """`tokenizer.json` of the tokenizers library."""
@@ -46,6 +46,8 @@ class LoadedTokenizer:
     """Texts of the added tokens that are special, sorted."""
     added_tokens: dict[str, int] = field(default_factory=dict)
     """Text -> id of all added tokens."""
+    stops: tuple[str, ...] = ()
+    """Added tokens at which the model stops, by its configs; some are the first of another's turn."""
     prefix_ids: tuple[int, ...] = ()
     """Ids that the post-processor puts before a plain text."""
     suffix_ids: tuple[int, ...] = ()
@@ -142,6 +144,7 @@ def load_tokenizer(path: str, *, chat_template: str | None = None, eos_token: st
         special_tokens_map=hf.special_tokens_map,
         special_tokens=tuple(sorted(token.content for token in added.values() if token.special)),
         added_tokens={token.content: number for number, token in added.items()},
+        stops=tuple(added[number].content for number in stop_ids(path) if number in added),
         prefix_ids=prefix,
         suffix_ids=suffix,
     )

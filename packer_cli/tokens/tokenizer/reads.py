@@ -20,6 +20,7 @@ NAMES = (
     "vocab.json",
     "merges.txt",
     "config.json",
+    "generation_config.json",
     # Files that transformers' classes of single models read.
     *("vocab.txt", "dict.txt", "bpe.codes", "tekken.json", "normalizer.json", "byte_maps.json", "emoji.json"),
     *("entity_vocab.json", "target_vocab.json", "vocab-src.json", "vocab-tgt.json"),

@@ -1,6 +1,5 @@
 """Chats with reasoning and tool calls, and their parts as Qwen3's template writes them."""
 
-from packer_cli.tokens.templates.conversation import read_chat
 from packer_cli.tokens.templates.parts import LossParts
 from packer_cli.tokens.templates.renderer import ChatRenderer
 
@@ -55,7 +54,7 @@ def renderer(template, eos="<|im_end|>", **options):
 def selected(template, messages, loss_on, **options):
     """The texts with a loss."""
     ours = renderer(template, **options)
-    chat = read_chat(messages)
+    chat = ours.read(messages)
     rendered = ours.render_chat(chat)
     return [rendered.text[a:b] for a, b in ours.loss_spans(chat, rendered, LossParts.of(loss_on))[0]]
 

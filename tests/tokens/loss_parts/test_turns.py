@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer_cli.tokens.templates.conversation import TemplateRejectError, read_chat
+from packer_cli.tokens.templates.conversation import TemplateRejectError
 from packer_cli.tokens.templates.parts import LossParts
 from tests.tokens.loss_parts.chats import ANSWERS, CHAT, GOLDEN, THOUGHTS, call, renderer, selected
 from tests.tokens.published_templates import QWEN3
@@ -64,7 +64,7 @@ TEXT = st.text("ab <>/\n", max_size=8) | st.sampled_from(["<think>", "</think>",
 def test_parts_make_up_the_turns(answers):
     """Reasoning and the rest are the whole turn, each char once; or the conversation is rejected."""
     messages = [message for answer in answers for message in ({"role": "user", "content": "go"}, answer)]
-    chat = read_chat(messages)
+    chat = QWEN.read(messages)
     rendered = QWEN.render_chat(chat)
     chars = []
     try:

@@ -5,7 +5,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from packer_cli.tokens.templates.conversation import read_chat
 from packer_cli.tokens.templates.parts import LossParts
 from tests.tokens.loss_parts.chats import call, renderer
 from tests.tokens.loss_parts.tagged import LLAMA, TAGGED
@@ -79,7 +78,7 @@ def test_the_parts_of_random_chats(name):
     @settings(max_examples=60)
     def check(rounds):
         messages = flat(rounds, most_calls=1 if name == "llama3.1" else 2)
-        chat = read_chat(messages)
+        chat = ours.read(messages)
         rendered = ours.render_chat(chat)
         ranges = {}
         for part in TAGGED[name]:

@@ -1,0 +1,319 @@
+"""Finds out once for each shape of conversation how a template writes it, and where the assistant's text is.
+
+A made-up conversation of the shape, each text of which is a word of its own, is rendered by each way to find the
+assistant's text, the fastest first. A way is taken if no word of anybody else lies in a range, each word of the
+assistant that is written lies in one, and each range begins and ends where shorter conversations say: it begins where
+the text before the turn, with a generation prompt, ends. If no way is right, conversations of this shape are rejected.
+
+Price: about 5 ms a shape; a corpus has tens of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from packer_cli.tokens.templates.conversation import Chat, Span, TemplateRejectError, read_chat
+from packer_cli.tokens.templates.forms import FORMS, OBJECTS, convert
+from packer_cli.tokens.templates.rounds import Place, TurnEdges
+from packer_cli.tokens.templates.shape import Rehearsal, Shape, Turn, short_shape
+from packer_cli.tokens.templates.template import CompiledTemplate, TemplateLimitError
+from packer_cli.tokens.templates.written import EARLIER_REASONING, NOT_WRITTEN
+
+Rounds = tuple[str, list[Span]]
+Finder = Callable[[Chat], Rounds | None]
+"""Finds the text and the assistant's rounds; None if it cannot. Raises TemplateRejectError if the template raises."""
+
+Way = Place | None
+"""How the assistant's text is found: what is marked, or, for None, from the texts of shorter conversations."""
+_UNRENDERED = 1 << 30
+
+
+class Reading(NamedTuple):
+    """How conversations of one shape are rendered."""
+
+    way: Way = None
+    headers: tuple[str, ...] = ()
+    """Texts before the assistant's, the longest first."""
+    tails: tuple[str, ...] = ()
+    """Texts after the end of its turns that are in the same round."""
+    is_proved: bool = False
+    """Whether the ranges were compared with shorter conversations; else those of each record are."""
+    is_fast: bool = False
+    """Whether minijinja gives the same."""
+    forms: tuple[str, ...] = ()
+    """How messages are changed, see `forms.FORMS`."""
+    lost: Mapping[Turn, frozenset[str]] = {}
+    """Which texts of these turns the template does not write, see `Rehearsal.words`."""
+    notes: tuple[str, ...] = ()
+    """What records of this shape have that is not written, for people."""
+    refusal: str = ""
+    """Why records of this shape are rejected."""
+
+
+class _DoubtError(Exception):
+    """Why a way is not right for a shape."""
+
+
+class Rehearsals:
+    """Reads the shapes of conversations with one template.
+
+    Args:
+        edges: how turns begin and end.
+        ways: the ways to find the assistant's text, the best first; none: the ranges are not wanted.
+        fast: minijinja, where it renders the template.
+    """
+
+    def __init__(
+        self, template: CompiledTemplate, edges: TurnEdges, ways: Mapping[Way, Finder], fast: Mapping[Way, Finder]
+    ):
+        self._template = template
+        self._edges = edges
+        self._ways = ways
+        self._fast = fast
+        self._edge = lru_cache(maxsize=10_000)(self._find_edge)
+        self._text = lru_cache(maxsize=10_000)(self._render)
+
+    def read(self, shape: Shape) -> Reading:
+        """How conversations of this shape are rendered."""
+        try:
+            return self._read(*short_shape(shape))
+        except TemplateLimitError as error:
+            return Reading(refusal=str(error))
+
+    def _read(self, tools: str, turns: tuple[Turn, ...]) -> Reading:
+        forms, lost = self._choose_forms(tools, turns)
+        reading = Reading(forms=forms, is_fast=None in self._fast)
+        text = self._text(tools, turns, forms)
+        if text is None:  # The real conversation may render nevertheless.
+            return reading._replace(way=next(iter(self._ways), None), is_fast=False)
+        if any(turn.parts for turn in turns) and any(each.format("qzx") in text for each in _AS_VALUE):
+            return reading._replace(refusal=_PARTS)
+        reading = reading._replace(
+            lost=_join(zip(turns, lost, strict=True)), notes=tuple(self._notes(tools, turns, forms, text, lost))
+        )
+        if not self._ways:
+            return reading._replace(is_proved=True)
+        doubts: dict[str, Way] = {}
+        for way, find in self._ways.items():
+            try:
+                headers, tails, are_open = self._judge(way, find, tools, turns, forms)
+            except _DoubtError as doubt:
+                doubts.setdefault(str(doubt).removesuffix(_MARK_IT), way)
+                continue
+            notes = (*reading.notes, *([OPEN_TURNS] if are_open else []))
+            chat = self._chat(tools, turns, forms)[0]
+            is_fast = way in self._fast and self._fast[way](chat) == find(chat)
+            return reading._replace(
+                way=way, headers=headers, tails=tails, is_proved=True, is_fast=is_fast, notes=notes
+            )
+        readings = "; ".join(f"{_NAMES[way]}, {doubt}" for doubt, way in doubts.items())
+        return reading._replace(refusal=_UNCERTAIN + readings + _MARK_IT)
+
+    # What is written
+
+    def _choose_forms(self, tools: str, turns: tuple[Turn, ...]) -> tuple[tuple[str, ...], list[dict[str, str]]]:
+        """The forms in which the template leaves out the least, and the words of each message that it leaves out.
+
+        Arguments that are written in two ways are given as objects: their text would be put into what is there for an
+        object.
+        """
+        forms: tuple[str, ...] = ()
+        least, lost = self._missing(tools, turns, forms)
+        for form in FORMS:
+            missing, words = self._missing(tools, turns, (*forms, form))
+            is_other = form == OBJECTS and self._text(tools, turns, (form,)) != self._text(tools, turns, ())
+            if missing < least or (is_other and missing == least):
+                forms, least, lost = (*forms, form), missing, words
+        return forms, lost
+
+    def _missing(
+        self, tools: str, turns: tuple[Turn, ...], forms: tuple[str, ...]
+    ) -> tuple[int, list[dict[str, str]]]:
+        """How many words are left out, or written as part of a Python or JSON value, and those left out."""
+        text = self._text(tools, turns, forms)
+        words = Rehearsal(tools, turns).words
+        if text is None:
+            return _UNRENDERED, [{} for _ in words]
+        lost = [{word: kind for word, kind in own.items() if word not in text} for own in words]
+        count = sum(map(len, lost))
+        for own in words:
+            count += sum(any(each.format(word) in text for each in _QUOTED) for word in own)
+        return count, lost
+
+    def _notes(
+        self, tools: str, turns: tuple[Turn, ...], forms: tuple[str, ...], text: str, lost: Sequence[Mapping[str, str]]
+    ) -> Iterator[str]:
+        made_up = Rehearsal(tools, turns)
+        if made_up.tools and made_up.tool not in text:
+            yield '"tools"' + NOT_WRITTEN
+        if any("arguments" in own.values() for own in lost):
+            yield "arguments of tool calls" + NOT_WRITTEN
+        thoughts = [(i, word) for i, own in enumerate(lost) for word, kind in own.items() if kind == "reasoning"]
+        if thoughts:
+            as_last = ((self._text(tools, turns[: i + 1], forms) or "", word) for i, word in thoughts)
+            yield EARLIER_REASONING if all(word in text for text, word in as_last) else "reasoning" + NOT_WRITTEN
+        if any(each.format(word) in text for own in made_up.words for word in own for each in _QUOTED[:1]):
+            yield "arguments of tool calls as JSON text, which the chat template writes as a quoted string"
+        keys = {key for turn in turns for key, _ in turn.others if key not in _KNOWN_KEYS}
+        yield from (f'messages with "{key}"' + NOT_WRITTEN for key in sorted(keys) if key not in self._template.source)
+
+    def _chat(self, tools: str, turns: tuple[Turn, ...], forms: tuple[str, ...]) -> tuple[Chat, Rehearsal]:
+        made_up = Rehearsal(tools, turns)
+        return read_chat(convert(made_up.messages, forms), made_up.tools), made_up
+
+    def _render(
+        self, tools: str, turns: tuple[Turn, ...], forms: tuple[str, ...], *, prompt: bool = False
+    ) -> str | None:
+        """The text of the made-up conversation; None if the template raises."""
+        try:
+            chat, _ = self._chat(tools, turns, forms)
+            return self._template.text(self._template.context(chat), add_generation_prompt=prompt)
+        except TemplateLimitError:
+            raise
+        except TemplateRejectError:
+            return None
+
+    # Where the assistant's text is
+
+    def _judge(
+        self, way: Way, find: Finder, tools: str, turns: tuple[Turn, ...], forms: tuple[str, ...]
+    ) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
+        """The headers before the assistant's turns, what follows their ends, and whether an inner one has no end.
+
+        Raises:
+            _DoubtError: the way is not right.
+        """
+        chat, made_up = self._chat(tools, turns, forms)
+        text, rounds = _found(find, chat)
+        if text != self._text(tools, turns, forms):
+            raise _DoubtError("the text changes")
+        answers = [i for i, turn in enumerate(turns) if turn.role == "assistant"]
+        headers: tuple[str, ...] = ()
+        tails: tuple[str, ...] = ()
+        spans = rounds
+        if way != "generation":
+            edges = {self._edge(way, tools, *_window(turns, i), forms) for i in answers}
+            headers, tails = (_longest_first(edge[side] for edge in edges) for side in (0, 1))
+            spans = self._edges.trim(text, rounds, headers, tails)
+        self._check_words(text, spans, turns, made_up.words)
+        inner = spans[:-1] if spans and not text[spans[-1][1] :].strip() else spans
+        return headers, tails, any(not text.endswith(self._edges.endings or ("",), *span) for span in inner)
+
+    def _check_words(
+        self, text: str, spans: list[Span], turns: Sequence[Turn], words: Sequence[Mapping[str, str]]
+    ) -> None:
+        inside = "\0".join(text[start:stop] for start, stop in spans)
+        for number, (turn, own) in enumerate(zip(turns, words, strict=True), 1):
+            for word in own:
+                if turn.role != "assistant" and word in inside:
+                    raise _DoubtError(f"the text of message {number}, of role {turn.role}, would carry a loss")
+                if turn.role == "assistant" and word in text and word not in inside:
+                    raise _DoubtError(f"text of message {number}, of the assistant, would carry no loss")
+
+    def _find_edge(
+        self, way: Way, tools: str, turns: tuple[Turn, ...], number: int, forms: tuple[str, ...]
+    ) -> tuple[str, str]:
+        """The texts before and after that of the message with this number, in its round.
+
+        Raises:
+            _DoubtError: the way does not find where it begins, or ends.
+        """
+        text = self._text(tools, turns, forms)
+        if text is None:  # The beginning of a conversation may be none.
+            return "", ""
+        chat, made_up = self._chat(tools, turns, forms)
+        whole, rounds = _found(self._ways[way], chat)
+        own = [word for word in made_up.words[number] if word in text]
+        if not own or whole != text:
+            return "", ""
+        for start, stop in rounds:
+            at = [place for word in own if (place := text.find(word, start, stop)) >= 0]
+            if at:
+                break
+        else:
+            raise _DoubtError("text of the assistant is outside of its turn")
+        prompt = self._text(tools, turns[:number], forms, prompt=True) if number else None
+        if prompt and text.startswith(prompt):
+            if len(prompt) < start and text[len(prompt) : start].strip():
+                raise _DoubtError(f"the assistant's text would begin after {text[len(prompt) : start]!r}")
+            header = text[start : len(prompt)]
+        elif len(turns) > number + 1:  # Perhaps the last turn is written in another way.
+            return self._edge(way, tools, turns[: number + 1], number, forms)
+        else:
+            found = self._edges.header(text, start, min(at))
+            if found is None:
+                raise _DoubtError(f"the assistant's text would begin with {text[start : min(at)]!r}")
+            header = found
+        (span,) = self._edges.trim(text, [(start, stop)], (header,)) or [(start, stop)]
+        past = max(text.rfind(word, start, stop) + len(word) for word in own)
+        found_ends = ((text.find(each, past, span[1]), len(each)) for each in self._edges.closers)
+        ends = [place + length for place, length in found_ends if place >= 0]
+        tail = text[min(ends) : span[1]] if ends and text[min(ends) : span[1]].strip() else ""
+        ended = self._text(tools, turns[: number + 1], forms)
+        if ended is not None and text.startswith(ended) and text != ended:
+            low, high = sorted((span[1] - len(tail), len(ended)))
+            gap = text[low:high].strip()
+            if gap and not gap.startswith(self._edges.closers or ("\0",)):
+                raise _DoubtError(f"the assistant's text would end with {text[max(low - 20, 0) : high]!r}")
+        return header, tail
+
+
+def _window(turns: tuple[Turn, ...], number: int) -> tuple[tuple[Turn, ...], int]:
+    """A short conversation in which a turn stands as in these, and its number there: with the turns before it from the
+    assistant's last one on, the last question, what comes first of all if it is of the system, and the next turn."""
+    start = number
+    while start and turns[start - 1].role != "assistant":
+        start -= 1
+    start = max(start - 1, 0)
+    before = turns[:start]
+    head = before[:1] if before and before[0].role in ("system", "developer") else ()
+    asked = () if any(turn.role == "user" for turn in turns[start:number]) else _last_question(before)
+    short = (*head, *asked, *turns[start : number + 2])
+    return short, number - start + len(head) + len(asked)
+
+
+def _last_question(turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
+    return next(((turn,) for turn in reversed(turns) if turn.role == "user"), ())
+
+
+def _longest_first(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(set(texts) - {""}, key=lambda text: (-len(text), text)))
+
+
+def _found(find: Finder, chat: Chat) -> Rounds:
+    try:
+        found = find(chat)
+    except TemplateLimitError:
+        raise
+    except TemplateRejectError as error:
+        raise _DoubtError(str(error)) from None
+    if found is None:
+        raise _DoubtError("the text changes")
+    return found
+
+
+def _join(lost: Any) -> dict[Turn, frozenset[str]]:
+    found: dict[Turn, frozenset[str]] = {}
+    for turn, words in lost:
+        if words:
+            found[turn] = found.get(turn, frozenset()) | set(words.values())
+    return found
+
+
+OPEN_TURNS = "assistant turns that end without a token that ends a turn: the model does not learn to stop there"
+_KNOWN_KEYS = frozenset(("name", "tool_call_id", "id", "type"))
+_AS_VALUE = ("'text': '{}", '"text": "{}')
+"""A word in a part that is written as a Python or JSON value."""
+_QUOTED = ('\\"{}', "{{'{}'", *_AS_VALUE)
+"""A word inside JSON in a string, in a Python dict, or in such a part."""
+_PARTS = "the chat template does not write content that is an array of several parts; write it as a string"
+_NAMES: dict[Way, str] = {
+    "generation": "by its tags {% generation %}",
+    "stream": "by its loops",
+    "anywhere": "by its loops in blocks",
+    None: "by the texts of shorter conversations",
+}
+_UNCERTAIN = "it is not certain which text of such a conversation is the assistant's: of the chat template, "
+_MARK_IT = "; mark it with {% generation %} in the template"

@@ -1,0 +1,265 @@
+"""The shape of a conversation: all that decides how a template writes it, but its words.
+
+Conversations of one shape are written alike, so a made-up one whose every text is a word of its own (`Rehearsal`)
+shows where a template writes which text. What templates look for in a content is in the shape of its turn: whether it
+is blank, and the tags of `TAGS` in it.
+
+Price: 1 us for a chat of eight messages with a role and a content each; 3 us a message with calls.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from packer_cli.tokens.templates.conversation import REASONING_FIELDS, Chat
+from packer_cli.tokens.templates.parts import TAGS
+
+_MOST_PIECES = 12
+TAG = re.compile(
+    "("
+    + "|".join(
+        re.escape(tag)
+        for tags in TAGS
+        for tag in ((tags.opening,) if tags.ends_turns else (tags.opening, tags.closing))
+    )
+    + "|</?tool_response>)"
+)
+"""What templates look for in contents."""
+_CLOSING = {tags.closing for tags in TAGS}
+_HINTS = ("think>", "THINK]", "tool_response>", "<|channel|>")
+"""Every text with a tag has one of these."""
+_BLANK = "\0"
+"""After the role of a plain turn without text."""
+_REPEATED = re.compile(r"(.{1,6}?)\1{3,}", re.DOTALL)
+"""Turns that repeat more than three times: a first, a middle and a last round show all."""
+
+
+class Turn(NamedTuple):
+    """A message without its words."""
+
+    role: str
+    content: tuple[str, ...] | None = None
+    """Tags, and True or empty for text or white space between them; None: there is no string."""
+    parts: int = 0
+    """How many parts its content has, at most 2."""
+    reasoning: tuple[tuple[str, bool], ...] = ()
+    """The fields of reasoning, and whether they hold any."""
+    calls: tuple[str, ...] = ()
+    """The kind of the arguments of each call, at most 2 alike."""
+    keys: tuple[str, ...] = ()
+    """Of a call and its function."""
+    others: tuple[tuple[str, str], ...] = ()
+    """Other keys, and the types of their values."""
+
+
+Shape = tuple[str | Turn, ...]
+"""The kind of the tools, and a turn for each message; a plain one is its role, see `_BLANK`."""
+
+
+def shape_of(chat: Chat) -> Shape:
+    """The shape of a conversation that `read_chat` has read."""
+    tools = ""
+    if chat.tools:
+        tools = "function" if all("function" in tool for tool in chat.tools) else "flat"
+    for hint in _HINTS:
+        if hint in chat.text:
+            break
+    else:
+        if chat.is_plain:
+            return (tools, *[m["role"] if m["content"].strip() else m["role"] + _BLANK for m in chat.messages])
+    return (tools, *map(_turn_of, chat.messages))
+
+
+def _turn_of(message: dict[str, Any]) -> str | Turn:
+    content = message.get("content")
+    role = str(message.get("role", ""))
+    if len(message) == 2 and type(content) is str and not any(hint in content for hint in _HINTS):
+        return role if content.strip() else role + _BLANK
+    calls, keys = _calls_of(message)
+    own = ("role", "content", "tool_calls", "function_call", *REASONING_FIELDS)
+    return Turn(
+        role,
+        _pieces(content) if isinstance(content, str) else None,
+        min(len(content), 2) if isinstance(content, list) else 0,
+        tuple((name, bool(str(message[name]).strip())) for name in REASONING_FIELDS if name in message),
+        calls,
+        keys,
+        tuple(
+            sorted(
+                (key, type(value).__name__)
+                for key, value in message.items()
+                if key not in own or (key == "content" and not isinstance(value, (str, list)))
+            )
+        ),
+    )
+
+
+def _pieces(content: str) -> tuple[str, ...]:
+    pieces = TAG.split(content)[:_MOST_PIECES]
+    return tuple(piece if i % 2 else "text" if piece.strip() else "" for i, piece in enumerate(pieces))
+
+
+def calls_in(message: dict[str, Any]) -> list[Any]:
+    """The calls of a message."""
+    calls = message.get("tool_calls") or message.get("function_call") or []
+    return calls if isinstance(calls, list) else [calls]
+
+
+def _calls_of(message: dict[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    calls = calls_in(message)
+    if not calls:
+        return (), ()
+    kinds = [_kind_of_arguments(function_of(call).get("arguments")) for call in calls]
+    found = sorted(set(kinds))
+    first = calls[0] if isinstance(calls[0], dict) else {}
+    keys = ["tool_calls" if message.get("tool_calls") else "function_call"]
+    keys += sorted(f"{key}:{type(value).__name__}" for key, value in first.items())
+    return tuple(found if len(found) > 1 else kinds[:2]), tuple(keys)
+
+
+def function_of(call: Any) -> dict[str, Any]:
+    """What a call says of its function; empty if it is none."""
+    inner = call.get("function", call) if isinstance(call, dict) else {}
+    return inner if isinstance(inner, dict) else {}
+
+
+def _kind_of_arguments(given: Any) -> str:
+    value, form = (parse_object(given), "text") if isinstance(given, str) else (given, "object")
+    if not isinstance(value, dict):
+        return "none" if given is None else "words" if isinstance(given, str) and given.strip() else "other"
+    if not value:
+        return f"{form} empty"
+    return form if all(type(each) is str for each in value.values()) else f"{form} typed"
+
+
+def parse_object(text: str) -> dict[str, Any] | None:
+    """The object that a text holds as JSON; None if it holds none."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def short_shape(shape: Shape) -> tuple[str, tuple[Turn, ...]]:
+    """The kind of the tools and the turns of a shape, without further repetitions."""
+    tools, *turns = shape
+    letters: dict[str | Turn, str] = {}
+    text = "".join(letters.setdefault(turn, chr(len(letters) + 32)) for turn in turns)
+    before = ""
+    while before != text:
+        before, text = text, _REPEATED.sub(r"\1\1\1", text)
+    found = {letter: as_turn(turn) for turn, letter in letters.items()}
+    return str(tools), tuple(found[letter] for letter in text)
+
+
+@lru_cache(maxsize=4096)
+def as_turn(turn: str | Turn) -> Turn:
+    """The turn that a role stands for."""
+    if isinstance(turn, Turn):
+        return turn
+    return Turn(turn.removesuffix(_BLANK), ("" if turn.endswith(_BLANK) else "text",))
+
+
+class Rehearsal:
+    """A made-up conversation with these turns, in which each text is a word of its own.
+
+    Equal turns at its beginning have equal words, so that of fewer turns is its beginning.
+    """
+
+    def __init__(self, tools: str, turns: Sequence[Turn]):
+        self._number = 0
+        self._called: list[str] = []
+        self.words: list[dict[str, str]] = []
+        """Of each message: word -> `content`, `reasoning`, `calls` or `arguments`."""
+        self.messages = [self._message(turn) for turn in turns]
+        self.tools, self.tool = _TOOLS.get(tools), _TOOL
+        """With the word that names a tool."""
+
+    def _word(self, kind: str) -> str:
+        self._number += 1
+        word = f"qzx{self._number:04}vj"
+        self.words[-1][word] = kind
+        return word
+
+    def _message(self, turn: Turn) -> dict[str, Any]:
+        self.words.append({})
+        message: dict[str, Any] = {"role": turn.role}
+        if turn.content is not None:
+            message["content"] = "\n".join(
+                piece if piece != "text" else self._word(kind_of_piece(turn, i))
+                for i, piece in enumerate(turn.content)
+            )
+        elif turn.parts:
+            message["content"] = [{"type": "text", "text": self._word("content")} for _ in range(turn.parts)]
+        thought = ""
+        for name, has_any in turn.reasoning:
+            thought = thought or (self._word("reasoning") if has_any else "")
+            message[name] = thought
+        for name, kind in turn.others:
+            message[name] = self._other(name, kind)
+        if turn.calls:
+            calls = [self._call(kind, turn.keys) for kind in turn.calls]
+            message[turn.keys[0]] = calls if turn.keys[0] == "tool_calls" else calls[0]
+        return message
+
+    def _other(self, name: str, kind: str) -> Any:
+        if kind == "str" and name in ("tool_call_id", "name") and self._called:
+            return self._called.pop(0) if name == "tool_call_id" else self._called[0]
+        values = {"str": "qzother00", "bool": True, "int": 1, "float": 1.5, "list": []}
+        return values.get(kind, {})
+
+    def _call(self, kind: str, keys: Sequence[str]) -> dict[str, Any]:
+        name = self._word("calls")
+        self._called.append(name)
+        arguments = self._arguments(kind)
+        function = {"name": name, **({} if kind == "none" else {"arguments": arguments})}
+        call: dict[str, Any] = {}
+        for key in keys[1:]:
+            key, _, of = key.partition(":")
+            if key == "function":
+                call[key] = function
+            elif key not in ("name", "arguments"):
+                call[key] = name if key == "id" else "function" if key == "type" else self._other("", of)
+        return call if "function" in call else call | function
+
+    def _arguments(self, kind: str) -> Any:
+        form, _, of = kind.partition(" ")
+        if form == "words":
+            return self._word("arguments")
+        value: dict[str, Any] = {}
+        if of != "empty":
+            value[self._word("arguments")] = self._word("arguments")
+        if of == "typed":
+            number = 710_000_000 + self._number
+            self.words[-1][str(number)] = "arguments"
+            value |= {self._word("arguments"): number, self._word("arguments"): [self._word("arguments")]}
+            value[self._word("arguments")] = {self._word("arguments"): True}
+        return json.dumps(value) if form == "text" else value
+
+
+def kind_of_piece(turn: Turn, i: int) -> str:
+    """Whether a piece of the content is `content` or, before a tag that closes it, `reasoning`."""
+    assert turn.content is not None
+    is_thought = turn.role == "assistant" and turn.content[i + 1 : i + 2] and turn.content[i + 1] in _CLOSING
+    return "reasoning" if is_thought else "content"
+
+
+_TOOL = "qzt0001vj"
+_FUNCTION = {
+    "name": _TOOL,
+    "description": "qzt0002vj",
+    "parameters": {
+        "type": "object",
+        "properties": {"qzt0003vj": {"type": "string", "description": "qzt0004vj"}},
+        "required": ["qzt0003vj"],
+    },
+}
+_TOOLS: dict[str, list[dict[str, Any]]] = {
+    "function": [{"type": "function", "function": _FUNCTION}],
+    "flat": [_FUNCTION],
+}

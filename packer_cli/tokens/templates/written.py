@@ -1,0 +1,153 @@
+"""Compares the text of a conversation with its messages: each text must stand where its speaker's turn is.
+
+A rehearsal (`rehearsal`) shows what a template writes of a conversation of this shape; this shows that it wrote the
+words of this one, too.
+Price: 0.2 us a message with a role and a content, 2 us for others.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from packer_cli.tokens.templates.conversation import REASONING_FIELDS, Chat, Rendered, TemplateRejectError
+from packer_cli.tokens.templates.parts import names_called
+from packer_cli.tokens.templates.shape import TAG, Turn, as_turn, calls_in, function_of, kind_of_piece
+
+CHANGED = "a text that the chat template writes in part, or changed"
+NOT_WRITTEN = ", which the chat template does not write"
+EARLIER_REASONING = (
+    "reasoning in earlier turns, which the chat template leaves out there; --turns branch trains on every turn as the "
+    "model writes it"
+)
+_KINDS = {"content": "content", "calls": "tool calls"}
+
+
+def is_plainly_written(chat: Chat, rendered: Rendered) -> bool:
+    """Whether each content of a plain conversation stands where its speaker's turn is, in order.
+
+    Args:
+        rendered: without ranges, each content must follow the one before it.
+    """
+    text, spans = rendered
+    turns = chat.shape[1:]
+    if spans and turns.count("assistant") != len(spans):
+        return False
+    ranges = iter(spans)
+    at = 0
+    for message, turn in zip(chat.messages, turns, strict=True):
+        piece = message["content"].strip()
+        if spans and turn == "assistant":
+            start, stop = next(ranges)
+            if at > start or text.find(piece, start, stop) < 0:
+                return False
+            at = stop
+        else:
+            at = text.find(piece, at)
+            if at < 0:
+                return False
+            at += len(piece)
+    return True
+
+
+def find_unwritten(
+    chat: Chat,
+    rendered: Rendered,
+    lost: Mapping[Turn, frozenset[str]],
+    trained: Callable[[int], set[str]],
+) -> Iterator[str]:
+    """What of a conversation's own words is not written, see `ChatRenderer.review`.
+
+    Args:
+        lost: kinds of texts of turns that the template does not write, see `Rehearsal.words`.
+        trained: see `LossParts.kinds_of`.
+    """
+    text, spans = rendered
+    turns = chat.shape[1:]
+    said = sum(message.get("role") == "assistant" for message in chat.messages)
+    is_aligned = said == len(spans)
+    found: set[str] = set()
+    low, number_said = 0, 0
+    for number, (message, short) in enumerate(zip(chat.messages, turns, strict=True)):
+        is_answer = message.get("role") == "assistant"
+        high = len(text)
+        if is_aligned:
+            if is_answer:
+                low, high = spans[number_said]
+                number_said += 1
+            elif number_said < said:
+                high = spans[number_said][0]
+        missing = frozenset[str]()
+        if lost:
+            missing = lost.get(as_turn(short), missing) & _KINDS.keys()
+        if missing:
+            _refuse(message, number, missing, trained(number))
+            found.update(f"{_KINDS[kind]} in turns without a loss on it" + NOT_WRITTEN for kind in missing)
+        content = message.get("content")
+        if not missing and type(short) is str and type(content) is str:
+            piece = content.strip()
+            is_written = text.find(piece, low, high) >= 0 or _is_elsewhere(text, piece, low, high, is_answer)
+        else:
+            turn = as_turn(short)
+            skipped = lost.get(turn, frozenset())
+            is_written = all(
+                text.find(piece, low, high) >= 0 or _is_elsewhere(text, piece, low, high, is_answer)
+                for kind, piece in _texts(message, turn)
+                if kind not in skipped
+            )
+        if not is_written:
+            found.add(CHANGED)
+        if is_answer and is_aligned:
+            low = high
+    yield from sorted(found)
+
+
+def _is_elsewhere(text: str, piece: str, low: int, high: int, is_answer: bool) -> bool:
+    """Whether a text is written as JSON, or, if it is not the assistant's, outside of its place: system prompts may
+    move."""
+    escaped = json.dumps(piece, ensure_ascii=False)[1:-1]
+    if text.find(escaped, low, high) >= 0:
+        return True
+    return not is_answer and (piece in text or escaped in text)
+
+
+def _texts(message: dict[str, Any], turn: Turn) -> Iterator[tuple[str, str]]:
+    """The texts of a message, each with its kind, see `Rehearsal.words`."""
+    content = message.get("content")
+    if isinstance(content, str) and turn.content is not None:
+        for i, piece in enumerate(TAG.split(content)[: len(turn.content)]):
+            if not i % 2:
+                yield kind_of_piece(turn, i), piece.strip()
+    elif isinstance(content, list):
+        yield from (("content", part["text"].strip()) for part in content if isinstance(part, dict) and "text" in part)
+    thought = next((message[name] for name in REASONING_FIELDS if isinstance(message.get(name), str)), "")
+    yield "reasoning", thought.strip()
+    for name in names_called(message):
+        yield "calls", name
+    for call in calls_in(message):
+        arguments = function_of(call).get("arguments")
+        if isinstance(arguments, dict):
+            for key, value in arguments.items():
+                yield "arguments", key
+                yield "arguments", value.strip() if isinstance(value, str) else ""
+
+
+def _refuse(message: dict[str, Any], number: int, missing: frozenset[str], trained: set[str]) -> None:
+    """Raise TemplateRejectError where a text that is missing makes training wrong."""
+    role = message.get("role")
+    if isinstance(message.get("content"), list) and "content" in missing:
+        raise TemplateRejectError(
+            f"the chat template does not write the content of message {number + 1}, an array of parts; write it as a "
+            "string"
+        )
+    if role != "assistant":
+        raise TemplateRejectError(
+            f"the chat template does not write message {number + 1}, of role {role}, in such a conversation; remove "
+            "it, give it another role, or choose a template that writes it"
+        )
+    for kind in sorted(missing & trained):
+        raise TemplateRejectError(
+            f"the chat template does not write the {_KINDS[kind]} of message {number + 1}, which should carry a loss; "
+            "remove it, give the message a weight of 0, or choose a template that writes it"
+        )
