@@ -155,8 +155,8 @@ def test_groups():
             'it has no "prompt"; if "question" is the prompt, rename it to "prompt"',
         ),
         (
-            {"prompt": [{**USER, "weight": 1}], "chosen": GOOD, "rejected": BAD},
-            'a message of the prompt has "weight", but only answers have a loss; remove it',
+            {"prompt": [USER, {"role": "assistant", "content": "a", "weight": 1}], "chosen": GOOD, "rejected": BAD},
+            'a message of the prompt has a "weight", but only answers have a loss; remove it',
         ),
         ({"prompt": [USER], "chosen": [GOOD], "rejected": [{"role": "assistant"}]}, "rejected[0] has no"),
         ({**TEXTS, "images": ["a.png"]}, '"images" is not empty'),

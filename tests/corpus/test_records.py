@@ -77,13 +77,14 @@ def test_weights_of_records(record: dict) -> None:
     assert parse(record).weight == 1
     assert parse({**record, "weight": 0.25}).weight == 0.25
     assert parse({**record, "weight": 0}).weight == 0
+    assert [parse({**record, "weight": weight}).weight for weight in (True, False, "false")] == [1, 0, 0]
     for weight, why in [
         (-1, '"weight" is -1; a weight is 0, or from 1e-9 to 1e9'),
         (float("nan"), '"weight" is nan; a weight is 0, or from 1e-9 to 1e9'),
         (1e-10, '"weight" is 1e-10; a weight is 0, or from 1e-9 to 1e9'),
         (10**400, '"weight" is 100000000000000000000000000...; a weight is 0, or from 1e-9 to 1e9'),
         ("1", '"weight" must be a number, this is a string'),
-        (True, '"weight" must be a number, this is a boolean'),
+        ({}, '"weight" must be a number, this is an object'),
     ]:
         assert reason({**record, "weight": weight}) == why
 

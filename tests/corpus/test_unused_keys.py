@@ -196,8 +196,6 @@ def test_what_is_counted(record, keys):
     ("message", "expected"),
     [
         ({"images": ["a.png"]}, f'messages[1]: "images" {NOT_EMPTY}'),
-        ({"loss": False}, 'messages[1]: "loss" is false, which hbpack does not read; write "weight": 0'),
-        ({"train": False}, 'messages[1]: "train" is false, which hbpack does not read; write "weight": 0'),
         ({"loss_scale": 0.5}, 'messages[1]: "loss_scale" is 0.5, which hbpack does not read; write "weight": ...'),
         (
             {"train_detail": [{"begin_offset": 0}]},
@@ -215,12 +213,17 @@ def test_messages_that_are_trained_on_as_they_say():
         {"role": "user", "content": "Hi", "loss": False, "train": False, "images": []},
         {"role": "assistant", "content": "a", "loss": True, "train": True, "loss_scale": 1, "train_detail": None},
     ]
-    assert Normalizer().parse({"messages": turns}, 1).messages == turns
+    document = Normalizer().parse({"messages": turns}, 1)
+    assert document.messages == [
+        {"role": "user", "content": "Hi", "images": []},
+        {"role": "assistant", "content": "a", "loss_scale": 1, "train_detail": None},
+    ]
+    assert document.weights == (0, 1)
 
 
 def test_the_first_reason_counts():
     """In the order of the record, so that the same data give the same rejects."""
-    for names in (("loss", "train", "images"), ("train", "images", "loss"), ("images", "loss", "train")):
+    for names in (("loss_scale", "images", "video"), ("images", "video", "loss_scale")):
         answer = {"role": "assistant", "content": "a", **dict.fromkeys(names, False)}
         assert reason({"messages": [answer]}).startswith(f'messages[0]: "{names[0]}" ')
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from packer_cli.corpus.readers.base import RawBatch, ReadRules
 from packer_cli.corpus.readers.values import Unreadable, bounds, column_values, integers, is_present, value_bytes
 from packer_cli.corpus.records import tokens, unused
-from packer_cli.corpus.records.weights import WEIGHT
+from packer_cli.corpus.records.weights import WEIGHTS
 from packer_cli.corpus.types import Reject, TokenRows
 from packer_cli.format.arrays import Lists
 
@@ -65,7 +65,7 @@ def raw_batches(whole: pa.RecordBatch, first_row: int, rules: ReadRules, fields:
 
 def _token_columns(columns: list[pa.Array], names: list[str]) -> dict[str, Lists]:
     """The columns of tokenized records; none where the rows are other records, or some need a look one by one."""
-    if tokens.IDS not in names or WEIGHT in names:
+    if tokens.IDS not in names or not {*WEIGHTS}.isdisjoint(names):
         return {}
     lists: dict[str, Lists] = {}
     for name, column in zip(names, columns, strict=True):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from packer_cli.corpus.records.base import BadRecordError, Shape, read_string, type_name
-from packer_cli.corpus.records.weights import WEIGHT, read_weight
+from packer_cli.corpus.records.weights import FLAGS, read_weight
 from packer_cli.corpus.types import AlpacaForm, Document, Message, Record
 
 PROMPT_WITH_INPUT = (
@@ -77,7 +77,7 @@ def _history(value: Any) -> list[Message]:
 
 
 _KEYS = ("instruction", "output")
-_OPTIONAL = ("input", "system", "history", WEIGHT)
+_OPTIONAL = ("input", "system", "history", *FLAGS)
 SHAPES: dict[AlpacaForm, Shape] = {
     "template": Shape((_KEYS,), _OPTIONAL, parse_for_template),
     "stanford": Shape((_KEYS,), _OPTIONAL, parse_for_stanford),

@@ -8,12 +8,12 @@ from decimal import Decimal
 from typing import Any
 
 from packer_cli.corpus.records.base import BadRecordError, read_string, type_name
-from packer_cli.corpus.records.messages import read_tools, read_turns
-from packer_cli.corpus.records.weights import WEIGHT, take_weights
+from packer_cli.corpus.records.messages import read_tools, read_turns, take_prompt, take_weights
+from packer_cli.corpus.records.weights import FLAGS
 from packer_cli.corpus.types import Document, Message, Record, RecordSchema
 
 Answer = str | list[Message]
-OPTIONAL = ("tools", "system", WEIGHT)
+OPTIONAL = ("tools", "system", *FLAGS)
 """Keys that `answers_to` reads."""
 
 
@@ -66,9 +66,9 @@ def answers_to(
             Document(kind, line, prompt=prompt, completion=text, tools=tools, weight=weight)
             for text, weight in zip(texts, weights, strict=True)
         )
-    turns, of_turns = take_weights(prompt, "prompt")
-    if of_turns is not None:
-        raise BadRecordError('a message of the prompt has "weight", but only answers have a loss; remove it')
+    turns, _, has_loss = take_prompt(prompt)
+    if has_loss:
+        raise BadRecordError('a message of the prompt has a "weight", but only answers have a loss; remove it')
     if system and turns[0] != {"role": "system", "content": system}:
         if turns[0]["role"] == "system":
             raise BadRecordError('both "system" and a first message of role system; keep one of them')

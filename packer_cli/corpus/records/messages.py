@@ -6,7 +6,7 @@
     {"conversations": [{"from": "human", "value": "..."}, ...], "system": "...", "tools": "[...]"}
 
 Other keys of a message (`tool_calls`, `reasoning_content`, `name`, ...) are kept for the chat template,
-except for `weight`.
+except for `weight` and the other flags of `weights`.
 Price: about 0.1 us a message that is a plain role and content; the record's own list is handed on.
 """
 
@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import Any
 
 from packer_cli.corpus.records.base import BadRecordError, Shape, read_string, type_name
-from packer_cli.corpus.records.unused import TEXT_ONLY
-from packer_cli.corpus.records.weights import WEIGHT, read_weight, take_weights
+from packer_cli.corpus.records.unused import TEXT_ONLY, check_turns
+from packer_cli.corpus.records.weights import HAS_FLAGS, LISTS, WEIGHTS, YES_OR_NO, read_weight, stated_weight
 from packer_cli.corpus.types import Document, Message, Record
 
 SHAREGPT_ROLES = {
@@ -34,6 +34,9 @@ SHAREGPT_ROLES = {
     "function_call": "assistant",
 }
 """`from` of ShareGPT -> role; a `function_call` becomes an assistant message with `tool_calls`."""
+
+
+HAS_LISTS = frozenset(LISTS)
 
 
 def read_turns(turns: Any, key: str) -> list[Message]:
@@ -153,10 +156,89 @@ def read_tools(value: Any) -> list[Any] | None:
     return value or None
 
 
+def take_weights(
+    turns: list[Message], key: str, unstated: float = 1.0
+) -> tuple[list[Message], tuple[float, ...] | None]:
+    """The messages without weights, which are not for the template, and their weights; None if none has one.
+
+    Args:
+        key: of the messages in the record, for errors.
+        unstated: weight of what the assistant says without one, where another message has one.
+
+    Raises:
+        BadRecordError: as for `stated_weight` and `check_turns`, or a message of another role is to be trained on.
+    """
+    for turn in turns:
+        if len(turn) > 2:
+            break
+    else:
+        return turns, None
+    check_turns(turns, key)
+    if all(HAS_FLAGS.isdisjoint(turn) for turn in turns):
+        return turns, None
+    weights = [_weight_of(turn, f"{key}[{index}]") for index, turn in enumerate(turns)]
+    turns = [{name: value for name, value in turn.items() if name not in HAS_FLAGS} for turn in turns]
+    if all(weight is None for weight in weights):
+        return turns, None
+    missing = (unstated if turn["role"] == "assistant" else 1.0 for turn in turns)
+    return turns, tuple(other if weight is None else weight for weight, other in zip(weights, missing, strict=True))
+
+
+def take_prompt(turns: list[Message]) -> tuple[list[Message], tuple[float, ...] | None, bool]:
+    """As `take_weights` of a prompt, where what the assistant says has no loss unless it has a weight; and whether any
+    has."""
+    turns, weights = take_weights(turns, "prompt", unstated=0.0)
+    pairs = zip(turns, weights or (), strict=False)
+    return turns, weights, any(weight and turn["role"] == "assistant" for turn, weight in pairs)
+
+
+def _weight_of(turn: Message, where: str) -> float | None:
+    """The weight that a message states."""
+    if turn["role"] == "assistant":
+        return stated_weight(turn, where)
+    stated = stated_weight(turn, where, YES_OR_NO)
+    if stated:
+        flag = next(name for name in YES_OR_NO if turn.get(name) is not None)
+        rule = f'"{flag}" says that a message of role {turn["role"]} is trained on'
+        raise BadRecordError(f"{where}: {rule}, but hbpack trains on those of the assistant alone; remove it")
+    return stated_weight(turn, where, WEIGHTS) if stated is None else stated
+
+
+def _give_lists(turns: list[Message], key: str, record: Record) -> tuple[list[Message], Record]:
+    """The messages, each with its value of the arrays beside them, and the record without these.
+
+    Raises BadRecordError where one fits neither all messages nor those of the assistant, or contradicts a message.
+    """
+    for name, flag in LISTS.items():
+        values = record.get(name)
+        if values is None or (name in HAS_FLAGS and not (isinstance(values, list) or hasattr(values, "tolist"))):
+            continue
+        values = values.tolist() if hasattr(values, "tolist") else values
+        if not isinstance(values, list):
+            raise BadRecordError(
+                f'"{name}" must be an array with a value for each message, this is {type_name(values)}'
+            )
+        answers = [index for index, turn in enumerate(turns) if turn["role"] == "assistant"]
+        places = range(len(turns)) if len(values) == len(turns) else answers
+        if len(values) != len(places):
+            numbers = f"{len(values)} values for {len(turns)} messages, {len(answers)} of them of the assistant"
+            raise BadRecordError(f'"{name}" has {numbers}; give one for each message, or for each of the assistant')
+        turns = [*turns]
+        for index, value in zip(places, values, strict=True):
+            if turns[index].get(flag) not in (None, value):
+                raise BadRecordError(f'{key}[{index}]: "{flag}" differs from what "{name}" says; keep one of them')
+            turns[index] = {**turns[index], flag: value}
+        record = {other: value for other, value in record.items() if other != name}
+    return turns, record
+
+
 def parse(record: Record, line: int) -> Document:
     """Read one chat record; `messages` wins where a record has both keys."""
     key = "messages" if "messages" in record else "conversations"
-    turns, weights = take_weights(read_turns(record[key], key), key)
+    turns = read_turns(record[key], key)
+    if not HAS_LISTS.isdisjoint(record):
+        turns, record = _give_lists(turns, key, record)
+    turns, weights = take_weights(turns, key)
     system = read_string(record, "system", is_optional=True)
     if system and turns[0] != {"role": "system", "content": system}:
         if turns[0]["role"] == "system":
@@ -164,8 +246,7 @@ def parse(record: Record, line: int) -> Document:
         turns = [{"role": "system", "content": system}, *turns]
         weights = weights and (1.0, *weights)
     tools = read_tools(record["tools"]) if "tools" in record else None
-    weight = read_weight(record) if WEIGHT in record else 1.0
-    return Document("messages", line, "", turns, tools, weight=weight, weights=weights)
+    return Document("messages", line, "", turns, tools, weight=read_weight(record), weights=weights)
 
 
-SHAPE = Shape((("messages",), ("conversations",)), ("tools", "system", WEIGHT), parse)
+SHAPE = Shape((("messages",), ("conversations",)), ("tools", "system", *LISTS), parse)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from packer_cli.corpus.records.base import BadRecordError, Shape, type_name
-from packer_cli.corpus.records.messages import read_tools, read_turns
-from packer_cli.corpus.records.weights import WEIGHT, read_weight, take_weights
+from packer_cli.corpus.records.messages import read_tools, read_turns, take_prompt, take_weights
+from packer_cli.corpus.records.weights import FLAGS, read_weight
 from packer_cli.corpus.types import Document, Record
 
 
@@ -33,17 +33,17 @@ def parse(record: Record, line: int) -> Document:
 
 
 def _conversation(record: Record, prompt: list[Any], completion: list[Any], key: str, line: int) -> Document:
-    turns, of_turns = take_weights(read_turns(prompt, "prompt"), "prompt")
+    turns, of_turns, has_loss = take_prompt(read_turns(prompt, "prompt"))
     answers, of_answers = take_weights(read_turns(completion, key), key)
     tools = read_tools(record.get("tools"))
     weight = read_weight(record)
     weights = None
     if of_turns or of_answers:
         weights = (of_turns or (1.0,) * len(turns)) + (of_answers or (1.0,) * len(answers))
-    num_prompt = 0 if of_turns else len(turns)
+    num_prompt = 0 if has_loss else len(turns)
     return Document(
         "messages", line, "", turns + answers, tools, weight=weight, weights=weights, num_prompt=num_prompt
     )
 
 
-SHAPE = Shape((("prompt", "completion"), ("prompt", "response")), ("tools", WEIGHT), parse)
+SHAPE = Shape((("prompt", "completion"), ("prompt", "response")), ("tools", *FLAGS), parse)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from packer_cli.corpus.records.base import BadRecordError, Shape, read_string
-from packer_cli.corpus.records.weights import WEIGHT, read_weight
+from packer_cli.corpus.records.weights import WEIGHTS, read_weight
 from packer_cli.corpus.types import Document, Record
 
 
@@ -13,7 +13,7 @@ def parse(record: Record, line: int) -> Document:
     # isspace alone: a strip would copy every long text.
     if not text or text.isspace():
         raise BadRecordError("empty text")
-    return Document("text", line, text, weight=read_weight(record))
+    return Document("text", line, text, weight=read_weight(record, names=WEIGHTS))
 
 
-SHAPE = Shape((("text",), ("content",)), ("role", WEIGHT), parse)
+SHAPE = Shape((("text",), ("content",)), ("role", *WEIGHTS), parse)

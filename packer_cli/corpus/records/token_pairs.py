@@ -18,7 +18,7 @@ from packer_cli.corpus.records.base import BadRecordError
 from packer_cli.corpus.records.preference import TOKENIZED, PairRecord, read_values
 from packer_cli.corpus.records.token_rows import MAX_ID, integers, read_records
 from packer_cli.corpus.records.tokens import IDS, MASKS, TokenRecord
-from packer_cli.corpus.records.weights import WEIGHT, read_weight
+from packer_cli.corpus.records.weights import HAS_FLAGS, WEIGHT, read_weight
 from packer_cli.corpus.types import Reject, TokenBatch
 
 
@@ -31,7 +31,7 @@ def read_pairs(pairs: Sequence[PairRecord]) -> tuple[TokenBatch | None, list[Rej
         try:
             prompt, chosen, rejected = (_ids(record, name) for name in TOKENIZED)
             brought = read_values(record)
-            weight = {WEIGHT: read_weight(record)} if WEIGHT in record else {}
+            weight = {} if HAS_FLAGS.isdisjoint(record) else {WEIGHT: read_weight(record)}
         except BadRecordError as error:
             rejects.append(Reject(line, str(error)))
             continue

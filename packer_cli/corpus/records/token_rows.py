@@ -32,7 +32,7 @@ from packer_cli.corpus.records.tokens import (
     POSITIONS,
     TokenRecord,
 )
-from packer_cli.corpus.records.weights import WEIGHT, read_weight
+from packer_cli.corpus.records.weights import WEIGHTS, read_weight
 from packer_cli.corpus.types import Reject, TokenBatch, TokenRows
 from packer_cli.format.arrays import Lists
 
@@ -49,8 +49,8 @@ def read_records(records: Sequence[TokenRecord]) -> tuple[TokenBatch | None, lis
         names = tuple(name for name in COLUMNS if record.get(name) is not None)
         try:
             arrays = [integers(record[name], name) for name in names]
-            if WEIGHT in record:
-                weights[line] = read_weight(record)
+            if not record.keys().isdisjoint(WEIGHTS):
+                weights[line] = read_weight(record, names=WEIGHTS)
         except BadRecordError as error:
             rejects.append(Reject(line, str(error)))
             continue

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from packer_cli.corpus.records.base import BadRecordError, Shape
-from packer_cli.corpus.records.weights import WEIGHT
+from packer_cli.corpus.records.weights import WEIGHTS
 from packer_cli.corpus.types import Record
 
 IDS, LABELS, PADDING, POSITIONS, LENGTHS = "input_ids", "labels", "attention_mask", "position_ids", "seq_lengths"
@@ -32,4 +32,4 @@ def parse(record: Record, line: int) -> TokenRecord:
     return TokenRecord(line, record)
 
 
-SHAPE = Shape(((IDS,),), (*COLUMNS[1:], WEIGHT), parse)
+SHAPE = Shape(((IDS,),), (*COLUMNS[1:], *WEIGHTS), parse)

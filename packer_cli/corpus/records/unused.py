@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from packer_cli.corpus.records.base import BadRecordError
+from packer_cli.corpus.records.weights import LISTS
 from packer_cli.corpus.types import Message, Record
 
 MEDIA = (
@@ -31,7 +32,6 @@ PAIRS = (
 _INSTEAD = {
     "functions": '"tools"',
     "loss_scale": '"weight"',
-    "loss_weight": '"weight"',
     "sample_weight": '"weight"',
     "system_prompt": '"system" beside "messages"',
 }
@@ -40,6 +40,7 @@ _COUNTED = (
     *("tools", "system", "history", "input", "context", "documents", "chat_template_kwargs"),
     *("reasoning", "reasoning_content", "thinking"),
     *_INSTEAD,
+    *LISTS,
 )
 WATCHED = frozenset((*MEDIA, *_BAD_ANSWERS, *PAIRS, *_COUNTED))
 """Every key that matters beside those of a shape."""
@@ -56,11 +57,10 @@ OTHER_PAIR = (
 NO_ITEMS = "which --items none does not take"
 HALF_PAIR = 'which needs both "chosen" and "rejected"'
 
-_OF_PLAIN = {"text": (*MEDIA, *_BAD_ANSWERS, *PAIRS), "tokens": MEDIA}
+_OF_PLAIN = {"text": (*MEDIA, *_BAD_ANSWERS, *PAIRS, *LISTS), "tokens": MEDIA}
 """What matters in records without turns. A text is whole by itself, and its label is often a class."""
-_NO_TRAINING = ("loss", "train", "training")
 _TRAINING_PARTS = ("train_detail", "training_detail")
-_OF_TURNS = frozenset((*MEDIA, *_NO_TRAINING, *_TRAINING_PARTS, "loss_scale"))
+_OF_TURNS = frozenset((*MEDIA, *_TRAINING_PARTS, "loss_scale"))
 
 
 def watched(schema: str, keys: Iterable[str], read: set[str]) -> list[str]:
@@ -130,10 +130,9 @@ def _check_turn(turn: Message, name: str, where: str) -> None:
                 f'{where}: "{name}" is not empty, and {TEXT_ONLY}; remove it to train on the text alone'
             )
     elif turn["role"] == "assistant":
-        if (value is False and name in _NO_TRAINING) or (name == "loss_scale" and value not in (None, 1)):
-            shown = "false" if value is False else f"{value}"[:30]
-            weight = 0 if value is False else "..."
-            raise BadRecordError(f'{where}: "{name}" is {shown}, which hbpack does not read; write "weight": {weight}')
+        if name == "loss_scale" and value not in (None, 1):
+            shown = f"{value}"[:30]
+            raise BadRecordError(f'{where}: "{name}" is {shown}, which hbpack does not read; write "weight": ...')
         if name in _TRAINING_PARTS and not is_empty(value):
             raise BadRecordError(f'{where}: "{name}" selects parts of a message, which hbpack does not support')
 
