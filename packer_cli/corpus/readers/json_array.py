@@ -26,6 +26,7 @@ from packer_cli.corpus.readers.stream import (
     whole_slice,
     why_not_json,
 )
+from packer_cli.corpus.records.json_text import has_long_number
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap, Reject
 
 if TYPE_CHECKING:
@@ -182,8 +183,10 @@ class _Elements(RecordStream):
 
     def parse(self, taken: _Taken) -> Iterator[RawBatch]:
         """The records of elements, and the rejects among them."""
+        is_long = has_long_number(b"".join([text for _, text in taken.texts]))
         for texts in [taken.texts] if taken.rejects else runs(taken.texts):
-            batch = parse_objects(texts, RawBatch(rejects=[*taken.rejects]), self._rules, _refuse)
+            batch = RawBatch(rejects=[*taken.rejects])
+            parse_objects(texts, batch, self._rules, _refuse, has_long_number=is_long)
             batch.rejects.sort(key=lambda reject: reject.line)
             yield batch
 

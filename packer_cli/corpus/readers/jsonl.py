@@ -23,6 +23,7 @@ from packer_cli.corpus.readers.stream import (
     why_not_json,
 )
 from packer_cli.corpus.records import tokens
+from packer_cli.corpus.records.json_text import has_long_number
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap, Reject
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class _Taken(NamedTuple):
     """Of the first line."""
     lines: list[bytes]
     """Each with its line feed, which the last line of a file may lack."""
+    data: bytes
+    """All of them."""
 
 
 def _line_feeds(data: bytes) -> NDArray[np.int64]:
@@ -96,7 +99,7 @@ class _Lines(RecordStream):
         if self.position + len(data) > stop:
             end = data.find(b"\n", stop - self.position - 1) + 1 or len(data)
             data, self._whole = data[:end], data[end:]
-        taken = _Taken(self.number, BytesIO(data).readlines())
+        taken = _Taken(self.number, BytesIO(data).readlines(), data)
         self.position += len(data)
         self.number += len(taken.lines)
         return taken
@@ -141,9 +144,9 @@ class _Lines(RecordStream):
             return
         if taken.number == 1:
             taken.lines[0] = taken.lines[0].removeprefix(BOM)
-        number = taken.number
+        number, is_long = taken.number, has_long_number(taken.data)
         for lines in runs(taken.lines):
-            yield parse_objects(enumerate(lines, number), RawBatch(), self._rules, _refuse)
+            yield parse_objects(enumerate(lines, number), RawBatch(), self._rules, _refuse, has_long_number=is_long)
             number += len(lines)
 
 

@@ -17,7 +17,8 @@ import xxhash
 
 from packer_cli.corpus.blocks import Blocks, fingerprint
 from packer_cli.corpus.readers.base import RawBatch, ReadRules, default_slice_bytes
-from packer_cli.corpus.records.base import type_name
+from packer_cli.corpus.records.base import BadRecordError, type_name
+from packer_cli.corpus.records.json_text import read_json
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Reject
 
 if TYPE_CHECKING:
@@ -63,15 +64,19 @@ def parse_objects(
     batch: RawBatch,
     rules: ReadRules,
     refuse: Callable[[int, bytes], Reject | None],
+    *,
+    has_long_number: bool,
 ) -> RawBatch:
     """Add the records of texts to a batch.
 
     Args:
         texts: (number, text); a line feed at the end does not count as its length.
         refuse: what becomes of a text that is not JSON; None: nothing.
+        has_long_number: whether a text may, see `json_text`.
     """
     from orjson import JSONDecodeError, loads
 
+    read = read_json if has_long_number else loads
     keep, rejects = batch.records.append, batch.rejects
     most = rules.max_record_bytes
     for number, text in texts:
@@ -79,10 +84,13 @@ def parse_objects(
             rejects.append(Reject(number, rules.too_long()))
             continue
         try:
-            record = loads(text)
+            record = read(text)
         except JSONDecodeError:
             if (reject := refuse(number, text)) is not None:
                 rejects.append(reject)
+            continue
+        except BadRecordError as error:
+            rejects.append(Reject(number, str(error)))
             continue
         if type(record) is dict:
             keep((number, record))

@@ -12,9 +12,11 @@ Price: about 0.1 us a message that is a plain role and content; the record's own
 
 from __future__ import annotations
 
+from json import JSONDecodeError
 from typing import Any
 
 from packer_cli.corpus.records.base import BadRecordError, Shape, read_string, type_name
+from packer_cli.corpus.records.json_text import read_json
 from packer_cli.corpus.records.unused import TEXT_ONLY, check_turns
 from packer_cli.corpus.records.weights import HAS_FLAGS, LISTS, WEIGHTS, YES_OR_NO, read_weight, stated_weight
 from packer_cli.corpus.types import Document, Message, Record
@@ -117,11 +119,9 @@ def _from_sharegpt(turn: Any, where: str) -> Message:
 
 def _read_calls(text: str, where: str) -> list[Message]:
     """The calls in a ShareGPT `function_call` value: one JSON object, or an array of them."""
-    import orjson
-
     try:
-        calls = orjson.loads(text)
-    except orjson.JSONDecodeError:
+        calls = read_json(text)
+    except JSONDecodeError:
         calls = None
     if isinstance(calls, dict):
         calls = [calls]
@@ -142,11 +142,9 @@ def read_tools(value: Any) -> list[Any] | None:
     if value is None or value == "":
         return None
     if isinstance(value, str):
-        import orjson
-
         try:
-            value = orjson.loads(value)
-        except orjson.JSONDecodeError:
+            value = read_json(value)
+        except JSONDecodeError:
             raise BadRecordError('"tools" is a string that is not JSON; it must hold an array') from None
     if not isinstance(value, list):
         raise BadRecordError(f'"tools" must be an array of objects, this is {type_name(value)}')
