@@ -12,13 +12,15 @@ Price: about 0.1 us a message that is a plain role and content; the record's own
 
 from __future__ import annotations
 
+from contextlib import suppress
 from json import JSONDecodeError
+from operator import is_
 from typing import Any
 
 from packer_cli.corpus.records.base import BadRecordError, Shape, read_string, type_name
 from packer_cli.corpus.records.json_text import read_json
 from packer_cli.corpus.records.unused import TEXT_ONLY, check_turns
-from packer_cli.corpus.records.weights import HAS_FLAGS, LISTS, WEIGHTS, YES_OR_NO, read_weight, stated_weight
+from packer_cli.corpus.records.weights import FLAGS, HAS_FLAGS, LISTS, WEIGHTS, YES_OR_NO, read_weight, stated_weight
 from packer_cli.corpus.types import Document, Message, Record
 
 SHAREGPT_ROLES = {
@@ -33,9 +35,18 @@ SHAREGPT_ROLES = {
     "tool": "tool",
     "observation": "tool",
     "function_response": "tool",
+    "tool_response": "tool",
     "function_call": "assistant",
+    "tool_call": "assistant",
 }
-"""`from` of ShareGPT -> role; a `function_call` becomes an assistant message with `tool_calls`."""
+"""`from` of ShareGPT, in any case -> role."""
+_CALLS = ("function_call", "tool_call")
+"""LLaMA-Factory and ms-swift: what the assistant says, as JSON; several in a row are parallel calls."""
+_OTHER_ROLES = {name: role for name, role in SHAREGPT_ROLES.items() if name != "observation"}
+"""Role of a message, in any case -> its usual name. GLM-4's own template knows `observation`."""
+_ROLES = frozenset(SHAREGPT_ROLES.values())
+_CALL = "(call)"
+"""For now, the role of a message made of `_CALLS`."""
 
 
 HAS_LISTS = frozenset(LISTS)
@@ -51,20 +62,20 @@ def read_turns(turns: Any, key: str) -> list[Message]:
     if not turns:
         raise BadRecordError(f'"{key}" is empty: a conversation needs at least one message')
     first = turns[0]
-    if type(first) is dict and "role" not in first and "from" in first:
-        return [_from_sharegpt(turn, f"{key}[{index}]") for index, turn in enumerate(turns)]
-    for index, turn in enumerate(turns):
+    read = _from_sharegpt if type(first) is dict and "role" not in first and "from" in first else _read_turn
+    for turn in turns:
         try:
-            if type(turn["content"]) is str and type(turn["role"]) is str and turn["role"]:
+            if type(turn["content"]) is str and turn["role"] in _ROLES:
                 continue
         except (KeyError, TypeError, IndexError):
             pass
-        _check_turn(turn, f"{key}[{index}]")
+        found = [read(turn, f"{key}[{index}]") for index, turn in enumerate(turns)]
+        return turns if all(map(is_, found, turns)) else found
     return turns
 
 
-def _check_turn(turn: Any, where: str) -> None:
-    """The slow path of `read_turns`: everything but a plain role and string content."""
+def _read_turn(turn: Any, where: str) -> Message:
+    """The slow path of `read_turns`: everything but a usual role and string content."""
     if not isinstance(turn, dict):
         raise BadRecordError(f"{where} must be an object with a role and content, this is {type_name(turn)}")
     if "role" not in turn:
@@ -74,6 +85,9 @@ def _check_turn(turn: Any, where: str) -> None:
         what = "an empty string" if role == "" else type_name(role)
         raise BadRecordError(f'{where}: "role" must be a non-empty string, this is {what}')
     content = turn.get("content")
+    name = role.lower()
+    if name in _CALLS:
+        return {**turn, "role": _CALL, "content": "", "tool_calls": _read_calls(content, where, name)}
     if content is None:
         if not turn.get("tool_calls") and not turn.get("function_call"):
             raise BadRecordError(f'{where} has no "content" (it may only be missing beside "tool_calls")')
@@ -84,6 +98,8 @@ def _check_turn(turn: Any, where: str) -> None:
         raise BadRecordError(
             f'{where}: "content" must be a string or an array of text parts, this is {type_name(content)}'
         )
+    usual = _OTHER_ROLES.get(name, role)
+    return turn if usual == role else {**turn, "role": usual}
 
 
 def _check_part(part: Any, where: str) -> None:
@@ -103,36 +119,38 @@ def _from_sharegpt(turn: Any, where: str) -> Message:
             raise BadRecordError(f'{where} has no "{name}"')
         if not isinstance(turn[name], str):
             raise BadRecordError(f'{where}: "{name}" must be a string, this is {type_name(turn[name])}')
-    speaker = turn["from"]
+    speaker = turn["from"].lower()
     role = SHAREGPT_ROLES.get(speaker)
     if role is None:
         known = ", ".join(SHAREGPT_ROLES)
-        raise BadRecordError(f'{where}: unknown "from" value {speaker!r}; known are {known}')
+        raise BadRecordError(f'{where}: unknown "from" value {turn["from"]!r}; known are {known}')
     own: Message = {"role": role, "content": turn["value"]}
-    if speaker == "function_call":
-        own |= {"content": "", "tool_calls": _read_calls(turn["value"], where)}
+    if speaker in _CALLS:
+        own = {"role": _CALL, "content": "", "tool_calls": _read_calls(turn["value"], where, speaker)}
     for name, value in own.items():
         if turn.get(name, value) not in (None, value):
             raise BadRecordError(f'{where}: "{name}" differs from what "from" and "value" say; keep one of them')
     return own | {name: value for name, value in turn.items() if name not in ("from", "value", *own)}
 
 
-def _read_calls(text: str, where: str) -> list[Message]:
-    """The calls in a ShareGPT `function_call` value: one JSON object, or an array of them."""
-    try:
-        calls = read_json(text)
-    except JSONDecodeError:
-        calls = None
+def _read_calls(calls: Any, where: str, name: str) -> list[Message]:
+    """The calls of a message of a name in `_CALLS`: an object or an array of them, or JSON of such."""
+    if isinstance(calls, str):
+        with suppress(JSONDecodeError):
+            calls = read_json(calls)
     if isinstance(calls, dict):
         calls = [calls]
     if not isinstance(calls, list) or not all(
         isinstance(call, dict) and isinstance(call.get("name"), str) for call in calls
     ):
         raise BadRecordError(
-            f'{where}: a "function_call" value must be JSON with "name" and "arguments", or an array of such'
+            f'{where}: a "{name}" value must be JSON with "name" and "arguments", or an array of such'
         )
     return [
-        {"type": "function", "function": {"name": call["name"], "arguments": call.get("arguments", {})}}
+        {
+            "type": "function",
+            "function": {"name": call["name"], "arguments": call.get("arguments", call.get("parameters", {}))},
+        }
         for call in calls
     ]
 
@@ -159,6 +177,8 @@ def take_weights(
 ) -> tuple[list[Message], tuple[float, ...] | None]:
     """The messages without weights, which are not for the template, and their weights; None if none has one.
 
+    Calls that are messages of their own become part of the answer before them.
+
     Args:
         key: of the messages in the record, for errors.
         unstated: weight of what the assistant says without one, where another message has one.
@@ -172,6 +192,8 @@ def take_weights(
     else:
         return turns, None
     check_turns(turns, key)
+    if any(turn["role"] == _CALL for turn in turns):
+        turns = _join_calls(turns, key)
     if all(HAS_FLAGS.isdisjoint(turn) for turn in turns):
         return turns, None
     weights = [_weight_of(turn, f"{key}[{index}]") for index, turn in enumerate(turns)]
@@ -180,6 +202,24 @@ def take_weights(
         return turns, None
     missing = (unstated if turn["role"] == "assistant" else 1.0 for turn in turns)
     return turns, tuple(other if weight is None else weight for weight, other in zip(weights, missing, strict=True))
+
+
+def _join_calls(turns: list[Message], key: str) -> list[Message]:
+    """The messages, with calls that follow an answer or a call as part of it."""
+    joined: list[Message] = []
+    was_call = False
+    for index, turn in enumerate(turns):
+        is_call = turn["role"] == _CALL
+        if is_call and joined and joined[-1]["role"] == "assistant":
+            last = joined[-1]
+            flags, of_last = ({name: each.get(name) for name in FLAGS} for each in (turn, last))
+            if flags != of_last and (any(flags.values()) or not was_call):  # Of calls in a row, the first says it.
+                raise BadRecordError(f"{key}[{index}]: has another weight than the message whose calls it adds to")
+            joined[-1] = {**turn, **last, "tool_calls": [*(last.get("tool_calls") or ()), *turn["tool_calls"]]}
+        else:
+            joined.append({**turn, "role": "assistant"} if is_call else turn)
+        was_call = is_call
+    return joined
 
 
 def take_prompt(turns: list[Message]) -> tuple[list[Message], tuple[float, ...] | None, bool]:
@@ -216,7 +256,7 @@ def _give_lists(turns: list[Message], key: str, record: Record) -> tuple[list[Me
             raise BadRecordError(
                 f'"{name}" must be an array with a value for each message, this is {type_name(values)}'
             )
-        answers = [index for index, turn in enumerate(turns) if turn["role"] == "assistant"]
+        answers = [index for index, turn in enumerate(turns) if turn["role"] in ("assistant", _CALL)]
         places = range(len(turns)) if len(values) == len(turns) else answers
         if len(values) != len(places):
             numbers = f"{len(values)} values for {len(turns)} messages, {len(answers)} of them of the assistant"
