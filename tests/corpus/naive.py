@@ -27,11 +27,14 @@ def read_jsonl(data: bytes) -> tuple[list[tuple[int, dict]], list[int]]:
     return good, bad
 
 
-def without_nulls(value: Any) -> Any:
-    """A value without the null keys of its objects, at any depth; `content` keeps its null."""
+def without_nulls(value: Any, are_messages: bool = True) -> Any:
+    """A value without the null keys of its objects, at any depth; `content` of messages keeps its null."""
+    if isinstance(value, list) and value and isinstance(value[0], tuple):  # A map.
+        value = dict(value)
     if isinstance(value, dict):
-        return {key: without_nulls(v) for key, v in value.items() if v is not None or key == "content"}
-    return [without_nulls(entry) for entry in value] if isinstance(value, list) else value
+        kept = "content" if are_messages and "role" in value else None
+        return {key: without_nulls(v, False) for key, v in value.items() if v is not None or key == kept}
+    return [without_nulls(entry, are_messages) for entry in value] if isinstance(value, list) else value
 
 
 def array_borders(text: bytes) -> list[int]:

@@ -175,6 +175,7 @@ ARROW_TYPES = [
     pa.large_list(pa.list_(pa.struct([("a", pa.struct([("b", pa.int64())]))]))),
     pa.list_(pa.struct([("content", pa.string()), ("x", pa.bool_())]), 2),
     pa.struct([("tags", pa.dictionary(pa.int32(), pa.string())), ("m", pa.map_(pa.string(), pa.int32()))]),
+    pa.struct([("role", pa.string()), ("content", pa.struct([("role", pa.string()), ("content", pa.string())]))]),
 ]
 
 
@@ -184,7 +185,7 @@ def values_of(kind: pa.DataType) -> st.SearchStrategy:
     elif pa.types.is_fixed_size_list(kind):
         exact = st.lists(values_of(kind.value_type), min_size=2, max_size=2)
     elif pa.types.is_map(kind):
-        exact = st.lists(st.tuples(st.text("ab", max_size=2), st.integers(0, 9)), max_size=2)
+        exact = st.lists(st.tuples(st.text("ab", max_size=2), st.none() | st.integers(0, 9)), min_size=1, max_size=2)
     elif pa.types.is_nested(kind):
         exact = st.lists(values_of(kind.value_type), max_size=3)
     else:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.corpus.readers.base import RawBatch, ReadRules
-from packer_cli.corpus.readers.values import Unreadable, bounds, column_values, integers, is_present, value_bytes
+from packer_cli.corpus.readers.values import (
+    Unreadable,
+    bounds,
+    column_values,
+    integers,
+    is_present,
+    value_bytes,
+)
 from packer_cli.corpus.records import tokens, unused
 from packer_cli.corpus.records.weights import WEIGHTS
 from packer_cli.corpus.types import Reject, TokenRows
@@ -45,6 +54,13 @@ def raw_batches(whole: pa.RecordBatch, first_row: int, rules: ReadRules, fields:
         return
     columns = [whole.column(whole.schema.names.index(name)) for name in names]
     check_columns(columns)
+    about = (whole.schema.metadata or {}).get(b"huggingface", b"")
+    if b'"Json"' in about:
+        features = json.loads(about).get("info", {}).get("features") or {}
+        kinds = [
+            _retyped(column.type, _as_json, features.get(name)) for name, column in zip(names, columns, strict=True)
+        ]
+        columns = [column.view(kind) for column, kind in zip(columns, kinds, strict=True)]
     taken = [column for name, column in zip(names, columns, strict=True) if name not in unused.MEDIA]
     sizes = np.sum([value_bytes(column) for column in taken], axis=0)
     lists_of = _token_columns(columns, names)
@@ -131,22 +147,37 @@ def check_columns(columns: list[pa.Array]) -> None:
     for column in columns:
         try:
             column.validate()
-            column.view(_as_bytes(column.type)).validate(full=True)
+            column.view(_retyped(column.type, _as_bytes)).validate(full=True)
         except Exception as error:  # Among them SystemError: pyarrow has no words for some kinds of damage.
             raise DamagedError(" ".join(str(error).split()) or type(error).__name__) from error
 
 
-def _as_bytes(kind: pa.DataType) -> pa.DataType:
-    """The type with binary in place of text, at any depth; laid out in the same way."""
-    if pa.types.is_string(kind):
-        return pa.binary()
-    if pa.types.is_large_string(kind):
-        return pa.large_binary()
+def _retyped(kind: pa.DataType, change: Callable[[pa.DataType, Any], pa.DataType], feature: Any = None) -> pa.DataType:
+    """The type with others in place of those that hold no others, at any depth; laid out in the same way.
+
+    Args:
+        feature: what `datasets` says of it.
+    """
+    if pa.types.is_struct(kind):
+        known = feature if isinstance(feature, dict) else {}
+        return pa.struct([field.with_type(_retyped(field.type, change, known.get(field.name))) for field in kind])
+    inner = feature[0] if isinstance(feature, list) else isinstance(feature, dict) and feature.get("feature")
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         make = pa.list_ if pa.types.is_list(kind) else pa.large_list
-        return make(kind.value_field.with_type(_as_bytes(kind.value_type)))
+        return make(kind.value_field.with_type(_retyped(kind.value_type, change, inner)))
     if pa.types.is_fixed_size_list(kind):
-        return pa.list_(kind.value_field.with_type(_as_bytes(kind.value_type)), kind.list_size)
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_as_bytes(field.type)) for field in kind])
-    return kind
+        return pa.list_(kind.value_field.with_type(_retyped(kind.value_type, change, inner)), kind.list_size)
+    return change(kind, feature)
+
+
+def _as_bytes(kind: pa.DataType, _: Any) -> pa.DataType:
+    """Binary in place of text."""
+    if pa.types.is_string(kind):
+        return pa.binary()
+    return pa.large_binary() if pa.types.is_large_string(kind) else kind
+
+
+def _as_json(kind: pa.DataType, feature: Any) -> pa.DataType:
+    """`arrow.json` in place of the text of a `Json` feature, which may lack the extension type."""
+    is_json = isinstance(feature, dict) and feature.get("_type") == "Json" and pa.types.is_string(kind)
+    return pa.json_() if is_json else kind

@@ -2,7 +2,7 @@
 
 Nested columns are flattened once and put together again, which is several times faster than a scalar at a
 time. A struct gives None for every key that a row lacks; such keys are dropped, as transformers does,
-all but `content`, whose null means something beside `tool_calls`.
+all but `content` of a message, whose null means something beside `tool_calls`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packer_cli.corpus.records.json_text import read_json
+
 KEEP_NULL = "content"
+"""Of the structs of a column, or of its lists, that have a `role`."""
 
 
 class Unreadable:
@@ -112,7 +115,7 @@ def _one_value(value: pa.Array) -> Any:
         return to_python(value)[0]
     except UnicodeDecodeError as error:
         return Unreadable(f"invalid UTF-8: byte 0x{error.object[error.start]:02x} at offset {error.start}")
-    except (ValueError, OverflowError) as error:  # A time out of Python's range, or in no known zone.
+    except (ValueError, OverflowError) as error:  # A time out of Python's range, or in no known zone; no JSON.
         return Unreadable(" ".join(str(error).split()) or type(error).__name__)
 
 
@@ -132,9 +135,19 @@ def _with_nulls(rows: list[Any], column: pa.Array) -> list[Any]:
     return [row if ok else None for row, ok in zip(rows, valid, strict=True)]
 
 
-def to_python(column: pa.Array) -> list[Any]:
-    """Like `to_pylist`, but fast for nested columns and without the null keys of structs."""
+def to_python(column: pa.Array, *, are_messages: bool = True) -> list[Any]:
+    """Like `to_pylist`, but fast for nested columns, without the null keys of structs, and with JSON and maps decoded.
+
+    Args:
+        are_messages: whether structs with a `role`, here or in lists, are messages.
+    """
     kind = column.type
+    if isinstance(kind, pa.JsonType):
+        return [None if text is None else read_json(text) for text in to_python(column.storage)]
+    if pa.types.is_map(kind):
+        key, item = kind.key_field.name, kind.item_field.name
+        maps = to_python(column.view(pa.list_(pa.struct([kind.key_field, kind.item_field]))), are_messages=False)
+        return [pairs and {pair[key]: pair[item] for pair in pairs if item in pair} for pairs in maps]
     if pa.types.is_dictionary(kind):  # Rows share the entries, which decoding would copy for each.
         used = column.indices.unique().drop_null()
         entries = dict(zip(used.to_pylist(), _entries(column.dictionary, used), strict=True))
@@ -142,10 +155,10 @@ def to_python(column: pa.Array) -> list[Any]:
     if isinstance(kind, pa.BaseExtensionType):
         return to_python(column.storage)
     if _is_list(kind):
-        values = to_python(column.flatten())
+        values = to_python(column.flatten(), are_messages=are_messages)
         return _with_nulls([values[start:stop] for start, stop in pairwise(bounds(column).tolist())], column)
     if pa.types.is_struct(kind):
-        return _with_nulls(_structs(column), column)
+        return _with_nulls(_structs(column, are_messages), column)
     if pa.types.is_nested(kind):
         return [_without_nulls(value) for value in column.to_pylist()]
     found: list[Any] = column.to_pylist()
@@ -159,15 +172,16 @@ def _entries(dictionary: pa.Array, used: pa.Array) -> list[Any]:
         return [to_python(dictionary.slice(place, 1))[0] for place in used.to_pylist()]
 
 
-def _structs(column: pa.Array) -> list[dict[str, Any]]:
+def _structs(column: pa.Array, are_messages: bool) -> list[dict[str, Any]]:
     names = [entry.name for entry in column.type]
+    kept = KEEP_NULL if are_messages and "role" in names else None
     parts = column.flatten()
-    fields = [to_python(part) for part in parts]
+    fields = [to_python(part, are_messages=False) for part in parts]
     if not names:
         return [{} for _ in range(len(column))]
-    if any(part.null_count and name != KEEP_NULL for name, part in zip(names, parts, strict=True)):
+    if any(part.null_count and name != kept for name, part in zip(names, parts, strict=True)):
         return [
-            {name: value for name, value in zip(names, row, strict=True) if value is not None or name == KEEP_NULL}
+            {name: value for name, value in zip(names, row, strict=True) if value is not None or name == kept}
             for row in zip(*fields, strict=True)
         ]
     return [dict(zip(names, row, strict=True)) for row in zip(*fields, strict=True)]
@@ -175,7 +189,7 @@ def _structs(column: pa.Array) -> list[dict[str, Any]]:
 
 def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
-        return {k: _without_nulls(v) for k, v in value.items() if v is not None or k == KEEP_NULL}
+        return {k: _without_nulls(v) for k, v in value.items() if v is not None}
     if isinstance(value, list):
         return [_without_nulls(entry) for entry in value]
     return value
