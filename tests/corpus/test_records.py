@@ -416,3 +416,16 @@ def test_calls_that_are_no_calls(content: object) -> None:
     assert reason({"messages": [CHAT_TURNS[0], {"role": "tool_call", "content": content}]}) == (
         'messages[1]: a "tool_call" value must be JSON with "name" and "arguments", or an array of such'
     )
+
+
+@pytest.mark.parametrize("key", ["messages", "conversations"])
+def test_messages_and_tools_as_text(key: str) -> None:
+    turns = CHAT_TURNS if key == "messages" else [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]
+    tools = [{"name": "f", "default": 2**64}]
+    for value in (json.dumps(turns), [json.dumps(turn) for turn in turns]):
+        for given in (json.dumps(tools), [json.dumps(tool) for tool in tools]):
+            document = parse({key: value, "tools": given})
+            assert (document.messages, document.tools) == (CHAT_TURNS, tools)
+    assert reason({key: '{"role": "user"}'}) == f'"{key}" must be an array of messages, this is an object'
+    assert reason({key: ["Hi"]}) == f"{key}[0] must be an object with a role and content, this is a string"
+    assert reason({key: turns, "tools": ["f"]}) == "tools[0] must be an object, this is a string"

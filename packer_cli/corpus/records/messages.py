@@ -47,6 +47,7 @@ _OTHER_ROLES = {name: role for name, role in SHAREGPT_ROLES.items() if name != "
 _ROLES = frozenset(SHAREGPT_ROLES.values())
 _CALL = "(call)"
 """For now, the role of a message made of `_CALLS`."""
+ANSWERS = ("assistant", _CALL)
 
 
 HAS_LISTS = frozenset(LISTS)
@@ -57,10 +58,13 @@ def read_turns(turns: Any, key: str) -> list[Message]:
 
     Raises BadRecordError, which names the first bad index and the rule.
     """
+    turns = _from_text(turns)
     if type(turns) is not list:
         raise BadRecordError(f'"{key}" must be an array of messages, this is {type_name(turns)}')
     if not turns:
         raise BadRecordError(f'"{key}" is empty: a conversation needs at least one message')
+    if type(turns[0]) is str:
+        turns = [_from_text(turn) for turn in turns]
     first = turns[0]
     read = _from_sharegpt if type(first) is dict and "role" not in first and "from" in first else _read_turn
     for turn in turns:
@@ -69,9 +73,17 @@ def read_turns(turns: Any, key: str) -> list[Message]:
                 continue
         except (KeyError, TypeError, IndexError):
             pass
-        found = [read(turn, f"{key}[{index}]") for index, turn in enumerate(turns)]
+        found: list[Message] = [read(turn, f"{key}[{index}]") for index, turn in enumerate(turns)]
         return turns if all(map(is_, found, turns)) else found
     return turns
+
+
+def _from_text(value: Any) -> Any:
+    """What a text holds as JSON, as columns of one type do; anything else as it is."""
+    if type(value) is str:
+        with suppress(JSONDecodeError):
+            return read_json(value)
+    return value
 
 
 def _read_turn(turn: Any, where: str) -> Message:
@@ -135,9 +147,7 @@ def _from_sharegpt(turn: Any, where: str) -> Message:
 
 def _read_calls(calls: Any, where: str, name: str) -> list[Message]:
     """The calls of a message of a name in `_CALLS`: an object or an array of them, or JSON of such."""
-    if isinstance(calls, str):
-        with suppress(JSONDecodeError):
-            calls = read_json(calls)
+    calls = _from_text(calls)
     if isinstance(calls, dict):
         calls = [calls]
     if not isinstance(calls, list) or not all(
@@ -156,16 +166,15 @@ def _read_calls(calls: Any, where: str, name: str) -> list[Message]:
 
 
 def read_tools(value: Any) -> list[Any] | None:
-    """`tools` of a record: an array, or the text of one; None when there are none."""
+    """`tools` of a record: an array, or the text of one, or of texts; None when there are none."""
     if value is None or value == "":
         return None
+    value = _from_text(value)
     if isinstance(value, str):
-        try:
-            value = read_json(value)
-        except JSONDecodeError:
-            raise BadRecordError('"tools" is a string that is not JSON; it must hold an array') from None
+        raise BadRecordError('"tools" is a string that is not JSON; it must hold an array')
     if not isinstance(value, list):
         raise BadRecordError(f'"tools" must be an array of objects, this is {type_name(value)}')
+    value = [_from_text(tool) for tool in value]
     for index, tool in enumerate(value):
         if not isinstance(tool, dict):
             raise BadRecordError(f"tools[{index}] must be an object, this is {type_name(tool)}")
@@ -256,7 +265,7 @@ def _give_lists(turns: list[Message], key: str, record: Record) -> tuple[list[Me
             raise BadRecordError(
                 f'"{name}" must be an array with a value for each message, this is {type_name(values)}'
             )
-        answers = [index for index, turn in enumerate(turns) if turn["role"] in ("assistant", _CALL)]
+        answers = [index for index, turn in enumerate(turns) if turn["role"] in ANSWERS]
         places = range(len(turns)) if len(values) == len(turns) else answers
         if len(values) != len(places):
             numbers = f"{len(values)} values for {len(turns)} messages, {len(answers)} of them of the assistant"
