@@ -274,3 +274,19 @@ def test_bad_ids_of_a_pair(value, tmp_path):
     assert batch.tokens is None
     (reject,) = batch.rejects
     assert reject.reason.startswith(("chosen_ids[", '"chosen_ids" must be an array of integers'))
+
+
+def test_a_rejected_response_takes_the_place_of_all_after_the_last_question():
+    call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}
+    result = {"role": "tool", "content": "4"}
+    asked = [USER, {"role": "assistant", "content": "Yes?"}, {"role": "user", "content": "2+2?"}]
+    good = [call, result, {"role": "assistant", "content": "4"}]
+    document = parse({"messages": [*asked, *good], "rejected_response": "5"})
+    assert [each.messages for each in document.branches] == [
+        [*asked, *good],
+        [*asked, {"role": "assistant", "content": "5"}],
+    ]
+    assert [each.num_prompt for each in document.branches] == [3, 3]
+    last = {"role": "tool_call", "content": '{"name": "f", "arguments": {}}'}
+    document = parse({"messages": [*asked, last], "rejected_response": [call, result, call]})
+    assert [len(each.messages) for each in document.branches] == [4, 6]

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from packer_cli.corpus.records import alpaca
 from packer_cli.corpus.records.answers import OPTIONAL, Answer, answers_to, common_beginning, read_answer, read_number
 from packer_cli.corpus.records.base import BadRecordError, Shape, read_string, type_name
-from packer_cli.corpus.records.messages import read_tools, read_turns
+from packer_cli.corpus.records.messages import ANSWERS, read_tools, read_turns
 from packer_cli.corpus.records.weights import read_weight
 from packer_cli.corpus.types import AlpacaForm, Document, Message, Record
 from packer_cli.format.constants import ITEM_VALUES
@@ -131,15 +131,17 @@ def _divided(record: Record, chosen: Answer, rejected: Answer) -> tuple[Answer, 
 
 
 def _of_swift(record: Record) -> tuple[Answer, Answer, Answer]:
-    """The parts where `messages` hold the better answer."""
+    """The parts where `messages` hold the better answer, which is all that follows the last message of the user."""
     turns = read_turns(record["messages"], "messages")
     if record.get("rejected_response") is None:
         return _divided(record, turns, read_turns(record["rejected_messages"], "rejected_messages"))
-    if len(turns) < 2 or turns[-1]["role"] != "assistant":
+    border = max((place for place, turn in enumerate(turns, 1) if turn["role"] == "user"), default=0)
+    if not border or turns[-1]["role"] not in ANSWERS:
         raise BadRecordError(
-            '"messages" must end with the answer of the assistant that "rejected_response" is worse than'
+            '"messages" must end with the answer of the assistant that "rejected_response" is worse than, after a '
+            "message of the user"
         )
-    return turns[:-1], turns[-1:], _as_messages(read_answer(record["rejected_response"], "rejected_response"))
+    return turns[:border], turns[border:], _as_messages(read_answer(record["rejected_response"], "rejected_response"))
 
 
 def _as_messages(answer: Answer) -> Any:
