@@ -429,3 +429,25 @@ def test_messages_and_tools_as_text(key: str) -> None:
     assert reason({key: '{"role": "user"}'}) == f'"{key}" must be an array of messages, this is an object'
     assert reason({key: ["Hi"]}) == f"{key}[0] must be an object with a role and content, this is a string"
     assert reason({key: turns, "tools": ["f"]}) == "tools[0] must be an object, this is a string"
+
+
+@pytest.mark.parametrize(
+    ("record", "keys"),
+    [
+        ({"mesages": []}, '"messages"'),
+        ({"Messages": [], "tools": []}, '"messages"'),
+        ({"instructions": "a", "outputs": "b"}, '"instruction" and "output"'),
+        ({"promt": "a", "completion": "b"}, '"prompt"'),
+        ({"conversation": []}, '"conversations"'),
+    ],
+)
+def test_keys_that_are_nearly_right(record: dict, keys: str) -> None:
+    assert reason(record).endswith(f"(docs/data.md); did you mean {keys}?")
+
+
+def test_keys_that_are_not_nearly_right() -> None:
+    assert "did you mean" not in reason({"question": "a", "context": "b", "answer": "c", "id": 1})
+    assert reason({"mesages": []}, "messages").endswith(
+        '; needs "messages" or "conversations"; did you mean "messages"?'
+    )
+    assert "did you mean" not in reason({"messages": [], "title": ""}, "alpaca")

@@ -97,7 +97,7 @@ class Normalizer:
                 return self._watched(self._schema, shape, keys)
             schema, expected = self._schema, shape.expected()
             return lambda record, line: Reject(
-                line, f"not a {schema} record: has keys {show_keys(record)}; needs {expected}"
+                line, f"not a {schema} record: has keys {show_keys(record)}; needs {expected}{self._meant(record)}"
             )
         for name, shape in self._shapes.items():
             if shape.matches(keys) and not (name == "text" and "text" not in keys and "role" in keys):
@@ -126,4 +126,14 @@ class Normalizer:
             return Reject(line, f"has keys {keys}: {unused.NO_PAIRS if self._items == 'none' else unused.OTHER_PAIR}")
         firsts = (shape._replace(alternatives=shape.alternatives[:1]) for shape in self._shapes.values())
         usual = ", ".join(shape.expected() for shape in firsts)
-        return Reject(line, f"no known record shape: has keys {keys}; expected one of {usual}, ... (docs/data.md)")
+        expected = f"expected one of {usual}, ... (docs/data.md){self._meant(record)}"
+        return Reject(line, f"no known record shape: has keys {keys}; {expected}")
+
+    def _meant(self, record: Record) -> str:
+        """The question whether keys of a record that are nearly those of a shape are meant to be."""
+        from difflib import get_close_matches
+
+        known = [key for shape in self._shapes.values() for keys in shape.alternatives for key in keys]
+        others = [key.lower() for key in record if key not in unused.WATCHED and key not in known]
+        near = dict.fromkeys(found for key in others for found in get_close_matches(key, known, n=1, cutoff=0.8))
+        return "; did you mean " + " and ".join(f'"{key}"' for key in near) + "?" if near else ""
