@@ -73,8 +73,10 @@ def read_turns(turns: Any, key: str) -> list[Message]:
                 continue
         except (KeyError, TypeError, IndexError):
             pass
-        found: list[Message] = [read(turn, f"{key}[{index}]") for index, turn in enumerate(turns)]
-        return turns if all(map(is_, found, turns)) else found
+        found = [read(turn, f"{key}[{index}]") for index, turn in enumerate(turns)]
+        if all(map(is_, found, turns)):
+            break
+        return found
     return turns
 
 
