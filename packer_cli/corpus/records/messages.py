@@ -59,7 +59,7 @@ def read_turns(turns: Any, key: str) -> list[Message]:
     Raises BadRecordError, which names the first bad index and the rule.
     """
     turns = _from_text(turns)
-    if type(turns) is not list:
+    if not isinstance(turns, list):
         raise BadRecordError(f'"{key}" must be an array of messages, this is {type_name(turns)}')
     if not turns:
         raise BadRecordError(f'"{key}" is empty: a conversation needs at least one message')
@@ -74,10 +74,10 @@ def read_turns(turns: Any, key: str) -> list[Message]:
         except (KeyError, TypeError, IndexError):
             pass
         found = [read(turn, f"{key}[{index}]") for index, turn in enumerate(turns)]
-        if all(map(is_, found, turns)):
-            break
-        return found
-    return turns
+        if not all(map(is_, found, turns)):
+            return found
+        break
+    return turns  # type: ignore[no-any-return]
 
 
 def _from_text(value: Any) -> Any:
