@@ -12,14 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.corpus.readers.base import RawBatch, ReadRules
-from packer_cli.corpus.readers.values import (
-    Unreadable,
-    bounds,
-    column_values,
-    integers,
-    is_present,
-    value_bytes,
-)
+from packer_cli.corpus.readers.values import Unreadable, bounds, column_values, integers, is_present, value_bytes
 from packer_cli.corpus.records import tokens, unused
 from packer_cli.corpus.records.weights import WEIGHTS
 from packer_cli.corpus.types import Reject, TokenRows
@@ -56,11 +49,9 @@ def raw_batches(whole: pa.RecordBatch, first_row: int, rules: ReadRules, fields:
     check_columns(columns)
     about = (whole.schema.metadata or {}).get(b"huggingface", b"")
     if b'"Json"' in about:
-        features = json.loads(about).get("info", {}).get("features") or {}
-        kinds = [
-            _retyped(column.type, _as_json, features.get(name)) for name, column in zip(names, columns, strict=True)
-        ]
-        columns = [column.view(kind) for column, kind in zip(columns, kinds, strict=True)]
+        known = json.loads(about).get("info", {}).get("features") or {}
+        pairs = zip(columns, map(known.get, names), strict=True)
+        columns = [column.view(_retyped(column.type, _as_json, feature)) for column, feature in pairs]
     taken = [column for name, column in zip(names, columns, strict=True) if name not in unused.MEDIA]
     sizes = np.sum([value_bytes(column) for column in taken], axis=0)
     lists_of = _token_columns(columns, names)
