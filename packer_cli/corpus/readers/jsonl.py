@@ -6,16 +6,22 @@ see `token_lines`. Memory: one block and its records, or the longest line when t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from io import BytesIO
+from json import detect_encoding
 from typing import TYPE_CHECKING, NamedTuple
 
-from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
+from packer_cli.corpus.blocks import Blocks
+from packer_cli.corpus.readers import json_array
+from packer_cli.corpus.readers.base import BATCH_BYTES, FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.readers.stream import (
     BOM,
+    END,
     RecordStream,
     cut_compressed,
     cut_plain,
+    json_error,
     parse_objects,
     read_stream,
     runs,
@@ -32,6 +38,10 @@ if TYPE_CHECKING:
 
 CUT_SHORT = "; the file ends in this line, so the rest of it may be lost"
 _CACHED_BYTES = 1 << 18
+ARRAY = "an array"
+_ARRAY = re.compile(rb"\[\s*\{")
+_PRETTY = re.compile(rb'\{[^\n]*\n(\s*["\]}]|[ \t]+[\[{])')
+"""The beginning of an object, and a line that begins none."""
 
 
 class _Taken(NamedTuple):
@@ -61,17 +71,42 @@ def _line_feeds(data: bytes) -> NDArray[np.int64]:
 
 def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
     """Slices that begin behind a newline, each at least `slice_bytes` long but the last."""
-    if file.compression != "none":
-        return cut_compressed(file, slice_bytes)
-    slice_bytes = slice_bytes or default_slice_bytes(file.num_bytes)
-    if 0 < file.num_bytes <= slice_bytes:  # Counting its lines would take longer than reading it.
+    is_plain, limit = file.compression == "none", slice_bytes or default_slice_bytes(file.num_bytes)
+    if is_plain and 0 < file.num_bytes <= limit:  # Counting its lines would take longer than reading it.
         return [whole_slice(file)]
-    return cut_plain(file, slice_bytes, lambda chunk: (_line_feeds(chunk),), begun=1)
+    form = _form(file)
+    if form == ARRAY:
+        return json_array.cut(file._replace(format="json"), slice_bytes)
+    if not is_plain:
+        return cut_compressed(file, END if form else slice_bytes)
+    return [whole_slice(file)] if form else cut_plain(file, limit, lambda chunk: (_line_feeds(chunk),), begun=1)
+
+
+def _form(file: CorpusFile) -> str:
+    """`ARRAY`, or why nothing of a file is read; "" for JSON lines. Price: reading its beginning."""
+    with Blocks(file) as blocks:
+        head = blocks.read(BATCH_BYTES)
+    encoding = detect_encoding(head[:4])
+    if encoding[:5] != "utf-8" and head[:64].decode(encoding, "ignore").lstrip("\ufeff \t\r\n")[:1] in ("{", "["):
+        return f"the file is {encoding[:6].upper()}; convert it to UTF-8, as with iconv -f {encoding[:6].upper()}"
+    head = head.removeprefix(BOM).lstrip()
+    first, _, rest = head.partition(b"\n")
+    if _ARRAY.match(head) and (not rest.strip() or json_error(first) is not None):
+        return ARRAY
+    if _PRETTY.match(head) and json_error(first) is not None:
+        return "the file has JSON over several lines; write one record a line, or an array of records"
+    return ""
 
 
 def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
     """The records of a slice; blank lines are skipped, broken and overlong ones rejected."""
-    yield from read_stream(slice_, rules, _TokenLines if tokens.IDS in fields else _Lines)
+    form = "" if slice_.start else _form(slice_.file)
+    if form == ARRAY:
+        yield from json_array.read(slice_, rules, fields)
+    elif form:
+        yield RawBatch(rejects=[Gap(1, f"{form}; none of its {slice_.file.num_bytes:,} bytes are read")])
+    else:
+        yield from read_stream(slice_, rules, _TokenLines if tokens.IDS in fields else _Lines)
 
 
 class _Lines(RecordStream):
