@@ -250,10 +250,10 @@ class Rehearsals:
         past = max(text.rfind(word, start, stop) + len(word) for word in own)
         found_ends = ((text.find(each, past, span[1]), len(each)) for each in self._edges.closers)
         ends = [place + length for place, length in found_ends if place >= 0]
-        tail = text[min(ends) : span[1]] if ends and text[min(ends) : span[1]].strip() else ""
+        tail = text[min(ends) : stop] if ends and text[min(ends) : span[1]].strip() else ""
         ended = self._text(tools, turns[: number + 1], forms)
         if ended is not None and text.startswith(ended) and text != ended:
-            low, high = sorted((span[1] - len(tail), len(ended)))
+            low, high = sorted((stop - len(tail) if tail else span[1], len(ended)))
             gap = text[low:high].strip()
             if gap and not gap.startswith(self._edges.closers or ("\0",)):
                 raise _DoubtError(f"the assistant's text would end with {text[max(low - 20, 0) : high]!r}")
