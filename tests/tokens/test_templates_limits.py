@@ -2,15 +2,19 @@
 
 import gc
 import re
+import resource
 import time
 
 import pytest
 
+from packer_cli.corpus.types import Document
 from packer_cli.errors import TokenizerError
+from packer_cli.tokens.encode.encoder import Encoder
+from packer_cli.tokens.templates import memory
 from packer_cli.tokens.templates import template as limits
 from packer_cli.tokens.templates.conversation import TemplateRejectError
 from packer_cli.tokens.templates.renderer import ChatRenderer
-from tests.tokens.helpers import way_of
+from tests.tokens.helpers import encode, way_of
 from tests.tokens.published_templates import PUBLISHED
 
 RECURSIVE = (
@@ -168,3 +172,32 @@ def test_ordinary_products_and_powers_are_as_in_transformers(operation, text):
     ours = ChatRenderer("{{ " + operation + " }}", variables={})
     assert ours.render(turns(2)).text == text
     assert ours.mismatch(ours.read(turns(2))) is None
+
+
+GREEDY = [
+    "{% set x = 'x'.center(2000000000) ~ 'y' %}",
+    "{% set x = '%1000000000d' % 1 %}",
+    (
+        "{% set ns = namespace(x='xy') %}{% for m in messages %}{% for n in messages %}{% set ns.x = ns.x ~ ns.x %}"
+        "{% endfor %}{% endfor %}"
+    ),
+]
+
+
+@pytest.mark.parametrize("hostile", GREEDY)
+def test_templates_that_take_all_memory_reject_the_conversation(hostile, monkeypatch, load):
+    monkeypatch.setattr(memory, "MEMORY_BYTES", 1 << 28)
+    template = f"{{% if messages | length > 4 %}}{hostile}{{% endif %}}{PUBLISHED['chatml'][0]}"
+    encoder = Encoder(load("bytes", template))
+    batch = encode(encoder, [Document("messages", line, messages=turns(count)) for line, count in ((1, 6), (2, 4))])
+    assert [reject.reason for reject in batch.rejects] == [
+        (
+            "the chat template needs too much memory to render this conversation; split it, or give another template with "
+            "--chat-template FILE"
+        )
+    ]
+    assert batch.lines.tolist() == [2]
+    assert resource.getrlimit(resource.RLIMIT_DATA)[0] == LIMIT
+
+
+LIMIT = resource.getrlimit(resource.RLIMIT_DATA)[0]

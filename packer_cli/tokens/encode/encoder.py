@@ -38,6 +38,7 @@ from packer_cli.tokens.encode.items import DIFFERS, Branches, begin_after_prompt
 from packer_cli.tokens.encode.masks import Backends, Masker
 from packer_cli.tokens.encode.prepare import SPREAD_CHARS, SPREAD_EVERY, Preparer, hash_line, merge, take_given
 from packer_cli.tokens.encode.rows import AppendEos, EncodedBatch, Frame, Row, Text
+from packer_cli.tokens.templates.memory import limited_memory
 from packer_cli.tokens.templates.parts import LossParts
 
 if TYPE_CHECKING:
@@ -205,32 +206,35 @@ class Encoder:
             yield self._encode(held)
 
     def _prepare(self, batch: DocumentBatch, held: _Held) -> None:
-        rejects = held.rejects
-        rejects += batch.rejects
+        held.rejects += batch.rejects
         held.size += _RECORD_SIZE * (len(batch.documents) + len(batch.rejects))
-        for document in batch.documents:
-            if self._divides_turns and document.messages:
-                document = turns_of(document)
-            try:
-                if document.branches:
-                    self._prepare_branches(document, held)
-                    continue
-                item, with_special = self._preparer.prepare(document)
-            except UnicodeEncodeError:
-                rejects.append(Reject(document.line, SURROGATE))
-            except ValueError as error:
-                rejects.append(Reject(document.line, str(error)))
-            else:
-                held.num_with_special += with_special
-                held.items.append(item)
-                held.kinds[document.line] = document.kind
-                held.size += len(item.text if isinstance(item, Text) else item.input_ids)
+        with limited_memory():
+            for document in batch.documents:
+                self._prepare_document(document, held)
         if batch.tokens is not None:
             held.tokens.append(batch.tokens)
             for line, values in batch.pairs.items():
                 held.branches[line] = Branches(PAIR, 2, values=values)
                 held.kinds[line] = "preference"
             held.size += batch.tokens.input_ids.nbytes
+
+    def _prepare_document(self, document: Document, held: _Held) -> None:
+        if self._divides_turns and document.messages:
+            document = turns_of(document)
+        try:
+            if document.branches:
+                self._prepare_branches(document, held)
+                return
+            item, with_special = self._preparer.prepare(document)
+        except UnicodeEncodeError:
+            held.rejects.append(Reject(document.line, SURROGATE))
+        except ValueError as error:
+            held.rejects.append(Reject(document.line, str(error)))
+        else:
+            held.num_with_special += with_special
+            held.items.append(item)
+            held.kinds[document.line] = document.kind
+            held.size += len(item.text if isinstance(item, Text) else item.input_ids)
 
     def _prepare_branches(self, document: Document, held: _Held) -> None:
         """Prepare the samples of an item, all or none. Raises as `BranchPreparer.prepare`."""

@@ -204,6 +204,18 @@ class TurnEdges:
                 spans[number] = start, before_space(text, start, stop)
         return spans
 
+    def shared(self, text: str, prompt: str, start: int) -> int:
+        """Where a text leaves a conversation with a generation prompt, with no tag cut; white space may differ if
+        there is no other after `start`."""
+        length = common_length(text, prompt)
+        if not text[start:length].strip():
+            at = [place for place, char in enumerate(text) if not char.isspace()]
+            same = common_length("".join(text.split()), "".join(prompt.split()))
+            length = at[same - 1] + 1 if same else 0
+        marks = (*self.endings, *(tag for tags in TAGS for tag in (tags.opening, tags.closing)))
+        starts = (text.find(mark, max(length - len(mark) + 1, 0), length + len(mark) - 1) for mark in marks)
+        return min((place for place in starts if 0 <= place < length), default=length)
+
     def header(self, text: str, start: int, stop: int) -> str | None:
         """The generation prompt, and what is before it, in a text that leads to the assistant's; None: it has none."""
         lead = text[start:stop]
@@ -233,11 +245,7 @@ class TurnEdges:
 
     def _shared_length(self, head: str, skipped: int) -> int:
         """Length of the common prefix of a text and the prompt without its first chars."""
-        length = skipped
-        for left, right in zip(head, self.prompt[skipped:], strict=False):
-            if left != right:
-                break
-            length += 1
+        length = skipped + common_length(head, self.prompt[skipped:])
         # What begins like `<think>` may be another tag, of the content.
         return next((start for start, stop in self.tags if start < length < stop), length) - skipped
 
@@ -252,6 +260,12 @@ class TurnEdges:
             if text.startswith(ending, stop):
                 return stop + len(ending)
         return end
+
+
+def common_length(one: str, other: str) -> int:
+    """Length of the common beginning of two texts."""
+    differ = (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    return next(differ, min(len(one), len(other)))
 
 
 def turn_edges(

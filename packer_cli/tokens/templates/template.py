@@ -1,7 +1,7 @@
 """A chat template, compiled by jinja2 in transformers' sandbox: a conversation's text, and `{% generation %}` ranges.
 
-A template comes from the same unknown source as the tokenizer, so each render has a limit of CPU time, and the size of
-its products and powers has one, too.
+A template comes from the same unknown source as the tokenizer, so each render has limits of CPU time and of memory
+(see `memory`). The size of its products and powers has one, too, since nothing can interrupt Python's own arithmetic.
 """
 
 from __future__ import annotations
@@ -43,17 +43,23 @@ def limited(function: Callable[[], Result]) -> Result:
     """Call a function within the limit of CPU time, which holds in the main thread only. Price: 1 us.
 
     Raises:
-        TemplateLimitError: it took too long. Errors of the function pass through.
+        TemplateLimitError: it took too much time, or memory. Other errors of the function pass through.
     """
-    if threading.get_ident() != threading.main_thread().ident:
-        return function()
-    signal.signal(signal.SIGVTALRM, _stop_render)
-    # Raise again at each tick: in places, such as the test `is iterable`, jinja2 swallows any exception.
-    signal.setitimer(signal.ITIMER_VIRTUAL, CPU_SECONDS, _TICK_SECONDS)
+    is_main = threading.get_ident() == threading.main_thread().ident
+    if is_main:
+        signal.signal(signal.SIGPROF, _stop_render)
+        # Raise again at each tick: in places, such as the test `is iterable`, jinja2 swallows any exception.
+        signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS, _TICK_SECONDS)
     try:
         return function()
+    except MemoryError:
+        raise TemplateLimitError(
+            "the chat template needs too much memory to render this conversation; split it, or give another template "
+            "with --chat-template FILE"
+        ) from None
     finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        if is_main:
+            signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def _stop_render(*_: Any) -> None:

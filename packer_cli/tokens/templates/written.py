@@ -8,7 +8,7 @@ Price: 0.2 us a message with a role and a content, 2 us for others.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from packer_cli.tokens.templates.conversation import REASONING_FIELDS, Chat, Rendered, TemplateRejectError
@@ -86,18 +86,16 @@ def find_unwritten(
             found.update(f"{_KINDS[kind]} in turns without a loss on it" + NOT_WRITTEN for kind in missing)
         content = message.get("content")
         if not missing and type(short) is str and type(content) is str:
-            piece = content.strip()
-            is_written = text.find(piece, low, high) >= 0 or _is_elsewhere(text, piece, low, high, is_answer)
+            texts: Iterable[tuple[str, str]] = (("content", content.strip()),)
         else:
             turn = as_turn(short)
             skipped = lost.get(turn, frozenset())
-            is_written = all(
-                text.find(piece, low, high) >= 0 or _is_elsewhere(text, piece, low, high, is_answer)
-                for kind, piece in _texts(message, turn)
-                if kind not in skipped
-            )
-        if not is_written:
-            found.add(CHANGED)
+            texts = ((kind, piece) for kind, piece in _texts(message, turn) if kind not in skipped)
+        for kind, piece in texts:
+            if text.find(piece, low, high) < 0 and not _is_elsewhere(text, piece, low, high, is_answer):
+                if kind == "calls":
+                    _refuse(message, number, frozenset((kind,)), trained(number))
+                found.add(CHANGED)
         if is_answer and is_aligned:
             low = high
     yield from sorted(found)
