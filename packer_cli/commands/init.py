@@ -168,12 +168,15 @@ def _look_at(text: str, sampler: Sampler, draft: Draft, *, must_exist: bool) -> 
 
 
 def _add_shape(draft: Draft, looks: list[Look]) -> None:
-    """Name the shape of the records if all have one, so that a record of another is noticed."""
-    shapes = {shape for look in looks for shape in look.shapes}
+    """Name the shape of the records if all have one, so that a record of another is noticed; say so if they differ."""
+    shapes = sorted({shape for look in looks for shape in look.shapes})
     is_known = len(looks) == len(draft.inputs) and len(shapes) == 1 and not any(look.rejects for look in looks)
-    if "schema" in draft.options or not is_known:
+    if "schema" in draft.options:
         return
-    draft.set("schema", shapes.pop(), "All records of the sample have this shape; others are rejected.")
+    if len(shapes) > 1:
+        draft.set("schema", "auto", f"Records of the sample have {len(shapes)} shapes: {', '.join(shapes)}.")
+    elif is_known:
+        draft.set("schema", shapes.pop(), "All records of the sample have this shape; others are rejected.")
 
 
 def _add_groups(draft: Draft, options: InitOptions, looks: list[Look]) -> None:

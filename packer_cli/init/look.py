@@ -1,12 +1,14 @@
 """A sample of each input: what its records are, and how long.
 
-Price: reading about a megabyte of each of a few files, and encoding a few hundred records; files are not read whole.
+Price: reading about a megabyte of each of a few files of each folder and suffix, and encoding a few hundred records;
+files are not read whole.
 Long files of JSON lines are read at four places, as data are often sorted or joined; others from the beginning.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import os
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -27,7 +29,8 @@ from packer_cli.sizes import TokenShare
 
 MOST_RECORDS = 400
 """Of each input."""
-_MOST_FILES = 8
+_MOST_FILES = 32
+"""Of each input, and folders and suffixes that are told apart."""
 _BYTES_A_TOKEN = 4
 """Without a tokenizer: of English text, about."""
 _LONG = 1 << 22
@@ -59,8 +62,13 @@ class Look:
     """Whether there are texts or completions, and the tokenizer has no EOS token."""
     rejects: list[str] = field(default_factory=list)
     """Why records of the sample cannot be used: `FILE:LINE: reason`."""
-    num_records: float = 0.0
-    """About how many the input has."""
+    kinds: list[tuple[float, list[int]]] = field(default_factory=list)
+    """Of the files of a folder and suffix: about how many records they have, and lengths of some."""
+
+    @property
+    def num_records(self) -> float:
+        """About how many the input has."""
+        return sum(number for number, _ in self.kinds)
 
 
 class Sampler:
@@ -102,19 +110,23 @@ class Sampler:
                 name=text,
                 weight=source.weight,
                 num_files=len(own),
-                num_bytes=sum(file.num_bytes for file in own),
+                num_bytes=_num_bytes_of(own),
                 formats=tuple(dict.fromkeys(file.format for file in own)),
             )
-            step = max(1, len(own) // _MOST_FILES)
-            some = own[::step][:_MOST_FILES]
-            for file in some:
-                self._read(file, MOST_RECORDS // len(some), look)
-            look.num_records *= look.num_bytes / max(1, sum(file.num_bytes for file in some))
+            kinds = _kinds(own)
+            for files in kinds:
+                step = -(-len(files) * len(kinds) // _MOST_FILES)
+                some, first = files[::step], len(look.lengths)
+                most = max(1, MOST_RECORDS // (len(kinds) * len(some)))
+                number = sum(self._read(file, most, look) for file in some)
+                number *= _num_bytes_of(files) / max(1, _num_bytes_of(some))
+                look.kinds.append((number, look.lengths[first:]))
             looks.append(look)
         return looks
 
-    def _read(self, file: CorpusFile, most: int, look: Look) -> None:
-        slices = _places(file)
+    def _read(self, file: CorpusFile, most: int, look: Look) -> float:
+        """Add some records of a file. Returns about how many it has."""
+        slices = _places(file)[:most]
         if not look.keys:
             look.keys = _first_keys(slices[0])
         num_read = num_bytes = 0
@@ -135,7 +147,7 @@ class Sampler:
                 if taken >= most // len(slices):
                     break
             num_read += taken
-        look.num_records += _count_records(file) or max(num_read, num_read * file.num_bytes / max(num_bytes, 1))
+        return _count_records(file) or max(num_read, num_read * file.num_bytes / max(num_bytes, 1))
 
     def _lengths(self, batch: DocumentBatch, look: Look, file: CorpusFile) -> list[int]:
         documents = [branch for document in batch.documents for branch in document.branches or (document,)]
@@ -160,9 +172,11 @@ def epoch_lengths(looks: Sequence[Look], most: int = 200_000) -> NDArray[np.int3
     wanted = [_records_an_epoch(look) for look in looks]
     share = min(1.0, most / max(sum(wanted), 1))
     parts = [
-        np.resize(np.array(look.lengths, dtype=np.int32), max(len(look.lengths), round(number * share)))
-        for look, number in zip(looks, wanted, strict=True)
-        if look.lengths
+        np.resize(np.array(lengths, dtype=np.int32), max(len(lengths), round(times * share * number)))
+        for look, records in zip(looks, wanted, strict=True)
+        for times in [records / max(look.num_records, 1)]
+        for number, lengths in look.kinds
+        if lengths
     ]
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32)
 
@@ -171,6 +185,20 @@ def _records_an_epoch(look: Look) -> float:
     if not isinstance(look.weight, TokenShare):
         return look.num_records * look.weight
     return look.weight.tokens / max(1.0, float(np.mean(look.lengths))) if look.lengths else 0.0
+
+
+def _kinds(files: Sequence[CorpusFile]) -> list[list[CorpusFile]]:
+    """The files by folder and suffix, whose records may differ; by suffix alone, if there are many folders."""
+    by_suffix, by_both = defaultdict(list), defaultdict(list)
+    for file in files:
+        folder, suffix = os.path.dirname(file.path), os.path.splitext(file.path)[1]
+        by_suffix[suffix].append(file)
+        by_both[folder, suffix].append(file)
+    return [*(by_both if len(by_both) <= _MOST_FILES else by_suffix).values()]
+
+
+def _num_bytes_of(files: Sequence[CorpusFile]) -> int:
+    return sum(file.num_bytes for file in files)
 
 
 def _places(file: CorpusFile) -> list[CorpusSlice]:

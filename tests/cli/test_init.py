@@ -28,6 +28,7 @@ def test_the_config_runs_as_it_stands(hbpack, sample, tokenizer, folder):
         "output": "packed",
         "tokenizer": str(tokenizer),
         "gpus": 4,
+        "schema": "auto",
         "groups": ["16k:1", "32k:2"],
         "overflow": "split",
         "strategy": "balanced",
@@ -38,6 +39,30 @@ def test_the_config_runs_as_it_stands(hbpack, sample, tokenizer, folder):
     assert hbpack("pack", "--config", "hbpack.yaml", "--workers", 1).code == 0
     manifest = json.loads((folder / "packed" / "hbpack.json").read_text())
     assert manifest["num_gpus"] == 4
+
+
+def test_each_kind_of_file_is_looked_at(hbpack, sample, tokenizer, folder):
+    """A folder of many small files of chats, and few long ones of texts at its end and in a folder below."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    lines = (sample / "chats.jsonl").read_text().splitlines(keepends=True)
+    (folder / "data" / "more").mkdir(parents=True)
+    for number in range(100):
+        (folder / "data" / f"{number:03}.jsonl").write_text("".join(lines[3 * number : 3 * number + 3]))
+    pq.write_table(pa.table({"text": ["It is a long way. " * 3000] * 5}), folder / "data" / "texts.parquet")
+    (folder / "data" / "more" / "qa.jsonl").write_text('{"instruction": "1 + 1", "output": "2"}\n' * 9)
+    assert hbpack("init", "data", "--tokenizer", tokenizer, "--gpus", 4).code == 0
+    text = (folder / "hbpack.yaml").read_text()
+    options = yaml.safe_load(text)
+    assert options["schema"] == "auto"
+    assert "# Records of the sample have 3 shapes: alpaca, messages, text.\n" in text
+    assert options["groups"] == ["16k:1", "32k:2"]
+    number = int(re.search(r"102 files of jsonl/parquet, .*, about (\d+) records\n", text)[1])
+    assert 200 < number < 450
+    assert "rejected" not in hbpack("pack", "--config", "hbpack.yaml", "--workers", 1, "--dry-run").stderr.replace(
+        " 0 rejected", ""
+    )
 
 
 def test_groups_for_a_model(hbpack, sample, tokenizer, folder):
