@@ -203,16 +203,6 @@ class StoreRejects(Iterable[RejectedRecord]):
                     yield RejectedRecord(file=name, line=reject.line, reason=reject.reason)
 
 
-def first_rejected(index: StoreIndex, store: Path) -> str | None:
-    """The first rejected record with its reason, for people; None if no record was rejected.
-
-    Raises:
-        FormatError: the token store is damaged.
-    """
-    entry = next(iter(StoreRejects(index, store)), None)
-    return None if entry is None else f"{entry.file}:{entry.line}: {entry.reason}"
-
-
 _encode = json.JSONEncoder(ensure_ascii=False).encode  # Created once: there may be millions of lines.
 
 

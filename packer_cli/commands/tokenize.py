@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packer_cli.commands.job_array import Output, produce
-from packer_cli.commands.output_folder import StoreRejects, current_plan, first_rejected, locked_output, write_rejected
+from packer_cli.commands.output_folder import StoreRejects, current_plan, locked_output, write_rejected
 from packer_cli.config import TokenizeConfig
 from packer_cli.engine.array import ArrayIds, ArrayShare
 from packer_cli.engine.base import Engine
@@ -20,7 +20,7 @@ from packer_cli.format.constants import REJECTED_NAME
 from packer_cli.remote.names import as_path, paths_below
 from packer_cli.remote.path import is_remote
 from packer_cli.sizes import counted
-from packer_cli.tokens.choices import all_rejected, not_used, repeated, tokenized
+from packer_cli.tokens.choices import all_rejected, many_rejected, not_used, rejected_files, repeated, tokenized
 from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, PartInfo, StoreIndex, read_index
 from packer_cli.tokens.share import complete_store, tokenize_share
 from packer_cli.tokens.stage import Inputs, current_index, tokenize
@@ -121,6 +121,7 @@ class _Store(Output[StoreIndex]):
             f"all tasks are done, and the token store is complete: {rows}, "
             f"{counted(result.total('num_tokens'), 'token')}, {result.total('num_rejected'):,} rejected"
         )
+        _say_rejected(result, self.folder)
         _report_rejected(result, self.folder)
 
 
@@ -170,9 +171,20 @@ def _report(index: StoreIndex, num_reused: int, folder: Path, watch: Stopwatch) 
         warn(twice)
     for line in tokenized(index, num_reused, str(watch)):
         say(line)
-    rejected = first_rejected(index, folder / TOKENS)
-    if rejected is not None:
-        say(f"first rejected: {rejected}")
+    _say_rejected(index, folder)
+
+
+def _say_rejected(index: StoreIndex, folder: Path) -> None:
+    """Say which record was rejected first, and why; warn if many were, or all of a file."""
+    lost = rejected_files(index)
+    found = (entry for entry in StoreRejects(index, folder / TOKENS) if not lost or entry.file == lost[0])
+    if (entry := next(found, None)) is not None:
+        first = f"{entry.file}:{entry.line}: {entry.reason}"
+        many = many_rejected(index, lost)
+        if many is None:
+            say(f"first rejected: {first}")
+        else:
+            warn(f"{many}; the first: {first}")
 
 
 def _write_rejected(index: StoreIndex, folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.discover import real_paths
@@ -158,6 +159,35 @@ def all_rejected(index: StoreIndex) -> str:
         remedy = "" if is_best else " (--loss-on all trains on every token)"
         return f"no record has loss tokens with --loss-on {rule}{remedy}"
     return "every record was rejected"
+
+
+_MANY = 0.01
+"""Share of the records: more rejected ones than this are no slips of single records."""
+
+
+def rejected_files(index: StoreIndex) -> list[str]:
+    """The files of which no record is used, although they have some."""
+    samples: Counter[str] = Counter()
+    for file in (file for part in index.parts for file in part.files if file.num_samples or file.num_rejected):
+        samples[file.path] += file.num_samples
+    return [path for path, number in samples.items() if not number]
+
+
+def many_rejected(index: StoreIndex, lost: Sequence[str]) -> str | None:
+    """What to warn of if a run rejects many records, or whole files; None if it uses nearly all, or none.
+
+    Args:
+        lost: see `rejected_files`.
+    """
+    num_refused, num_samples = index.total("num_refused"), index.total("num_samples")
+    num_rejected = index.total("num_rejected")
+    num_records = num_samples + num_rejected
+    if not num_samples or not (lost or num_refused > _MANY * num_records):
+        return None
+    others = f" and {counted(len(lost) - 1, 'other file')}" if len(lost) > 1 else ""
+    files = f", among them all of {lost[0]}{others}" if lost else ""
+    are, share = "is" if num_rejected == 1 else "are", num_rejected / num_records
+    return f"{num_rejected:,} of {counted(num_records, 'record')} ({share:.2%}) {are} rejected{files}"
 
 
 def not_used(index: StoreIndex) -> list[str]:

@@ -150,7 +150,7 @@ def test_what_is_not_used_is_said_once(tokenize, lines_of, tmp_path):
         '1 record has "tools", which have no place in a prompt that is a string',
         '2 records have "tools", which the chat template does not write',
     }
-    assert [line for line in done.stderr.splitlines() if "warning" in line] == [
+    assert [line for line in done.stderr.splitlines() if "warning" in line and "rejected" not in line] == [
         f"warning: {text}" for text in sorted(expected)
     ]
     assert [line for _, line, _ in rejected(tmp_path / "out")] == [3, 5]
@@ -280,10 +280,33 @@ def test_tokenize_lists_what_it_rejects(tokenize, hbpack, lines_of, tmp_path):
 
 def test_rejected_records_are_named(tokenize, lines_of, tmp_path):
     path = lines_of(TEXT, {"text": 5}, "x")
+    why = '"text" must be a string, this is a number'
     assert lines_without_seconds(tokenize(path))[-2:] == [
-        f'first rejected: {path}:2: "text" must be a string, this is a number',
+        f"warning: 2 of 3 records (66.67%) are rejected; the first: {path}:2: {why}",
         f"rejected records, with reasons: {tmp_path}/out/rejected.jsonl",
     ]
+
+
+@pytest.mark.parametrize(("num_good", "is_warning"), [(98, True), (99, False)])
+def test_many_rejected_records_are_a_warning(tokenize, lines_of, num_good, is_warning):
+    path = lines_of({"text": 5}, *[TEXT] * num_good)
+    why = f'{path}:1: "text" must be a string, this is a number'
+    many = f"warning: 1 of 99 records (1.01%) is rejected; the first: {why}"
+    assert lines_without_seconds(tokenize(path))[-2] == (many if is_warning else f"first rejected: {why}")
+
+
+def test_a_file_of_which_nothing_is_used_is_a_warning(tokenize, tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.jsonl").write_text('{"text": 1}\n' + '{"text": "good"}\n' * 900)
+    for name in ("b", "c"):
+        (folder / f"{name}.jsonl").write_text('{"prompt": "to be written"}\n')
+    (folder / "d.jsonl").write_text("\n")
+    (line,) = [line for line in tokenize(folder, "--schema", "text").stderr.splitlines() if "warning" in line]
+    assert line.startswith(
+        f"warning: 3 of 903 records (0.33%) are rejected, among them all of {folder}/b.jsonl and 1 other file; "
+        f"the first: {folder}/b.jsonl:1: not a text record: "
+    )
 
 
 def test_all_rejected(tokenize, pack, lines_of, tmp_path):
