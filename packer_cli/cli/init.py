@@ -37,7 +37,7 @@ def _gpus() -> Iterable[str]:
     "source",
     type=LocalPath(),
     metavar="FILE",
-    help="Config to read instead: an Axolotl YAML, or LLaMA-Factory's dataset_info.json.\n\n"
+    help="Config to read instead: a training config of Axolotl or LLaMA-Factory, or a dataset_info.json.\n\n"
     "DATA then names the data sets to take from it; by default, all.",
 )
 @option("--tokenizer", type=Text(), metavar="PATH", help="As hbpack pack takes it. Without it, lengths are estimated.")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
 from packer_cli.corpus.records.messages import SHAPE as MESSAGES
 from packer_cli.corpus.records.text import SHAPE as TEXT
 from packer_cli.errors import InputError
+from packer_cli.init.carried import add_integers, add_model, add_rows, add_validation
 from packer_cli.init.text import Draft, TrainerConfig
-from packer_cli.sizes import format_tokens
 
 PLUGIN = "packer_cli.loader.adapters.axolotl.HbpackPlugin"
 _SHAPES = {
@@ -22,6 +21,10 @@ _SHAPES = {
 }
 """`type` of a data set -> `--schema`."""
 _OVERFLOW = {"drop": "drop", "truncate": "truncate", "raise": "error"}
+_CUT = {"completion", "pretrain"}
+"""Types whose texts Axolotl cuts into rows, whatever `excess_length_strategy` says."""
+_SAME_TEMPLATES = ("chatml", "gemma3", "llama3")
+"""Names that hbpack's templates have, too, and with which they write the same text."""
 _NO_PLACE = {
     "test_datasets": "pack them as a set of their own, or set samples aside with validation",
     "special_tokens": "add them to the tokenizer's folder",
@@ -45,7 +48,10 @@ def read_axolotl(config: TrainerConfig, num_gpus: int | None) -> Draft:
     """
     sets = [*_listed(config.get("datasets")), *_listed(config.get("pretraining_dataset"))]
     if not sets:
-        raise InputError("--from: the Axolotl config lists no datasets; add some, or name DATA without --from")
+        raise InputError(
+            "--from: the config lists no datasets, as Axolotl's do, and no dataset, as LLaMA-Factory's do; add some, "
+            "or name DATA without --from"
+        )
     draft = Draft()
     shapes = {shape for entry in sets if (shape := _add_set(entry, draft)) is not None}
     if len(shapes) == 1:
@@ -55,15 +61,9 @@ def read_axolotl(config: TrainerConfig, num_gpus: int | None) -> Draft:
     _add_tokenizer(config, draft)
     if config.get("train_on_inputs"):
         draft.set("loss-on", "all", "train_on_inputs is true.")
-    _add_lengths(config, draft, num_gpus)
-    for name, option in (("num_epochs", "epochs"), ("seed", "seed")):
-        value = config.get(name)
-        least = name == "num_epochs"
-        if isinstance(value, (int, float)) and math.isfinite(value) and value == int(value) and value >= least:
-            draft.set(option, int(value))
-        elif value is not None:
-            draft.lost.append(f"{name}: {value}: {option} takes an integer")
-    _add_validation(config.get("val_set_size"), draft)
+    _add_lengths(config, draft, num_gpus, {_kind(entry) for entry in sets})
+    add_integers(config, draft, num_epochs="epochs", seed="seed")
+    add_validation(config, "val_set_size", draft)
     draft.lost += [f"{key}: {why}" for key, why in _NO_PLACE.items() if config.get(key)]
     return draft
 
@@ -136,47 +136,31 @@ def _wrong_keys(entry: TrainerConfig, shape: str) -> str | None:
 
 
 def _add_tokenizer(config: TrainerConfig, draft: Draft) -> None:
-    name = config.get("tokenizer_config") or config.get("base_model_config") or config.get("base_model")
-    if name:
-        draft.set("tokenizer", str(name))
-    model = config.get("base_model")
-    if model and Path(str(model)).is_dir():
-        draft.ask("model", str(model), "With gpu, such as h100, times are predicted, and groups can be auto.")
+    name = config.get("tokenizer_config") or config.get("base_model_config")
+    add_model(draft, config.get("base_model"), name)
     template = config.get("chat_template")
     if config.get("chat_template_jinja"):
         draft.set("chat-template", str(config["chat_template_jinja"]), "chat_template_jinja.")
-    elif template not in (None, "tokenizer_default"):
+    elif template in _SAME_TEMPLATES:
+        draft.set("chat-template", template, f"chat_template: {template}, which writes the same text here.")
+    elif template and not str(template).startswith("tokenizer_default"):
         draft.lost.append(
             f"chat_template {template}: hbpack takes the tokenizer's own; if that differs, put the Jinja text of "
             f"{template} into a file and name it as chat-template"
         )
 
 
-def _add_validation(size: Any, draft: Draft) -> None:
-    """`val_set_size`: a share below 1, else a number of samples."""
-    if not isinstance(size, int | float) or not size > 0:
-        return
-    share = f"{100 * size:.6g}%" if size < 1 else int(size)
-    draft.set("validation", share, f"val_set_size {size}. They are other samples than Axolotl would set aside.")
-
-
-def _add_lengths(config: TrainerConfig, draft: Draft, num_gpus: int | None) -> None:
+def _add_lengths(config: TrainerConfig, draft: Draft, num_gpus: int | None, kinds: set[str]) -> None:
     length = config.get("sequence_len")
     if isinstance(length, int):
-        degree = _degree(config)
-        draft.set(
-            "groups", [f"{format_tokens(length)}:{degree}"], f"sequence_len {length}: rows as long as Axolotl's."
-        )
-        strategy = str(config.get("excess_length_strategy", "drop"))
-        draft.set("overflow", _OVERFLOW.get(strategy, "drop"), f"Axolotl would {strategy} longer samples, too.")
-        batch = [config.get(key) for key in ("micro_batch_size", "gradient_accumulation_steps")]
-        if num_gpus and all(isinstance(number, int) for number in batch):
-            tokens = batch[0] * batch[1] * length * max(1, num_gpus // degree)  # type: ignore[operator]
-            draft.set(
-                "global-tokens",
-                format_tokens(tokens),
-                "micro_batch_size x gradient_accumulation_steps x sequence_len on every data-parallel rank.",
-            )
+        strategy = str(config.get("excess_length_strategy") or "drop")
+        overflow, why = _OVERFLOW.get(strategy, "drop"), f"Axolotl would {strategy} longer samples, too."
+        if kinds & _CUT:
+            overflow, why = "split", "Axolotl cuts longer texts into rows, too."
+            why += f" Of the other data sets, it would {strategy} longer samples." if kinds - _CUT else ""
+        draft.set("overflow", overflow, why)
+        batch = ("micro_batch_size", "gradient_accumulation_steps")
+        add_rows(config, "sequence_len", batch, draft, num_gpus, _degree(config))
     if config.get("sample_packing") is False:
         draft.lost.append("sample_packing: false: hbpack always packs, and attention stays within each sample")
 

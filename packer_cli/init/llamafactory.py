@@ -1,14 +1,15 @@
-"""LLaMA-Factory's `dataset_info.json` to a draft."""
+"""LLaMA-Factory's `dataset_info.json`, or a training config that names data sets of it, to a draft."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from packer_cli.corpus.records.messages import SHAREGPT_ROLES
 from packer_cli.corpus.records.shapes import SHAPES
 from packer_cli.errors import ConfigError, InputError, did_you_mean
+from packer_cli.init.carried import add_integers, add_model, add_rows, add_validation
 from packer_cli.init.text import Draft, TrainerConfig
 
 _ALPACA = {"prompt": "instruction", "query": "input", "response": "output", "system": "system", "history": "history"}
@@ -17,6 +18,52 @@ _REQUIRED = ("prompt", "response")
 _MEDIA = ("images", "videos", "audios")
 _TAGS = {"role_tag": "from", "content_tag": "value"}
 _ROLES = {"user_tag": ("human", "user"), "assistant_tag": ("gpt", "assistant")}
+
+_NO_PLACE = {
+    "template": "hbpack takes the tokenizer's own; compare with hbpack show, or name one as chat-template",
+    "max_samples": "hbpack takes all; add @WEIGHT for a part of a data set",
+    "interleave_probs": "they are shares of samples; add @70% and the like for shares of an epoch's tokens",
+    "eval_dataset": "pack it as a set of its own, or set samples aside with validation",
+    "default_system": "add it to the conversations",
+}
+"""Keys of a training config that a config of hbpack has no option for."""
+
+
+def is_training_config(config: TrainerConfig) -> bool:
+    """Whether a mapping is a training config, which neither Axolotl nor `dataset_info.json` would be."""
+    keys = ("dataset", "stage", "finetuning_type", "dataset_dir")
+    return "datasets" not in config and any(isinstance(config.get(key), str) for key in keys)
+
+
+def data_set_names(config: TrainerConfig) -> list[str]:
+    """The data sets that a training config names.
+
+    Raises:
+        InputError: there are none.
+    """
+    value = config.get("dataset") or ""
+    names = [str(name).strip() for name in (value if isinstance(value, list) else str(value).split(","))]
+    if not all(names):
+        raise InputError("--from: the LLaMA-Factory config names no dataset; add some, or name DATA without --from")
+    return names
+
+
+def add_training(config: TrainerConfig, draft: Draft, num_gpus: int | None) -> None:
+    """Add what a training config says besides its data sets."""
+    add_model(draft, config.get("model_name_or_path"))
+    for key, rule in (("train_on_prompt", "all"), ("mask_history", "last-turn")):
+        if config.get(key):
+            draft.set("loss-on", rule, f"{key} is true.")
+    config = {"cutoff_len": 2048, **config}
+    is_cut = config.get("stage") == "pt" and config.get("packing") is not False
+    why = "cuts longer texts into rows" if is_cut else "cuts off what is longer"
+    draft.set("overflow", "split" if is_cut else "truncate", f"LLaMA-Factory {why}, too.")
+    if isinstance(config["cutoff_len"], int):
+        batch = ("per_device_train_batch_size", "gradient_accumulation_steps")
+        add_rows(config, "cutoff_len", batch, draft, num_gpus)
+    add_integers(config, draft, num_train_epochs="epochs", seed="seed")
+    add_validation(config, "val_size", draft)
+    draft.lost += [f"{key}: {config[key]}: {why}" for key, why in _NO_PLACE.items() if config.get(key)]
 
 
 def read_llamafactory(info: TrainerConfig, folder: Path, names: Sequence[str] = ()) -> Draft:
@@ -50,7 +97,8 @@ def read_llamafactory(info: TrainerConfig, folder: Path, names: Sequence[str] = 
             continue
         draft.inputs.append(_input(entry, folder))
         of_turns = entry.get("formatting") in ("sharegpt", "openai")
-        shapes.add("preference" if entry.get("ranking") else "messages" if of_turns else "alpaca")
+        of_columns = _shape_of_columns(dict(entry.get("columns") or {}))
+        shapes.add("preference" if entry.get("ranking") else "messages" if of_turns else of_columns or "alpaca")
         if entry.get("num_samples"):
             draft.lost.append(f"data set {name}: num_samples {entry['num_samples']}: add @WEIGHT for a part of it")
     if not draft.inputs:
@@ -79,16 +127,26 @@ def _why_not(entry: TrainerConfig) -> str | None:
 
 
 def _wrong_columns(columns: TrainerConfig, *, is_pair: bool) -> str | None:
-    keys = {
-        column: columns.get(column, key if column in _REQUIRED or not columns else None)
-        for column, key in _ALPACA.items()
-    }
-    present: Collection[str] = [str(key) for key in keys.values() if key]
-    for shape in () if is_pair else ("alpaca", "prompt-completion", "text"):
-        if SHAPES[shape].matches(present) and (shape != "text" or "response" not in columns):
-            return None
-    changed = [f"{key} to {_ALPACA[column]}" for column, key in keys.items() if key and key != _ALPACA[column]]
+    if not is_pair and _shape_of_columns(columns):
+        return None
+    changed = [f"{key} to {_ALPACA[column]}" for column, key in _keys(columns).items() if key != _ALPACA[column]]
     return f"rename its keys: {', '.join(changed)}" if changed else None
+
+
+def _keys(columns: TrainerConfig) -> dict[str, str]:
+    """The keys of records by the column that they are."""
+    usual = {column: key for column, key in _ALPACA.items() if column in _REQUIRED or not columns}
+    found = {column: columns.get(column, usual.get(column)) for column in _ALPACA}
+    return {column: str(key) for column, key in found.items() if key}
+
+
+def _shape_of_columns(columns: TrainerConfig) -> str | None:
+    """The shape that records of these columns have here; None if hbpack reads none of them so."""
+    present = _keys(columns).values()
+    for shape in ("alpaca", "prompt-completion", "text"):
+        if SHAPES[shape].matches([*present]) and (shape != "text" or "response" not in columns):
+            return shape
+    return None
 
 
 def _wrong_tags(columns: TrainerConfig, tags: TrainerConfig) -> str | None:

@@ -9,6 +9,8 @@ import shutil
 import pytest
 import yaml
 
+NAME_A_CONFIG = "name a training config of Axolotl or LLaMA-Factory, or a dataset_info.json"
+
 
 @pytest.fixture
 def folder(sample, tmp_path, monkeypatch):
@@ -142,6 +144,67 @@ def test_from_axolotl(hbpack, sample, tokenizer, folder):
     assert "schema" not in options
 
 
+TRAINING = """
+model_name_or_path: {tokenizer}
+stage: sft
+do_train: true
+finetuning_type: lora
+dataset: qa, chats
+template: qwen
+cutoff_len: 1024
+max_samples: 1000
+per_device_train_batch_size: 2
+gradient_accumulation_steps: 4
+num_train_epochs: 3.0
+val_size: 0.1
+mask_history: true
+"""
+
+
+def test_from_a_training_config_of_llamafactory(hbpack, sample, tokenizer, folder):
+    (folder / "data").mkdir()
+    shutil.copy(sample / "chats.jsonl", folder / "data")
+    (folder / "data" / "qa.jsonl").write_text('{"q": "1 + 1"}\n')
+    info = {
+        "other": {"file_name": "other.json"},
+        "qa": {"file_name": "qa.jsonl", "columns": {"prompt": "q"}},
+        "chats": {"file_name": "chats.jsonl", "formatting": "sharegpt", "columns": {"messages": "messages"},
+                  "tags": {"role_tag": "role", "content_tag": "content", "user_tag": "user",
+                           "assistant_tag": "assistant"}},
+    }  # fmt: skip
+    (folder / "data" / "dataset_info.json").write_text(json.dumps(info))
+    (folder / "sft.yaml").write_text(TRAINING.format(tokenizer=tokenizer))
+    done = hbpack("init", "--from", "sft.yaml", "--gpus", 2)
+    assert done.code == 0, done.stderr
+    assert [line.split(": ")[2] for line in done.stderr.splitlines()] == ["data set qa", "template", "max_samples"]
+    assert "plugins" not in done.stdout
+    options = yaml.safe_load((folder / "hbpack.yaml").read_text())
+    assert options == {
+        "inputs": ["data/chats.jsonl"], "output": "packed", "schema": "messages", "tokenizer": str(tokenizer),
+        "loss-on": "last-turn", "overflow": "truncate", "groups": ["1k:1"], "global-tokens": "16k", "epochs": 3,
+        "validation": "10%", "gpus": 2,
+    }  # fmt: skip
+    assert hbpack("pack", "--config", "hbpack.yaml", "--workers", 1, "--dry-run").code == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("stage: sft\nfinetuning_type: full\n", "the LLaMA-Factory config names no dataset; add some, or name DATA"),
+        ("dataset: chats\nstage: sft\n", "'data/dataset_info.json' cannot be read: No such file or directory; "),
+        ("dataset: chats\ndataset_dir: d\n", "no data set is named 'chats' (did you mean 'chat'?); the file has chat"),
+        ("train_dataset: data/demo.yaml\nmodel: m\n", "the config lists no datasets, as Axolotl's do, and no dataset"),
+    ],
+)
+def test_a_training_config_that_names_no_data(hbpack, folder, text, message):
+    (folder / "d").mkdir()
+    (folder / "d" / "dataset_info.json").write_text('{"chat": {"file_name": "chat.json"}}')
+    (folder / "sft.yaml").write_text(text)
+    done = hbpack("init", "--from", "sft.yaml")
+    assert done.code == 2
+    assert done.stderr.startswith(f"error: --from: {message}")
+
+
 def test_from_llamafactory(hbpack, sample, tokenizer, folder):
     tags = {"role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant"}
     entry = {"file_name": "c.jsonl", "formatting": "sharegpt", "columns": {"messages": "messages"}, "tags": tags}
@@ -177,20 +240,17 @@ def test_from_llamafactory(hbpack, sample, tokenizer, folder):
         (["bad.jsonl", "-o", "."], "--output: '.' is a folder; name a file, such as hbpack.yaml"),
         (
             ["--from", "bad.jsonl"],
-            "--from: 'bad.jsonl' must hold a mapping; name an Axolotl YAML or a dataset_info.json",
+            f"--from: 'bad.jsonl' must hold a mapping; {NAME_A_CONFIG}",
         ),
         (
             ["--from", "none.yaml"],
-            (
-                "--from: 'none.yaml' cannot be read: No such file or directory; name an Axolotl YAML or a "
-                "dataset_info.json"
-            ),
+            f"--from: 'none.yaml' cannot be read: No such file or directory; {NAME_A_CONFIG}",
         ),
         (
             ["--from", "broken.json"],
             (
                 "--from: 'broken.json' is not JSON: Expecting property name enclosed in double quotes: line 1 column "
-                "2 (char 1); name an Axolotl YAML or a dataset_info.json"
+                f"2 (char 1); {NAME_A_CONFIG}"
             ),
         ),
     ],

@@ -7,7 +7,8 @@ import yaml
 
 from packer_cli.errors import InputError
 from packer_cli.init import plugin_lines, read_axolotl
-from packer_cli.init.axolotl import PLUGIN
+from packer_cli.init.axolotl import _SAME_TEMPLATES, PLUGIN
+from packer_cli.tokens.tokenizer.loading import NAMED
 
 
 def read(text, num_gpus=8):
@@ -84,15 +85,16 @@ def test_a_data_set_that_cannot_be_read(text, lost):
 
 def test_what_has_no_place_is_named():
     draft = read(
-        "datasets: [{path: d, type: completion}]\nval_set_size: 0.1\nchat_template: llama3\nsample_packing: false\n"
+        "datasets: [{path: d, type: alpaca}]\nval_set_size: 0.1\nchat_template: phi_3\nsample_packing: false\n"
         "excess_length_strategy: truncate\nsequence_len: 5000\nsequence_parallel_degree: 2\ntrain_on_inputs: true\n"
         "num_epochs: 1.5\n"
     )
     assert [text.split(":")[0] for text in draft.lost] == [
-        "chat_template llama3", "sample_packing", "num_epochs",
+        "chat_template phi_3", "sample_packing", "num_epochs",
     ]  # fmt: skip
     assert draft.options == {
-        "schema": "text", "loss-on": "all", "groups": ["5000:2"], "overflow": "truncate", "validation": "10%",
+        "schema": "alpaca", "alpaca": "stanford", "loss-on": "all", "groups": ["5000:2"], "overflow": "truncate",
+        "validation": "10%",
     }  # fmt: skip
 
 
@@ -125,4 +127,40 @@ def test_numbers_that_are_none():
 def test_no_data_sets():
     with pytest.raises(InputError) as error:
         read("base_model: x")
-    assert str(error.value) == "--from: the Axolotl config lists no datasets; add some, or name DATA without --from"
+    assert str(error.value) == (
+        "--from: the config lists no datasets, as Axolotl's do, and no dataset, as LLaMA-Factory's do; add some, or "
+        "name DATA without --from"
+    )
+
+
+@pytest.mark.parametrize(
+    ("sets", "strategy", "overflow", "reason"),
+    [
+        ("datasets: [{path: d, type: completion}]", "drop", "split", "Axolotl cuts longer texts into rows, too."),
+        ("pretraining_dataset: {path: d, type: pretrain}", "truncate", "split", "Axolotl cuts longer texts into rows"),
+        (
+            "datasets: [{path: d, type: completion}, {path: e, type: alpaca}]", "truncate", "split",
+            "Axolotl cuts longer texts into rows, too. Of the other data sets, it would truncate longer samples.",
+        ),
+        ("datasets: [{path: d, type: alpaca}]", "null", "drop", "Axolotl would drop longer samples, too."),
+    ],
+)  # fmt: skip
+def test_what_becomes_of_longer_samples(sets, strategy, overflow, reason):
+    """Axolotl cuts texts of completion and pretraining sets into rows before it looks at `excess_length_strategy`."""
+    draft = read(f"{sets}\nsequence_len: 2048\nexcess_length_strategy: {strategy}\n")
+    assert draft.options["overflow"] == overflow
+    assert draft.reasons["overflow"].startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted", "num_lost"),
+    [
+        ("chatml", "chatml", 0), ("gemma3", "gemma3", 0), ("phi_3", None, 1),
+        ("tokenizer_default_fallback_chatml", None, 0), ("tokenizer_default", None, 0),
+    ],
+)  # fmt: skip
+def test_chat_templates_by_name(name, wanted, num_lost):
+    draft = read(f"datasets: [{{path: d, type: chat_template}}]\nchat_template: {name}\n")
+    assert draft.options.get("chat-template") == wanted
+    assert len(draft.lost) == num_lost
+    assert set(_SAME_TEMPLATES) <= set(NAMED)

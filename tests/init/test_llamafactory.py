@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from packer_cli.errors import ConfigError, InputError
-from packer_cli.init import read_llamafactory
+from packer_cli.init import Draft, add_training, read_llamafactory
 
 OPENAI = {"role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant"}
 
@@ -53,7 +53,8 @@ def test_what_can_be_packed(entry, why):
     draft = read_llamafactory({"good": {"hf_hub_url": "a/b", "split": "train"}, "other": entry}, Path("data"))
     assert draft.inputs == ["a/b:train", *([] if why else ["data/a.json"])]
     assert draft.lost == ([f"data set other: {why}"] if why else [])
-    assert ("schema" in draft.options) == (why is not None or entry.get("formatting") is None)
+    is_alike = entry.get("formatting") is None and entry.get("columns", {}).get("prompt") != "prompt"
+    assert ("schema" in draft.options) == (why is not None or is_alike)
 
 
 def test_data_sets_by_name():
@@ -69,3 +70,18 @@ def test_data_sets_by_name():
     )
     pair = {"file_name": "a.json", "ranking": True, "columns": {"prompt": "instruction", "chosen": "chosen"}}
     assert read_llamafactory({"a": pair}, Path()).options == {"schema": "preference"}
+
+
+def test_texts_are_no_alpaca_records():
+    texts = {"file_name": "a.json", "columns": {"prompt": "text"}}
+    assert read_llamafactory({"a": texts}, Path()).options == {"schema": "text"}
+    assert read_llamafactory({"a": texts, "b": {"file_name": "b.json"}}, Path()).options == {}
+
+
+@pytest.mark.parametrize(
+    ("stage", "packing", "overflow"), [("pt", None, "split"), ("pt", False, "truncate"), ("sft", True, "truncate")]
+)
+def test_what_becomes_of_longer_samples(stage, packing, overflow):
+    draft = Draft()
+    add_training({"stage": stage, "packing": packing, "model_name_or_path": "m"}, draft, 8)
+    assert draft.options == {"tokenizer": "m", "overflow": overflow, "groups": ["2k:1"]}
