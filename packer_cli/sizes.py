@@ -31,6 +31,24 @@ class TokenShare(NamedTuple):
         return f"{self.tokens // _MANY[unit]}{unit if unit == 'k' else unit.upper()}tokens"
 
 
+class EpochShare(NamedTuple):
+    """How much of an epoch's tokens an input has."""
+
+    percent: float
+
+    def __str__(self) -> str:
+        """As `parse_share` reads it.
+
+        >>> str(EpochShare(70.0)), str(EpochShare(12.5))
+        ('70%', '12.5%')
+        """
+        return f"{self.percent}".removesuffix(".0") + "%"
+
+
+Share = float | TokenShare | EpochShare
+"""What an epoch has of an input: each sample so many times, a number of tokens, or a part of the epoch's."""
+
+
 def parse_tokens(text: str) -> int:
     """Read a number of tokens; `k` is 1024.
 
@@ -74,15 +92,17 @@ def parse_number(text: str) -> float:
     raise ValueError(f"{text!r} is not a number; write it in digits, for example 0.5 or 1e3")
 
 
-def parse_share(text: str) -> TokenShare:
-    """Read a number of tokens of data; `k`, `M`, `B` and `T` are thousands, millions and so on.
+def parse_share(text: str) -> TokenShare | EpochShare:
+    """Read a number of tokens of data, where `k`, `M`, `B` and `T` are thousands, millions and so on; or a percentage.
 
-    >>> parse_share("2Btokens").tokens, parse_share("1.5ktokens").tokens
-    (2000000000, 1500)
+    >>> parse_share("2Btokens").tokens, parse_share("1.5ktokens").tokens, parse_share("12.5%").percent
+    (2000000000, 1500, 12.5)
     """
-    match = re.fullmatch(r"([0-9]{1,30}(?:\.[0-9]{1,30})?)([kmbt]?)tokens", text, re.IGNORECASE)
+    match = re.fullmatch(r"([0-9]{1,30}(?:\.[0-9]{1,30})?)(?:([kmbt]?)tokens|%)", text, re.IGNORECASE)
     if not match:
         raise ValueError(text)  # The message is the caller's.
+    if match[2] is None:
+        return EpochShare(float(match[1]))
     return TokenShare(int(Decimal(match[1]) * _MANY[match[2].lower()]))
 
 

@@ -9,7 +9,8 @@ import click
 
 from packer_cli.cli.console import print_json, print_note, print_tables, say_next, shown_command
 from packer_cli.cli.say_set import say_set, set_of_plan
-from packer_cli.cli.set_output import SetOutput, WrittenShards
+from packer_cli.cli.set_output import NamedInput, SetOutput, WrittenShards
+from packer_cli.commands.output_folder import store_of
 from packer_cli.commands.plan_result import Plan
 from packer_cli.config import GpuConfig
 from packer_cli.format.constants import REJECTED_NAME, VALIDATION
@@ -17,7 +18,8 @@ from packer_cli.format.metrics import Counts
 from packer_cli.plan.figures import as_in_text
 from packer_cli.remote.names import as_path
 from packer_cli.sizes import counted, duration
-from packer_cli.tables.stats import counts_table, describe_plan, metrics_tables
+from packer_cli.tables.stats import counts_table, describe_plan, inputs_table, metrics_tables
+from packer_cli.tokens.index import read_index
 
 if TYPE_CHECKING:
     from packer_cli.compare.savings import PlanSimulation
@@ -39,11 +41,19 @@ def print_set(output: str, planned: Plan, config: GpuConfig, *, as_json: bool) -
         from packer_cli.commands.simulate import predict_plan
 
         prediction = predict_plan(planned, config)
+    inputs = None
+    if counts.inputs is not None:
+        sources = (manifest or read_index(store_of(folder, planned.header))).sources
+        inputs = tuple(
+            NamedInput(name=source.name, share=each.tokens / max(1, counts.tokens), **vars(each))
+            for source, each in zip(sources, counts.inputs, strict=True)
+        )
     if as_json:
         print_json(
             SetOutput(
                 output=output,
-                counts=counts,
+                counts=replace(counts, inputs=None),
+                inputs=inputs,
                 **vars(planned.metrics),
                 group_choice=planned.group_choice,
                 prediction=prediction,
@@ -57,7 +67,8 @@ def print_set(output: str, planned: Plan, config: GpuConfig, *, as_json: bool) -
         share = f"{counts.validation_samples / number:.2%} of {counted(number, counts.unit)}"
         table = replace(table, notes=(f"validation: {share}, in {folder / VALIDATION}",))
     how = describe_plan(planned.config.strategy, planned.config.used_packing)
-    print_tables(table, *metrics_tables(planned.metrics, counts, how))
+    tables = [inputs_table([(each.name, each.samples, each.tokens) for each in inputs])] if inputs else []
+    print_tables(table, *tables, *metrics_tables(planned.metrics, counts, how))
     reasons = [folder] if counts.dropped or counts.truncated or counts.rejected else []
     reasons += [folder / VALIDATION] if counts.validation_dropped or counts.validation_truncated else []
     if reasons:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from packer_cli.compare.savings import PlanSimulation
 from packer_cli.format.manifest import Manifest
-from packer_cli.format.metrics import Counts, GroupChoice, PlanMetrics
+from packer_cli.format.metrics import Counts, GroupChoice, InputCounts, PlanMetrics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +34,16 @@ class WrittenShards:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NamedInput(InputCounts):
+    """What an epoch has of an input."""
+
+    name: str
+    """As it was named."""
+    share: float
+    """Of the epoch's tokens."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SetOutput(PlanMetrics):
     """`hbpack pack`, `plan`, `append` and `write`."""
 
@@ -41,6 +51,8 @@ class SetOutput(PlanMetrics):
     """The folder, as it was named."""
     counts: Counts
     """What became of the records."""
+    inputs: tuple[NamedInput, ...] | None = None
+    """Of several inputs, what an epoch has of each."""
     group_choice: GroupChoice | None = None
     """How automatic groups were chosen."""
     prediction: PlanSimulation | None = None

@@ -29,7 +29,7 @@ from packer_cli.format.manifest import WriteOptions
 from packer_cli.remote.system import is_url
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan_header
-from packer_cli.sizes import TokenShare, counted
+from packer_cli.sizes import counted
 from packer_cli.tokens.cutting import Cut
 from packer_cli.tokens.index import TOKENS, StoreIndex, StoreSource, read_index
 from packer_cli.tokens.stage import Inputs, current_index
@@ -161,7 +161,7 @@ def _same(sources: Sequence[Source], others: Sequence[Source]) -> bool:
 
 def _input_text(source: Source) -> str:
     """An input as `parse_input` reads it."""
-    if isinstance(source.weight, TokenShare):
+    if not isinstance(source.weight, float):
         return f"{source.path}@{source.weight}"
     return source.path if source.weight == 1 else f"{source.path}@{str(source.weight).removesuffix('.0')}"
 

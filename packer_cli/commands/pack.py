@@ -41,7 +41,7 @@ def pack(
 
     Args:
         inputs: files, folders, globs or data sets, each with an optional weight, `"PATH@2.0"`, or
-            number of tokens, `"PATH@500Mtokens"`.
+            number of tokens, `"PATH@500Mtokens"`, or share of an epoch's tokens, `"PATH@70%"`.
         output: folder to write: new, empty, or an earlier run's.
         engine: where the work runs: `local`, the processes of this machine; `ray` or `ray:HOST:PORT`.
         dry_run: tokenize and plan, but write no shards.

@@ -23,6 +23,7 @@ from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.check_samples import check_samples
 from packer_cli.plan.core.csr import ids_of
+from packer_cli.plan.core.mixture import tokens_of_sources
 from packer_cli.plan.core.path_tokens import parse_path_tokens
 from packer_cli.plan.core.pieces import (
     Samples,
@@ -30,7 +31,6 @@ from packer_cli.plan.core.pieces import (
     item_rule,
     pieces_to_plan,
     sample_counts,
-    tokens_of_sources,
 )
 from packer_cli.plan.core.types import WHOLE, Int32Array, PieceLoss, Pieces, Plan
 from packer_cli.plan.figures import plan_stats

@@ -23,7 +23,7 @@ from packer_cli.plan.packing import PackingAlgorithm
 from packer_cli.plan.strategies.protocol import PlanRequest
 from packer_cli.plan.warming import warm_up
 from packer_cli.simulate.figures import EpochFigures, Simulator
-from packer_cli.sizes import TokenShare
+from packer_cli.sizes import Share
 
 _LENGTHS = "lengths.npy"
 _SOURCES = "sources.npy"
@@ -40,7 +40,7 @@ class RowTask:
     overflow: Overflow
     folder: Path
     """The folder given to `save_samples`."""
-    weights: tuple[float | TokenShare, ...]
+    weights: tuple[Share, ...]
     simulator: Simulator | None = None
     """Predicts the epoch's time."""
     by_program: bool = False

@@ -14,6 +14,7 @@ from packer_cli.config.plan_options import StorePlanConfig
 from packer_cli.corpus.types import OF_ITEMS, ItemsFrom, RecordSchema
 from packer_cli.panels import Panel, Shown
 from packer_cli.plugins import unknown
+from packer_cli.sizes import EpochShare
 
 _WHOLE = ("completion", "all")
 _TURNS = ("last-turn",)
@@ -59,12 +60,24 @@ def _all_schemas() -> tuple[str, ...]:
     return ("auto", *SHAPES.names())
 
 
+def _whole_mixture(inputs: tuple[str, ...]) -> tuple[str, ...]:
+    if any(text.endswith("%") for text in inputs):
+        from packer_cli.corpus.discover import parse_input  # Only shares need it before.
+
+        shares = [weight.percent for _, weight in map(parse_input, inputs) if isinstance(weight, EpochShare)]
+        if shares and len(shares) < len(inputs):
+            raise ValueError("give either each input a share of an epoch's tokens, as PATH@70%, or none")
+        if shares and abs(sum(shares) - 100) > 0.05:  # Three thirds, rounded, are well.
+            raise ValueError(f"shares of an epoch's tokens must sum to 100 %, got {sum(shares):.6g} %")
+    return inputs
+
+
 class TokenizeConfig(Model):
     """Corpus to token store."""
 
-    inputs: tuple[str, ...] = Field(min_length=1)
-    """Files, directories, globs or data set names, each with an optional weight, PATH@2.0, or number of tokens,
-    PATH@500Mtokens."""
+    inputs: Annotated[tuple[str, ...], AfterValidator(_whole_mixture)] = Field(min_length=1)
+    """Files, directories, globs or data set names, each with an optional weight, PATH@2.0, number of tokens,
+    PATH@500Mtokens, or share of an epoch's tokens, PATH@70%."""
     tokenizer: Annotated[str, Shown(metavar="PATH", is_common=True)] = Field(min_length=1)
     """Tokenizer: a folder, a file, or a name on the Hugging Face Hub.
 

@@ -21,7 +21,7 @@ from packer_cli.errors import ConfigError, InputError
 from packer_cli.format.constants import MANIFEST_NAME
 from packer_cli.remote.names import as_path
 from packer_cli.remote.system import is_url
-from packer_cli.sizes import TokenShare, parse_number, parse_share
+from packer_cli.sizes import EpochShare, Share, TokenShare, parse_number, parse_share
 
 MOST_WEIGHT = 10**6
 """Far above any use: a source that an epoch repeats more often is a slip of the pen, such as 1e12."""
@@ -30,26 +30,30 @@ PACKED = (MANIFEST_NAME, "tokens/tokens.json", "tokens/.parts")
 """A folder that holds one of these is what hbpack wrote, to an end or not, and no data."""
 
 
-def parse_input(text: str) -> tuple[str, float | TokenShare]:
-    """Split "PATH@2.0" or "PATH@2Btokens" into the path and its weight, 1.0 without one.
+def parse_input(text: str) -> tuple[str, Share]:
+    """Split "PATH@2.0", "PATH@2Btokens" or "PATH@70%" into the path and its weight, 1.0 without one.
 
     A path that exists as it stands wins over the reading as a weight. Raises ConfigError when the weight
-    is not a number above 0 and up to `MOST_WEIGHT`, or of tokens.
+    is not a number above 0 and up to `MOST_WEIGHT`, or of tokens, or a percentage.
     """
     name, at, tail = text.rpartition("@")
     if not at or os.path.exists(text):
         return text, 1.0
-    weight: float | TokenShare
+    weight: Share
     try:
-        weight = parse_share(tail) if tail.lower().endswith("tokens") else parse_number(tail)
+        weight = parse_share(tail) if tail.lower().endswith(("tokens", "%")) else parse_number(tail)
     except ValueError:
         if not os.path.exists(name):
             return text, 1.0  # an "@" somewhere in a name; what it is, discover finds out
         raise ConfigError(
-            f"{text}: the weight {tail!r} is not a number; write {name}@2.0 or {name}@500Mtokens"
+            f"{text}: the weight {tail!r} is not a number; write {name}@2.0, {name}@500Mtokens or {name}@70%"
         ) from None
     if not name:
         raise ConfigError(f"{text}: there is no path before the weight; write PATH@{tail}")
+    if isinstance(weight, EpochShare):
+        if not 0 < weight.percent <= 100:
+            raise ConfigError(f"{text}: the share must be above 0 % and at most 100 %; leave out an input of none")
+        return name, weight
     if isinstance(weight, TokenShare):
         if not 0 < weight.tokens <= MOST_TOKENS:
             raise ConfigError(f"{text}: the number of tokens must be from 1 to 2^62; leave out an input of none")

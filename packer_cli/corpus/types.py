@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from packer_cli.sizes import TokenShare
+from packer_cli.sizes import Share
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,9 +32,9 @@ class Source:
     """Its place in the order of inputs; stored with every sample."""
     name: str
     """The input without its weight, as given."""
-    weight: float | TokenShare = 1.0
-    """How many times an epoch sees each of its samples, 2.0 twice, 0.5 a seeded half of them; or how many tokens an
-    epoch has of it."""
+    weight: Share = 1.0
+    """How many times an epoch sees each of its samples, 2.0 twice, 0.5 a seeded half of them; or how many tokens, or
+    which share of them, an epoch has of it."""
     folder: str = ""
     """Where a relative name starts from; empty for an absolute one, a URL or a data set of the Hub."""
 

@@ -53,6 +53,14 @@ class TreeFigures:
 
 
 @dataclass(frozen=True, kw_only=True)
+class InputCounts:
+    """What an epoch has of an input."""
+
+    samples: int
+    tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class SampleCounts:
     """What became of the samples: each is in the pieces or in one of the other counts."""
 
@@ -67,6 +75,8 @@ class SampleCounts:
     items: ItemCounts | None = None
     """This and the next are of sets with trees alone, whose items are samples here."""
     trees: TreeFigures | None = None
+    inputs: tuple[InputCounts, ...] | None = None
+    """In the order in which they were named; None for one input, and for lengths alone."""
 
     @property
     def unit(self) -> str:

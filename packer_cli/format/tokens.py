@@ -19,6 +19,8 @@ class SourceInfo:
     """How many times an epoch has each of its samples."""
     tokens: int | None = None
     """How many tokens an epoch has of it, in place of a weight."""
+    percent: float | None = None
+    """How much of an epoch's tokens it has, in place of a weight."""
 
 
 @dataclass(frozen=True, kw_only=True)

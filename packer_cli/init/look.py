@@ -22,10 +22,11 @@ from packer_cli.corpus.read import SliceReader
 from packer_cli.corpus.readers.base import ReadRules
 from packer_cli.corpus.readers.registry import READERS
 from packer_cli.corpus.types import AlpacaForm, CorpusFile, CorpusSlice, Document, DocumentBatch
+from packer_cli.plan.core.mixture import in_tokens
 from packer_cli.remote.local import local_file
 from packer_cli.remote.names import as_path
 from packer_cli.remote.system import is_url
-from packer_cli.sizes import TokenShare
+from packer_cli.sizes import Share, TokenShare
 
 MOST_RECORDS = 400
 """Of each input."""
@@ -44,7 +45,7 @@ class Look:
 
     name: str
     """With its weight, as it was given."""
-    weight: float | TokenShare
+    weight: Share
     num_files: int
     num_bytes: int
     formats: tuple[str, ...]
@@ -169,7 +170,13 @@ def epoch_lengths(looks: Sequence[Look], most: int = 200_000) -> NDArray[np.int3
 
     The same for the same looks.
     """
-    wanted = [_records_an_epoch(look) for look in looks]
+    means = [float(np.mean(look.lengths)) if look.lengths else 0.0 for look in looks]
+    tokens = [look.num_records * mean for look, mean in zip(looks, means, strict=True)]
+    weights = in_tokens([look.weight for look in looks], tokens)
+    wanted = [
+        weight.tokens / max(1.0, mean) if isinstance(weight, TokenShare) else look.num_records * weight
+        for look, mean, weight in zip(looks, means, weights, strict=True)
+    ]
     share = min(1.0, most / max(sum(wanted), 1))
     parts = [
         np.resize(np.array(lengths, dtype=np.int32), max(len(lengths), round(times * share * number)))
@@ -179,12 +186,6 @@ def epoch_lengths(looks: Sequence[Look], most: int = 200_000) -> NDArray[np.int3
         if lengths
     ]
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32)
-
-
-def _records_an_epoch(look: Look) -> float:
-    if not isinstance(look.weight, TokenShare):
-        return look.num_records * look.weight
-    return look.weight.tokens / max(1.0, float(np.mean(look.lengths))) if look.lengths else 0.0
 
 
 def _kinds(files: Sequence[CorpusFile]) -> list[list[CorpusFile]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from packer_cli.format.metrics import (
@@ -111,6 +111,22 @@ def counts_table(counts: SampleCounts) -> Table:
         if values.get(name) or (is_always and name in values)
     )
     return table_of_values("Records" if isinstance(counts, Counts) else f"{counts.unit.title()}s", rows, "count")
+
+
+_MOST_INPUTS = 6
+"""Rows of a table of inputs."""
+
+
+def inputs_table(inputs: Sequence[tuple[str, int, int]]) -> Table:
+    """What an epoch has of each input, of many of the largest: (name, samples, tokens)."""
+    total = sum(tokens for *_, tokens in inputs) or 1
+    if len(inputs) > _MOST_INPUTS:
+        inputs = sorted(inputs, key=lambda each: -each[2])
+        rest = inputs[_MOST_INPUTS - 1 :]
+        others = (f"{len(rest)} others", sum(each[1] for each in rest), sum(each[2] for each in rest))
+        inputs = [*inputs[: _MOST_INPUTS - 1], others]
+    rows = tuple((name, f"{num:,}", f"{tokens:,}", f"{tokens / total:.1%}") for name, num, tokens in inputs)
+    return Table(title="Inputs, in an epoch", header=("", "samples", "tokens", "share"), rows=rows)
 
 
 _LEAST = "  least possible"

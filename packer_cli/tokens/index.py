@@ -30,7 +30,7 @@ from packer_cli.format.tokens import SampleOptions, SourceInfo, TokenizerInfo
 from packer_cli.format.tree_parts import find_wrong_item
 from packer_cli.remote.local import map_file
 from packer_cli.remote.path import RemotePath, is_remote
-from packer_cli.sizes import TokenShare
+from packer_cli.sizes import EpochShare, Share, TokenShare
 from packer_cli.version import __version__
 
 TOKENS = "tokens"
@@ -134,11 +134,15 @@ class StoreSource(SourceInfo):
         name, share, folder = source.name, source.weight, source.folder
         if isinstance(share, TokenShare):
             return cls(name=name, tokens=share.tokens, folder=folder)
+        if isinstance(share, EpochShare):
+            return cls(name=name, percent=share.percent, folder=folder)
         return cls(name=name, weight=share, folder=folder)
 
     @property
-    def share(self) -> float | TokenShare:
-        """The weight or number of tokens."""
+    def share(self) -> Share:
+        """The weight, number of tokens, or share of an epoch."""
+        if self.percent is not None:
+            return EpochShare(self.percent)
         return self.weight if self.tokens is None else TokenShare(self.tokens)
 
     def source(self, number: int) -> Source:
@@ -148,7 +152,7 @@ class StoreSource(SourceInfo):
     @property
     def given(self) -> SourceInfo:
         """What the user named, wherever from."""
-        return SourceInfo(name=self.name, weight=self.weight, tokens=self.tokens)
+        return SourceInfo(name=self.name, weight=self.weight, tokens=self.tokens, percent=self.percent)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +196,7 @@ class StoreIndex:
         return token_type(self.tokenizer.vocab_size)
 
 
-def store_fingerprint(parts: Sequence[PartInfo], weights: Sequence[float | TokenShare]) -> str:
+def store_fingerprint(parts: Sequence[PartInfo], weights: Sequence[Share]) -> str:
     """`StoreIndex.fingerprint`: covers all that a plan and its shards use; `weights` has one weight per input."""
     contents = [[part.fingerprint, [file.source for file in part.files]] for part in parts]
     return fingerprint(contents, list(weights))
@@ -250,6 +254,8 @@ def write_index(folder: Path, index: StoreIndex) -> None:
     left_out: dict[str, Any] = {"options": index.options.left_out}
     if not index.has_trees:
         left_out["parts"] = {"__all__": {"items"}}
+    if all(source.percent is None for source in index.sources):
+        left_out["sources"] = {"__all__": {"percent"}}
     with atomic_file(folder / INDEX_NAME) as file:
         file.write(sign_text(TypeAdapter(StoreIndex).dump_json(index, indent=2, exclude=left_out)))
 

@@ -14,7 +14,7 @@ import pytest
 
 from packer_cli.corpus.discover import discover, parse_input, slice_corpus
 from packer_cli.errors import ConfigError, InputError
-from packer_cli.sizes import TokenShare
+from packer_cli.sizes import EpochShare, TokenShare
 
 from .helpers import TEXT, write_jsonl
 
@@ -77,6 +77,23 @@ def test_numbers_of_tokens(text: str, tokens: int, written: str) -> None:
     assert parse_input(f"a.jsonl@{share}") == (name, share)
 
 
+@pytest.mark.parametrize(("text", "percent", "written"), [("70%", 70.0, "70%"), ("33.40%", 33.4, "33.4%")])
+def test_shares_of_an_epoch(text: str, percent: float, written: str) -> None:
+    name, share = parse_input(f"a.jsonl@{text}")
+    assert (name, share) == ("a.jsonl", EpochShare(percent))
+    assert str(share) == written
+    assert parse_input(f"a.jsonl@{share}") == (name, share)
+
+
+@pytest.mark.parametrize("text", ["0%", "100.1%"])
+def test_bad_shares_of_an_epoch(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_input(f"a.jsonl@{text}")
+    assert str(caught.value) == (
+        f"a.jsonl@{text}: the share must be above 0 % and at most 100 %; leave out an input of none"
+    )
+
+
 @pytest.mark.parametrize("text", ["0tokens", "0.3tokens", "9999999999Ttokens"])
 def test_bad_numbers_of_tokens(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -112,7 +129,7 @@ def test_a_weight_that_is_no_number(tmp_path: Path, weight: str) -> None:
         parse_input(f"{path}@{weight}")
     assert (
         str(caught.value)
-        == f"{path}@{weight}: the weight {weight!r} is not a number; write {path}@2.0 or {path}@500Mtokens"
+        == f"{path}@{weight}: the weight {weight!r} is not a number; write {path}@2.0, {path}@500Mtokens or {path}@70%"
     )
     with pytest.raises(ConfigError) as caught:
         parse_input("@2")

@@ -16,10 +16,11 @@ from packer_cli.errors import RunError
 from packer_cli.format.metrics import ItemCounts, SampleCounts
 from packer_cli.format.trees import ItemTrees
 from packer_cli.plan.core.csr import ids_of
+from packer_cli.plan.core.mixture import count_inputs, in_tokens, tokens_of_sources
 from packer_cli.plan.core.path_tokens import RAISE_LIMIT
 from packer_cli.plan.core.streams import Stream, rng_state
-from packer_cli.plan.core.types import MOST_PIECES, Fates, Int32Array, Int64Array, ItemRule, Pieces, as_ids
-from packer_cli.sizes import TokenShare, counted
+from packer_cli.plan.core.types import MOST_PIECES, Fates, Int32Array, ItemRule, Pieces, as_ids
+from packer_cli.sizes import EpochShare, Share, TokenShare, counted
 
 _BLOCK = 1 << 20
 
@@ -139,8 +140,8 @@ class Samples:
     """int32[n]"""
     sources: NDArray[np.integer] | None = None
     """int[n], the source of each sample; None if unknown."""
-    weights: tuple[float | TokenShare, ...] = ()
-    """One per source: how often an epoch contains its samples, or how many tokens of it."""
+    weights: tuple[Share, ...] = ()
+    """One per source: how often an epoch contains its samples, or how many tokens, or which share, it has of it."""
     among: Int32Array | None = None
     """int32[k], increasing: the ids of the samples to plan, of these n; None for all."""
     trees: ItemTrees | None = None
@@ -265,7 +266,11 @@ def sample_counts(
         from packer_cli.plan.core.item_counts import count_items
 
         fates = count_items(samples.trees, chosen, pieces, item_rule(capacity, overflow, path_percent))
+    inputs = None
+    if samples.sources is not None and len(samples.weights) > 1:
+        inputs = count_inputs(samples.sources, pieces, len(samples.weights))
     return SampleCounts(
+        inputs=inputs,
         samples=num_samples,
         left_out_by_weight=num_samples - num_different,
         repeated_by_weight=(num_samples if chosen is None else len(chosen)) - num_different,
@@ -277,7 +282,7 @@ def sample_counts(
 
 def weighted_samples(
     sources: NDArray[np.integer],
-    weights: Sequence[float | TokenShare],
+    weights: Sequence[Share],
     seed: int,
     lengths: NDArray[np.integer] | None = None,
     among: Int32Array | None = None,
@@ -301,6 +306,7 @@ def weighted_samples(
     if is_unweighted(weights):
         return among
     of_some = sources if among is None else sources[among]
+    weights = _in_tokens(of_some, weights, lengths if lengths is None or among is None else lengths[among])
     wanted = num_weighted(of_some, weights, lengths if lengths is None or among is None else lengths[among])
     if wanted > MOST_PIECES:
         raise RunError(
@@ -329,7 +335,7 @@ def kept_samples(lengths: Int32Array, chosen: Int32Array | None, capacity: int) 
     return ids_of(lengths <= capacity) if chosen is None else chosen[lengths[chosen] <= capacity]
 
 
-def is_unweighted(weights: Sequence[float | TokenShare]) -> bool:
+def is_unweighted(weights: Sequence[Share]) -> bool:
     """Whether an epoch has each sample once."""
     return all(weight == 1.0 for weight in weights)
 
@@ -349,10 +355,20 @@ def _samples_of_tokens(lengths: NDArray[np.integer], tokens: int) -> tuple[int, 
     return whole, extra + int(ends[extra] - rest < rest - below)
 
 
+def _in_tokens(
+    sources: NDArray[np.integer], weights: Sequence[Share], lengths: NDArray[np.integer] | None
+) -> Sequence[float | TokenShare]:
+    if not any(isinstance(weight, EpochShare) for weight in weights):
+        return in_tokens(weights, ())
+    assert lengths is not None
+    return in_tokens(weights, tokens_of_sources(sources, lengths, len(weights)).tolist())
+
+
 def num_weighted(
-    sources: NDArray[np.integer], weights: Sequence[float | TokenShare], lengths: NDArray[np.integer] | None = None
+    sources: NDArray[np.integer], weights: Sequence[Share], lengths: NDArray[np.integer] | None = None
 ) -> float:
     """About how many samples an epoch has. O(n)."""
+    weights = _in_tokens(sources, weights, lengths)
     counts = np.zeros(len(weights), dtype=np.int64)
     for first in range(0, len(sources), _BLOCK):
         counts += np.bincount(sources[first : first + _BLOCK], minlength=len(weights))
@@ -363,15 +379,6 @@ def num_weighted(
         pairs = zip(weights, tokens.tolist(), strict=True)
         times = [each.tokens / max(total, 1) if isinstance(each, TokenShare) else each for each, total in pairs]
     return float(np.dot(times, counts))
-
-
-def tokens_of_sources(sources: NDArray[np.integer], lengths: NDArray[np.integer], num_sources: int) -> Int64Array:
-    """Tokens (int64[s]) of each source, each sample once. O(n), block by block."""
-    tokens = np.zeros(num_sources, dtype=np.int64)
-    for first in range(0, len(lengths), _BLOCK):
-        block = slice(first, first + _BLOCK)
-        tokens += np.bincount(sources[block], weights=lengths[block], minlength=num_sources).astype(np.int64)
-    return tokens
 
 
 def _repeated(times: Int32Array) -> Int32Array:

@@ -153,8 +153,8 @@ def test_no_command_shows_the_help(hbpack):
         ("0", "{}@0: the weight must be above 0 and finite; leave out an input of no weight"),
         ("-1", "{}@-1: the weight must be above 0 and finite; leave out an input of no weight"),
         ("nan", "{}@nan: the weight must be above 0 and finite; leave out an input of no weight"),
-        ("x", "{0}@x: the weight 'x' is not a number; write {0}@2.0 or {0}@500Mtokens"),
-        ("", "{0}@: the weight '' is not a number; write {0}@2.0 or {0}@500Mtokens"),
+        ("x", "{0}@x: the weight 'x' is not a number; write {0}@2.0, {0}@500Mtokens or {0}@70%"),
+        ("", "{0}@: the weight '' is not a number; write {0}@2.0, {0}@500Mtokens or {0}@70%"),
     ],
 )
 def test_a_wrong_weight(pack, chats, tmp_path, weight, message):
