@@ -1,6 +1,6 @@
 """hbpack: pack, balance and schedule mixed-length training data offline.
 
-In Python, `import packer_cli as hbpack` gives the functions of docs/api.md. The flow, and the rooms that serve it::
+In Python, `import hbpack` gives the functions of docs/api.md, which are here. The flow, and the rooms that serve it::
 
     corpus/ -> tokens/ -> plan/ (group, pack, fill, balance, schedule) -> shards/ -> loader/
     text       Arrow      lengths only, pure, numba                     Arrow      torch

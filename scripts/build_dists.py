@@ -1,6 +1,6 @@
 """Build the distributions: hbpack, and hbpack-loader, which has the loader alone, for GPU nodes.
 
-Both hold the same files of the package packer_cli, so an environment takes one of them.
+Both hold the same files of the packages hbpack and packer_cli, so an environment takes one of them.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ def copy_loader(folder: Path) -> None:
         else:
             target.parent.mkdir(exist_ok=True)
             shutil.copy(source, target)
+    shutil.copytree(ROOT / "hbpack", folder / "hbpack", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "LICENSE", folder)
     page = (ROOT / "docs" / "loader.md").read_text(encoding="utf-8")
     intro = "hbpack-loader has the loader of hbpack alone, for machines that train. Install it or hbpack, not both."
@@ -60,8 +61,8 @@ def _project_file() -> str:
         f"remote = {json.dumps([by_name[name] for name in NEEDS_OF_URLS])}",
         "",
     ]
-    lines += ["[tool.setuptools.packages.find]", 'include = ["packer_cli*"]', ""]
-    lines += ["[tool.setuptools.package-data]", 'packer_cli = ["py.typed"]', ""]
+    lines += ["[tool.setuptools.packages.find]", 'include = ["hbpack", "packer_cli*"]', ""]
+    lines += ["[tool.setuptools.package-data]", 'hbpack = ["py.typed"]', 'packer_cli = ["py.typed"]', ""]
     return "\n".join(lines)
 
 

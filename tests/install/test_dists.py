@@ -96,7 +96,7 @@ def test_hbpack_packs(install, repo, tmp_path):
     run(programs / "hbpack", "pack", *words, "--output", "out", cwd=tmp_path)
     figures = json.loads(run(programs / "hbpack", "stats", "out", "--json", cwd=tmp_path))
     assert figures["counts"]["samples"] == 2000
-    code = "import packer_cli as hbpack; print(hbpack.plan([5, 6, 7], groups='8', gpus=1).metrics.overall.num_packs)"
+    code = "import hbpack; print(hbpack.plan([5, 6, 7], groups='8', gpus=1).metrics.overall.num_packs)"
     assert run(programs / "python", "-c", code, cwd=tmp_path) == "3\n"
     assert not packages(programs, tmp_path) & {"torch", "pytest", "ruff"}
 
@@ -108,6 +108,6 @@ def test_hbpack_loader_reads_with_what_it_needs_alone(install, repo, tmp_path):
     packed = run_process([*pack_words(repo, "chats.jsonl", "journals.jsonl"), "--output"], tmp_path / "out")
     read = run(programs / "python", "-c", READ, packed, cwd=tmp_path)
     assert json.loads(read) == json.loads(run(sys.executable, "-c", READ, packed, cwd=repo)) != []
-    code = "import packer_cli; packer_cli.plan"
+    code = "import hbpack; hbpack.plan"
     done = subprocess.run([programs / "python", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "hbpack-loader has no plan(), but hbpack has: pip install hbpack" in done.stderr
