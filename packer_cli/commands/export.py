@@ -10,13 +10,15 @@ from packer_cli.commands.job_array import Output, produce
 from packer_cli.config.models import ExportConfig
 from packer_cli.engine.array import ArrayIds, ArrayShare
 from packer_cli.engine.base import Engine
-from packer_cli.engine.progress import Stopwatch, progress_bar, say
+from packer_cli.engine.progress import Stopwatch, progress_bar, say, warn
+from packer_cli.export.formats import load_format
 from packer_cli.export.listing import NAME, WORK, ExportListing, count_files, read_listing
 from packer_cli.export.options import describe_export, is_same_export
 from packer_cli.export.push import PushOptions, check_push, push_export, push_set
 from packer_cli.export.stage import complete_export, export_set, export_share
 from packer_cli.folders import TaskLock, hold_folder
 from packer_cli.format.constants import VALIDATION
+from packer_cli.format.manifest import Manifest
 from packer_cli.format.records import Hidden
 from packer_cli.remote.names import as_path
 from packer_cli.shards.manifest import read_manifest
@@ -79,6 +81,7 @@ def run_export(
     done = Exported(output=output, format=options.format, pushed_to=pushed_to, is_complete=listing is not None)
     if listing is None:
         return done
+    _warn_of_shared_rows(options.format, read_manifest(folder), listing)
     num_files, num_bytes = count_files(listing)
     return replace(
         done,
@@ -89,6 +92,18 @@ def run_export(
         num_bytes=num_bytes,
         listing=listing,
     )
+
+
+def _warn_of_shared_rows(format: str, manifest: Manifest, listing: ExportListing) -> None:
+    """Warn of rows that were planned for several GPUs, if the trainer of the format runs each on one."""
+    groups = [group for group in manifest.groups if group.name in listing["groups"] and group.num_packs]
+    longest = max(groups, key=lambda group: group.sp_size * group.cp_size, default=None)
+    if longest is not None and longest.sp_size * longest.cp_size > 1 and not load_format(format).shares_rows:
+        warn(
+            f"rows of {longest.capacity:,} tokens were planned for {longest.sp_size * longest.cp_size} GPUs each, and "
+            f"{format} runs every row on one GPU, whose memory must hold it: choose groups of one GPU with --groups, "
+            "or train with the loader"
+        )
 
 
 def _write_export(options: ExportConfig, folder: Path, output: Path, engine: Engine, ids: ArrayIds | None) -> None:

@@ -179,6 +179,9 @@ class Format(ABC):
     needs_one_capacity = False
     """Whether all rows must have one capacity: they are padded to it, or their trainer packs by it."""
 
+    shares_rows = True
+    """Whether its trainer can run a row on several GPUs."""
+
     usage: str | None = None
     """How its trainer is started, for people, with the places {output} and {capacity}."""
 

@@ -25,6 +25,7 @@ class Exporter(SavedDataset):
     """See the module."""
 
     needs_one_capacity = True
+    shares_rows = False
     schema = lists_of("input_ids", "labels", "attention_mask", "position_ids")
 
     def row_bytes(self, num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:

@@ -19,6 +19,7 @@ class Exporter(SavedDataset):
     """See the module."""
 
     hub_files = "data-*.arrow"
+    shares_rows = False
     schema = lists_of("input_ids", "labels", "seq_lengths")
 
     def row_bytes(self, num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:

@@ -178,3 +178,22 @@ def test_a_damaged_set(packed, tmp_path):
         remedy = "run hbpack write, which rewrites damaged files" if damage == "rank" else "run hbpack write again"
         assert remedy in done.stderr
         assert not (tmp_path / "dir").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "is_shared"),
+    [
+        (("--to", "trl"), True),
+        (("--to", "trl", "--groups", "1k"), False),
+        (("--to", "llamafactory", "--groups", "8k"), True),
+        (("--to", "megatron"), False),
+    ],
+)
+def test_rows_that_the_trainer_does_not_share(packed, tmp_path, words, is_shared):
+    done = run(main, "export", packed, *words, "--output", tmp_path / "out", "--workers", 1)
+    assert done.code == 0, done.stderr
+    why = f"{words[1]} runs every row on one GPU, whose memory must hold it"
+    remedy = "choose groups of one GPU with --groups, or train with the loader"
+    assert [line for line in done.stderr.splitlines() if line.startswith("warning")] == [
+        f"warning: rows of 8,192 tokens were planned for 4 GPUs each, and {why}: {remedy}"
+    ] * is_shared
