@@ -13,6 +13,8 @@ from packer_cli.cli.set_output import NamedInput, SetOutput, WrittenShards
 from packer_cli.commands.output_folder import store_of
 from packer_cli.commands.plan_result import Plan
 from packer_cli.config import GpuConfig
+from packer_cli.config.gpu_model import most_positions
+from packer_cli.engine.progress import warn
 from packer_cli.format.constants import REJECTED_NAME, VALIDATION
 from packer_cli.format.metrics import Counts
 from packer_cli.plan.figures import as_in_text
@@ -24,6 +26,10 @@ from packer_cli.tokens.index import read_index
 if TYPE_CHECKING:
     from packer_cli.compare.savings import PlanSimulation
     from packer_cli.simulate.figures import OverallFigures
+
+_MUCH_PADDING = 0.2
+_FEW_ITERATIONS = 10
+"""Of an epoch: with more, padding does not come from too few tokens for the GPUs."""
 
 
 def print_set(output: str, planned: Plan, config: GpuConfig, *, as_json: bool) -> None:
@@ -41,6 +47,7 @@ def print_set(output: str, planned: Plan, config: GpuConfig, *, as_json: bool) -
         from packer_cli.commands.simulate import predict_plan
 
         prediction = predict_plan(planned, config)
+    _warn_of_plan(planned, config)
     inputs = None
     if counts.inputs is not None:
         sources = (manifest or read_index(store_of(folder, planned.header))).sources
@@ -96,3 +103,21 @@ def _print_prediction(result: PlanSimulation) -> None:
     )
     gpus = counted(result.overall.num_gpus, "GPU")
     print_note(f"predicted epoch on {gpus}: {duration(result.overall.seconds)}; {ratios}")
+
+
+def _warn_of_plan(planned: Plan, config: GpuConfig) -> None:
+    """Warn of too many GPUs for the data, and of samples that are longer than the model's positions."""
+    overall = planned.metrics.overall
+    if overall.pr > _MUCH_PADDING and overall.num_iterations < _FEW_ITERATIONS:
+        warn(
+            f"{overall.pr:.0%} of the rows is padding: {counted(overall.num_tokens, 'token')} make "
+            f"{counted(overall.num_iterations, 'iteration')} on {counted(planned.config.gpus, 'GPU')}; give fewer "
+            "--gpus, shorter --groups, or more data"
+        )
+    most = most_positions(config.model) if config.model else None
+    longest = int(planned.arrays.pieces.length.max(initial=0))
+    if most is not None and longest > most and planned.counts.items is None:
+        warn(
+            f"a sample has {longest:,} tokens, and {config.model} has positions for {most:,}; give shorter --groups, "
+            "or a model whose RoPE is scaled"
+        )

@@ -42,6 +42,8 @@ def say_set(output: str, manifest: Manifest, config: GpuConfig) -> None:
     report = shown_command("hbpack", "report", output, *shown_options(config, GpuConfig))
     arguments = f'{manifest.num_gpus}, format="tree"' if manifest.has_trees else f"{manifest.num_gpus}"
     train = f'train with packer_cli.loader.PackedDataset("{output}", rank, {arguments})'
+    if not manifest.has_trees and all(group.tp_size * group.pp_size == 1 for group in manifest.groups):
+        train += f', or with packed(Trainer)(model, args, train_dataset="{output}") as in docs/train.md'
     steps = [shown_command("hbpack", "show", output), report, train]
     if manifest.planned.sets_aside:
         steps.append(f'evaluate with PackedDataset("{as_path(output) / VALIDATION}", rank, {arguments})')

@@ -78,10 +78,34 @@ def read_shape(path: str | Path) -> ModelShape:
         InputError: the file does not exist or is not a JSON object, or a key is missing or has the wrong type; the
             message names it.
     """
+    config = _read_config(path)
+    try:
+        return shape_of(config)
+    except ValueError as error:
+        raise InputError(f"{str(_config_file(path))!r}: {error}; correct it, or give another model") from None
+
+
+def most_positions(path: str | Path) -> int | None:
+    """The positions that a model was made for, with those that its scaling of RoPE adds; None if it does not say.
+
+    Raises the errors of `read_shape` for a file that cannot be read.
+    """
+    config = _read_config(path)
+    config = {**config, **(config.get("text_config") or {})}
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    scaled = (rope.get("original_max_position_embeddings") or 0) * (rope.get("factor") or 0)
+    return max(int(config.get("max_position_embeddings") or 0), int(scaled)) or None
+
+
+def _config_file(path: str | Path) -> Path:
+    return Path(path) / "config.json" if Path(path).is_dir() else Path(path)
+
+
+def _read_config(path: str | Path) -> dict[str, Any]:
+    """The JSON object of a model's config; see `read_shape`."""
     if is_url(str(path)):
         raise InputError(f"{path}: hbpack reads local files; download it first")
-    file = Path(path)
-    file = file / "config.json" if file.is_dir() else file
+    file = _config_file(path)
     try:
         config = json.loads(file.read_bytes())
     except OSError as error:
@@ -90,10 +114,7 @@ def read_shape(path: str | Path) -> ModelShape:
         raise InputError(f"{str(file)!r} is not JSON: {' '.join(str(error).split())}; {_GIVE_CONFIG}") from None
     if not isinstance(config, dict):
         raise InputError(f"{str(file)!r} is not a JSON object; {_GIVE_CONFIG}")
-    try:
-        return shape_of(config)
-    except ValueError as error:
-        raise InputError(f"{str(file)!r}: {error}; correct it, or give another model") from None
+    return config
 
 
 def read_profile(path: str | Path, assume: str | None = None) -> Profile:
