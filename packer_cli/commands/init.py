@@ -11,17 +11,8 @@ from packer_cli.config.messages import why_not_yaml
 from packer_cli.errors import ConfigError, InputError, RunError, TokenizerError
 from packer_cli.files import write_text
 from packer_cli.format.records import Hidden
-from packer_cli.init import (
-    Draft,
-    Look,
-    Sampler,
-    add_training,
-    data_set_names,
-    is_training_config,
-    plugin_lines,
-    read_axolotl,
-    read_llamafactory,
-)
+from packer_cli.init import Draft, Look, Sampler, plugin_lines, read_axolotl, read_llamafactory
+from packer_cli.init.llamafactory import is_training_config, read_training
 from packer_cli.init.look import epoch_lengths
 from packer_cli.init.text import ConfigValues, TrainerConfig, config_text, fastest_groups, propose_groups
 from packer_cli.plan.strategies.registry import DEFAULT
@@ -122,11 +113,7 @@ def _begin(options: InitOptions) -> Draft:
     path = Path(options.source)
     config = _read(path)
     if is_training_config(config):
-        names = options.inputs or data_set_names(config)
-        info = Path(str(config.get("dataset_dir") or "data")) / "dataset_info.json"
-        draft = read_llamafactory(_read(info), info.parent, names)
-        add_training(config, draft, options.gpus)
-        return draft
+        return read_training(config, _read, options.inputs, options.gpus)
     if path.suffix == ".json":
         return read_llamafactory(config, path.parent, options.inputs)
     draft = read_axolotl(config, options.gpus)

@@ -9,18 +9,8 @@
 """
 
 from packer_cli.init.axolotl import plugin_lines, read_axolotl
-from packer_cli.init.llamafactory import add_training, data_set_names, is_training_config, read_llamafactory
+from packer_cli.init.llamafactory import read_llamafactory
 from packer_cli.init.look import Look, Sampler
 from packer_cli.init.text import Draft
 
-__all__ = [
-    "Draft",
-    "Look",
-    "Sampler",
-    "add_training",
-    "data_set_names",
-    "is_training_config",
-    "plugin_lines",
-    "read_axolotl",
-    "read_llamafactory",
-]
+__all__ = ["Draft", "Look", "Sampler", "plugin_lines", "read_axolotl", "read_llamafactory"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from packer_cli.corpus.records.messages import SHAREGPT_ROLES
@@ -35,17 +35,26 @@ def is_training_config(config: TrainerConfig) -> bool:
     return "datasets" not in config and any(isinstance(config.get(key), str) for key in keys)
 
 
-def data_set_names(config: TrainerConfig) -> list[str]:
-    """The data sets that a training config names.
+def read_training(
+    config: TrainerConfig, read: Callable[[Path], TrainerConfig], names: Sequence[str], num_gpus: int | None
+) -> Draft:
+    """The draft of a training config, and of the `dataset_info.json` that it names.
+
+    Args:
+        read: gives the mapping in a file.
+        names: data sets in place of those of the config, if there are any.
 
     Raises:
-        InputError: there are none.
+        ConfigError, InputError: see `read_llamafactory`; or the config names no data sets.
     """
     value = config.get("dataset") or ""
-    names = [str(name).strip() for name in (value if isinstance(value, list) else str(value).split(","))]
-    if not all(names):
+    named = [str(name).strip() for name in (value if isinstance(value, list) else str(value).split(","))]
+    if not names and not all(named):
         raise InputError("--from: the LLaMA-Factory config names no dataset; add some, or name DATA without --from")
-    return names
+    folder = Path(str(config.get("dataset_dir") or "data"))
+    draft = read_llamafactory(read(folder / "dataset_info.json"), folder, names or named)
+    add_training(config, draft, num_gpus)
+    return draft
 
 
 def add_training(config: TrainerConfig, draft: Draft, num_gpus: int | None) -> None:

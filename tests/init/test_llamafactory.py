@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from packer_cli.errors import ConfigError, InputError
-from packer_cli.init import Draft, add_training, read_llamafactory
+from packer_cli.init import Draft, read_llamafactory
+from packer_cli.init.llamafactory import add_training
 
 OPENAI = {"role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant"}
 
