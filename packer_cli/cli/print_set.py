@@ -47,7 +47,7 @@ def print_set(output: str, planned: Plan, config: GpuConfig, *, as_json: bool) -
         from packer_cli.commands.simulate import predict_plan
 
         prediction = predict_plan(planned, config)
-    _warn_of_plan(planned, config)
+    _warn_of_positions(planned, config)
     inputs = None
     if counts.inputs is not None:
         sources = (manifest or read_index(store_of(folder, planned.header))).sources
@@ -81,6 +81,13 @@ def print_set(output: str, planned: Plan, config: GpuConfig, *, as_json: bool) -
     if reasons:
         names = " and ".join(str(each / REJECTED_NAME) for each in reasons)
         click.echo(f"  records left out or cut, with reasons: {names}")
+    overall = planned.metrics.overall
+    if overall.pr > _MUCH_PADDING and overall.num_iterations < _FEW_ITERATIONS:
+        print_note(
+            f"warning: {overall.pr:.0%} of the rows is padding: {counted(overall.num_tokens, 'token')} make "
+            f"{counted(overall.num_iterations, 'iteration')} on {counted(planned.config.gpus, 'GPU')}; give fewer "
+            "--gpus, shorter --groups, or more data"
+        )
     if prediction is not None:
         _print_prediction(prediction)
     if manifest is not None:
@@ -105,15 +112,8 @@ def _print_prediction(result: PlanSimulation) -> None:
     print_note(f"predicted epoch on {gpus}: {duration(result.overall.seconds)}; {ratios}")
 
 
-def _warn_of_plan(planned: Plan, config: GpuConfig) -> None:
-    """Warn of too many GPUs for the data, and of samples that are longer than the model's positions."""
-    overall = planned.metrics.overall
-    if overall.pr > _MUCH_PADDING and overall.num_iterations < _FEW_ITERATIONS:
-        warn(
-            f"{overall.pr:.0%} of the rows is padding: {counted(overall.num_tokens, 'token')} make "
-            f"{counted(overall.num_iterations, 'iteration')} on {counted(planned.config.gpus, 'GPU')}; give fewer "
-            "--gpus, shorter --groups, or more data"
-        )
+def _warn_of_positions(planned: Plan, config: GpuConfig) -> None:
+    """Warn of samples that are longer than the model's positions."""
     most = most_positions(config.model) if config.model else None
     longest = int(planned.arrays.pieces.length.max(initial=0))
     if most is not None and longest > most and planned.counts.items is None:
