@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from packer_cli.cli.command import Command, json_option, option
-from packer_cli.cli.options import engine_option, set_tokenizer_option, workers_option
+from packer_cli.cli.options import engine_option, model_options, set_tokenizer_option, workers_option
 from packer_cli.cli.param_types import Folder, Text
-from packer_cli.config import GpuConfig
+from packer_cli.config import GpuConfig, TokenizeConfig
 from packer_cli.remote.names import as_path
 
 
@@ -27,6 +27,7 @@ from packer_cli.remote.names import as_path
     metavar="OLD=NEW",
     help="An input of the set, or a folder above it, is at NEW now. Its contents must be the same.",
 )
+@model_options(TokenizeConfig, ["allow_skipped"], is_checked=True)
 @json_option("set")
 @workers_option
 @engine_option
@@ -35,6 +36,7 @@ def command(
     inputs: tuple[str, ...],
     tokenizer: str | None,
     moved: tuple[str, ...],
+    allow_skipped: bool,
     as_json: bool,
     workers: int | None,
     engine: str,
@@ -53,7 +55,7 @@ def command(
     with make_engine(workers, engine) as running:
         from packer_cli.commands.append import run_append
 
-        header = run_append(as_path(folder), inputs, tokenizer, running, moved)
+        header = run_append(as_path(folder), inputs, tokenizer, running, moved, allow_skipped)
     from packer_cli.cli.print_set import print_set
     from packer_cli.commands.plan_result import read_planned
 

@@ -64,6 +64,7 @@ def print_set(output: str, planned: Plan, config: GpuConfig, *, as_json: bool) -
                 **vars(planned.metrics),
                 group_choice=planned.group_choice,
                 prediction=prediction,
+                sources=None if manifest is None else manifest.sources,
                 shards=None if manifest is None else WrittenShards.of(manifest),
             )
         )

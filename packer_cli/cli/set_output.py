@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from packer_cli.compare.savings import PlanSimulation
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.metrics import Counts, GroupChoice, InputCounts, PlanMetrics
+from packer_cli.format.tokens import SourceInfo
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,5 +58,7 @@ class SetOutput(PlanMetrics):
     """How automatic groups were chosen."""
     prediction: PlanSimulation | None = None
     """With `--model` and `--gpu`, or `--profile`."""
+    sources: tuple[SourceInfo, ...] | None = None
+    """The inputs of a set that is complete, each with its files that were not read."""
     shards: WrittenShards | None = None
     """Of a set that is complete."""

@@ -47,7 +47,12 @@ class _Noted(BaseModel):
 
 
 def run_append(
-    folder: Path, inputs: Sequence[str], tokenizer: str | None, engine: Engine, moves: Sequence[str] = ()
+    folder: Path,
+    inputs: Sequence[str],
+    tokenizer: str | None,
+    engine: Engine,
+    moves: Sequence[str] = (),
+    allow_skipped: bool = False,
 ) -> PlanHeader:
     """Add inputs to a packed set. Returns the header of the new plan.
 
@@ -57,6 +62,7 @@ def run_append(
         inputs: as for `hbpack pack`, with weights.
         tokenizer: where the set's tokenizer is now; None: where it was.
         moves: OLD=NEW: where the set's own inputs are now.
+        allow_skipped: see `TokenizeConfig`.
 
     Raises:
         InputError: the folder holds no packed set with its token store, or one of the set's own inputs is gone or has
@@ -69,7 +75,7 @@ def run_append(
         header, index = _opened(folder)
         _require_packing(header.config)
         known = [info.source(number) for number, info in enumerate(index.sources)]
-        given, new_files = discover(inputs, output=str(folder))
+        given, new_files = discover(inputs, output=str(folder), allow_skipped=allow_skipped)
         noted = begun = _begun(folder, given, known)
         is_there = noted is None and len(known) > len(given) and _same(known[-len(given) :], given)
         num_old = len(noted.old) if noted else len(known) - len(given) * is_there

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from packer_cli.config import AUTO
 from packer_cli.config.messages import why_not_yaml
+from packer_cli.corpus.data_files import shown_skipped
+from packer_cli.engine.progress import warn
 from packer_cli.errors import ConfigError, InputError, RunError, TokenizerError
 from packer_cli.files import write_text
 from packer_cli.format.records import Hidden
@@ -70,6 +72,12 @@ def run_init(options: InitOptions) -> WrittenConfig:
         draft.set("tokenizer", options.tokenizer)
     draft.ask("tokenizer", "path/to/tokenizer", "The tokenizer of the model that you train: its folder, or hub name.")
     looks = _look(options, draft)
+    for look in looks:
+        if look.skipped:
+            warn(f"{look.name}: skipped {shown_skipped(look.skipped)}")
+    if any(sum(each.num_bytes for each in look.skipped) > look.num_bytes for look in looks):
+        what = "More bytes of an input are skipped than read: name its files instead, or allow it."
+        draft.ask("allow-skipped", "true", what)
     if any(look.needs_template for look in looks):
         draft.ask(
             "chat-template",

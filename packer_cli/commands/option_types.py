@@ -143,6 +143,8 @@ class TokenizeOptions(TypedDict, total=False):
     """How conversations become samples."""
     share_prefixes: bool | None
     """Store the tokens that samples of a pair, group or conversation begin with only once."""
+    allow_skipped: bool | None
+    """Go on with a folder or pattern of which more bytes are skipped than read."""
     max_rejected: int | None
     """Stop if more records than this are rejected; by default, there is no limit."""
     max_record_bytes: str | int | None

@@ -22,6 +22,7 @@ from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader
 from packer_cli.shards.stage import is_of_plan
 from packer_cli.sizes import counted, format_bytes
+from packer_cli.tokens.choices import not_read
 from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, read_index
 
 StageName = Literal["tokens", "plan", "validation", "shards", "export"]
@@ -159,7 +160,9 @@ def _tokens(store: Path, is_packed: bool, holders: Sequence[Holder], again: str)
             f"{counted(index.total('num_samples'), index.unit)}, {counted(index.total('num_tokens'), 'token')}, "
             f"{index.total('num_rejected'):,} rejected; {counted(len(index.parts), 'part')}"
         )
-        return StageStatus(stage="tokens", state="complete", summary=summary)
+        return StageStatus(
+            stage="tokens", state="complete", summary="; ".join(filter(None, (summary, not_read(index))))
+        )
     if (store / WORK).exists():
         summary = f"{num_parts} written; run the same {again} again"
         return StageStatus(stage="tokens", state="unfinished", summary=summary)

@@ -10,6 +10,7 @@ from pathlib import Path
 from packer_cli.commands.job_array import Output, produce
 from packer_cli.commands.output_folder import StoreRejects, current_plan, locked_output, write_rejected
 from packer_cli.config import TokenizeConfig
+from packer_cli.corpus.data_files import by_suffix
 from packer_cli.engine.array import ArrayIds, ArrayShare
 from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Stopwatch, progress_bar, say, warn
@@ -17,10 +18,19 @@ from packer_cli.errors import InputError, RunError, UsageError
 from packer_cli.files import move_file
 from packer_cli.folders import TaskLock
 from packer_cli.format.constants import REJECTED_NAME
+from packer_cli.format.tokens import SkippedFiles
 from packer_cli.remote.names import as_path, paths_below
 from packer_cli.remote.path import is_remote
 from packer_cli.sizes import counted
-from packer_cli.tokens.choices import all_rejected, many_rejected, not_used, rejected_files, repeated, tokenized
+from packer_cli.tokens.choices import (
+    all_rejected,
+    many_rejected,
+    not_read,
+    not_used,
+    rejected_files,
+    repeated,
+    tokenized,
+)
 from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, PartInfo, StoreIndex, read_index
 from packer_cli.tokens.share import complete_store, tokenize_share
 from packer_cli.tokens.stage import Inputs, current_index, tokenize
@@ -42,6 +52,8 @@ class Tokenized:
     """Those of the rejected in which no token carries a loss."""
     num_parts: int
     """Files of the store."""
+    skipped: tuple[SkippedFiles, ...] | None = None
+    """The files of folders and globs that were not read; None: there were none."""
     unit: str = "sample"
     """What is counted as samples: "item" where some hold several, such as a preference pair."""
 
@@ -60,6 +72,7 @@ def describe_store(output: str, index: StoreIndex | None) -> Tokenized:
         output=output,
         is_complete=index is not None,
         num_parts=len(index.parts) if index else 0,
+        skipped=by_suffix(each for source in index.sources for each in source.skipped or ()) if index else None,
         unit=index.unit if index else "sample",
         **{figure: index.total(figure) if index else 0 for figure in figures},
     )
@@ -166,9 +179,8 @@ def _report(index: StoreIndex, num_reused: int, folder: Path, watch: Stopwatch) 
         warn(text)
     for file in (file for part in index.parts for file in part.files if file.unreadable):
         warn(f"{file.path}: {file.unreadable}")
-    twice = repeated(index)
-    if twice is not None:
-        warn(twice)
+    for text in filter(None, (not_read(index), repeated(index))):
+        warn(text)
     for line in tokenized(index, num_reused, str(watch)):
         say(line)
     _say_rejected(index, folder)

@@ -146,6 +146,10 @@ class TokenizeConfig(Model):
     stay together in one micro-batch."""
     share_prefixes: Annotated[bool, Shown(Panel.TOKENS)] = True
     """Store the tokens that samples of a pair, group or conversation begin with only once."""
+    allow_skipped: Annotated[bool, Shown(Panel.TOKENS)] = False
+    """Go on with a folder or pattern of which more bytes are skipped than read.
+
+    Files are skipped where their suffix is unknown, or a name on the way to them begins with `_`."""
     max_rejected: Annotated[int | None, Shown(Panel.TOKENS)] = Field(default=None, ge=0)
     """Stop if more records than this are rejected; by default, there is no limit.
 

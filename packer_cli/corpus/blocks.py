@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import xxhash
 
-from packer_cli.corpus.types import CorpusFile
+from packer_cli.corpus.types import Compression, CorpusFile
 from packer_cli.errors import HbpackError, InputError, RunError
 from packer_cli.remote.local import open_source as open_remote_or_map
 from packer_cli.remote.path import RemotePath
@@ -216,16 +216,27 @@ MAX_ZSTD_WINDOW = 1 << 27
 
 
 class Decompressor:
-    """Takes compressed bytes in order, across the gzip members or zstd frames of a file.
+    """Takes compressed bytes in order, across the gzip members, zstd frames or other streams of a file.
 
     A zstd frame whose window exceeds `max_window` bytes is refused.
     """
 
-    def __init__(self, compression: Literal["gzip", "zstd"], max_window: int = MAX_ZSTD_WINDOW) -> None:
+    def __init__(self, compression: Compression, max_window: int = MAX_ZSTD_WINDOW) -> None:
         self._begin: Callable[[], Any]
+        self._is_padded = compression in ("gzip", "xz")
         self._error: type[Exception]
         if compression == "gzip":
             self._begin, self._error = partial(zlib.decompressobj, wbits=31), zlib.error
+        elif compression == "bz2":
+            import bz2
+
+            self._begin, self._error = bz2.BZ2Decompressor, OSError
+        elif compression == "xz":
+            import lzma
+
+            memory = 2 * MAX_ZSTD_WINDOW  # xz -9 needs 65 MiB.
+            self._begin = partial(lzma.LZMADecompressor, lzma.FORMAT_XZ, memlimit=memory)
+            self._error = lzma.LZMAError
         else:
             if sys.version_info >= (3, 14):
                 from compression import zstd
@@ -253,7 +264,7 @@ class Decompressor:
         """
         data = self._pending or data
         if not self.inside:
-            if self._error is zlib.error:
+            if self._is_padded:
                 data = data.lstrip(b"\0")  # Members may be padded with zeros.
             if not data:
                 self._pending = b""

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from typing import Literal
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import takewhile
 
 from packer_cli.corpus.blocks import Blocks, is_file
 from packer_cli.corpus.readers import datatrove, megatron
-from packer_cli.corpus.readers.stream import BOM
-from packer_cli.corpus.types import CorpusFile, FileFormat
+from packer_cli.corpus.readers.stream import BOM, json_error
+from packer_cli.corpus.types import Compression, CorpusFile, FileFormat
 from packer_cli.corpus.versions import size_of, stamp_of
 from packer_cli.errors import InputError
+from packer_cli.format.tokens import SkippedFiles
+from packer_cli.sizes import counted, format_bytes
+
+Kind = tuple[FileFormat, Compression]
 
 FORMATS: dict[str, FileFormat] = {
     ".jsonl": "jsonl",
+    ".jsonlines": "jsonl",
     ".ndjson": "jsonl",
     ".json": "json",
     ".parquet": "parquet",
@@ -34,45 +40,98 @@ INDEXED: dict[FileFormat, Callable[[str], str]] = {
     "datatrove": datatrove.index_path,
 }
 """Formats of token ids, and the index that must lie beside a file of each."""
-COMPRESSIONS: dict[str, Literal["gzip", "zstd"]] = {".gz": "gzip", ".zst": "zstd"}
+COMPRESSIONS: dict[str, Compression] = {".bz2": "bz2", ".gz": "gzip", ".xz": "xz", ".zst": "zstd"}
 COMPRESSIBLE: tuple[FileFormat, ...] = ("jsonl", "json", "text")
+MAGIC: dict[bytes, Kind] = {
+    b"PAR1": ("parquet", "none"),
+    b"ARROW1": ("arrow", "none"),
+    b"\x1f\x8b": ("jsonl", "gzip"),
+    b"\x28\xb5\x2f\xfd": ("jsonl", "zstd"),
+    b"BZh": ("jsonl", "bz2"),
+    b"\xfd7zXZ\0": ("jsonl", "xz"),
+}
+"""What files without a suffix begin with, if they are not plain JSON lines."""
+HEAD_BYTES = 1 << 20
+"""Most bytes that tell what a file holds."""
 ABOUT_THE_DATA = ("readme", "license", "licence", "copying", "notice", "changelog")
 """Text files of these names in a folder are not data; named on their own they are read."""
 BESIDE_THE_DATA = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.json"),
-    *("vocab.json", "vocab.txt", "merges.txt"),
+    *("vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "chat_template.jinja"),
     *("config.json", "generation_config.json", "preprocessor_config.json", "processor_config.json"),
     *("dataset_info.json", "dataset_infos.json", "package.json", "package-lock.json"),
 )
-"""Files of tokenizers, models and packages in a folder are not data either; named on their own they are read."""
+"""Files of tokenizers, models and packages in a folder are not data either, unless they are JSON that holds records;
+named on their own they are read."""
+COMPANIONS = (".idx", ".index", ".loss", ".metadata", ".crc")
+"""Suffixes of what is read with a file of token ids, and of Hadoop's checksums."""
+LEFTOVERS = {"_temporary", "_tmp", "_success", "_metadata", "_common_metadata", "_spark_metadata", "__macosx"}
+"""What Spark and Hadoop leave beside the data or write about it; other names that begin with _ are counted."""
 
 
 def known_formats() -> str:
     """For messages: what hbpack reads."""
-    return f"hbpack reads {', '.join(sorted(FORMATS))}, and text and JSON also with .gz or .zst"
+    *others, last = sorted(COMPRESSIONS)
+    return f"hbpack reads {', '.join(sorted(FORMATS))}, and text and JSON also with {', '.join(others)} or {last}"
 
 
-def listed_file(path: str, source_id: int, found: str | None = None) -> Iterator[CorpusFile]:
+def listed_file(
+    path: str, source_id: int, skipped: list[SkippedFiles], below: str, found: str | None = None
+) -> Iterator[CorpusFile]:
     """The file, unless it is one of those that are passed over in folders and globs.
 
     Args:
+        skipped: gets the file if it is not read, and not known to be no data.
+        below: its path from the folder or pattern that was named.
         found: its stamp, if it is known already that this is a file.
     """
-    name = os.path.basename(path)
-    kind = format_of(path)
-    if name.startswith(".") or kind is None or (found is None and not os.path.isfile(path)):
+    name = os.path.basename(path).lower()
+    if name.startswith(".") or name.endswith(COMPANIONS) or (found is None and not os.path.isfile(path)):
         return
-    if kind[0] in INDEXED and (not is_file(INDEXED[kind[0]](path)) or megatron.is_mask(path)):
-        return  # Other programs' .bin files, or a mask that is read with its ids.
-    if name.lower() in BESIDE_THE_DATA or (kind[0] == "text" and name.split(".")[0].lower() in ABOUT_THE_DATA):
+    found = found or stamp_of(CorpusFile(source_id, path, "jsonl"))
+    num_bytes = size_of(found)
+    aside = [part for part in below.lower().split("/") if part.startswith("_")]  # As for Spark's own readers.
+    if not num_bytes or not LEFTOVERS.isdisjoint(aside):
         return
-    if found is None or size_of(found):
-        file = _file(path, source_id, kind, found)
-        if file.num_bytes:
-            yield file
+    kind = None if aside else format_of(path)
+    if not aside and kind in (None, ("text", "none")) and name.split(".")[0] in ABOUT_THE_DATA:
+        return
+    if name in BESIDE_THE_DATA and not (kind and kind[0] == "json" and _holds_records(path, num_bytes)):
+        return
+    if kind is not None and kind[0] in INDEXED:
+        if megatron.is_mask(path):
+            return  # It is read with its ids.
+        kind = kind if is_file(INDEXED[kind[0]](path)) else None  # Other programs have .bin files, too.
+    elif kind is None and not aside:
+        kind = _kind_by_content(path, num_bytes)
+    if kind is None:
+        suffix = "_*" if aside else os.path.splitext(name)[1] or "no suffix"
+        skipped.append(SkippedFiles(suffix=suffix, num_files=1, num_bytes=num_bytes))
+        return
+    yield _file(path, source_id, kind, found)
 
 
-def format_of(path: str) -> tuple[FileFormat, Literal["none", "gzip", "zstd"]] | None:
+def by_suffix(skipped: Iterable[SkippedFiles]) -> tuple[SkippedFiles, ...] | None:
+    """The skipped files, one entry for each suffix, the largest first."""
+    files, sizes = Counter[str](), Counter[str]()
+    for each in skipped:
+        files[each.suffix] += each.num_files
+        sizes[each.suffix] += each.num_bytes
+    named = sizes.most_common()
+    return tuple(SkippedFiles(suffix=name, num_files=files[name], num_bytes=size) for name, size in named) or None
+
+
+def shown_skipped(skipped: Sequence[SkippedFiles]) -> str:
+    """The skipped files by suffix, for people."""
+    first, rest = skipped[:4], skipped[4:]
+    shown = [f"{counted(each.num_files, 'file')} of {each.suffix} ({format_bytes(each.num_bytes)})" for each in first]
+    if rest:
+        size = format_bytes(sum(each.num_bytes for each in rest))
+        shown.append(f"{counted(sum(each.num_files for each in rest), 'file')} of other suffixes ({size})")
+    return ", ".join(shown)
+
+
+def format_of(path: str) -> Kind | None:
     """The format and compression that a path's suffixes say, None when they are unknown."""
     stem, suffix = os.path.splitext(path.lower())
     compression = COMPRESSIONS.get(suffix)
@@ -84,7 +143,7 @@ def format_of(path: str) -> tuple[FileFormat, Literal["none", "gzip", "zstd"]] |
 
 
 def named_file(path: str, source_id: int, found: str | None = None) -> CorpusFile:
-    """A file that is read whatever its name, as long as the suffix says how.
+    """A file that is read whatever its name, as long as its suffix, or without one its content, says how.
 
     Args:
         found: its stamp, if it is known already that this is a file.
@@ -92,27 +151,62 @@ def named_file(path: str, source_id: int, found: str | None = None) -> CorpusFil
     Raises:
         InputError: its format is unknown, or it cannot be read.
     """
-    kind = format_of(path)
-    if kind is None:
-        suffix = os.path.splitext(path)[1]
-        what = f'unknown suffix "{suffix}"' if suffix else "no suffix"
-        raise InputError(f"{path}: {what}; {known_formats()}")
     if found is None and not os.path.isfile(path):
         raise InputError(f"{path}: not a regular file; write the data to a file first")
+    kind = format_of(path) or _kind_by_content(path, size_of(found or stamp_of(CorpusFile(source_id, path, "jsonl"))))
+    if kind is None:
+        suffix = os.path.splitext(path)[1]
+        what = f'unknown suffix "{suffix}"' if suffix else "no suffix, and neither JSON lines nor Parquet or Arrow"
+        raise InputError(f"{path}: {what}; {known_formats()}")
     if kind[0] in INDEXED and not is_file(index := INDEXED[kind[0]](path)):
         raise InputError(f"{path}: has no index beside it; hbpack looks for {index}")
     return _file(path, source_id, kind, found)
 
 
-def _file(
-    path: str, source_id: int, kind: tuple[FileFormat, Literal["none", "gzip", "zstd"]], found: str | None
-) -> CorpusFile:
+def _file(path: str, source_id: int, kind: Kind, found: str | None) -> CorpusFile:
     form, compression = kind
     file = CorpusFile(source_id=source_id, path=path, format=form, compression=compression)
     if found is None or form in INDEXED:
         found = stamp_of(file)
     file = file._replace(num_bytes=size_of(found), stamp=found)
     return _array_or_lines(file) if form == "json" else file
+
+
+def _kind_by_content(path: str, num_bytes: int) -> Kind | None:
+    """The format of a file without a suffix, or with a number for one; None if it is not known, as of any text."""
+    suffix = os.path.splitext(path)[1]
+    if suffix and not suffix[1:].isdigit():
+        return None
+    file = CorpusFile(0, path, "jsonl", num_bytes=num_bytes)
+    begin = _head(file, 8)
+    kind = next((kind for magic, kind in MAGIC.items() if begin.startswith(magic)), ("jsonl", "none"))
+    if kind[0] == "jsonl" and not _num_objects(_head(file._replace(compression=kind[1]))):
+        return None
+    return kind
+
+
+def _holds_records(path: str, num_bytes: int) -> bool:
+    """Whether a `.json` is an array of objects, or JSON lines, and not the one object that configs are."""
+    head = _head(CorpusFile(0, path, "json", num_bytes=num_bytes))
+    return head[:1] + head[1:].lstrip()[:1] == b"[{" or _num_objects(head) == 2
+
+
+def _head(file: CorpusFile, most: int = HEAD_BYTES) -> bytes:
+    """The first two lines of a file, or its first bytes."""
+    head = b""
+    with Blocks(file) as blocks:
+        while head.count(b"\n") < 2 and len(head) < most and (block := blocks.read(min(most, 1 << 14))):
+            head += block
+    return head.removeprefix(BOM).lstrip()
+
+
+def _num_objects(head: bytes) -> int:
+    """How many of the first two lines are JSON objects, up to one that is not; a long one need only begin as one."""
+
+    def is_object(line: bytes) -> bool:
+        return line.startswith(b"{") and (len(line) >= HEAD_BYTES // 2 or json_error(line) is None)
+
+    return len([*takewhile(is_object, head.split(b"\n")[:2])])
 
 
 def _array_or_lines(file: CorpusFile) -> CorpusFile:

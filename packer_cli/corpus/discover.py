@@ -12,16 +12,17 @@ from functools import lru_cache
 from typing import Any
 
 from packer_cli.corpus.blocks import Blocks, readable, unreadable
-from packer_cli.corpus.data_files import format_of, known_formats, listed_file, named_file
+from packer_cli.corpus.data_files import by_suffix, format_of, known_formats, listed_file, named_file, shown_skipped
 from packer_cli.corpus.readers import hf
 from packer_cli.corpus.readers.registry import READERS
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Source
 from packer_cli.corpus.versions import require_unchanged, restamped, stamp_of, stamp_of_object, stamp_of_stat
 from packer_cli.errors import ConfigError, InputError
 from packer_cli.format.constants import MANIFEST_NAME
+from packer_cli.format.tokens import SkippedFiles
 from packer_cli.remote.names import as_path
 from packer_cli.remote.system import is_url
-from packer_cli.sizes import EpochShare, Share, TokenShare, parse_number, parse_share
+from packer_cli.sizes import EpochShare, Share, TokenShare, format_bytes, parse_number, parse_share
 
 MOST_WEIGHT = 10**6
 """Far above any use: a source that an epoch repeats more often is a slip of the pen, such as 1e12."""
@@ -68,17 +69,23 @@ def parse_input(text: str) -> tuple[str, Share]:
     return name, weight
 
 
-def discover(inputs: Sequence[str], *, output: str | None = None) -> tuple[list[Source], list[CorpusFile]]:
+def discover(
+    inputs: Sequence[str], *, output: str | None = None, allow_skipped: bool = True
+) -> tuple[list[Source], list[CorpusFile]]:
     """Find the files of every input, in the order given; folders and globs sorted by path.
 
     Nothing in the folder `output` is an input, and folders and globs pass over packed data sets.
 
     An input is a file, a folder, a glob, a `save_to_disk` folder or the name of a Hugging Face data set,
     each with an optional @WEIGHT. In folders and globs a file counts once, and hidden files, empty files,
-    unknown suffixes, text files like README.md and files of tokenizers are passed over. A file that is named is
-    always read.
+    text files like README.md and files of tokenizers are passed over; `Source.skipped` has the others that are not
+    read, of unknown suffixes. A file that is named is always read.
+
+    Args:
+        allow_skipped: even of an input that has more bytes that are not read than are.
+
     Price: a stat a file and a few bytes of each `.json`; naming a data set loads it.
-    Raises InputError when an input does not exist, is of no known format or holds no data.
+    Raises InputError when an input does not exist, is of no known format, holds no data, or mostly what is skipped.
     """
     assert inputs
     sources: list[Source] = []
@@ -86,7 +93,15 @@ def discover(inputs: Sequence[str], *, output: str | None = None) -> tuple[list[
     for source_id, text in enumerate(inputs):
         name, weight = parse_input(text)
         source = Source(source_id=source_id, name=name, weight=weight)
-        found = find_files(source, output=output)
+        skipped: list[SkippedFiles] = []
+        found = find_files(source, output=output, skipped=skipped)
+        source = replace(source, skipped=by_suffix(skipped))
+        num_bytes = sum(file.num_bytes for file in found)
+        if not allow_skipped and sum(each.num_bytes for each in skipped) > num_bytes:
+            raise InputError(
+                f"{name}: more of it would be skipped, {shown_skipped(source.skipped or ())}, than read "
+                f"({format_bytes(num_bytes)}); name its files, or a pattern such as *.jsonl, or give --allow-skipped"
+            )
         is_of_hub = found[0].format == "datasets" and hf.saved_path(found[0].path) is None
         if not (is_url(name) or os.path.isabs(name) or is_of_hub):
             source = replace(source, folder=os.getcwd())
@@ -95,11 +110,13 @@ def discover(inputs: Sequence[str], *, output: str | None = None) -> tuple[list[
     return sources, files
 
 
-def find_files(source: Source, *, output: str | None = None) -> list[CorpusFile]:
-    """The files of an input; see `discover`."""
+def find_files(
+    source: Source, *, output: str | None = None, skipped: list[SkippedFiles] | None = None
+) -> list[CorpusFile]:
+    """The files of an input; see `discover`. Those that are not read are added to `skipped`."""
     if output is not None and not is_url(output):
         output = os.path.realpath(output)
-    files = _find(source.path, source.source_id, output)
+    files = _find(source.path, source.source_id, output, [] if skipped is None else skipped)
     for file in files:
         try:
             file.path.encode()
@@ -126,9 +143,9 @@ def slice_corpus(files: Sequence[CorpusFile], *, slice_bytes: int | None = None)
     return slices
 
 
-def _find(name: str, source_id: int, output: str | None) -> list[CorpusFile]:
+def _find(name: str, source_id: int, output: str | None, skipped: list[SkippedFiles]) -> list[CorpusFile]:
     if is_url(name):
-        return _find_remote(name, source_id, output)
+        return _find_remote(name, source_id, output, skipped)
     own = set() if output is None else {output}
     if output is not None and os.path.exists(name) and _is_within(name, output):
         raise InputError(f"{name}: is in the output folder; name another output")
@@ -138,7 +155,7 @@ def _find(name: str, source_id: int, output: str | None) -> list[CorpusFile]:
         return [_saved(name, source_id)]
     if os.path.isdir(name):
         links: list[str] = []
-        found = list(_in_folder(name, source_id, set(own), links))
+        found = list(_in_folder(name, source_id, set(own), links, skipped))
         if found and not links:
             return found
     elif os.path.exists(ids := _indexed(name)):
@@ -148,11 +165,12 @@ def _find(name: str, source_id: int, output: str | None) -> list[CorpusFile]:
         for path in sorted(glob.glob(name, recursive=True)):
             if _is_within(path, output) or any(map(_is_packed, _folders_of(path))):
                 continue
+            below = _below_pattern(path, name)
             if os.path.isdir(path):
                 if "**" not in name:  # ** lists what is inside by itself
-                    found.extend(_in_folder(path, source_id, set(own), []))
+                    found.extend(_in_folder(path, source_id, set(own), [], skipped, f"{below}/"))
             else:
-                found.extend(listed_file(path, source_id))
+                found.extend(listed_file(path, source_id, skipped, below))
         if not found:
             raise InputError(f"{name}: no data file matches this pattern; {known_formats()}")
         return _once(found)
@@ -167,7 +185,13 @@ def _find(name: str, source_id: int, output: str | None) -> list[CorpusFile]:
     return _once(found)
 
 
-def _find_remote(name: str, source_id: int, output: str | None) -> list[CorpusFile]:
+def _below_pattern(path: str, pattern: str) -> str:
+    """A path behind the folder where a glob begins; nothing where the glob itself names what begins with _."""
+    root = pattern[: re.search(r"[*?\[]", pattern).start()].rpartition("/")[0]  # type: ignore[union-attr]
+    return "" if "/_" in f"/{pattern[len(root) :]}" else path[len(root) :]
+
+
+def _find_remote(name: str, source_id: int, output: str | None, skipped: list[SkippedFiles]) -> list[CorpusFile]:
     """The files behind a URL, by the rules for local ones. Price: a request per 1000 files, per folder and `.json`."""
     place: Any = as_path(name)
     if output is not None and f"{place}/".startswith(f"{output}/"):
@@ -194,7 +218,8 @@ def _find_remote(name: str, source_id: int, output: str | None) -> list[CorpusFi
         if not is_hidden and not (output is not None and url.startswith(f"{output}/")):
             folders = [place / folder for folder in _folders_of(path)]
             stamp = stamp_of_object(info)
-            files.extend(() if any(map(is_packed, folders)) else listed_file(url, source_id, stamp))
+            below = path if pattern is None else _below_pattern(path, pattern)
+            files.extend(() if any(map(is_packed, folders)) else listed_file(url, source_id, skipped, below, stamp))
     if not files:
         what = "no data files in this folder" if pattern is None else "no data file matches this pattern"
         raise InputError(f"{name}: {what}; {known_formats()}")
@@ -270,8 +295,10 @@ def _looks_like_path(name: str) -> bool:
     return "/" in name and os.path.isdir(name.split("/")[0])
 
 
-def _in_folder(folder: str, source_id: int, seen: set[str], links: list[str]) -> Iterator[CorpusFile]:
-    """The data files of a folder and those below; links to files are added to `links`."""
+def _in_folder(
+    folder: str, source_id: int, seen: set[str], links: list[str], skipped: list[SkippedFiles], below: str = ""
+) -> Iterator[CorpusFile]:
+    """The data files of a folder and those below; links to files are added to `links`. See `listed_file`."""
     real = os.path.realpath(folder)
     if real in seen or _is_packed(folder):  # a link back to a folder above, or not data
         return
@@ -285,11 +312,12 @@ def _in_folder(folder: str, source_id: int, seen: set[str], links: list[str]) ->
         if entry.name.startswith("."):
             continue
         if entry.is_dir():
-            yield from _in_folder(entry.path, source_id, seen, links)
+            yield from _in_folder(entry.path, source_id, seen, links, skipped, f"{below}{entry.name}/")
         elif entry.is_file():
             if entry.is_symlink():
                 links.append(entry.path)
-            yield from listed_file(entry.path, source_id, stamp_of_stat(entry.stat()))
+            stamp = stamp_of_stat(entry.stat())
+            yield from listed_file(entry.path, source_id, skipped, below + entry.name, stamp)
 
 
 def _check_compressed(file: CorpusFile) -> None:

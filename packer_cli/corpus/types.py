@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from packer_cli.format.tokens import SkippedFiles
 from packer_cli.sizes import Share
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from packer_cli.format.arrays import Lists
 
+Compression = Literal["none", "gzip", "zstd", "bz2", "xz"]
 FileFormat = Literal["jsonl", "json", "parquet", "arrow", "text", "datasets", "megatron", "datatrove", "flat"]
 RecordSchema = Literal["messages", "alpaca", "prompt-completion", "text", "tokens", "preference", "completions"]
 ItemsFrom = Literal["auto", "none", "pairs", "groups"]
@@ -37,6 +39,8 @@ class Source:
     which share of them, an epoch has of it."""
     folder: str = ""
     """Where a relative name starts from; empty for an absolute one, a URL or a data set of the Hub."""
+    skipped: tuple[SkippedFiles, ...] | None = None
+    """Its files that are not read; None: there are none."""
 
     @property
     def path(self) -> str:
@@ -55,7 +59,7 @@ class CorpusFile(NamedTuple):
     path: str
     """As the user would write it (relative inputs stay relative); a data set's name for `datasets`."""
     format: FileFormat
-    compression: Literal["none", "gzip", "zstd"] = "none"
+    compression: Compression = "none"
     num_bytes: int = 0
     fingerprint: str = ""
     """xxh3-128 of the content, of all files that belong together; never of names or times. Empty where nobody has

@@ -10,6 +10,16 @@ from typing import Literal
 
 
 @dataclass(frozen=True, kw_only=True)
+class SkippedFiles:
+    """Files of a folder or glob that are not read."""
+
+    suffix: str
+    """The suffix that they share; `no suffix`; or `_*`, where a name on the way to them begins with `_`."""
+    num_files: int
+    num_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class SourceInfo:
     """One input."""
 
@@ -21,6 +31,8 @@ class SourceInfo:
     """How many tokens an epoch has of it, in place of a weight."""
     percent: float | None = None
     """How much of an epoch's tokens it has, in place of a weight."""
+    skipped: tuple[SkippedFiles, ...] | None = None
+    """Its files that were not read; None: there were none."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,7 @@ from packer_cli.corpus.read import SliceReader
 from packer_cli.corpus.readers.base import ReadRules
 from packer_cli.corpus.readers.registry import READERS
 from packer_cli.corpus.types import AlpacaForm, CorpusFile, CorpusSlice, Document, DocumentBatch
+from packer_cli.format.tokens import SkippedFiles
 from packer_cli.plan.core.mixture import in_tokens
 from packer_cli.remote.local import local_file
 from packer_cli.remote.names import as_path
@@ -61,6 +62,8 @@ class Look:
     """Whether there are conversations, and the tokenizer has no chat template."""
     needs_eos: bool = False
     """Whether there are texts or completions, and the tokenizer has no EOS token."""
+    skipped: tuple[SkippedFiles, ...] = ()
+    """Files that are not read."""
     rejects: list[str] = field(default_factory=list)
     """Why records of the sample cannot be used: `FILE:LINE: reason`."""
     kinds: list[tuple[float, list[int]]] = field(default_factory=list)
@@ -112,6 +115,7 @@ class Sampler:
                 weight=source.weight,
                 num_files=len(own),
                 num_bytes=_num_bytes_of(own),
+                skipped=source.skipped or (),
                 formats=tuple(dict.fromkeys(file.format for file in own)),
             )
             kinds = _kinds(own)

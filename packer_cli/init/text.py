@@ -15,6 +15,7 @@ import yaml
 from numpy.typing import NDArray
 
 from packer_cli.config import PlanConfig, validate
+from packer_cli.corpus.data_files import shown_skipped
 from packer_cli.init.look import Look
 from packer_cli.plan.core.groups import divisors
 from packer_cli.sizes import counted, format_bytes, format_tokens, four_digits
@@ -69,6 +70,8 @@ def _about(look: Look) -> list[str]:
         facts.append(
             f"{min(look.lengths):,} to {max(look.lengths):,} {how}, half of them up to {median(look.lengths):,.0f}."
         )
+    if look.skipped:
+        facts.append(f"Skipped: {shown_skipped(look.skipped)}.")
     if look.rejects:
         facts.append(f"{counted(len(look.rejects), 'record')} of the sample cannot be used:")
         facts += [f"  {reason}" for reason in look.rejects[:_MOST_REJECTS]]

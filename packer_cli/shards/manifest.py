@@ -127,7 +127,7 @@ def file_info(folder: Path, path: str) -> FileInfo:
 
 def source_infos(index: StoreIndex) -> tuple[SourceInfo, ...]:
     """What the manifest says of the inputs."""
-    return tuple(source.given for source in index.sources)
+    return tuple(replace(source.given, skipped=source.skipped) for source in index.sources)
 
 
 def with_names(manifest: Manifest, index: StoreIndex) -> Manifest:

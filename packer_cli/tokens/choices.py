@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from packer_cli.config import TokenizeConfig
+from packer_cli.corpus.data_files import by_suffix, shown_skipped
 from packer_cli.corpus.discover import real_paths
 from packer_cli.format.tokens import TokenizerInfo
 from packer_cli.sizes import counted
@@ -199,6 +200,12 @@ def not_used(index: StoreIndex) -> list[str]:
         f"{counted(count, 'record')} {'has' if count == 1 else 'have'} {what}"
         for what, count in sorted(counts.items())
     ]
+
+
+def not_read(index: StoreIndex) -> str | None:
+    """A warning of the files of folders and globs that were skipped; None if there are none."""
+    skipped = by_suffix(each for source in index.sources for each in source.skipped or ())
+    return None if skipped is None else f"skipped {shown_skipped(skipped)}"
 
 
 def repeated(index: StoreIndex) -> str | None:

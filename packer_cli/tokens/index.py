@@ -133,10 +133,10 @@ class StoreSource(SourceInfo):
         """An input with its weight or number of tokens."""
         name, share, folder = source.name, source.weight, source.folder
         if isinstance(share, TokenShare):
-            return cls(name=name, tokens=share.tokens, folder=folder)
+            return cls(name=name, tokens=share.tokens, folder=folder, skipped=source.skipped)
         if isinstance(share, EpochShare):
-            return cls(name=name, percent=share.percent, folder=folder)
-        return cls(name=name, weight=share, folder=folder)
+            return cls(name=name, percent=share.percent, folder=folder, skipped=source.skipped)
+        return cls(name=name, weight=share, folder=folder, skipped=source.skipped)
 
     @property
     def share(self) -> Share:
@@ -147,7 +147,7 @@ class StoreSource(SourceInfo):
 
     def source(self, number: int) -> Source:
         """The input, as the one of this number."""
-        return Source(source_id=number, name=self.name, weight=self.share, folder=self.folder)
+        return Source(source_id=number, name=self.name, weight=self.share, folder=self.folder, skipped=self.skipped)
 
     @property
     def given(self) -> SourceInfo:
@@ -250,12 +250,13 @@ def write_index(folder: Path, index: StoreIndex) -> None:
     """Write `tokens.json` atomically, with its checksum."""
     from pydantic import TypeAdapter  # Six times as fast as `json`, for a store of many files; workers do without.
 
-    # Stores without trees stay as earlier releases write them.
+    # Stores without trees or skipped files stay as earlier releases write them.
     left_out: dict[str, Any] = {"options": index.options.left_out}
     if not index.has_trees:
         left_out["parts"] = {"__all__": {"items"}}
-    if all(source.percent is None for source in index.sources):
-        left_out["sources"] = {"__all__": {"percent"}}
+    left_out["sources"] = {
+        "__all__": {name for name in ("percent", "skipped") if all(not getattr(each, name) for each in index.sources)}
+    }
     with atomic_file(folder / INDEX_NAME) as file:
         file.write(sign_text(TypeAdapter(StoreIndex).dump_json(index, indent=2, exclude=left_out)))
 

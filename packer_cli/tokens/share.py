@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from packer_cli.config import TokenizeConfig
-from packer_cli.corpus.discover import discover, find_files
+from packer_cli.corpus.discover import find_files
 from packer_cli.corpus.types import CorpusFile, Source
 from packer_cli.corpus.versions import content_of
 from packer_cli.engine.array import ArrayRecords, ArrayShare, Pin
@@ -31,6 +31,7 @@ from packer_cli.tokens.stage import (
     Header,
     check_rejected,
     current_index,
+    discover_of,
     header_of,
     listed_parts,
     make_parts,
@@ -70,7 +71,7 @@ def tokenize_share(
         ConfigError: the task does not agree with the others; see `ArrayShare.join`.
         UsageError, TooManyRejectedError: see `tokenize`.
     """
-    sources, files = discover(config.inputs, output=str(folder.parent))
+    sources, files = discover_of(config, folder)
     units, task = list_units(files), share.task
     total = units[-1].stop if units else 0
     near = [unit for unit in units if (task.takes if unit.is_shared else task.overlaps)(unit.start, unit.stop, total)]
@@ -145,8 +146,9 @@ def _vouches(
     tasks: Sequence[PartTask],
 ) -> bool:
     """Whether a finished store was made from these inputs in this way, as far as a task of an array can tell."""
-    described = (index.tokenizer.name, index.options, index.library_versions, index.sources)
-    if described != (header.tokenizer, header.options, header.library_versions, header.sources):
+    given = [[replace(source, skipped=None) for source in each.sources] for each in (index, header)]
+    described = (index.tokenizer.name, index.options, index.library_versions, given[0])
+    if described != (header.tokenizer, header.options, header.library_versions, given[1]):
         return False
     known = {(sources[file.source_id].shown(file.path), file.source_id) for file in files}
     if any((file.path, file.source) not in known for part in index.parts for file in part.files):

@@ -164,7 +164,7 @@ def tokenize(
         UsageError: an input or the tokenizer cannot be used; the caller removes what is new in the folder.
         TooManyRejectedError: see `--max-rejected`; finished parts stay for the next run.
     """
-    sources, files = discover(config.inputs, output=str(folder.parent)) if inputs is None else inputs[:2]
+    sources, files = discover_of(config, folder) if inputs is None else inputs[:2]
     before = current_index(folder)
     cuts = cut_units(list_units(files), engine, is_first=before is None and not (folder / WORK).exists())
     if not cuts:
@@ -186,6 +186,11 @@ def tokenize(
     remove_stale(folder, index)
     parts.close()
     return index, num_reused
+
+
+def discover_of(config: TokenizeConfig, folder: Path) -> tuple[list[Source], list[CorpusFile]]:
+    """The inputs of a config whose store is in `folder`, and their files."""
+    return discover(config.inputs, output=str(folder.parent), allow_skipped=config.allow_skipped)
 
 
 def no_data(names: Sequence[str]) -> str:

@@ -19,8 +19,8 @@ from packer_cli.sizes import EpochShare, TokenShare
 from .helpers import TEXT, write_jsonl
 
 KNOWN = (
-    "hbpack reads .arrow, .bin, .ds, .feather, .ipc, .json, .jsonl, .md, .ndjson, .npy, .parquet, .text, .txt, "
-    "and text and JSON also with .gz or .zst"
+    "hbpack reads .arrow, .bin, .ds, .feather, .ipc, .json, .jsonl, .jsonlines, .md, .ndjson, .npy, .parquet, "
+    ".text, .txt, and text and JSON also with .bz2, .gz, .xz or .zst"
 )
 
 
@@ -203,7 +203,7 @@ def test_missing_paths(tmp_path: Path) -> None:
 def test_unknown_suffixes_and_kinds(tmp_path: Path) -> None:
     for name, what in (
         ("a.csv", 'unknown suffix ".csv"'),
-        ("a", "no suffix"),
+        ("a", "no suffix, and neither JSON lines nor Parquet or Arrow"),
         ("a.parquet.gz", 'unknown suffix ".gz"'),
     ):
         (tmp_path / name).write_text("x")
