@@ -44,6 +44,14 @@ def _gpus() -> Iterable[str]:
 @option("--gpus", type=click.IntRange(1, 2**20), default=8, show_default=True, metavar="N", help="GPUs that train.")
 @option("--model", type=LocalPath(), metavar="PATH", help="The model's config.json, or its folder; needs --gpu.")
 @option("--gpu", type=Text(_gpus), metavar="NAME", help="GPU to train on, such as h100.")
+@option(
+    "--list",
+    "pinned",
+    type=LocalPath(is_output=True),
+    metavar="FILE",
+    help="Write a list of the inputs' files with their sizes and checksums, and name it in the config instead.\n\n"
+    "A run then reads these files alone, and none that has changed. This reads all of the data once.",
+)
 @output_file_option("hbpack.yaml", "Config file to write; an existing one is not overwritten.")
 @json_option("init")
 def command(as_json: bool, **values: Any) -> None:
@@ -58,6 +66,8 @@ def command(as_json: bool, **values: Any) -> None:
 
     options = InitOptions(**values)
     output_file(options.output, "hbpack.yaml", None)
+    if options.pinned is not None:
+        output_file(options.pinned, "inputs.jsonl", None, option="--list")
     written = run_init(options)
     if as_json:
         print_json(written)

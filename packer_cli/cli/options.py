@@ -152,7 +152,7 @@ def _configurable(command: click.Command) -> dict[str, click.Parameter]:
 
 def _config_names(parameter: click.Parameter) -> list[str]:
     """The names of an option in a config file, the usual one first; empty if a config file cannot set it."""
-    if parameter.name in ("config", "help_all"):
+    if parameter.name in ("config", "help_all", "lists"):
         return []
     if isinstance(parameter, click.Argument):
         return [str(parameter.name)]
@@ -181,7 +181,33 @@ def _from_yaml(parameter: click.Parameter, item: Any, where: str) -> Any:
     return str(item)
 
 
-inputs_argument = click.argument("inputs", metavar="INPUT...", nargs=-1, type=Text())
+def _add_lists(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    """The inputs of the command line, with those of `--inputs`."""
+    lists = ctx.meta.get(param.name, ())
+    is_of_file = ctx.get_parameter_source("inputs") is ParameterSource.DEFAULT_MAP
+    return (*(() if lists and is_of_file else value), *(f"@{name}" for name in lists))
+
+
+def inputs_argument(function: F) -> F:
+    """`INPUT...`, and `--inputs FILE`, which is short for @FILE among them."""
+    names = option(
+        "--inputs",
+        "lists",
+        multiple=True,
+        is_eager=True,
+        expose_value=False,
+        callback=lambda ctx, param, value: ctx.meta.update(inputs=value),
+        metavar="FILE",
+        type=Text(),
+        panel=Panel.TOKENS,
+        is_common=False,
+        help="List of the files to read, as JSON lines with path, size, etag and xxh3; the same as INPUT @FILE.\n\n"
+        "`hbpack init --list` writes one. A file that differs from the list is an error.",
+    )
+    inputs = click.argument("inputs", metavar="INPUT...", nargs=-1, type=Text(), callback=_add_lists)
+    return names(inputs(function))
+
+
 bound_option = model_options(BoundConfig, is_checked=True)
 training_options = model_options(TrainConfig, is_checked=True)
 workers_option = model_options(WorkersConfig, is_checked=True)

@@ -9,6 +9,8 @@ from pathlib import Path
 from packer_cli.config import AUTO
 from packer_cli.config.messages import why_not_yaml
 from packer_cli.corpus.data_files import shown_skipped
+from packer_cli.corpus.discover import discover
+from packer_cli.corpus.input_list import text_of_list
 from packer_cli.engine.progress import warn
 from packer_cli.errors import ConfigError, InputError, RunError, TokenizerError
 from packer_cli.files import write_text
@@ -35,6 +37,8 @@ class InitOptions:
     gpus: int
     model: str | None
     gpu: str | None
+    pinned: str | None
+    """The list of the inputs' files to write."""
     output: str
 
 
@@ -101,6 +105,8 @@ def run_init(options: InitOptions) -> WrittenConfig:
         "Tokens of an optimizer step. Without it, each iteration is a step, so that steps differ in tokens.",
     )
     draft.ask("epochs", "3", "Epochs to write rank manifests for; the loader can go on beyond them.")
+    if options.pinned is not None:
+        draft.inputs = [_pinned(options.pinned, draft.inputs)]
     path = Path(options.output)
     write_text(path, config_text(draft, looks, str(path)))
     return WrittenConfig(
@@ -111,6 +117,16 @@ def run_init(options: InitOptions) -> WrittenConfig:
         trainer_lines=tuple(draft.trainer_lines),
         num_inputs=len(draft.inputs),
     )
+
+
+def _pinned(path: str, inputs: list[str]) -> str:
+    """Write a list of the files of inputs. Returns what takes their place in the config."""
+    sources, files = discover(inputs)
+    if len({source.weight for source in sources}) > 1:
+        raise ConfigError(f"--list {path}: a list has one weight, and the inputs have several; list each by itself")
+    write_text(Path(path), text_of_list(path, files))
+    (_, at, weight) = inputs[0].removeprefix(sources[0].name).rpartition("@")
+    return f"@{path}{at}{weight}"
 
 
 def _begin(options: InitOptions) -> Draft:

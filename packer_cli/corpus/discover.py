@@ -13,6 +13,7 @@ from typing import Any
 
 from packer_cli.corpus.blocks import Blocks, readable, unreadable
 from packer_cli.corpus.data_files import by_suffix, format_of, known_formats, listed_file, named_file, shown_skipped
+from packer_cli.corpus.input_list import MARK, differs, read_list
 from packer_cli.corpus.readers import hf
 from packer_cli.corpus.readers.registry import READERS
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Source
@@ -76,10 +77,10 @@ def discover(
 
     Nothing in the folder `output` is an input, and folders and globs pass over packed data sets.
 
-    An input is a file, a folder, a glob, a `save_to_disk` folder or the name of a Hugging Face data set,
-    each with an optional @WEIGHT. In folders and globs a file counts once, and hidden files, empty files,
-    text files like README.md and files of tokenizers are passed over; `Source.skipped` has the others that are not
-    read, of unknown suffixes. A file that is named is always read.
+    An input is a file, a folder, a glob, a list of files (`@FILE`), a `save_to_disk` folder or the name of a Hugging
+    Face data set, each with an optional @WEIGHT. In folders and globs a file counts once, and hidden files, empty
+    files, text files like README.md and files of tokenizers are passed over; `Source.skipped` has the others that are
+    not read, of unknown suffixes. A file that is named is always read.
 
     Args:
         allow_skipped: even of an input that has more bytes that are not read than are.
@@ -103,7 +104,7 @@ def discover(
                 f"({format_bytes(num_bytes)}); name its files, or a pattern such as *.jsonl, or give --allow-skipped"
             )
         is_of_hub = found[0].format == "datasets" and hf.saved_path(found[0].path) is None
-        if not (is_url(name) or os.path.isabs(name) or is_of_hub):
+        if not (is_url(name) or os.path.isabs(name.removeprefix(MARK)) or is_of_hub):
             source = replace(source, folder=os.getcwd())
         sources.append(source)
         files.extend(found)
@@ -140,10 +141,14 @@ def slice_corpus(files: Sequence[CorpusFile], *, slice_bytes: int | None = None)
             _check_compressed(file)
         slices.extend(READERS[file.format].cut(file, slice_bytes))
         require_unchanged(file)
+        if file.expected and slices and file.expected != slices[-1].file.fingerprint:
+            raise InputError(differs(file.path, "xxh3", file.expected, slices[-1].file.fingerprint))
     return slices
 
 
 def _find(name: str, source_id: int, output: str | None, skipped: list[SkippedFiles]) -> list[CorpusFile]:
+    if name.startswith(MARK) and not os.path.exists(name):
+        return read_list(name.removeprefix(MARK), source_id)
     if is_url(name):
         return _find_remote(name, source_id, output, skipped)
     own = set() if output is None else {output}

@@ -45,7 +45,10 @@ class Source:
     @property
     def path(self) -> str:
         """Where the input is: its name, if that leads there from the current folder."""
-        return self.name if self.folder in ("", os.getcwd()) else os.path.join(self.folder, self.name)
+        if self.folder in ("", os.getcwd()):
+            return self.name
+        mark = self.name[: self.name.startswith("@")]  # Of a list of inputs.
+        return mark + os.path.join(self.folder, self.name.removeprefix(mark))
 
     def shown(self, path: str) -> str:
         """How one of its files is written down: as if it had been named from `folder`."""
@@ -68,6 +71,8 @@ class CorpusFile(NamedTuple):
     """All its bytes, where they are in memory."""
     stamp: str = ""
     """Tells this version of the file from others without reading it; see `versions`. Empty where it was not listed."""
+    expected: str = ""
+    """What `fingerprint` must be, where a list of inputs says it."""
 
 
 class CorpusSlice(NamedTuple):

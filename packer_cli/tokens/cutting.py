@@ -122,7 +122,7 @@ def cut_units(units: Sequence[Unit], engine: Engine, *, is_first: bool = False) 
 def _is_one_slice(file: CorpusFile) -> bool:
     """Whether a small file is one slice, whatever it holds. If it cannot be opened, reading it will say why."""
     is_plain = file.format in ("jsonl", "text") and file.compression == "none" and file.num_bytes > 0
-    return is_plain and (is_url(file.path) or os.access(file.path, os.R_OK))
+    return is_plain and not file.expected and (is_url(file.path) or os.access(file.path, os.R_OK))
 
 
 def _cut_files(

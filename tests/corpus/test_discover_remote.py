@@ -98,3 +98,19 @@ def test_what_lies_in_the_output_is_passed_over(places):
     files = discover([str(remote)], output=f"{remote}/b")[1]
     assert files
     assert not [file.path for file in files if file.path.startswith(f"{remote}/b/")]
+
+
+def test_the_same_files_are_skipped(places: tuple[Path, RemotePath]) -> None:
+    for place in places:
+        for name, data in {"_temporary/0/x.jsonl": LINES, "b/_x.jsonl": LINES, "c.csv": b"1", "part-0": LINES}.items():
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            (place / name).write_bytes(data)
+    for pattern in ("", "/*", "/**"):
+        found = [discover([f"{place}{pattern}"]) for place in places]
+        first, second = (
+            {file.path.removeprefix(str(place)) for file in files}
+            for place, (_, files) in zip(places, found, strict=True)
+        )
+        assert first == second >= {"/part-0"}
+        assert not any("_" in path for path in first)
+        assert found[0][0][0].skipped == found[1][0][0].skipped is not None

@@ -288,3 +288,25 @@ def test_megatron_files_are_joined(
     (killed / pieces[0]).write_bytes(b"x" * (killed / pieces[0]).stat().st_size)
     assert hbpack(*words, "--output", killed).code == 0
     assert tree(killed) == wanted
+
+
+def test_a_list_of_objects(
+    repo: Path, corpus: Path, bucket: RemotePath, hbpack: Callable[..., Done], tmp_path: Path
+) -> None:
+    """A list that `hbpack init` writes has the ETags of objects, and a run refuses another version."""
+    upload(corpus, bucket / "data")
+    listed, config = tmp_path / "inputs.jsonl", tmp_path / "hbpack.yaml"
+    done = hbpack("init", bucket / "data", "--list", listed, "--output", config)
+    assert done.code == 0, done.stderr
+    entries = [json.loads(line) for line in listed.read_text().splitlines()]
+    assert all(each["path"].startswith(f"{bucket}/data/") and each["etag"] and "xxh3" not in each for each in entries)
+    words = ("tokenize", "--inputs", listed, "--tokenizer", repo / "examples/sample/tokenizer", "--workers", 1)
+    assert hbpack(*words, "--output", tmp_path / "S").code == 0
+    assert hbpack("tokenize", bucket / "data", *words[3:], "--output", tmp_path / "T").code == 0
+    stores = [json.loads((tmp_path / name / "tokens/tokens.json").read_text()) for name in "ST"]
+    assert stores[0]["fingerprint"] == stores[1]["fingerprint"]
+    book = bucket / "data/book.txt"
+    book.write_bytes(book.read_bytes().replace(b"A book", b"A Book"))
+    done = hbpack(*words, "--output", tmp_path / "U")
+    assert (done.code, (tmp_path / "U").exists()) == (2, False)
+    assert re.search(r"^error: s3://\S+/data/book.txt: its ETag is \w+, and \w+ in the list of inputs", done.stderr)
