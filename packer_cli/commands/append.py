@@ -84,7 +84,6 @@ def run_append(
         if not is_there:
             sources[num_old:] = [replace(source, source_id=num_old + source.source_id) for source in given]
             files += [file._replace(source_id=num_old + file.source_id) for file in new_files]
-        refuse_known(files, sources, len(known))
         config = _tokenize_config(index, sources, tokenizer)
         _check_tokenizer(config, index)
         if noted is None:
@@ -263,7 +262,7 @@ def find_known(sources: Iterable[Source], folder: Path) -> list[CorpusFile]:
 
 
 def require_known(cuts: Iterable[Cut], sources: Sequence[Source], index: StoreIndex) -> None:
-    """Raise InputError unless the inputs of a token store hold what they held, and nothing else.
+    """Raise InputError unless the inputs of a token store hold what they held, and new inputs none of it.
 
     Args:
         cuts: of all inputs, which may be more than the store's.
@@ -281,6 +280,11 @@ def require_known(cuts: Iterable[Cut], sources: Sequence[Source], index: StoreIn
             more, what = (after, "is new") if len(after) > len(before) else (before, "is missing")
             path = list(more)[min(len(before), len(after))]
             raise InputError(f"{path}: {what} in {sources[number].name}, an input of the set; {REMEDY}")
+    known = {content: path for contents in was.values() for path, content in contents.items()}
+    for path, content in (item for number, each in now.items() if number not in was for item in each.items()):
+        if content in known:
+            other = "" if known[content] == path else f", as {known[content]}"
+            raise InputError(f"{path} is in the set already{other}; leave it out")
 
 
 def _contents(files: Iterable[tuple[int, str, str]]) -> dict[int, dict[str, str]]:
@@ -289,15 +293,3 @@ def _contents(files: Iterable[tuple[int, str, str]]) -> dict[int, dict[str, str]
     for source, path, content in files:
         contents.setdefault(source, {})[path] = content
     return contents
-
-
-def refuse_known(files: Sequence[CorpusFile], sources: Sequence[Source], num_known: int) -> None:
-    """Raise InputError if a file of a new input is also one of the first `num_known` inputs, however it is named."""
-    known: dict[str, CorpusFile] = {}
-    for file, real in zip(files, real_paths([file.path for file in files]), strict=True):
-        if file.source_id < num_known:
-            known.setdefault(real, file)
-        elif real in known:
-            name = sources[known[real].source_id].name
-            other = "" if name == file.path else f", from the input {name}"
-            raise InputError(f"{file.path} is in the set already{other}; leave it out")

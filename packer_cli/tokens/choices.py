@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.data_files import by_suffix, shown_skipped
-from packer_cli.corpus.discover import real_paths
 from packer_cli.format.tokens import TokenizerInfo
 from packer_cli.sizes import counted
 from packer_cli.tokens.index import StoreIndex
@@ -209,15 +208,17 @@ def not_read(index: StoreIndex) -> str | None:
 
 
 def repeated(index: StoreIndex) -> str | None:
-    """A warning if several inputs hold the same file, so that its samples repeat in each epoch; else None."""
-    if len(index.sources) < 2:
+    """A warning if inputs hold the same content several times, so that its samples repeat in each epoch; else None.
+
+    A file may be in several inputs, or have copies and hard links of other names.
+    """
+    names: dict[str, dict[tuple[int, str], None]] = {}
+    for file in (file for part in index.parts for file in part.files):
+        names.setdefault(file.fingerprint, {})[file.source, file.path] = None
+    copies = [[path for _, path in each] for each in names.values() if len(each) > 1]
+    if not copies:
         return None
-    files = [file for part in index.parts for file in part.files]
-    sources: dict[str, set[int]] = {}
-    for file, path in zip(files, real_paths([file.path for file in files]), strict=True):
-        sources.setdefault(path, set()).add(file.source)
-    paths = [path for path, holders in sources.items() if len(holders) > 1]
-    if not paths:
-        return None
-    others = f", and {counted(len(paths) - 1, 'other file')}," if len(paths) > 1 else ""
-    return f"{paths[0]}{others} is in several inputs, and an epoch has it once for each; leave it out of all but one"
+    first, second = copies[0][:2]
+    others = f", and {counted(len(copies) - 1, 'other file')}," if len(copies) > 1 else ""
+    where = f"again as {second}" if second != first else "in several inputs"
+    return f"{first}{others} is there {where}, and an epoch has it once for each; leave out all but one"

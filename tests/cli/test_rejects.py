@@ -129,8 +129,22 @@ def test_a_file_of_two_inputs_is_warned_about(pack, lines_of, tmp_path):
     assert "warning" not in pack(f"{path}@2.0").stderr
     done = pack(path, path.parent / "*.jsonl")
     assert "4 samples (4 text), " in done.stderr
-    warning = f"{path} is in several inputs, and an epoch has it once for each; leave it out of all but one"
+    warning = f"{path} is there in several inputs, and an epoch has it once for each; leave out all but one"
     assert f"\nwarning: {warning}\n" in done.stderr
+
+
+def test_copies_of_a_file_are_warned_about(pack, lines_of, tmp_path):
+    (tmp_path / "data/week").mkdir(parents=True)
+    path = lines_of({"text": "a"}, {"text": "b"}, name="data/a.jsonl")
+    lines_of({"text": "c"}, name="data/b.jsonl")
+    assert "warning" not in pack(path.parent).stderr
+    (path.parent / "hard.jsonl").hardlink_to(path)
+    (path.parent / "week/copy.jsonl").write_bytes((path.parent / "b.jsonl").read_bytes())
+    warning = (
+        f"{path}, and 1 other file, is there again as {path.parent / 'hard.jsonl'}, and an epoch has it once for "
+        "each; leave out all but one"
+    )
+    assert f"\nwarning: {warning}\n" in pack(path.parent).stderr
 
 
 def test_a_file_whose_rest_is_lost_is_warned_about(pack, hbpack, lines_of, tmp_path, tokenizer):
@@ -145,7 +159,7 @@ def test_a_file_whose_rest_is_lost_is_warned_about(pack, hbpack, lines_of, tmp_p
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(data)[:-300])
     (tmp_path / "c.jsonl.zst").write_bytes(zstd.compress(data[:half]) + zstd.compress(data[half:])[:-5])
     (tmp_path / "d.jsonl").write_bytes(data[:half])
-    (tmp_path / "e.jsonl").write_bytes(data)
+    (tmp_path / "e.jsonl").write_bytes(data.replace(b"text number", b"number"))
     inputs = [whole, *(tmp_path / name for name in ("b.jsonl.gz", "c.jsonl.zst", "d.jsonl", "e.jsonl"))]
     column = half - data.rindex(b"\n", 0, half)
     reasons = {

@@ -101,14 +101,20 @@ def test_an_input_of_the_set_that_has_changed_is_refused(out, data, change):
 
 def test_other_names_of_a_file_of_the_set(out, data):
     os.symlink(data / "data" / "a.jsonl", data / "link.jsonl")
+    os.link(data / "data" / "b.jsonl", data / "hard.jsonl")
+    (data / "dump").mkdir()
+    shutil.copy(data / "c.jsonl", data / "dump" / "copy.jsonl")
+    shutil.copy(data / "new.jsonl", data / "dump" / "new.jsonl")
     before = tree(out)
     for name, why in {
         "c.jsonl@2": "c.jsonl is in the set already",
-        f"{data / 'c.jsonl'}@2": f"{data / 'c.jsonl'} is in the set already, from the input c.jsonl",
-        "./data": "./data/a.jsonl is in the set already, from the input data",
-        "link.jsonl": "link.jsonl is in the set already, from the input data",
-        "data/b.jsonl": "data/b.jsonl is in the set already, from the input data",
-        "data/*.jsonl": "data/a.jsonl is in the set already, from the input data",
+        f"{data / 'c.jsonl'}@2": f"{data / 'c.jsonl'} is in the set already, as c.jsonl",
+        "./data": "./data/a.jsonl is in the set already, as data/a.jsonl",
+        "link.jsonl": "link.jsonl is in the set already, as data/a.jsonl",
+        "hard.jsonl": "hard.jsonl is in the set already, as data/b.jsonl",
+        "dump": "dump/copy.jsonl is in the set already, as c.jsonl",
+        "data/b.jsonl": "data/b.jsonl is in the set already",
+        "data/*.jsonl": "data/a.jsonl is in the set already",
     }.items():
         done = appended(out, name)
         assert (done.code, done.stderr) == (2, f"error: {why}; leave it out\n")
