@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import xxhash
 
-from packer_cli.corpus.types import Compression, CorpusFile
+from packer_cli.corpus.types import Compression, CorpusFile, CorpusSlice
 from packer_cli.errors import HbpackError, InputError, RunError
 from packer_cli.remote.local import open_source as open_remote_or_map
 from packer_cli.remote.path import RemotePath
@@ -114,11 +114,46 @@ def fingerprint(path: str, *, on_chunk: Callable[[bytes], None] | None = None) -
     return digest.hexdigest()
 
 
-def fingerprint_of(paths: Sequence[str]) -> str:
-    """xxh3-128 of a file, or over the fingerprints of several that belong together."""
+def fingerprint_of(paths: Sequence[str], *, on_chunk: Callable[[bytes], None] | None = None) -> str:
+    """xxh3-128 of a file, or over the fingerprints of several that belong together; see `fingerprint` of the first."""
+    first = fingerprint(paths[0], on_chunk=on_chunk)
     if len(paths) == 1:
-        return fingerprint(paths[0])
-    return xxhash.xxh3_128("".join(map(fingerprint, paths)).encode()).hexdigest()
+        return first
+    return xxhash.xxh3_128("".join([first, *map(fingerprint, paths[1:])]).encode()).hexdigest()
+
+
+def with_spans(
+    slices: Sequence[CorpusSlice], spans: Sequence[tuple[int, int]], paths: Sequence[str]
+) -> list[CorpusSlice]:
+    """Slices of a file with its fingerprint and their checksums, of one pass, so that `require_span` can tell.
+
+    Args:
+        spans: the bytes that each slice reads of it, rising.
+        paths: the file, and what belongs to it.
+    """
+    digests = [xxhash.xxh3_128() for _ in slices]
+    place = 0
+
+    def see(chunk: bytes) -> None:
+        nonlocal place
+        for (start, stop), digest in zip(spans, digests, strict=True):
+            if start < place + len(chunk) and place < stop:
+                digest.update(memoryview(chunk)[max(start - place, 0) : stop - place])
+        place += len(chunk)
+
+    content = fingerprint_of(paths, on_chunk=see)
+    return [
+        each._replace(file=each.file._replace(fingerprint=content), span=span, xxh3=digest.hexdigest())
+        for each, span, digest in zip(slices, spans, digests, strict=True)
+    ]
+
+
+def require_span(slice_: CorpusSlice) -> None:
+    """Raise RunError if what was read of a slice is not what it was when the file was cut."""
+    if slice_.span is not None and not is_url(slice_.file.path):  # An object is replaced as a whole.
+        with Blocks(slice_.file, *slice_.span, xxh3=slice_.xxh3) as blocks:
+            while blocks.read(SCAN_BYTES):
+                pass
 
 
 class Blocks:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from packer_cli.corpus.blocks import require_span
 from packer_cli.corpus.readers.base import RawBatch, ReadRules
 from packer_cli.corpus.readers.registry import READERS, TOKEN_FORMATS
 from packer_cli.corpus.records.preference import PairRecord
@@ -54,6 +55,7 @@ class SliceReader:
         except HbpackError:
             require_unchanged(slice_.file)  # Else this is why.
             raise
+        require_span(slice_)
         if slice_.file.content is None:
             require_unchanged(slice_.file)
 

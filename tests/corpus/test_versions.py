@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import mmap
 import os
 import shutil
 import time
@@ -45,6 +46,13 @@ def _arrow(path: Path, turn: int) -> None:
         writer.write_table(table, max_chunksize=3)
 
 
+def _stream(turn: int) -> bytes:
+    table, out = pa.Table.from_pylist(texts(turn)), pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, table.schema) as writer:
+        writer.write_table(table, max_chunksize=3)
+    return out.getvalue().to_pybytes()
+
+
 FORMATS: dict[str, Callable[[Path, int], object]] = {
     "a.jsonl": lambda path, turn: write_jsonl(path, texts(turn)),
     "a.json": _array,
@@ -54,12 +62,23 @@ FORMATS: dict[str, Callable[[Path, int], object]] = {
     ),
     "a.parquet": lambda path, turn: pq.write_table(pa.Table.from_pylist(texts(turn)), path, row_group_size=3),
     "a.arrow": _arrow,
+    "stream.arrow": lambda path, turn: path.write_bytes(_stream(turn)),
     "saved": lambda path, turn: as_saved(texts(turn), path),
     "tokens.bin": lambda path, turn: write_megatron(path, ids(turn)),
     "a.ds": lambda path, turn: write_datatrove(path, ids(turn)),
     "a.npy": lambda path, turn: write_dolma(path, ids(turn)),
 }
-CONTENT_CHECKED = ("a.jsonl", "a.json", "a.txt", "a.jsonl.gz")
+CONTENT_CHECKED = (
+    "a.jsonl",
+    "a.json",
+    "a.txt",
+    "a.jsonl.gz",
+    "a.arrow",
+    "tokens.bin",
+    "a.ds",
+    "a.npy",
+    "stream.arrow",
+)
 """Formats whose slices have checksums, so that changes show that no stamp tells."""
 
 
@@ -144,6 +163,38 @@ def test_text_is_compared_although_its_stamp_is_the_same(tmp_path, name, monkeyp
     monkeypatch.setattr(versions, "stamp_of_stat", lambda found: f"{found.st_size}:0:0:0")
     with pytest.raises(RunError, match="has changed"):
         read(path, when_cut=lambda: write(path, 5))
+
+
+MAPPED = ("a.arrow", "lz4.arrow", "tokens.bin", "a.ds", "a.npy")
+"""Formats that other programs write by mapping them into memory."""
+
+
+def _compressed(path: Path, turn: int) -> None:
+    table = pa.Table.from_pylist(texts(turn))
+    with pa.ipc.new_file(path, table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+        writer.write_table(table, max_chunksize=3)
+
+
+@pytest.mark.parametrize("name", MAPPED)
+@pytest.mark.parametrize("place", [0.45, 0.8])
+def test_a_writer_that_holds_the_file_mapped(tmp_path, name, place):
+    """Its stores move no time of the file until the kernel writes the page back; one byte of a later slice counts."""
+    path, write = tmp_path / name, FORMATS.get(name, _compressed)
+    write(path, 0)
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        mapped[0] = mapped[0]  # The first store to a page may move the times.
+        files = discover([str(path)])[1]
+        slices = slice_corpus(files, slice_bytes=200)
+        reader = SliceReader(rules=ReadRules(vocab_size=100, eos_id=1))
+        assert len(slices) > 1
+        before = path.stat()
+        at = int(len(mapped) * place)
+        mapped[at] ^= 1
+        assert path.stat().st_mtime_ns == before.st_mtime_ns
+        with pytest.raises(RunError, match="has changed"):
+            [list(reader.read(slice_)) for slice_ in slices]
+        mapped[at] ^= 1
+        assert sum(len(list(reader.read(slice_))) for slice_ in slices)
 
 
 def test_a_small_file_that_is_read_at_once(tmp_path):

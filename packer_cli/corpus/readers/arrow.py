@@ -6,14 +6,15 @@ Memory: the file is mapped; one batch is turned into Python at a time.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from packer_cli.corpus.blocks import changed, fingerprint, open_source, readable, unreadable, why_damaged
+from packer_cli.corpus.blocks import changed, open_source, readable, unreadable, why_damaged, with_spans
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.readers.parquet import cut_units
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap
 from packer_cli.errors import HbpackError
+from packer_cli.remote.system import is_url
 
 FILE_MAGIC = b"ARROW1"
 
@@ -46,12 +47,31 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
         if is_file:
             with readable(file.path):
                 rows = [reader.get_batch(i).num_rows for i in range(reader.num_record_batches)]
-    done = file._replace(fingerprint=fingerprint(file.path))
     if not is_file:
-        return [CorpusSlice(file=done, start=0, stop=1)]
+        return with_spans([CorpusSlice(file=file, start=0, stop=1)], [(0, file.num_bytes)], [file.path])
     total = max(sum(rows), 1)
     sizes = [(count, file.num_bytes * count // total) for count in rows]
-    return cut_units(done, sizes, slice_bytes or default_slice_bytes(file.num_bytes))
+    slices = cut_units(file, sizes, slice_bytes or default_slice_bytes(file.num_bytes))
+    places = [] if is_url(file.path) else _places(file.path)
+    if len(places) <= len(rows):  # A damaged file: reading it says how.
+        places = [file.num_bytes] * (len(rows) + 1)
+    return with_spans(slices, [(places[each.start], places[each.stop]) for each in slices], [file.path])
+
+
+def _places(path: str) -> list[int]:
+    """The bytes where the record batches of an IPC file begin, and where the last one ends."""
+    import pyarrow as pa
+
+    places = []
+    with open_source(path) as source, suppress(pa.ArrowException, OSError):
+        source.seek(8)
+        end = source.tell()
+        for message in pa.ipc.MessageReader.open_stream(source):
+            if message.type == "record batch":
+                places.append(end)
+            end = source.tell()
+        places.append(end)
+    return places
 
 
 def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 
-from packer_cli.corpus.blocks import fingerprint_of, is_file, unreadable
+from packer_cli.corpus.blocks import is_file, unreadable
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules
 from packer_cli.corpus.readers.numbers import NumberFile, cut_documents, read_documents
 from packer_cli.corpus.types import CorpusFile, CorpusSlice
@@ -63,8 +63,7 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
         with NumberFile(loss, "u1") as masks:
             if len(masks) != num_tokens:
                 raise unreadable(loss, f"it has {len(masks):,} bytes for {num_tokens:,} tokens")
-    done = file._replace(fingerprint=fingerprint_of(_parts(path)))
-    return cut_documents(done, ends * width, slice_bytes)
+    return cut_documents(file, ends * width, slice_bytes, _parts(path))
 
 
 def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from packer_cli.corpus.blocks import fingerprint, unreadable
+from packer_cli.corpus.blocks import unreadable, with_spans
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.readers.numbers import BATCH_TOKENS, NumberFile, read_documents
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap
@@ -29,12 +29,14 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
                 "it was saved by numpy.save, and hbpack reads .npy files of token ids without a header, as dolma and "
                 "array.tofile write them",
             )
-    done = file._replace(fingerprint=fingerprint(file.path))
     step = max(4, (slice_bytes or default_slice_bytes(file.num_bytes)) // 4 * 4)
-    return [
-        CorpusSlice(file=done, start=start, stop=min(start + step, file.num_bytes), first_line=1)
+    slices = [
+        CorpusSlice(file=file, start=start, stop=min(start + step, file.num_bytes), first_line=1)
         for start in range(0, file.num_bytes, step)
     ]
+    # The last document of a slice ends in the next one.
+    spans = [(each.start, min(each.stop + step, file.num_bytes)) for each in slices]
+    return with_spans(slices, spans, [file.path])
 
 
 def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:

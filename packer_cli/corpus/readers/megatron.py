@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from packer_cli.corpus.blocks import fingerprint_of, is_file, readable, unreadable
+from packer_cli.corpus.blocks import is_file, readable, unreadable
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules
 from packer_cli.corpus.readers.numbers import NumberFile, cut_documents, read_documents
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap
@@ -112,9 +112,8 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
     mask = mask_path(file.path)
     if mask is not None and not _same(index, _read_index(index_path(mask))):
         raise unreadable(mask, f"its sequences are not those of {file.path}")
-    done = file._replace(fingerprint=fingerprint_of(_parts(file.path)))
     ends = np.cumsum(index.lengths, dtype=np.int64) * np.dtype(index.dtype).itemsize
-    return cut_documents(done, ends, slice_bytes)
+    return cut_documents(file, ends, slice_bytes, _parts(file.path))
 
 
 def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:

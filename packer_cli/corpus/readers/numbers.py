@@ -6,11 +6,11 @@ They are read, not memory-mapped: a file that is cut short meanwhile then ends i
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from packer_cli.corpus.blocks import changed, open_file, readable
+from packer_cli.corpus.blocks import changed, open_file, readable, with_spans
 from packer_cli.corpus.readers.base import RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Reject, TokenRows
 
@@ -70,19 +70,25 @@ class NumberFile:
         return out.astype(self.dtype.newbyteorder("="), copy=False)
 
 
-def cut_documents(file: CorpusFile, ends: NDArray[np.int64], slice_bytes: int | None) -> list[CorpusSlice]:
+def cut_documents(
+    file: CorpusFile, ends: NDArray[np.int64], slice_bytes: int | None, paths: Sequence[str]
+) -> list[CorpusSlice]:
     """Ranges of documents of about `slice_bytes`.
 
     Args:
-        file: with its fingerprint.
         ends: int64[n], rising: the byte where each document ends.
+        paths: the file, and what belongs to it.
     """
     import numpy as np
 
     limit = slice_bytes or default_slice_bytes(file.num_bytes)
     cuts = np.searchsorted(ends, np.arange(limit, file.num_bytes, limit)) + 1
     borders = np.unique(np.concatenate([[0], np.minimum(cuts, len(ends)), [len(ends)]])).tolist()
-    return [CorpusSlice(file=file, start=start, stop=stop, first_line=start + 1) for start, stop in pairwise(borders)]
+    slices = [
+        CorpusSlice(file=file, start=start, stop=stop, first_line=start + 1) for start, stop in pairwise(borders)
+    ]
+    places = np.minimum(np.append(0, ends)[borders], file.num_bytes).tolist()
+    return with_spans(slices, [*pairwise(places)], paths)
 
 
 def read_documents(
