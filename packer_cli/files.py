@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -16,6 +17,7 @@ from typing import IO, Any
 
 import xxhash
 
+from packer_cli.errors import OutputError
 from packer_cli.remote.path import RemotePath, is_remote
 
 _TEMPORARY = ".tmp"
@@ -132,6 +134,21 @@ def commit_file(temporary: Path, path: Path, *, sync: bool = True, is_synced: bo
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def no_link(path: str, flags: int) -> int:
+    """An opener for `open` of a file that may be there already: in a set from somebody else it may lead elsewhere.
+
+    Raises:
+        OutputError: it is a symbolic link.
+    """
+    try:
+        return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        to = os.readlink(path)
+        raise OutputError(f"{path!r} is a link to {to!r}, and hbpack writes through none; remove the link") from None
 
 
 def sync_file(path: Path) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packer_cli.errors import BusyError, OutputError
-from packer_cli.files import is_temporary, remove_temporaries
+from packer_cli.files import is_temporary, no_link, remove_temporaries
 from packer_cli.remote import lock as remote_lock
 from packer_cli.remote.path import RemotePath, is_remote
 
@@ -210,7 +210,7 @@ def add_note(folder: Path | RemotePath, task: TaskLock, word: str) -> None:
     if isinstance(folder, RemotePath):
         remote_lock.add_note(folder, task.name, word)
         return
-    with (folder / task.name).open("a", encoding="utf-8") as file:
+    with open(folder / task.name, "a", encoding="utf-8", opener=no_link) as file:
         file.write(f"{word}\n")
 
 
@@ -256,7 +256,7 @@ def _leave(path: Path, descriptor: int) -> None:
 def _lock(path: Path, kind: int, busy: BusyError) -> int:
     deadline = time.monotonic() + (_TASK_PATIENCE if kind == fcntl.LOCK_SH else _PATIENCE)
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        descriptor = no_link(str(path), os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except OSError as error:

@@ -10,8 +10,10 @@ import sys
 
 import pytest
 
+from packer_cli.engine.sink import make_room, write_range
 from packer_cli.errors import OutputError, RunError
-from packer_cli.folders import LOCK_NAME, hold_folder, lock_folder
+from packer_cli.folders import LOCK_NAME, TaskLock, add_note, hold_folder, lock_folder
+from tests.cli_runner import HBPACK
 
 
 def theirs(entries):
@@ -88,3 +90,57 @@ def test_a_file_system_without_locks_goes_without(tmp_path, monkeypatch):
     with lock_folder(tmp_path / "new"), lock_folder(tmp_path / "new"):
         assert (tmp_path / "new" / LOCK_NAME).exists()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("task", [None, TaskLock("write", 3)])
+def test_a_lock_that_is_a_link(tmp_path, task):
+    """A set from somebody else may have a link in place of a lock; what it leads to stays as it is."""
+    precious = tmp_path / "precious"
+    precious.write_text("do not empty")
+    folder = tmp_path / "set"
+    folder.mkdir()
+    link = folder / (LOCK_NAME if task is None else task.name)
+    link.symlink_to(precious)
+    with pytest.raises(OutputError) as caught, lock_folder(folder, task):
+        pass
+    assert str(caught.value) == (
+        f"'{link}' is a link to '{precious}', and hbpack writes through none; remove the link"
+    )
+    assert precious.read_text() == "do not empty"
+    link.unlink()
+    with lock_folder(folder, task):
+        assert link.exists()
+        if task is not None:
+            link.unlink()
+            link.symlink_to(precious)
+            with pytest.raises(OutputError):
+                add_note(folder, task, "word")
+    assert precious.read_text() == "do not empty"
+
+
+@pytest.mark.parametrize("is_dangling", [True, False])
+def test_a_shared_file_that_is_a_link(tmp_path, is_dangling):
+    precious = tmp_path / "precious"
+    if not is_dangling:
+        precious.write_text("do not empty")
+    for name in ("final", "work"):
+        (tmp_path / name).symlink_to(precious)
+        with pytest.raises(OutputError, match="is a link to"):
+            make_room(tmp_path / "final", tmp_path / "work", 4)
+        with pytest.raises(OutputError, match="is a link to"), write_range(tmp_path / "work", 0):
+            pass
+        (tmp_path / "work").unlink()
+    assert precious.exists() is not is_dangling
+    assert is_dangling or precious.read_text() == "do not empty"
+
+
+@pytest.mark.parametrize("command", [["write"], ["tokenize", "data.jsonl", "--tokenizer", "none", "--output"]])
+def test_a_command_in_a_folder_with_a_link(tmp_path, command):
+    (tmp_path / "precious").write_text("do not empty")
+    (tmp_path / "data.jsonl").write_text('{"text": "a"}\n')
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / LOCK_NAME).symlink_to("../precious")
+    done = subprocess.run([*HBPACK, *command, "out"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert (tmp_path / "precious").read_text() == "do not empty"

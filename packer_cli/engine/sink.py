@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from packer_cli.errors import RunError
-from packer_cli.files import HashingFile, commit_file, sync_file, temporary_file
+from packer_cli.files import HashingFile, commit_file, no_link, sync_file, temporary_file
 from packer_cli.format.checksums import file_checksum, require_damage
 from packer_cli.format.records import json_values, read_record
 from packer_cli.remote.path import RemotePath, is_remote
@@ -206,7 +206,7 @@ def make_room(final: Path, work: Path, num_bytes: int) -> None:
     with suppress(FileNotFoundError):
         os.replace(final, work)
     try:
-        with work.open("ab") as file:
+        with open(work, "ab", opener=no_link) as file:
             file.truncate(num_bytes)
     except OSError as error:
         error.filename = str(final)  # What it does not say.
@@ -224,7 +224,7 @@ def write_range(work: Path, offset: int) -> Iterator[HashingFile]:
             yield hashing
         return
     try:
-        with work.open("r+b") as file:
+        with open(work, "r+b", opener=no_link) as file:
             file.seek(offset)
             hashing = HashingFile(file)
             yield hashing
