@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from packer_cli.plan.kernels.balance import BalanceRule
     from packer_cli.plan.packing.base import PackingOptions
 
+_LONG = 1 << 20
+"""Tokens of a pack that is long enough to warm up with; each further group has as many more."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SchemeRow:
@@ -316,8 +319,13 @@ class Strategy(ABC):
         return self.sample_bytes or int(request.algorithm.bytes_a_sample)
 
     def to_warm(self, request: PlanRequest) -> PlanRequest:
-        """A request for tiny inputs, on which the plan uses all of its kernels."""
-        return replace(request, num_gpus=math.lcm(*(group.num_gpus for group in request.groups)))
+        """A request for tiny inputs, on which the plan uses all of its kernels. Price: memory for each length."""
+        groups = tuple(
+            replace(group, capacity=min(group.capacity, -(-number * _LONG // unit) * unit))
+            for number, group in enumerate(request.groups, 1)
+            for unit in (2 * group.num_gpus * group.align,)
+        )
+        return replace(request, groups=groups, num_gpus=math.lcm(*(group.num_gpus for group in groups)))
 
 
 class UnlikeDegrees(Strategy):
