@@ -7,8 +7,9 @@ for, so that a broken one harms no other. In Python, an object may be given inst
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from packer_cli.errors import ConfigError, HbpackError, RunError, did_you_mean
@@ -104,7 +105,8 @@ class Registry(Mapping[str, T], Generic[T]):
             if len(found) > 1:
                 raise ConfigError(f"{self._what} {name!r} is of {' and of '.join(packages)}; uninstall one of them")
             try:
-                self._others[name] = self._take(name, found[0].load()), packages[0]
+                with redirect_stdout(sys.stderr):
+                    self._others[name] = self._take(name, found[0].load()), packages[0]
             except (Exception, SystemExit) as error:
                 reason = " ".join(str(error).split())
                 raise ConfigError(
@@ -123,12 +125,18 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
 def blaming(what: str, name: str, module: str) -> Iterator[None]:
     """Turn what code of another package raises into a RunError that names it; hbpack's own code raises as it does.
 
+    What the other package prints goes to stderr: stdout is for results.
+
     Args:
         module: the one that the code is of.
     """
-    try:
+    if module.startswith("packer_cli."):
         yield
-    except Exception as error:
-        if isinstance(error, HbpackError) or module.startswith("packer_cli."):
+        return
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    except (Exception, SystemExit) as error:
+        if isinstance(error, HbpackError):
             raise
         raise RunError(f"{what} {name!r} failed: {type(error).__name__}: {' '.join(str(error).split())}") from error

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.docs.blocks import read_blocks
 
 POINTS = {
-    "packings": {"two-ends": "two_ends:two_ends"},
+    "packings": {"two-ends": "two_ends:two_ends", "exits": "ill_behaved:exits", "talks": "ill_behaved:talks"},
     "strategies": {
         "rising": "rising:Rising",
         "broken": "broken:Broken",
@@ -22,6 +22,19 @@ POINTS = {
 MODULES = {
     "broken": "import no_such_module",
     "leaves": "raise SystemExit(3)",
+    "ill_behaved": """
+        import sys
+        import numpy as np
+
+        print("imported")
+
+        def exits(lengths, capacity, seed):
+            sys.exit(0)
+
+        def talks(lengths, capacity, seed):
+            print("packing", len(lengths))
+            return np.arange(len(lengths) + 1), np.arange(len(lengths), dtype=np.int32)
+    """,
     "no_rest": """
         from packer_cli.plan.strategies.by_group.strategy import GroupStrategy
 

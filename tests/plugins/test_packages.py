@@ -135,6 +135,22 @@ def test_the_doctor_knows_them(package):
     assert checks["strategy broken"]["remedy"] == "fix or uninstall that package, or choose another"
 
 
+def test_a_packing_that_ends_the_process_is_an_error(repo, package, tmp_path):
+    words = (*pack_words(repo, "chats.jsonl"), "--packing", "exits", "--output", tmp_path / "OUT")
+    for workers in (1, 2):
+        done = in_process(package, *words, "--workers", workers)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.endswith("error: packing 'exits' failed: SystemExit: 0\n")
+
+
+def test_what_a_packing_prints_is_no_result(repo, package, tmp_path):
+    words = (*pack_words(repo, "chats.jsonl"), "--packing", "talks", "--output", tmp_path / "OUT", "--json")
+    done = in_process(package, *words, "--workers", 2)
+    assert json.loads(done.stdout)["counts"]["samples"] > 100
+    assert "imported\n" in done.stderr
+    assert "packing 2" in done.stderr
+
+
 def test_an_error_in_a_rebalance_names_the_strategy(repo, package, tmp_path):
     out = tmp_path / "OUT"
     pack(repo, out, "--strategy", "no-rest")
