@@ -86,7 +86,7 @@ def _entries(folder: Path) -> list[str]:
     """
     if is_remote(folder):
         names = [path.name for path in folder.iterdir()]
-        return sorted(name for name in names if not name.startswith(LOCK_NAME))
+        return sorted(name for name in names if not name.startswith(LOCK_NAME) and not is_temporary(name))
     there = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
     if not there.is_dir():
         raise OutputError(f"output folder {str(folder)!r}: {str(there)!r} is a file; name another")

@@ -1,9 +1,10 @@
 """A lock on a remote folder: an object that is created only if there is none (`If-None-Match: *` on S3).
 
 The object says who holds the lock, and its time is renewed while they do. A lock whose time has run out is taken over,
-and one on this machine whose process has ended at once. What a holder that was suspended meanwhile finds is another's
-lock, and it stops. Storage that cannot create an object exclusively is asked for the object first: that finds a run
-that has begun, but not one that begins in the same moment.
+and one on this machine whose process has ended at once. Where a clock says that the time has run out, or is yet to
+come, S3 is asked when the lock was renewed and what time it is: clocks of machines differ. What a holder that was
+suspended meanwhile finds is another's lock, and it stops. Storage that cannot create an object exclusively is asked
+for the object first: that finds a run that has begun, but not one that begins in the same moment.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 
 from packer_cli.errors import RemoteError, RunError
@@ -180,9 +181,23 @@ class RemoteLock:
                 continue  # Work on the storage meets the same error.
 
 
+def _server_age(lock: RemotePath) -> float | None:
+    """Seconds since a lock was written, by the clock of its storage; None where that says no times."""
+    probe = lock.with_name(f".clock.{uuid.uuid4().hex}.tmp")
+    with suppress(RemoteError, FileNotFoundError):
+        probe.write_bytes(b"now")
+        now, then = (path.info().get("LastModified") for path in (probe, lock))
+        probe.unlink()
+        return None if now is None or then is None else float((now - then).total_seconds())
+    return None
+
+
 def _read(lock: RemotePath) -> LockHolder | None:
     try:
-        return LockHolder(**json.loads(lock.read_bytes()))
+        holder = LockHolder(**json.loads(lock.read_bytes()))
+        is_odd = not 0 <= time.time() - holder.time <= EXPIRES
+        age = _server_age(lock) if is_odd else None
+        return holder if age is None else replace(holder, time=time.time() - age)
     except FileNotFoundError:
         return None
     except (ValueError, TypeError):

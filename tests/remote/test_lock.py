@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from packer_cli.errors import BusyError, RunError
-from packer_cli.folders import TaskLock, find_holders, lock_folder
+from packer_cli.folders import TaskLock, find_holders, hold_folder, lock_folder
 from packer_cli.remote import lock
 from packer_cli.remote.lock import LockHolder, RemoteLock
 from packer_cli.remote.path import RemotePath
@@ -61,6 +61,13 @@ def test_one_of_many_gets_it(folder):
     assert folder.find() == {}
 
 
+@pytest.fixture
+def long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The storage says, too, that what claims so was written long ago."""
+    monkeypatch.setattr(lock, "_server_age", lambda path: 1e6)
+
+
+@pytest.mark.usefixtures("long_ago")
 @pytest.mark.parametrize("changes", [{"time": 0.0}, {"host": "elsewhere", "time": 1e9}, {"pid": 2**22 - 3}])
 def test_the_lock_of_a_run_that_died_is_taken_over_by_one(folder, changes):
     held_by(folder, **changes)
@@ -80,6 +87,7 @@ def test_the_lock_of_a_run_that_lives_is_not(folder, changes):
     assert (folder / NAME).exists()
 
 
+@pytest.mark.usefixtures("long_ago")
 def test_a_takeover_that_died_hinders_nobody(folder):
     held_by(folder, time=0.0)
     dead = LockHolder("other", "elsewhere", 1, 0.0)
@@ -175,6 +183,7 @@ def test_tasks_of_an_array_share_the_folder_and_runs_do_not(folder, monkeypatch)
     assert folder.find() == {}
 
 
+@pytest.mark.usefixtures("long_ago")
 def test_a_run_removes_the_locks_of_killed_tasks(folder):
     other = LockHolder("token", "elsewhere", 1, 0.0)
     (folder / f"{NAME}.write.3").write_bytes(other.encode())
@@ -219,3 +228,30 @@ def test_a_lock_that_is_released_between_two_looks(bucket: RemotePath, monkeypat
     assert not path.write_new(b"ours")
     assert path.write_new(b"ours")
     assert not path.write_new(b"theirs")
+
+
+@pytest.mark.parametrize("ahead", [-7200.0, -130.0, 130.0, 7200.0])
+def test_clocks_that_differ(bucket: RemotePath, monkeypatch: pytest.MonkeyPatch, ahead: float) -> None:
+    """S3's own times decide where the clock of a machine says that a live lock has run out, or is yet to come."""
+    folder = bucket / "out"
+    for task in (None, TaskLock("write", 2)):
+        other = replace(LockHolder("token", "elsewhere", 7, time.time() - ahead), note="word")
+        (folder / (task.name if task else NAME)).write_bytes(other.encode())
+        (holder,) = find_holders(folder)
+        assert (holder.task, holder.host, holder.note) == (task, "elsewhere", "word")
+        lock.remove_dead(folder, NAME)
+        with pytest.raises(BusyError), lock_folder(folder):
+            pass
+        with monkeypatch.context() as patch:
+            patch.setattr(lock, "EXPIRES", 1.0)
+            time.sleep(2.5)
+            with lock_folder(folder):  # It has not been renewed.
+                pass
+        assert folder.find() == {}
+
+
+def test_a_probe_of_the_time_is_nobodys_file(bucket: RemotePath) -> None:
+    folder = bucket / "out"
+    (folder / ".clock.0123.tmp").write_bytes(b"now")
+    with hold_folder(folder, lambda entries: False):
+        assert len(find_holders(folder)) == 1
