@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -115,9 +115,7 @@ def temporary_file(path: Path, *, sync_early: bool = False) -> Iterator[tuple[Pa
         with temporary.open("wb") as file, _EarlySync(file) if sync_early else nullcontext() as syncing:
             yield temporary, HashingFile(file, syncing)
     except BaseException as error:
-        temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename in (None, str(temporary)):
-            error.filename = str(path)  # What a failed write does not say.
+        _give_up(temporary, path, error)
         raise
 
 
@@ -131,9 +129,17 @@ def commit_file(temporary: Path, path: Path, *, sync: bool = True, is_synced: bo
         os.replace(temporary, path)
         if sync:
             _sync(path.parent, os.O_RDONLY)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
+    except BaseException as error:
+        _give_up(temporary, path, error)
         raise
+
+
+def _give_up(temporary: Path, path: Path, error: BaseException) -> None:
+    """Remove a temporary file, where the disk lets us, and let the error name the file that was to be written."""
+    with suppress(OSError):
+        temporary.unlink()
+    if isinstance(error, OSError) and error.filename in (None, str(temporary)):
+        error.filename, error.filename2 = str(path), None
 
 
 def no_link(path: str, flags: int) -> int:
