@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from packer_cli.commands.output_folder import current_manifest, kind_of
+from packer_cli.commands.output_folder import current_manifest, kind_of, locked_output
 from packer_cli.commands.validation_set import find_fault
 from packer_cli.commands.write import run_write
 from packer_cli.config import WriteConfig
 from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import progress_bar
-from packer_cli.errors import FormatError, InputError
+from packer_cli.errors import BusyError, FormatError, InputError
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, VALIDATION
+from packer_cli.remote.path import is_remote
 from packer_cli.shards.plan_file import read_plan_header
 from packer_cli.shards.repair import what_writes_shards, write_command
 from packer_cli.verify import Report, Verifier, open_verifier
@@ -29,6 +31,9 @@ def run_verify(folder: Path, engine: Engine, *, fast: bool, repairs: bool = Fals
         BusyError: another run is writing to the folder, so nothing can be repaired.
     """
     report = _verify(folder, engine, fast=fast)
+    if repairs and report.sound and not is_remote(folder):
+        with suppress(BusyError), locked_output(folder, has_plan=True):  # Removes what a killed repair left.
+            pass
     if not (repairs and report.damaged and all(damage.repair == write_command(folder) for damage in report.damaged)):
         return report
     run_write(WriteConfig(), folder, engine)

@@ -253,7 +253,7 @@ def _read_metadata(path: Path) -> dict[str, Any]:
     return metadata
 
 
-_DAMAGE = (KeyError, TypeError, ValueError, IndexError, pa.ArrowException, OSError)
+_DAMAGE = (KeyError, TypeError, ValueError, IndexError, SystemError, pa.ArrowException, OSError)
 
 
 @contextmanager
@@ -263,7 +263,8 @@ def _reading(path: Path) -> Iterator[None]:
         yield
     except (*_DAMAGE, PlanError) as error:
         require_damage(error)
-        raise FormatError(f"{str(path)!r} is damaged ({error}); run hbpack plan again") from None
+        why = "its description is not text" if isinstance(error, UnicodeError) else error
+        raise FormatError(f"{str(path)!r} is damaged ({why}); run hbpack plan again") from None
 
 
 def parse_plan_header(schema: pa.Schema) -> PlanHeader:

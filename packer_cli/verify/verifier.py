@@ -16,7 +16,7 @@ from packer_cli.format.manifest import Manifest
 from packer_cli.format.records import in_json
 from packer_cli.plan.core.types import PieceLoss, Plan
 from packer_cli.remote.names import path_from, paths_below
-from packer_cli.remote.path import is_remote
+from packer_cli.remote.path import RemotePath, is_remote
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
 from packer_cli.shards.ranks import EpochColumns
@@ -127,7 +127,7 @@ class Verifier:
     @property
     def _write_all(self) -> str:
         """Repairs files whose checksums hold: while there is a manifest that vouches for them, they are kept."""
-        return f"rm {self._folder / MANIFEST_NAME}, then {self._write}"
+        return f"{_remove(self._folder / MANIFEST_NAME)}, then {self._write}"
 
     def check_files(self, progress: Progress | None = None) -> None:
         """Every file has its checksum and is this set's. Price: reading all of them once."""
@@ -197,7 +197,7 @@ class Verifier:
                 return opened
             for name, what in found.items():
                 # A run reads no remote file that the index lists with its size.
-                repair = f"rm {store / name}, then {PACK_AGAIN}" if is_remote(store) else PACK_AGAIN
+                repair = f"{_remove(store / name)}, then {PACK_AGAIN}" if is_remote(store) else PACK_AGAIN
                 self.report.add({f"{header.store}/{name}": what}, repair)
             self._leave_out_tokens("the token store is damaged")
         except (InputError, FormatError) as error:
@@ -271,3 +271,13 @@ class Verifier:
             name = path.relative_to(self._folder).as_posix()
             if name not in known and (is_remote(path) or not path.is_dir()):
                 self.report.not_checked.append(f"{name}: not a file of the set; remove it if you do not need it")
+
+
+_REMOVERS = {"s3": "aws s3 rm", "gs": "gcloud storage rm"}
+"""How the tools of a storage call it."""
+
+
+def _remove(path: Path | RemotePath) -> str:
+    """The command that removes a file; of storage whose tool is not known, what to do."""
+    scheme, is_url, _ = str(path).partition("://")
+    return f"{_REMOVERS.get(scheme, 'a tool that removes') if is_url else 'rm'} {path}"

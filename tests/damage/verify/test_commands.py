@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from packer_cli.remote.path import RemotePath
+from packer_cli.verify.verifier import _remove
 from tests.damage.conftest import Packed, hbpack
 from tests.damage.verify.report import RANK, flip, shard_of
 
@@ -112,3 +114,46 @@ def test_rejects_without_tokens(own: Packed) -> None:
     done = hbpack("write", own.folder, "--shard-size", "65536")
     assert done.code == 1
     assert done.stderr.endswith("and the token store that it is made from is gone; run the same hbpack pack again\n")
+
+
+def test_a_repair_that_was_killed_leaves_nothing_for_good(own: Packed) -> None:
+    """The first one died while it wrote, the second one when it had put the file in its place."""
+    left = (own.folder / RANK).with_name(f".{Path(RANK).name}.0123abcd.tmp")
+    left.write_bytes(b"half of it")
+    assert hbpack("verify", own.folder, "--workers", 1).code == 0
+    assert left.exists()
+    assert hbpack("verify", own.folder, "--repair", "--workers", 1).code == 0
+    assert not left.exists()
+
+
+def test_text_of_a_plan_that_is_not_text(own: Packed) -> None:
+    plan = own.folder / "plan.arrow"
+    data = bytearray(plan.read_bytes())
+    data[data.rindex(b'"store"') + 2] ^= 0x80
+    plan.write_bytes(data)
+    done = hbpack("stats", own.folder)
+    assert (done.code, done.stderr) == (
+        1,
+        f"error: {str(plan)!r} is damaged (its description is not text); run hbpack plan again\n",
+    )
+
+
+def test_any_byte_of_a_plan(own: Packed) -> None:
+    plan = own.folder / "plan.arrow"
+    data = plan.read_bytes()
+    for place in range(0, len(data), 97):
+        bad = bytearray(data)
+        bad[place] ^= 0x80
+        plan.write_bytes(bad)
+        done = hbpack("stats", own.folder)
+        assert done.code == 0 or (done.stderr.startswith("error: ") and "codec" not in done.stderr)
+
+
+def test_how_files_are_removed() -> None:
+    for name, command in {
+        "/data/out/x": "rm /data/out/x",
+        "s3://bucket/x": "aws s3 rm s3://bucket/x",
+        "gs://bucket/x": "gcloud storage rm gs://bucket/x",
+        "memory://x": "a tool that removes memory://x",
+    }.items():
+        assert _remove(RemotePath(name) if ":" in name else Path(name)) == command
