@@ -79,9 +79,6 @@ def run_init(options: InitOptions) -> WrittenConfig:
     for look in looks:
         if look.skipped:
             warn(f"{look.name}: skipped {shown_skipped(look.skipped)}")
-    if any(sum(each.num_bytes for each in look.skipped) > look.num_bytes for look in looks):
-        what = "More bytes of an input are skipped than read: name its files instead, or allow it."
-        draft.ask("allow-skipped", "true", what)
     if any(look.needs_template for look in looks):
         draft.ask(
             "chat-template",

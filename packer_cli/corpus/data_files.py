@@ -192,12 +192,12 @@ def _holds_records(path: str, num_bytes: int) -> bool:
 
 
 def _head(file: CorpusFile, most: int = HEAD_BYTES) -> bytes:
-    """The first two lines of a file, or its first bytes."""
+    """The first two lines of a file behind blank ones, or about its first bytes."""
     head = b""
     with Blocks(file) as blocks:
         while head.count(b"\n") < 2 and len(head) < most and (block := blocks.read(min(most, 1 << 14))):
-            head += block
-    return head.removeprefix(BOM).lstrip()
+            head = (head + block).removeprefix(BOM).lstrip()
+    return head
 
 
 def _num_objects(head: bytes) -> int:
@@ -211,11 +211,7 @@ def _num_objects(head: bytes) -> int:
 
 def _array_or_lines(file: CorpusFile) -> CorpusFile:
     """Tell a `.json` array from JSON lines by its first byte; one object over many lines is neither."""
-    with Blocks(file) as blocks:
-        head = b""
-        while not head.strip() and (block := blocks.read(1 << 12)):
-            head = block.removeprefix(BOM)
-    head = head.lstrip()
+    head = _head(file, 1 << 12)
     if head.startswith(b"["):
         return file
     if head.startswith(b"{") and not head[1:].split(b"\n")[0].strip() and b"\n" in head:
