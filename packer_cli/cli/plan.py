@@ -9,7 +9,7 @@ import click
 from packer_cli.cli.command import Command, json_option
 from packer_cli.cli.options import config_option, model_options, output_option
 from packer_cli.cli.param_types import Folder
-from packer_cli.config import StorePlanConfig, validate
+from packer_cli.config import GpuConfig, StorePlanConfig, validate
 from packer_cli.panels import Panel
 from packer_cli.remote.names import as_path
 
@@ -21,11 +21,13 @@ from packer_cli.remote.names import as_path
     hbpack plan STORE --groups 1k:1,8k:4 --gpus 8
     # Another plan of the same tokens, in a folder of its own
     hbpack plan STORE --groups 8k:4 --gpus 16 --strategy hbp --output HBP
+    # The same plan on other GPUs
+    hbpack plan STORE --gpus 4
     """,
 )
 @click.argument("store", metavar="FOLDER", type=Folder())
 @output_option("Where the plan and its shards go; by default FOLDER itself.", required=False)
-@model_options(StorePlanConfig)
+@model_options(StorePlanConfig, is_optional=True)
 @json_option("set", Panel.OUTPUT)
 @config_option
 def command(store: str, output: str | None, as_json: bool, **values: Any) -> None:
@@ -33,11 +35,14 @@ def command(store: str, output: str | None, as_json: bool, **values: Any) -> Non
 
     FOLDER is the output of `hbpack tokenize` or `hbpack pack`. Nothing is tokenized again, so other groups or another
     number of GPUs take seconds. `hbpack write` makes the shards.
+
+    If FOLDER is planned already, options that you leave out are as they were; give only what changes. --validation,
+    --global-tokens and --max-samples take 0 for none.
     """
-    config, folder = validate(StorePlanConfig, values), output or store
+    folder = output or store
     from packer_cli.commands.plan import run_plan
 
-    found = run_plan(config, as_path(store), as_path(folder))
+    found = run_plan(values, as_path(store), as_path(folder))
     from packer_cli.cli.print_set import print_set
 
-    print_set(folder, found, config, as_json=as_json)
+    print_set(folder, found, validate(GpuConfig, values), as_json=as_json)

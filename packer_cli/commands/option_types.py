@@ -84,13 +84,13 @@ class PlanOptions(AutoGroupsOptions, total=False):
     """What to even out: attention work, or time."""
     overflow: Literal["split", "truncate", "drop", "error"] | None
     """What to do with samples longer than the largest group."""
-    max_samples: int | None
-    """Most samples in a pack; by default, as many as fit."""
+    max_samples: str | int | None
+    """Most samples in a pack; by default, or with 0, as many as fit."""
     max_path_tokens: str | None
     """Most path tokens of a pack, as a multiple of its capacity; by default 2x. Only for samples that share
     prefixes."""
     global_tokens: str | int | None
-    """Tokens in an optimizer step; by default, each iteration is a step."""
+    """Tokens in an optimizer step; by default, or with 0, each iteration is a step."""
     lockstep: Literal["all", "1"] | None
     """GPUs that meet in every micro-batch: `all` (FSDP, ZeRO-2/3), or those of `1` replica (DDP, ZeRO-1)."""
     step_mix: Literal["alternate", "stratified"] | None

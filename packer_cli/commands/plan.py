@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,9 +31,10 @@ from packer_cli.commands.plan_store import (
     share_notes,
     with_gpu_model,
 )
-from packer_cli.commands.samples import require_samples
+from packer_cli.commands.samples import config_of_plan, require_samples
 from packer_cli.commands.validation_set import locked_validation, removing_validation
-from packer_cli.config import PlanConfig, StorePlanConfig, validate
+from packer_cli.config import PlanConfig, PlannedConfig, StorePlanConfig, validate
+from packer_cli.config.messages import option_name
 from packer_cli.config.no_effect import refuse_without_effect
 from packer_cli.config.resolve import Resolved, refuse_rows_alone, resolve, validation_options
 from packer_cli.config.trees import for_samples
@@ -66,7 +68,7 @@ def plan(lengths: Lengths, *, output: StrPath | None = None, **options: Unpack[S
 
     Only lengths are needed, so a plan takes seconds, and you can look at it before a token is written. The result is
     the same as that of the command. A million lengths take about as long as there: the plan is made in this process,
-    by the same code.
+    by the same code. Where the path holds a plan, options that you leave out are those of that plan.
 
     Args:
         lengths: tokens of each sample, as a numpy array, a list, or a column of pyarrow, pandas or polars (int[n]);
@@ -78,31 +80,62 @@ def plan(lengths: Lengths, *, output: StrPath | None = None, **options: Unpack[S
     Raises:
         HbpackError: an option or a length is wrong, or there is nothing to plan.
     """
-    config = validate(StorePlanConfig, options)
-    if output is None:
-        if config.validation is not None:
-            raise ConfigError(
-                "validation: samples are set aside by their tokens, when the plan of a token store is written; give "
-                "output, or leave validation out"
-            )
-        samples = require_samples(look_at(one_path(lengths, "plan"))) if is_paths(lengths) else samples_of(lengths)
-        return plan_in_memory(samples, config)
     if not is_paths(lengths):
-        raise ConfigError("output: a plan is written beside the tokens of a token store, which lengths lack")
-    return run_plan(config, one_path(lengths, "plan"), as_path(output))
+        if output is not None:
+            raise ConfigError("output: a plan is written beside the tokens of a token store, which lengths lack")
+        samples, recorded = samples_of(lengths), None
+    else:
+        source = one_path(lengths, "plan")
+        if output is not None:
+            return run_plan(options, source, as_path(output))
+        found = look_at(source)
+        samples, recorded = require_samples(found), config_of_plan(found.path)
+    if options.get("validation") is not None:
+        raise ConfigError(
+            "validation: samples are set aside by their tokens, when the plan of a token store is written; give "
+            "output, or leave validation out"
+        )
+    return plan_in_memory(samples, *_with_recorded(options, recorded))
 
 
-def run_plan(config: StorePlanConfig, source: Path, folder: Path) -> Plan:
-    """Plan the token store in `source/tokens`, and write the plan to `folder`, which may be `source`."""
-    refuse_without_effect(config)
-    checked = check_options(config)
+def run_plan(options: Mapping[str, Any], source: Path, folder: Path) -> Plan:
+    """Plan the token store in `source/tokens`, and write the plan to `folder`, which may be `source`.
+
+    Args:
+        options: those of `StorePlanConfig` by name; one that is None or missing is as in the plan in `source`.
+    """
     refuse_validation(source)
+    recorded = config_of_plan(source)
+    config, given = _with_recorded(options, recorded)
+    refuse_without_effect(config, given)
+    checked = check_options(config)
+    if recorded is not None and not config.has_gpu_model:
+        checked = checked.changed(gpu_model=recorded.gpu_model)
     # For a wrong name, report the missing store, not an unusable output folder.
     require_tokens(source / TOKENS)
     read_index(source / TOKENS)
     with locked_output(folder):
         header = make_plan(config, checked, source, folder)
+    if recorded is not None:
+        _say_changes(recorded, header.config, given, source)
     return read_planned(folder, header)
+
+
+def _with_recorded(options: Mapping[str, Any], recorded: PlannedConfig | None) -> tuple[StorePlanConfig, set[str]]:
+    """The options given, with those that an earlier plan records for the rest; and the names of those given."""
+    given = {name: options[name] for name in StorePlanConfig.model_fields if options.get(name) is not None}
+    return recorded.with_options(given) if recorded else validate(StorePlanConfig, given), {*given}
+
+
+def _say_changes(recorded: PlannedConfig, config: PlannedConfig, given: set[str], source: Path) -> None:
+    """Print in a line which options are no longer as recorded, and which others of the record are not at a default."""
+    before, after = recorded.as_text(), config.as_text()
+    known = [name for name in StorePlanConfig.model_fields if name in recorded.names_given() | given]
+    changed = [name for name in known if before.get(name) != after.get(name)]
+    if changed:
+        new = [f"{option_name(name)} {after.get(name, 'none')} (was {before.get(name, 'none')})" for name in changed]
+        old = [f"{option_name(name)} {before[name]}" for name in known if name in before.keys() - given - {*changed}]
+        say(f"changed: {', '.join(new)}" + (f"; as in {source}: {', '.join(old)}" if old else ""))
 
 
 def check_options(config: PlanConfig) -> Resolved:

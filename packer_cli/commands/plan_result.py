@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -138,14 +138,17 @@ class Plan:
         return self.stats()._repr_html_()
 
 
-def plan_in_memory(samples: Samples, config: PlanConfig) -> Plan:
+def plan_in_memory(samples: Samples, config: PlanConfig, given: Collection[str] | None = None) -> Plan:
     """Plan samples of which only the lengths are known; the errors are those of `plan_samples`.
+
+    Args:
+        given: see `refuse_without_effect`.
 
     Raises:
         ConfigError: the options do not fit each other or the samples, or ask for what is only compared.
     """
     refuse_rows_alone(config)
-    refuse_without_effect(config)
+    refuse_without_effect(config, given)
     resolved, choice = resolve_for(config, samples)
     plan = plan_samples(samples, resolved)
     chosen, capacity = samples.chosen(config.seed), resolved.config.groups[-1].capacity

@@ -46,11 +46,11 @@ def find_samples(found: Found) -> Samples | None:
             require_tokens(folder)
         return None
     samples = StoreSamples(TokenStore.open(found.store))
-    config = _config_of_plan(path)
+    config = config_of_plan(path)
     return samples.of(config).alone() if config and config.sets_aside else samples.all
 
 
-def _config_of_plan(path: Path) -> PlannedConfig | None:
+def config_of_plan(path: Path) -> PlannedConfig | None:
     """The options of the plan in a folder, or of the set made from it; None if neither can be read."""
     if header := current_header(path):
         return header.config

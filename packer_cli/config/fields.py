@@ -25,6 +25,11 @@ StepTokens = Annotated[int, Field(ge=1, le=2**62), _read_tokens]
 Epoch = Annotated[int, Field(ge=0, le=MAX_EPOCH)]
 Bytes = Annotated[int, Field(ge=2**16, le=2**62), _read_bytes]
 
+ZERO_IS_NONE = BeforeValidator(
+    lambda value: None if str(value) == "0" else value, json_schema_input_type=int | str | None
+)
+"""Of an option whose default is none: 0 leads back to that from what a plan records."""
+
 
 class Model(BaseModel):
     """Options: none may change, and none is unknown."""

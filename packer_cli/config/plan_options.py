@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, fie
 from pydantic_core import PydanticCustomError
 
 from packer_cli.config.defaults import REQUIRED, by_strategy, refusal, require_declared, unsupported
-from packer_cli.config.fields import AutoGroupsConfig, StepTokens, or_another
+from packer_cli.config.fields import ZERO_IS_NONE, AutoGroupsConfig, StepTokens, or_another
 from packer_cli.config.groups import choose_groups, parse_group, read_align, read_mapping, used_groups
 from packer_cli.config.messages import validate
 from packer_cli.config.validation import read_validation
@@ -118,8 +118,10 @@ class PlanConfig(AutoGroupsConfig):
     - `profile`: A and B from --profile, or from --model and --gpu"""
     overflow: Annotated[Literal["split", "truncate", "drop", "error"], Shown(Panel.PACKING, is_common=True)] = "split"
     """What to do with samples longer than the largest group."""
-    max_samples: Annotated[int | None, Shown(Panel.PACKING)] = by_strategy("max_samples", None, ge=1, lt=2**31)
-    """Most samples in a pack; by default, as many as fit.
+    max_samples: Annotated[int | None, ZERO_IS_NONE, Shown(Panel.PACKING)] = by_strategy(
+        "max_samples", None, ge=1, lt=2**31
+    )
+    """Most samples in a pack; by default, or with 0, as many as fit.
 
     For kernels and graphs that take a fixed number of sample borders. A lower number pads more."""
     max_path_tokens: Annotated[str | None, BeforeValidator(read_path_tokens), Shown(Panel.PACKING, "Nx|none")] = (
@@ -129,8 +131,8 @@ class PlanConfig(AutoGroupsConfig):
 
     In every layer, a varlen kernel gathers the keys of each branch. A higher limit packs more samples, and
     takes more memory. `none` is for FlexAttention, which gathers nothing."""
-    global_tokens: Annotated[StepTokens | None, Shown(Panel.BALANCE, "TOKENS", is_common=True)] = None
-    """Tokens in an optimizer step; by default, each iteration is a step."""
+    global_tokens: Annotated[StepTokens | None, ZERO_IS_NONE, Shown(Panel.BALANCE, "TOKENS", is_common=True)] = None
+    """Tokens in an optimizer step; by default, or with 0, each iteration is a step."""
     lockstep: Annotated[Literal["all", "1"], BeforeValidator(str), Shown(Panel.BALANCE)] = by_strategy(
         "lockstep", "all"
     )
@@ -187,6 +189,12 @@ class PlanConfig(AutoGroupsConfig):
         other = find_strategy(name)
         return {*other.ignores, *(["packing"] if other.packings() != self.planner.packings() else [])}
 
+    def able_groups(self, other: Strategy) -> tuple[Group, ...]:
+        """The groups, without those whose replicas another strategy cannot run side by side."""
+        if not self.planner.mixes_layouts or other.mixes_layouts:
+            return self.groups
+        return tuple(group for group in self.groups if self.gpus % group.num_gpus == 0) or self.groups
+
     def with_strategy(self, name: str) -> PlanConfig:
         """The options that were given, for another strategy; without groups whose replicas it cannot run side by side.
 
@@ -195,9 +203,7 @@ class PlanConfig(AutoGroupsConfig):
         """
         other = find_strategy(name)
         given = {field: getattr(self, field) for field in self.model_fields_set - self.not_for(name)}
-        able = self.groups
-        if self.planner.mixes_layouts and not other.mixes_layouts:
-            able = tuple(group for group in able if self.gpus % group.num_gpus == 0) or able
+        able = self.able_groups(other)
         groups = used_groups(able, other) if able else AUTO
         config = validate(PlanConfig, {**given, "strategy": name, "groups": groups})
         return config if self.is_auto else config.with_groups(able)
@@ -311,4 +317,5 @@ class StorePlanConfig(PlanConfig):
     """Samples to set aside for validation: a share such as 1%, or a number.
 
     They go to OUT/validation, and training never sees them. A hash of a sample's tokens decides, so the choice stays
-    the same when data is added, and equal samples stay together. A number takes the lowest hashes."""
+    the same when data is added, and equal samples stay together. A number takes the lowest hashes. With 0, no samples
+    are set aside."""

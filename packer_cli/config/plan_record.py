@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationInfo, field_validator, model_validator
 
 from packer_cli.config.defaults import default_of, defaults_of_trees
-from packer_cli.config.fields import AutoGroupsConfig
+from packer_cli.config.fields import AutoGroupsConfig, GpuConfig
 from packer_cli.config.groups import used_groups
 from packer_cli.config.messages import validate
 from packer_cli.config.plan_options import PlanConfig, StorePlanConfig
@@ -15,7 +17,7 @@ from packer_cli.errors import ConfigError
 from packer_cli.format.planned import SetsAside
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.strategies.protocol import Strategy
-from packer_cli.plan.strategies.registry import STRATEGIES, name_in_record
+from packer_cli.plan.strategies.registry import STRATEGIES, find_strategy, name_in_record
 from packer_cli.plugins import Registry
 
 Decisions = dict[str, Any]
@@ -24,6 +26,9 @@ RecordedModel = dict[str, Any]
 """JSON of a `packer_cli.cost.models.GpuModel` without its origin, as the release that planned wrote it."""
 OF_VALIDATION = ("gpus", "mask", "cost", "overflow", "max_samples", "max_path_tokens", "seed", "validation")
 """Options of training that its validation set has, too; the others are at their defaults."""
+_PREDICTED_FROM = {"strategy", "groups", "align", "packing", "cost", "cp_sharding", "lockstep"}
+_PREDICTED_FROM |= AutoGroupsConfig.model_fields.keys()
+"""Options on which what a plan predicts depends."""
 
 
 class PlannedConfig(StorePlanConfig, SetsAside):
@@ -80,19 +85,67 @@ class PlannedConfig(StorePlanConfig, SetsAside):
         }
         return {**self.model_dump(mode="json", exclude=left_out), "groups": [group.values for group in self.groups]}
 
+    def as_text(self) -> dict[str, str]:
+        """The options that the strategy uses, as the command line takes them; none that is None."""
+        strategy = STRATEGIES.get(self.strategy)
+        left_out = {*AutoGroupsConfig.model_fields, "align", *(strategy.ignores if strategy else ())}
+        named = ((name, getattr(self, name)) for name in StorePlanConfig.model_fields if name not in left_out)
+        found = {name: str(value) for name, value in named if value is not None}
+        return {**found, "groups": ",".join(map(_group_text, self.groups))}
+
     def names_given(self) -> set[str]:
         """Options that are not at their strategy's default: a plan does not record what was given at its default."""
-        usual = {name: default_of(field, self.strategy) for name, field in PlanConfig.model_fields.items()}
+        usual = {name: default_of(field, self.strategy) for name, field in StorePlanConfig.model_fields.items()}
         if self.max_path_tokens is not None:
             usual |= defaults_of_trees(PlanConfig.model_fields, self.strategy)
         return {name for name, value in usual.items() if getattr(self, name) != value}
 
-    def as_given(self, **others: Any) -> PlanConfig:
-        """The options that a user would give for this plan, with others."""
-        groups = used_groups(self.groups, self.planner)
-        own = {name: getattr(self, name) for name in self.names_given()}
-        own |= {"strategy": self.strategy, "groups": groups}
-        return validate(PlanConfig, {**own, **others})
+    def as_given(self, **others: Any) -> StorePlanConfig:
+        """The options that a user would give for this plan, with others.
+
+        Another strategy gets those of them that it has.
+        """
+        strategy = find_strategy(others.get("strategy", self.strategy))
+        names, groups = self.names_given(), self.groups
+        if strategy.name != self.strategy:
+            names -= self.not_for(strategy.name) | strategy.lacks
+            groups = self.able_groups(strategy)
+        if strategy.predicts_cost and others.keys() & GpuConfig.model_fields.keys():
+            names -= {"cost"}
+        if "align" in strategy.lacks:
+            groups = tuple(replace(group, align=1) for group in groups)
+        if "parallel" in others:
+            ranks = [group.layout.row_ranks if self.planner.mixes_layouts else group.sp_size for group in groups]
+            one = {"cp_size": 1, "tp_size": 1, "pp_size": 1, "vpp_size": 1}
+            groups = tuple(replace(group, **one, sp_size=sp) for group, sp in zip(groups, ranks, strict=True))
+        own = {name: getattr(self, name) for name in names}
+        if "groups" in others:
+            own |= self._of_all_groups(strategy)
+        own |= {"strategy": strategy.name, "groups": others.get("groups") or used_groups(groups, strategy)}
+        return validate(StorePlanConfig, {**own, **others})
+
+    def _of_all_groups(self, strategy: Strategy) -> dict[str, Any]:
+        """`parallel` and `align`, which are recorded with the groups, for other groups; unless they differ in them."""
+        if strategy.finds_layouts or self.planner.finds_layouts:
+            return {}
+        of_group = {"sp": 1, "cp": 1} if strategy.mixes_layouts or self.planner.mixes_layouts else {"sp": 1}
+        aligns = {1 if "align" in strategy.lacks else group.align for group in self.groups} - {1}
+        found: dict[str, set[Any]] = {"align": aligns}
+        found["parallel"] = {group.layout._replace(**of_group) for group in self.groups}
+        return {name: values.pop() for name, values in found.items() if len(values) == 1}
+
+    def with_options(self, given: Mapping[str, Any]) -> StorePlanConfig:
+        """The options of another plan: those given, and for the rest what this plan had.
+
+        What was predicted stays, unless an option is given on which it depends.
+
+        Raises:
+            ConfigError: an option is wrong, or does not fit the others.
+        """
+        config = self.as_given(**given)
+        if given.keys() & _PREDICTED_FROM or ("gpus" in given and self.planner.finds_layouts):
+            return config
+        return self.model_copy(update={name: getattr(config, name) for name in given})
 
     @model_validator(mode="before")
     @classmethod
@@ -109,3 +162,9 @@ class PlannedConfig(StorePlanConfig, SetsAside):
     @model_validator(mode="after")
     def _check(self) -> PlannedConfig:
         return self  # They fitted each other when the plan was made.
+
+
+def _group_text(group: Group) -> str:
+    """As `--groups` takes it, with what `--parallel` and `--align` add."""
+    others = (f"{name}={value}" for name, value in list(group.values.items())[3:] if value > 1)
+    return " ".join([str(group), *others])

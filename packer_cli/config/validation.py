@@ -11,14 +11,14 @@ NUM_HASHES = 2**64
 """A hash is a number below this."""
 
 _RULE = (
-    "write a share of the samples, such as 1%, a number of samples, such as 2000 or 2k, or the bound that hbpack.json "
-    "notes, such as 0x028f5c28f5c28f5c"
+    "write a share of the samples, such as 1%, a number of samples, such as 2000 or 2k, 0 for none, or the bound that "
+    "hbpack.json notes, such as 0x028f5c28f5c28f5c"
 )
 _THOUSANDS = {"": 1, "k": 10**3, "m": 10**6}
 
 
 def read_validation(value: Any) -> str | None:
-    """The value in one form, so that equal choices are equal text.
+    """The value in one form, so that equal choices are equal text; None for none.
 
     Raises:
         ValueError: it is neither a share, nor a number, nor a bound as `format_bound` writes it.
@@ -26,7 +26,7 @@ def read_validation(value: Any) -> str | None:
     >>> read_validation("0.50%"), read_validation("2k"), read_validation("0x028F5C28F5C28F5C")
     ('0.5%', '2000', '0x028f5c28f5c28f5c')
     """
-    if value is None:
+    if value is None or str(value).strip() in ("0", "0%"):
         return None
     text = value.strip() if isinstance(value, str) else str(value)
     if re.fullmatch("0x[0-9a-fA-F]{16}", text):

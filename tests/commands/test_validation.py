@@ -257,7 +257,11 @@ def test_long_samples_follow_overflow_on_their_side(chats, pack, tmp_path):
 @pytest.mark.parametrize(
     ("value", "code", "message"),
     [
-        ("0", 2, "'0' is neither a share nor a number of samples; write a share of the samples, such as 1%, a number"),
+        (
+            "-1",
+            2,
+            "'-1' is neither a share nor a number of samples; write a share of the samples, such as 1%, a number",
+        ),
         ("0x1", 2, "or the bound that hbpack.json notes, such as 0x028f5c28f5c28f5c"),
         ("100%", 2, "100% is not between 0% and 100%"),
         ("0.01", 2, "'0.01' is neither a share nor a number"),

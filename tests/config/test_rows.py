@@ -79,7 +79,7 @@ REFUSED = [
         {"align": 48},
         "the capacity of group 16k:1 must be a multiple of its align, 48 tokens; " + CHOOSE,
     ),
-    ({"max_samples": 0}, "--max-samples must be at least 1, got 0"),
+    ({"max_samples": -1}, "--max-samples must be at least 1, got -1"),
     (
         {"max_samples": 8, "strategy": "flexsp:all"},
         "--strategy: strategy flexsp:all does not support --max-samples 8; " + ABLE,
