@@ -92,6 +92,8 @@ class Manifest:
     """As `hbpack stats --json` gives them."""
     config: SetConfig
     library_versions: dict[str, str]
+    tokens_fingerprint: str | None = None
+    """Of the token store: sets of the same tokens have the same. None: the set is older than this."""
 
     @property
     def generation(self) -> Generation:

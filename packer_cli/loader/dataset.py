@@ -26,6 +26,7 @@ from packer_cli.loader.options import (
     choose_mask,
     choose_max_segments,
     choose_weights,
+    require_held_out,
     require_pairs,
 )
 from packer_cli.loader.reader import MicroBatchReader
@@ -235,6 +236,10 @@ class PackedDataset(Dataset[Any]):
     def require_pairs(self) -> None:
         """For losses of preference pairs: raise ConfigError unless all items are pairs that count alike."""
         require_pairs(self._manifest, repr(str(self.path)), is_weighted=self._is_weighted)
+
+    def require_held_out(self, training: PackedDataset) -> None:
+        """For evaluation: raise ConfigError if `training` has samples of this validation set."""
+        require_held_out(self._manifest, training._manifest, repr(str(self.path)))
 
     @property
     def manifest(self) -> dict[str, Any]:

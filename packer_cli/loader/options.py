@@ -229,6 +229,24 @@ def require_pairs(manifest: Manifest, name: str, *, is_weighted: bool = False) -
         )
 
 
+def require_held_out(validation: Manifest, training: Manifest, name: str) -> None:
+    """Raise ConfigError for a validation set if training has some of its samples.
+
+    Samples are set aside by rising hashes. So of the same tokens, the larger of two validation sets holds the other.
+
+    Args:
+        name: of the validation set, for messages.
+    """
+    is_of_same = validation.tokens_fingerprint == training.tokens_fingerprint is not None
+    number = validation.counts.samples - (training.counts.validation_samples or 0)
+    if validation.planned.is_validation and is_of_same and number > 0:
+        raise ConfigError(
+            f"{name} holds {validation.counts.samples} samples that were set aside, and {number} of them are in the "
+            "training set; evaluate on that set's own validation set, or plan the training set with --validation "
+            f"{validation.planned.validation}"
+        )
+
+
 def check_tokens(manifest: Manifest, storage: Storage, path: str) -> None:
     """Raise ConfigError for a remote set whose shards leave the tokens in the token store."""
     if manifest.tokens and storage.is_remote:

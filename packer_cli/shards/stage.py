@@ -190,6 +190,7 @@ class SetWriter:
                 write=self._options,
             ),
             library_versions=index.library_versions,
+            tokens_fingerprint=index.fingerprint,
         )
 
 

@@ -11,6 +11,7 @@ import pytest
 import packer_cli as hbpack
 from packer_cli.cli.main import main
 from packer_cli.errors import ConfigError
+from packer_cli.loader import PackedDataset
 from packer_cli.shards.plan_file import read_plan_header
 from tests.cli_runner import run
 from tests.commands.test_validation import counts, texts
@@ -144,6 +145,24 @@ def test_a_store_alone_records_nothing(chats, sample, tmp_path):
     words = ("tokenize", chats, "--tokenizer", sample / "tokenizer", "--workers", 1, "--output", tmp_path / "out")
     assert run(main, *words).code == 0
     assert plan(tmp_path / "out", tmp_path / "new", "--gpus", 4, code=2) == ["error: --groups is required"]
+
+
+def test_a_validation_set_knows_which_training_holds_it(first, tmp_path):
+    """By counts of what the two manifests set aside, with weights, after a rebalance, and whatever `first` was."""
+    for name, words in {"none": ["--validation", 0], "more": ["--validation", "30%"], "same": ["--gpus", 4]}.items():
+        plan(first, tmp_path / name, *words)
+        assert run(main, "write", tmp_path / name, "--workers", 1).code == 0
+    assert run(main, "rebalance", tmp_path / "none", "--gpus", 4).code == 0
+    aside = PackedDataset(first / "validation", 0, 8)
+    for name in ("more", "same"):
+        num_gpus = 4 if name == "same" else 8
+        aside.require_held_out(PackedDataset(tmp_path / name, 0, num_gpus))
+    number = counts(first)["validation_samples"]
+    with pytest.raises(ConfigError, match=f"holds {number} samples that were set aside, and {number} of them are in"):
+        aside.require_held_out(PackedDataset(tmp_path / "none", 0, 4))
+    with pytest.raises(ConfigError, match=r"plan the training set with --validation 30%$"):
+        PackedDataset(tmp_path / "more/validation", 0, 8).require_held_out(PackedDataset(first, 0, 8))
+    PackedDataset(first, 0, 8).require_held_out(PackedDataset(tmp_path / "none", 0, 4))  # It was not set aside.
 
 
 def test_the_api_keeps_them_too(first, tmp_path):

@@ -216,6 +216,13 @@ def test_validation_alone(pack: Callable[..., Path]) -> None:
     assert found["val_loss"] == pytest.approx(mean_loss(packed, module.model, EPOCH), rel=1e-5)
 
 
+def test_samples_that_were_set_aside_are_not_trained_on(pack: Callable[..., Path]) -> None:
+    aside = pack(OWN_GPU, 1, "--validation", "5") / "validation"
+    with pytest.raises(ConfigError, match="samples that were set aside, and 5 of them are in the training set"):
+        fit(PackedDataModule(pack(OWN_GPU, 1), aside), max_steps=1)
+    lightning.Trainer(**QUIET).validate(make_module(), PackedDataModule(pack(OWN_GPU, 1), aside), verbose=False)
+
+
 def test_weights_of_losses_count(repo: Path, tmp_path: Path) -> None:
     sample = repo / "examples" / "sample"
     lines = (sample / "chats.jsonl").read_text(encoding="utf-8").splitlines()[:20]

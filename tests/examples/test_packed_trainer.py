@@ -339,6 +339,26 @@ def test_sets_for_evaluation_have_names(pack: Callable[..., Path], make: Make, m
         trainer.predict(first)
 
 
+def test_samples_that_were_set_aside_are_not_trained_on(pack: Callable[..., Path], make: Make) -> None:
+    """Of the same tokens; of two validation sets, the larger holds the other."""
+    few, many = (pack(OWN_GPU, 1, "--validation", number) for number in ("4", "9"))
+    number = PackedDataset(many / "validation", 0, 1).manifest["counts"]["samples"]
+    message = f"validation' holds {number} samples that were set aside, and {number} of them are in the training set; "
+    with pytest.raises(ConfigError, match=message + "evaluate on that set's own validation set, or plan the"):
+        make(pack(OWN_GPU, 1), eval_dataset=many / "validation")
+    seen = number - PackedDataset(few / "validation", 0, 1).manifest["counts"]["samples"]
+    with pytest.raises(ConfigError, match=f"and {seen} of them are in the training set"):
+        make(few, eval_dataset={"own": few / "validation", "other": many / "validation"})
+    trainer, _ = make(many, eval_dataset={"own": many / "validation", "other": few / "validation"}, max_steps=1)
+    assert trainer.evaluate().keys() >= {"eval_own_loss", "eval_other_loss"}
+    trainer, _ = make(few, max_steps=1)
+    assert "eval_loss" in trainer.evaluate(few / "validation")
+    with pytest.raises(ConfigError, match=f"and {seen} of them are in the training set"):
+        trainer.evaluate(many / "validation")
+    other_tokens = pack(OWN_GPU, 1, "--append-eos", "never")
+    make(other_tokens, eval_dataset=many / "validation")
+
+
 def test_saving_is_no_time_of_a_step(pack: Callable[..., Path], make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     save = Trainer._save_checkpoint
 

@@ -72,6 +72,8 @@ class PackedDataModule(lightning.LightningDataModule):
         self.train_set = self._open(train) if stage == "fit" else None
         self.val_set = None if val is None else self._open(val)
         if self.train_set is not None:
+            if self.val_set is not None:
+                self.val_set.require_held_out(self.train_set)
             # Lightning asks for the number of steps again in each epoch: epochs differ in it.
             self.trainer.reload_dataloaders_every_n_epochs = 1
             self._first_epoch, self._global_step = self.train_set.epoch, 0

@@ -113,7 +113,7 @@ class PackedTrainer(_AnyTrainer):
         asked, args = args, adapted(args)
         self._options: Any = {"trees": tree_format(model, args), "needs_pairs": self.needs_pairs}
         self.packed_set = open_for_trainer("train_dataset", train_dataset, args, **self._options)
-        self._eval_sets = open_named(eval_dataset, args, **self._options)
+        self._eval_sets = open_named(eval_dataset, args, self.packed_set, **self._options)
         callbacks = [*(others.pop("callbacks", None) or []), PackedDataState()]
         eval_of_class = None if eval_dataset is None else _nothing()
         others |= {"train_dataset": _nothing(), "eval_dataset": eval_of_class, "callbacks": callbacks}
@@ -236,7 +236,7 @@ class PackedTrainer(_AnyTrainer):
         """The mean loss over the loss tokens of a packed set, or of each in a dictionary."""
         sets, runner = self._eval_sets, self._runner
         if eval_dataset is not None:
-            sets = open_named(eval_dataset, self.args, **self._options)
+            sets = open_named(eval_dataset, self.args, self.packed_set, **self._options)
             runner = self.runner_class(self, *sets.values())
         if not sets:
             raise ConfigError("give eval_dataset, the folder or URL of a packed set")

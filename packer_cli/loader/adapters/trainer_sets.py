@@ -15,10 +15,17 @@ from packer_cli.loader.storage import open_set
 __all__ = ["open_for_trainer", "open_named", "tree_format"]
 
 
-def open_named(value: Any, args: Any, **options: Any) -> dict[str, PackedDataset]:
-    """Sets for evaluation by name; one without a name has an empty one. Arguments as for `open_for_trainer`."""
+def open_named(value: Any, args: Any, training: PackedDataset, **options: Any) -> dict[str, PackedDataset]:
+    """Sets for evaluation by name; one without a name has an empty one. Arguments as for `open_for_trainer`.
+
+    Raises:
+        ConfigError: also, if training has samples that were set aside for one.
+    """
     named = value if isinstance(value, Mapping) else {} if value is None else {"": value}
-    return {name: open_for_trainer("eval_dataset", each, args, **options) for name, each in named.items()}
+    found = {name: open_for_trainer("eval_dataset", each, args, **options) for name, each in named.items()}
+    for each in found.values():
+        each.require_held_out(training)
+    return found
 
 
 def tree_format(model: Any, args: Any) -> str:
