@@ -102,8 +102,8 @@ class PackedDataLoader(TextDataLoaderBase):
         }
 
     def get_mock_batch(self) -> dict[str, Any]:
-        """The first step of the epoch, for the dry run."""
-        return self._stack([self.dataset[i] for i in self.steps[0]])
+        """The last step of the epoch, for the dry run: a loaded state may be past the first."""
+        return self._stack([self.dataset[i] for i in self.steps[-1]])
 
     def state_dict(self) -> dict[str, Any]:
         """The place after the last batch returned. OLMo-core saves it with the trainer."""

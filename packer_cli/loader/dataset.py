@@ -277,7 +277,12 @@ class PackedDataset(Dataset[Any]):
         return len(self._place.rows)
 
     def __getitem__(self, i: int) -> Any:
-        """The batch of iteration `i`; does not move `position`. Raises FormatError if a shard is damaged."""
+        """The batch of iteration `i`; does not move `position`.
+
+        Raises:
+            FormatError: a shard is damaged.
+            RuntimeError: a state was loaded, and this is an iteration before it: nothing goes on from there yet.
+        """
         rows = self._place.rows
         i = operator.index(i)
         num_iterations = len(rows)
@@ -285,6 +290,12 @@ class PackedDataset(Dataset[Any]):
             i += num_iterations
         if not 0 <= i < num_iterations:
             raise IndexError(f"iteration {i} of {num_iterations}")
+        if i < self._place.unused:
+            raise RuntimeError(
+                f"iteration {i} is asked for, and the loaded state goes on at {self._place.unused}: give DataLoader "
+                "sampler=ds.remaining(), or StatefulDataLoader sampler=ds.sampler(), without shuffle, another "
+                "sampler, Subset or accelerate's prepare; or iterate over ds itself"
+            )
         item: Any
         if self._lockstep:
             item = self._format.adapt(self._reader.read(rows, i))
@@ -300,7 +311,8 @@ class PackedDataset(Dataset[Any]):
 
     def iter_from(self, i: int) -> Iterator[Any]:
         """Iterate from iteration `i` to the end of the epoch; moves `position`."""
-        return self._iterate(_as_iteration(i, len(self)))
+        i, self._place.unused = _as_iteration(i, len(self)), 0
+        return self._iterate(i)
 
     def _iterate(self, i: int) -> Iterator[Any]:
         epoch = self.epoch
@@ -315,10 +327,12 @@ class PackedDataset(Dataset[Any]):
 
     def remaining(self) -> range:
         """The iterations from `position` to the end, as `sampler` of a plain DataLoader that resumes."""
-        return range(self.position, len(self))
+        position, self._place.unused = self.position, 0
+        return range(position, len(self))
 
     def sampler(self) -> PackedSampler:
         """The `sampler` of a StatefulDataLoader that saves its own state: whole epochs, or the rest of one."""
+        self._place.unused = 0
         return PackedSampler(self._place, repr(str(self.path)))
 
     def step_of(self, i: int) -> int:
@@ -363,6 +377,8 @@ class PackedDataset(Dataset[Any]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go to the place of `state`; if its epoch was over, to the start of the next.
 
+        Earlier iterations are refused until `remaining`, `sampler`, `iter_from`, iterating, or another epoch goes on.
+
         Raises:
             FormatError: the state is of another packed set or version, or does not fit.
             ConfigError: a StatefulDataLoader without `sampler` loads it.
@@ -371,6 +387,7 @@ class PackedDataset(Dataset[Any]):
         if not is_left_to_sampler(self._place):
             self.set_epoch(epoch + 1 if is_over else epoch)
             self._place.resume_at(0 if is_over else iteration)
+            self._place.unused = self._place.position
 
     def close(self) -> None:
         """Close the files, and wait for a shard that is being fetched; reading opens files again.

@@ -57,6 +57,8 @@ class Place:
         """The iteration after the last one returned, by iterating or by []."""
         self.first = 0
         """The iteration at which the next pass of a sampler begins."""
+        self.unused = 0
+        """The iteration of a loaded state from which nothing has gone on yet; 0: there is none."""
         self._num_passes = 0
 
     def _read(self, epoch: int) -> RankRows:
@@ -140,7 +142,7 @@ class PackedSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         """A pass. Its start is fixed now, not at its first index, since torchdata may save it before."""
-        self._place.has_sampler = True
+        self._place.has_sampler, self._place.unused = True, 0
         self._pass = _Pass(self._place)
         return self._pass
 
