@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -40,7 +41,7 @@ def pack_words(repo: Path, *names: str) -> list[str]:
     return ["pack", *inputs, "--tokenizer", str(sample / "tokenizer"), "--groups", "1k,8k:4", "--gpus", "8"]
 
 
-def run_process(words: Sequence[str], output: Path) -> Path:
+def run_process(words: Sequence[str], output: Path, **environment: str) -> Path:
     """Run a command whose last word is `--output` as a process of its own, which must succeed."""
-    subprocess.run([*HBPACK, *words, output], check=True, capture_output=True)
+    subprocess.run([*HBPACK, *words, output], check=True, capture_output=True, env=os.environ | environment)
     return output

@@ -155,6 +155,19 @@ def test_methods_that_would_not_be_called_are_named(
     assert packed(packed(Trainer)).__bases__ == packed(Trainer).__bases__
 
 
+def test_an_older_release_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for release, is_known in (("5.16.0.dev0", True), ("10.0", True), ("5.15.1", False), ("4.57.3", False)):
+        monkeypatch.setattr(
+            "packer_cli.loader.adapters.trainer_arguments.version", lambda package, found=release: found
+        )
+        if is_known:
+            assert packed(Trainer).__name__ == "PackedTrainer"
+            continue
+        message = f"^transformers {release} is installed, and packed\\(Trainer\\) needs 5.16 or later; upgrade transf"
+        with pytest.raises(ConfigError, match=message):
+            packed(Trainer)
+
+
 def test_a_model_of_another_vocabulary_is_refused(pack: Callable[..., Path], tmp_path: Path) -> None:
     config = LlamaConfig(
         vocab_size=500, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2

@@ -20,12 +20,11 @@ import itertools
 from axolotl.integrations.base import PluginManager
 from transformers import AutoTokenizer
 
-from packer_cli.cli.main import main
 from packer_cli.errors import ConfigError, FormatError
 from packer_cli.loader import PackedDataset
 from packer_cli.loader.adapters.axolotl import HbpackPlugin
 from packer_cli.loader.steps import packed_steps
-from tests.cli_runner import run
+from tests.cli_runner import run_process
 from tests.reference import read_packs
 from tests.tiny_model import naive_loss, tiny_llama
 
@@ -42,8 +41,8 @@ def folder(repo, tmp_path_factory):
     (folder / "chats.jsonl").write_text("".join(lines), encoding="utf-8")
     for gpus, groups in ((1, "512:1"), (2, "256:1,512:2")):
         options = ["--groups", groups, "--gpus", gpus, "--validation", "20%", "--global-tokens", "2k", "--workers", 1]
-        given = ["--tokenizer", sample / "tokenizer", "--output", folder / f"OUT{gpus}"]
-        assert run(main, "pack", folder / "chats.jsonl", *given, *options).code == 0
+        words = ["pack", folder / "chats.jsonl", "--tokenizer", sample / "tokenizer", *options, "--output"]
+        run_process([*map(str, words)], folder / f"OUT{gpus}", PYTHONPATH=str(ROOT))  # Beside the usual transformers.
     tiny_llama().save_pretrained(folder / "model")
     AutoTokenizer.from_pretrained(sample / "tokenizer").save_pretrained(folder / "model")
     return folder
@@ -181,6 +180,14 @@ def test_without_validation_there_is_no_evaluation(folder, caplog):
 def test_what_does_not_fit_is_refused(config, message):
     with pytest.raises(ConfigError, match=message):
         registered(**config)
+
+
+def test_an_older_release_is_refused(monkeypatch):
+    monkeypatch.setattr("packer_cli.loader.adapters.trainer_arguments.version", lambda package: "0.18.2")
+    with pytest.raises(
+        ConfigError, match=r"^axolotl 0.18.2 is installed, and HbpackPlugin needs 0.19 or later; upgrade"
+    ):
+        registered(hbpack="OUT")
 
 
 def test_another_trainer_is_refused(monkeypatch):

@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 TESTS = {
     "automodel": "tests/export/test_automodel.py",
     "axolotl": "tests/loader/test_adapter_axolotl.py",
+    "axolotl-oldest": "tests/loader/test_adapter_axolotl.py",
     "ms-swift": "tests/export/test_ms_swift.py",
     "unsloth": "tests/export/test_formats.py::test_unsloth_keeps_its_samples_apart",
     "verl": "tests/loader/test_adapter_verl.py",

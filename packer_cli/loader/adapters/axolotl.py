@@ -20,6 +20,7 @@ from pydantic import BaseModel
 from packer_cli.errors import ConfigError, HbpackError
 from packer_cli.format.constants import VALIDATION
 from packer_cli.format.manifest import Manifest
+from packer_cli.loader.adapters.trainer_arguments import require_release
 from packer_cli.loader.options import check_rank
 from packer_cli.loader.storage import open_set
 
@@ -82,7 +83,8 @@ class HbpackPlugin(BasePlugin):
     `datasets` is not read. Samples that `hbpack pack --validation` set aside are evaluated, as often as the YAML says.
 
     Raises:
-        ConfigError: for keys of the YAML that packed rows do not have, before a model is loaded, and as `packed` does.
+        ConfigError: for a release of Axolotl before 0.19, and keys of the YAML that packed rows do not have, before a
+            model is loaded; and as `packed` does.
     """
 
     def get_input_args(self) -> str:
@@ -91,6 +93,7 @@ class HbpackPlugin(BasePlugin):
 
     def register(self, cfg: Any) -> None:
         """Tell Axolotl what the plan decides, before it checks the YAML."""
+        require_release("axolotl", "0.19", type(self).__name__)
         path = cfg.get("hbpack")
         if not isinstance(path, str):
             raise ConfigError("hbpack is not given: name a packed set in the YAML, such as hbpack: OUT")

@@ -331,7 +331,7 @@ def _require_called(trainer_class: type[PackedTrainer]) -> None:
 
 def _checkpoints_all(asked: Any, dataset: PackedDataset) -> bool:
     """Whether all rows recompute all layers: where checkpointing is asked for, and the plan knows nothing of it."""
-    if not (asked.gradient_checkpointing or asked.activation_checkpointing):
+    if not (asked.gradient_checkpointing or getattr(asked, "activation_checkpointing", False)):  # A later name.
         return False
     is_planned = any(group["checkpoint_layers"] for group in dataset.manifest["groups"])
     if not is_planned and "gpu_model" not in dataset.manifest["config"]["plan"]:

@@ -6,11 +6,12 @@ import copy
 import dataclasses
 import logging
 from collections.abc import Mapping
+from importlib.metadata import version
 from typing import Any
 
 from packer_cli.errors import ConfigError
 
-__all__ = ["adapted", "require_fitting"]
+__all__ = ["adapted", "require_fitting", "require_release"]
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -54,6 +55,17 @@ _DECIDED = (
 """Of TrainingArguments and TRL's configs, what the plan decides."""
 _BATCH_SIZES = ("per_device_train_batch_size", "per_device_eval_batch_size")
 """Likewise, where 1 is what it decides."""
+
+
+def require_release(package: str, least: str, what: str) -> None:
+    """Raise ConfigError for a release of a trainer that is older than its adapter needs.
+
+    Args:
+        what: needs it; for messages.
+    """
+    found = version(package)
+    if [*map(int, found.split(".")[:2])] < [*map(int, least.split("."))]:
+        raise ConfigError(f"{package} {found} is installed, and {what} needs {least} or later; upgrade {package}")
 
 
 def require_fitting(args: Any, others: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from packer_cli.errors import ConfigError
 from packer_cli.loader.adapters.packed_trainer import PackedTrainer
+from packer_cli.loader.adapters.trainer_arguments import require_release
 from packer_cli.loader.adapters.trl import PackedDPOTrainer, PackedRewardTrainer
 
 __all__ = ["packed"]
@@ -36,11 +37,13 @@ def packed(trainer_class: type) -> type:
     with a model of the GPUs.
 
     Raises:
-        ConfigError: for another trainer of TRL; when the trainer is made, for a set that it cannot train, arguments
-            that do not fit one, or methods of a class that would not be called.
+        ConfigError: for another trainer of TRL, or a release of transformers before 5.16; when the trainer is made,
+            for a set that it cannot train, arguments that do not fit one, or methods of a class that would not be
+            called.
     """
     if issubclass(trainer_class, PackedTrainer):
         return trainer_class
+    require_release("transformers", "5.16", f"packed({trainer_class.__name__})")
     return type(f"Packed{trainer_class.__name__}", (_before(trainer_class), trainer_class), {})
 
 
