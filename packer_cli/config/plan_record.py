@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationInfo, field_validator, model_validator
 
 from packer_cli.config.defaults import default_of, defaults_of_trees
 from packer_cli.config.fields import AutoGroupsConfig, GpuConfig
-from packer_cli.config.groups import used_groups
+from packer_cli.config.groups import parse_group, used_groups
 from packer_cli.config.messages import validate
 from packer_cli.config.plan_options import PlanConfig, StorePlanConfig
 from packer_cli.errors import ConfigError
@@ -112,15 +111,10 @@ class PlannedConfig(StorePlanConfig, SetsAside):
             groups = self.able_groups(strategy)
         if strategy.predicts_cost and others.keys() & GpuConfig.model_fields.keys():
             names -= {"cost"}
-        if "align" in strategy.lacks:
-            groups = tuple(replace(group, align=1) for group in groups)
-        if "parallel" in others:
-            ranks = [group.layout.row_ranks if self.planner.mixes_layouts else group.sp_size for group in groups]
-            one = {"cp_size": 1, "tp_size": 1, "pp_size": 1, "vpp_size": 1}
-            groups = tuple(replace(group, **one, sp_size=sp) for group, sp in zip(groups, ranks, strict=True))
         own = {name: getattr(self, name) for name in names}
-        if "groups" in others:
+        if others.keys() & {"groups", "parallel"} or "align" in strategy.lacks:
             own |= self._of_all_groups(strategy)
+            groups = tuple(parse_group(str(group)) for group in groups)
         own |= {"strategy": strategy.name, "groups": others.get("groups") or used_groups(groups, strategy)}
         return validate(StorePlanConfig, {**own, **others})
 
