@@ -293,8 +293,7 @@ class PackedDataset(Dataset[Any]):
         if i < self._place.unused:
             raise RuntimeError(
                 f"iteration {i} is asked for, and the loaded state goes on at {self._place.unused}: give DataLoader "
-                "sampler=ds.remaining(), or StatefulDataLoader sampler=ds.sampler(), without shuffle, another "
-                "sampler, Subset or accelerate's prepare; or iterate over ds itself"
+                "sampler=ds.remaining() or ds.sampler(), without shuffle, Subset or prepare; or iterate over ds itself"
             )
         item: Any
         if self._lockstep:

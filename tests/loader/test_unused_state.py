@@ -40,9 +40,7 @@ def rest(ds: PackedDataset, epoch: int = 1, begin: int = DONE) -> list[tuple[int
     return [(epoch, i) for i in range(begin, len(ds))]
 
 
-MESSAGE = (
-    r"iteration \d+ is asked for, and the loaded state goes on at 7: give DataLoader sampler=ds.remaining\(\), or"
-)
+MESSAGE = r"iteration \d+ is asked for, and the loaded state goes on at 7: give DataLoader sampler=ds.remaining\(\) or"
 
 
 @pytest.mark.parametrize("context", [None, "fork", "spawn", "forkserver"])
