@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,11 +17,12 @@ pytest.importorskip("accelerate")
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from transformers import AutoModelForCausalLM, LlamaConfig, Trainer, TrainerCallback, TrainingArguments
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Trainer, TrainerCallback, TrainingArguments
 
 from packer_cli.cli.main import main
 from packer_cli.errors import ConfigError
 from packer_cli.loader import PackedDataset
+from packer_cli.loader.adapters.trainer_arguments import adapted
 from packer_cli.loader.adapters.transformers import packed
 from packer_cli.loader.steps import packed_steps
 from tests.cli_runner import run
@@ -182,6 +184,53 @@ def test_what_the_plan_decides_is_named(
 ) -> None:
     make(pack(OWN_GPU, 1), per_device_train_batch_size=4, dataloader_num_workers=2)
     assert "no effect, as the plan decides: per_device_train_batch_size, dataloader_num_workers" in caplog.text
+    for size, is_named in ((8, True), (1, False)):  # 8 is transformers' default.
+        caplog.clear()
+        make(pack(OWN_GPU, 1), per_device_train_batch_size=size)
+        assert ("per_device_train_batch_size" in caplog.text) == is_named
+
+
+@pytest.mark.parametrize(("length", "is_named"), [(1024, True), (512, True), (None, False)])
+def test_a_length_at_which_nothing_is_cut_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, length: int | None, is_named: bool
+) -> None:
+    """Also TRL's default, 1,024."""
+    trl = pytest.importorskip("trl")
+    config = trl.SFTConfig(output_dir=str(tmp_path), use_cpu=True, max_length=length, report_to="none")
+    assert adapted(config).max_length is None
+    assert ("max_length" in caplog.text) == is_named
+
+
+def test_another_tokenizer_than_that_of_the_set_is_named(
+    pack: Callable[..., Path], model_folder: Path, tmp_path: Path, repo: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The trainer saves it with the model."""
+    packed_set = pack(OWN_GPU, 1)
+
+    def said(processing_class: Any) -> str:
+        caplog.clear()
+        model, arguments = AutoModelForCausalLM.from_pretrained(model_folder), arguments_for(tmp_path)
+        packed(Trainer)(model, arguments, train_dataset=packed_set, processing_class=processing_class)
+        return caplog.text
+
+    def load(**changes: Any) -> Any:
+        tokenizer = AutoTokenizer.from_pretrained(repo / "examples/sample/tokenizer")
+        for name, value in changes.items():
+            setattr(tokenizer, name, value)
+        return tokenizer
+
+    begin = "processing_class, which is saved with the model, is not the tokenizer of the set, "
+    template = load().chat_template
+    for same in (load(), load(pad_token="<|end|>"), load(chat_template={"default": template}), None, object()):
+        assert "processing_class" not in said(same)
+    changed = load(chat_template=template + " ")
+    assert begin in said(changed)
+    assert caplog.text.rstrip().endswith("tokenizer: it has another chat_template_fingerprint")
+    assert "another eos_token_id" in said(load(eos_token="<|start|>"))
+    larger = load()
+    larger.add_tokens(["<|new|>"])
+    assert "another vocab_size" in said(larger)
+    assert "another chat_template_fingerprint" in said(SimpleNamespace(tokenizer=load(chat_template=None)))
 
 
 def test_sets_that_were_opened_for_others_are_refused(

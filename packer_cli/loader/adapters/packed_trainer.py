@@ -22,7 +22,7 @@ from packer_cli.format.epochs import attributes_of_trainer
 from packer_cli.loader.adapters.causal_lm import run_packed_rows
 from packer_cli.loader.adapters.packed_row import PackedRow
 from packer_cli.loader.adapters.step_runner import StepRunner
-from packer_cli.loader.adapters.trainer_arguments import adapted, require_fitting
+from packer_cli.loader.adapters.trainer_arguments import adapted, require_fitting, warn_of_tokenizer
 from packer_cli.loader.adapters.trainer_sets import open_for_trainer, open_named, tree_format
 from packer_cli.loader.dataset import PackedDataset
 from packer_cli.loader.steps import Step, packed_steps
@@ -113,6 +113,8 @@ class PackedTrainer(_AnyTrainer):
         asked, args = args, adapted(args)
         self._options: Any = {"trees": tree_format(model, args), "needs_pairs": self.needs_pairs}
         self.packed_set = open_for_trainer("train_dataset", train_dataset, args, **self._options)
+        if args.should_log:
+            warn_of_tokenizer(others.get("processing_class"), self.packed_set.manifest["tokenizer"])
         self._eval_sets = open_named(eval_dataset, args, self.packed_set, **self._options)
         callbacks = [*(others.pop("callbacks", None) or []), PackedDataState()]
         eval_of_class = None if eval_dataset is None else _nothing()

@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
+from xxhash import xxh3_128_hexdigest
+
 from packer_cli.errors import ConfigError
 
-__all__ = ["adapted", "require_fitting", "require_release"]
+__all__ = ["adapted", "require_fitting", "require_release", "warn_of_tokenizer"]
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -68,6 +70,27 @@ def require_release(package: str, least: str, what: str) -> None:
         raise ConfigError(f"{package} {found} is installed, and {what} needs {least} or later; upgrade {package}")
 
 
+def warn_of_tokenizer(given: Any, known: Mapping[str, Any]) -> None:
+    """Warn of a `processing_class` other than the tokenizer of the set, in its ids or its chat template.
+
+    Args:
+        known: the manifest's `TokenizerInfo`.
+    """
+    tokenizer: Any = given if hasattr(given, "get_vocab") else getattr(given, "tokenizer", None)
+    if not hasattr(tokenizer, "get_vocab"):
+        return
+    template, ids = getattr(tokenizer, "chat_template", None), tokenizer.get_vocab().values()
+    text = template.get("default") if isinstance(template, dict) else template
+    found = {"vocab_size": max(ids, default=-1) + 1, "eos_token_id": tokenizer.eos_token_id}
+    found["chat_template_fingerprint"] = text and xxh3_128_hexdigest(text.encode("utf-8", "surrogatepass"))
+    differing = [name for name, value in found.items() if value != known[name]]
+    if differing:
+        text = (
+            "processing_class, which is saved with the model, is not the tokenizer of the set, %s: it has another %s"
+        )
+        _LOGGER.warning(text, known["name"], ", ".join(differing))
+
+
 def require_fitting(args: Any, others: Mapping[str, Any]) -> None:
     """Raise ConfigError for what a packed set decides, or what would change its loss, or would be ignored.
 
@@ -108,6 +131,7 @@ def adapted(args: Any) -> Any:
     """A copy of the arguments, for packed rows."""
     args = copy.copy(args)
     defaults = {field.name: field.default for field in dataclasses.fields(args)}
+    defaults |= {"per_device_train_batch_size": 1, "max_length": None}  # Whoever gives these may give the defaults.
     ignored = [name for name in _BATCH_SIZES if getattr(args, name) not in (1, defaults[name])]
     ignored += [name for name in _DECIDED if getattr(args, name, None) not in (None, defaults.get(name))]
     if ignored and args.should_log:
