@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -62,6 +63,9 @@ if TYPE_CHECKING:
     from packer_cli.commands.option_types import StorePlanOptions
 
 
+_SayOptions = Callable[[PlannedConfig], None]
+
+
 @takes(StorePlanConfig)
 def plan(lengths: Lengths, *, output: StrPath | None = None, **options: Unpack[StorePlanOptions]) -> Plan:
     """Plan samples: groups, packs, iterations and steps. The options are those of `hbpack plan`.
@@ -115,9 +119,8 @@ def run_plan(options: Mapping[str, Any], source: Path, folder: Path) -> Plan:
     require_tokens(source / TOKENS)
     read_index(source / TOKENS)
     with locked_output(folder):
-        header = make_plan(config, checked, source, folder)
-    if recorded is not None:
-        _say_changes(recorded, header.config, given, source)
+        say_changes = None if recorded is None else partial(_say_changes, recorded, given, source)
+        header = make_plan(config, checked, source, folder, say_changes)
     return read_planned(folder, header)
 
 
@@ -127,7 +130,7 @@ def _with_recorded(options: Mapping[str, Any], recorded: PlannedConfig | None) -
     return recorded.with_options(given) if recorded else validate(StorePlanConfig, given), {*given}
 
 
-def _say_changes(recorded: PlannedConfig, config: PlannedConfig, given: set[str], source: Path) -> None:
+def _say_changes(recorded: PlannedConfig, given: set[str], source: Path, config: PlannedConfig) -> None:
     """Print in a line which options are no longer as recorded, and which others of the record are not at a default."""
     before, after = recorded.as_text(), config.as_text()
     known = [name for name in StorePlanConfig.model_fields if name in recorded.names_given() | given]
@@ -161,7 +164,9 @@ def check_options(config: PlanConfig) -> Resolved:
     return resolved
 
 
-def make_plan(given: StorePlanConfig, checked: Resolved, source: Path, folder: Path) -> PlanHeader:
+def make_plan(
+    given: StorePlanConfig, checked: Resolved, source: Path, folder: Path, say_options: _SayOptions | None = None
+) -> PlanHeader:
     """Plan the token store in `source/tokens`. Writes `folder/plan.arrow` and `folder/rejected.jsonl`.
 
     If samples are set aside, they are planned in `folder/validation`. Where one of the two plans fails, both folders
@@ -169,6 +174,7 @@ def make_plan(given: StorePlanConfig, checked: Resolved, source: Path, folder: P
 
     Args:
         checked: what `check_options` makes of the options that were given.
+        say_options: gets them when the groups are known, before they are planned with.
     """
     skip_extensions()
     store = source / TOKENS
@@ -180,6 +186,8 @@ def make_plan(given: StorePlanConfig, checked: Resolved, source: Path, folder: P
         say_choice(choice)
     elif (trees := of_store.all.trees) or (len(of_store.store) and resolved.config.max_path_tokens):
         resolved = for_samples(resolved, has_trees=trees is not None)
+    if say_options is not None:
+        say_options(resolved.config)
     validation = resolved.config.validation
     if validation is None or not len(of_store.store):  # Without samples, there is nothing to plan at all.
         draft = _draft(resolved, choice, of_store, folder)

@@ -112,9 +112,9 @@ class PlannedConfig(StorePlanConfig, SetsAside):
         if strategy.predicts_cost and others.keys() & GpuConfig.model_fields.keys():
             names -= {"cost"}
         own = {name: getattr(self, name) for name in names}
-        if others.keys() & {"groups", "parallel"} or "align" in strategy.lacks:
+        if others.keys() & {"groups", "parallel"} or "align" in strategy.lacks or self.planner.finds_layouts:
             own |= self._of_all_groups(strategy)
-            groups = tuple(parse_group(str(group)) for group in groups)
+            groups = tuple({group.capacity: parse_group(str(group)) for group in groups}.values())
         own |= {"strategy": strategy.name, "groups": others.get("groups") or used_groups(groups, strategy)}
         return validate(StorePlanConfig, {**own, **others})
 

@@ -43,7 +43,7 @@ def config(folder: Path):
 def test_other_gpus_change_nothing_else(first, tmp_path):
     lines = plan(first, tmp_path / "new", "--gpus", 4)
     bound = config(first).validation
-    assert lines[-1] == (
+    assert lines[0] == (
         f"changed: --gpus 4 (was 8); as in {first}: --groups 256:1,1k:4, --fill longest, --overflow drop, "
         f"--global-tokens 8192, --seed 7, --validation {bound}"
     )
@@ -75,7 +75,7 @@ def test_in_place_the_validation_set_stays(first, tmp_path):
 
 def test_defaults_are_had_back(first, tmp_path):
     words = ("--validation", 0, "--global-tokens", 0, "--max-samples", 0, "--seed", 0, "--overflow", "split")
-    line = plan(first, tmp_path / "new", *words, "--fill", "balanced")[-1]
+    line = plan(first, tmp_path / "new", *words, "--fill", "balanced")[0]
     assert "--validation none (was 0x" in line
     assert "--global-tokens none (was 8192)" in line
     assert line.endswith(f"; as in {first}: --groups 256:1,1k:4, --gpus 8")
@@ -93,14 +93,14 @@ def test_other_groups_keep_what_the_groups_had(chats, pack, tmp_path):
     ] * 2
     plan(tmp_path / "out", tmp_path / "new", "--parallel", "tp=4")
     assert [str(group.layout) for group in config(tmp_path / "new").groups] == ["sp1-tp4"]
-    line = plan(tmp_path / "out", tmp_path / "new", "--groups", "512:1", "--parallel", "tp=1", "--align", 1)[-1]
+    line = plan(tmp_path / "out", tmp_path / "new", "--groups", "512:1", "--parallel", "tp=1", "--align", 1)[0]
     assert line.startswith("changed: --groups 512:1 (was 512:1 align=16 tp_size=2 pp_size=2); as in ")
 
 
 def test_what_another_strategy_lacks_is_left_out(chats, pack, tmp_path):
     words = ("--max-samples", 9, "--curriculum-steps", 2, "--step-mix", "stratified", "--packing", "isf:rounds=7")
     pack(tmp_path / "out", chats, *words, "--fill", "longest", "--seed", 5, "--dry-run", "--global-tokens", "8k")
-    line = plan(tmp_path / "out", tmp_path / "new", "--strategy", "wlb")[-1]
+    line = plan(tmp_path / "out", tmp_path / "new", "--strategy", "wlb")[0]
     assert line.startswith("changed: --strategy wlb (was balanced), --groups 1k:4 (was 256:1,1k:4), --packing delay")
     for lost in ("--max-samples none (was 9)", "--curriculum-steps none (was 2)", "--fill none (was longest)"):
         assert lost in line
@@ -120,6 +120,26 @@ def test_what_was_predicted_stays_with_what_it_was_predicted_from(chats, pack, t
     assert lines[0].startswith("error: --strategy flexsp:all needs --model CONFIG.JSON --gpu NAME (such as h100), or")
     plan(tmp_path / "out", tmp_path / "other", "--strategy", "balanced", "--groups", "512:1,1k:4")
     assert config(tmp_path / "other").gpu_model == before.gpu_model
+
+
+def test_layouts_that_were_found_make_room_for_groups(chats, pack, tmp_path):
+    """Hydraulis records many of one capacity."""
+    model = tmp_path / "config.json"
+    model.write_text(json.dumps(MODEL))
+    words = ("--strategy", "hydraulis", "--groups", "1k:4", "--global-tokens", "8k", "--model", model, "--gpu", "h100")
+    pack(tmp_path / "out", chats, *words, "--dry-run")
+    assert len(config(tmp_path / "out").groups) > 1
+    plan(tmp_path / "out", tmp_path / "new", "--seed", 5)
+    assert config(tmp_path / "new") == config(tmp_path / "out").model_copy(update={"seed": 5})
+    line = plan(tmp_path / "out", tmp_path / "new", "--groups", "auto", code=2)[0]
+    assert line.startswith("error: --groups auto needs --model")
+    line = plan(tmp_path / "out", tmp_path / "new", "--strategy", "balanced")[0]
+    assert line.startswith("changed: --strategy balanced (was hydraulis), --groups 1k:")
+    words = ("--strategy", "balanced", "--groups", "auto", "--model", model, "--gpu", "h100")
+    lines = plan(tmp_path / "out", tmp_path / "new", *words)
+    chosen = config(tmp_path / "new").groups
+    assert lines[0].startswith("chose groups ")
+    assert f"--groups {','.join(map(str, chosen))} (was 1k:" in lines[1]
 
 
 def test_options_must_fit_those_that_are_kept(first, tmp_path):
