@@ -277,11 +277,8 @@ class PackedDataset(Dataset[Any]):
         return len(self._place.rows)
 
     def __getitem__(self, i: int) -> Any:
-        """The batch of iteration `i`; does not move `position`.
-
-        Raises:
-            FormatError: a shard is damaged.
-            RuntimeError: a state was loaded, and this is an iteration before it: nothing goes on from there yet.
+        """The batch of iteration `i`; does not move `position`. Raises FormatError if a shard is damaged, and
+        RuntimeError if a state was loaded that is past the iteration.
         """
         rows = self._place.rows
         i = operator.index(i)
@@ -374,9 +371,8 @@ class PackedDataset(Dataset[Any]):
         return begins_at(parse_state(state, "the loader state"), self._manifest)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go to the place of `state`; if its epoch was over, to the start of the next.
-
-        Earlier iterations are refused until `remaining`, `sampler`, `iter_from`, iterating, or another epoch goes on.
+        """Go to the place of `state`; if its epoch was over, to the start of the next. Earlier iterations are an error
+        until you call `remaining`, `sampler` or `iter_from`, iterate, or go to another epoch.
 
         Raises:
             FormatError: the state is of another packed set or version, or does not fit.
