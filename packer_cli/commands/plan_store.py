@@ -368,6 +368,7 @@ def _counts(
         records_with_special_tokens=sum(part.num_with_special for part in parts),
         loss_tokens=None if loss.weights is None else int(loss.tokens.sum(dtype=np.int64)),
         loss_weight=None if loss.weights is None else float(loss.weights.sum()),
+        not_used=None if config.is_validation else dict(store.index.unused) or None,
     )
 
 

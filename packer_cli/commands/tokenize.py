@@ -54,6 +54,8 @@ class Tokenized:
     """Files of the store."""
     skipped: tuple[SkippedFiles, ...] | None = None
     """The files of folders and globs that were not read; None: there were none."""
+    not_used: dict[str, int] | None = None
+    """Records that hold something which is not used, by what it is; None: there are none."""
     unit: str = "sample"
     """What is counted as samples: "item" where some hold several, such as a preference pair."""
 
@@ -73,6 +75,7 @@ def describe_store(output: str, index: StoreIndex | None) -> Tokenized:
         is_complete=index is not None,
         num_parts=len(index.parts) if index else 0,
         skipped=by_suffix(each for source in index.sources for each in source.skipped or ()) if index else None,
+        not_used=(dict(index.unused) or None) if index else None,
         unit=index.unit if index else "sample",
         **{figure: index.total(figure) if index else 0 for figure in figures},
     )

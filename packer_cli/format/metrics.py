@@ -99,6 +99,8 @@ class Counts(SampleCounts):
     """Of an epoch; only where tokens have weights."""
     loss_weight: float | None = None
     """The sum of their weights."""
+    not_used: dict[str, int] | None = None
+    """Records that hold something which is not used, by what it is; None: there are none."""
     validation_samples: int | None = None
     """Samples that `--validation` sets aside, which are in no count without `validation_`. This and the next are what
     the validation set counts as `samples`, `split` and so on; None without one."""

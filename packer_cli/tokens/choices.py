@@ -161,6 +161,7 @@ def all_rejected(index: StoreIndex) -> str:
     return "every record was rejected"
 
 
+MOST_WARNINGS = 4
 _MANY = 0.01
 """Share of the records: more rejected ones than this are no slips of single records."""
 
@@ -191,14 +192,13 @@ def many_rejected(index: StoreIndex, lost: Sequence[str]) -> str | None:
 
 
 def not_used(index: StoreIndex) -> list[str]:
-    """A warning for each thing that records hold and that is not used."""
-    counts: Counter[str] = Counter()
-    for part in index.parts:
-        counts.update(part.unused)
-    return [
-        f"{counted(count, 'record')} {'has' if count == 1 else 'have'} {what}"
-        for what, count in sorted(counts.items())
-    ]
+    """A warning for each thing that most records hold and that is not used; one for all further ones."""
+    counts = sorted(index.unused.items(), key=lambda item: (-item[1], item[0]))
+    texts = [f"{counted(count, 'record')} {'has' if count == 1 else 'have'} {what}" for what, count in counts]
+    if len(texts) <= MOST_WARNINGS:
+        return texts
+    further = f"{len(texts) - MOST_WARNINGS + 1} further things that records hold are not used; --json counts each"
+    return [*texts[: MOST_WARNINGS - 1], further]
 
 
 def not_read(index: StoreIndex) -> str | None:

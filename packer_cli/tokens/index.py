@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -194,6 +195,11 @@ class StoreIndex:
     def token_type(self) -> pa.DataType:
         """Of the ids in the parts and in the shards."""
         return token_type(self.tokenizer.vocab_size)
+
+    @property
+    def unused(self) -> Counter[str]:
+        """Records that hold something which is not used, by what it is."""
+        return sum((Counter(part.unused) for part in self.parts), Counter())
 
 
 def store_fingerprint(parts: Sequence[PartInfo], weights: Sequence[Share]) -> str:
