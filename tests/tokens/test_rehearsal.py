@@ -297,3 +297,10 @@ def test_repetitions_are_shortened_and_rehearsed_words_differ():
     assert [message["role"] for message in made_up.messages] == [turn.role for turn in short]
     assert len(ours.render_chat(chat).spans) == 71
     assert short_shape(shape_of(ours.read(messages[:5])))[1] == short[:5]
+
+
+def test_a_record_without_an_assistant_says_which_roles_it_has(load):
+    messages = [USER, {"role": "critic", "content": "No."}]
+    for loss_on, reasons in (("completion", ["its roles are user and critic"]), ("all", [])):
+        batch = encode(Encoder(load("bytes", SIMPLE), loss_on=loss_on), [Document("messages", 1, messages=messages)])
+        assert [reject.reason.partition(": ")[2] for reject in batch.rejects] == reasons

@@ -33,6 +33,10 @@ SPREAD_EVERY = 256
 """About one in so many of these records is compared, chosen by `hash_line`."""
 
 
+_OTHERS = frozenset(("system", "developer", "user", "tool"))
+"""Roles that do not mean the assistant."""
+
+
 class Preparer:
     """Turns documents into `Text` or `Row`.
 
@@ -106,6 +110,7 @@ class Preparer:
     def _prepare_chat(self, document: Document) -> tuple[Text | Row, bool]:
         tools = document.tools
         renderer = self._renderer(with_tools=tools is not None)
+        self._require_assistant(document.messages)
         given = renderer.read(document.messages, tools)
         special = self._finder.finds(given.text)
         chat = self._marked(renderer, given, document.messages, tools)
@@ -125,6 +130,14 @@ class Preparer:
         if is_marked:
             return self._row(document, rendered.text, loss, is_chat=True, may_close=may_close), special
         return Text(document.line, rendered.text, loss.spans, True, may_close, loss.weights, loss.end), special
+
+    def _require_assistant(self, messages: list[Message]) -> None:
+        """Raise ValueError for messages of which none is the assistant's, but one of a role that might mean it."""
+        if self._parts is None or any(message.get("role") == "assistant" for message in messages):
+            return
+        roles = list(dict.fromkeys(str(message.get("role")) for message in messages))
+        if not _OTHERS.issuperset(roles):
+            raise ValueError(f"no message of role assistant carries a loss: its roles are {' and '.join(roles)}")
 
     def _marked(self, renderer: ChatRenderer, chat: Chat, messages: list[Message], tools: list[Any] | None) -> Chat:
         """The conversation, made of these messages, with special tokens wrapped where they are to be plain text."""
