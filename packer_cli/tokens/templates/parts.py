@@ -17,12 +17,9 @@ Price: 2 us a turn, and only for `--loss-on` with parts.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 from packer_cli.tokens.templates.conversation import REASONING_FIELDS, Rendered, Span, TemplateRejectError
-
-GivesSame = Callable[[list[dict[str, Any]]], bool]
 
 
 class _Tags(NamedTuple):
@@ -92,7 +89,7 @@ class LossParts(NamedTuple):
         endings: tuple[str, ...],
         weights: Sequence[float] | None = None,
         *,
-        gives_same: GivesSame,
+        dropped: Sequence[frozenset[str]],
     ) -> tuple[list[Span], list[float] | None]:
         """The char ranges that carry a loss, in order and disjoint, and the weight of each; None: all are 1.
 
@@ -101,8 +98,7 @@ class LossParts(NamedTuple):
             messages: of the conversation.
             endings: special tokens, which may end a turn.
             weights: of each message; ranges of weight 0 are left out.
-            gives_same: whether the template writes the same text for changed messages, and so leaves out what is
-                changed.
+            dropped: of each message, which kinds of its texts the template never writes, see `Rehearsal.words`.
 
         Raises:
             TemplateRejectError: it is not certain where a part begins or ends.
@@ -115,10 +111,6 @@ class LossParts(NamedTuple):
                 "the chat template does not write one text for each message of the assistant, so it is not certain "
                 f"which text {'carries which loss' if weights is not None else 'is the last turn'}"
             )
-        drops_content = False
-        if self.divides_calls:
-            changed = with_other_contents(messages)
-            drops_content = changed != messages and gives_same(changed)
         found: list[tuple[Span, float]] = []
         for turn, message, number in turns[-1:] if self.only_last else turns:
             ranges = [turn]
@@ -126,10 +118,10 @@ class LossParts(NamedTuple):
                 ranges = self.of_turn(
                     rendered.text,
                     turn,
-                    {**message, "content": ""} if drops_content and names_called(message) else message,
+                    message if "content" not in dropped[number - 1] else {**message, "content": ""},
                     number,
                     endings,
-                    partial(_writes_reasoning, messages, number, gives_same),
+                    writes_reasoning="reasoning" not in dropped[number - 1],
                 )
             found += [(each, weights[number - 1] if weights is not None else 1.0) for each in ranges]
         if weights is None:
@@ -158,7 +150,8 @@ class LossParts(NamedTuple):
         message: dict[str, Any],
         number: int,
         endings: tuple[str, ...] = (),
-        writes_reasoning: Callable[[], bool] = lambda: True,
+        *,
+        writes_reasoning: bool = True,
     ) -> list[Span]:
         """The ranges of one turn.
 
@@ -173,7 +166,7 @@ class LossParts(NamedTuple):
         """
         start, stop = span
         end = _turn_end(text, start, stop, endings)
-        thought, reasoning = find_reasoning(text, start, end, message, number, writes_reasoning)
+        thought, reasoning = find_reasoning(text, start, end, message, number, is_written=writes_reasoning)
         calls, past = end, end
         if self.divides_calls:
             content = content_of(message)
@@ -214,13 +207,6 @@ def _with_messages(spans: list[Span], messages: list[dict[str, Any]]) -> list[tu
     return [(span, {}, 0) for span in spans]
 
 
-def _writes_reasoning(messages: list[dict[str, Any]], number: int, gives_same: GivesSame) -> bool:
-    """Whether the text changes with longer reasoning in the fields of a message, which is counted from 1."""
-    message = messages[number - 1]
-    longer = {name: f"{message[name]} And more." for name in REASONING_FIELDS if isinstance(message.get(name), str)}
-    return not gives_same([*messages[: number - 1], {**message, **longer}, *messages[number:]])
-
-
 def _turn_end(text: str, start: int, stop: int, endings: tuple[str, ...]) -> int:
     """Where the token that ends the turn begins; where the turn ends if there is none."""
     end = before_space(text, start, stop)
@@ -257,46 +243,33 @@ def find_calls(text: str, start: int, end: int, content: str, names: list[str], 
     return first, before_space(text, first, end)
 
 
+def calls_in(message: dict[str, Any]) -> list[Any]:
+    """The calls of a message."""
+    calls = message.get("tool_calls") or message.get("function_call") or []
+    return calls if isinstance(calls, list) else [calls]
+
+
+def function_of(call: Any) -> dict[str, Any]:
+    """What a call says of its function; empty if it is none."""
+    inner = (call.get("function") or call) if isinstance(call, dict) else {}
+    return inner if isinstance(inner, dict) else {}
+
+
 def names_called(message: dict[str, Any]) -> list[str]:
     """The names of the functions that the message calls."""
-    calls = message.get("tool_calls") or [message.get("function_call")]
-    if not isinstance(calls, list):
-        return [""]
-    return [_name(call) for call in calls if call]
-
-
-def _name(call: Any) -> str:
-    inner = call.get("function") or call if isinstance(call, dict) else {}
-    name = inner.get("name") if isinstance(inner, dict) else None
-    return name if isinstance(name, str) else ""
-
-
-def with_other_contents(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages, with a longer content in those of the assistant that have one and call tools."""
-    return [
-        {**message, "content": _longer(message["content"])}
-        if message.get("role") == "assistant" and message.get("content") and names_called(message)
-        else message
-        for message in messages
-    ]
-
-
-def _longer(content: Any) -> Any:
-    """The content with more text at the end, where it is the answer and not reasoning."""
-    if isinstance(content, list):
-        return [{**part, "text": _longer(part["text"])} if "text" in part else part for part in content]
-    return f"{content} And more."
+    names = (function_of(call).get("name") for call in calls_in(message) if call)
+    return [name if isinstance(name, str) else "" for name in names]
 
 
 def find_reasoning(
-    text: str, start: int, end: int, message: dict[str, Any], number: int, is_written: Callable[[], bool]
+    text: str, start: int, end: int, message: dict[str, Any], number: int, *, is_written: bool
 ) -> tuple[int, str]:
     """Where the reasoning of a turn ends, with its closing tag, and what it says; `start` if there is none.
 
     Args:
         message: that of the turn; empty if it is not known.
         number: of the message, for errors; 0: there is none.
-        is_written: whether the template writes the field of the message; asked only where the tags do not say it.
+        is_written: whether the template writes the reasoning of such a message.
 
     Raises:
         TemplateRejectError: it is not certain where it ends.
@@ -332,7 +305,7 @@ def find_reasoning(
                 f"{where}"
             )
         return past, thought
-    if field and text.count(field, start, end) > content_of(message).count(field) and is_written():
+    if field and text.count(field, start, end) > content_of(message).count(field) and is_written:
         known = ", ".join(f"{tags.opening} and {tags.closing}" for tags in TAGS)
         raise TemplateRejectError(
             f"the chat template writes the reasoning of {where} without tags that hbpack knows, which are {known}"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from packer_cli.tokens.templates.conversation import Chat, Span, TemplateRejectError, read_chat
 from packer_cli.tokens.templates.forms import FORMS, OBJECTS, convert
@@ -45,7 +45,9 @@ class Reading(NamedTuple):
     forms: tuple[str, ...] = ()
     """How messages are changed, see `forms.FORMS`."""
     lost: Mapping[Turn, frozenset[str]] = {}
-    """Which texts of these turns the template does not write, see `Rehearsal.words`."""
+    """Which texts of these turns the template does not always write, see `Rehearsal.words`."""
+    dropped: Mapping[Turn, frozenset[str]] = {}
+    """Which it never writes."""
     notes: tuple[str, ...] = ()
     """What records of this shape have that is not written, for people."""
     refusal: str = ""
@@ -90,8 +92,14 @@ class Rehearsals:
             return reading._replace(way=next(iter(self._ways), None), is_fast=False)
         if any(turn.parts for turn in turns) and any(each.format("qzx") in text for each in _AS_VALUE):
             return reading._replace(refusal=_PARTS)
+        missing = [frozenset(words.values()) for words in lost]
+        of_turn = {turn: [kinds for kinds, each in zip(missing, turns, strict=True) if each == turn] for turn in turns}
         reading = reading._replace(
-            lost=_join(zip(turns, lost, strict=True)), notes=tuple(self._notes(tools, turns, forms, text, lost))
+            lost={turn: kinds for turn, all_kinds in of_turn.items() if (kinds := frozenset().union(*all_kinds))},
+            dropped={
+                turn: kinds for turn, all_kinds in of_turn.items() if (kinds := all_kinds[0].intersection(*all_kinds))
+            },
+            notes=tuple(self._notes(tools, turns, forms, text, lost)),
         )
         if not self._ways:
             return reading._replace(is_proved=True)
@@ -292,14 +300,6 @@ def _found(find: Finder, chat: Chat) -> Rounds:
         raise _DoubtError(str(error)) from None
     if found is None:
         raise _DoubtError("the text changes")
-    return found
-
-
-def _join(lost: Any) -> dict[Turn, frozenset[str]]:
-    found: dict[Turn, frozenset[str]] = {}
-    for turn, words in lost:
-        if words:
-            found[turn] = found.get(turn, frozenset()) | set(words.values())
     return found
 
 

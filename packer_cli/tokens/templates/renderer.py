@@ -26,7 +26,7 @@ from packer_cli.tokens.templates.parts import LossParts
 from packer_cli.tokens.templates.rehearsal import Finder, Reading, Rehearsals, Rounds, Way
 from packer_cli.tokens.templates.rounds import MarkedTemplate, prefix_rounds, turn_edges
 from packer_cli.tokens.templates.rules import NotTranslatableError
-from packer_cli.tokens.templates.shape import Shape, shape_of
+from packer_cli.tokens.templates.shape import Shape, as_turn, shape_of
 from packer_cli.tokens.templates.template import CompiledTemplate, TemplateLimitError
 from packer_cli.tokens.templates.written import find_unwritten, is_plainly_written
 
@@ -183,14 +183,9 @@ class ChatRenderer:
         self, chat: Chat, rendered: Rendered, parts: LossParts, weights: Sequence[float] | None = None
     ) -> tuple[list[Span], list[float] | None]:
         """The char ranges of a rendered conversation that carry a loss, and their weights, see `LossParts.select`."""
-
-        def gives_same(messages: list[dict[str, Any]]) -> bool:
-            try:
-                return self.render_chat(chat._replace(messages=messages)).text == rendered.text
-            except TemplateRejectError:
-                return False
-
-        return parts.select(rendered, chat.messages, self._edges.endings, weights, gives_same=gives_same)
+        dropped = self.reading(chat.shape).dropped
+        of_each = [dropped.get(as_turn(turn), frozenset()) if dropped else frozenset() for turn in chat.shape[1:]]
+        return parts.select(rendered, chat.messages, self._edges.endings, weights, dropped=of_each)
 
     def _check_limits(self) -> None:
         try:

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from packer_cli.tokens.templates.conversation import REASONING_FIELDS, Chat
-from packer_cli.tokens.templates.parts import TAGS
+from packer_cli.tokens.templates.parts import TAGS, calls_in, function_of
 
 _MOST_PIECES = 12
 TAG = re.compile(
@@ -103,12 +103,6 @@ def _pieces(content: str) -> tuple[str, ...]:
     return tuple(piece if i % 2 else "text" if piece.strip() else "" for i, piece in enumerate(pieces))
 
 
-def calls_in(message: dict[str, Any]) -> list[Any]:
-    """The calls of a message."""
-    calls = message.get("tool_calls") or message.get("function_call") or []
-    return calls if isinstance(calls, list) else [calls]
-
-
 def _calls_of(message: dict[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     calls = calls_in(message)
     if not calls:
@@ -119,12 +113,6 @@ def _calls_of(message: dict[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]
     keys = ["tool_calls" if message.get("tool_calls") else "function_call"]
     keys += sorted(f"{key}:{type(value).__name__}" for key, value in first.items())
     return tuple(found if len(found) > 1 else kinds[:2]), tuple(keys)
-
-
-def function_of(call: Any) -> dict[str, Any]:
-    """What a call says of its function; empty if it is none."""
-    inner = call.get("function", call) if isinstance(call, dict) else {}
-    return inner if isinstance(inner, dict) else {}
 
 
 def _kind_of_arguments(given: Any) -> str:

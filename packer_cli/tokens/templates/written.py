@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from packer_cli.tokens.templates.conversation import REASONING_FIELDS, Chat, Rendered, TemplateRejectError
-from packer_cli.tokens.templates.parts import names_called
-from packer_cli.tokens.templates.shape import TAG, Turn, as_turn, calls_in, function_of, kind_of_piece
+from packer_cli.tokens.templates.parts import calls_in, function_of, names_called
+from packer_cli.tokens.templates.shape import TAG, Turn, as_turn, kind_of_piece
 
 CHANGED = "a text that the chat template writes in part, or changed"
 NOT_WRITTEN = ", which the chat template does not write"
