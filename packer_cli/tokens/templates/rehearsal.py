@@ -203,7 +203,7 @@ class Rehearsals:
         spans = rounds
         if way != "generation":
             edges = {self._edge(way, tools, *_window(turns, i), forms) for i in answers}
-            headers, tails = (_longest_first(edge[side] for edge in edges) for side in (0, 1))
+            headers, tails = (_longest_first(edge[side] for edge in edges if edge) for side in (0, 1))
             spans = self._edges.trim(text, rounds, headers, tails)
         self._check_words(text, spans, turns, made_up.words)
         inner = spans[:-1] if spans and not text[spans[-1][1] :].strip() else spans
@@ -222,20 +222,20 @@ class Rehearsals:
 
     def _find_edge(
         self, way: Way, tools: str, turns: tuple[Turn, ...], number: int, forms: tuple[str, ...]
-    ) -> tuple[str, str]:
-        """The texts before and after that of the message with this number, in its round.
+    ) -> tuple[str, str] | None:
+        """The texts before and after that of the message with this number, in its round; None if it has none.
 
         Raises:
             _DoubtError: the way does not find where it begins, or ends.
         """
         text = self._text(tools, turns, forms)
         if text is None:  # The beginning of a conversation may be none.
-            return "", ""
+            return None
         chat, made_up = self._chat(tools, turns, forms)
         whole, rounds = _found(self._ways[way], chat)
         own = [word for word in made_up.words[number] if word in text]
         if not own or whole != text:
-            return "", ""
+            return None
         for start, stop in rounds:
             at = [place for word in own if (place := text.find(word, start, stop)) >= 0]
             if at:
@@ -288,7 +288,7 @@ def _last_question(turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
 
 
 def _longest_first(texts: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sorted(set(texts) - {""}, key=lambda text: (-len(text), text)))
+    return tuple(sorted(set(texts), key=lambda text: (-len(text), text)))
 
 
 def _found(find: Finder, chat: Chat) -> Rounds:

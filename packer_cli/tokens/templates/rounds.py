@@ -15,7 +15,6 @@ than a few hundred messages are rejected.
 
 from __future__ import annotations
 
-import re
 import secrets
 from dataclasses import dataclass
 from functools import reduce
@@ -163,8 +162,6 @@ class TurnEdges:
     """Strings that can end a turn; EOS first, since it ends most."""
     closers: tuple[str, ...]
     """Strings that end a turn even after its round: EOS, unless it is also BOS, and others at which a model stops."""
-    tags: tuple[Span, ...] = ()
-    """Where special tokens and tags around reasoning are in the prompt: a header holds all of one, or nothing."""
 
     def trim(
         self, text: str, rounds: list[Span], headers: tuple[str, ...] = (), tails: tuple[str, ...] = ()
@@ -172,18 +169,24 @@ class TurnEdges:
         """Cut off the headers, and end each range after its end-of-turn token, or before white space.
 
         Args:
-            headers: that may begin a round, the longest first.
+            headers: that may begin a round, the longest first; one may be empty. Without any, the generation prompt.
             tails: that may follow the end of a turn in its round, the longest first.
+
+        Raises:
+            TemplateRejectError: a round begins with none of the headers.
         """
         spans = []
         endings = self.endings
         for start, stop in rounds:
-            for header in headers or (self.prompt,):
+            for header in headers or (self.prompt, ""):
                 if text.startswith(header, start, stop):
                     begin = start + len(header)
                     break
             else:
-                begin = start + self._header_length(text, start, stop)
+                raise TemplateRejectError(
+                    "the chat template begins a turn of the assistant unlike those of other conversations: with "
+                    f"{text[start : min(stop, start + 40)]!r}, not with {' or '.join(map(repr, headers))}"
+                )
             for tail in tails:
                 if text.endswith(tail, begin, stop):
                     stop -= len(tail)
@@ -224,30 +227,9 @@ class TurnEdges:
             at = lead.rfind(prompt) if prompt.strip() else -1
             if at >= 0:
                 return lead[: at + len(prompt)]
-        length = self._header_length(text, start, stop)
-        rest = lead[length:]
         for tags in TAGS:
-            rest = rest.replace(tags.opening, "").replace(tags.closing, "")
-        return lead[:length] if length or not rest.strip() or not self.prompt.strip() else None
-
-    def _header_length(self, text: str, start: int, stop: int) -> int:
-        """Number of chars of `text[start:stop]` that belong to the generation prompt."""
-        prompt = self.prompt
-        head = text[start : min(stop, start + len(prompt))]
-        length = self._shared_length(head, 0)
-        if length == 0:
-            # Either of two turns may write the whitespace between them.
-            skipped, gap = len(prompt) - len(prompt.lstrip()), len(head) - len(head.lstrip())
-            head = text[start + gap : min(stop, start + gap + len(prompt) - skipped)]
-            shared = self._shared_length(head, skipped)
-            length = gap + shared if shared else 0
-        return length
-
-    def _shared_length(self, head: str, skipped: int) -> int:
-        """Length of the common prefix of a text and the prompt without its first chars."""
-        length = skipped + common_length(head, self.prompt[skipped:])
-        # What begins like `<think>` may be another tag, of the content.
-        return next((start for start, stop in self.tags if start < length < stop), length) - skipped
+            lead = lead.replace(tags.opening, "").replace(tags.closing, "")
+        return None if lead.strip() and self.prompt.strip() else ""
 
     def _turn_end(self, text: str, begin: int, stop: int) -> int:
         end = before_space(text, begin, stop)
@@ -277,12 +259,10 @@ def turn_edges(
         ends: tokens at which a model stops, besides EOS.
     """
     eos = variables.get("eos_token")
-    marks = {*special_tokens, *(tag for tags in TAGS for tag in (tags.opening, tags.closing))}
     return TurnEdges(
         prompt=prompt,
         endings=tuple(sorted(special_tokens, key=lambda token: token != eos)),
         closers=(*((eos,) if eos and eos != variables.get("bos_token") else ()), *ends),
-        tags=tuple(found.span() for mark in sorted(marks) for found in re.finditer(re.escape(mark), prompt)),
     )
 
 
