@@ -1,0 +1,134 @@
+"""What every chat template at hand does to conversations whose texts are marked, as `tests/tokens/templates` judges.
+
+The environment variable `HBPACK_TEMPLATES` names further folders of templates, separated by colons.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.benchmark.measure import BenchmarkError, num_cores
+from tests.benchmark.report import table, versions
+from tests.tokens.templates.conversations import CONVERSATIONS
+from tests.tokens.templates.sources import WHEELS
+from tests.tokens.templates.sweep import (
+    CRASH,
+    FORM,
+    HEADER,
+    LOST,
+    NO_LOSS,
+    OPEN,
+    OTHERS,
+    PLACE,
+    REAL,
+    TAGS,
+    Outcome,
+    Swept,
+    sources_of,
+    sweep_all,
+)  # fmt: skip
+
+VARIABLE = "HBPACK_TEMPLATES"
+_COLUMNS = {
+    "others' text": (OTHERS, HEADER),
+    "lost": (LOST, NO_LOSS, FORM),
+    "place": (PLACE,),
+    "no end": (OPEN,),
+    "unlike tags": (TAGS, CRASH),
+}
+"""Column -> kinds of faults that it counts, in conversations."""
+
+
+def run(work: Path, runs: int) -> str:
+    """Try each template with each conversation, and return the text of the section. Once, whatever `runs` says."""
+    if not REAL.is_dir():
+        raise BenchmarkError("no shared data: set HBPACK_SHARED to the folder that holds data/")
+    folders = [folder for folder in os.environ.get(VARIABLE, "").split(":") if folder]
+    sources = sources_of(["hbpack", *WHEELS, *folders])
+    done = []
+    for number, swept in enumerate(sweep_all(sources, work, jobs=num_cores()), 1):
+        print(f"templates: {number} of {len(sources)}, {swept.source.name}", file=sys.stderr)
+        done.append(swept)
+    return section(done)
+
+
+def section(done: list[Swept]) -> str:
+    """The text for these results."""
+    names = {swept.source.name.partition("/")[0]: 0 for swept in done}
+    of = ", ".join(
+        f"{sum(swept.source.name.startswith(f'{name}/') for swept in done)} of {_version(name)}" for name in names
+    )
+    text = (
+        f"{len(done)} templates ({of}), each text once, by {len(CONVERSATIONS)} conversations "
+        "(`tests/tokens/templates/conversations.py`) in which every text begins and ends with a word of its own. The "
+        "tokenizer is a real one with the special tokens that the template writes. *Taken* are conversations with a "
+        "sample; *template* are those that it raises for, *hbpack* those that hbpack rejects though transformers "
+        "renders them. The other columns count conversations: *others' text*, of another role, a header or a system "
+        "prompt carries a loss; *lost*, a text is neither written with its loss nor counted by the run, or arguments "
+        "as JSON text are written otherwise than as an object; *place*, another mask alone than as the first or the "
+        "21st of a part; *no end*, a turn that is learned ends without a token, and the run does not say so; *unlike "
+        "tags*, of templates with `{% generation %}`, another mask than transformers makes. "
+        f"{versions(('transformers', 'jinja2'))}."
+    )
+    header = ["", "taken", "template", "hbpack", *_COLUMNS]
+    rows = [_row(swept) for swept in done]
+    total = ["**all**", *(f"{sum(int(row[k]) for row in rows if row[k]):,}" for k in range(1, len(header)))]
+    tagged = sum(one.has_tags for swept in done for one in swept.outcomes.values())
+    differ = sum(bool(swept.faults(TAGS)) for swept in done)
+    parts = [
+        text,
+        table(header, [total, *rows]),
+        f"Masks compared with those of transformers: {tagged}; templates with another one: {differ}.",
+        "What hbpack rejects though transformers renders it:",
+        table(["reason", "conversations", "templates"], _reasons(done)),
+    ]
+    return "\n\n".join(parts)
+
+
+def _row(swept: Swept) -> list[str]:
+    outcomes = list(swept.outcomes.values())
+    if swept.error:
+        return [swept.source.name, *[""] * (3 + len(_COLUMNS))]
+    refused = [one for one in outcomes if one.reason]
+    counts = [
+        len(outcomes) - len(refused),
+        sum(one.is_refused for one in refused),
+        sum(not one.is_refused for one in refused),
+        *(sum(_has(one, kinds) for one in outcomes) for kinds in _COLUMNS.values()),
+    ]
+    return [f"{swept.source.name}", *map(str, counts)]
+
+
+def _has(outcome: Outcome, kinds: Iterable[str]) -> bool:
+    return any(fault.kind in kinds for fault in outcome.faults)
+
+
+def _reasons(done: list[Swept]) -> list[list[str]]:
+    records: Counter[str] = Counter()
+    templates: Counter[str] = Counter()
+    for swept in done:
+        own = [_general(one.reason) for one in swept.outcomes.values() if one.reason and not one.is_refused]
+        own += [_general(swept.error)] if swept.error else []
+        records.update(own)
+        templates.update(set(own))
+    return [
+        [reason.replace("|", "\\|"), str(number), str(templates[reason])] for reason, number in records.most_common()
+    ]
+
+
+def _general(reason: str) -> str:
+    """A reason without the numbers of messages."""
+    return "".join("N" if char.isdigit() else char for char in reason)
+
+
+def _version(package: str) -> str:
+    name = {"swift": "ms-swift"}.get(package, package)
+    try:
+        return f"{package} {importlib.metadata.version(name)}" if package != "hbpack" else "hbpack"
+    except importlib.metadata.PackageNotFoundError:
+        return package
