@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 Message = dict[str, Any]
 TOOLS = -1
 """Stands for the number of a message: the text is of the tools."""
+UNLEARNED = "assistant of weight 0"
+"""Stands for the role of texts that the record keeps from being learned."""
 _LETTERS = "bcdfghjklmnpqrstvwxz"
 _SAID = "naïve words — 你好, fine"
 
@@ -352,6 +354,11 @@ def _quotes(chat: Conversation) -> None:
     chat.add("user", chat.text(words=f"You wrote {said}")).answer(chat.text(role="assistant", words=said))
 
 
+def _weights(chat: Conversation) -> None:
+    for weight in (0, 1, 0):
+        chat.ask().answer(chat.text(role="assistant" if weight else UNLEARNED), weight=weight)
+
+
 def _long(chat: Conversation) -> None:
     chat.turns(10)
 
@@ -401,6 +408,7 @@ _MAKERS: dict[str, Callable[[Conversation], None]] = {
     "white space": _white_space,
     "unicode": _unicode,
     "quotes": _quotes,
+    "weights": _weights,
     "twenty messages": _long,
 }
 

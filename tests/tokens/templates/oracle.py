@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from tests.tokens.templates.conversations import TOOLS, Conversation, Marked, Message
+from tests.tokens.templates.conversations import TOOLS, UNLEARNED, Conversation, Marked, Message
 from tests.tokens.templates.plain import Plain, TemplateError
 
 OTHERS, HEADER, LOST, NO_LOSS, OPEN = "others in the loss", "header in the loss", "lost", "no loss", "open turn"
@@ -127,11 +127,11 @@ class Oracle:
         yield from self._judge_rest(chat, sample, places, counted)
 
     def _times(self, chat: Conversation) -> dict[Marked, int]:
-        """How often the template writes each name for its own message."""
+        """How often the template writes each name and key for its own message."""
         return {
             text: (self._prefix(chat, text.message + 1) or "").count(text.opening) or 1
             for text in chat.texts
-            if text.kind == "name"
+            if text.kind in ("name", "key")
         }
 
     def _judge_rest(
@@ -372,7 +372,7 @@ def _is_excused(text: Marked, counted: Sequence[str]) -> bool:
         words = r"reason|think|thought"
     elif text.kind in ("name", "key", "value"):
         words = r"call|argument"
-    elif text.role == "assistant":
+    elif text.role in ("assistant", UNLEARNED):
         words = r"content"
     else:
         words = rf"{text.role}\b|tool result|role"

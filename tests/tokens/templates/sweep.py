@@ -146,6 +146,7 @@ class Sweeper:
                 text = _wide(self.bytes.sample(*alone).text)
                 faults.append(Fault(FORM, text[text.find("Zxbc") - 40 :][:120]))
         has_tags = bool(re.search(r"\{%-?\s*generation", self._plain.template)) and not is_refused
+        has_tags = has_tags and not any("weight" in message for message in chat.messages)
         unlike = self._unlike(chat, alone) if has_tags else []
         found = self._oracle.judge(chat, self.bytes.sample(*alone), counted)
         # Where the template itself says what is learned, headers may be.
