@@ -59,12 +59,11 @@ def run(work: Path, runs: int) -> str:
 
 def section(done: list[Swept]) -> str:
     """The text for these results."""
-    names = {swept.source.name.partition("/")[0]: 0 for swept in done}
-    of = ", ".join(
-        f"{sum(swept.source.name.startswith(f'{name}/') for swept in done)} of {_version(name)}" for name in names
-    )
+    of_source: dict[str, list[Swept]] = {}
+    for swept in done:
+        of_source.setdefault(swept.source.name.partition("/")[0], []).append(swept)
     text = (
-        f"{len(done)} templates ({of}), each text once, by {len(CONVERSATIONS)} conversations "
+        f"{len(done)} templates, each text once, by {len(CONVERSATIONS)} conversations "
         "(`tests/tokens/templates/conversations.py`) in which every text begins and ends with a word of its own. The "
         "tokenizer is a real one with the special tokens that the template writes. *Taken* are conversations with a "
         "sample; *template* are those that it raises for, *hbpack* those that hbpack rejects though transformers "
@@ -75,33 +74,44 @@ def section(done: list[Swept]) -> str:
         "tags*, of templates with `{% generation %}`, another mask than transformers makes. "
         f"{versions(('transformers', 'jinja2'))}."
     )
-    header = ["", "taken", "template", "hbpack", *_COLUMNS]
-    rows = [_row(swept) for swept in done]
-    total = ["**all**", *(f"{sum(int(row[k]) for row in rows if row[k]):,}" for k in range(1, len(header)))]
+    header = ["", "templates", "taken", "template", "hbpack", *_COLUMNS]
+    rows = [_row(_title(name), templates) for name, templates in of_source.items()]
+    faulty = [
+        _row(swept.source.name, [swept]) for swept in done if swept.error or any(map(_faults, _outcomes([swept])))
+    ]
     tagged = sum(one.has_tags for swept in done for one in swept.outcomes.values())
     differ = sum(bool(swept.faults(TAGS)) for swept in done)
     parts = [
         text,
-        table(header, [total, *rows]),
+        table(header, [_row("**all**", done), *rows]),
         f"Masks compared with those of transformers: {tagged}; templates with another one: {differ}.",
         "What hbpack rejects though transformers renders it:",
         table(["reason", "conversations", "templates"], _reasons(done)),
+        "Templates with a fault:" if faulty else "No template has a fault.",
+        *([table(header, faulty)] if faulty else []),
     ]
     return "\n\n".join(parts)
 
 
-def _row(swept: Swept) -> list[str]:
-    outcomes = list(swept.outcomes.values())
-    if swept.error:
-        return [swept.source.name, *[""] * (3 + len(_COLUMNS))]
+def _outcomes(done: list[Swept]) -> list[Outcome]:
+    return [one for swept in done for one in swept.outcomes.values()]
+
+
+def _row(title: str, done: list[Swept]) -> list[str]:
+    outcomes = _outcomes(done)
     refused = [one for one in outcomes if one.reason]
     counts = [
+        len(done),
         len(outcomes) - len(refused),
         sum(one.is_refused for one in refused),
         sum(not one.is_refused for one in refused),
         *(sum(_has(one, kinds) for one in outcomes) for kinds in _COLUMNS.values()),
     ]
-    return [f"{swept.source.name}", *map(str, counts)]
+    return [title, *(f"{count:,}" for count in counts)]
+
+
+def _faults(outcome: Outcome) -> bool:
+    return bool(outcome.faults)
 
 
 def _has(outcome: Outcome, kinds: Iterable[str]) -> bool:
@@ -126,7 +136,7 @@ def _general(reason: str) -> str:
     return "".join("N" if char.isdigit() else char for char in reason)
 
 
-def _version(package: str) -> str:
+def _title(package: str) -> str:
     name = {"swift": "ms-swift"}.get(package, package)
     try:
         return f"{package} {importlib.metadata.version(name)}" if package != "hbpack" else "hbpack"

@@ -111,7 +111,7 @@ class Oracle:
             counted: what the run says of the record.
         """
         places = _places(sample.text, chat.texts, self._times(chat))
-        found = {place.whose for place in places}
+        found = {place.whose for place in places if place.is_own}
         for text in chat.texts:
             if text not in found and not _is_excused(text, counted):
                 yield Fault(LOST, f"{text.kind} of {text.role} (message {text.message + 1})")
@@ -128,11 +128,9 @@ class Oracle:
 
     def _times(self, chat: Conversation) -> dict[Marked, int]:
         """How often the template writes each name and key for its own message."""
-        return {
-            text: (self._prefix(chat, text.message + 1) or "").count(text.opening) or 1
-            for text in chat.texts
-            if text.kind in ("name", "key")
-        }
+        words = [text for text in chat.texts if text.kind in ("name", "key")]
+        found = {text: self._prefix(chat, text.message + 1) for text in words}
+        return {text: whole.count(text.opening) for text, whole in found.items() if whole is not None}
 
     def _judge_rest(
         self, chat: Conversation, sample: Sample, places: list[Place], counted: Sequence[str]
