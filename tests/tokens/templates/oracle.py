@@ -374,4 +374,4 @@ def _is_excused(text: Marked, counted: Sequence[str]) -> bool:
         words = r"content"
     else:
         words = rf"{text.role}\b|tool result|role"
-    return any(re.search(words, line) for line in counted)
+    return any(re.search(rf"{words}|\ba text\b", line) for line in counted)
