@@ -13,7 +13,9 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -22,6 +24,7 @@ from tests.tokens.templates.conversations import TOOLS, UNLEARNED, Conversation,
 from tests.tokens.templates.plain import Plain, TemplateError
 
 OTHERS, HEADER, LOST, NO_LOSS, OPEN = "others in the loss", "header in the loss", "lost", "no loss", "open turn"
+TEXT = "other text"
 _THINKING = re.compile(
     r"(?:\s*(?:</?think>|\[/?THINK\]|</?seed:think>|<\|channel>thought|<channel\|>|"
     r"<\|(?:START|END)_THINKING\|>))+\s*$"
@@ -110,6 +113,10 @@ class Oracle:
         Args:
             counted: what the run says of the record.
         """
+        written = self.written(chat, sample)
+        if written is None:
+            yield Fault(TEXT, "transformers writes it in no form of the record")
+        chat = written or chat
         places = _places(sample.text, chat.texts, self._times(chat))
         found = {place.whose for place in places if place.is_own}
         for text in chat.texts:
@@ -125,6 +132,14 @@ class Oracle:
                 again = "" if place.is_own else ", repeated"
                 yield Fault(OTHERS, f"{place.whose.kind} of {place.whose.role}{again}: {_shown(sample, tokens)}")
         yield from self._judge_rest(chat, sample, places, counted)
+
+    def written(self, chat: Conversation, sample: Sample) -> Conversation | None:
+        """The conversation in the form whose text this is; None if it is that of no form."""
+        for messages in forms(chat.messages):
+            text = self._render(json.dumps(messages), json.dumps(chat.tools), prompted=False)
+            if text is not None and sample.text.startswith(text):
+                return replace(chat, messages=messages)
+        return None
 
     def _times(self, chat: Conversation) -> dict[Marked, int]:
         """How often the template writes each name and key for its own message."""
@@ -230,14 +245,10 @@ class Oracle:
     def _prefix(
         self, chat: Conversation, number: int, *, prompted: bool = False, with_content: bool = True
     ) -> str | None:
-        messages, tools = chat.messages[:number], chat.tools
+        messages = chat.messages[:number]
         if not with_content:
             messages = [*messages[:-1], {**messages[-1], "content": ""}]
-        for each in (messages, _with_objects(messages)):
-            text = self._render(json.dumps(each), json.dumps(tools), prompted=prompted)
-            if text is not None:
-                return text
-        return None
+        return self._render(json.dumps(messages), json.dumps(chat.tools), prompted=prompted)
 
     def _render(self, messages: Any, tools: Any = None, *, prompted: bool) -> str | None:
         given = [json.loads(each) if isinstance(each, str) else each for each in (messages, tools)]
@@ -261,14 +272,26 @@ def _shown(sample: Sample, tokens: list[Token]) -> str:
     return text if len(text) <= 120 else f"{text[:80]}...{text[-35:]}"
 
 
-def _with_objects(messages: list[Message]) -> list[Message]:
-    """The messages with arguments that are objects."""
-    changed = json.loads(json.dumps(messages))
-    for message in changed:
-        for call in message.get("tool_calls") or ():
-            if isinstance(call["function"]["arguments"], str):
-                call["function"]["arguments"] = json.loads(call["function"]["arguments"])
-    return changed
+def forms(messages: list[Message]) -> Iterator[list[Message]]:
+    """The messages as they are, and in other forms that say the same: arguments as objects, `developer` as `system`,
+    parts as a string, strings as parts."""
+    seen: list[list[Message]] = []
+    for objects, system, content in product((False, True), (False, True), ("", "string", "lines", "parts")):
+        changed: list[Message] = json.loads(json.dumps(messages))
+        for message in changed:
+            for call in (message.get("tool_calls") or ()) if objects else ():
+                if isinstance(call["function"]["arguments"], str):
+                    call["function"]["arguments"] = json.loads(call["function"]["arguments"])
+            if system and message["role"] == "developer":
+                message["role"] = "system"
+            given = message.get("content")
+            if content in ("string", "lines") and isinstance(given, list):
+                message["content"] = ("\n" if content == "lines" else "").join(part["text"] for part in given)
+            elif content == "parts" and isinstance(given, str):
+                message["content"] = [{"type": "text", "text": given}]
+        if changed not in seen:
+            seen.append(changed)
+            yield changed
 
 
 def _places(text: str, texts: Sequence[Marked], times: Mapping[Marked, int] = MappingProxyType({})) -> list[Place]:

@@ -30,13 +30,13 @@ from packer_cli.tokens.encode.encoder import Encoder
 from packer_cli.tokens.tokenizer.loading import load_tokenizer
 from packer_cli.tokens.without_loss import drop_without_loss
 from tests.tokens.templates.conversations import CONVERSATIONS, EQUAL, Conversation
-from tests.tokens.templates.oracle import HEADER, LOST, NO_LOSS, OPEN, OTHERS, Bytes, Fault, Oracle
+from tests.tokens.templates.oracle import HEADER, LOST, NO_LOSS, OPEN, OTHERS, TEXT, Bytes, Fault, Oracle
 from tests.tokens.templates.plain import Plain, TemplateError
 from tests.tokens.templates.sources import WHEELS, Source, of_hbpack, of_path, of_wheel
 from tests.tokens.templates.vocabulary import make_tokenizer
 
 PLACE, FORM, TAGS, CRASH = "place", "form of arguments", "unlike transformers", "crash"
-KINDS = (OTHERS, HEADER, LOST, NO_LOSS, OPEN, PLACE, FORM, TAGS, CRASH)
+KINDS = (OTHERS, HEADER, LOST, NO_LOSS, OPEN, TEXT, PLACE, FORM, TAGS, CRASH)
 REAL = Path(os.environ.get("HBPACK_SHARED", Path(__file__).parents[4] / "shared")) / "data/tokenizers/minimind-chatml"
 _FILLERS = 20
 """Conversations of another shape that stand before one: more than are compared at a part's beginning."""
@@ -154,7 +154,7 @@ class Sweeper:
         return Outcome("", is_refused, tuple(faults), tuple(counted), has_tags)
 
     def _unlike(self, chat: Conversation, row: Row) -> list[Fault]:
-        given = chat.record
+        given = (self._oracle.written(chat, self.bytes.sample(*row)) or chat).record
         expected = self._tokenizer.hf.apply_chat_template(
             given["messages"], tools=given.get("tools"), return_dict=True, return_assistant_tokens_mask=True
         )

@@ -6,7 +6,7 @@ import pytest
 
 from tests.tokens.templates import sources
 from tests.tokens.templates.conversations import CONVERSATIONS, EQUAL, Conversation
-from tests.tokens.templates.oracle import HEADER, LOST, NO_LOSS, OPEN, OTHERS, Oracle, Sample, Token
+from tests.tokens.templates.oracle import HEADER, LOST, NO_LOSS, OPEN, OTHERS, TEXT, Oracle, Sample, Token, forms
 from tests.tokens.templates.plain import Plain
 from tests.tokens.templates.sweep import KINDS, sweep
 
@@ -66,10 +66,10 @@ def sample(text, *learned):
 
 @pytest.fixture
 def judged():
-    """judged(conversation, text, *learned, counted=()) -> kinds of faults."""
+    """judged(conversation, text, *learned, counted=(), template=CHATML) -> kinds of faults."""
 
-    def judge(chat, text, *learned, counted=()):
-        faults = Oracle(Plain(CHATML)).judge(chat, sample(text, *learned), counted)
+    def judge(chat, text, *learned, counted=(), template=CHATML):
+        faults = Oracle(Plain(template)).judge(chat, sample(text, *learned), counted)
         return sorted({fault.kind for fault in faults})
 
     return judge
@@ -110,9 +110,14 @@ def test_a_header_in_the_loss_is_found(judged, chat):
 
 def test_a_default_system_prompt_in_the_loss_is_found(judged):
     chat = Conversation("assistant first").answer()
-    text = f"<|im_start|>system\nHelp.<|im_end|>\n{text_of(chat)}"
-    assert judged(chat, text, f"Help.<|im_end|>\n<|im_start|>assistant\n{parts(chat)[0]}<|im_end|>") == [HEADER]
-    assert judged(chat, text, f"{parts(chat)[0]}<|im_end|>") == []
+    default = "<|im_start|>system\nHelp.<|im_end|>\n"
+    text, template = (
+        default + text_of(chat),
+        "{% if messages[0].role != 'system' %}" + default + "{% endif %}" + CHATML,
+    )
+    wrong = f"Help.<|im_end|>\n<|im_start|>assistant\n{parts(chat)[0]}<|im_end|>"
+    assert judged(chat, text, wrong, template=template) == [HEADER]
+    assert judged(chat, text, f"{parts(chat)[0]}<|im_end|>", template=template) == []
 
 
 def test_an_answer_that_is_not_learned_is_found(judged, chat):
@@ -131,9 +136,25 @@ def test_a_text_that_is_gone_is_found_unless_it_is_counted(judged, chat):
     said = parts(chat)
     learned = [f"{said[2]}<|im_end|>", f"{said[4]}<|im_end|>"]
     text = text_of(chat).replace(f"<|im_start|>system\n{said[0]}<|im_end|>\n", "")
-    assert judged(chat, text, *learned) == [LOST]
-    assert judged(chat, text, *learned, counted=["a system message, which the chat template does not write"]) == []
-    assert judged(chat, text, *learned, counted=['"tools"']) == [LOST]
+    template = CHATML.replace("in messages", "in messages if m.role != 'system'")
+    assert judged(chat, text, *learned, template=template) == [LOST]
+    said = ["a system message, which the chat template does not write"]
+    assert judged(chat, text, *learned, counted=said, template=template) == []
+    assert judged(chat, text, *learned, counted=['"tools"'], template=template) == [LOST]
+
+
+def test_a_text_that_transformers_does_not_write_is_found(judged, chat):
+    _, _, one, _, two = parts(chat)
+    text = text_of(chat).replace("user", "human")
+    assert judged(chat, text, f"{one}<|im_end|>", f"{two}<|im_end|>") == [TEXT]
+
+
+def test_a_record_may_be_written_in_another_form(judged):
+    chat = Conversation("developer").add("developer").turns(1)
+    learned = f"{parts(chat)[2]}<|im_end|>"
+    assert judged(chat, text_of(chat).replace("developer", "system"), learned) == []
+    written = [Plain(CHATML.replace("m.content", "m | tojson")).render(form) for form in forms(chat.messages)]
+    assert len(set(written)) == 4
 
 
 def test_words_that_are_quoted_belong_to_whom_quotes_them(judged):
