@@ -86,12 +86,16 @@ class Bytes:
 
     def sample(self, ids: Sequence[int], mask: Sequence[Any]) -> Sample:
         """The text of ids."""
-        pieces = [self._of[number] for number in ids]
+        pieces = self.pieces(ids)
         tokens, at = [], 0
         for number, piece, has_loss in zip(ids, pieces, mask, strict=True):
             tokens.append(Token(at, at + len(piece), number in self._special, bool(has_loss)))
             at += len(piece)
-        return Sample(b"".join(pieces).decode("latin-1"), tokens)
+        return Sample("".join(pieces), tokens)
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """The text of each id."""
+        return [self._of[number].decode("latin-1") for number in ids]
 
 
 class Oracle:
@@ -273,15 +277,20 @@ def _shown(sample: Sample, tokens: list[Token]) -> str:
 
 
 def forms(messages: list[Message]) -> Iterator[list[Message]]:
-    """The messages as they are, and in other forms that say the same: arguments as objects, `developer` as `system`,
-    parts as a string, strings as parts."""
+    """The messages as they are, and in other forms that say the same: arguments as objects or JSON text, `developer`
+    as `system`, parts as a string, strings as parts."""
     seen: list[list[Message]] = []
-    for objects, system, content in product((False, True), (False, True), ("", "string", "lines", "parts")):
+    for arguments, system, content in product(
+        ("", "objects", "text"), (False, True), ("", "string", "lines", "parts")
+    ):
         changed: list[Message] = json.loads(json.dumps(messages))
         for message in changed:
-            for call in (message.get("tool_calls") or ()) if objects else ():
-                if isinstance(call["function"]["arguments"], str):
-                    call["function"]["arguments"] = json.loads(call["function"]["arguments"])
+            for call in message.get("tool_calls") or ():
+                function = call["function"]
+                if arguments == "objects" and isinstance(function["arguments"], str):
+                    function["arguments"] = json.loads(function["arguments"])
+                elif arguments == "text" and not isinstance(function["arguments"], str):
+                    function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
             if system and message["role"] == "developer":
                 message["role"] = "system"
             given = message.get("content")
