@@ -145,16 +145,18 @@ class Sweeper:
             if same is not None and same != alone:
                 text = _wide(self.bytes.sample(*alone).text)
                 faults.append(Fault(FORM, text[text.find("Zxbc") - 40 :][:120]))
-        has_tags = bool(re.search(r"\{%-?\s*generation", self._plain.template)) and not is_refused
-        has_tags = has_tags and not any("weight" in message for message in chat.messages)
-        unlike = self._unlike(chat, alone) if has_tags else []
-        found = self._oracle.judge(chat, self.bytes.sample(*alone), counted)
+        sample = self.bytes.sample(*alone)
+        has_tags = bool(re.search(r"\{%-?\s*generation", self._plain.template))
+        given = self._oracle.written(chat, sample)
+        is_compared = has_tags and given is not None and not any("weight" in message for message in chat.messages)
+        unlike = self._unlike(given, alone) if given is not None and is_compared else []
+        found = self._oracle.judge(chat, sample, counted)
         # Where the template itself says what is learned, headers may be.
         faults += [*unlike, *(each for each in found if not has_tags or unlike or each.kind != HEADER)]
-        return Outcome("", is_refused, tuple(faults), tuple(counted), has_tags)
+        return Outcome("", is_refused, tuple(faults), tuple(counted), is_compared)
 
     def _unlike(self, chat: Conversation, row: Row) -> list[Fault]:
-        given = (self._oracle.written(chat, self.bytes.sample(*row)) or chat).record
+        given = chat.record
         expected = self._tokenizer.hf.apply_chat_template(
             given["messages"], tools=given.get("tools"), return_dict=True, return_assistant_tokens_mask=True
         )
