@@ -26,12 +26,14 @@ from tests.tokens.templates.sweep import (
     OTHERS,
     PLACE,
     REAL,
+    REASON,
     TAGS,
+    TEXT,
     Outcome,
     Swept,
     sources_of,
     sweep_all,
-)  # fmt: skip
+)
 
 VARIABLE = "HBPACK_TEMPLATES"
 _COLUMNS = {
@@ -39,7 +41,8 @@ _COLUMNS = {
     "lost": (LOST, NO_LOSS, FORM),
     "place": (PLACE,),
     "no end": (OPEN,),
-    "unlike tags": (TAGS, CRASH),
+    "reason": (REASON,),
+    "unlike tags": (TAGS, TEXT, CRASH),
 }
 """Column -> kinds of faults that it counts, in conversations."""
 
@@ -70,8 +73,10 @@ def section(done: list[Swept]) -> str:
         "renders them. The other columns count conversations: *others' text*, of another role, a header or a system "
         "prompt carries a loss; *lost*, a text is neither written with its loss nor counted by the run, or arguments "
         "as JSON text are written otherwise than as an object; *place*, another mask alone than as the first or the "
-        "21st of a part; *no end*, a turn that is learned ends without a token, and the run does not say so; *unlike "
-        "tags*, of templates with `{% generation %}`, another mask than transformers makes. "
+        "21st of a part; *no end*, a turn that is learned ends without a token, and the run does not say so; "
+        "*reason*, a message is rejected as not written, but is; *unlike tags*, of templates with "
+        "`{% generation %}`, another mask than transformers makes, or of any, a text that transformers writes in no "
+        "form of the record. "
         f"{versions(('transformers', 'jinja2'))}."
     )
     header = ["", "templates", "taken", "template", "hbpack", *_COLUMNS]

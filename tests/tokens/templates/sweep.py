@@ -36,7 +36,8 @@ from tests.tokens.templates.sources import WHEELS, Source, of_hbpack, of_path, o
 from tests.tokens.templates.vocabulary import make_tokenizer
 
 PLACE, FORM, TAGS, CRASH = "place", "form of arguments", "unlike transformers", "crash"
-KINDS = (OTHERS, HEADER, LOST, NO_LOSS, OPEN, TEXT, PLACE, FORM, TAGS, CRASH)
+REASON = "wrong reason"
+KINDS = (OTHERS, HEADER, LOST, NO_LOSS, OPEN, TEXT, PLACE, FORM, REASON, TAGS, CRASH)
 REAL = Path(os.environ.get("HBPACK_SHARED", Path(__file__).parents[4] / "shared")) / "data/tokenizers/minimind-chatml"
 _FILLERS = 20
 """Conversations of another shape that stand before one: more than are compared at a part's beginning."""
@@ -124,10 +125,10 @@ class Sweeper:
     def outcome(self, chat: Conversation) -> Outcome:
         """Try a conversation alone, as the first and as a later one of a part."""
         try:
-            self._plain.render(chat.messages, chat.tools)
-            is_refused = False
+            text = self._plain.render(chat.messages, chat.tools)
         except TemplateError:
-            is_refused = True
+            text = None
+        is_refused = text is None
         rows, rejects, counted = self.encode([chat.record])
         alone = rows.get(1)
         faults: list[Fault] = []
@@ -139,7 +140,10 @@ class Sweeper:
                 if part[0].get(line) != alone:
                     faults.append(Fault(PLACE, f"{where}: {self._difference(alone, part[0].get(line))}"))
         if alone is None:
-            return Outcome(rejects.get(1, "?"), is_refused, tuple(faults), tuple(counted))
+            reason = rejects.get(1, "?")
+            if text is not None and is_wrong_reason(reason, chat, text):
+                faults.append(Fault(REASON, reason))
+            return Outcome(reason, is_refused, tuple(faults), tuple(counted))
         if chat.name in EQUAL:
             same = self.encode([CONVERSATIONS[EQUAL[chat.name]].record])[0].get(1)
             if same is not None and same != alone:
@@ -198,6 +202,15 @@ class Sweeper:
             was = token.has_loss
             pieces.append(_wide(sample.text[token.start : token.stop]))
         return "".join([*pieces, "⟧" if was else "", *(f"\n  said: {line}" for line in counted)])
+
+
+def is_wrong_reason(reason: str, chat: Conversation, text: str) -> bool:
+    """Whether a message that is said not to be written is in the text that transformers renders."""
+    found = re.search(r"does not write .*message (\d+)", reason)
+    if found is None or "array" in reason:
+        return False
+    words = [each.opening for each in chat.texts if each.message == int(found[1]) - 1]
+    return bool(words) and all(word in text for word in words)
 
 
 def _wide(text: str) -> str:

@@ -8,7 +8,7 @@ from tests.tokens.templates import sources
 from tests.tokens.templates.conversations import CONVERSATIONS, EQUAL, Conversation
 from tests.tokens.templates.oracle import HEADER, LOST, NO_LOSS, OPEN, OTHERS, TEXT, Oracle, Sample, Token, forms
 from tests.tokens.templates.plain import Plain
-from tests.tokens.templates.sweep import KINDS, sweep
+from tests.tokens.templates.sweep import KINDS, is_wrong_reason, sweep
 
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
@@ -164,3 +164,11 @@ def test_words_that_are_quoted_belong_to_whom_quotes_them(judged):
     learned = [f"{said[1]}<|im_end|>", f"{said[3]}<|im_end|>"]
     assert judged(chat, text, *learned) == []
     assert judged(chat, text, *learned, said[2][-12:]) == [OTHERS]
+
+
+def test_a_reason_that_names_another_message_is_found(chat):
+    text = text_of(chat)
+    reason = "the chat template does not write message 1, of role system"
+    assert is_wrong_reason(reason, chat, text)
+    assert not is_wrong_reason(reason, chat, text.replace(chat.texts[0].opening, ""))
+    assert not is_wrong_reason("the conversation is empty", chat, text)
