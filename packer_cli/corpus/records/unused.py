@@ -31,6 +31,7 @@ PAIRS = (
 """A better or a worse answer: TRL, LLaMA-Factory, Axolotl; ms-swift; OpenAI."""
 _INSTEAD = {
     "functions": '"tools"',
+    "tool_defs": '"tools"',
     "loss_scale": '"weight"',
     "sample_weight": '"weight"',
     "system_prompt": '"system" beside "messages"',

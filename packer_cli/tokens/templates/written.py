@@ -8,7 +8,7 @@ Price: 0.2 us a message with a role and a content, 2 us for others.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from packer_cli.tokens.templates.conversation import REASONING_FIELDS, Chat, Rendered, TemplateRejectError
@@ -69,6 +69,7 @@ def find_unwritten(
     is_aligned = said == len(spans)
     found: set[str] = set()
     low, number_said = 0, 0
+    doubtful: list[tuple[int, set[str]]] = []
     for number, (message, short) in enumerate(zip(chat.messages, turns, strict=True)):
         is_answer = message.get("role") == "assistant"
         high = len(text)
@@ -78,26 +79,26 @@ def find_unwritten(
                 number_said += 1
             elif number_said < said:
                 high = spans[number_said][0]
-        missing = frozenset[str]()
-        if lost:
-            missing = lost.get(as_turn(short), missing) & _KINDS.keys()
+        turn = as_turn(short)
+        usual = lost.get(turn, frozenset())
+        absent = {
+            kind
+            for kind, piece in _texts(message, turn)
+            if text.find(piece, low, high) < 0 and not _is_elsewhere(text, piece, low, high, is_answer)
+        }
+        missing = absent & _KINDS.keys() & (usual | {"calls"})
         if missing:
             _refuse(message, number, missing, trained(number))
             found.update(f"{_KINDS[kind]} in turns without a loss on it" + NOT_WRITTEN for kind in missing)
-        content = message.get("content")
-        if not missing and type(short) is str and type(content) is str:
-            texts: Iterable[tuple[str, str]] = (("content", content.strip()),)
-        else:
-            turn = as_turn(short)
-            skipped = lost.get(turn, frozenset())
-            texts = ((kind, piece) for kind, piece in _texts(message, turn) if kind not in skipped)
-        for kind, piece in texts:
-            if text.find(piece, low, high) < 0 and not _is_elsewhere(text, piece, low, high, is_answer):
-                if kind == "calls":
-                    _refuse(message, number, frozenset((kind,)), trained(number))
-                found.add(CHANGED)
+        elif usual & _KINDS.keys():
+            doubtful.append((number, {*usual}))
+        if absent - missing - usual:
+            found.add(CHANGED)
         if is_answer and is_aligned:
             low = high
+    if doubtful and not found:  # Something of them is lost, and the same is written elsewhere.
+        number, missing = doubtful[-1]
+        _refuse(chat.messages[number], number, missing, trained(number))
     yield from sorted(found)
 
 
@@ -131,7 +132,7 @@ def _texts(message: dict[str, Any], turn: Turn) -> Iterator[tuple[str, str]]:
                 yield "arguments", value.strip() if isinstance(value, str) else ""
 
 
-def _refuse(message: dict[str, Any], number: int, missing: frozenset[str], trained: set[str]) -> None:
+def _refuse(message: dict[str, Any], number: int, missing: set[str], trained: set[str]) -> None:
     """Raise TemplateRejectError where a text that is missing makes training wrong."""
     role = message.get("role")
     if isinstance(message.get("content"), list) and "content" in missing:
