@@ -250,8 +250,7 @@ class Rehearsals:
         elif len(turns) > number + 1:  # Perhaps the last turn is written in another way.
             return self._edge(way, tools, turns[: number + 1], number, forms)
         else:
-            past = self._edges.shared(text, prompt or "", start)
-            found = text[start:past] if start < past <= min(at) else self._edges.header(text, start, min(at))
+            found = self._edges.header(text, start, min(at), prompt or "")
             if found is None:
                 raise _DoubtError(f"the assistant's text would begin with {text[start : min(at)]!r}")
             header = found

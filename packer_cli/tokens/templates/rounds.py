@@ -207,7 +207,7 @@ class TurnEdges:
                 spans[number] = start, before_space(text, start, stop)
         return spans
 
-    def shared(self, text: str, prompt: str, start: int) -> int:
+    def _shared(self, text: str, prompt: str, start: int) -> int:
         """Where a text leaves a conversation with a generation prompt, with no tag cut; white space may differ if
         there is no other after `start`."""
         length = common_length(text, prompt)
@@ -219,9 +219,20 @@ class TurnEdges:
         starts = (text.find(mark, max(length - len(mark) + 1, 0), length + len(mark) - 1) for mark in marks)
         return min((place for place in starts if 0 <= place < length), default=length)
 
-    def header(self, text: str, start: int, stop: int) -> str | None:
-        """The generation prompt, and what is before it, in a text that leads to the assistant's; None: it has none."""
+    def header(self, text: str, start: int, stop: int, asked: str) -> str | None:
+        """The generation prompt, and what is before it, in a text that leads to the assistant's; None: it has none.
+
+        Args:
+            asked: the conversation so far, with a generation prompt, which the text does not begin with.
+        """
         lead = text[start:stop]
+        ends = (lead[:size] for size in range(min(len(lead), len(asked)), 0, -1) if asked.endswith(lead[:size]))
+        end = next(ends, "")
+        if end.strip():
+            return end
+        past = self._shared(text, asked, start)
+        if start < past <= stop:
+            return text[start:past]
         cuts = [at for tags in TAGS if (at := self.prompt.find(tags.opening)) > 0]
         for prompt in (self.prompt, *(self.prompt[:at] for at in cuts)):
             at = lead.rfind(prompt) if prompt.strip() else -1
