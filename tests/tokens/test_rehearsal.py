@@ -304,3 +304,12 @@ def test_a_record_without_an_assistant_says_which_roles_it_has(load):
     for loss_on, reasons in (("completion", ["its roles are user and critic"]), ("all", [])):
         batch = encode(Encoder(load("bytes", SIMPLE), loss_on=loss_on), [Document("messages", 1, messages=messages)])
         assert [reject.reason.partition(": ")[2] for reject in batch.rejects] == reasons
+
+
+def test_a_call_of_which_only_the_id_is_written_must_have_the_name_in_it():
+    template = OBJECTS.replace("c.function.name", "c.id").replace("ARGUMENTS", "c.function.arguments | tojson")
+    named, other = (calling({"at": "Oslo"}) for _ in range(2))
+    named["tool_calls"][0]["id"], other["tool_calls"][0]["id"] = "functions.measure:0", "call_7"
+    assert not notes(template, [USER, named, TOOL, LAST])
+    with pytest.raises(TemplateRejectError, match="does not write the name of a function that message 2 calls"):
+        notes(template, [USER, other, TOOL, LAST])

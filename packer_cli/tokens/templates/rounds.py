@@ -240,7 +240,7 @@ class TurnEdges:
                 return lead[: at + len(prompt)]
         for tags in TAGS:
             lead = lead.replace(tags.opening, "").replace(tags.closing, "")
-        return None if lead.strip() and self.prompt.strip() else ""
+        return None if lead.strip() and (self.prompt.strip() or not asked) else ""
 
     def _turn_end(self, text: str, begin: int, stop: int) -> int:
         end = before_space(text, begin, stop)

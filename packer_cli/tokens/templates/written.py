@@ -88,6 +88,11 @@ def find_unwritten(
         }
         missing = absent & _KINDS.keys() & (usual | {"calls"})
         if missing:
+            if "calls" in missing and "calls" not in usual and "calls" in trained(number):
+                raise TemplateRejectError(
+                    f"the chat template does not write the name of a function that message {number + 1} calls; it "
+                    "may write the id of the call instead, which then must hold the name, as functions.NAME:0"
+                )
             _refuse(message, number, missing, trained(number))
             found.update(f"{_KINDS[kind]} in turns without a loss on it" + NOT_WRITTEN for kind in missing)
         elif usual & _KINDS.keys():
