@@ -13,8 +13,8 @@ import pytest
 import packer_cli as hbpack
 from packer_cli.cli.main import cli
 
-OF_THE_COMMAND_LINE = {"as_json", "columns", "config", "help", "help_all"}
-"""Options that print, or read a file of options."""
+OF_THE_COMMAND_LINE = {"as_json", "columns", "config", "help", "help_all", "lists"}
+"""Options that print, or read a file of options or a list of inputs."""
 SUBJECTS = {"inputs", "path", "store"}
 """What a command works on; the first argument of its function."""
 IN_WORDS = {"shard_size", "max_record_bytes"}

@@ -151,7 +151,7 @@ def test_what_is_not_used_is_said_once(tokenize, lines_of, tmp_path):
         '2 records have "tools", which the chat template does not write',
     }
     assert [line for line in done.stderr.splitlines() if "warning" in line and "rejected" not in line] == [
-        f"warning: {text}" for text in sorted(expected)
+        f"warning: {text}" for text in sorted(expected, key=lambda text: (-int(text[0]), text[2:].split('"')[1:]))
     ]
     assert [line for _, line, _ in rejected(tmp_path / "out")] == [3, 5]
     again = tokenize(lines_of(*records), more, "--chat-template", NO_TOOLS)
@@ -300,7 +300,7 @@ def test_a_file_of_which_nothing_is_used_is_a_warning(tokenize, tmp_path):
     folder.mkdir()
     (folder / "a.jsonl").write_text('{"text": 1}\n' + '{"text": "good"}\n' * 900)
     for name in ("b", "c"):
-        (folder / f"{name}.jsonl").write_text('{"prompt": "to be written"}\n')
+        (folder / f"{name}.jsonl").write_text(f'{{"prompt": "to be written as {name}"}}\n')
     (folder / "d.jsonl").write_text("\n")
     (line,) = [line for line in tokenize(folder, "--schema", "text").stderr.splitlines() if "warning" in line]
     assert line.startswith(

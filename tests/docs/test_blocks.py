@@ -65,7 +65,7 @@ SMALLER = {
     r"--max-steps 1000\b": "--max-steps 2",
     r"max_steps=1000\b": "max_steps=2",
     r"\bdevices=8\b": "devices=2",
-    r'TrainingArguments\("runs/': 'TrainingArguments(use_cpu=True, output_dir="runs/',
+    r'(TrainingArguments|SFTConfig|DPOConfig)\("runs/': r'\1(use_cpu=True, output_dir="runs/',
     r"\bAccelerator\(\)": "Accelerator(cpu=True)",
 }
 """What is smaller in the commands of a page that trains, for two cores without a GPU."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -87,6 +88,11 @@ class PairSet(PackedDataset):
     fingerprint = "pairs"
     degree = 1
     """GPUs that share a row"""
+    _manifest: Any = SimpleNamespace(
+        tokens_fingerprint=None,
+        counts=SimpleNamespace(samples=0, validation_samples=None),
+        planned=SimpleNamespace(is_validation=False),
+    )
 
     def __init__(self, pairs: list[Pair], steps: Steps, rank: int) -> None:
         self.rank, self.world_size, self.num_steps = rank, len(steps[0][0]), len(steps)

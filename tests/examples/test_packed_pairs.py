@@ -145,9 +145,16 @@ def test_losses_and_arguments_that_do_not_fit_are_refused(make: Make, options: A
 
 
 def test_arguments_that_the_plan_decides_are_named(make: Make, caplog: pytest.LogCaptureFixture) -> None:
-    make(max_length=None)
+    make(max_length=None, per_device_train_batch_size=1)
     assert "no effect" not in caplog.text
-    make(max_length=512, dataset_num_proc=2, pad_to_multiple_of=8, precompute_ref_batch_size=2, data_seed=1)
+    make(
+        max_length=512,
+        per_device_train_batch_size=1,
+        dataset_num_proc=2,
+        pad_to_multiple_of=8,
+        precompute_ref_batch_size=2,
+        data_seed=1,
+    )
     names = "data_seed, dataset_num_proc, max_length, pad_to_multiple_of, precompute_ref_batch_size\n"
     assert f"no effect, as the plan decides: {names}" in caplog.text
 

@@ -59,10 +59,6 @@ RECORDS: dict[str, tuple[dict[str, Any], str]] = {
         {"messages": [*turns("system", "user"), {"role": "assistant", "content": ""}, *turns("user", "assistant")]},
         "messages[2]: NeMo-RL refuses an empty content of the assistant; leave the record out",
     ),
-    "call": (
-        {"messages": [*turns("system", "user"), {**ASSISTANT, "tool_calls": [CALL]}, *turns("tool", "assistant")]},
-        'messages[2] has "tool_calls", and NeMo-RL reads only the content; write it there',
-    ),
     "reasoning": (
         {"messages": [*turns("system", "user"), {**ASSISTANT, "reasoning_content": "So it is."}]},
         'messages[2] has "reasoning_content", and NeMo-RL reads only the content; write it there',
@@ -97,6 +93,14 @@ def test_content_in_parts():
     document = Document("messages", 1, messages=[SYSTEM, {"role": "user", "content": [{"type": "text"}]}, ASSISTANT])
     with pytest.raises(ValueError, match=re.escape("messages[1]: NeMo-RL needs a content that is a string; make it")):
         nemo_rl.conversation_of(document)
+
+
+def test_tool_calls():
+    """The template of the samples does not write them, so no set of it holds such records."""
+    messages = [*turns("system", "user"), {**ASSISTANT, "tool_calls": [CALL]}, *turns("tool", "assistant")]
+    message = 'messages[2] has "tool_calls", and NeMo-RL reads only the content; write it there'
+    with pytest.raises(ValueError, match=re.escape(message)):
+        nemo_rl.conversation_of(Document("messages", 1, messages=messages))
 
 
 def test_an_answer_of_weight_0(repo, tmp_path):

@@ -97,7 +97,7 @@ def test_running_again_does_nothing(source_of, exported, name):
     folder = exported(name)
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     done = export(source_of(name), name, folder, *options_of(name))
-    assert (done.code, done.stderr) == (0, "the export is up to date\n")
+    assert (done.code, done.stderr.splitlines()[0]) == (0, "the export is up to date")
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
@@ -144,7 +144,8 @@ def test_a_repair_that_ends_early_goes_on(source_of, exported, tmp_path, monkeyp
     monkeypatch.undo()
     assert export(source_of(name), name, output, *options_of(name), workers=1).code == 0
     assert files(output) == files(exported(name))
-    assert export(source_of(name), name, output, *options_of(name)).stderr == "the export is up to date\n"
+    again = export(source_of(name), name, output, *options_of(name))
+    assert again.stderr.splitlines()[0] == "the export is up to date"
 
 
 def test_a_lost_index_is_written_again(packed, exported, tmp_path):

@@ -83,12 +83,12 @@ def warn_of_tokenizer(given: Any, known: Mapping[str, Any]) -> None:
     text = template.get("default") if isinstance(template, dict) else template
     found = {"vocab_size": max(ids, default=-1) + 1, "eos_token_id": tokenizer.eos_token_id}
     found["chat_template_fingerprint"] = text and xxh3_128_hexdigest(text.encode("utf-8", "surrogatepass"))
-    differing = [name for name, value in found.items() if value != known[name]]
+    differing = [name for name, value in found.items() if value != known.get(name, value)]
     if differing:
         text = (
             "processing_class, which is saved with the model, is not the tokenizer of the set, %s: it has another %s"
         )
-        _LOGGER.warning(text, known["name"], ", ".join(differing))
+        _LOGGER.warning(text, known.get("name"), ", ".join(differing))
 
 
 def require_fitting(args: Any, others: Mapping[str, Any]) -> None:

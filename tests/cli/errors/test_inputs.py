@@ -10,8 +10,8 @@ import pytest
 from tests.cli.errors.conftest import FORMS, assert_refused
 
 KNOWN = (
-    "hbpack reads .arrow, .bin, .ds, .feather, .ipc, .json, .jsonl, .md, .ndjson, .npy, .parquet, .text, .txt, "
-    "and text and JSON also with .gz or .zst"
+    "hbpack reads .arrow, .bin, .ds, .feather, .ipc, .json, .jsonl, .jsonlines, .md, .ndjson, .npy, .parquet, "
+    ".text, .txt, and text and JSON also with .bz2, .gz, .xz or .zst"
 )
 
 
