@@ -44,8 +44,8 @@ def command(inputs: tuple[str, ...], output: str, as_json: bool, **values: Any) 
     """Turn a corpus into packed, balanced, scheduled shards: tokenize, plan and write.
 
     INPUT is a file, folder or glob of JSONL, JSON, Parquet, Arrow, text, or token ids of Megatron (.bin/.idx),
-    datatrove (.ds) or dolma (.npy), or a Hugging Face data set; PATH@2.0 shows each sample twice an epoch,
-    PATH@2Btokens two billion tokens of them, and A@70% B@30% takes 70 % of an epoch's tokens from A.
+    datatrove (.ds) or dolma (.npy), or a Hugging Face data set. An epoch has PATH@2.0 twice, two billion tokens of
+    PATH@2Btokens, and with A@70% B@30% seven tokens of A for three of B.
 
     Run it again after a crash, or with other groups: whatever is still valid is reused.
     """

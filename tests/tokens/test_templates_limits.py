@@ -192,8 +192,8 @@ def test_templates_that_take_all_memory_reject_the_conversation(hostile, monkeyp
     batch = encode(encoder, [Document("messages", line, messages=turns(count)) for line, count in ((1, 6), (2, 4))])
     assert [reject.reason for reject in batch.rejects] == [
         (
-            "the chat template needs too much memory to render this conversation; split it, or give another template with "
-            "--chat-template FILE"
+            "the chat template needs too much memory to render this conversation; split it, or give another template "
+            "with --chat-template FILE"
         )
     ]
     assert batch.lines.tolist() == [2]
