@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import statistics
 import sys
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
 from tests.benchmark.measure import BenchmarkError, num_cores
-from tests.benchmark.report import table, versions
+from tests.benchmark.pack import corpora
+from tests.benchmark.report import spread, table, versions
+from tests.benchmark.tokenizers import cpu_seconds, stage
 from tests.tokens.templates.conversations import CONVERSATIONS
 from tests.tokens.templates.sources import WHEELS
 from tests.tokens.templates.sweep import (
@@ -36,6 +39,10 @@ from tests.tokens.templates.sweep import (
 )
 
 VARIABLE = "HBPACK_TEMPLATES"
+PRICED = ("chatml", "qwen2.5", "qwen3")
+"""Templates whose tokens the shared tokenizer has."""
+MOST_PRICE = 1.6
+"""Times what a plain chat costs that a masked one may."""
 _COLUMNS = {
     "others' text": (OTHERS, HEADER),
     "lost": (LOST, NO_LOSS, FORM),
@@ -57,7 +64,30 @@ def run(work: Path, runs: int) -> str:
     for number, swept in enumerate(sweep_all(sources, work, jobs=num_cores()), 1):
         print(f"templates: {number} of {len(sources)}, {swept.source.name}", file=sys.stderr)
         done.append(swept)
-    return section(done)
+    return f"{section(done)}\n\n{price(work / 'templates', runs)}"
+
+
+def price(folder: Path, runs: int) -> str:
+    """What it costs to find the loss of the shared chats, and to compare each with its text."""
+    folder.mkdir(exist_ok=True)
+    chats = corpora() / "sft_messages.jsonl"
+    size = chats.stat().st_size / 1e6
+    rows, worst = [], 0.0
+    for name in PRICED:
+        stages = {rule: stage(REAL, folder, chats, rule, name) for rule in ("all", "completion")}
+        spent = cpu_seconds(stages, runs, folder)
+        plain, masked = ([size / seconds for seconds in spent[rule]] for rule in stages)
+        ratio = statistics.median(a / b for a, b in zip(plain, masked, strict=True))
+        rows.append([f"`{name}`", spread(plain), spread(masked), f"{ratio:.2f}x"])
+        worst = max(worst, ratio)
+    return (
+        "**Price.** The shared chats by templates of hbpack, with a loss on every token (`--loss-on all`, *plain*) or "
+        "on the assistant's turns (*masked*): `hbpack tokenize --workers 1`, from the file to the token store, without "
+        "the start of Python, in MB of JSON per second of CPU time, median (minimum-maximum), the two in turn.\n\n"
+        f"{table(['', 'plain, MB/s', 'masked, MB/s', 'masked to plain'], rows)}\n\n"
+        f"- {'Met' if worst <= MOST_PRICE else 'Missed'}: a masked chat costs at most {worst:.2f}x a plain one "
+        f"(target: {MOST_PRICE}x)."
+    )
 
 
 def section(done: list[Swept]) -> str:

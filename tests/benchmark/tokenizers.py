@@ -139,9 +139,9 @@ def _masked(tokenizer: Path, folder: Path, records: Path, runs: int) -> dict[str
         lines = records.read_text(encoding="utf-8").splitlines(keepends=True)[:_SLOW_RECORDS]
         records = folder / "few.jsonl"
         records.write_text("".join(lines), encoding="utf-8")
-    stages = {rule: _stage(tokenizer, folder, records, rule) for rule in ("all", "completion")}
+    stages = {rule: stage(tokenizer, folder, records, rule) for rule in ("all", "completion")}
     size = records.stat().st_size / 1e6
-    return {rule: [size / one for one in spent] for rule, spent in _cpu_seconds(stages, runs, folder).items()}
+    return {rule: [size / one for one in spent] for rule, spent in cpu_seconds(stages, runs, folder).items()}
 
 
 def _share(tokenizer: Path, folder: Path, code: Path, runs: int) -> dict[str, list[float]]:
@@ -149,7 +149,7 @@ def _share(tokenizer: Path, folder: Path, code: Path, runs: int) -> dict[str, li
     without an earlier round's caches."""
     texts = [json.loads(line)["text"] for line in code.open(encoding="utf-8")]
     backend_json = (tokenizer / "tokenizer.json").read_text(encoding="utf-8")
-    stage = _stage(tokenizer, folder, code, "all")
+    own_stage = stage(tokenizer, folder, code, "all")
 
     def encode_all() -> None:
         alone = gigatoken.Tokenizer.from_json(backend_json)
@@ -159,7 +159,7 @@ def _share(tokenizer: Path, folder: Path, code: Path, runs: int) -> dict[str, li
     def run_stage() -> None:
         part._encoders.clear()
         part._loaded.update({key: Backends(one.tokenizer) for key, one in part._loaded.items()})
-        stage()
+        own_stage()
 
     def run_around() -> None:
         fingerprint(str(code))
@@ -175,14 +175,16 @@ def _share(tokenizer: Path, folder: Path, code: Path, runs: int) -> dict[str, li
     num_bytes = folder_bytes(folder / "out")
     block = memoryview(bytes(_BLOCK_BYTES))
     size = code.stat().st_size / 1e6
-    spent = _cpu_seconds({"gigatoken": encode_all, "hbpack": run_stage, "around": run_around}, runs, folder)
+    spent = cpu_seconds({"gigatoken": encode_all, "hbpack": run_stage, "around": run_around}, runs, folder)
     return {name: [size / one for one in seconds] for name, seconds in spent.items()}
 
 
-def _stage(tokenizer: Path, folder: Path, data: Path, rule: str) -> Callable[[], None]:
-    """`hbpack tokenize --workers 1`, without starting Python."""
+def stage(tokenizer: Path, folder: Path, data: Path, rule: str, template: str | None = None) -> Callable[[], None]:
+    """Make `hbpack tokenize --workers 1`, without the start of Python."""
     # Some of the tokenizers name no EOS.
-    config = TokenizeConfig(inputs=(str(data),), tokenizer=str(tokenizer), loss_on=rule, append_eos="never")
+    config = TokenizeConfig(
+        inputs=(str(data),), tokenizer=str(tokenizer), loss_on=rule, append_eos="never", chat_template=template
+    )
     output = folder / "out" / "tokens"
 
     def run_stage() -> None:
@@ -194,7 +196,7 @@ def _stage(tokenizer: Path, folder: Path, data: Path, rule: str) -> Callable[[],
     return run_stage
 
 
-def _cpu_seconds(functions: Mapping[str, Callable[[], None]], runs: int, folder: Path) -> dict[str, list[float]]:
+def cpu_seconds(functions: Mapping[str, Callable[[], None]], runs: int, folder: Path) -> dict[str, list[float]]:
     """CPU seconds of functions in turn, so that disturbances affect all alike.
 
     Not counted: the first round, which fills caches, and removing the previous run's output from `folder`.
