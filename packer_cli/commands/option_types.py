@@ -127,6 +127,8 @@ class TokenizeOptions(TypedDict, total=False):
     """Format of the records; `auto` detects it for each record."""
     chat_template: str | os.PathLike[str] | None
     """Chat template to use instead of the tokenizer's: a Jinja file, or a name such as chatml."""
+    date: str | None
+    """Date that the chat template writes, if it does; by default, that of the store's first run."""
     loss_on: str | None
     """What to train on: completion, all, last-turn, reasoning, no-reasoning or tool-calls."""
     append_eos: Literal["auto", "always", "never"] | None

@@ -5,6 +5,7 @@ The JSON Schema in `schemas/config.schema.json` is generated from `PackConfig`.
 
 from __future__ import annotations
 
+import datetime
 from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, Field, model_validator
@@ -100,6 +101,8 @@ class TokenizeConfig(Model):
 
     The names are chatml, gemma3, llama3, llama3.1, mistral, phi3, qwen2.5 and qwen3. You can also give the template
     itself, as text."""
+    date: Annotated[datetime.date | None, Shown(Panel.TOKENS, "YYYY-MM-DD")] = None
+    """Date that the chat template writes, if it does; by default, that of the store's first run."""
     loss_on: Annotated[
         str, AfterValidator(read_loss_on), Shown(Panel.TOKENS, "PART[+PART]", lambda: _LOSSES, is_common=True)
     ] = "completion"

@@ -72,6 +72,8 @@ class SampleOptions:
     items: Literal["auto", "none", "pairs", "groups"] = "auto"
     turns: Literal["whole", "branch"] = "whole"
     share_prefixes: bool = True
+    date: str | None = None
+    """What the chat template writes as today's date; None: it writes none."""
 
     @property
     def left_out(self) -> set[str]:
@@ -84,4 +86,4 @@ class SampleOptions:
         return {name: value for name, value in vars(self).items() if name not in self.left_out}
 
 
-_LATER = ("items", "turns", "share_prefixes")
+_LATER = ("items", "turns", "share_prefixes", "date")

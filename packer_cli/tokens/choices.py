@@ -55,6 +55,8 @@ def _template(config: TokenizeConfig, *, has_template: bool) -> str:
     else:
         is_text = "\n" in config.chat_template or "{" in config.chat_template
         source = "the text given as --chat-template" if is_text else config.chat_template
+    if config.date is not None:
+        source += f", dated {config.date} (--date gives another)"
     if config.alpaca == "stanford":
         return f"{source}; Alpaca records take Stanford's prompt"
     return f"{source}, for Alpaca records too"

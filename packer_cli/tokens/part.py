@@ -197,6 +197,7 @@ def _encoder(task: PartTask) -> Encoder:
             append_eos=options.append_eos,
             plain_content=options.plain_content,
             turns=options.turns,
+            date=options.date,
             backends=backends,
         )
     return _encoders[key]

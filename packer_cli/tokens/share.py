@@ -31,6 +31,7 @@ from packer_cli.tokens.stage import (
     Header,
     check_rejected,
     current_index,
+    dated,
     discover_of,
     header_of,
     listed_parts,
@@ -71,6 +72,7 @@ def tokenize_share(
         ConfigError: the task does not agree with the others; see `ArrayShare.join`.
         UsageError, TooManyRejectedError: see `tokenize`.
     """
+    config = dated(config, folder)
     sources, files = discover_of(config, folder)
     units, task = list_units(files), share.task
     total = units[-1].stop if units else 0

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import datetime
 import importlib.metadata
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
@@ -18,6 +19,7 @@ from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.discover import discover
 from packer_cli.corpus.records.shapes import SHAPES
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Source
+from packer_cli.engine.array import ArrayRecords
 from packer_cli.engine.base import Engine
 from packer_cli.engine.parts import Parts, find_listing
 from packer_cli.engine.processes import Died
@@ -45,7 +47,7 @@ from packer_cli.tokens.index import (
 )
 from packer_cli.tokens.part import Description, PartFacts, PartTask, work
 from packer_cli.tokens.rejects import rejects_name
-from packer_cli.tokens.tokenizer.files import tokenizer_fingerprint
+from packer_cli.tokens.tokenizer.files import tokenizer_fingerprint, writes_date
 from packer_cli.tokens.tokenizer.loading import read_template
 
 _LIBRARIES = ("gigatoken", "tokenizers", "transformers", "jinja2", "minijinja", "sentencepiece")
@@ -73,11 +75,23 @@ def part_tasks(config: TokenizeConfig, cuts: Sequence[Cut]) -> list[PartTask]:
     ]
 
 
+def dated(config: TokenizeConfig, folder: Path) -> TokenizeConfig:
+    """The config with the date that its chat template writes: its own, that of the store in `folder`, or today's; none
+    where the template writes none."""
+    template = None if config.chat_template is None else read_template(config.chat_template)
+    if not writes_date(config.tokenizer, template):
+        return config.model_copy(update={"date": None})
+    index, pin = current_index(folder), ArrayRecords(folder / WORK).pin()
+    known = index.options.date if index else pin.facts["header"]["options"].get("date") if pin else None
+    first = datetime.date.fromisoformat(known) if known else datetime.date.today()
+    return config.model_copy(update={"date": config.date or first})
+
+
 def sample_options(config: TokenizeConfig) -> SampleOptions:
     """The options that shape samples, with the text of the chat template."""
     values = {each.name: getattr(config, each.name) for each in fields(SampleOptions)}
     template = None if config.chat_template is None else read_template(config.chat_template)
-    return SampleOptions(**{**values, "chat_template": template})
+    return SampleOptions(**{**values, "chat_template": template, "date": config.date and config.date.isoformat()})
 
 
 @cache
@@ -164,6 +178,7 @@ def tokenize(
         UsageError: an input or the tokenizer cannot be used; the caller removes what is new in the folder.
         TooManyRejectedError: see `--max-rejected`; finished parts stay for the next run.
     """
+    config = dated(config, folder)
     sources, files = discover_of(config, folder) if inputs is None else inputs[:2]
     before = current_index(folder)
     cuts = cut_units(list_units(files), engine, is_first=before is None and not (folder / WORK).exists())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import re
 import shutil
@@ -347,3 +348,36 @@ def test_a_part_that_does_not_exist(tokenize, lines_of):
     known = "completion, all, last-turn, reasoning, no-reasoning, tool-calls"
     message = f"--loss-on: must be one of {known}, or some of the last four joined by +, got 'thoughts'"
     assert (done.code, done.stderr) == (2, f"error: {message}\n")
+
+
+DATED = "{% for m in messages %}{{ strftime_now('%Y-%m-%d') }} {{ m.content }}<|im_end|>{% endfor %}"
+
+
+def test_a_store_keeps_the_date_of_its_first_run(hbpack, tokenize, lines_of, hf, tmp_path, tokenizer):
+    today = datetime.date.today().isoformat()
+    path = lines_of(CHAT)
+
+    def dates():
+        return [re.findall(r"\d{4}-\d\d-\d\d", hf.decode(sample)) for sample in samples(tmp_path / "out")]
+
+    done = tokenize(path, "--chat-template", DATED, "--date", "2024-02-29")
+    assert "dated 2024-02-29 (--date gives another), for Alpaca" in done.stderr
+    assert dates() == [["2024-02-29"] * 2]
+    before = tree(tmp_path / "out" / "tokens")
+    assert tokenize(path, "--chat-template", DATED).code == 0
+    assert tree(tmp_path / "out" / "tokens") == before
+    assert tokenize(path, "--chat-template", DATED, "--date", today).code == 0
+    assert dates() == [[today] * 2]
+    assert tokenize(path, "--chat-template", DATED.replace("strftime_now('%Y-%m-%d')", "'x'")).code == 0
+    assert "date" not in json.loads((tmp_path / "out" / "tokens" / "tokens.json").read_text())["options"]
+    assert tokenize(path, "--date", "29.2.2024").code == 2
+
+
+def test_tasks_of_an_array_have_one_date(hbpack, lines_of, hf, tmp_path, tokenizer, monkeypatch):
+    for number in range(2):
+        words = ["tokenize", lines_of(CHAT), lines_of(CHAT, TEXT, name="b.jsonl"), "--tokenizer", tokenizer]
+        words += ["--chat-template", DATED, "--output", tmp_path / "out", "--shard", f"{number}/2"]
+        done = hbpack(*words, *([] if number else ["--date", "2024-02-29"]))
+        assert done.code == 0, done.stderr
+    found = [re.findall(r"\d{4}-\d\d-\d\d", hf.decode(sample)) for sample in samples(tmp_path / "out")]
+    assert {date for dates in found for date in dates} == {"2024-02-29"}

@@ -88,6 +88,7 @@ class Encoder:
         append_eos: which samples get EOS at their end, see `Frame`.
         plain_content: encode special tokens that people wrote into their texts as ordinary text.
         turns: `branch` makes an item of each conversation, whose samples are its turns, see `turns_of`.
+        date: that templates write; None: today's.
         check_samples: texts at the beginning of each part to compare with the reference. More guard better, and cost
             0.5 ms a chat. About one in 256 of the later ones is compared, too.
         backends: those of the tokenizer; None loads them.
@@ -105,6 +106,7 @@ class Encoder:
         append_eos: AppendEos = "never",
         plain_content: bool = False,
         turns: Literal["whole", "branch"] = "whole",
+        date: str | None = None,
         check_samples: int = 16,
         backends: Backends | None = None,
         _slow_templates: bool = False,
@@ -120,6 +122,7 @@ class Encoder:
             "append_eos": append_eos,
             "plain_content": plain_content,
             "turns": turns,
+            "date": date,
             "check_samples": check_samples,
         }
         self._wanted_backend = backend
@@ -147,6 +150,7 @@ class Encoder:
             plain_content=plain_content,
             fast_templates=not _slow_templates,
             check_chats=check_samples,
+            date=date,
         )
         eos = None if append_eos == "never" else tokenizer.special_tokens_map.get("eos_token")
         self._branches = BranchPreparer(self._preparer, parts, eos)

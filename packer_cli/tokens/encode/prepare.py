@@ -45,6 +45,7 @@ class Preparer:
         fast_templates: False renders as transformers does.
         check_chats: conversations at the beginning of each part to compare with slower ways; some of the later ones
             have their text and ranges compared, too.
+        date: as for `Encoder`.
     """
 
     def __init__(
@@ -56,12 +57,14 @@ class Preparer:
         plain_content: bool,
         fast_templates: bool,
         check_chats: int,
+        date: str | None = None,
     ):
         self._tokenizer = tokenizer
         self._parts = parts
         self._ends_have_loss = parts is None or parts.answer
         self._fast_templates = fast_templates
         self._check_chats = check_chats
+        self._date = date
         self.warnings: list[str] = []
         """Warnings about the current part, each once."""
         self.unused: Counter[str] = Counter()
@@ -77,7 +80,6 @@ class Preparer:
         self.warnings.clear()
         self.unused.clear()
         self._chats_checked = self._chars_checked = self._prompts_checked = 0
-        self._is_warned = False
 
     def prepare(self, document: Document) -> tuple[Text | Row, bool]:
         """The document as `Text` or `Row`, and whether its own text contains that of a special token.
@@ -240,15 +242,10 @@ class Preparer:
                 special_tokens=tokenizer.special_tokens,
                 ends=tokenizer.stops,
                 want_spans=self._parts is not None,
+                date=self._date,
                 engine="minijinja" if self._fast_templates else "jinja2",
             )
             self._renderers[template] = renderer
-        if renderer.depends_on_date and not self._is_warned:
-            self._is_warned = True
-            self.warnings.append(
-                "the chat template writes today's date (strftime_now), so the tokens change from day to day; "
-                "put a fixed date into a copy of the template, and give it with --chat-template FILE"
-            )
         return renderer
 
     def _control_finder(self, template: str) -> TokenFinder:

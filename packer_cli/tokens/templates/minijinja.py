@@ -50,7 +50,11 @@ class MinijinjaTemplate:
         self._environment = Environment(keep_trailing_newline=True)
         for name, function in FILTERS.items():
             self._environment.add_filter(name, function)
-        functions = {"raise_exception": _raise, "strftime_now": sandbox().globals["strftime_now"]}
+        functions = {
+            "raise_exception": _raise,
+            "strftime_now": sandbox().globals["strftime_now"],
+            **template.functions,
+        }
         for name, value in (functions | template.context()).items():
             self._environment.add_global(name, value)
         try:

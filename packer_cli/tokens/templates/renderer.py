@@ -46,6 +46,7 @@ class ChatRenderer:
         variables: values that transformers passes to every template (`special_tokens_map`).
         special_tokens: strings that can end a turn.
         ends: strings that end a turn even where the next turn writes them, besides EOS.
+        date: that the template writes; None: today's.
         want_spans: False leaves out the ranges (`Rendered.spans` is empty).
         engine: `minijinja`, with jinja2 for what minijinja cannot do; or `jinja2`.
         ways: the ways to find the assistant's text, the best first.
@@ -61,13 +62,13 @@ class ChatRenderer:
         variables: dict[str, str],
         special_tokens: tuple[str, ...] = (),
         ends: tuple[str, ...] = (),
+        date: str | None = None,
         want_spans: bool = True,
         engine: Engine = "minijinja",
         ways: Sequence[Way] = ("generation", "stream", "anywhere", None),
     ):
         self.chat_template = chat_template
-        self.depends_on_date = "strftime_now" in chat_template
-        self._template = CompiledTemplate(chat_template, variables)
+        self._template = CompiledTemplate(chat_template, variables, date)
         self._check_limits()
         prompt = self._template.generation_prompt() if want_spans else ""
         self._edges = turn_edges(prompt, special_tokens, variables, ends)

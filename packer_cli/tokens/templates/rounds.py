@@ -49,7 +49,7 @@ class MarkedTemplate:
         tree = marked_tree(template, place)
         self.has_marks = tree is not None
         """Whether there is something to mark."""
-        self._marked: Any = template.environment.from_string(tree) if self.has_marks else None
+        self._marked: Any = template.compile(tree) if self.has_marks else None
 
     def rounds(self, chat: Chat) -> tuple[str, list[Span]] | None:
         """The text and the char ranges of the assistant's rounds, in order; None if marks change the text.

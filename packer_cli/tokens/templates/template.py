@@ -6,6 +6,7 @@ A template comes from the same unknown source as the tokenizer, so each render h
 
 from __future__ import annotations
 
+import datetime
 import signal
 import threading
 from collections.abc import Callable
@@ -112,18 +113,21 @@ class CompiledTemplate:
     Args:
         source: Jinja.
         variables: values that transformers passes to every template (`special_tokens_map`).
+        date: that it writes; None: today's.
 
     Raises:
         TokenizerError: the template is not valid Jinja, or takes too long to compile.
     """
 
-    def __init__(self, source: str, variables: dict[str, str]):
+    def __init__(self, source: str, variables: dict[str, str], date: str | None = None):
 
         self.source = source
         self.variables = variables
         self.environment = sandbox()
+        self.functions = {} if date is None else {"strftime_now": datetime.date.fromisoformat(date).strftime}
+        """What transformers' environment has, too."""
         try:
-            self._template: Any = limited(lambda: self.environment.from_string(source))
+            self._template: Any = limited(lambda: self.compile(source))
         except (TemplateError, RecursionError, SyntaxError) as error:
             raise TokenizerError(
                 f"the chat template is not valid Jinja ({one_line(error)}); give another with --chat-template FILE"
@@ -134,6 +138,10 @@ class CompiledTemplate:
             ) from None
         tree = self.environment.parse(source)
         self.has_generation_tags = any(is_generation(node) for node in tree.find_all(nodes.CallBlock))
+
+    def compile(self, source: Any) -> Any:
+        """The jinja2.Template of a source, or of a syntax tree."""
+        return self.environment.from_string(source, globals=self.functions)
 
     def context(self, chat: Chat | None = None) -> dict[str, Any]:
         """The template's variables for a conversation; without one, those that never change."""

@@ -23,6 +23,7 @@ from packer_cli.tokens.tokenizer.reads import NAMES, SIBLINGS, files_of, locate,
 
 _GENERIC_CLASSES = (None, "PreTrainedTokenizerFast", "TokenizersBackend")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+_DATE = "strftime_now"
 _FORMS = (
     "a tokenizer is a folder with tokenizer.json, a tokenizer.json, a SentencePiece .model, "
     "a vocab.json beside its merges.txt, or a Hugging Face name"
@@ -58,6 +59,18 @@ def stop_ids(path: str) -> list[int]:
             found = _read_json(folder / name, path).get("eos_token_id")
             ids += [each for each in (found if isinstance(found, list) else [found]) if type(each) is int]
     return ids
+
+
+def writes_date(path: str, template: str | None) -> bool:
+    """Whether a chat template, or one of a tokenizer's files, asks for the date."""
+    where = locate(path)
+    if template is None and where is None:
+        tokenizer_fingerprint(path)  # Which makes sure that the files are there.
+        where = cached_snapshot(path)
+    if template is not None or where is None:
+        return _DATE in (template or "")
+    texts = (file for file in files_of(where) if file.suffix == ".jinja" or "config" in file.name)
+    return any(_DATE.encode() in file.read_bytes() for file in texts)
 
 
 def check_template(template: Any, shown: str) -> None:
