@@ -90,7 +90,7 @@ def row_of(items: Sequence[Item]) -> dict[str, Any]:
             row["loss_stops"] += [b for _, b in branch.spans]
         for name, value in (("sample_ids", 10 * item.number), ("sample_starts", 0), ("source_ids", 0)):
             row[name] += [value] * len(ends)
-    kinds = {"branch_roles": np.int8, "item_kinds": np.int8, "item_ids": np.int64, "sample_ids": np.int64}
+    kinds = {"branch_roles": np.int16, "item_kinds": np.int8, "item_ids": np.int64, "sample_ids": np.int64}
     floats = dict.fromkeys(("rewards", *ITEM_VALUES), np.float32)
     found: dict[str, Any] = {name: np.array(row[name], dtype=(kinds | floats).get(name, np.int32)) for name in row}
     found |= {"num_path_tokens": path_tokens, "attention_work": work, "num_tokens": len(row["input_ids"])}

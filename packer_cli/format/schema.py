@@ -39,7 +39,7 @@ TREE_COLUMNS = {
     "segment_starts": list_of(pa.int32()),
     "segment_parents": list_of(pa.int32()),
     "branch_segments": list_of(pa.int32()),
-    "branch_roles": list_of(pa.int8()),
+    "branch_roles": list_of(pa.int16()),
     "branch_loss_spans": list_of(pa.int32()),
     "rewards": list_of(pa.float32()),
 }

@@ -41,7 +41,7 @@ class BatchItems(NamedTuple):
     """int32 [i+1]"""
     branch_segments: NDArray[np.int32]
     """int32 [n]"""
-    branch_roles: NDArray[np.int8]
+    branch_roles: NDArray[np.int16]
     """int8 [n]"""
     branch_loss_spans: NDArray[np.int32]
     """int32 [n]"""
@@ -92,7 +92,9 @@ class BatchItems(NamedTuple):
         ends = np.broadcast_to(np.int32(0), num)
         parents = np.broadcast_to(np.int32(-1), num)
         counts = np.diff(span_offsets)
-        return cls(zeros, one_each, starts, parents, one_each, ends, zeros, counts, nans, nans, nans, nans)
+        return cls(
+            zeros, one_each, starts, parents, one_each, ends, zeros.astype(np.int16), counts, nans, nans, nans, nans
+        )
 
     @property
     def segment_lengths(self) -> NDArray[np.int32]:

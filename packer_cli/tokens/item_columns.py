@@ -24,7 +24,7 @@ def items_of_samples(num_samples: int) -> Items:
     """Each sample as an item."""
     none = np.full(num_samples, np.nan, dtype=np.float32)
     zeros = np.zeros(num_samples, dtype=np.int8)
-    return Items(np.arange(num_samples + 1), zeros, zeros, none, dict.fromkeys(ITEM_VALUES, none))
+    return Items(np.arange(num_samples + 1), zeros, zeros.astype(np.int16), none, dict.fromkeys(ITEM_VALUES, none))
 
 
 def join_items(batches: Sequence[tuple[TokenBatch, Items | None]]) -> Items | None:

@@ -83,7 +83,8 @@ def price(folder: Path, runs: int) -> str:
     return (
         "**Price.** The shared chats by templates of hbpack, with a loss on every token (`--loss-on all`, *plain*) or "
         "on the assistant's turns (*masked*): `hbpack tokenize --workers 1`, from the file to the token store, "
-        "without the start of Python, in MB of JSON per second of CPU time, median (minimum-maximum), the two in turn.\n\n"
+        "without the start of Python, in MB of JSON per second of CPU time, median (minimum-maximum), the two in "
+        "turn.\n\n"
         f"{table(['', 'plain, MB/s', 'masked, MB/s', 'masked to plain'], rows)}\n\n"
         f"- {'Met' if worst <= MOST_PRICE else 'Missed'}: a masked chat costs at most {worst:.2f}x a plain one "
         f"(target: {MOST_PRICE}x)."

@@ -72,7 +72,7 @@ def make_batch(pairs: list[Pair], row: RankRow, first: int = 0) -> Any:
         of_item.reverse()
     values = {name: np.array([getattr(pair, name) for pair in pairs], dtype=np.float32) for name in Pair._fields[3:]}
     pack = pack_of(items, **values)
-    pack = pack._replace(branch_roles=np.array(roles, dtype=np.int8).ravel(), item_ids=pack.item_ids + first)
+    pack = pack._replace(branch_roles=np.array(roles, dtype=np.int16).ravel(), item_ids=pack.item_ids + first)
     return format.adapt(builder.build(pack, row, 0))
 
 

@@ -77,7 +77,7 @@ def pack_of(items: list[list[Branch]], *, is_weighted: bool = False, pack_id: in
         sample_ids=np.arange(len(branches)),
         cp_sharding=0,
         loss_weights=np.array(weights, dtype=np.float32) if is_weighted else None,
-        branch_roles=np.array([role for item in items for role in range(len(item))], dtype=np.int8),
+        branch_roles=np.array([role for item in items for role in range(len(item))], dtype=np.int16),
         item_ids=np.array([i for i, item in enumerate(items) for _ in item], dtype=np.int64),
         **{name: np.full(len(items), np.nan, dtype=np.float32) for name in ITEM_VALUES} | values,
         rewards=np.full(len(branches), np.nan, dtype=np.float32),

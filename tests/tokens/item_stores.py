@@ -53,7 +53,7 @@ def batch_of(items: list[Item], first_line: int = 1) -> tuple[TokenBatch, Items]
     return samples, Items(
         offsets=np.cumsum([0, *num]),
         kinds=np.array([item.kind for item in items], dtype=np.int8),
-        roles=np.array([role for number in num for role in range(number)], dtype=np.int8),
+        roles=np.array([role for number in num for role in range(number)], dtype=np.int16),
         rewards=np.array(rewards, dtype=np.float32),
         values={name: np.array([item.values.get(name, nan) for item in items], np.float32) for name in ITEM_VALUES},
     )

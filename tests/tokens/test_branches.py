@@ -59,7 +59,7 @@ def test_what_a_batch_says_of_its_items(load):
     assert items.values["ref_chosen_logps"][5] == -1
     assert sum((~np.isnan(each)).sum() for each in items.values.values()) == 3
     types = (items.offsets, items.kinds, items.roles, items.rewards, items.values["margin"])
-    assert [each.dtype for each in types] == [np.int64, np.int8, np.int8, np.float32, np.float32]
+    assert [each.dtype for each in types] == [np.int64, np.int8, np.int16, np.float32, np.float32]
     kinds = ["text", "preference", "messages", "completions", "messages", "preference"]
     assert batch.kinds == dict(enumerate(kinds, 1))
     assert len(batch.is_open) == 11
@@ -238,3 +238,12 @@ def test_what_records_hold_counts_once(load):
 def test_loss_on_all_trains_prompts_too(load):
     encoder = Encoder(load("bytes"), append_eos="auto", loss_on="all")
     assert all(all(mask) for _, mask in rows(encoder.encode(batch_of(PAIR_OF_TEXTS))))
+
+
+def test_a_branch_has_its_own_number_however_many_there_are(load):
+    encoder = Encoder(load("bytes", "chatml"), turns="branch")
+    batch = encoder.encode(batch_of({"messages": turns(*(["a", "b"] * 300))}))
+    assert batch.items.roles.tolist() == list(range(300))
+    many = {"prompt": "a", "completions": ["b"] * (2**15 + 1)}
+    (reject,) = encoder.encode(batch_of(many)).rejects
+    assert reject.reason == "it has 32,769 samples, and an item has at most 32,768"

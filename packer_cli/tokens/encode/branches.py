@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from packer_cli.format.trees import TURNS
-from packer_cli.tokens.encode.items import KIND_OF, Branches, branch_name
+from packer_cli.tokens.encode.items import KIND_OF, MOST_BRANCHES, Branches, branch_name
 from packer_cli.tokens.encode.rows import Row, Text
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ class BranchPreparer:
 
         Raises: as `Preparer.prepare`, for the first sample that fails.
         """
+        if len(document.branches) > MOST_BRANCHES:
+            raise ValueError(f"it has {len(document.branches):,} samples, and an item has at most {MOST_BRANCHES:,}")
         items: list[Text | Row] = []
         has_special, kind = False, KIND_OF.get(document.kind, TURNS)
         before = Counter(self._preparer.unused)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 KIND_OF = {"preference": PAIR, "completions": GROUP}
 """Of documents with branches; others are `TURNS`."""
-MOST_ROLES = 127
-"""Later branches have this role, too, since a role is an int8."""
+MOST_BRANCHES = 1 << 15
+"""Of an item: a role is an int16."""
 DIFFERS = "a prompt whose tokens change when an answer follows: its loss begins where they do, as in TRL"
 
 EQUAL = "equal answers; such pairs are kept, as in TRL, but most losses learn nothing from them"
@@ -86,14 +86,14 @@ def with_items(encoded: EncodedBatch, branches: Mapping[int, Branches]) -> Encod
     begins[1:] |= lines[1:] != lines[:-1]
     starts = np.flatnonzero(begins)
     kinds = np.full(len(starts), SAMPLE, dtype=np.int8)
-    roles = np.zeros(len(lines), dtype=np.int8)
+    roles = np.zeros(len(lines), dtype=np.int16)
     rewards = np.full(len(lines), np.nan, dtype=np.float32)
     values = {name: np.full(len(starts), np.nan, dtype=np.float32) for name in ITEM_VALUES}
     for number in np.flatnonzero(is_branch[starts]).tolist():
         first = starts[number]
         item = branches[int(lines[first])]
         kinds[number] = item.kind
-        roles[first : first + item.num] = np.minimum(np.arange(item.num), MOST_ROLES)
+        roles[first : first + item.num] = np.arange(item.num)
         if item.rewards:
             rewards[first : first + item.num] = item.rewards
         for name, value in item.values.items():

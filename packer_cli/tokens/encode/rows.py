@@ -63,7 +63,7 @@ class Items(NamedTuple):
     """int64[i+1]: item k has the samples `offsets[k]` to `offsets[k + 1] - 1`, all of one line."""
     kinds: NDArray[np.int8]
     """int8[i]"""
-    roles: NDArray[np.int8]
+    roles: NDArray[np.int16]
     """int8[n]: of each sample"""
     rewards: NDArray[np.float32]
     """float32[n]: of each sample; NaN: it has none"""
