@@ -202,9 +202,14 @@ class Rehearsals:
         tails: tuple[str, ...] = ()
         spans = rounds
         if way != "generation":
-            edges = {self._edge(way, tools, *_window(turns, i), forms) for i in answers}
+            short = [_window(turns, i) for i in answers]
+            short += [(some[: number + 1], number) for some, number in short]  # As the last turn, too.
+            edges = {self._edge(way, tools, *each, forms) for each in short}
             headers, tails = (_longest_first(edge[side] for edge in edges if edge) for side in (0, 1))
-            spans = self._edges.trim(text, rounds, headers, tails)
+            try:
+                spans = self._edges.trim(text, rounds, headers, tails)
+            except TemplateRejectError as error:
+                raise _DoubtError(str(error)) from None
         self._check_words(text, spans, turns, made_up.words)
         inner = spans[:-1] if spans and not text[spans[-1][1] :].strip() else spans
         return headers, tails, any(not text.endswith(self._edges.endings or ("",), *span) for span in inner)
@@ -247,10 +252,10 @@ class Rehearsals:
             if len(prompt) < start and text[len(prompt) : start].strip():
                 raise _DoubtError(f"the assistant's text would begin after {text[len(prompt) : start]!r}")
             header = text[start : len(prompt)]
-        elif len(turns) > number + 1:  # Perhaps the last turn is written in another way.
-            return self._edge(way, tools, turns[: number + 1], number, forms)
         else:
             found = self._edges.header(text, start, min(at), prompt or "")
+            if found is None and len(turns) > number + 1:  # The last turn may be written in another way, and say more.
+                return None
             if found is None:
                 raise _DoubtError(f"the assistant's text would begin with {text[start : min(at)]!r}")
             header = found
