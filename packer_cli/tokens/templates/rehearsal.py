@@ -206,6 +206,8 @@ class Rehearsals:
             short += [(some[: number + 1], number) for some, number in short]  # As the last turn, too.
             edges = {self._edge(way, tools, *each, forms) for each in short}
             headers, tails = (_longest_first(edge[side] for edge in edges if edge) for side in (0, 1))
+            if None in edges:  # Of a turn that has no text.
+                headers = _longest_first((*headers, *self._edges.prompts()))
             try:
                 spans = self._edges.trim(text, rounds, headers, tails)
             except TemplateRejectError as error:

@@ -233,14 +233,19 @@ class TurnEdges:
         past = self._shared(text, asked, start)
         if start < past <= stop:
             return text[start:past]
-        cuts = [at for tags in TAGS if (at := self.prompt.find(tags.opening)) > 0]
-        for prompt in (self.prompt, *(self.prompt[:at] for at in cuts)):
+        for prompt in self.prompts():
             at = lead.rfind(prompt) if prompt.strip() else -1
             if at >= 0:
                 return lead[: at + len(prompt)]
         for tags in TAGS:
             lead = lead.replace(tags.opening, "").replace(tags.closing, "")
         return None if lead.strip() and (self.prompt.strip() or not asked) else ""
+
+    def prompts(self) -> list[str]:
+        """The generation prompt, without tags of reasoning, and without white space at their ends."""
+        cuts = [at for tags in TAGS if (at := self.prompt.find(tags.opening)) > 0]
+        found = [self.prompt, *(self.prompt[:at] for at in cuts)]
+        return [*found, *(prompt.rstrip() for prompt in found)]
 
     def _turn_end(self, text: str, begin: int, stop: int) -> int:
         end = before_space(text, begin, stop)
