@@ -11,6 +11,7 @@ Price: about 5 ms a shape; a corpus has tens of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -28,6 +29,8 @@ Finder = Callable[[Chat], Rounds | None]
 Way = Place | None
 """How the assistant's text is found: what is marked, or, for None, from the texts of shorter conversations."""
 _UNRENDERED = 1 << 30
+_MOST_TURNS = 16
+"""Longer shapes are read piece by piece: those of agents hardly repeat."""
 
 
 class Reading(NamedTuple):
@@ -38,6 +41,8 @@ class Reading(NamedTuple):
     """Texts before the assistant's, the longest first."""
     tails: tuple[str, ...] = ()
     """Texts after the end of its turns that are in the same round."""
+    extras: frozenset[str] = frozenset()
+    """Texts besides the messages' own in turns without calls, as they are and without white space."""
     is_proved: bool = False
     """Whether the ranges were compared with shorter conversations; else those of each record are."""
     is_fast: bool = False
@@ -52,6 +57,28 @@ class Reading(NamedTuple):
     """What records of this shape have that is not written, for people."""
     refusal: str = ""
     """Why records of this shape are rejected."""
+
+
+def _joined(pieces: Sequence[tuple[Turn, ...]], readings: Sequence[Reading]) -> Reading:
+    """How a long conversation is rendered, of which these are all short pieces."""
+    proved = [each for each in readings if each.is_proved] or [*readings]
+    refusals = [each.refusal for each in readings if each.refusal]
+    lost, dropped = {}, {}
+    for turn in dict.fromkeys(turn for piece in pieces for turn in piece):
+        having = [each for piece, each in zip(pieces, readings, strict=True) if turn in piece]
+        lost[turn] = frozenset().union(*(each.lost.get(turn, ()) for each in having))
+        dropped[turn] = frozenset.intersection(*(each.dropped.get(turn, frozenset()) for each in having))
+    return proved[0]._replace(
+        headers=_longest_first(header for each in proved for header in each.headers),
+        tails=_longest_first(tail for each in proved for tail in each.tails),
+        extras=frozenset().union(*(each.extras for each in proved)),
+        is_fast=all(each.is_fast for each in proved),
+        forms=tuple(form for form in FORMS if any(form in each.forms for each in readings)),
+        lost={turn: kinds for turn, kinds in lost.items() if kinds},
+        dropped={turn: kinds for turn, kinds in dropped.items() if kinds},
+        notes=tuple(dict.fromkeys(note for each in readings for note in each.notes)),
+        refusal=refusals[0] if refusals else "" if len({each.way for each in proved}) == 1 else _UNLIKE,
+    )
 
 
 class _DoubtError(Exception):
@@ -76,15 +103,20 @@ class Rehearsals:
         self._fast = fast
         self._edge = lru_cache(maxsize=10_000)(self._find_edge)
         self._text = lru_cache(maxsize=10_000)(self._render)
+        self._read = lru_cache(maxsize=10_000)(self._rehearse)
 
     def read(self, shape: Shape) -> Reading:
         """How conversations of this shape are rendered."""
+        tools, turns = short_shape(shape)
         try:
-            return self._read(*short_shape(shape))
+            if len(turns) <= _MOST_TURNS:
+                return self._read(tools, turns)
+            pieces = list(dict.fromkeys(_window(turns, i)[0] for i in range(len(turns))))
+            return _joined(pieces, [self._read(tools, piece) for piece in pieces])
         except TemplateLimitError as error:
             return Reading(refusal=str(error))
 
-    def _read(self, tools: str, turns: tuple[Turn, ...]) -> Reading:
+    def _rehearse(self, tools: str, turns: tuple[Turn, ...]) -> Reading:
         forms, lost = self._choose_forms(tools, turns)
         reading = Reading(forms=forms, is_fast=None in self._fast)
         text = self._text(tools, turns, forms)
@@ -106,7 +138,7 @@ class Rehearsals:
         doubts: dict[str, Way] = {}
         for way, find in self._ways.items():
             try:
-                headers, tails, are_open = self._judge(way, find, tools, turns, forms)
+                headers, tails, extras, are_open = self._judge(way, find, tools, turns, forms)
             except _DoubtError as doubt:
                 doubts.setdefault(str(doubt).removesuffix(_MARK_IT), way)
                 continue
@@ -114,7 +146,13 @@ class Rehearsals:
             chat = self._chat(tools, turns, forms)[0]
             is_fast = way in self._fast and self._fast[way](chat) == find(chat)
             return reading._replace(
-                way=way, headers=headers, tails=tails, is_proved=True, is_fast=is_fast, notes=notes
+                way=way,
+                headers=headers,
+                tails=tails,
+                extras=extras,
+                is_proved=True,
+                is_fast=is_fast,
+                notes=notes,
             )
         readings = "; ".join(f"{_NAMES[way]}, {doubt}" for doubt, way in doubts.items())
         return reading._replace(refusal=_UNCERTAIN + readings + _MARK_IT)
@@ -129,7 +167,11 @@ class Rehearsals:
         """
         forms: tuple[str, ...] = ()
         least, lost = self._missing(tools, turns, forms)
+        messages = Rehearsal(tools, turns).messages
         for form in FORMS:
+            with suppress(TemplateRejectError):
+                if convert(messages, (form,)) == messages:
+                    continue
             missing, words = self._missing(tools, turns, (*forms, form))
             is_other = form == OBJECTS and self._text(tools, turns, (form,)) != self._text(tools, turns, ())
             if missing < least or (is_other and missing == least):
@@ -187,8 +229,9 @@ class Rehearsals:
 
     def _judge(
         self, way: Way, find: Finder, tools: str, turns: tuple[Turn, ...], forms: tuple[str, ...]
-    ) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
-        """The headers before the assistant's turns, what follows their ends, and whether an inner one has no end.
+    ) -> tuple[tuple[str, ...], tuple[str, ...], frozenset[str], bool]:
+        """The headers before the assistant's turns, what follows their ends, what is in turns without calls besides
+        their texts, and whether an inner one has no end.
 
         Raises:
             _DoubtError: the way is not right.
@@ -212,9 +255,22 @@ class Rehearsals:
                 spans = self._edges.trim(text, rounds, headers, tails)
             except TemplateRejectError as error:
                 raise _DoubtError(str(error)) from None
+        if way != "generation" and len(spans) > len(answers):
+            raise _DoubtError("there are more turns of the assistant than messages")
         self._check_words(text, spans, turns, made_up.words)
         inner = spans[:-1] if spans and not text[spans[-1][1] :].strip() else spans
-        return headers, tails, any(not text.endswith(self._edges.endings or ("",), *span) for span in inner)
+        extras = set()
+        for start, stop in spans:
+            said = text[start:stop]
+            for word in (word for i in answers if not turns[i].calls for word in made_up.words[i]):
+                said = said.replace(word, "")
+            extras |= {said, "".join(said.split())}
+        return (
+            headers,
+            tails,
+            frozenset(extras),
+            any(not text.endswith(self._edges.endings or ("",), *span) for span in inner),
+        )
 
     def _check_words(
         self, text: str, spans: list[Span], turns: Sequence[Turn], words: Sequence[Mapping[str, str]]
@@ -322,5 +378,9 @@ _NAMES: dict[Way, str] = {
     "anywhere": "by its loops in blocks",
     None: "by the texts of shorter conversations",
 }
+_UNLIKE = (
+    "it is not certain which text of such a conversation is the assistant's: the chat template writes its beginning "
+    "in another way than its end; split it"
+)
 _UNCERTAIN = "it is not certain which text of such a conversation is the assistant's: of the chat template, "
 _MARK_IT = "; mark it with {% generation %} in the template"

@@ -28,7 +28,7 @@ from packer_cli.tokens.templates.rounds import MarkedTemplate, prefix_rounds, tu
 from packer_cli.tokens.templates.rules import NotTranslatableError
 from packer_cli.tokens.templates.shape import Shape, as_turn, shape_of
 from packer_cli.tokens.templates.template import CompiledTemplate, TemplateLimitError
-from packer_cli.tokens.templates.written import find_unwritten, is_plainly_written
+from packer_cli.tokens.templates.written import check_extras, find_unwritten, is_plainly_written
 
 Engine = Literal["minijinja", "jinja2"]
 CHECKED_MESSAGES = 64
@@ -175,10 +175,14 @@ class ChatRenderer:
                 assistant's, or of one that carries a loss.
         """
         reading = self.reading(chat.shape)
-        if chat.is_plain and not reading.lost and is_plainly_written(chat, rendered):
+        extras = reading.extras if reading.is_proved and self._ways else None
+        if chat.is_plain and not reading.lost and is_plainly_written(chat, rendered, extras):
             return reading.notes
         trained = (parts or LossParts()).kinds_of(chat.messages, weights)
-        return [*reading.notes, *find_unwritten(chat, rendered, reading.lost, trained)]
+        found = [*reading.notes, *find_unwritten(chat, rendered, reading.lost, trained)]
+        if extras is not None:
+            check_extras(chat, rendered, extras)
+        return found
 
     def loss_spans(
         self, chat: Chat, rendered: Rendered, parts: LossParts, weights: Sequence[float] | None = None

@@ -29,10 +29,12 @@ from packer_cli.tokens.templates.template import CompiledTemplate, TemplateLimit
 
 Place = Literal["generation", "stream", "anywhere"]
 """What to mark: generation tags; loops that write straight to the text; or loops in macros and blocks as well."""
-MARK = f"\x01{secrets.token_hex(8)}"
-"""Begins each mark."""
+MARK = "\x01" + "".join(chr(0xE000 + byte) for byte in secrets.token_bytes(8))
+"""Begins each mark. No template replaces letters of private use, so all processes read a template alike."""
 MAX_PREFIX_MESSAGES = 100_000
 """Most messages to render, over all renders of one conversation, without marks."""
+_LEAST_HEADER = 3
+"""Chars: less may be chance."""
 _DEPTHS = 2
 """Levels of nested loops to mark (`for turn in turns: for message in turn`).
 
@@ -237,6 +239,9 @@ class TurnEdges:
             at = lead.rfind(prompt) if prompt.strip() else -1
             if at >= 0:
                 return lead[: at + len(prompt)]
+        sizes = range(len(self.prompt), _LEAST_HEADER, -1)
+        if any(lead.endswith(self.prompt[:size]) and self.prompt[:size].strip() for size in sizes):
+            return lead
         for tags in TAGS:
             lead = lead.replace(tags.opening, "").replace(tags.closing, "")
         return None if lead.strip() and (self.prompt.strip() or not asked) else ""

@@ -26,11 +26,11 @@ TAG = re.compile(
         for tags in TAGS
         for tag in ((tags.opening,) if tags.ends_turns else (tags.opening, tags.closing))
     )
-    + "|</?tool_response>)"
+    + "|</?tool_response>|/no_think|/think)"
 )
 """What templates look for in contents."""
 _CLOSING = {tags.closing for tags in TAGS}
-_HINTS = ("think>", "THINK]", "tool_response>", "<|channel|>")
+_HINTS = ("think>", "THINK]", "tool_response>", "<|channel|>", "/no_think", "/think")
 """Every text with a tag has one of these."""
 _BLANK = "\0"
 """After the role of a plain turn without text."""
@@ -128,7 +128,7 @@ def parse_object(text: str) -> dict[str, Any] | None:
     """The object that a text holds as JSON; None if it holds none."""
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

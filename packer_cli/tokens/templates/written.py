@@ -8,6 +8,7 @@ Price: 0.2 us a message with a role and a content, 2 us for others.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -15,6 +16,8 @@ from packer_cli.tokens.templates.conversation import REASONING_FIELDS, Chat, Ren
 from packer_cli.tokens.templates.parts import calls_in, function_of, names_called
 from packer_cli.tokens.templates.shape import TAG, Turn, as_turn, kind_of_piece
 
+_ENOUGH = 24
+"""Chars at either end of a text."""
 CHANGED = "a text that the chat template writes in part, or changed"
 NOT_WRITTEN = ", which the chat template does not write"
 EARLIER_REASONING = (
@@ -24,11 +27,13 @@ EARLIER_REASONING = (
 _KINDS = {"content": "content", "calls": "tool calls"}
 
 
-def is_plainly_written(chat: Chat, rendered: Rendered) -> bool:
-    """Whether each content of a plain conversation stands where its speaker's turn is, in order.
+def is_plainly_written(chat: Chat, rendered: Rendered, extras: frozenset[str] | None) -> bool:
+    """Whether each content of a plain conversation stands where its speaker's turn is, in order, and an assistant's
+    turn holds no other text than such turns do.
 
     Args:
         rendered: without ranges, each content must follow the one before it.
+        extras: see `Reading`; None: they are not known.
     """
     text, spans = rendered
     turns = chat.shape[1:]
@@ -40,7 +45,11 @@ def is_plainly_written(chat: Chat, rendered: Rendered) -> bool:
         piece = message["content"].strip()
         if spans and turn == "assistant":
             start, stop = next(ranges)
-            if at > start or text.find(piece, start, stop) < 0:
+            first = text.find(piece, start, stop)
+            if at > start or first < 0:
+                return False
+            rest = text[start:first] + text[first + len(piece) : stop]
+            if extras is not None and rest not in extras and "".join(rest.split()) not in extras:
                 return False
             at = stop
         else:
@@ -49,6 +58,34 @@ def is_plainly_written(chat: Chat, rendered: Rendered) -> bool:
                 return False
             at += len(piece)
     return True
+
+
+def check_extras(chat: Chat, rendered: Rendered, extras: frozenset[str]) -> None:
+    """Compare what is in the assistant's turns besides its own texts with what other conversations have there.
+
+    Args:
+        extras: see `Reading`.
+
+    Raises:
+        TemplateRejectError: a turn without calls has something else.
+    """
+    text, spans = rendered
+    said = [pair for pair in zip(chat.messages, chat.shape[1:], strict=True) if pair[0].get("role") == "assistant"]
+    if len(said) != len(spans):
+        return
+    for (message, short), (start, stop) in zip(said, spans, strict=True):
+        turn, rest = as_turn(short), text[start:stop]
+        for _, piece in () if turn.calls else _texts(message, turn):
+            before, found, after = rest.partition(piece) if piece else (rest, "", "")
+            if piece and not found:
+                break  # Changed, which is counted.
+            rest = before + after
+        else:
+            if not turn.calls and "".join(rest.split()) not in extras:
+                raise TemplateRejectError(
+                    f"the chat template writes {' '.join(rest.split())[:100]!r} besides the message's own text in a "
+                    "turn of the assistant, and not in other conversations; it is not certain whose that is"
+                )
 
 
 def find_unwritten(
@@ -82,13 +119,18 @@ def find_unwritten(
         turn = as_turn(short)
         usual = lost.get(turn, frozenset())
         absent = {
-            kind
+            kind: piece
             for kind, piece in _texts(message, turn)
-            if text.find(piece, low, high) < 0 and not _is_elsewhere(text, piece, low, high, is_answer)
+            if text.find(piece, low, high) < 0 and not _is_elsewhere(rendered, piece, low, high, is_answer)
         }
-        missing = absent & _KINDS.keys() & (usual | {"calls"})
+        missing = absent.keys() & _KINDS.keys() & (usual | {"calls"})
+        if "content" in absent and _is_gone(rendered, absent["content"]):
+            missing.add("content")
+        names = Counter(names_called(message))
+        if any(text.count(name, low, high) < number for name, number in names.items() if name and number > 1):
+            missing.add("calls")
         if missing:
-            if "calls" in missing and "calls" not in usual and "calls" in trained(number):
+            if "calls" in absent and "calls" not in usual and "calls" in trained(number):
                 raise TemplateRejectError(
                     f"the chat template does not write the name of a function that message {number + 1} calls; it "
                     "may write the id of the call instead, which then must hold the name, as functions.NAME:0"
@@ -97,7 +139,7 @@ def find_unwritten(
             found.update(f"{_KINDS[kind]} in turns without a loss on it" + NOT_WRITTEN for kind in missing)
         elif usual & _KINDS.keys():
             doubtful.append((number, {*usual}))
-        if absent - missing - usual:
+        if absent.keys() - missing - usual:
             found.add(CHANGED)
         if is_answer and is_aligned:
             low = high
@@ -107,19 +149,34 @@ def find_unwritten(
     yield from sorted(found)
 
 
-def _is_elsewhere(text: str, piece: str, low: int, high: int, is_answer: bool) -> bool:
-    """Whether a text is written as JSON, or, if it is not the assistant's, outside of its place: system prompts may
-    move."""
+def _is_elsewhere(rendered: Rendered, piece: str, low: int, high: int, is_answer: bool) -> bool:
+    """Whether a text is written as JSON, or, if it is not the assistant's, outside of its place and of the assistant's
+    turns: system prompts may move."""
+    text, spans = rendered
     escaped = json.dumps(piece, ensure_ascii=False)[1:-1]
     if text.find(escaped, low, high) >= 0:
         return True
-    return not is_answer and (piece in text or escaped in text)
+    for each in () if is_answer else (piece, escaped):
+        at = text.find(each)
+        while at >= 0:
+            if not any(start <= at < stop for start, stop in spans):
+                return True
+            at = text.find(each, at + 1)
+    return False
+
+
+def _is_gone(rendered: Rendered, piece: str) -> bool:
+    """Whether neither the beginning nor the end of a text is written."""
+    size = min(_ENOUGH, (len(piece) + 1) // 2)
+    return not any(part in rendered.text for part in (piece[:size], piece[-size:]))
 
 
 def _texts(message: dict[str, Any], turn: Turn) -> Iterator[tuple[str, str]]:
     """The texts of a message, each with its kind, see `Rehearsal.words`."""
     content = message.get("content")
-    if isinstance(content, str) and turn.content is not None:
+    if isinstance(content, str) and turn.content is None:
+        yield "content", content.strip()
+    elif isinstance(content, str) and turn.content is not None:
         for i, piece in enumerate(TAG.split(content)[: len(turn.content)]):
             if not i % 2:
                 yield kind_of_piece(turn, i), piece.strip()
