@@ -174,6 +174,8 @@ def _is_gone(rendered: Rendered, piece: str) -> bool:
 def _texts(message: dict[str, Any], turn: Turn) -> Iterator[tuple[str, str]]:
     """The texts of a message, each with its kind, see `Rehearsal.words`."""
     content = message.get("content")
+    if turn.content is not None and isinstance(content, list):  # It was a string.
+        content = "".join(part["text"] for part in content)
     if isinstance(content, str) and turn.content is None:
         yield "content", content.strip()
     elif isinstance(content, str) and turn.content is not None:
