@@ -313,3 +313,62 @@ def test_a_call_of_which_only_the_id_is_written_must_have_the_name_in_it():
     assert not notes(template, [USER, named, TOOL, LAST])
     with pytest.raises(TemplateRejectError, match="does not write the name of a function that message 2 calls"):
         notes(template, [USER, other, TOOL, LAST])
+
+
+def test_text_of_others_that_only_some_words_bring_into_a_turn_rejects_the_record():
+    """A rehearsal cannot know these words; the record's own turn shows what is too much."""
+    extra = "{{ ' RESULT: ' + messages[0].content if m.role == 'assistant' and messages[0].content[0] == '{' }}"
+    template = SIMPLE.replace("{{ m.content }}", "{{ m.content }}" + extra)
+    assert not notes(template, [USER, LAST])
+    with pytest.raises(TemplateRejectError, match=r"'RESULT: \{secret\}<\|im_end\|>' besides the message's own text"):
+        notes(template, [{**USER, "content": "{secret}"}, LAST])
+    # White space of the message's own is no other text.
+    assert not notes(SIMPLE, [USER, {**LAST, "content": " \n Ten. \n"}])
+
+
+def test_messages_that_are_lost_only_in_long_conversations_reject_the_record():
+    template = SIMPLE.replace("in messages %}", "in messages[-10:] %}")
+    messages = turns(*(f"{word} number {number}" for number in range(20) for word in ("question", "answer")))
+    assert not notes(template, messages[:10])
+    with pytest.raises(TemplateRejectError, match="does not write message 1, of role user"):
+        notes(template, messages)
+    three = calling({})["tool_calls"] * 3
+    first_two = OBJECTS.replace("in m.tool_calls or []", "in (m.tool_calls or [])[:2]").replace("ARGUMENTS", "''")
+    with pytest.raises(TemplateRejectError, match="does not write the tool calls of message 2"):
+        notes(first_two, [USER, {**calling({}), "tool_calls": three}, TOOL, LAST])
+
+
+def test_loops_over_other_things_than_messages_are_no_turns():
+    parts = "{% for part in m.content %}{{ part.text }}{% endfor %}"
+    template = (
+        "{% for m in messages %}{% if m.content is string %}{{ m.content }}|{% else %}"
+        + parts
+        + "{% endif %}{% endfor %}"
+    )
+    odd = [{"type": "text", "text": "secret", "role": "assistant"}]
+    with pytest.raises(TemplateRejectError, match="more turns of the assistant than there are messages"):
+        notes(template, [USER, LAST, {"role": "tool", "content": odd}, LAST])
+    listed = "{% for m in messages %}{{ m.role }},{% endfor %}" + SIMPLE
+    with pytest.raises(TemplateRejectError, match="more turns of the assistant than there are messages"):
+        renderer(listed).render([USER, LAST])
+
+
+def test_long_conversations_are_read_piece_by_piece():
+    ours = renderer(PUBLISHED["qwen3"][0])
+    messages = [USER]
+    for number in range(40):
+        call = calling({} if number % 3 else {"at": "Oslo"}, **({"reasoning_content": "Hm."} if number % 2 else {}))
+        messages += [{**call, "content": "" if number % 5 else "So."}, *[TOOL] * (1 + number % 4)]
+    messages.append(LAST)
+    text, spans = ours.render(messages)
+    assert len(spans) == 41
+    said = [text[start:stop] for start, stop in spans]
+    assert all(part.endswith("<|im_end|>") and "ten" not in part for part in said[:-1])
+    assert "Ten degrees." in said[-1]
+    assert ours.render(messages) == renderer(PUBLISHED["qwen3"][0], engine="jinja2").render(messages)
+
+
+def test_arguments_that_nest_too_deeply_are_words():
+    ours = renderer(OBJECTS.replace("ARGUMENTS", "c.function.arguments"))
+    deep = "[" * 100_000
+    assert deep in ours.render([USER, calling(deep), TOOL, LAST]).text

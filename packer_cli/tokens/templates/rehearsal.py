@@ -256,7 +256,7 @@ class Rehearsals:
             except TemplateRejectError as error:
                 raise _DoubtError(str(error)) from None
         if way != "generation" and len(spans) > len(answers):
-            raise _DoubtError("there are more turns of the assistant than messages")
+            raise _DoubtError(MORE_TURNS)
         self._check_words(text, spans, turns, made_up.words)
         inner = spans[:-1] if spans and not text[spans[-1][1] :].strip() else spans
         extras = set()
@@ -365,6 +365,7 @@ def _found(find: Finder, chat: Chat) -> Rounds:
     return found
 
 
+MORE_TURNS = "the chat template writes more turns of the assistant than there are messages"
 OPEN_TURNS = "assistant turns that end without a token that ends a turn: the model does not learn to stop there"
 _KNOWN_KEYS = frozenset(("name", "tool_call_id", "id", "type"))
 _AS_VALUE = ("'text': '{}", '"text": "{}')

@@ -23,7 +23,7 @@ from packer_cli.tokens.templates.conversation import (
 from packer_cli.tokens.templates.forms import convert
 from packer_cli.tokens.templates.minijinja import MinijinjaTemplate
 from packer_cli.tokens.templates.parts import LossParts
-from packer_cli.tokens.templates.rehearsal import Finder, Reading, Rehearsals, Rounds, Way
+from packer_cli.tokens.templates.rehearsal import MORE_TURNS, Finder, Reading, Rehearsals, Rounds, Way
 from packer_cli.tokens.templates.rounds import MarkedTemplate, prefix_rounds, turn_edges
 from packer_cli.tokens.templates.rules import NotTranslatableError
 from packer_cli.tokens.templates.shape import Shape, as_turn, shape_of
@@ -178,6 +178,9 @@ class ChatRenderer:
         extras = reading.extras if reading.is_proved and self._ways else None
         if chat.is_plain and not reading.lost and is_plainly_written(chat, rendered, extras):
             return reading.notes
+        said = sum(message.get("role") == "assistant" for message in chat.messages)
+        if reading.way != "generation" and len(rendered.spans) > said:
+            raise TemplateRejectError(MORE_TURNS)
         trained = (parts or LossParts()).kinds_of(chat.messages, weights)
         found = [*reading.notes, *find_unwritten(chat, rendered, reading.lost, trained)]
         if extras is not None:

@@ -124,7 +124,7 @@ def find_unwritten(
             if text.find(piece, low, high) < 0 and not _is_elsewhere(rendered, piece, low, high, is_answer)
         }
         missing = absent.keys() & _KINDS.keys() & (usual | {"calls"})
-        if "content" in absent and _is_gone(rendered, absent["content"]):
+        if "content" in absent and (not is_aligned or _is_gone(text[low:high], absent["content"])):
             missing.add("content")
         names = Counter(names_called(message))
         if any(text.count(name, low, high) < number for name, number in names.items() if name and number > 1):
@@ -165,10 +165,10 @@ def _is_elsewhere(rendered: Rendered, piece: str, low: int, high: int, is_answer
     return False
 
 
-def _is_gone(rendered: Rendered, piece: str) -> bool:
-    """Whether neither the beginning nor the end of a text is written."""
+def _is_gone(text: str, piece: str) -> bool:
+    """Whether neither the beginning nor the end of a piece is in a text."""
     size = min(_ENOUGH, (len(piece) + 1) // 2)
-    return not any(part in rendered.text for part in (piece[:size], piece[-size:]))
+    return not any(part in text for part in (piece[:size], piece[-size:]))
 
 
 def _texts(message: dict[str, Any], turn: Turn) -> Iterator[tuple[str, str]]:
