@@ -349,7 +349,7 @@ def test_loops_over_other_things_than_messages_are_no_turns():
     with pytest.raises(TemplateRejectError, match="more turns of the assistant than there are messages"):
         notes(template, [USER, LAST, {"role": "tool", "content": odd}, LAST])
     listed = "{% for m in messages %}{{ m.role }},{% endfor %}" + SIMPLE
-    with pytest.raises(TemplateRejectError, match="more turns of the assistant than there are messages"):
+    with pytest.raises(TemplateRejectError, match="not certain which text"):
         renderer(listed).render([USER, LAST])
 
 
