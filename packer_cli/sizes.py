@@ -22,7 +22,7 @@ class TokenShare(NamedTuple):
     tokens: int
 
     def __str__(self) -> str:
-        """As `parse_share` reads it.
+        """Write it as `parse_share` reads it.
 
         >>> str(TokenShare(2_000_000_000)), str(TokenShare(1_234))
         ('2Btokens', '1234tokens')
@@ -46,7 +46,7 @@ class EpochShare(NamedTuple):
 
 
 Share = float | TokenShare | EpochShare
-"""What an epoch has of an input: each sample so many times, a number of tokens, or a part of the epoch's."""
+"""An input's part of an epoch: each sample so many times, a number of tokens, or a part of the epoch's."""
 
 
 def parse_tokens(text: str) -> int:

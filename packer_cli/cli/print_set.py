@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _MUCH_PADDING = 0.2
 _FEW_ITERATIONS = 10
-"""Of an epoch: with more, padding does not come from too few tokens for the GPUs."""
+"""Steps of an epoch: with more, padding does not come from too few tokens for the GPUs."""
 
 
 def print_set(output: str, planned: Plan, config: GpuConfig, *, as_json: bool) -> None:

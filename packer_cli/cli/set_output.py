@@ -36,12 +36,12 @@ class WrittenShards:
 
 @dataclass(frozen=True, kw_only=True)
 class NamedInput(InputCounts):
-    """What an epoch has of an input."""
+    """An input's part of an epoch."""
 
     name: str
-    """As it was named."""
+    """The input, under the name given."""
     share: float
-    """Of the epoch's tokens."""
+    """Share of the epoch's tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class SetOutput(PlanMetrics):
     counts: Counts
     """What became of the records."""
     inputs: tuple[NamedInput, ...] | None = None
-    """Of several inputs, what an epoch has of each."""
+    """Each input's part of an epoch, where there are several."""
     group_choice: GroupChoice | None = None
     """How automatic groups were chosen."""
     prediction: PlanSimulation | None = None

@@ -28,7 +28,7 @@ Bytes = Annotated[int, Field(ge=2**16, le=2**62), _read_bytes]
 ZERO_IS_NONE = BeforeValidator(
     lambda value: None if str(value) == "0" else value, json_schema_input_type=int | str | None
 )
-"""Of an option whose default is none: 0 leads back to that from what a plan records."""
+"""Default of an option that has none: 0 leads back to that from what a plan records."""
 
 
 class Model(BaseModel):

@@ -159,6 +159,6 @@ class PlannedConfig(StorePlanConfig, SetsAside):
 
 
 def _group_text(group: Group) -> str:
-    """As `--groups` takes it, with what `--parallel` and `--align` add."""
+    """The groups as `--groups` takes them, with what `--parallel` and `--align` add."""
     others = (f"{name}={value}" for name, value in list(group.values.items())[3:] if value > 1)
     return " ".join([str(group), *others])

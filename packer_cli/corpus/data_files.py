@@ -50,7 +50,7 @@ MAGIC: dict[bytes, Kind] = {
     b"BZh": ("jsonl", "bz2"),
     b"\xfd7zXZ\0": ("jsonl", "xz"),
 }
-"""What files without a suffix begin with, if they are not plain JSON lines."""
+"""Magic numbers that files without a suffix begin with, if they are not plain JSON lines."""
 HEAD_BYTES = 1 << 20
 """Most bytes that tell what a file holds."""
 ABOUT_THE_DATA = ("readme", "license", "licence", "copying", "notice", "changelog")
@@ -66,7 +66,7 @@ named on their own they are read."""
 COMPANIONS = (".idx", ".index", ".loss", ".metadata", ".crc")
 """Suffixes of what is read with a file of token ids, and of Hadoop's checksums."""
 LEFTOVERS = {"_temporary", "_tmp", "_success", "_metadata", "_common_metadata", "_spark_metadata", "__macosx"}
-"""What Spark and Hadoop leave beside the data or write about it; other names that begin with _ are counted."""
+"""Names that Spark and Hadoop leave beside the data or write about it; other names that begin with _ are counted."""
 
 
 def known_formats() -> str:

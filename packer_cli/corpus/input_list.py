@@ -33,7 +33,7 @@ class Entry:
     size: int | None = None
     """Its bytes."""
     etag: str | None = None
-    """What its storage calls this version of an object."""
+    """The storage's name for this version of an object."""
     xxh3: str | None = None
     """xxh3-128 of its content (hex), as `xxhsum -H2` prints it; of several files that belong together, over those of
     each."""
@@ -75,7 +75,7 @@ def _checked(entry: Entry, path: str, source_id: int) -> CorpusFile:
 
 
 def differs(name: str, what: str, wanted: object, found: object) -> str:
-    """What to say of a file that is not as a list has it."""
+    """Say how a file differs from its entry in a list."""
     return f"{name}: its {what} is {found}, and {wanted} in the list of inputs; put it back, or correct the list"
 
 

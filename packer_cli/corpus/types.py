@@ -72,7 +72,7 @@ class CorpusFile(NamedTuple):
     stamp: str = ""
     """Tells this version of the file from others without reading it; see `versions`. Empty where it was not listed."""
     expected: str = ""
-    """What `fingerprint` must be, where a list of inputs says it."""
+    """The fingerprint that a list of inputs asks for."""
 
 
 class CorpusSlice(NamedTuple):

@@ -93,7 +93,7 @@ class Manifest:
     config: SetConfig
     library_versions: dict[str, str]
     tokens_fingerprint: str | None = None
-    """Of the token store: sets of the same tokens have the same. None: the set is older than this."""
+    """Fingerprint of the token store: sets of the same tokens have the same. None: the set is older than this."""
 
     @property
     def generation(self) -> Generation:

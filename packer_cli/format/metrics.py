@@ -54,7 +54,7 @@ class TreeFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class InputCounts:
-    """What an epoch has of an input."""
+    """An input's part of an epoch."""
 
     samples: int
     tokens: int

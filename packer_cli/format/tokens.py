@@ -73,7 +73,7 @@ class SampleOptions:
     turns: Literal["whole", "branch"] = "whole"
     share_prefixes: bool = True
     date: str | None = None
-    """What the chat template writes as today's date; None: it writes none."""
+    """Date that the chat template writes as today's; None: it writes none."""
 
     @property
     def left_out(self) -> set[str]:

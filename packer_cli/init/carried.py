@@ -1,4 +1,4 @@
-"""What the configs of several trainers say alike: the model, rows, batches, epochs and validation."""
+"""Options that the configs of several trainers share: the model, rows, batches, epochs and validation."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from packer_cli.sizes import Share, TokenShare
 MOST_RECORDS = 400
 """Of each input."""
 _MOST_FILES = 32
-"""Of each input, and folders and suffixes that are told apart."""
+"""Most files of each input, and most folders and suffixes that are told apart."""
 _BYTES_A_TOKEN = 4
 """Without a tokenizer: of English text, about."""
 _LONG = 1 << 22
@@ -67,7 +67,7 @@ class Look:
     rejects: list[str] = field(default_factory=list)
     """Why records of the sample cannot be used: `FILE:LINE: reason`."""
     kinds: list[tuple[float, list[int]]] = field(default_factory=list)
-    """Of the files of a folder and suffix: about how many records they have, and lengths of some."""
+    """For each folder and suffix, about how many records its files have, and lengths of some."""
 
     @property
     def num_records(self) -> float:

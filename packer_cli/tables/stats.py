@@ -118,7 +118,7 @@ _MOST_INPUTS = 6
 
 
 def inputs_table(inputs: Sequence[tuple[str, int, int]]) -> Table:
-    """What an epoch has of each input, of many of the largest: (name, samples, tokens)."""
+    """Tabulate each input's part of an epoch, of many inputs the largest: (name, samples, tokens)."""
     total = sum(tokens for *_, tokens in inputs) or 1
     if len(inputs) > _MOST_INPUTS:
         inputs = sorted(inputs, key=lambda each: -each[2])

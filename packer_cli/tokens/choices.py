@@ -177,7 +177,7 @@ def rejected_files(index: StoreIndex) -> list[str]:
 
 
 def many_rejected(index: StoreIndex, lost: Sequence[str]) -> str | None:
-    """What to warn of if a run rejects many records, or whole files; None if it uses nearly all, or none.
+    """Word the warning of a run that rejects many records, or whole files; None if it uses nearly all, or none.
 
     Args:
         lost: see `rejected_files`.

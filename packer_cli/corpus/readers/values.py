@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from packer_cli.corpus.records.json_text import read_json
 
 KEEP_NULL = "content"
-"""Of the structs of a column, or of its lists, that have a `role`."""
+"""Columns whose structs, or lists of such, have a `role`."""
 
 
 class Unreadable:

@@ -81,7 +81,7 @@ def read_turns(turns: Any, key: str) -> list[Message]:
 
 
 def _from_text(value: Any) -> Any:
-    """What a text holds as JSON, as columns of one type do; anything else as it is."""
+    """Read a text that holds JSON, as columns of one type do; anything else as it is."""
     if type(value) is str:
         with suppress(JSONDecodeError):
             return read_json(value)
@@ -234,8 +234,8 @@ def _join_calls(turns: list[Message], key: str) -> list[Message]:
 
 
 def take_prompt(turns: list[Message]) -> tuple[list[Message], tuple[float, ...] | None, bool]:
-    """As `take_weights` of a prompt, where what the assistant says has no loss unless it has a weight; and whether any
-    has."""
+    """Take the weights of a prompt, as `take_weights` does; what the assistant says there has no loss unless it has a
+    weight. The last value says whether any has."""
     turns, weights = take_weights(turns, "prompt", unstated=0.0)
     pairs = zip(turns, weights or (), strict=False)
     return turns, weights, any(weight and turn["role"] == "assistant" for turn, weight in pairs)

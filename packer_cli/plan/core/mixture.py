@@ -1,4 +1,4 @@
-"""What an epoch has of each input."""
+"""Each input's part of an epoch."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def tokens_of_sources(sources: NDArray[np.integer], lengths: NDArray[np.generic]
 
 
 def count_inputs(sources: NDArray[np.integer], pieces: Pieces, num_inputs: int) -> tuple[InputCounts, ...]:
-    """What an epoch has of each input. O(pieces).
+    """Count the samples and tokens that an epoch has of each input. O(pieces).
 
     Args:
         sources: int[n], the input of each sample.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 KIND_OF = {"preference": PAIR, "completions": GROUP}
 """Of documents with branches; others are `TURNS`."""
 MOST_BRANCHES = 1 << 15
-"""Of an item: a role is an int16."""
+"""Most branches of an item: a role is an int16."""
 DIFFERS = "a prompt whose tokens change when an answer follows: its loss begins where they do, as in TRL"
 
 EQUAL = "equal answers; such pairs are kept, as in TRL, but most losses learn nothing from them"

@@ -250,7 +250,7 @@ def calls_in(message: dict[str, Any]) -> list[Any]:
 
 
 def function_of(call: Any) -> dict[str, Any]:
-    """What a call says of its function; empty if it is none."""
+    """Get the function of a call; empty if it is none."""
     inner = (call.get("function") or call) if isinstance(call, dict) else {}
     return inner if isinstance(inner, dict) else {}
 

@@ -54,7 +54,7 @@ class Reading(NamedTuple):
     dropped: Mapping[Turn, frozenset[str]] = {}
     """Which it never writes."""
     notes: tuple[str, ...] = ()
-    """What records of this shape have that is not written, for people."""
+    """Things that records of this shape have and that are not written, for people."""
     refusal: str = ""
     """Why records of this shape are rejected."""
 

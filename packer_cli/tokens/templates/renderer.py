@@ -164,7 +164,7 @@ class ChatRenderer:
     def review(
         self, chat: Chat, rendered: Rendered, parts: LossParts | None, weights: Sequence[float] | None = None
     ) -> Sequence[str]:
-        """What the template does not write of a conversation, for people, each once.
+        """Find what the template does not write of a conversation, for people, each thing once.
 
         Args:
             parts: what carries a loss; None: all.

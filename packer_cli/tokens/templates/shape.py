@@ -28,7 +28,7 @@ TAG = re.compile(
     )
     + "|</?tool_response>|/no_think|/think)"
 )
-"""What templates look for in contents."""
+"""Texts that templates look for in contents."""
 _CLOSING = {tags.closing for tags in TAGS}
 _HINTS = ("think>", "THINK]", "tool_response>", "<|channel|>", "/no_think", "/think")
 """Every text with a tag has one of these."""
@@ -51,7 +51,7 @@ class Turn(NamedTuple):
     calls: tuple[str, ...] = ()
     """The kind of the arguments of each call, at most 2 alike."""
     keys: tuple[str, ...] = ()
-    """Of a call and its function."""
+    """Keys of a call, the message's own first."""
     others: tuple[tuple[str, str], ...] = ()
     """Other keys, and the types of their values."""
 
@@ -163,7 +163,7 @@ class Rehearsal:
         self._number = 0
         self._called: list[str] = []
         self.words: list[dict[str, str]] = []
-        """Of each message: word -> `content`, `reasoning`, `calls` or `arguments`."""
+        """For each message, word -> `content`, `reasoning`, `calls` or `arguments`."""
         self.messages = [self._message(turn) for turn in turns]
         self.tools, self.tool = _TOOLS.get(tools), _TOOL
         """With the word that names a tool."""

@@ -125,7 +125,7 @@ class CompiledTemplate:
         self.variables = variables
         self.environment = sandbox()
         self.functions = {} if date is None else {"strftime_now": datetime.date.fromisoformat(date).strftime}
-        """What transformers' environment has, too."""
+        """Functions in place of those of transformers' environment."""
         try:
             self._template: Any = limited(lambda: self.compile(source))
         except (TemplateError, RecursionError, SyntaxError) as error:

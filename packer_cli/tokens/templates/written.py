@@ -94,7 +94,7 @@ def find_unwritten(
     lost: Mapping[Turn, frozenset[str]],
     trained: Callable[[int], set[str]],
 ) -> Iterator[str]:
-    """What of a conversation's own words is not written, see `ChatRenderer.review`.
+    """Find which of a conversation's own words are not written, see `ChatRenderer.review`.
 
     Args:
         lost: kinds of texts of turns that the template does not write, see `Rehearsal.words`.
