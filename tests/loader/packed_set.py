@@ -168,7 +168,9 @@ def row_checksum(row: dict, schema: pa.Schema = SHARD_SCHEMA) -> int:
     for column in schema:
         value = row.get(column.name)
         if pa.types.is_list(column.type):
-            code = {"int64": "q", "int32": "i", "uint16": "H", "int8": "b", "float": "f"}[str(column.type.value_type)]
+            code = {"int64": "q", "int32": "i", "uint16": "H", "int16": "h", "int8": "b", "float": "f"}[
+                str(column.type.value_type)
+            ]
             lists += struct.pack(f"<{len(value)}{code}", *value)
         elif column.name != "checksum":
             code = {"int64": "q", "int32": "i", "int16": "h", "int8": "b", "double": "d"}[str(column.type)]
