@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.docs.blocks import ROOT
 
-SOURCES = ("packer_cli", "pyproject.toml", "README.md", "LICENSE")
+SOURCES = ("hbpack", "packer_cli", "pyproject.toml", "README.md", "LICENSE")
 LAUNCHERS = {"torchrun": "torch.distributed.run"}
 """Programs of other packages that start scripts, and the modules that they run."""
 
