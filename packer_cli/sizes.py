@@ -37,7 +37,7 @@ class EpochShare(NamedTuple):
     percent: float
 
     def __str__(self) -> str:
-        """As `parse_share` reads it.
+        """Write the share as `parse_share` reads it.
 
         >>> str(EpochShare(70.0)), str(EpochShare(12.5))
         ('70%', '12.5%')

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 from typing import Annotated, Literal, get_args
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from packer_cli.config.fields import Bytes, Epoch, Model, StepTokens, or_another
 from packer_cli.config.plan_options import StorePlanConfig
@@ -21,6 +21,14 @@ _WHOLE = ("completion", "all")
 _TURNS = ("last-turn",)
 _PARTS = ("reasoning", "no-reasoning", "tool-calls")
 _LOSSES = (*_WHOLE, *_TURNS, *_PARTS)
+
+
+def _read_date(value: object) -> object:
+    """Turn a text into a date. Raises ValueError if it is none."""
+    try:
+        return datetime.date.fromisoformat(value) if isinstance(value, str) else value
+    except ValueError:
+        raise ValueError(f"must be a date such as 2026-01-31, got {value!r}") from None
 
 
 def read_loss_on(value: str) -> str:
@@ -101,7 +109,7 @@ class TokenizeConfig(Model):
 
     The names are chatml, gemma3, llama3, llama3.1, mistral, phi3, qwen2.5 and qwen3. You can also give the template
     itself, as text."""
-    date: Annotated[datetime.date | None, Shown(Panel.TOKENS, "YYYY-MM-DD")] = None
+    date: Annotated[datetime.date | None, BeforeValidator(_read_date), Shown(Panel.TOKENS, "YYYY-MM-DD")] = None
     """Date that the chat template writes, if it does; by default, that of the store's first run."""
     loss_on: Annotated[
         str, AfterValidator(read_loss_on), Shown(Panel.TOKENS, "PART[+PART]", lambda: _LOSSES, is_common=True)

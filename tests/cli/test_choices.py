@@ -370,7 +370,7 @@ def test_a_store_keeps_the_date_of_its_first_run(hbpack, tokenize, lines_of, hf,
     assert dates() == [[today] * 2]
     assert tokenize(path, "--chat-template", DATED.replace("strftime_now('%Y-%m-%d')", "'x'")).code == 0
     assert "date" not in json.loads((tmp_path / "out" / "tokens" / "tokens.json").read_text())["options"]
-    assert tokenize(path, "--date", "29.2.2024").code == 2
+    assert "--date: must be a date such as 2026-01-31, got '29.2.2024'" in tokenize(path, "--date", "29.2.2024").stderr
 
 
 def test_tasks_of_an_array_have_one_date(hbpack, lines_of, hf, tmp_path, tokenizer, monkeypatch):
