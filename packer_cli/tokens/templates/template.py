@@ -26,6 +26,7 @@ from packer_cli.tokens.templates.conversation import (
     one_line,
     read_chat,
 )
+from packer_cli.tokens.templates.memory import limited_memory
 
 Result = TypeVar("Result")
 
@@ -72,11 +73,14 @@ def _stop_render(*_: Any) -> None:
 
 @lru_cache(maxsize=1)
 def sandbox() -> Any:
-    """transformers' environment, in which `*` and `**` have limits. transformers renders other templates in others."""
+    """transformers' environment, in which `*` and `**` have limits. transformers renders other templates in others.
+
+    Operators that can make much from little are not computed when a template is compiled.
+    """
     from transformers.utils.chat_template_utils import _compile_jinja_template
 
     environment: Any = _compile_jinja_template("").environment
-    environment.intercepted_binops = frozenset(("*", "**"))  # Nor are they computed when a template is compiled.
+    environment.intercepted_binops = frozenset(("*", "**", "%"))
     environment.binop_table = {**environment.binop_table, "*": _times, "**": _power}
     return environment
 
@@ -127,7 +131,8 @@ class CompiledTemplate:
         self.functions = {} if date is None else {"strftime_now": datetime.date.fromisoformat(date).strftime}
         """Functions in place of those of transformers' environment."""
         try:
-            self._template: Any = limited(lambda: self.compile(source))
+            with limited_memory():  # jinja2 computes constants here, and leaves those that fail to the render.
+                self._template: Any = limited(lambda: self.compile(source))
         except (TemplateError, RecursionError, SyntaxError) as error:
             raise TokenizerError(
                 f"the chat template is not valid Jinja ({one_line(error)}); give another with --chat-template FILE"
