@@ -43,8 +43,6 @@ class Reading(NamedTuple):
     """Texts after the end of its turns that are in the same round."""
     extras: frozenset[str] = frozenset()
     """Texts besides the messages' own in turns without calls, as they are and without white space."""
-    is_proved: bool = False
-    """Whether the ranges were compared with shorter conversations; else those of each record are."""
     is_fast: bool = False
     """Whether minijinja gives the same."""
     forms: tuple[str, ...] = ()
@@ -61,24 +59,33 @@ class Reading(NamedTuple):
 
 def _joined(pieces: Sequence[tuple[Turn, ...]], readings: Sequence[Reading]) -> Reading:
     """How a long conversation is rendered, of which these are all short pieces."""
-    proved = [each for each in readings if each.is_proved] or [*readings]
+    known = [i for i, each in enumerate(readings) if each.refusal != _UNKNOWN] or [0]
+    pieces, readings = [pieces[i] for i in known], [readings[i] for i in known]
     refusals = [each.refusal for each in readings if each.refusal]
     lost, dropped = {}, {}
     for turn in dict.fromkeys(turn for piece in pieces for turn in piece):
         having = [each for piece, each in zip(pieces, readings, strict=True) if turn in piece]
         lost[turn] = frozenset().union(*(each.lost.get(turn, ()) for each in having))
         dropped[turn] = frozenset.intersection(*(each.dropped.get(turn, frozenset()) for each in having))
-    return proved[0]._replace(
-        headers=_longest_first(header for each in proved for header in each.headers),
-        tails=_longest_first(tail for each in proved for tail in each.tails),
-        extras=frozenset().union(*(each.extras for each in proved)),
-        is_fast=all(each.is_fast for each in proved),
+    return readings[0]._replace(
+        headers=_longest_first(header for each in readings for header in each.headers),
+        tails=_longest_first(tail for each in readings for tail in each.tails),
+        extras=frozenset().union(*(each.extras for each in readings)),
+        is_fast=all(each.is_fast for each in readings),
         forms=tuple(form for form in FORMS if any(form in each.forms for each in readings)),
         lost={turn: kinds for turn, kinds in lost.items() if kinds},
         dropped={turn: kinds for turn, kinds in dropped.items() if kinds},
         notes=tuple(dict.fromkeys(note for each in readings for note in each.notes)),
-        refusal=refusals[0] if refusals else "" if len({each.way for each in proved}) == 1 else _UNLIKE,
+        refusal=refusals[0] if refusals else "" if len({each.way for each in readings}) == 1 else _UNLIKE,
     )
+
+
+class _Case(NamedTuple):
+    """A made-up conversation."""
+
+    tools: str
+    turns: tuple[Turn, ...]
+    forms: tuple[str, ...] = ()
 
 
 class _DoubtError(Exception):
@@ -117,11 +124,11 @@ class Rehearsals:
             return Reading(refusal=str(error))
 
     def _rehearse(self, tools: str, turns: tuple[Turn, ...]) -> Reading:
-        forms, lost = self._choose_forms(tools, turns)
-        reading = Reading(forms=forms, is_fast=None in self._fast)
-        text = self._text(tools, turns, forms)
-        if text is None:  # The real conversation may render nevertheless.
-            return reading._replace(way=next(iter(self._ways), None), is_fast=False)
+        case, lost = self._choose_forms(_Case(tools, turns))
+        reading = Reading(forms=case.forms, is_fast=None in self._fast)
+        text = self._text(case)
+        if text is None:
+            return reading._replace(is_fast=False, refusal=_UNKNOWN if self._ways else "")
         if any(turn.parts for turn in turns) and any(each.format("qzx") in text for each in _AS_VALUE):
             return reading._replace(refusal=_PARTS)
         missing = [frozenset(words.values()) for words in lost]
@@ -131,59 +138,43 @@ class Rehearsals:
             dropped={
                 turn: kinds for turn, all_kinds in of_turn.items() if (kinds := all_kinds[0].intersection(*all_kinds))
             },
-            notes=tuple(self._notes(tools, turns, forms, text, lost)),
+            notes=tuple(self._notes(case, text, lost)),
         )
-        if not self._ways:
-            return reading._replace(is_proved=True)
         doubts: dict[str, Way] = {}
-        for way, find in self._ways.items():
+        for way in self._ways:
             try:
-                headers, tails, extras, are_open = self._judge(way, find, tools, turns, forms)
+                return self._judge(way, case, reading)
             except _DoubtError as doubt:
                 doubts.setdefault(str(doubt).removesuffix(_MARK_IT), way)
-                continue
-            notes = (*reading.notes, *([OPEN_TURNS] if are_open else []))
-            chat = self._chat(tools, turns, forms)[0]
-            is_fast = way in self._fast and self._fast[way](chat) == find(chat)
-            return reading._replace(
-                way=way,
-                headers=headers,
-                tails=tails,
-                extras=extras,
-                is_proved=True,
-                is_fast=is_fast,
-                notes=notes,
-            )
         readings = "; ".join(f"{_NAMES[way]}, {doubt}" for doubt, way in doubts.items())
-        return reading._replace(refusal=_UNCERTAIN + readings + _MARK_IT)
+        return reading._replace(refusal=_UNCERTAIN + readings + _MARK_IT if doubts else "")
 
     # What is written
 
-    def _choose_forms(self, tools: str, turns: tuple[Turn, ...]) -> tuple[tuple[str, ...], list[dict[str, str]]]:
-        """The forms in which the template leaves out the least, and the words of each message that it leaves out.
+    def _choose_forms(self, case: _Case) -> tuple[_Case, list[dict[str, str]]]:
+        """The case in the forms in which the template leaves out the least, and the words of each message that it
+        leaves out.
 
         Arguments that are written in two ways are given as objects: their text would be put into what is there for an
         object.
         """
-        forms: tuple[str, ...] = ()
-        least, lost = self._missing(tools, turns, forms)
-        messages = Rehearsal(tools, turns).messages
+        least, lost = self._missing(case)
+        messages, plain = Rehearsal(case.tools, case.turns).messages, self._text(case)
         for form in FORMS:
             with suppress(TemplateRejectError):
                 if convert(messages, (form,)) == messages:
                     continue
-            missing, words = self._missing(tools, turns, (*forms, form))
-            is_other = form == OBJECTS and self._text(tools, turns, (form,)) != self._text(tools, turns, ())
+            other = case._replace(forms=(*case.forms, form))
+            missing, words = self._missing(other)
+            is_other = form == OBJECTS and self._text(other) != plain
             if missing < least or (is_other and missing == least):
-                forms, least, lost = (*forms, form), missing, words
-        return forms, lost
+                case, least, lost = other, missing, words
+        return case, lost
 
-    def _missing(
-        self, tools: str, turns: tuple[Turn, ...], forms: tuple[str, ...]
-    ) -> tuple[int, list[dict[str, str]]]:
+    def _missing(self, case: _Case) -> tuple[int, list[dict[str, str]]]:
         """How many words are left out, or written as part of a Python or JSON value, and those left out."""
-        text = self._text(tools, turns, forms)
-        words = Rehearsal(tools, turns).words
+        text = self._text(case)
+        words = Rehearsal(case.tools, case.turns).words
         if text is None:
             return _UNRENDERED, [{} for _ in words]
         lost = [{word: kind for word, kind in own.items() if word not in text} for own in words]
@@ -192,33 +183,29 @@ class Rehearsals:
             count += sum(any(each.format(word) in text for each in _QUOTED) for word in own)
         return count, lost
 
-    def _notes(
-        self, tools: str, turns: tuple[Turn, ...], forms: tuple[str, ...], text: str, lost: Sequence[Mapping[str, str]]
-    ) -> Iterator[str]:
-        made_up = Rehearsal(tools, turns)
+    def _notes(self, case: _Case, text: str, lost: Sequence[Mapping[str, str]]) -> Iterator[str]:
+        made_up = Rehearsal(case.tools, case.turns)
         if made_up.tools and made_up.tool not in text:
             yield '"tools"' + NOT_WRITTEN
         if any("arguments" in own.values() for own in lost):
             yield "arguments of tool calls" + NOT_WRITTEN
         thoughts = [(i, word) for i, own in enumerate(lost) for word, kind in own.items() if kind == "reasoning"]
         if thoughts:
-            as_last = ((self._text(tools, turns[: i + 1], forms) or "", word) for i, word in thoughts)
+            as_last = ((self._text(_until(case, i)) or "", word) for i, word in thoughts)
             yield EARLIER_REASONING if all(word in text for text, word in as_last) else "reasoning" + NOT_WRITTEN
         if any(each.format(word) in text for own in made_up.words for word in own for each in _QUOTED[:1]):
             yield "arguments of tool calls as JSON text, which the chat template writes as a quoted string"
-        keys = {key for turn in turns for key, _ in turn.others if key not in _KNOWN_KEYS}
+        keys = {key for turn in case.turns for key, _ in turn.others if key not in _KNOWN_KEYS}
         yield from (f'messages with "{key}"' + NOT_WRITTEN for key in sorted(keys) if key not in self._template.source)
 
-    def _chat(self, tools: str, turns: tuple[Turn, ...], forms: tuple[str, ...]) -> tuple[Chat, Rehearsal]:
-        made_up = Rehearsal(tools, turns)
-        return read_chat(convert(made_up.messages, forms), made_up.tools), made_up
+    def _chat(self, case: _Case) -> tuple[Chat, Rehearsal]:
+        made_up = Rehearsal(case.tools, case.turns)
+        return read_chat(convert(made_up.messages, case.forms), made_up.tools), made_up
 
-    def _render(
-        self, tools: str, turns: tuple[Turn, ...], forms: tuple[str, ...], *, prompt: bool = False
-    ) -> str | None:
+    def _render(self, case: _Case, *, prompt: bool = False) -> str | None:
         """The text of the made-up conversation; None if the template raises."""
         try:
-            chat, _ = self._chat(tools, turns, forms)
+            chat, _ = self._chat(case)
             return self._template.text(self._template.context(chat), add_generation_prompt=prompt)
         except TemplateLimitError:
             raise
@@ -227,27 +214,25 @@ class Rehearsals:
 
     # Where the assistant's text is
 
-    def _judge(
-        self, way: Way, find: Finder, tools: str, turns: tuple[Turn, ...], forms: tuple[str, ...]
-    ) -> tuple[tuple[str, ...], tuple[str, ...], frozenset[str], bool]:
-        """The headers before the assistant's turns, what follows their ends, what is in turns without calls besides
-        their texts, and whether an inner one has no end.
+    def _judge(self, way: Way, case: _Case, reading: Reading) -> Reading:
+        """The reading with this way, and what stands before, after and in the assistant's turns.
 
         Raises:
             _DoubtError: the way is not right.
         """
-        chat, made_up = self._chat(tools, turns, forms)
-        text, rounds = _found(find, chat)
-        if text != self._text(tools, turns, forms):
+        find, turns = self._ways[way], case.turns
+        chat, made_up = self._chat(case)
+        text, rounds = found = _found(find, chat)
+        if text != self._text(case):
             raise _DoubtError("the text changes")
         answers = [i for i, turn in enumerate(turns) if turn.role == "assistant"]
         headers: tuple[str, ...] = ()
         tails: tuple[str, ...] = ()
         spans = rounds
         if way != "generation":
-            short = [_window(turns, i) for i in answers]
-            short += [(some[: number + 1], number) for some, number in short]  # As the last turn, too.
-            edges = {self._edge(way, tools, *each, forms) for each in short}
+            short = [(case._replace(turns=some), number) for some, number in (_window(turns, i) for i in answers)]
+            short += [(_until(some, number), number) for some, number in short]  # As the last turn, too.
+            edges = {self._edge(way, *each) for each in short}
             headers, tails = (_longest_first(edge[side] for edge in edges if edge) for side in (0, 1))
             if None in edges:  # Of a turn that has no text.
                 headers = _longest_first((*headers, *self._edges.prompts()))
@@ -255,8 +240,8 @@ class Rehearsals:
                 spans = self._edges.trim(text, rounds, headers, tails)
             except TemplateRejectError as error:
                 raise _DoubtError(str(error)) from None
-        if way != "generation" and len(spans) > len(answers):
-            raise _DoubtError(MORE_TURNS)
+            if len(spans) > len(answers):
+                raise _DoubtError(MORE_TURNS)
         self._check_words(text, spans, turns, made_up.words)
         inner = spans[:-1] if spans and not text[spans[-1][1] :].strip() else spans
         extras = set()
@@ -265,11 +250,14 @@ class Rehearsals:
             for word in (word for i in answers if not turns[i].calls for word in made_up.words[i]):
                 said = said.replace(word, "")
             extras |= {said, "".join(said.split())}
-        return (
-            headers,
-            tails,
-            frozenset(extras),
-            any(not text.endswith(self._edges.endings or ("",), *span) for span in inner),
+        are_open = any(not text.endswith(self._edges.endings or ("",), *span) for span in inner)
+        return reading._replace(
+            way=way,
+            headers=headers,
+            tails=tails,
+            extras=frozenset(extras),
+            is_fast=way in self._fast and self._fast[way](chat) == found,
+            notes=(*reading.notes, *([OPEN_TURNS] if are_open else [])),
         )
 
     def _check_words(
@@ -283,18 +271,16 @@ class Rehearsals:
                 if turn.role == "assistant" and word in text and word not in inside:
                     raise _DoubtError(f"text of message {number}, of the assistant, would carry no loss")
 
-    def _find_edge(
-        self, way: Way, tools: str, turns: tuple[Turn, ...], number: int, forms: tuple[str, ...]
-    ) -> tuple[str, str] | None:
+    def _find_edge(self, way: Way, case: _Case, number: int) -> tuple[str, str] | None:
         """The texts before and after that of the message with this number, in its round; None if it has none.
 
         Raises:
             _DoubtError: the way does not find where it begins, or ends.
         """
-        text = self._text(tools, turns, forms)
+        text = self._text(case)
         if text is None:  # The beginning of a conversation may be none.
             return None
-        chat, made_up = self._chat(tools, turns, forms)
+        chat, made_up = self._chat(case)
         whole, rounds = _found(self._ways[way], chat)
         own = [word for word in made_up.words[number] if word in text]
         if not own or whole != text:
@@ -305,14 +291,16 @@ class Rehearsals:
                 break
         else:
             raise _DoubtError("text of the assistant is outside of its turn")
-        prompt = self._text(tools, turns[:number], forms, prompt=True) if number else None
+        prompt = self._text(_until(case, number - 1), prompt=True) if number else None
         if prompt and text.startswith(prompt):
             if len(prompt) < start and text[len(prompt) : start].strip():
                 raise _DoubtError(f"the assistant's text would begin after {text[len(prompt) : start]!r}")
             header = text[start : len(prompt)]
         else:
             found = self._edges.header(text, start, min(at), prompt or "")
-            if found is None and len(turns) > number + 1:  # The last turn may be written in another way, and say more.
+            if (
+                found is None and len(case.turns) > number + 1
+            ):  # The last turn may be written in another way, and say more.
                 return None
             if found is None:
                 raise _DoubtError(f"the assistant's text would begin with {text[start : min(at)]!r}")
@@ -322,13 +310,18 @@ class Rehearsals:
         found_ends = ((text.find(each, past, span[1]), len(each)) for each in self._edges.closers)
         ends = [place + length for place, length in found_ends if place >= 0]
         tail = text[min(ends) : stop] if ends and text[min(ends) : span[1]].strip() else ""
-        ended = self._text(tools, turns[: number + 1], forms)
+        ended = self._text(_until(case, number))
         if ended is not None and text.startswith(ended) and text != ended:
             low, high = sorted((stop - len(tail) if tail else span[1], len(ended)))
             gap = text[low:high].strip()
             if gap and not gap.startswith(self._edges.closers or ("\0",)):
                 raise _DoubtError(f"the assistant's text would end with {text[max(low - 20, 0) : high]!r}")
         return header, tail
+
+
+def _until(case: _Case, number: int) -> _Case:
+    """The case up to the message with this number."""
+    return case._replace(turns=case.turns[: number + 1])
 
 
 def _window(turns: tuple[Turn, ...], number: int) -> tuple[tuple[Turn, ...], int]:
@@ -384,4 +377,8 @@ _UNLIKE = (
     "in another way than its end; split it"
 )
 _UNCERTAIN = "it is not certain which text of such a conversation is the assistant's: of the chat template, "
+_UNKNOWN = (
+    "it is not certain which text of such a conversation is the assistant's: the chat template raises for one of its "
+    "shape in which each text is a word"
+)
 _MARK_IT = "; mark it with {% generation %} in the template"

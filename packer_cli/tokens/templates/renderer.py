@@ -33,8 +33,6 @@ from packer_cli.tokens.templates.written import check_extras, find_unwritten, is
 Engine = Literal["minijinja", "jinja2"]
 CHECKED_MESSAGES = 64
 """Most messages of a conversation to compare, which bounds the price of long ones."""
-_CHECKED_ANSWERS = 4
-"""About how many of the assistant's messages, spread over these, to compare the ranges of."""
 _MOST_SHAPES = 10_000
 
 
@@ -118,6 +116,7 @@ class ChatRenderer:
         """Like `render`, for a conversation from `read`."""
         reading = self.reading(chat.shape)
         if reading.refusal:
+            self._template.text(self._template.context(chat))  # The template's own reason is better.
             raise TemplateRejectError(reading.refusal)
         if reading.is_fast and chat.is_safe:
             found = self._fast[reading.way](chat)
@@ -132,12 +131,7 @@ class ChatRenderer:
         if found is None:  # Marks change the text of this one.
             reading = reading._replace(way=None)
             found = prefix_rounds(self._template, chat)
-        rendered = self._trimmed(found, reading)
-        if not reading.is_proved:
-            wrong = self._wrong_ranges(self._template.context(chat), rendered)
-            if wrong is not None:
-                raise TemplateRejectError(f"it is not certain which text is the assistant's: {wrong}")
-        return rendered
+        return self._trimmed(found, reading)
 
     def _trimmed(self, found: tuple[str, list[Span]], reading: Reading) -> Rendered:
         text, rounds = found
@@ -175,7 +169,7 @@ class ChatRenderer:
                 assistant's, or of one that carries a loss.
         """
         reading = self.reading(chat.shape)
-        extras = reading.extras if reading.is_proved and self._ways else None
+        extras = reading.extras if self._ways else None
         if chat.is_plain and not reading.lost and is_plainly_written(chat, rendered, extras):
             return reading.notes
         said = sum(message.get("role") == "assistant" for message in chat.messages)
@@ -243,30 +237,3 @@ class ChatRenderer:
         except Exception:
             return "transformers cannot render this conversation"
         return None if text == whole else "the text differs from transformers'"
-
-    def _wrong_ranges(self, context: dict[str, Any], rendered: Rendered) -> str | None:
-        """The difference between the ranges and those of shorter renders, None if they agree.
-
-        For some of the assistant's messages i: a range must begin where the text before the message, with a generation
-        prompt, ends; and only whitespace may lie between its end and the end of the text of `messages[:i + 1]`. A
-        template that writes the last turn in a special way has no such texts.
-        """
-        whole, template, closers = rendered.text, self._template, self._edges.closers
-        messages = context["messages"][:CHECKED_MESSAGES]
-        stops = dict(rendered.spans)
-        answers = [i for i, message in enumerate(messages) if i and message.get("role") == "assistant"]
-        for position in answers[:: max(1, len(answers) // _CHECKED_ANSWERS)]:
-            try:
-                start = template.text(context, messages=messages[:position], add_generation_prompt=True)
-                stop = template.text(context, messages=messages[: position + 1])
-            except TemplateRejectError:
-                continue
-            if not whole.startswith(start) or not whole.startswith(stop) or len(stop) <= len(start):
-                continue
-            at = len(start)
-            if at not in stops:
-                return f"message {position + 1}: the assistant's text should begin at char {at}"
-            low, high = sorted((stops[at], len(stop)))
-            if whole[low:high].strip() and not whole[low:high].strip().startswith(closers or ("\0",)):
-                return f"message {position + 1}: the assistant's text should end at char {len(stop)}"
-        return None
