@@ -18,6 +18,7 @@ from packer_cli.format.layout import Layout
 from packer_cli.sizes import counted, parse_bytes, parse_number
 
 Logits = Literal["float32", "chunked"]
+Adapter = Literal["none", "lora", "qlora"]
 
 LOGITS_CHUNK = 1024
 """Tokens whose logits exist at once if the loss is chunked."""
@@ -49,6 +50,11 @@ class Assumptions:
     """Share of the GPU's memory not available to tensors: CUDA context, NCCL buffers, fragmentation."""
     logits: Logits = "float32"
     """`float32`: all logits at once, as in transformers' loss; `chunked`: a fused or chunked loss."""
+    adapter: Adapter = "none"
+    """`lora`: the model is frozen, and adapters of all its linear layers are trained (arXiv 2106.09685); `qlora`: its
+    layers have 4 bits a weight, too (arXiv 2305.14314)."""
+    lora_rank: float = 16.0
+    """Rank of the adapters."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -63,10 +69,24 @@ class Assumptions:
 
     def sync_bytes(self, shape: ModelShape) -> float:
         """See `ModelParallelCost.sync_bytes`."""
-        return self.exposed_sync * (self.gradient_bytes + shape.dtype_bytes)
+        return self.exposed_sync * (self.gradient_bytes + shape.dtype_bytes) * self.trained_share(shape)
+
+    def trained_share(self, shape: ModelShape) -> float:
+        """Trained weights for each weight of the model."""
+        return 1.0 if self.adapter == "none" else shape.lora_parameters(self.lora_rank)[0] / shape.num_parameters
+
+    def weight_bytes(self, shape: ModelShape) -> tuple[float, float]:
+        """Bytes of a weight while it is not computed with: of a layer, and averaged over the model."""
+        if self.adapter != "qlora":
+            return shape.dtype_bytes, shape.dtype_bytes
+        outside = shape.embedding_parameters / shape.num_parameters
+        return _NF4_BYTES, (1 - outside) * _NF4_BYTES + outside * shape.dtype_bytes
 
 
-_AT_LEAST_0 = ("exposed_gather", "exposed_sync", "gradient_bytes", "state_bytes", "collective_latency")
+_NF4_BYTES = (4 + 0.127) / 8
+"""With the doubly quantized constants of its blocks of 64 weights (arXiv 2305.14314, section 3)."""
+_AT_LEAST_0 = ("exposed_gather", "exposed_sync", "gradient_bytes", "state_bytes", "collective_latency", "lora_rank")
+_CHOICES = {"logits": get_args(Logits), "adapter": get_args(Adapter)}
 
 
 NOT_MEASURED = ("exposed_sync", "gradient_bytes")
@@ -95,9 +115,9 @@ def parse_assumptions(text: str | None, known: Sequence[str] | None = None) -> d
                 f"--assume: {word!r} is not KEY=VALUE, each key once{of}{did_you_mean(key, allowed)}; keys: "
                 f"{', '.join(allowed)}"
             )
-        if key == "logits":
-            if value not in get_args(Logits):
-                raise ConfigError(f"--assume: logits must be one of {', '.join(get_args(Logits))}, got {value!r}")
+        if key in _CHOICES:
+            if value not in _CHOICES[key]:
+                raise ConfigError(f"--assume: {key} must be one of {', '.join(_CHOICES[key])}, got {value!r}")
             found[key] = value
             continue
         try:
@@ -152,19 +172,27 @@ def _cost(shape: ModelShape, gpu: Gpu, num_gpus: int, assumed: Assumptions) -> C
     links = model_parallel_cost(shape, num_gpus, gpu.node_bandwidth, gpu.network_bandwidth, gpu.gpus_per_node)
     reached = assumed.bandwidth_efficiency
     # FSDP gathers weights forward and backward, and scatters gradients, in rings over all GPUs.
-    gathered = 3 * shape.dtype_bytes * shape.num_parameters * (num_gpus - 1) / num_gpus
+    per_weight = 2 * assumed.weight_bytes(shape)[1] + shape.dtype_bytes * assumed.trained_share(shape)
+    gathered = per_weight * shape.num_parameters * (num_gpus - 1) / num_gpus
     gather_seconds = gathered / (links.ring_bandwidth(num_gpus, gpu.gpus_per_node) * reached)
-    # Backward takes twice the FLOPs of forward. A float32 model runs its GEMMs in TF32, at half the rate of bf16.
+    # Backward takes twice the FLOPs of forward, but frozen weights have no gradients; adapters need a forward and a
+    # backward of their own. A float32 model runs its GEMMs in TF32, at half the rate of bf16.
     peak = gpu.flops * 2 / shape.dtype_bytes
-    linear = 3 * 2 * (shape.num_layers * shape.layer_parameters[1] + shape.vocabulary_size * shape.hidden_size)
+    is_frozen = assumed.adapter != "none"
+    passes = 2 if is_frozen else 3
+    vocabulary = passes * 2 * shape.vocabulary_size * shape.hidden_size
+    linear = passes * 2 * shape.num_layers * shape.layer_parameters[1] + vocabulary
+    if is_frozen:
+        linear += 3 * 2 * shape.lora_parameters(assumed.lora_rank)[1]
     # Scores and weighted sum of values, halved by the causal mask: s^2 (dim of keys + dim of values) per head.
     quadratic = 3 * shape.num_layers * (shape.query_size + shape.value_size)
     return CostModel(
         quadratic=quadratic / (peak * assumed.attention_efficiency),
         linear=linear / (peak * assumed.gemm_efficiency),
-        head=3 * 2 * shape.vocabulary_size * shape.hidden_size / (peak * assumed.gemm_efficiency),
+        head=vocabulary / (peak * assumed.gemm_efficiency),
         constant=gather_seconds * assumed.exposed_gather,
         num_layers=shape.num_layers,
+        recompute=1 / passes,
         send={
             degree: links.all_to_all(Layout(sp=degree)) / reached for degree in links.all_to_all_bytes if degree > 1
         },
@@ -207,9 +235,11 @@ def ulysses_bytes(shape: ModelShape, sp_size: int) -> float:
 
 def _memory(shape: ModelShape, gpu: Gpu, num_gpus: int, assumed: Assumptions) -> MemoryModel:
     size = shape.dtype_bytes
-    constant = assumed.state_bytes * shape.num_parameters / num_gpus
+    trained, (of_layer, weight_bytes) = assumed.trained_share(shape), assumed.weight_bytes(shape)
+    frozen = 0.0 if assumed.adapter == "none" else weight_bytes
+    constant = (frozen + assumed.state_bytes * trained) * shape.num_parameters / num_gpus
     if num_gpus > 1:
-        constant += gathered_bytes(shape)
+        constant += gathered_bytes(shape, of_layer, trained)
     # In backward: logits in their own type; in float32 the log-softmax, its gradient, and the logits' gradient.
     logits = (size + 12) * shape.vocabulary_size
     layer = activation_bytes(shape)
@@ -230,16 +260,24 @@ def _memory(shape: ModelShape, gpu: Gpu, num_gpus: int, assumed: Assumptions) ->
         end_parameters=shape.vocabulary_size * shape.hidden_size,
         num_gpus=num_gpus,
         gradient_bytes=assumed.gradient_bytes,
+        weight_bytes=weight_bytes,
+        trained_share=trained,
         head_layers=shape.head_layers,
     )
 
 
-def gathered_bytes(shape: ModelShape) -> float:
+def gathered_bytes(shape: ModelShape, weight_bytes: float | None = None, trained: float = 1.0) -> float:
     """Bytes that FSDP gathers from other GPUs: the weights of two layers (one is prefetched), and one's gradients.
 
     The embedding and the output layer stay gathered, with their gradients.
+
+    Args:
+        weight_bytes: of a weight of a layer; None: those of the computation.
+        trained: trained weights for each weight.
     """
-    return shape.dtype_bytes * (3 * shape.layer_parameters[0] + 2 * shape.embedding_parameters)
+    size = shape.dtype_bytes
+    of_layer = 2 * (size if weight_bytes is None else weight_bytes) + size * trained
+    return of_layer * shape.layer_parameters[0] + (1 + (trained == 1)) * size * shape.embedding_parameters
 
 
 def activation_bytes(shape: ModelShape) -> float:

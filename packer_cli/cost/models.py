@@ -270,6 +270,10 @@ class MemoryModel:
     """Whether weights are gathered in every micro-batch where TP and PP are 1 (FSDP, ZeRO-3)."""
     gradient_bytes: float = 4.0
     """Of a gradient, where they are not shared."""
+    weight_bytes: float = 2.0
+    """Of a weight there: bfloat16."""
+    trained_share: float = 1.0
+    """Trained weights for each weight; less than 1 with adapters (LoRA)."""
     head_layers: float = 0.0
     """Layers that take as long as the LM head; they decide how layers are divided into stages."""
 
@@ -282,7 +286,8 @@ class MemoryModel:
         if (self.gathers or not self.num_parameters) and layout.tp == layout.pp == 1:
             return self.constant
         shared = _OPTIMIZER_BYTES * layout.tp * layout.pp / self.num_gpus
-        return self.own_parameters(layout) * (_WEIGHT_BYTES + self.gradient_bytes + shared)
+        trained = self.trained_share * (self.gradient_bytes + shared)
+        return self.own_parameters(layout) * (self.weight_bytes + trained)
 
     def own_parameters(self, layout: Layout) -> float:
         """Weights on a GPU where they are not shared, of the stage with the most."""
@@ -333,8 +338,6 @@ class MemoryModel:
         return int(min(free / per_token, 2**31 - 1)) if per_token > 0 else (2**31 - 1) * (free > 0)
 
 
-_WEIGHT_BYTES = 2
-"""A parameter's bfloat16 weight."""
 _OPTIMIZER_BYTES = 12
 """A parameter's float32 copy and Adam's two moments."""
 

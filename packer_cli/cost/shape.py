@@ -135,6 +135,20 @@ class ModelShape:
         """All weights except norms and biases, which are about a thousandth."""
         return self.num_layers * self.layer_parameters[0] + self.embedding_parameters
 
+    def lora_parameters(self, rank: float) -> tuple[float, float]:
+        """Weights of LoRA's factors of all linear layers but the output layer (arXiv 2106.09685, section 4.1): all of
+        them, and those that one token uses."""
+        hidden, matrices = self.hidden_size, 3 if self.gated else 2
+        attention = 4 * hidden + self.query_size + self.kv_size + self.value_size
+        moe = self.num_moe_layers / self.num_layers
+        dense = (1 - moe) * (hidden + self.ffn_size)
+        shared = (hidden + self.shared_ffn_size) * (self.shared_ffn_size > 0)
+        total, active = (
+            attention + matrices * (dense + moe * (shared + experts * (hidden + self.expert_ffn_size)))
+            for experts in (self.num_experts, self.experts_per_token)
+        )
+        return rank * self.num_layers * total, rank * self.num_layers * active
+
     @property
     def head_layers(self) -> float:
         """Layers that a token computes as much in as in the LM head, attention's scores aside."""

@@ -53,6 +53,50 @@ def test_a_llama_by_hand():
     assert model.origin["num_parameters"] == weights
 
 
+def test_adapters_by_hand():
+    """The gradients of frozen weights are neither computed nor kept; LoRA's factors are as many as PEFT's."""
+    layer = 4096 * (4096 + 2 * 1024 + 4096) + 3 * 4096 * 14336
+    ends = 2 * 128256 * 4096
+    weights = 32 * layer + ends
+    factors = 16 * 32 * (2 * 8192 + 2 * (4096 + 1024) + 3 * (4096 + 14336))
+    full, lora, qlora = (
+        analytic_model(SHAPE, H100, 8, Assumptions(adapter=name)) for name in ("none", "lora", "qlora")
+    )
+    flops = 4 * (32 * layer + 128256 * 4096) + 6 * factors
+    assert lora.cost.linear == pytest.approx(flops / (989e12 * 0.5))
+    assert (lora.cost.quadratic, lora.cost.recompute) == (full.cost.quadratic, 1 / 2)
+    assert lora.cost.constant == pytest.approx((4 * weights + 2 * factors) * 7 / 8 / (450e9 * 0.7) / 2)
+    gathered = 2 * (2 * layer + layer * factors / weights) + 2 * ends
+    assert lora.memory.constant == pytest.approx((2 * weights + 16 * factors) / 8 + gathered)
+    assert lora.memory.constant_of(Layout(tp=2)) == pytest.approx(weights + factors / 2 * (4 + 12 * 2 / 8))
+    four_bits = 4.127 / 8 * 32 * layer + 2 * ends
+    gathered = (2 * 4.127 / 8 + 2 * factors / weights) * layer + 2 * ends
+    assert qlora.memory.constant == pytest.approx((four_bits + 16 * factors) / 8 + gathered)
+    assert (qlora.cost.linear, qlora.memory.per_layer_token) == (lora.cost.linear, full.memory.per_layer_token)
+
+
+@pytest.mark.parametrize(("kind", "rank"), [("llama", 16), ("qwen3", 8)])
+def test_adapters_are_as_many_as_pefts(kind, rank):
+    torch, peft = pytest.importorskip("torch"), pytest.importorskip("peft")
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    sizes = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2}
+    config = AutoConfig.for_model(kind, **sizes, head_dim=16, intermediate_size=96, vocab_size=100)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+        adapted = peft.get_peft_model(model, peft.LoraConfig(r=rank, target_modules="all-linear"))
+    found = sum(each.numel() for each in adapted.parameters() if each.requires_grad)
+    assert shape_of(config.to_dict()).lora_parameters(rank) == (found, found)
+
+
+def test_a_token_uses_the_adapters_of_its_experts():
+    mixtral = shape_of(MIXTRAL)
+    of_expert = 32 * 16 * 3 * (4096 + 14336)
+    total, active = mixtral.lora_parameters(16)
+    assert total - active == pytest.approx(6 * of_expert)
+    assert active == pytest.approx(2 * of_expert + 16 * 32 * (4 * 4096 + 4096 + 2 * 1024 + 4096))
+
+
 def test_experts_and_latent_attention():
     """Compute takes the experts that run, memory all of them; MLA's heads are expanded for all-to-alls."""
     mixtral = shape_of(MIXTRAL)
