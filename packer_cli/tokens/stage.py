@@ -25,7 +25,7 @@ from packer_cli.engine.parts import Parts, find_listing
 from packer_cli.engine.processes import Died
 from packer_cli.engine.progress import Progress, say
 from packer_cli.engine.sink import FileRange, FinishedPart, Written
-from packer_cli.errors import FormatError, InputError, RunError, TooManyRejectedError
+from packer_cli.errors import ConfigError, FormatError, InputError, RunError, TooManyRejectedError
 from packer_cli.files import fingerprint, remove_temporaries
 from packer_cli.format.tokens import SampleOptions, TokenizerInfo
 from packer_cli.remote.path import is_remote
@@ -77,10 +77,16 @@ def part_tasks(config: TokenizeConfig, cuts: Sequence[Cut]) -> list[PartTask]:
 
 def dated(config: TokenizeConfig, folder: Path) -> TokenizeConfig:
     """The config with the date that its chat template writes: its own, that of the store in `folder`, or today's; none
-    where the template writes none."""
+    where the template writes none.
+
+    Raises:
+        ConfigError: it has a date, and the template writes none.
+    """
     template = None if config.chat_template is None else read_template(config.chat_template)
     if not writes_date(config.tokenizer, template):
-        return config.model_copy(update={"date": None})
+        if config.date is not None:
+            raise ConfigError("--date has no effect, as the chat template writes no date; leave it out")
+        return config
     index, pin = current_index(folder), ArrayRecords(folder / WORK).pin()
     known = index.options.date if index else pin.facts["header"]["options"].get("date") if pin else None
     first = datetime.date.fromisoformat(known) if known else datetime.date.today()
