@@ -16,7 +16,7 @@ from typing import Any, Literal, cast
 
 from packer_cli.errors import ConfigError, FormatError
 from packer_cli.format.checksums import find_damage, inside
-from packer_cli.format.constants import MANIFEST_NAME
+from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.entries import FileInfo
 from packer_cli.format.folder import SetFolder
 from packer_cli.format.manifest import Manifest, parse_manifest
@@ -179,8 +179,10 @@ def open_set(
     try:
         data = storage.read(MANIFEST_NAME).to_pybytes()
     except FileNotFoundError:
+        command = f"write {path}" if os.path.exists(os.path.join(path, PLAN_NAME)) else "pack"
         raise FormatError(
-            f"{str(path)!r} holds no hbpack.json, so it is not a packed set, or not a finished one; run hbpack pack"
+            f"{str(path)!r} holds no hbpack.json, so it is not a packed set, or not a finished one; "
+            f"run hbpack {command}"
         ) from None
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error

@@ -24,6 +24,10 @@ def test_folders_that_are_no_packed_set(tmp_path: Path) -> None:
     assert message(FormatError, tmp_path) == (
         f"{str(tmp_path)!r} holds no hbpack.json, so it is not a packed set, or not a finished one; run hbpack pack"
     )
+    plan = tmp_path / "plan.arrow"
+    plan.touch()
+    assert message(FormatError, tmp_path).endswith(f"; run hbpack write {tmp_path}")
+    plan.unlink()
     file = tmp_path / "hbpack.json"
     file.write_text("{")
     assert message(FormatError, tmp_path) == (
