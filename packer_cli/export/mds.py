@@ -42,6 +42,7 @@ _WEIGHTED = dict(sorted({**_COLUMNS, WEIGHTS: "ndarray:float32"}.items()))
 class Exporter(Format):
     """See the module."""
 
+    shares_rows = False
     shard_size = 64 * 2**20
     """The library's own default: a node downloads a shard at a time."""
 

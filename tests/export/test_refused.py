@@ -186,6 +186,7 @@ def test_a_damaged_set(packed, tmp_path):
         (("--to", "trl"), True),
         (("--to", "trl", "--groups", "1k"), False),
         (("--to", "llamafactory", "--groups", "8k"), True),
+        (("--to", "mds"), True),
         (("--to", "megatron"), False),
     ],
 )
