@@ -8,7 +8,7 @@ from packer_cli.tokens.templates.conversation import TemplateRejectError
 from packer_cli.tokens.templates.parts import LossParts
 from packer_cli.tokens.templates.renderer import ChatRenderer
 from packer_cli.tokens.templates.shape import Rehearsal, shape_of, short_shape
-from packer_cli.tokens.templates.written import EARLIER_REASONING
+from packer_cli.tokens.templates.written import CHANGED, EARLIER_REASONING
 from tests.tokens.helpers import encode, rows, turns
 from tests.tokens.published_templates import PUBLISHED
 
@@ -201,6 +201,10 @@ def test_arguments_that_no_form_writes_are_counted():
     ]
     quoted = OBJECTS.replace("ARGUMENTS", "c.function.arguments | tojson")
     assert not notes(quoted, [USER, calling('["a"]'), TOOL, LAST])
+    rounded = OBJECTS.replace("ARGUMENTS", "c.function.arguments | tojson | replace('2.5', '2') | replace('25', '20')")
+    for number in (2.5, 25):
+        assert not notes(quoted, [USER, calling({"at": number}), TOOL, LAST])
+        assert notes(rounded, [USER, calling({"at": number}), TOOL, LAST]) == [CHANGED]
 
 
 ONE_CALL = OBJECTS.replace("in m.tool_calls or []", "in (m.tool_calls or [])[:1]").replace(

@@ -193,7 +193,12 @@ def _texts(message: dict[str, Any], turn: Turn) -> Iterator[tuple[str, str]]:
         if isinstance(arguments, dict):
             for key, value in arguments.items():
                 yield "arguments", key
-                yield "arguments", value.strip() if isinstance(value, str) else ""
+                yield "arguments", value.strip() if isinstance(value, str) else _number_text(value)
+
+
+def _number_text(value: Any) -> str:
+    """A number as Python and JSON write it; empty for other values, which templates write in several ways."""
+    return str(value) if type(value) in (int, float) else ""
 
 
 def _refuse(message: dict[str, Any], number: int, missing: set[str], trained: set[str]) -> None:
