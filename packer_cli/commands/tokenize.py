@@ -32,7 +32,7 @@ from packer_cli.tokens.choices import (
     tokenized,
 )
 from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, PartInfo, StoreIndex, read_index
-from packer_cli.tokens.share import complete_store, tokenize_share
+from packer_cli.tokens.share import complete_store
 from packer_cli.tokens.stage import Inputs, current_index, tokenize
 
 
@@ -117,7 +117,7 @@ class _Store(Output[StoreIndex]):
     def make_share(self, engine: Engine, share: ArrayShare) -> bool:
         watch = Stopwatch()
         with progress_bar("Tokenizing") as progress:
-            index, num_reused = tokenize_share(self._config, self.store, engine, share, progress)
+            index, num_reused = tokenize(self._config, self.store, engine, progress, share=share)
         if index is None:
             say(f"the inputs have no part for task {share.task}")
         else:
@@ -165,7 +165,8 @@ def tokenize_corpus(
 
     try:
         with progress_bar("Tokenizing") as progress:
-            index, num_reused = tokenize(config, folder / TOKENS, engine, progress, inputs, require)
+            index, num_reused = tokenize(config, folder / TOKENS, engine, progress, inputs=inputs, require=require)
+        assert index is not None  # Without parts, there are no inputs.
     except UsageError:
         if _restore_index(folder / TOKENS):
             _remove_new(folder, before)

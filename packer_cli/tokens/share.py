@@ -1,13 +1,13 @@
-"""The tokenize stage as a task of a job array: the parts of its share, and a record of them.
+"""What the tasks of a job array that tokenize have in common, and the store that the last of them completes.
 
-Whoever finds the records of all tasks makes the index from them (`complete_store`). The store is that of
-`packer_cli.tokens.stage`, byte for byte.
+Whoever finds the records of all tasks makes the index from them (`complete_store`). The store is that of an ordinary
+run, byte for byte.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,34 +16,50 @@ from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.discover import find_files
 from packer_cli.corpus.types import CorpusFile, Source
 from packer_cli.corpus.versions import content_of
-from packer_cli.engine.array import ArrayRecords, ArrayShare, Pin
-from packer_cli.engine.base import Engine
-from packer_cli.engine.parts import Parts
-from packer_cli.engine.progress import Progress
+from packer_cli.engine.array import ArrayRecords, Pin
 from packer_cli.engine.sink import FinishedPart
-from packer_cli.errors import InputError, RunError
-from packer_cli.files import fingerprint
+from packer_cli.errors import InputError, RunError, TooManyRejectedError
+from packer_cli.files import fingerprint, remove_temporaries
 from packer_cli.format.records import read_record
-from packer_cli.tokens.cutting import cut_units, list_units
-from packer_cli.tokens.index import INDEX_NAME, STORE_VERSION, WORK, StoreIndex, write_index
-from packer_cli.tokens.part import PartFacts, PartTask
-from packer_cli.tokens.stage import (
-    Header,
-    check_rejected,
-    current_index,
-    dated,
-    discover_of,
-    header_of,
-    listed_parts,
-    make_parts,
-    names_of,
-    no_data,
-    part_tasks,
-    remove_stale,
-    renamed,
-    slice_bytes,
+from packer_cli.format.tokens import SampleOptions
+from packer_cli.sizes import counted
+from packer_cli.tokens.index import (
+    STORE_VERSION,
+    WORK,
+    StoreIndex,
+    StoreSource,
+    store_fingerprint,
+    version_of,
+    write_index,
 )
+from packer_cli.tokens.part import PartFacts, PartTask
+from packer_cli.tokens.rejects import rejects_name
 from packer_cli.tokens.tokenizer.files import tokenizer_fingerprint
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """What the index says of the whole store."""
+
+    tokenizer: str
+    """As the user named it."""
+    options: SampleOptions
+    library_versions: dict[str, str]
+    sources: tuple[StoreSource, ...]
+
+    def index(self, parts: Iterable[FinishedPart]) -> StoreIndex:
+        """The index of these parts, in order; at least one."""
+        parts = list(parts)
+        infos = tuple(part.facts.part for part in parts)
+        return StoreIndex(
+            format_version=version_of(infos),
+            fingerprint=store_fingerprint(infos, [source.share for source in self.sources]),
+            tokenizer=replace(parts[0].facts.tokenizer, name=self.tokenizer),
+            options=self.options,
+            library_versions=self.library_versions,
+            sources=self.sources,
+            parts=infos,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,45 +70,15 @@ class StoreFacts:
     max_rejected: int | None
 
 
-def tokenize_share(
-    config: TokenizeConfig,
-    folder: Path,
-    engine: Engine,
-    share: ArrayShare,
-    progress: Progress = lambda done, total: None,
-) -> tuple[StoreIndex | None, int]:
-    """Tokenize the inputs' share of one task, reading only the files that it overlaps.
+def no_data(names: Sequence[str]) -> str:
+    """Why there is no store: the inputs are empty."""
+    return f"the inputs hold no data: {', '.join(names)}; name others"
 
-    Returns what the index would be for these parts alone, None if there are none; and the number of records in kept
-    parts.
 
-    Args: see `tokenize`.
-
-    Raises:
-        ConfigError: the task does not agree with the others; see `ArrayShare.join`.
-        UsageError, TooManyRejectedError: see `tokenize`.
-    """
-    config = dated(config, folder)
-    sources, files = discover_of(config, folder)
-    units, task = list_units(files), share.task
-    total = units[-1].stop if units else 0
-    near = [unit for unit in units if (task.takes if unit.is_shared else task.overlaps)(unit.start, unit.stop, total)]
-    cuts = [cut for cut in cut_units(near, engine) if task.takes(cut.start, cut.stop, total)]
-    tasks = part_tasks(config, cuts)
-    header = header_of(config, sources)
-    before = current_index(folder)
-    repairs = (folder / INDEX_NAME).exists() and before is not None and _vouches(before, header, sources, files, tasks)
-    parts = Parts(folder, WORK, INDEX_NAME, tasks, slice_bytes(tasks), facts=PartFacts, repairs=repairs)
-    if not repairs:
-        share.join(_agreed(config, header, files), StoreFacts(header=header, max_rejected=config.max_rejected))
-    parts.find(engine, {**listed_parts(folder, before), **share.recorded(PartFacts)})
-    if parts.todo and not repairs:
-        share.discard()
-    num_reused = make_parts(config, parts, folder, engine, progress)
-    finished = renamed(parts, tasks, sources)
-    if not repairs:
-        share.record({task.name: _stamped(finished[task.name], task) for task in tasks})
-    return header.index(finished.values()) if finished else None, num_reused
+def names_of(task: PartTask, sources: Sequence[Source]) -> list[tuple[str, int]]:
+    """The names and sources of a part's files, as its info has them."""
+    files = [slice_.file for slice_ in task.slices]
+    return [(sources[file.source_id].shown(file.path), file.source_id) for file in files]
 
 
 def complete_store(folder: Path) -> StoreIndex:
@@ -123,13 +109,7 @@ def complete_store(folder: Path) -> StoreIndex:
     return index
 
 
-def _stamped(part: FinishedPart, task: PartTask) -> FinishedPart:
-    """The part, with what tells the versions of its files from others."""
-    stamps = tuple(slice_.file.stamp for slice_ in task.slices)
-    return replace(part, facts=replace(part.facts, stamps=stamps))
-
-
-def _agreed(config: TokenizeConfig, header: Header, files: Sequence[CorpusFile]) -> dict[str, str]:
+def agreed(config: TokenizeConfig, header: Header, files: Sequence[CorpusFile]) -> dict[str, str]:
     """What all tasks of an array must agree on, by its name for people."""
     listing = [[file.path, file.source_id, file.num_bytes, file.format, file.compression] for file in files]
     return {
@@ -140,14 +120,16 @@ def _agreed(config: TokenizeConfig, header: Header, files: Sequence[CorpusFile])
     }
 
 
-def _vouches(
-    index: StoreIndex,
+def vouches(
+    index: StoreIndex | None,
     header: Header,
     sources: Sequence[Source],
     files: Sequence[CorpusFile],
     tasks: Sequence[PartTask],
 ) -> bool:
     """Whether a finished store was made from these inputs in this way, as far as a task of an array can tell."""
+    if index is None:
+        return False
     given = [[replace(source, skipped=None) for source in each.sources] for each in (index, header)]
     described = (index.tokenizer.name, index.options, index.library_versions, given[0])
     if described != (header.tokenizer, header.options, header.library_versions, given[1]):
@@ -226,3 +208,25 @@ def _current(file: CorpusFile | None, versions: Read) -> str | None:
         return contents.pop() if len(contents) == 1 else None
     by_stamp = dict(versions.values())
     return by_stamp.get(file.stamp) or content_of(file)
+
+
+def remove_stale(folder: Path, index: StoreIndex) -> None:
+    """Remove what another run left: temporary files, and parts that the index does not list."""
+    remove_temporaries(folder)
+    names = {name for part in index.parts for name in (part.path, part.num_rejected and rejects_name(part.path))}
+    for path in [*folder.glob("part-*.arrow"), *folder.glob("rejected-*.jsonl")]:
+        if path.name not in names:
+            path.unlink()
+
+
+def check_rejected(num_refused: int, most: int | None, folder: Path) -> None:
+    """Raise TooManyRejectedError if more records were rejected than `--max-rejected` allows.
+
+    Args:
+        num_refused: the rejected records, without those that carry no loss: they are as they should be.
+    """
+    if most is not None and num_refused > most:
+        raise TooManyRejectedError(
+            f"{counted(num_refused, 'record')} rejected, more than --max-rejected {most}; "
+            f"see {folder / 'rejected-*.jsonl'!s}, or raise the limit"
+        )

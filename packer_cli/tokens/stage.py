@@ -1,6 +1,7 @@
 """The tokenize stage: inputs to a finished token store, in parallel, reusing finished parts.
 
-`packer_cli.tokens.share` is the same for the tasks of a job array.
+A task of a job array makes its share of the parts, and a record of them; `packer_cli.tokens.share` completes the
+store.
 """
 
 from __future__ import annotations
@@ -8,9 +9,9 @@ from __future__ import annotations
 import datetime
 import importlib.metadata
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -19,17 +20,16 @@ from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.discover import discover
 from packer_cli.corpus.records.shapes import SHAPES
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Source
-from packer_cli.engine.array import ArrayRecords
+from packer_cli.engine.array import ArrayRecords, ArrayShare, ArrayTask
 from packer_cli.engine.base import Engine
 from packer_cli.engine.parts import Parts, find_listing
 from packer_cli.engine.processes import Died
 from packer_cli.engine.progress import Progress, say
 from packer_cli.engine.sink import FileRange, FinishedPart, Written
-from packer_cli.errors import ConfigError, FormatError, InputError, RunError, TooManyRejectedError
-from packer_cli.files import fingerprint, remove_temporaries
+from packer_cli.errors import ConfigError, FormatError, InputError, RunError
+from packer_cli.files import fingerprint
 from packer_cli.format.tokens import SampleOptions, TokenizerInfo
 from packer_cli.remote.path import is_remote
-from packer_cli.sizes import counted
 from packer_cli.tokens.ahead import NamedTokenizer
 from packer_cli.tokens.choices import choices
 from packer_cli.tokens.cutting import Cut, cut_units, is_columnar, list_units, without_crashes
@@ -41,12 +41,20 @@ from packer_cli.tokens.index import (
     StoreIndex,
     StoreSource,
     read_index,
-    store_fingerprint,
-    version_of,
     write_index,
 )
 from packer_cli.tokens.part import Description, PartFacts, PartTask, work
 from packer_cli.tokens.rejects import rejects_name
+from packer_cli.tokens.share import (
+    Header,
+    StoreFacts,
+    agreed,
+    check_rejected,
+    names_of,
+    no_data,
+    remove_stale,
+    vouches,
+)
 from packer_cli.tokens.tokenizer.files import tokenizer_fingerprint, writes_date
 from packer_cli.tokens.tokenizer.loading import read_template
 
@@ -75,7 +83,7 @@ def part_tasks(config: TokenizeConfig, cuts: Sequence[Cut]) -> list[PartTask]:
     ]
 
 
-def dated(config: TokenizeConfig, folder: Path) -> TokenizeConfig:
+def _dated(config: TokenizeConfig, folder: Path) -> TokenizeConfig:
     """The config with the date that its chat template writes: its own, that of the store in `folder`, or today's; none
     where the template writes none.
 
@@ -127,31 +135,6 @@ _MOST_LOOKED_AT = 16
 """Inputs of which the first records are looked at before all are tokenized."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Header:
-    """What the index says of the whole store."""
-
-    tokenizer: str
-    """As the user named it."""
-    options: SampleOptions
-    library_versions: dict[str, str]
-    sources: tuple[StoreSource, ...]
-
-    def index(self, parts: Iterable[FinishedPart]) -> StoreIndex:
-        """The index of these parts, in order; at least one."""
-        parts = list(parts)
-        infos = tuple(part.facts.part for part in parts)
-        return StoreIndex(
-            format_version=version_of(infos),
-            fingerprint=store_fingerprint(infos, [source.share for source in self.sources]),
-            tokenizer=replace(parts[0].facts.tokenizer, name=self.tokenizer),
-            options=self.options,
-            library_versions=self.library_versions,
-            sources=self.sources,
-            parts=infos,
-        )
-
-
 class Inputs(NamedTuple):
     """The inputs of a run, if they are not simply those of its config."""
 
@@ -166,9 +149,11 @@ def tokenize(
     folder: Path,
     engine: Engine,
     progress: Progress = lambda done, total: None,
+    *,
     inputs: Inputs | None = None,
     require: Callable[[PartInfo], None] = lambda part: None,
-) -> tuple[StoreIndex, int]:
+    share: ArrayShare | None = None,
+) -> tuple[StoreIndex | None, int]:
     """Tokenize the inputs into the store in `folder`; existing parts that are still valid are kept.
 
     Returns the index, and the number of records in kept parts.
@@ -179,65 +164,68 @@ def tokenize(
         progress: told input bytes.
         inputs: in place of those of the config.
         require: raises UsageError for a part that cannot be used.
+        share: tokenize the share of a task of a job array, reading only the files that it overlaps, and record it. The
+            index is what it would be for these parts alone, None if there are none.
 
     Raises:
         UsageError: an input or the tokenizer cannot be used; the caller removes what is new in the folder.
         TooManyRejectedError: see `--max-rejected`; finished parts stay for the next run.
+        ConfigError: the task does not agree with the others; see `ArrayShare.join`.
     """
-    config = dated(config, folder)
-    sources, files = discover_of(config, folder) if inputs is None else inputs[:2]
+    config = _dated(config, folder)
+    sources, files, require_inputs = inputs or Inputs(
+        *discover(config.inputs, output=str(folder.parent), allow_skipped=config.allow_skipped), lambda cuts: None
+    )
     before = current_index(folder)
-    cuts = cut_units(list_units(files), engine, is_first=before is None and not (folder / WORK).exists())
-    if not cuts:
+    task = share.task if share else ArrayTask(0, 1)
+    units = list_units(files)
+    total = units[-1].stop if units else 0
+    near = [unit for unit in units if (task.takes if unit.is_shared else task.overlaps)(unit.start, unit.stop, total)]
+    is_first = share is None and before is None and not (folder / WORK).exists()
+    cuts = [cut for cut in cut_units(near, engine, is_first=is_first) if task.takes(cut.start, cut.stop, total)]
+    if not (share or cuts):
         raise InputError(no_data([source.name for source in sources]))
-    if inputs is not None:
-        inputs.require(cuts)
+    require_inputs(cuts)
     tasks = part_tasks(config, cuts)
-    parts = Parts(folder, WORK, INDEX_NAME, tasks, slice_bytes(tasks), facts=PartFacts)
-    listed = listed_parts(folder, before)
-    parts.find(engine, listed)
-    # New inputs may add small files to the last part alone. It is replaced when all others are made, so that an error
-    # leaves the store as it was. A remote part has its name as soon as it is written.
-    replaced = listed.keys() & {task.name for task in parts.todo}
-    last = replaced if len(replaced) == 1 and not is_remote(folder) else ()
-    num_reused = make_parts(config, parts, folder, engine, progress, require=require, last=last)
-    index = header_of(config, sources).index(renamed(parts, tasks, sources).values())
-    if index != before or not (folder / INDEX_NAME).exists():
-        write_index(folder, index)
-    remove_stale(folder, index)
-    parts.close()
-    return index, num_reused
-
-
-def discover_of(config: TokenizeConfig, folder: Path) -> tuple[list[Source], list[CorpusFile]]:
-    """The inputs of a config whose store is in `folder`, and their files."""
-    return discover(config.inputs, output=str(folder.parent), allow_skipped=config.allow_skipped)
-
-
-def no_data(names: Sequence[str]) -> str:
-    """Why there is no store: the inputs are empty."""
-    return f"the inputs hold no data: {', '.join(names)}; name others"
-
-
-def header_of(config: TokenizeConfig, sources: Sequence[Source]) -> Header:
-    """The header of the store that these options make."""
-    return Header(
+    header = Header(
         tokenizer=config.tokenizer,
         options=sample_options(config),
         library_versions=library_versions(config.record_schema),
         sources=tuple(map(StoreSource.of, sources)),
     )
+    repairs = share is not None and (folder / INDEX_NAME).exists() and vouches(before, header, sources, files, tasks)
+    parts = Parts(folder, WORK, INDEX_NAME, tasks, slice_bytes(tasks), facts=PartFacts, repairs=repairs)
+    listed, recording = _listed_parts(folder, before), None if repairs else share
+    if recording:
+        recording.join(agreed(config, header, files), StoreFacts(header=header, max_rejected=config.max_rejected))
+    parts.find(engine, {**listed, **(recording.recorded(PartFacts) if recording else {})})
+    if recording and parts.todo:
+        recording.discard()
+    # New inputs may add small files to the last part alone. It is replaced when all others are made, so that an error
+    # leaves the store as it was. A remote part has its name as soon as it is written.
+    replaced = listed.keys() & {task.name for task in parts.todo}
+    waits = len(replaced) == 1 and share is None and not is_remote(folder)
+    num_reused = _make_parts(config, parts, folder, engine, progress, require, replaced if waits else ())
+    finished = _renamed(parts, tasks, sources)
+    index = header.index(finished.values()) if finished else None
+    if recording:
+        recording.record({task.name: _stamped(finished[task.name], task) for task in tasks})
+    elif share is None and index is not None:
+        if index != before or not (folder / INDEX_NAME).exists():
+            write_index(folder, index)
+        remove_stale(folder, index)
+        parts.close()
+    return index, num_reused
 
 
-def make_parts(
+def _make_parts(
     config: TokenizeConfig,
     parts: Parts[PartTask],
     folder: Path,
     engine: Engine,
     progress: Progress,
-    *,
-    require: Callable[[PartInfo], None] = lambda part: None,
-    last: Collection[str] = (),
+    require: Callable[[PartInfo], None],
+    last: Collection[str],
 ) -> int:
     """Make the parts that are missing. Returns the number of records in the others.
 
@@ -324,7 +312,7 @@ def _without_crashes(task: PartTask, died: Died, engine: Engine) -> PartTask:
     return replace(task, slices=slices)
 
 
-def listed_parts(folder: Path, index: StoreIndex | None) -> dict[str, FinishedPart]:
+def _listed_parts(folder: Path, index: StoreIndex | None) -> dict[str, FinishedPart]:
     """The parts that the index vouches for, by name."""
     return {} if index is None else {info.path: _listed_part(folder, info, index.tokenizer) for info in index.parts}
 
@@ -339,7 +327,7 @@ def _listed_part(folder: Path, info: PartInfo, tokenizer: TokenizerInfo) -> Fini
     return FinishedPart(fingerprint=info.fingerprint, files=tuple(files), facts=facts)
 
 
-def renamed(parts: Parts[PartTask], tasks: Sequence[PartTask], sources: Sequence[Source]) -> dict[str, FinishedPart]:
+def _renamed(parts: Parts[PartTask], tasks: Sequence[PartTask], sources: Sequence[Source]) -> dict[str, FinishedPart]:
     """The finished parts, in order, with the names and sources that their files have now."""
     renamed = {}
     for task in tasks:
@@ -354,10 +342,10 @@ def renamed(parts: Parts[PartTask], tasks: Sequence[PartTask], sources: Sequence
     return renamed
 
 
-def names_of(task: PartTask, sources: Sequence[Source]) -> list[tuple[str, int]]:
-    """The names and sources of a part's files, as its info has them."""
-    files = [slice_.file for slice_ in task.slices]
-    return [(sources[file.source_id].shown(file.path), file.source_id) for file in files]
+def _stamped(part: FinishedPart, task: PartTask) -> FinishedPart:
+    """The part, with what tells the versions of its files from others."""
+    stamps = tuple(slice_.file.stamp for slice_ in task.slices)
+    return replace(part, facts=replace(part.facts, stamps=stamps))
 
 
 def current_index(folder: Path) -> StoreIndex | None:
@@ -366,25 +354,3 @@ def current_index(folder: Path) -> StoreIndex | None:
         return read_index(find_listing(folder, WORK, INDEX_NAME).parent)
     except (InputError, FormatError):
         return None
-
-
-def remove_stale(folder: Path, index: StoreIndex) -> None:
-    """Remove what another run left: temporary files, and parts that the index does not list."""
-    remove_temporaries(folder)
-    names = {name for part in index.parts for name in (part.path, part.num_rejected and rejects_name(part.path))}
-    for path in [*folder.glob("part-*.arrow"), *folder.glob("rejected-*.jsonl")]:
-        if path.name not in names:
-            path.unlink()
-
-
-def check_rejected(num_refused: int, most: int | None, folder: Path) -> None:
-    """Raise TooManyRejectedError if more records were rejected than `--max-rejected` allows.
-
-    Args:
-        num_refused: the rejected records, without those that carry no loss: they are as they should be.
-    """
-    if most is not None and num_refused > most:
-        raise TooManyRejectedError(
-            f"{counted(num_refused, 'record')} rejected, more than --max-rejected {most}; "
-            f"see {folder / 'rejected-*.jsonl'!s}, or raise the limit"
-        )
