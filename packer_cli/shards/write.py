@@ -21,13 +21,14 @@ from packer_cli.format.constants import PACKS_PER_BATCH, PLAN_NAME, SHARD_MARKER
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS
 from packer_cli.format.marks import CHECKSUM, identify, row_checksums
 from packer_cli.format.ragged import Lists, borders_of, offsets_of
-from packer_cli.format.schema import index_schema, shard_path, shard_schema
+from packer_cli.format.schema import ITEM_VALUES, index_schema, shard_path, shard_schema
 from packer_cli.plan.core.cost import Cost, pack_sums, segment_sums
 from packer_cli.plan.core.types import Int32Array, Int64Array, PieceLoss, PieceTrees, Plan
 from packer_cli.shards.plan_file import PlanHeader, arrow_file, read_plan, read_plan_header
-from packer_cli.shards.tree_columns import Columns, token_columns
+from packer_cli.tokens.item_pieces import ItemTokens
 from packer_cli.tokens.store import TokenStore
 
+Columns = dict[str, NDArray[Any] | Lists]
 _TOKENS_PER_GATHER = 2**20
 
 
@@ -101,14 +102,14 @@ class PlannedPacks:
     store: TokenStore | None
     """None leaves out what it holds: tokens, sources, trees, and with them the checksums of rows."""
 
-    def columns(self, first: int, stop: int) -> dict[str, NDArray[Any] | Lists]:
+    def columns(self, first: int, stop: int) -> Columns:
         """The columns of the packs first .. stop-1, as shards have them."""
         plan, store = self.plan, self.store
         members = plan.packs.pieces[plan.packs.offsets[first] : plan.packs.offsets[stop]]
         offsets = plan.packs.offsets[first : stop + 1] - plan.packs.offsets[first]
         length = plan.pieces.length[members]
         tokens, group = segment_sums(length, offsets), plan.packs.group[first:stop]
-        columns: dict[str, NDArray[Any] | Lists] = {"pack_id": np.arange(first, stop)}
+        columns: Columns = {"pack_id": np.arange(first, stop)}
         if plan.pieces.trees is None:
             columns |= self._sample_columns(members, offsets, tokens)
             is_causal = plan.mask == "causal"
@@ -174,7 +175,7 @@ class PlannedPacks:
             "num_path_tokens": segment_sums(trees.path_tokens, offsets),
         }
         if self.store is not None:
-            columns |= token_columns(self.store.gather_items(sample, start, length, trees), offsets)
+            columns |= _tree_columns(self.store.gather_items(sample, start, length, trees), offsets)
             columns["source_ids"] = Lists(of_branches, np.repeat(self.store.sources_of(sample), num_branches))
             first = self._branch_offsets[sample] + trees.first_branch - borders[:-1]
             columns["sample_ids"] = Lists(of_branches, np.repeat(first, num_branches) + np.arange(borders[-1]))
@@ -185,6 +186,33 @@ class PlannedPacks:
         """int64[i+1]: the first branch of each item of the store."""
         assert self.store is not None
         return self.store.branch_offsets()
+
+
+def _tree_columns(gathered: ItemTokens, offsets: Int64Array) -> Columns:
+    """The columns of what the store holds: tokens, trees and loss, and what items bring. O(tokens).
+
+    Args:
+        offsets: int64[p+1]: pack k has the pieces `offsets[k]` to `offsets[k + 1] - 1`.
+    """
+    items = gathered.items
+    trees = items.rows(offsets)
+    starts, (segments, parents), (branches, _) = trees
+    roots = np.flatnonzero(parents < 0)
+    of_trees = np.add.reduceat(items.segment_lengths, roots, dtype=np.int64)
+    spans = offsets_of(items.branch_loss_spans)[branches]
+    columns: Columns = {
+        "input_ids": Lists(offsets_of(starts.values[starts.offsets[1:] - 1]), gathered.input_ids),
+        STARTS: Lists(spans, gathered.loss_starts),
+        STOPS: Lists(spans, gathered.loss_stops),
+        **trees._asdict(),
+        **{name: Lists(branches, getattr(items, name)) for name in ("branch_roles", "branch_loss_spans", "rewards")},
+        "item_kinds": Lists(offsets, items.kinds),
+        **{name: Lists(offsets, getattr(items, name)) for name in ITEM_VALUES},
+        "cu_seqlens": borders_of(np.searchsorted(roots, segments), of_trees),
+    }
+    if gathered.loss_weights is not None:
+        columns[WEIGHTS] = Lists(spans, gathered.loss_weights)
+    return columns
 
 
 class ShardWriter:
@@ -290,7 +318,7 @@ def _open_writer(folder: Path, store: Path, plan_fingerprint: str, index_only: b
     return ShardWriter(folder, read_plan_header(path), read_plan(path), TokenStore.open(store), index_only=index_only)
 
 
-def _batch(columns: dict[str, NDArray[Any] | Lists], begin: int, end: int, schema: pa.Schema) -> pa.RecordBatch:
+def _batch(columns: Columns, begin: int, end: int, schema: pa.Schema) -> pa.RecordBatch:
     """The rows begin .. end-1 of the columns."""
     rows: list[NDArray[Any] | Lists] = []
     for column in (columns[name] for name in schema.names):

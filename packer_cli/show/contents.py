@@ -25,8 +25,8 @@ from packer_cli.format.token_parts import TokenParts
 from packer_cli.format.tree_rows import find_wrong_items
 from packer_cli.remote.names import path_from
 from packer_cli.shards.plan_file import parse_plan_header
+from packer_cli.show.decode import RunRecord
 from packer_cli.show.items import ItemRecord, SegmentRecord, read_items, source_name
-from packer_cli.show.runs import RunRecord
 from packer_cli.tokens.index import INDEX_NAME, parse_index
 
 

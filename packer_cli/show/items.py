@@ -17,8 +17,7 @@ from packer_cli.format.schema import ITEM_VALUES
 from packer_cli.format.shards import Row
 from packer_cli.format.tree_rows import loss_by_token, trees_of
 from packer_cli.format.trees import GROUP, KINDS, PAIR, PAIR_ROLES, TURNS
-from packer_cli.show.decode import CONTEXT
-from packer_cli.show.runs import RunRecord
+from packer_cli.show.decode import CONTEXT, RunRecord
 
 _ROLES = {GROUP: "completion", TURNS: "turn"}
 

@@ -23,9 +23,8 @@ from packer_cli.format.layout import Layout
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.ranks import RankRow, RankRows, read_rank_rows
 from packer_cli.show.contents import PackRecord, SampleRecord, read_pack
-from packer_cli.show.decode import Decode
+from packer_cli.show.decode import Decode, run_records
 from packer_cli.show.items import ItemRecord
-from packer_cli.show.runs import run_records
 
 
 @dataclass(frozen=True, kw_only=True)

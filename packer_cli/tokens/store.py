@@ -30,9 +30,8 @@ from packer_cli.plan.core.types import WHOLE, PieceTrees
 from packer_cli.remote.local import is_in_cache
 from packer_cli.remote.path import RemotePath
 from packer_cli.tokens.copying import Among, copy_spans
-from packer_cli.tokens.cut_items import cut_items
 from packer_cli.tokens.index import PartInfo, StoreIndex, open_part, read_index
-from packer_cli.tokens.item_pieces import Cuts, ItemTokens, are_of, item_trees, take_items
+from packer_cli.tokens.item_pieces import Cuts, ItemTokens, are_of, cut_items, item_trees, take_items
 from packer_cli.tokens.ranges import REQUEST_BYTES, RangedParts
 
 _BATCHES_AT_ONCE = 64
