@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 from packer_cli.commands.engines import make_engine
@@ -23,6 +24,7 @@ from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayShare, ArrayTas
 from packer_cli.engine.base import Engine
 from packer_cli.engine.parts import find_listing, remove_work
 from packer_cli.engine.progress import Stopwatch, naming, progress_bar, say, warn
+from packer_cli.engine.sink import FinishedPart
 from packer_cli.errors import ConfigError, FormatError, InputError
 from packer_cli.files import remove_folder
 from packer_cli.folders import TaskLock
@@ -53,12 +55,20 @@ def run_write(config: WriteConfig, folder: Path, engine: Engine, ids: ArrayIds |
 
 
 def write_planned(
-    config: WriteConfig, header: PlanHeader, folder: Path, engine: Engine, *, is_pack: bool = False
+    config: WriteConfig,
+    header: PlanHeader,
+    folder: Path,
+    engine: Engine,
+    *,
+    is_pack: bool = False,
+    recorded: Mapping[str, FinishedPart] | None = None,
 ) -> Manifest:
     """Like `run_write`, for a plan whose header is at hand, and without a lock.
 
     Args:
         is_pack: the token store was just written or checked, and options that are not given have their defaults.
+        recorded: the shards that the tasks of an array have written, by path. Their records stay, as they say what is
+            left to do if the run is killed.
     """
     refuse_remote_index(config, folder)
     options = chosen_options(config, header, folder, is_pack=is_pack)
@@ -71,7 +81,9 @@ def write_planned(
     def check_tokens() -> None:
         check_store(store, header.store_fingerprint, None if is_pack else engine)
 
-    if manifest and is_same and _is_whole(folder, manifest, header, store, check_tokens, engine):
+    if manifest and is_same and recorded is not None:
+        pass  # This goes on after a run was killed.
+    elif manifest and is_same and _is_whole(folder, manifest, header, store, check_tokens, engine):
         manifest = _with_current_names(manifest, folder, store, header)
         remove_work(folder / SHARD_MARKERS)  # Left by a run that was killed when it had written the manifest.
     else:
@@ -83,8 +95,9 @@ def write_planned(
                 "rebalance again"
             )
         with progress_bar("Writing", unit="tokens") as progress:
-            manifest = SetWriter(header, options, folder, store).write(engine, progress)
-        say(f"wrote {describe_set(manifest)} ({watch})")
+            manifest = SetWriter(header, options, folder, store).write(engine, progress, recorded)
+        if recorded is None:
+            say(f"wrote {describe_set(manifest)} ({watch})")
     _deal_validation(folder, header, manifest)
     if not config.keep_tokens:
         remove_tokens(folder, store)
@@ -190,14 +203,18 @@ def _is_whole(
     store: Path,
     check_tokens: Callable[[], None],
     engine: Engine,
+    task: ArrayTask | None = None,
 ) -> bool:
-    """Whether every file of the set is intact, after repairing the damaged ones where possible."""
+    """Whether every file of the set, or of a task's share, is intact, after repairing the damaged ones if possible."""
     files = [file for file in set_files(manifest) if file.kind != "rejected"]
+    if task is not None:
+        files = task.share(files, [file.likely_bytes for file in files])
     with progress_bar("Checking") as progress:
         damaged = find_damaged(folder, files, engine, progress)
     rebalanced = f", rebalanced to {counted(manifest.num_gpus, 'GPU')}" if manifest.history else ""
     if not damaged:
-        say(f"the shards are up to date{rebalanced}")
+        text = f"the set is complete, and the files of task {task} are intact"
+        say(f"the shards are up to date{rebalanced}" if task is None else text)
         return True
     for path, why in itertools.islice(damaged.items(), _MOST_WARNINGS):
         warn(f"{str(folder / path)!r} is damaged ({why})")
@@ -290,11 +307,15 @@ class _Set(Output[Manifest]):
         validation_header(folder, header)  # Reports a set that the last task could not write.
         store, manifest = store_of(folder, header), current_manifest(folder)
         options = chosen_options(self._config, header, folder)
+        check_tokens = partial(check_store, store, header.store_fingerprint, engine, task)
         if manifest and _is_of(manifest, header, options):
             if task.index == 0:
                 _write_validation(options, header, folder, engine, is_pack=False)
                 _deal_validation(folder, header, manifest)
-            _check_share(folder, manifest, header, store, engine, task)
+            if not _is_whole(folder, manifest, header, store, check_tokens, engine, task):
+                raise FormatError(
+                    f"{str(folder)!r} is damaged; run hbpack write --shard 0/1 to write what is damaged again"
+                )
             return True
         agreed = {
             "the plan": header.fingerprint,
@@ -303,7 +324,7 @@ class _Set(Output[Manifest]):
         }
         share.join(agreed, {"options": asdict(options), "keep_tokens": self._config.keep_tokens})
         try:
-            check_store(store, header.store_fingerprint, engine, task)
+            check_tokens()
         except FormatError:
             share.start_over()  # The shards of the others may hold what is damaged.
             raise
@@ -314,36 +335,12 @@ class _Set(Output[Manifest]):
         return False
 
     def complete(self) -> Manifest:
-        records, folder = ArrayRecords(self.work), self.folder
-        pin, recorded = records.pin(), records.parts()
+        records = ArrayRecords(self.work)
+        pin = records.pin()
         assert pin is not None
-        header = read_plan_header(folder / PLAN_NAME)
-        store, manifest = store_of(folder, header), current_manifest(folder)
-        options = WriteOptions(**pin.facts["options"])
-        if not (manifest and _is_of(manifest, header, options)):  # Otherwise this goes on after a run was killed.
-            check_store(store, header.store_fingerprint, None)
-            _write_validation(options, header, folder, make_engine(1), is_pack=False)
-            manifest = SetWriter(header, options, folder, store).write(make_engine(1), lambda *done: None, recorded)
-        if not pin.facts["keep_tokens"]:
-            remove_tokens(folder, store)
-        return manifest
+        config = WriteConfig(**pin.facts["options"], keep_tokens=pin.facts["keep_tokens"])
+        header = read_plan_header(self.folder / PLAN_NAME)
+        return write_planned(config, header, self.folder, make_engine(1), is_pack=True, recorded=records.parts())
 
     def say_complete(self, result: Manifest) -> None:
         say(f"all tasks are done, and the set is complete: {describe_set(result)}")
-
-
-def _check_share(
-    folder: Path, manifest: Manifest, header: PlanHeader, store: Path, engine: Engine, task: ArrayTask
-) -> None:
-    """Check the share of a task in a set that is complete, and repair it."""
-    files = [file for file in set_files(manifest) if file.kind != "rejected"]
-    own = task.share(files, [file.likely_bytes for file in files])
-    with progress_bar("Checking") as progress:
-        damaged = find_damaged(folder, own, engine, progress)
-    if not damaged:
-        say(f"the set is complete, and the files of task {task} are intact")
-        return
-    check_store(store, header.store_fingerprint, engine, task)
-    if not repair(folder, manifest, header, damaged, store, engine):
-        raise FormatError(f"{str(folder)!r} is damaged; run hbpack write --shard 0/1 to write what is damaged again")
-    say(f"rewrote {counted(len(damaged), 'damaged file')}; the other files of task {task} are intact")
