@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from packer_cli.commands.job_array import Output, produce
 from packer_cli.config.models import ExportConfig
@@ -83,15 +84,11 @@ def run_export(
         return done
     _warn_of_shared_rows(options.format, read_manifest(folder), listing)
     num_files, num_bytes = count_files(listing)
-    return replace(
-        done,
-        num_rows=listing["num_rows"],
-        num_samples=listing["num_samples"],
-        num_tokens=listing["num_tokens"],
-        num_files=num_files,
-        num_bytes=num_bytes,
-        listing=listing,
-    )
+    sizes: dict[str, Any] = {name: value for name, value in listing.items() if name in _SIZES}
+    return replace(done, **sizes, num_files=num_files, num_bytes=num_bytes, listing=listing)
+
+
+_SIZES = ("num_rows", "num_samples", "num_tokens")
 
 
 def _warn_of_shared_rows(format: str, manifest: Manifest, listing: ExportListing) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.export.columns import NO_LOSS, labels_of, pad_samples, padded, positions_of, shifted
-from packer_cli.export.job import Int64Array, Job
+from packer_cli.export.job import Job
 from packer_cli.export.saved import SavedDataset, lists_of
 from packer_cli.format.arrays import Lists
 
@@ -23,9 +23,8 @@ class Exporter(SavedDataset):
     needs_one_capacity = True
     schema = lists_of("input_ids", "labels", "position_ids", "seq_lens", "seq_lens_padded")
 
-    def row_bytes(self, num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
-        """Bytes of each row (int64[r]): three numbers a token and two a sample; rows are nearly full."""
-        return 12 * num_tokens + 8 * num_samples
+    bytes_of = (12, 8, 0)
+    """Three numbers a token and two a sample; rows are nearly full."""
 
     def values(self, job: Job, rows: slice) -> list[Lists | NDArray[np.int32]]:
         """The columns, with rows of exactly the capacity."""

@@ -170,6 +170,9 @@ class Format(ABC):
     shard_size = 256 * 2**20
     """Default bytes of a part."""
 
+    bytes_of = (5, 4, 16)
+    """Approximate bytes of a token, of a sample and of a row, which decide where parts are cut."""
+
     most_shard_size: int | None = None
     """Most bytes that `--shard-size` may request."""
 
@@ -208,8 +211,9 @@ class Format(ABC):
         return self.usage and self.usage.format(output=shlex.quote(output), capacity=listing["capacity"])
 
     def row_bytes(self, num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
-        """int64[r]: approximate bytes of each row, which decide where parts are cut."""
-        return 5 * num_tokens + 4 * num_samples + 16
+        """int64[r]: bytes of each row by `bytes_of`."""
+        token, sample, row = self.bytes_of
+        return token * num_tokens + sample * num_samples + row
 
     def shared_files(self, job: Job) -> dict[str, int]:
         """Files that all parts write to, and their bytes."""

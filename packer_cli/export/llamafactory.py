@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.export.columns import NO_LOSS, labels_of, padded, positions_of, sample_numbers
-from packer_cli.export.job import Int64Array, Job
+from packer_cli.export.job import Job
 from packer_cli.export.saved import SavedDataset, lists_of
 from packer_cli.format.arrays import Lists
 
@@ -28,9 +28,8 @@ class Exporter(SavedDataset):
     shares_rows = False
     schema = lists_of("input_ids", "labels", "attention_mask", "position_ids")
 
-    def row_bytes(self, num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
-        """Bytes of each row (int64[r]): four numbers a token; rows are nearly full."""
-        return 16 * num_tokens
+    bytes_of = (16, 0, 0)
+    """Four numbers a token; rows are nearly full."""
 
     def values(self, job: Job, rows: slice) -> list[Lists | NDArray[np.int32]]:
         """The columns, with rows of the capacity rounded up to a multiple of 8."""

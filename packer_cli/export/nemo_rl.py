@@ -22,7 +22,7 @@ from packer_cli.corpus.types import Document
 from packer_cli.engine.progress import say, warn
 from packer_cli.engine.sink import Sink
 from packer_cli.errors import InputError
-from packer_cli.export.job import Format, Int64Array, Job, Part, PartFacts
+from packer_cli.export.job import Format, Job, Part, PartFacts
 from packer_cli.export.listing import ExportListing
 from packer_cli.export.records import SetRecords, TextFile, joined_texts, open_texts, written_texts
 from packer_cli.format.manifest import Manifest
@@ -52,6 +52,9 @@ class Exporter(Format):
     """See the module."""
 
     needs_one_capacity = True
+    bytes_of = (5, 120, 0)
+    """The length of the texts is not known."""
+
     usage = (
         "uv run examples/run_sft.py data.train.dataset_name=megatron_sft_packed "
         "++data.train.data_path={output}/part-\\*.jsonl ++data.train.chat_key=messages "
@@ -90,10 +93,6 @@ class Exporter(Format):
         if prompt_format is None:
             text += f", with a {_NO_FORMAT} whose template gives the tokens of the set's own"
         return text
-
-    def row_bytes(self, num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
-        """Bytes of each row (int64[r]), about: the length of the texts is not known."""
-        return 5 * num_tokens + 120 * num_samples
 
     @contextmanager
     def preparing(self, job: Job, parts: Sequence[Part]) -> Iterator[TextFile]:

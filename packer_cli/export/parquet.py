@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packer_cli.engine.sink import Sink
-from packer_cli.export.job import Format, Int64Array, Job, Part, PartFacts
+from packer_cli.export.job import Format, Job, Part, PartFacts
 from packer_cli.export.packed import MASK
 from packer_cli.format.arrays import to_arrow
 from packer_cli.format.loss_spans import STARTS, STOPS
@@ -38,9 +38,8 @@ class Exporter(Format):
     hub_files = "part-*.parquet"
     weight_bytes = 4
 
-    def row_bytes(self, num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
-        """Bytes of each row (int64[r]) before compression."""
-        return 5 * num_tokens + 20 * num_samples + 64
+    bytes_of = (5, 20, 64)
+    """Before compression."""
 
     def write_part(self, job: Job, part: Part, sink: Sink) -> PartFacts:
         """Write one file."""

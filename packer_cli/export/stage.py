@@ -157,12 +157,12 @@ def _finish(
 
 def _listed_parts(job: Job) -> tuple[dict[str, FinishedPart], list[FileRange]]:
     """What the listing of a finished export vouches for: its parts, by name, and the files besides theirs."""
-    listing: dict[str, Any] = {"files": [], "parts": [], **(read_record(find_listing(job.folder, WORK, NAME)) or {})}
-    files = [FileRange(**item) for item in listing["files"]]
+    listing = cast("dict[str, Any]", read_record(find_listing(job.folder, WORK, NAME)) or {})
+    files = [FileRange(**item) for item in listing.get("files", [])]
     each = max(1, len(job.format.shared_files(job)))
     listed = {
         part.name: FinishedPart(fingerprint=part.fingerprint, files=tuple(files[i : i + each]), facts=facts)
-        for i, part, facts in zip(range(0, len(files), each), job.parts, listing["parts"], strict=False)
+        for i, part, facts in zip(range(0, len(files), each), job.parts, listing.get("parts", []), strict=False)
     }
     return listed, files[len(job.parts) * each :]
 
