@@ -329,7 +329,7 @@ class _Set(Output[Manifest]):
             share.start_over()  # The shards of the others may hold what is damaged.
             raise
         with progress_bar("Writing", unit="tokens") as progress:
-            num_shards = SetWriter(header, options, folder, store).write_share(engine, progress, share)
+            num_shards = len(SetWriter(header, options, folder, store).write_share(engine, progress, share))
         what = f"wrote {counted(num_shards, 'shard')} ({watch})"
         say(what if num_shards else f"the plan has no shard for task {task}")
         return False

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from packer_cli.engine.array import ArrayShare
+from packer_cli.engine.array import ArrayShare, ArrayTask
 from packer_cli.engine.base import Engine
 from packer_cli.engine.parts import Parts, find_listing
 from packer_cli.engine.progress import Progress
-from packer_cli.engine.sink import FileRange, FinishedPart, Written
+from packer_cli.engine.sink import FileRange, FinishedPart
 from packer_cli.errors import FormatError, InputError
 from packer_cli.files import fingerprint, remove_folder, remove_temporaries
 from packer_cli.format.constants import (
@@ -87,73 +87,57 @@ class SetWriter:
     ) -> Manifest:
         """Write the set.
 
-        The manifest goes first and comes last: a folder without it is unfinished.
+        The manifest goes before anything changes, and comes last: a folder without it is unfinished.
 
         Args:
             progress: told tokens.
             recorded: the shards that the tasks of an array wrote, by path; they are not read again, and their records
                 stay.
         """
-        parts = Parts(self._folder, SHARD_MARKERS, MANIFEST_NAME, self._tasks, self._sizes)
-        if recorded is None:
-            parts.find(engine, listed_shards(self._folder))
-        else:
-            parts.trust(recorded)
+        finished = self.write_share(engine, progress) if recorded is None else recorded
+        parts: Parts[ShardTask] = Parts(self._folder, SHARD_MARKERS, MANIFEST_NAME, (), ())
         parts.begin()
         plan, piece_loss = self._planned
-        with parts.committing(progress) as commit:
-            self._write_shards(parts, engine, commit)
-            epochs = write_epochs(self._folder, "ranks", 0, plan, plan.epochs, piece_loss, self._fingerprint)
-        manifest = self._manifest(describe_groups(plan, piece_loss, self._tasks, parts.finished), epochs)
+        epochs = write_epochs(self._folder, "ranks", 0, plan, plan.epochs, piece_loss, self._fingerprint)
+        manifest = self._manifest(describe_groups(plan, piece_loss, self._tasks, finished), epochs)
         _remove_stale(self._folder, manifest)
         write_manifest(self._folder, manifest)
         if recorded is None:
             parts.close()
         return manifest
 
-    def write_share(self, engine: Engine, progress: Progress, share: ArrayShare) -> int:
-        """Write the shards of one task, and record them; `write` makes the rest. Returns their number.
-
-        The tasks of the array have checked the token store, or do so meanwhile.
-        """
-        tasks = share.task.share(self._tasks, self._sizes)
-        sizes = share.task.share(self._sizes, self._sizes)
-        parts = Parts(self._folder, SHARD_MARKERS, MANIFEST_NAME, tasks, sizes)
-        parts.find(engine, {**listed_shards(self._folder), **share.recorded()})
-        if parts.todo:
-            share.discard()
-        with parts.committing(progress) as commit:
-            self._write_shards(parts, engine, commit, is_checked=True)
-        share.record({task.name: parts.finished[task.name] for task in tasks})
-        return len(tasks)
-
-    def _write_shards(
-        self,
-        parts: Parts[ShardTask],
-        engine: Engine,
-        commit: Callable[[Written], FinishedPart],
-        *,
-        is_checked: bool = False,
-    ) -> None:
-        """Write the shards that are missing. Without any, the token store is not opened.
+    def write_share(
+        self, engine: Engine, progress: Progress, share: ArrayShare | None = None
+    ) -> dict[str, FinishedPart]:
+        """Write the shards that are missing, of one task of an array or all. Returns its shards, by path.
 
         Args:
-            is_checked: whether the parts of a remote store have been checked; otherwise all are fetched, which checks
-                them.
+            share: record them. The tasks of the array have checked the token store, or do so meanwhile; otherwise all
+                parts of a remote one are fetched, which checks them. If no shard is missing, it is not opened.
         """
-        if not parts.todo:
-            return
-        writer = ShardWriter(
-            self._folder,
-            self._header,
-            self._planned,
-            TokenStore(self._store, self._index),
-            index_only=self._options.index_only,
-            tasks=parts.todo if is_checked else None,
-        )
-        with closing(engine.run_writing(writer, parts.todo)) as outcomes:
-            for _, shard in outcomes:
-                commit(shard)
+        task = share.task if share else ArrayTask(0, 1)
+        tasks, sizes = task.share(self._tasks, self._sizes), task.share(self._sizes, self._sizes)
+        parts = Parts(self._folder, SHARD_MARKERS, MANIFEST_NAME, tasks, sizes)
+        parts.find(engine, {**listed_shards(self._folder), **(share.recorded() if share else {})})
+        with parts.committing(progress) as commit:
+            if parts.todo:
+                if share:
+                    share.discard()
+                writer = ShardWriter(
+                    self._folder,
+                    self._header,
+                    self._planned,
+                    TokenStore(self._store, self._index),
+                    index_only=self._options.index_only,
+                    tasks=parts.todo if share else None,
+                )
+                with closing(engine.run_writing(writer, parts.todo)) as outcomes:
+                    for _, shard in outcomes:
+                        commit(shard)
+        finished = {task.name: parts.finished[task.name] for task in tasks}
+        if share:
+            share.record(finished)
+        return finished
 
     def _manifest(self, groups: tuple[GroupInfo, ...], epochs: tuple[EpochInfo, ...]) -> Manifest:
         """The manifest, when all else is written."""
