@@ -10,10 +10,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-
-from pydantic import BaseModel, ValidationError
 
 from packer_cli.commands.output_folder import APPEND_MARKER, locked_output, refuse_validation, store_of
 from packer_cli.commands.pack_corpus import pack_corpus
@@ -26,6 +24,7 @@ from packer_cli.errors import ConfigError, FormatError, HbpackError, InputError,
 from packer_cli.files import write_json
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.format.manifest import WriteOptions
+from packer_cli.format.records import json_values, read_record
 from packer_cli.remote.system import is_url
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan_header
@@ -36,7 +35,8 @@ from packer_cli.tokens.stage import Inputs, current_index
 from packer_cli.tokens.tokenizer.loading import load_tokenizer
 
 
-class _Noted(BaseModel):
+@dataclass(frozen=True, kw_only=True)
+class _Noted:
     """What an append notes when it begins, for a run that goes on with it."""
 
     old: tuple[StoreSource, ...]
@@ -89,7 +89,7 @@ def run_append(
         if noted is None:
             write = _write_options(folder)
             noted = _Noted(old=_infos(known[:num_old]), sources=_infos(sources), write=write)
-        write_json(folder / APPEND_MARKER, noted.model_dump())
+        write_json(folder / APPEND_MARKER, json_values(noted))
         corpus = Inputs(sources, files, lambda cuts: require_known(cuts, sources, index))
         try:
             write_config = WriteConfig(**vars(noted.write))
@@ -135,13 +135,12 @@ def _begun(folder: Path, given: Sequence[Source], known: Sequence[Source]) -> _N
     """
     path = folder / APPEND_MARKER
     try:
-        noted = _Noted.model_validate(json.loads(path.read_bytes()))
+        noted = read_record(_Noted, json.loads(path.read_bytes()))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
         raise FormatError(
-            f"{str(path)!r} is damaged ({reason}); remove it, and run hbpack pack with all inputs"
+            f"{str(path)!r} is damaged ({error}); remove it, and run hbpack pack with all inputs"
         ) from None
     if _infos(known) not in (noted.old, noted.sources):
         return None

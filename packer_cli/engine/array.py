@@ -186,31 +186,20 @@ class ArrayRecords:
         )
 
 
+@dataclass
 class ArrayShare:
     """One task of an array: what its stage needs to make its share of an output."""
 
-    def __init__(
-        self,
-        records: ArrayRecords,
-        task: ArrayTask,
-        ids: ArrayIds,
-        join: Callable[[str], None],
-        joined: Callable[[], Collection[str]],
-    ) -> None:
-        """Write nothing yet.
-
-        Args:
-            ids: what named the task.
-            join: makes known that the task has joined the pin of this fingerprint, as long as it runs.
-            joined: the fingerprints that the other running tasks have joined. A pin that is not among them and has no
-                records binds nobody.
-        """
-        self.task = task
-        self._records = records
-        self._ids = ids
-        self._join = join
-        self._joined = joined
-        self._agreed: dict[str, str] = {}
+    _records: ArrayRecords
+    task: ArrayTask
+    _ids: ArrayIds
+    """What named the task."""
+    _join: Callable[[str], None]
+    """Makes known that the task has joined the pin of this fingerprint, as long as it runs."""
+    _joined: Callable[[], Collection[str]]
+    """The fingerprints that the other running tasks have joined. A pin that is not among them and has no records binds
+    nobody."""
+    _agreed: dict[str, str] = field(default_factory=dict)
 
     def join(self, agreed: dict[str, str], facts: Any) -> None:
         """Pin what the tasks agree on, or check that this task does; see `Pin`.

@@ -97,19 +97,13 @@ def read_schedules(path: Path) -> tuple[tuple[Schedule, ...], str]:
     Raises:
         FormatError: it is missing, damaged, or of another version.
     """
-    try:
+    with _reading(path, "run hbpack write, which makes the set as it was planned, and then hbpack rebalance"):
         metadata = _parse_metadata(pa.ipc.open_file(open_source(path)).schema)
         if metadata.get("plan_version") != PLAN_VERSION:
             raise ValueError(f"it has plan version {metadata.get('plan_version')}, this release reads {PLAN_VERSION}")
         arrays = _read_arrays(path)
         _check_digest(arrays, metadata)
         return _schedules(arrays), metadata["fingerprint"]
-    except _DAMAGE as error:
-        require_damage(error)
-        raise FormatError(
-            f"{str(path)!r} is missing or damaged ({error}); run hbpack write, which "
-            "makes the set as it was planned, and then hbpack rebalance"
-        ) from None
 
 
 def _schedule_arrays(epochs: Sequence[Schedule]) -> dict[str, NDArray[Any]]:
@@ -253,18 +247,18 @@ def _read_metadata(path: Path) -> dict[str, Any]:
     return metadata
 
 
-_DAMAGE = (KeyError, TypeError, ValueError, IndexError, SystemError, pa.ArrowException, OSError)
+_DAMAGE = (KeyError, TypeError, ValueError, IndexError, SystemError, pa.ArrowException, OSError, PlanError)
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def _reading(path: Path, remedy: str = "run hbpack plan again") -> Iterator[None]:
     """While a plan is read: what is damaged becomes a FormatError."""
     try:
         yield
-    except (*_DAMAGE, PlanError) as error:
+    except _DAMAGE as error:
         require_damage(error)
         why = "its description is not text" if isinstance(error, UnicodeError) else error
-        raise FormatError(f"{str(path)!r} is damaged ({why}); run hbpack plan again") from None
+        raise FormatError(f"{str(path)!r} is damaged ({why}); {remedy}") from None
 
 
 def parse_plan_header(schema: pa.Schema) -> PlanHeader:

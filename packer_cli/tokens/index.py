@@ -131,13 +131,10 @@ class StoreSource(SourceInfo):
 
     @classmethod
     def of(cls, source: Source) -> StoreSource:
-        """An input with its weight or number of tokens."""
-        name, share, folder = source.name, source.weight, source.folder
-        if isinstance(share, TokenShare):
-            return cls(name=name, tokens=share.tokens, folder=folder, skipped=source.skipped)
-        if isinstance(share, EpochShare):
-            return cls(name=name, percent=share.percent, folder=folder, skipped=source.skipped)
-        return cls(name=name, weight=share, folder=folder, skipped=source.skipped)
+        """An input with its weight, number of tokens, or share of an epoch."""
+        share = source.weight
+        values: dict[str, Any] = share._asdict() if isinstance(share, tuple) else {"weight": share}
+        return cls(name=source.name, folder=source.folder, skipped=source.skipped, **values)
 
     @property
     def share(self) -> Share:

@@ -123,7 +123,7 @@ def test_the_schedules_of_a_rebalanced_set(hbpack, out, tmp_path):
         refuses(
             hbpack("stats", out),
             1,
-            f"'{path}' is missing or damaged ({why}); run hbpack write, which makes the set as it was planned, and "
+            f"'{path}' is damaged ({why}); run hbpack write, which makes the set as it was planned, and "
             "then hbpack rebalance",
         )
 
