@@ -7,7 +7,7 @@ the set's shards, so all of them have been checked once the export is complete.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Collection, Hashable
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -33,24 +33,6 @@ from packer_cli.remote.names import as_path
 from packer_cli.remote.path import is_remote
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.version import __version__
-
-
-def export_set(request: ExportRequest, engine: Engine, progress: Progress) -> ExportListing | None:
-    """Write the export that is asked for; the caller holds its folder.
-
-    Returns what the export says of itself; None if an earlier run wrote it, and it is intact.
-
-    An export that was killed goes on where it stopped: parts are kept whose checksums hold. Memory: 8 bytes a row, 10
-    bytes a pack, and a few million tokens a thread.
-
-    Args:
-        progress: told tokens.
-
-    Raises:
-        FormatError: the packed set is damaged.
-        ConfigError: an option does not fit the set or the format.
-    """
-    return _finish(_open_job(request, engine), engine, progress)
 
 
 class _Work:
@@ -110,27 +92,39 @@ def _open_job(request: ExportRequest, engine: Engine, to_check: Collection[str] 
     )
 
 
-def _finish(
-    job: Job, engine: Engine, progress: Progress, recorded: dict[str, FinishedPart] | None = None
+def export_set(
+    request: ExportRequest, engine: Engine, progress: Progress, recorded: dict[str, FinishedPart] | None = None
 ) -> ExportListing | None:
-    """Write the parts that are missing, and the files that describe the whole; None if nothing was missing.
+    """Write the export that is asked for; the caller holds its folder.
+
+    Returns what the export says of itself; None if an earlier run wrote it, and it is intact.
+
+    An export that was killed goes on where it stopped: parts are kept whose checksums hold. Memory: 8 bytes a row, 10
+    bytes a pack, and a few million tokens a thread.
 
     Args:
-        recorded: the parts that the tasks of an array wrote, by name; files of their own are not read again.
+        progress: told tokens.
+        recorded: the parts that the tasks of an array wrote, by name; files of their own are not read again, and
+            neither is the set.
+
+    Raises:
+        FormatError: the packed set is damaged.
+        ConfigError: an option does not fit the set or the format.
     """
+    job = _open_job(request, engine, to_check=None if recorded is None else ())
     folder, shared = job.folder, job.format.shared_files(job)
     parts = Parts(folder, WORK, NAME, job.parts, job.part_tokens())
     listed, others = _listed_parts(job)
     if recorded is None or shared:  # Tasks on several machines wrote to one file.
         parts.find(engine, {**listed, **(recorded or {})})
     else:
-        parts.trust(recorded)
+        parts.finished.update(recorded)
     is_listed = (folder / NAME).exists()  # Otherwise a run that repaired it has not ended.
     if is_listed and not parts.todo and all(file.is_intact(folder / file.path) for file in others):
         progress(total := sum(job.part_tokens()), total)
         parts.close()
         return None
-    _write_parts(job, parts, engine, progress, lambda: _mark_folder(folder, job.header))
+    _write_parts(job, parts, engine, progress)
     finished = [parts.finished[part.name] for part in job.parts]
     facts, ranges = [part.facts for part in finished], [file for part in finished for file in part.files]
     for path in shared:
@@ -173,14 +167,14 @@ def _mark_folder(folder: Path, header: ExportHeader) -> None:
         write_json(folder / WORK / NAME, header)
 
 
-def _write_parts(job: Job, parts: Parts[Part], engine: Engine, progress: Progress, begin: Callable[[], None]) -> None:
-    """Write the missing parts. Files that they share stay in the work folder until all are written.
-
-    Args:
-        begin: called when what they need is there.
-    """
+def _write_parts(
+    job: Job, parts: Parts[Part], engine: Engine, progress: Progress, share: ArrayShare | None = None
+) -> None:
+    """Write the missing parts. Files that several parts share stay in the work folder until all are written."""
     with job.format.preparing(job, parts.todo) if parts.todo else nullcontext() as prepared:
-        begin()
+        if share:
+            share.discard()
+        _mark_folder(job.folder, job.header)
         parts.begin()
         for path, num_bytes in job.format.shared_files(job).items():
             make_room(job.folder / path, parts.work / path, num_bytes)
@@ -228,7 +222,7 @@ def export_share(request: ExportRequest, engine: Engine, progress: Progress, sha
             )
         return None
     if parts.todo:
-        _write_parts(job, parts, engine, progress, share.discard)
+        _write_parts(job, parts, engine, progress, share)
     share.record({part.name: parts.finished[part.name] for part in own})
     return len(own)
 
@@ -251,6 +245,5 @@ def complete_export(folder: Path) -> ExportListing | None:
             f"the packed set {str(source)!r} has changed since the export to {str(folder)!r} began; remove "
             f"{str(folder)!r}, and run hbpack export again"
         )
-    engine = LocalEngine(1)
     request = ExportRequest(source=source, manifest=manifest, folder=folder, header=header)
-    return _finish(_open_job(request, engine, to_check=()), engine, lambda done, total: None, recorded)
+    return export_set(request, LocalEngine(1), lambda done, total: None, recorded)
