@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from packer_cli.export.packed import Int64Array, PackedSet
-from packer_cli.format.arrays import Lists
+from packer_cli.format.ragged import Lists, expand
 
 NO_LOSS = -100
 """The label of a token that carries no loss."""
@@ -70,10 +70,7 @@ def positions_of(lengths: Lists, token_offsets: Int64Array) -> Lists:
         lengths: tokens of each sample of the packs.
         token_offsets: int64[k+1]: where the tokens of each pack begin.
     """
-    sizes = lengths.values.astype(np.int64)
-    first = np.cumsum(sizes) - sizes
-    values = np.arange(int(sizes.sum())) - np.repeat(first, sizes)
-    return Lists(token_offsets, values.astype(np.int32))
+    return Lists(token_offsets, expand(np.zeros_like(lengths.values), lengths.values).astype(np.int32))
 
 
 def sample_numbers(lengths: Lists, token_offsets: Int64Array) -> Lists:

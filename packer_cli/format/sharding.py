@@ -51,6 +51,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from packer_cli.format.ragged import expand
+
 Sharding = Literal["contiguous", "zigzag", "document"]
 SHARDINGS: tuple[Sharding, ...] = get_args(Sharding)
 
@@ -152,22 +154,14 @@ def _document_indices(cu: npt.NDArray[np.int64], sp_size: int, sp_rank: int) -> 
         return found
 
     short = np.flatnonzero(added < rest)
-    single = _ranges(first[short] + num_chunks * chunk[short], rest[short])
+    single = expand(first[short] + num_chunks * chunk[short], rest[short])
     place = single - np.repeat(first[short], rest[short])
     turn = (int(added.sum()) + np.arange(len(single))) % num_chunks
     single = single[np.argsort(-place, kind="stable")][(turn == sp_rank) | (turn == mirror)]
     starts = np.concatenate((border(sp_rank), border(mirror), single))
     stops = np.concatenate((border(sp_rank + 1), border(mirror + 1), single + 1))
     in_order = np.argsort(starts, kind="stable")
-    return _ranges(starts[in_order], (stops - starts)[in_order])
-
-
-def _ranges(starts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """`counts[i]` numbers from `starts[i]` on, one range after another."""
-    ends = np.cumsum(counts)
-    numbers = np.repeat(starts - (ends - counts), counts)
-    numbers += np.arange(len(numbers))
-    return numbers
+    return expand(starts[in_order], (stops - starts)[in_order])
 
 
 def row_order(cu_seqlens: Any, sp_size: int, sharding: Sharding = "contiguous") -> npt.NDArray[np.int64]:

@@ -20,6 +20,7 @@ from packer_cli.files import HashingFile, atomic_file
 from packer_cli.format.arrays import to_arrow, to_numpy
 from packer_cli.format.checksums import require_damage
 from packer_cli.format.metrics import Counts, GroupChoice, PlanMetrics
+from packer_cli.format.ragged import offsets_of
 from packer_cli.format.records import json_values, read_record
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.cost import Cost, parse_cost
@@ -112,9 +113,9 @@ def _schedule_arrays(epochs: Sequence[Schedule]) -> dict[str, NDArray[Any]]:
         of_epochs = [getattr(schedule, name) for schedule in epochs]
         if of_epochs[0] is not None:
             arrays[name] = np.concatenate(of_epochs)
-    arrays["epoch_slots"] = _ends([len(schedule.slot_pack) for schedule in epochs])
-    arrays["epoch_iterations"] = _ends([schedule.num_iterations for schedule in epochs])
-    arrays["epoch_steps"] = _ends([schedule.num_steps for schedule in epochs])
+    arrays["epoch_slots"] = offsets_of(np.array([len(schedule.slot_pack) for schedule in epochs]))
+    arrays["epoch_iterations"] = offsets_of(np.array([schedule.num_iterations for schedule in epochs]))
+    arrays["epoch_steps"] = offsets_of(np.array([schedule.num_steps for schedule in epochs]))
     return arrays
 
 
@@ -282,10 +283,6 @@ def _header(metadata: dict[str, Any]) -> PlanHeader:
         counts=read_record(Counts, metadata["counts"]),
         metrics=read_record(PlanMetrics, metadata["metrics"]),
     )
-
-
-def _ends(counts: list[int]) -> NDArray[np.int64]:
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
 _BYTES_PER_WRITE = 2**20
