@@ -126,7 +126,9 @@ def run_status(folder: Path, stage: str | None = None) -> Status:
     return Status(stages=tuple(each for each in stages if stage in (None, each.stage)), running=alone)
 
 
-def _array(records: ArrayRecords, stage: str, holders: Sequence[Holder]) -> ArrayStatus | None:
+def _of_array(name: StageName, work: Path, stage: str, holders: Sequence[Holder], parts: str) -> StageStatus | None:
+    """What the tasks of an array have done; None if no array makes the output."""
+    records = ArrayRecords(work)
     pin = records.pin()
     if pin is None:
         return None
@@ -136,21 +138,17 @@ def _array(records: ArrayRecords, stage: str, holders: Sequence[Holder]) -> Arra
         for each in holders
         if each.task and each.task.stage == stage and each.task.index not in done
     )
-    return ArrayStatus(pin=pin, done=tuple(done), running=running)
-
-
-def _of_array(name: StageName, array: ArrayStatus, parts: str) -> StageStatus:
-    counts = [f"{len(array.done):,} of {counted(array.num_tasks, 'task')} done"]
-    others = (("running", len(array.running)), ("missing", len(array.missing)))
+    array = ArrayStatus(pin=pin, done=tuple(done), running=running)
+    counts = [f"{len(done):,} of {counted(array.num_tasks, 'task')} done"]
+    others = (("running", len(running)), ("missing", len(array.missing)))
     counts += [f"{number:,} {what}" for what, number in others if number]
-    return StageStatus(stage=name, state="unfinished", summary=f"{', '.join(counts)}; {parts}", array=array)
+    return StageStatus(stage=name, state="unfinished", summary=f"{', '.join(counts)}; {parts} written", array=array)
 
 
 def _tokens(store: Path, is_packed: bool, holders: Sequence[Holder], again: str) -> StageStatus:
-    array = _array(ArrayRecords(store / WORK), "tokenize", holders)
     num_parts = counted(sum(1 for _ in store.glob("part-*.arrow")), "part")
-    if array is not None:
-        return _of_array("tokens", array, f"{num_parts} written")
+    if (array := _of_array("tokens", store / WORK, "tokenize", holders, num_parts)) is not None:
+        return array
     if (store / INDEX_NAME).exists():
         try:
             index = read_index(store)
@@ -190,10 +188,9 @@ def _plan(header: PlanHeader | None, store: Path) -> StageStatus:
 
 
 def _shards(folder: Path, header: PlanHeader | None, holders: Sequence[Holder]) -> StageStatus:
-    array = _array(ArrayRecords(folder / SHARD_MARKERS), "write", holders)
     num_written = counted(sum(1 for _ in folder.glob("shards/*/shard-*.arrow")), "shard")
-    if array is not None:
-        return _of_array("shards", array, f"{num_written} written")
+    if (array := _of_array("shards", folder / SHARD_MARKERS, "write", holders, num_written)) is not None:
+        return array
     try:
         manifest = read_manifest(folder)
     except InputError:
@@ -225,10 +222,9 @@ def _validation(folder: Path, header: PlanHeader | None) -> list[StageStatus]:
 
 
 def _export(folder: Path, holders: Sequence[Holder]) -> StageStatus:
-    array = _array(ArrayRecords(folder / EXPORT_WORK), "export", holders)
-    if array is not None:
-        num_parts = sum(1 for _ in (folder / EXPORT_WORK).glob("part-*.json"))
-        return _of_array("export", array, f"{counted(num_parts, 'part')} written")
+    num_parts = counted(sum(1 for _ in (folder / EXPORT_WORK).glob("part-*.json")), "part")
+    if (array := _of_array("export", folder / EXPORT_WORK, "export", holders, num_parts)) is not None:
+        return array
     export = read_listing(folder)
     if export is None:
         return StageStatus(stage="export", state="unfinished", summary="run the same hbpack export again")
