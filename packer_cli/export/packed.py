@@ -88,11 +88,14 @@ class PackedSet:
         self.num_samples = np.zeros(num_packs, dtype=np.int32)
         """int32[p]: samples, or pieces of them, in each pack."""
         self._num_spans = np.zeros(num_packs, dtype=np.int32)
-        for shard in self._shards:
-            rows = slice(shard.info.first_pack, shard.info.first_pack + shard.info.num_packs)
-            self.num_tokens[rows] = shard.num_tokens
-            self.num_samples[rows] = shard.num_samples
-            self._num_spans[rows] = shard.num_spans
+        for info in infos:
+            packs = np.arange(info.first_pack, info.first_pack + info.num_packs)
+            self.num_tokens[packs] = self.numbers("num_tokens", packs)
+            for name, numbers in (("cu_seqlens", self.num_samples), (STARTS, self._num_spans)):
+                if name in schema.names:
+                    begin, end = self._borders(name, packs)
+                    numbers[packs] = end - begin
+        self.num_samples[self.num_samples > 0] -= 1  # They have one border more.
 
     def lists(self, name: str, packs: Int64Array) -> Lists:
         """A list column of these packs, in this order. O(items).
@@ -106,17 +109,26 @@ class PackedSet:
         lengths = self._lengths(name, packs)
         offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         out = np.empty(int(offsets[-1]), dtype=dtype)
-        for shard, members, batch, row in self._by_shard(packs):
+        begins, ends = self._borders(name, packs)
+        for shard, members, batch, _ in self._by_shard(packs):
             data = self._map(shard.path, shard.info)
-            numbers = data[: len(data) // 4 * 4].view(np.int32)
-            place = shard.offsets[name][batch] // 4 + row
-            begin, end = numbers[place].astype(np.int64), numbers[place + 1].astype(np.int64)
+            begin, end = begins[members], ends[members]
             first = shard.values[name][batch] + begin * dtype.itemsize
             size = (end - begin) * dtype.itemsize
             if not np.array_equal(end - begin, lengths[members]) or not _inside(first, size, len(data)):
                 raise _damaged(shard.path, f"the lengths of {name} do not agree with num_tokens and cu_seqlens")
             copy_bytes(data, first, size, offsets[:-1][members] * dtype.itemsize, out.view(np.uint8))
         return Lists(offsets, out.astype(LISTS[name], copy=False))
+
+    def _borders(self, name: str, packs: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """int64[k] each: where the list of each of these packs begins and ends among the items of its record batch."""
+        begin, end = np.empty((2, len(packs)), dtype=np.int64)
+        for shard, members, batch, row in self._by_shard(packs):
+            data = self._map(shard.path, shard.info)
+            numbers = data[: len(data) // 4 * 4].view(np.int32)
+            place = shard.offsets[name][batch] // 4 + row
+            begin[members], end[members] = numbers[place], numbers[place + 1]
+        return begin, end
 
     def column(self, name: str, packs: Int64Array) -> Lists | NDArray[Any]:
         """A column of these packs, in this order; `MASK` and the weights of a set that has any are of tokens."""
@@ -222,12 +234,6 @@ class _Shard:
     """Column -> int64[b]: byte in the file where its values begin in each record batch."""
     offsets: dict[str, Int64Array]
     """List column -> int64[b]: byte in the file where its offsets begin in each record batch."""
-    num_tokens: NDArray[np.int32]
-    """int32[r]"""
-    num_samples: NDArray[np.int32]
-    """int32[r]"""
-    num_spans: NDArray[np.int32]
-    """int32[r]: loss spans"""
 
 
 def _damaged(path: Path, why: str) -> FormatError:
@@ -273,23 +279,7 @@ def _open_shard(folder: Path, info: ShardInfo, schema: pa.Schema, *, checks: boo
     first = dict(zip(file.dtypes, starts, strict=False))
     offsets = {name: first[name] for name in file.lists}
     values = {**first, **dict(zip(file.lists, starts[len(first) :], strict=True))}
-    numbers = data[: len(data) // 4 * 4].view(np.int32)
-    within = np.arange(info.num_packs) - np.repeat(np.cumsum(rows) - rows, rows)
-
-    def counts(name: str) -> NDArray[np.int32]:
-        place = np.repeat(offsets[name] // 4, rows) + within
-        found: NDArray[np.int32] = numbers[place + 1] - numbers[place]
-        return found
-
-    return _Shard(
-        path=path,
-        info=info,
-        values=values,
-        offsets=offsets,
-        num_tokens=numbers[np.repeat(values["num_tokens"] // 4, rows) + within],
-        num_samples=counts("cu_seqlens") - np.int32(1),
-        num_spans=counts(STARTS) if STARTS in offsets else np.zeros(info.num_packs, dtype=np.int32),
-    )
+    return _Shard(path=path, info=info, values=values, offsets=offsets)
 
 
 @njit(cache=True, nogil=True)
