@@ -277,24 +277,6 @@ class TokenStore:
         read: Iterator[NDArray[Any]] = iter(self._ranged.columns(name, far) if self._ranged else [])
         return [getattr(batch, name) if (batch := self._batches[number]) else next(read) for number in numbers]
 
-    def _spans(self, offsets: Sequence[NDArray[Any]]) -> list[list[NDArray[Any]]]:
-        """`span_offsets`, `loss_starts` and `loss_stops` of all record batches, `loss_weights` if there are any."""
-        far = [number for number, batch in enumerate(self._batches) if batch is None]
-        names = ["span_offsets", "loss_starts", "loss_stops"]
-        if self.index.is_weighted:
-            names.append("loss_weights")
-        read: list[list[NDArray[Any]]] = [[]] * len(names)
-        if self._ranged:
-            read = self._ranged.spans(far, [offsets[number] for number in far])
-        found = [
-            [getattr(batch, name) if batch else next(of_far) for batch in self._batches]
-            for name, of_far in zip(names, map(iter, read), strict=True)
-        ]
-        if self.index.is_weighted:
-            ones = [np.broadcast_to(np.float32(1), len(starts)) for starts in found[1]]
-            found[3] = [one if weights is None else weights for one, weights in zip(ones, found[3], strict=True)]
-        return found
-
     def _tokens(
         self, batch: Int64Array, begin: Int64Array, size: Int64Array
     ) -> tuple[list[pa.Buffer], Int64Array, Int64Array, Int64Array]:
@@ -356,10 +338,24 @@ class TokenStore:
         """Made when first needed. Of remote parts it takes 8 bytes of memory a sample and 8 a span."""
         with self._lock:
             if self._made_rows is None:
-                offsets = self._columns("offsets")
-                span_offsets, starts, stops, *weights = self._spans(offsets)
-                self._made_rows = _Rows(offsets, span_offsets, starts, stops, weights[0] if weights else None)
+                self._made_rows = self._make_rows()
             return self._made_rows
+
+    def _make_rows(self) -> _Rows:
+        far = [number for number, batch in enumerate(self._batches) if batch is None]
+        offsets = self._columns("offsets")
+        names = _Rows._fields[1 : None if self.index.is_weighted else -1]
+        read: list[list[NDArray[Any]]] = [[]] * len(names)
+        if self._ranged:
+            read = self._ranged.spans(far, [offsets[number] for number in far])
+        found = [
+            [getattr(batch, name) if batch else next(of_far) for batch in self._batches]
+            for name, of_far in zip(names, map(iter, read), strict=True)
+        ]
+        if self.index.is_weighted:
+            ones = [np.broadcast_to(np.float32(1), len(starts)) for starts in found[1]]
+            found[3] = [one if weights is None else weights for one, weights in zip(ones, found[3], strict=True)]
+        return _Rows(offsets, *found)
 
 
 class _Rows(NamedTuple):
@@ -373,7 +369,7 @@ class _Rows(NamedTuple):
     """In the sample."""
     loss_stops: list[NDArray[np.int32]]
     """In the sample."""
-    loss_weights: list[NDArray[np.float32]] | None
+    loss_weights: list[NDArray[np.float32]] | None = None
     """float32; None: the store has none."""
 
 
