@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
-from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayShare, ArrayTask
+from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayShare
 from packer_cli.engine.base import Engine
 from packer_cli.engine.parts import remove_work
 from packer_cli.engine.progress import say
@@ -85,7 +85,10 @@ def produce(output: Output[Result], engine: Engine, ids: ArrayIds | None = None)
     if result is None and was_complete:
         _remove_rest(output, records)
     elif result is None and records.pin() is not None:  # Otherwise another task has completed it meanwhile.
-        _say_done(records, task)
+        done = len(records.done())
+        is_last = done == task.num_tasks
+        rest = "the last one to end completes the output" if is_last else "hbpack status says which are not"
+        say(f"task {task} is done; {done:,} of {task.num_tasks:,} tasks are done, {rest}")
     return result
 
 
@@ -112,9 +115,3 @@ def _remove_rest(output: Output[Result], records: ArrayRecords) -> None:
         with suppress(BusyError), output.hold(None):  # A task that runs does the same when it ends.
             if records.pin() is None and output.listing.exists():
                 remove_work(records.work)
-
-
-def _say_done(records: ArrayRecords, task: ArrayTask) -> None:
-    done = len(records.done())
-    rest = "the last one to end completes the output" if done == task.num_tasks else "hbpack status says which are not"
-    say(f"task {task} is done; {done:,} of {task.num_tasks:,} tasks are done, {rest}")

@@ -94,7 +94,9 @@ class ArrayRecords:
         # A scheduler also says fewer when some tasks run again.
         is_new = pin is None or most > pin.num_tasks or (ids.is_explicit and most != pin.num_tasks)
         if pin is None or (is_new and not self.done()):
-            return _first_task(ids)
+            if ids.num_tasks is None:
+                raise ConfigError(f"{ids.source} is {ids.id}, and does not say of how many; give --shard {ids.id}/N")
+            return None if ids.num_tasks == 1 else ArrayTask((ids.id - ids.first) // ids.step, ids.num_tasks)
         if ids.is_explicit and ids.num_tasks != pin.num_tasks:
             raise ConfigError(
                 f"--shard {ids.id}/{ids.num_tasks}: {counted_tasks(pin.num_tasks)} make this output; give "
@@ -103,9 +105,10 @@ class ArrayRecords:
         first, step = (0, 1) if ids.is_explicit else (pin.first_id, pin.id_step)
         index, rest = divmod(ids.id - first, step)
         if rest or not 0 <= index < pin.num_tasks:
+            steps = f" in steps of {pin.id_step}" if pin.id_step > 1 else ""
             raise ConfigError(
                 f"{ids.source} is {ids.id}: {counted_tasks(pin.num_tasks)} make this output, with the ids "
-                f"{_ids(pin)}; give one of these, or {self.remedies()}"
+                f"{pin.first_id} to {pin.id_of(pin.num_tasks - 1)}{steps}; give one of these, or {self.remedies()}"
             )
         return ArrayTask(index, pin.num_tasks)
 
@@ -278,20 +281,6 @@ class ArrayShare:
 def counted_tasks(number: int) -> str:
     """Such as `the 4 tasks of an array`."""
     return f"the {number:,} tasks of an array"
-
-
-def _ids(pin: Pin) -> str:
-    step = f" in steps of {pin.id_step}" if pin.id_step > 1 else ""
-    return f"{pin.first_id} to {pin.id_of(pin.num_tasks - 1)}{step}"
-
-
-def _first_task(ids: ArrayIds) -> ArrayTask | None:
-    """The task of a run that may be the first one of its array."""
-    if ids.num_tasks is None:
-        raise ConfigError(f"{ids.source} is {ids.id}, and does not say of how many; give --shard {ids.id}/N")
-    if ids.num_tasks == 1:
-        return None
-    return ArrayTask((ids.id - ids.first) // ids.step, ids.num_tasks)
 
 
 Item = TypeVar("Item")

@@ -57,11 +57,12 @@ class PlanHeader:
 
 def write_plan(path: Path, plan: Plan, piece_loss: PieceLoss, header: PlanHeader) -> None:
     """Write a plan atomically; one that was read gives the same bytes again."""
+    trees = {} if plan.pieces.trees is None else plan.pieces.trees._asdict()
     arrays: dict[str, NDArray[Any]] = {
         "piece_sample": plan.pieces.sample,
         "piece_start": plan.pieces.start,
         "piece_length": plan.pieces.length,
-        **_tree_arrays(plan.pieces.trees),
+        **{f"piece_{name}": values for name, values in trees.items()},
         "piece_loss_tokens": piece_loss.tokens,
         **({} if piece_loss.weights is None else {"piece_loss_weight": piece_loss.weights}),
         "pack_offsets": plan.packs.offsets,
@@ -117,16 +118,6 @@ def _schedule_arrays(epochs: Sequence[Schedule]) -> dict[str, NDArray[Any]]:
     arrays["epoch_iterations"] = offsets_of(np.array([schedule.num_iterations for schedule in epochs]))
     arrays["epoch_steps"] = offsets_of(np.array([schedule.num_steps for schedule in epochs]))
     return arrays
-
-
-def _tree_arrays(trees: PieceTrees | None) -> dict[str, NDArray[Any]]:
-    return {} if trees is None else {f"piece_{name}": values for name, values in trees._asdict().items()}
-
-
-def _piece_trees(arrays: Mapping[str, NDArray[Any]]) -> PieceTrees | None:
-    if f"piece_{PieceTrees._fields[0]}" not in arrays:
-        return None
-    return PieceTrees(**{name: arrays[f"piece_{name}"] for name in PieceTrees._fields})
 
 
 def _schedules(arrays: dict[str, NDArray[Any]]) -> tuple[Schedule, ...]:
@@ -192,6 +183,7 @@ def read_plan(path: Path, *, check: bool = False) -> tuple[Plan, PieceLoss]:
         arrays = _read_arrays(path)
         if check:
             _check_digest(arrays, metadata)
+        trees = {name: arrays[f"piece_{name}"] for name in PieceTrees._fields if f"piece_{name}" in arrays}
         plan = Plan(
             groups=tuple(Group(**group) for group in metadata["groups"]),
             num_gpus=metadata["num_gpus"],
@@ -199,7 +191,7 @@ def read_plan(path: Path, *, check: bool = False) -> tuple[Plan, PieceLoss]:
                 samples=arrays["piece_sample"],
                 start=arrays["piece_start"],
                 length=arrays["piece_length"],
-                trees=_piece_trees(arrays),
+                trees=PieceTrees(**trees) if trees else None,
             ),
             packs=Packs(
                 offsets=arrays["pack_offsets"],

@@ -314,17 +314,18 @@ def _without_crashes(task: PartTask, died: Died, engine: Engine) -> PartTask:
 
 def _listed_parts(folder: Path, index: StoreIndex | None) -> dict[str, FinishedPart]:
     """The parts that the index vouches for, by name."""
-    return {} if index is None else {info.path: _listed_part(folder, info, index.tokenizer) for info in index.parts}
-
-
-def _listed_part(folder: Path, info: PartInfo, tokenizer: TokenizerInfo) -> FinishedPart:
-    files = [FileRange(path=info.path, num_bytes=info.num_bytes, xxh3=info.xxh3)]
-    if info.num_rejected:
-        path = folder / rejects_name(info.path)
-        num_bytes = path.stat().st_size if path.exists() else 0  # The index holds its checksum alone.
-        files.append(FileRange(path=path.name, num_bytes=num_bytes, xxh3=info.rejects_xxh3 or ""))
-    facts = PartFacts(part=info, tokenizer=tokenizer)
-    return FinishedPart(fingerprint=info.fingerprint, files=tuple(files), facts=facts)
+    listed: dict[str, FinishedPart] = {}
+    if index is None:
+        return listed
+    for info in index.parts:
+        files = [FileRange(path=info.path, num_bytes=info.num_bytes, xxh3=info.xxh3)]
+        if info.num_rejected:
+            path = folder / rejects_name(info.path)
+            num_bytes = path.stat().st_size if path.exists() else 0  # The index holds its checksum alone.
+            files.append(FileRange(path=path.name, num_bytes=num_bytes, xxh3=info.rejects_xxh3 or ""))
+        facts = PartFacts(part=info, tokenizer=index.tokenizer)
+        listed[info.path] = FinishedPart(fingerprint=info.fingerprint, files=tuple(files), facts=facts)
+    return listed
 
 
 def _renamed(parts: Parts[PartTask], tasks: Sequence[PartTask], sources: Sequence[Source]) -> dict[str, FinishedPart]:
