@@ -230,13 +230,10 @@ def load_decoder(manifest: Manifest, given: str | None) -> Decoder:
         if given is not None:
             raise ConfigError(f"{problem}; name the one that the set was made with")
         return _without(f"{problem}; give --tokenizer PATH")
-    return Decoder(_decode_with(loaded), name, _doubt(name, found, wanted))
-
-
-def _decode_with(loaded: Any) -> Decode:
     from tokenizers import Tokenizer
 
-    return partial(Tokenizer.from_str(loaded.backend_json).decode, skip_special_tokens=False)
+    decode = partial(Tokenizer.from_str(loaded.backend_json).decode, skip_special_tokens=False)
+    return Decoder(decode, name, _doubt(name, found, wanted))
 
 
 def _doubt(name: str, found: TokenizerInfo, wanted: TokenizerInfo) -> str | None:

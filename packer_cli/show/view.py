@@ -235,31 +235,24 @@ def view_record(view: View, decode: Decode | None) -> ViewRecord:
     Args:
         decode: None leaves the texts out.
     """
-    place, pack = view.place, view.pack
+    place, pack, values = view.place, view.pack, None
     places = view.step_places or ((place,) if place else ())
-    if pack is not None and place is not None:
-        pack = replace(pack, rank_tokens=view.rank_tokens)
+    if place is not None:
+        of_epoch = {"epoch": place.epoch, "rank": place.rank, "num_iterations": place.num_iterations}
+        layout, row = place.layout, place.row
+        values = {**of_epoch, **row._asdict(), **layout.sizes, **layout.place(row.place)._asdict()}
+        pack = pack and replace(pack, rank_tokens=view.rank_tokens)
+    samples = [replace(each, runs=run_records(decode, each.input_ids, each.loss_mask)) for each in view.samples]
+    items = []
+    for item in view.items:
+        runs = [run_records(decode, each.input_ids, each.loss_mask, each.before) for each in item.segments]
+        segments = (replace(each, runs=own) for each, own in zip(item.segments, runs, strict=True))
+        items.append(replace(item, segments=tuple(segments)))
     return ViewRecord(
-        place=None if place is None else _place_values(place),
+        place=values,
         pack=pack,
-        samples=[
-            replace(sample, runs=run_records(decode, sample.input_ids, sample.loss_mask)) for sample in view.samples
-        ],
-        items=[_with_runs(item, decode) for item in view.items] or None,
+        samples=samples,
+        items=items or None,
         step_iterations=sorted({other.row.iteration for other in places}),
         step_packs=[other.pack for other in places],
     )
-
-
-def _with_runs(item: ItemRecord, decode: Decode | None) -> ItemRecord:
-    segments = [
-        replace(segment, runs=run_records(decode, segment.input_ids, segment.loss_mask, segment.before))
-        for segment in item.segments
-    ]
-    return replace(item, segments=tuple(segments))
-
-
-def _place_values(place: Place) -> dict[str, int]:
-    of_epoch = {"epoch": place.epoch, "rank": place.rank, "num_iterations": place.num_iterations}
-    layout = place.layout
-    return {**of_epoch, **place.row._asdict(), **layout.sizes, **layout.place(place.row.place)._asdict()}
