@@ -42,7 +42,9 @@ class Exporter(SavedDataset):
         lengths = job.packed.sample_lengths(packs)
         longest = np.maximum.reduceat(lengths.values, lengths.offsets[:-1])
         room = job.capacity - job.packed.num_tokens[packs]
-        num_pads = np.where(room >= np.append(longest[1:], _longest_of_next(job, rows)), room, 0)
+        following = job.packs[rows.stop : rows.stop + 1]  # Without any, more than fit anywhere.
+        last = job.packed.sample_lengths(following).values.max() if len(following) else job.capacity + 1
+        num_pads = np.where(room >= np.append(longest[1:], last), room, 0)
         order = _longest_first(lengths)
         sizes = np.insert(lengths.values[order], lengths.offsets[1:], num_pads)
         # A token of pads stands at the end of the arrays, for all that are inserted.
@@ -67,11 +69,3 @@ def _longest_first(lengths: Lists) -> NDArray[np.int64]:
     is_longest = np.zeros(len(pack), dtype=np.bool_)
     is_longest[by_length[lengths.offsets[:-1]]] = True
     return np.lexsort((~is_longest, pack))
-
-
-def _longest_of_next(job: Job, rows: slice) -> int:
-    """Tokens of the longest sample of the row after these; more than fit anywhere if there is none."""
-    following = job.packs[rows.stop : rows.stop + 1]
-    if not len(following):
-        return job.capacity + 1
-    return int(job.packed.sample_lengths(following).values.max())

@@ -119,17 +119,14 @@ class FileCache:
         except BaseException as error:
             part.unlink(missing_ok=True)
             if isinstance(error, OSError) and error.errno in _FULL:
-                raise self._full(num_bytes) from None
+                free = shutil.disk_usage(self.folder).free  # The unfinished file is already removed.
+                raise RemoteError(
+                    f"the disk of the cache {str(self.folder)!r} is full: a shard needs {num_bytes:,} bytes there and "
+                    f"{free:,} are free; make room, lower cache_bytes, or give another cache_dir"
+                ) from None
             raise
         finally:
             _close(descriptor)
-
-    def _full(self, num_bytes: int) -> RemoteError:
-        free = shutil.disk_usage(self.folder).free  # The unfinished file is already removed.
-        return RemoteError(
-            f"the disk of the cache {str(self.folder)!r} is full: a shard needs {num_bytes:,} bytes there and "
-            f"{free:,} are free; make room, lower cache_bytes, or give another cache_dir"
-        )
 
     def _open_part(self, path: Path, part: Path) -> int | None:
         """The unfinished file, locked exclusively; None once another process has finished it."""
