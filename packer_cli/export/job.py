@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from packer_cli.engine.sink import FileRange, Sink
 from packer_cli.export.columns import align_lengths
-from packer_cli.export.listing import WORK, ExportHeader, ExportListing
+from packer_cli.export.listing import ExportHeader, ExportListing
 from packer_cli.export.packed import PackedSet
 from packer_cli.format.arrays import Lists
 from packer_cli.format.manifest import Manifest
@@ -75,11 +75,6 @@ class Job(ExportRequest):
     """int64[r]: tokens of each row with the pads that align its samples, where the format writes these."""
     prepared: Hashable = None
     """What `Format.preparing` gave for the parts that are written."""
-
-    @property
-    def work(self) -> Path:
-        """Folder for what is there only until the export ends."""
-        return self.folder / WORK
 
     @property
     def is_weighted(self) -> bool:

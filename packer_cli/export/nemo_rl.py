@@ -23,7 +23,7 @@ from packer_cli.engine.progress import say, warn
 from packer_cli.engine.sink import Sink
 from packer_cli.errors import InputError
 from packer_cli.export.job import Format, Job, Part, PartFacts
-from packer_cli.export.listing import ExportListing
+from packer_cli.export.listing import WORK, ExportListing
 from packer_cli.export.records import SetRecords, TextFile, joined_texts, open_texts, written_texts
 from packer_cli.format.manifest import Manifest
 from packer_cli.sizes import counted
@@ -108,7 +108,7 @@ class Exporter(Format):
         num_wanted = int(wanted.sum())
         say(f"reading {counted(num_wanted, 'conversation')} again from the inputs")
         texts = ((sample, _text_of(records, sample, document)) for sample, document in records.read(wanted))
-        with written_texts(texts, len(wanted), job.work / f"texts-{parts[0].number:05d}") as file:
+        with written_texts(texts, len(wanted), job.folder / WORK / f"texts-{parts[0].number:05d}") as file:
             yield file
 
     def write_part(self, job: Job, part: Part, sink: Sink) -> PartFacts:

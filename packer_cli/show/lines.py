@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from packer_cli.format.layout import ONE_GPU, Layout
 from packer_cli.show.contents import SampleRecord
 from packer_cli.show.decode import Decode
-from packer_cli.show.text import Style, one_line, text_lines
+from packer_cli.show.text import Style, one_line, part_lines, text_lines
 from packer_cli.show.tree_lines import item_lines
 from packer_cli.show.view import Place, View
 from packer_cli.sizes import counted
@@ -144,17 +144,7 @@ def _how_to_show(place: Place, shown: Place) -> str:
 
 
 def _sample_lines(sample: SampleRecord, decode: Decode, style: Style) -> Iterator[str]:
-    begin = f"-- sample {sample.index} "
-    yield style.paint(begin + "-" * max(2, style.width - len(begin)), "cyan")
-    yield "   " + _about(sample)
-    yield from text_lines(decode, sample.input_ids, sample.loss_mask, style)
-
-
-def _about(sample: SampleRecord) -> str:
-    place = sample.source if sample.file is None else f"{sample.file}:{sample.line}"
     length = len(sample.input_ids)
-    piece = f", a piece of its sample, from token {sample.start:,} on" if sample.start else ""
-    return (
-        f"id {sample.sample_id}, {one_line(place)}, {counted(length, 'token')} "
-        f"[{sample.begin}, {sample.begin + length}), {sample.num_loss_tokens:,} trained{piece}"
-    )
+    tokens = f"{counted(length, 'token')} [{sample.begin}, {sample.begin + length})"
+    yield from part_lines(f"-- sample {sample.index} ", sample, sample.sample_id, tokens, style)
+    yield from text_lines(decode, sample.input_ids, sample.loss_mask, style)

@@ -11,7 +11,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
@@ -19,6 +19,10 @@ from numpy.typing import NDArray
 
 from packer_cli.show.decode import Decode, Run, decode_after, decode_runs, decode_tokens, shorten
 from packer_cli.sizes import counted
+
+if TYPE_CHECKING:
+    from packer_cli.show.contents import SampleRecord
+    from packer_cli.show.items import ItemRecord
 
 _MASKED, _TRAINED = "masked", "trained"
 WIDTH = len(_TRAINED)
@@ -44,6 +48,19 @@ class Style:
     def mask(self, text: str, is_trained: bool) -> str:
         """`text` as masked or trained."""
         return self.paint(text, "green") if is_trained else self.paint(text, dim=True)
+
+
+def part_lines(begin: str, part: SampleRecord | ItemRecord, number: int, tokens: str, style: Style) -> Iterator[str]:
+    """The heading of a sample or an item of a pack, and what it is.
+
+    Args:
+        number: its id.
+        tokens: how many, and where.
+    """
+    yield style.paint(begin + "-" * max(2, style.width - len(begin)), "cyan")
+    place = part.source if part.file is None else f"{part.file}:{part.line}"
+    piece = f", a piece of its sample, from token {part.start:,} on" if part.start else ""
+    yield f"   id {number}, {one_line(place)}, {tokens}, {part.num_loss_tokens:,} trained{piece}"
 
 
 def _label(run: Run) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 
 from packer_cli.show.decode import Decode
 from packer_cli.show.items import BranchRecord, ItemRecord, SegmentRecord
-from packer_cli.show.text import Style, one_line, text_lines
+from packer_cli.show.text import Style, part_lines, text_lines
 from packer_cli.sizes import counted
 
 _INDENT = "   "
@@ -30,24 +30,15 @@ _LEAST_CHARS = 200
 
 def item_lines(item: ItemRecord, decode: Decode, style: Style) -> Iterator[str]:
     """All lines of an item."""
-    begin = f"-- item {item.index}: {item.kind} "
-    yield style.paint(begin + "-" * max(2, style.width - len(begin)), "cyan")
-    yield _INDENT + _about(item)
+    tokens = f"{counted(item.num_tokens, 'token')} [{item.begin}, {item.begin + item.num_tokens})"
+    flat = f" for {item.flat_tokens:,}" if item.flat_tokens > item.num_tokens else ""
+    yield from part_lines(f"-- item {item.index}: {item.kind} ", item, item.item_id, tokens + flat, style)
     if item.values:
         yield _INDENT + ", ".join(f"{name} {value:.6g}" for name, value in item.values.items())
     if style.max_chars is not None:
         each = max(style.max_chars // len(item.segments), min(style.max_chars, _LEAST_CHARS))
         style = replace(style, max_chars=each)
     yield from _Drawing(item, decode, style).lines()
-
-
-def _about(item: ItemRecord) -> str:
-    place = item.source if item.file is None else f"{item.file}:{item.line}"
-    end = item.begin + item.num_tokens
-    tokens = f"{counted(item.num_tokens, 'token')} [{item.begin}, {end})"
-    flat = f" for {item.flat_tokens:,}" if item.flat_tokens > item.num_tokens else ""
-    piece = f", a piece of its sample, from token {item.start:,} on" if item.start else ""
-    return f"id {item.item_id}, {one_line(place)}, {tokens}{flat}, {item.num_loss_tokens:,} trained{piece}"
 
 
 class _Drawing:
