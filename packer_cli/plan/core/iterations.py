@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from packer_cli.format.ragged import offsets_of
 from packer_cli.plan.core.csr import select_packs
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.types import (
@@ -162,31 +163,23 @@ def one_group_each(
     Args:
         pack_tokens: int64[p], tokens of each pack.
     """
-    shapes = [part.slots.shape for part in by_group]
-    sizes = np.concatenate([np.full(num, ranks) for num, ranks in shapes])
-    first_gpu = [
-        np.tile(np.arange(r, dtype=np.int32) * np.int32(group.num_gpus), num)
-        for (num, r), group in zip(shapes, groups, strict=True)
-    ]
-    rows = [
-        np.repeat(_row_lengths(g, part, pack_tokens).astype(np.int32), part.slots.shape[1])
-        for g, part in zip(groups, by_group, strict=True)
-    ]
+    parts = []
+    for group, part in zip(groups, by_group, strict=True):
+        num, num_ranks = part.slots.shape
+        rows = np.full(num, group.full_row, dtype=np.int32)
+        spread = slice(num - part.num_spread, None)
+        longest = np.append(pack_tokens, 0)[part.slots[spread]].max(axis=1, initial=0)  # FILLER is -1, the zero.
+        rows[spread] = round_up_rows(longest, [group], 0)
+        first_gpu = np.arange(num_ranks, dtype=np.int32) * np.int32(group.num_gpus)
+        parts.append((np.full(num, num_ranks), part.slots.ravel(), np.tile(first_gpu, num), rows.repeat(num_ranks)))
+    sizes, packs, first_gpus, row_lengths = (np.concatenate(values) for values in zip(*parts, strict=True))
     return Iterations(
-        offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
-        slot_pack=as_ids(np.concatenate([part.slots.ravel() for part in by_group])),
-        slot_group=np.repeat(np.arange(len(groups), dtype=np.int16), [num * ranks for num, ranks in shapes]),
-        slot_first_gpu=np.concatenate(first_gpu),
-        slot_row_length=np.concatenate(rows),
+        offsets=offsets_of(sizes),
+        slot_pack=packs,
+        slot_group=np.repeat(np.arange(len(groups), dtype=np.int16), [part.slots.size for part in by_group]),
+        slot_first_gpu=first_gpus,
+        slot_row_length=row_lengths,
     )
-
-
-def _row_lengths(group: Group, iterations: GroupIterations, pack_tokens: Int64Array) -> Int64Array:
-    lengths = np.full(len(iterations.slots), group.full_row, dtype=np.int64)
-    if iterations.num_spread:
-        longest = np.append(pack_tokens, 0)[iterations.slots[-iterations.num_spread :]].max(axis=1)
-        lengths[-iterations.num_spread :] = round_up_rows(longest, [group], 0)
-    return lengths
 
 
 def round_up_rows(longest: Int64Array, groups: Sequence[Group], group_of: NDArray[np.integer] | int) -> Int64Array:
