@@ -1,10 +1,10 @@
-"""A package whose functions are imported when they are first used, so that importing it costs nothing."""
+"""Functions that are imported when they are first used, so that importing what names them costs nothing."""
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -51,3 +51,12 @@ def provide(package: str, homes: Mapping[str, str]) -> None:
     module = sys.modules[package]
     vars(module)["__homes__"] = homes
     module.__class__ = LazyPackage
+
+
+def later(module: str, name: str) -> Callable[..., Any]:
+    """A method that calls a function without the object; its module is imported when the method is called."""
+
+    def call(_: Any, *arguments: Any) -> Any:
+        return getattr(importlib.import_module(module), name)(*arguments)
+
+    return call

@@ -29,6 +29,9 @@ def imports(tree: ast.Module) -> Iterable[tuple[str, str]]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "relative import"
             yield from ((node.module or "", alias.name) for alias in node.names)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "later":
+            module, name = map(ast.literal_eval, node.args)  # Imported when it is called, see `packer_cli.lazy`.
+            yield module, name
 
 
 def import_graph(modules: Mapping[str, ast.Module]) -> dict[str, set[str]]:

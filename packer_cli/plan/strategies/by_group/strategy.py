@@ -8,19 +8,18 @@ off, and Axolotl leaves them out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from packer_cli.lazy import later
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.strategies.protocol import PlanRequest, Strategy
-
-if TYPE_CHECKING:
-    from packer_cli.plan.core.types import BoolArray, Int64Array, Pieces, Plan, Schedule
 
 
 class GroupStrategy(Strategy):
     """Packs, fills, balances and schedules the groups as the options say."""
 
     takes_trees = True
+    plan = later("packer_cli.plan.strategies.by_group.arrange", "plan_groups")
+    rest = later("packer_cli.plan.strategies.by_group.arrange", "rest_of_groups")
 
     def check(self, request: PlanRequest) -> None:
         """Raise ValueError if the packing rules out the groups or other options."""
@@ -47,18 +46,6 @@ class GroupStrategy(Strategy):
                 f"packing {algorithm.name!r} cuts samples into powers of two, so the capacity must be one, got "
                 f"{capacity}; give {below}{f' or {2 * below}' if 2 * below < 2**31 else ''}, or another packing"
             )
-
-    def plan(self, pieces: Pieces, request: PlanRequest) -> Plan:
-        """From the longest group down; see `by_group.arrange`."""
-        from packer_cli.plan.strategies.by_group.arrange import plan_groups
-
-        return plan_groups(pieces, request)
-
-    def rest(self, plan: Plan, chosen: Int64Array, is_short: BoolArray, request: PlanRequest, epoch: int) -> Schedule:
-        """Iterations of one group; see `by_group.arrange`."""
-        from packer_cli.plan.strategies.by_group.arrange import rest_of_groups
-
-        return rest_of_groups(plan, chosen, is_short, request, epoch)
 
 
 class Balanced(GroupStrategy):
@@ -154,9 +141,4 @@ class BatchRebalance(OnlyCompared):
     needs = frozenset({"tokens of a step"})
     keeps_steps = True
     sample_bytes = 180
-
-    def plan(self, pieces: Pieces, request: PlanRequest) -> Plan:
-        """Step by step, in random order."""
-        from packer_cli.plan.strategies.by_group.batch_rebalance import plan_rebalanced
-
-        return plan_rebalanced(pieces, request)
+    plan = later("packer_cli.plan.strategies.by_group.batch_rebalance", "plan_rebalanced")

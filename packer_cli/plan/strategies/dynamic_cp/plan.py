@@ -13,7 +13,7 @@ from packer_cli.plan.core.csr import group_by_pack
 from packer_cli.plan.core.iterations import Iterations, Slots, cut_steps
 from packer_cli.plan.core.segments import align_up
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
-from packer_cli.plan.core.types import Float64Array, Int64Array, Pieces, Plan, Schedule, as_ids, begins_run
+from packer_cli.plan.core.types import BoolArray, Float64Array, Int64Array, Pieces, Plan, Schedule, as_ids, begins_run
 from packer_cli.plan.strategies.assemble import (
     PackSizes,
     assemble,
@@ -136,7 +136,7 @@ def plan_by_steps(pieces: Pieces, request: PlanRequest) -> Plan:
     return assemble(pieces, by_group, iterations, sizes_of, request)
 
 
-def rest_of_steps(plan: Plan, chosen: Int64Array, request: PlanRequest, epoch: int) -> Schedule:
+def rest_of_steps(plan: Plan, chosen: Int64Array, is_short: BoolArray, request: PlanRequest, epoch: int) -> Schedule:
     """The same steps, in rounds formed anew of packs (int64[r], their numbers) that keep their degrees."""
     machine, sizes = Machine.of(request), sizes_of_plan(plan, request)
     step = plan.epochs[0].step_of_packs(len(plan.packs))[chosen]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from packer_cli.errors import ConfigError
+from packer_cli.lazy import later
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.strategies.protocol import PlanRequest, Prediction, Question, Strategy, UnlikeDegrees
-
-if TYPE_CHECKING:
-    from packer_cli.plan.core.types import BoolArray, Int64Array, Pieces, Plan, Schedule
+from packer_cli.plan.strategies.protocol import Prediction, Question, Strategy, UnlikeDegrees
 
 
 class _BySteps(Strategy):
@@ -23,6 +21,8 @@ class _BySteps(Strategy):
     needs = frozenset({"tokens of a step"})
     keeps_steps = True
     sample_bytes = 80
+    plan = later("packer_cli.plan.strategies.dynamic_cp.plan", "plan_by_steps")
+    rest = later("packer_cli.plan.strategies.dynamic_cp.plan", "rest_of_steps")
 
     def packings(self) -> Mapping[str, Any]:
         """None: it packs each step's samples."""
@@ -38,18 +38,6 @@ class _BySteps(Strategy):
 
         highest = given[-1].layout.row_ranks
         return groups_of_degrees(given, any_degree(highest) if self.any_degree else powers_of_two(highest))
-
-    def plan(self, pieces: Pieces, request: PlanRequest) -> Plan:
-        """See `dynamic_cp.plan`."""
-        from packer_cli.plan.strategies.dynamic_cp.plan import plan_by_steps
-
-        return plan_by_steps(pieces, request)
-
-    def rest(self, plan: Plan, chosen: Int64Array, is_short: BoolArray, request: PlanRequest, epoch: int) -> Schedule:
-        """The same steps, in rounds formed anew."""
-        from packer_cli.plan.strategies.dynamic_cp.plan import rest_of_steps
-
-        return rest_of_steps(plan, chosen, request, epoch)
 
 
 class _DynamicCp(_BySteps, UnlikeDegrees):

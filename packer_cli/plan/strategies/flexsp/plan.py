@@ -27,7 +27,7 @@ from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.iterations import Iterations, Slots, cut_steps
 from packer_cli.plan.core.segments import align_up, aligned_lengths
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
-from packer_cli.plan.core.types import Int32Array, Int64Array, Pieces, Plan, Schedule, as_ids
+from packer_cli.plan.core.types import BoolArray, Int32Array, Int64Array, Pieces, Plan, Schedule, as_ids
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
 from packer_cli.plan.strategies.assemble import (
     GroupPacks,
@@ -258,7 +258,11 @@ def plan_in_batches(pieces: Pieces, request: PlanRequest, *, one_degree: bool = 
     return assemble(pieces, by_group, replace(iterations, step=batch), sizes, request, costs)
 
 
-def rest_of_mixed(plan: Plan, chosen: Int64Array, request: PlanRequest, epoch: int) -> Schedule:
+plan_at_one_degree = partial(plan_in_batches, one_degree=True)
+"""BatchAda."""
+
+
+def rest_of_mixed(plan: Plan, chosen: Int64Array, is_short: BoolArray, request: PlanRequest, epoch: int) -> Schedule:
     """Schedule packs (int64[r], their numbers) that are there, in iterations formed anew. O(m + p log p).
 
     Where the strategy keeps its steps, packs of one step of the plan's first epoch stay together.

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
+from packer_cli.lazy import later
 from packer_cli.plan.core.groups import Group, divisors
-from packer_cli.plan.strategies.protocol import PlanRequest, Prediction, Question, UnlikeDegrees
-
-if TYPE_CHECKING:
-    from packer_cli.plan.core.types import BoolArray, Int64Array, Pieces, Plan, Schedule
+from packer_cli.plan.strategies.protocol import Prediction, Question, UnlikeDegrees
 
 
 class MixedDegrees(UnlikeDegrees):
     """What the plans of this package have in common."""
 
     needs = frozenset({"a cost model"})
+    rest = later("packer_cli.plan.strategies.flexsp.plan", "rest_of_mixed")
 
     def groups(self, given: Sequence[Group]) -> tuple[Group, ...]:
         """Those given, and one for each other SP degree that divides the longest's.
@@ -42,12 +41,6 @@ class MixedDegrees(UnlikeDegrees):
         groups = (g for g in question.groups if g.sp_size in (1, longest, *send) or longest % g.sp_size)
         return super().predict(replace(question, groups=tuple(groups)))
 
-    def rest(self, plan: Plan, chosen: Int64Array, is_short: BoolArray, request: PlanRequest, epoch: int) -> Schedule:
-        """Iterations of packs of unlike degrees and near-equal predicted time; the same steps, if they are kept."""
-        from packer_cli.plan.strategies.flexsp.plan import rest_of_mixed
-
-        return rest_of_mixed(plan, chosen, request, epoch)
-
 
 class FlexSp(MixedDegrees):
     """FlexSP as published: batches of samples as they come, each planned for itself."""
@@ -59,20 +52,13 @@ class FlexSp(MixedDegrees):
     needs = frozenset({"a cost model", "tokens of a step"})
     keeps_steps = True
     sample_bytes = 130
-    one_degree: ClassVar[bool] = False
-    """Whether all replicas of a step have one degree."""
+    plan = later("packer_cli.plan.strategies.flexsp.plan", "plan_in_batches")
 
     def packings(self) -> Mapping[str, Any]:
         """Its solvers of a micro-batch."""
         from packer_cli.plan.strategies.flexsp.plan import SOLVERS
 
         return SOLVERS
-
-    def plan(self, pieces: Pieces, request: PlanRequest) -> Plan:
-        """See `flexsp.plan`."""
-        from packer_cli.plan.strategies.flexsp.plan import plan_in_batches
-
-        return plan_in_batches(pieces, request, one_degree=self.one_degree)
 
 
 class BatchAda(FlexSp):
@@ -83,7 +69,7 @@ class BatchAda(FlexSp):
     defaults = {}
     ignores = FlexSp.ignores | {"packing"}
     demands = "run iterations of any SP degree"
-    one_degree = True
+    plan = later("packer_cli.plan.strategies.flexsp.plan", "plan_at_one_degree")
 
     def packings(self) -> Mapping[str, Any]:
         """None: it solves by search."""
@@ -96,6 +82,7 @@ class FlexSpAll(MixedDegrees):
     name = "flexsp:all"
     summary = "our FlexSP: the whole data set at once, in iterations that mix SP degrees of equal time"
     ignores = frozenset({"packing", "fill"})
+    plan = later("packer_cli.plan.strategies.flexsp.plan", "plan_mixed")
 
     def packings(self) -> Mapping[str, Any]:
         """None: it packs at every degree."""
@@ -121,12 +108,6 @@ class FlexSpAll(MixedDegrees):
         return {
             "balance": f"{options.balance}: refine has no effect on --strategy {self.name}; give --balance {order}"
         }
-
-    def plan(self, pieces: Pieces, request: PlanRequest) -> Plan:
-        """See `flexsp.iterations`."""
-        from packer_cli.plan.strategies.flexsp.plan import plan_mixed
-
-        return plan_mixed(pieces, request)
 
 
 def _fits(group: Group, on_a_gpu: int, longest: Group) -> bool:

@@ -18,13 +18,9 @@ from packer_cli.plan.strategies.predict import digits
 from packer_cli.plan.strategies.protocol import LayoutChoice, LayoutRow, PlanRequest, SchemeRow
 
 
-def measure_imbalances(plan: Plan, costs: SchemeCosts) -> dict[str, float | None]:
-    """The `PipelineImbalances` of the plan's first epoch. Price: O(pieces + slots), and 32 steps on each layout.
-
-    Args:
-        costs: of the plan's groups.
-    """
-    schedule = plan.epochs[0]
+def measure_imbalances(plan: Plan, request: PlanRequest) -> dict[str, float | None]:
+    """The `PipelineImbalances` of the plan's first epoch. Price: O(pieces + slots), and 32 steps on each layout."""
+    schedule, costs = plan.epochs[0], scheme_costs(request, plan.groups)
     tokens, work = pack_tokens_and_work(plan.packs.offsets, plan.packs.pieces, plan.pieces.length)
     seconds = np.append(costs.seconds(plan.packs.group.astype(np.int64), work, tokens), 0.0)[schedule.slot_pack]
     first = np.flatnonzero(schedule.begins_replica)

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from packer_cli.errors import ConfigError
+from packer_cli.lazy import later
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.strategies.protocol import PlanRequest, Prediction, Question, Strategy
 
 if TYPE_CHECKING:
-    from packer_cli.plan.core.types import BoolArray, Int32Array, Int64Array, Pieces, Plan, Schedule
-    from packer_cli.plan.strategies.protocol import LayoutChoice
+    from packer_cli.plan.core.types import BoolArray, Int64Array, Plan, Schedule
 
 
 class Hydraulis(Strategy):
@@ -30,6 +30,9 @@ class Hydraulis(Strategy):
     finds_layouts = True
     revision = 1
     sample_bytes = 180
+    plan = later("packer_cli.plan.strategies.hydraulis.data_set", "plan_pipelines")
+    choose_layouts = later("packer_cli.plan.strategies.hydraulis.figures", "choose_step_layouts")
+    figures = later("packer_cli.plan.strategies.hydraulis.figures", "measure_imbalances")
 
     def packings(self) -> Mapping[str, Any]:
         """Planners of a step of its own."""
@@ -54,18 +57,6 @@ class Hydraulis(Strategy):
         groups, rates = (tuple(getattr(scheme, each) for scheme in schemes) for each in ("group", "rates"))
         return Prediction(groups=groups, rates=rates)
 
-    def plan(self, pieces: Pieces, request: PlanRequest) -> Plan:
-        """See `hydraulis.data_set`."""
-        from packer_cli.plan.strategies.hydraulis.data_set import plan_pipelines
-
-        return plan_pipelines(pieces, request)
-
-    def choose_layouts(self, lengths: Int32Array, request: PlanRequest) -> LayoutChoice:
-        """See `hydraulis.figures`."""
-        from packer_cli.plan.strategies.hydraulis.figures import choose_step_layouts
-
-        return choose_step_layouts(lengths, request)
-
     def rest(self, plan: Plan, chosen: Int64Array, is_short: BoolArray, request: PlanRequest, epoch: int) -> Schedule:
         """Not possible, see `require_gpus`."""
         self._refuse(request.num_gpus)
@@ -79,10 +70,3 @@ class Hydraulis(Strategy):
             f"--strategy {self.name} divides the GPUs of each step among pipelines for the samples of that step, "
             f"which rebalance cannot change; pack again with --gpus {num_gpus}"
         )
-
-    def figures(self, plan: Plan, request: PlanRequest) -> Mapping[str, float | None]:
-        """The four imbalances that Hydraulis names."""
-        from packer_cli.plan.strategies.hydraulis.costs import scheme_costs
-        from packer_cli.plan.strategies.hydraulis.figures import measure_imbalances
-
-        return measure_imbalances(plan, scheme_costs(request, plan.groups))

@@ -17,7 +17,7 @@ from packer_cli.plan.core.csr import group_by_pack, pack_tokens_and_work
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.iterations import Iterations, Slots
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
-from packer_cli.plan.core.types import Delays, Float64Array, Int64Array, Pieces, Plan, Schedule, as_ids
+from packer_cli.plan.core.types import BoolArray, Delays, Float64Array, Int64Array, Pieces, Plan, Schedule, as_ids
 from packer_cli.plan.kernels.pipeline import pipeline_seconds
 from packer_cli.plan.strategies.assemble import GroupPacks, numbered_plan, sizes_of_plan
 from packer_cli.plan.strategies.protocol import PlanRequest, Rates
@@ -110,7 +110,7 @@ def _plan_of(
     return numbered_plan(pieces, own, epochs, request, groups=(group,), lockstep=1, delays=delays)
 
 
-def rest_of_steps(plan: Plan, chosen: Int64Array, request: PlanRequest, epoch: int) -> Schedule:
+def rest_of_steps(plan: Plan, chosen: Int64Array, is_short: BoolArray, request: PlanRequest, epoch: int) -> Schedule:
     """The steps of the plan's first epoch with the chosen packs alone (int64[r]), on other replicas. O(m)."""
     tokens, work = sizes_of_plan(plan, request)[1:]
     (group,), first = plan.groups, plan.epochs[0]

@@ -8,13 +8,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from packer_cli.errors import ConfigError
+from packer_cli.lazy import later
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.strategies.protocol import PlanRequest, Prediction, Question, Strategy
 from packer_cli.sizes import format_tokens
 
 if TYPE_CHECKING:
     from packer_cli.cost.models import MemoryModel
-    from packer_cli.plan.core.types import BoolArray, Int64Array, Pieces, Plan, Schedule
+    from packer_cli.plan.core.types import Pieces, Plan
 
 _CAPACITIES = 5
 """How many capacities of a micro-batch to try, from one context window up."""
@@ -36,6 +37,8 @@ class Wlb(Strategy):
     plans_streams = True
     keeps_steps = True
     sample_bytes = 90
+    plan = later("packer_cli.plan.strategies.wlb.plan", "plan_steps")
+    rest = later("packer_cli.plan.strategies.wlb.plan", "rest_of_steps")
 
     def packings(self) -> Mapping[str, Any]:
         """Packers of its own, which fill whole steps."""
@@ -101,18 +104,6 @@ class Wlb(Strategy):
             return replace(found, cost=Cost(quadratic=quadratic, linear=linear))
         except ValueError as error:
             raise ConfigError(f"--cost: {error}") from None
-
-    def plan(self, pieces: Pieces, request: PlanRequest) -> Plan:
-        """See `wlb.plan`."""
-        from packer_cli.plan.strategies.wlb.plan import plan_steps
-
-        return plan_steps(pieces, request)
-
-    def rest(self, plan: Plan, chosen: Int64Array, is_short: BoolArray, request: PlanRequest, epoch: int) -> Schedule:
-        """The same steps on other replicas."""
-        from packer_cli.plan.strategies.wlb.plan import rest_of_steps
-
-        return rest_of_steps(plan, chosen, request, epoch)
 
     def baseline(self, plan: Plan, request: PlanRequest) -> tuple[Pieces, PlanRequest]:
         """The paper's original packing: the same arrivals as they come."""
