@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from packer_cli.plan.core.csr import count_lengths
+from packer_cli.plan.core.csr import count_lengths, first_over, num_at_least
 from packer_cli.plan.core.types import Int32Array, Int64Array, Plan
 
 
@@ -139,18 +139,6 @@ def _least_max_works(
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _first_over(rising: Int64Array, low: int, high: int, value: int) -> int:
-    """The first place of `low .. high - 1` with more than this value, else `high`. O(log n)."""
-    while low < high:
-        middle = (low + high) >> 1
-        if rising[middle] <= value:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-@njit(cache=True, no_cpython_wrapper=True)
 def _bound_by_longest(own: _Iteration, greatest: int) -> int:
     """The second bound of `least_max_work`, or `greatest` if that is more."""
     num, tokens, work = own.num, own.tokens, own.work
@@ -159,7 +147,7 @@ def _bound_by_longest(own: _Iteration, greatest: int) -> int:
         besides = tokens[num] - tokens[k] - (own.num_ranks - k) * own.capacity
         least = work[k]
         if besides > 0:
-            last = _first_over(tokens, k, num, tokens[num] - besides - 1)
+            last = first_over(tokens, k, num, tokens[num] - besides - 1)
             part = besides - (tokens[num] - tokens[last])
             least += work[num] - work[last] + part * (own.lengths[own.begin + last - 1] + own.linear)
         bound = (least + k - 1) // k
@@ -188,14 +176,8 @@ def _bound_by_room(own: _Iteration, most: Int64Array, greatest: int) -> int:
             free -= length
             most[rank] = length * (length + own.linear)
         # The longest samples that fit the free tokens: those from `low` to `last`, and a part of the next.
-        low, high = num_big, num
-        while low < high:
-            middle = (low + high) >> 1
-            if own.lengths[own.begin + middle] > free:
-                low = middle + 1
-            else:
-                high = middle
-        last = _first_over(tokens, low, num + 1, tokens[low] + free) - 1
+        low = num_big + num_at_least(own.lengths[own.begin + num_big : own.begin + num], free + 1)
+        last = first_over(tokens, low, num + 1, tokens[low] + free) - 1
         most[rank] += work[last] - work[low]
         if last < num:
             most[rank] += (free - (tokens[last] - tokens[low])) * (own.lengths[own.begin + last] + own.linear)

@@ -1,6 +1,8 @@
-"""Flat arrays: packs as offsets int64[p+1] into members int32[m], their tokens and work; counting sort by length."""
+"""Flat arrays: packs as offsets int64[p+1] into members int32[m], their tokens and work; counting sort; bisection."""
 
 from __future__ import annotations
+
+from typing import cast
 
 import numpy as np
 from numba import njit
@@ -13,6 +15,7 @@ from packer_cli.plan.core.types import BoolArray, Int32Array, Int64Array, Plan, 
 ONE_EACH = np.empty(0, dtype=np.int32)
 """`to_number` where every move is of one sample."""
 _BLOCK = 1 << 20
+_ZERO = cast(int, np.int64(0))  # numba would compile a function again for each Python integer that it is given.
 
 
 def group_by_pack(pack_of: NDArray[np.integer], order: Int32Array, num_packs: int) -> tuple[Int64Array, Int32Array]:
@@ -220,3 +223,28 @@ def argsort_into(lengths: Int32Array, place: Int64Array, order: Int32Array) -> N
         bucket = longest - lengths[i]
         order[place[bucket]] = i
         place[bucket] += 1
+
+
+@njit(cache=True, no_cpython_wrapper=True)
+def first_over(rising: Int64Array, low: int, high: int, value: int) -> int:
+    """The first place of `low .. high - 1` with more than this value, else `high`. O(log n)."""
+    while low < high:
+        middle = (low + high) >> 1
+        if rising[middle] <= value:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@njit(cache=True, no_cpython_wrapper=True)
+def num_at_least(falling: Int64Array, least: int) -> int:
+    """How many of the values, which fall, are at least so great: the place of the first lower one. O(log n)."""
+    low, high = _ZERO, len(falling)
+    while low < high:
+        middle = (low + high) // 2
+        if falling[middle] >= least:
+            low = middle + 1
+        else:
+            high = middle
+    return low

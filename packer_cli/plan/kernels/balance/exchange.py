@@ -16,6 +16,7 @@ from typing import NamedTuple, cast
 import numpy as np
 from numba import njit
 
+from packer_cli.plan.core.csr import first_over, num_at_least
 from packer_cli.plan.core.types import Int64Array
 
 # NumPy integers: numba would compile a function again for each Python integer that it is called with.
@@ -222,7 +223,7 @@ def _try_one(pair: Pair) -> Move:
         least = np.int64(np.ceil((np.sqrt(float(linear) * linear + 4 * rest) - linear) / 2)) if rest > 0 else ZERO
         if least < x - pair.light.room:
             least = x - pair.light.room
-        near = _num_at_least(light, least)
+        near = num_at_least(light, least)
         for j in range(max(near - 1, ZERO), min(near + 1, len(light))):
             y = light[j]
             left = abs(gap - 2 * (work - y * (y + linear)))
@@ -232,30 +233,9 @@ def _try_one(pair: Pair) -> Move:
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _num_at_least(lengths: Int64Array, least: int) -> int:
-    """How many samples of a pack have at least this length: the place of the first shorter one. O(log n)."""
-    low, high = ZERO, len(lengths)
-    while low < high:
-        middle = (low + high) // 2
-        if lengths[middle] >= least:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-@njit(cache=True, no_cpython_wrapper=True)
 def _last_within(pack: Pack, start: int, tokens: int) -> int:
     """The greatest place up to which the samples from `start` on have at most `tokens` tokens. O(log n)."""
-    low, high = start, len(pack.lengths)
-    tokens += pack.tokens[start]
-    while low < high:
-        middle = (low + high + 1) // 2
-        if pack.tokens[middle] <= tokens:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    return first_over(pack.tokens, start + 1, len(pack.lengths) + 1, pack.tokens[start] + tokens) - 1
 
 
 @njit(cache=True, no_cpython_wrapper=True)
@@ -269,7 +249,7 @@ def _try_singles(pair: Pair, stride: int, best: Move) -> Move:
     for j in range(ZERO, len(light.lengths), stride):
         y = light.lengths[j]
         ideal = np.int64(np.ceil((y + np.sqrt(float(y) * y + 2.0 * pair.gap)) / 2))
-        near = _num_at_least(heavy.lengths, ideal)
+        near = num_at_least(heavy.lengths, ideal)
         for i in range(max(near - 2, ZERO), min(near + 2, num)):
             x = heavy.lengths[i]
             if x <= y:
@@ -347,18 +327,18 @@ def _fill(pair: Pair, given: Chosen, room: int, work: int, start: int, best: Mov
             best = Move(abs(gap - 2 * moved), given, Chosen(start, num, NONE, NONE, NONE))
         for but in range(start if free > slack else stop, stop, max(num // _SWAPS, ONE)):
             x = lengths[but]
-            j = _num_at_least(lengths, x + free + 1)
+            j = num_at_least(lengths, x + free + 1)
             y = lengths[j]
             left = abs(gap - 2 * (moved + (x - y) * (x + y + linear)))
             if (j < start or j >= stop) and y >= x + free - slack and left < best.left:
                 best = Move(left, given, Chosen(start, num, but, j, NONE))
-        first = max(stop, _num_at_least(lengths, free + 1))
+        first = max(stop, num_at_least(lengths, free + 1))
         for j in range(first, min(first + _TOP_UPS, len(lengths))):
             y = lengths[j]
             done = moved - y * (y + linear)
             if free - y <= slack and abs(gap - 2 * done) < best.left:
                 best = Move(abs(gap - 2 * done), given, Chosen(start, num, NONE, j, NONE))
-            other = max(j + 1, _num_at_least(lengths, free - y + 1))
+            other = max(j + 1, num_at_least(lengths, free - y + 1))
             if other < len(lengths) and free - y - lengths[other] <= slack:
                 done -= lengths[other] * (lengths[other] + linear)
                 if abs(gap - 2 * done) < best.left:

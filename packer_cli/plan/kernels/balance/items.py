@@ -13,6 +13,7 @@ import numpy as np
 from numba import njit
 
 from packer_cli.format.ragged import owners
+from packer_cli.plan.core.csr import num_at_least
 from packer_cli.plan.core.groups import UNLIMITED
 from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.kernels.balance.exchange import NONE, ONE, ZERO
@@ -140,7 +141,7 @@ def _best_exchange(rows: ItemRows, heavy: int, light: int, capacity: int) -> tup
         work = rows.items[_WORK, heavy, i]
         if has_space and abs(gap - 2 * work) < best and _fit(rows, heavy, light, i, NONE, capacity):
             best, given, taken = abs(gap - 2 * work), i, NONE
-        near = _num_above(others, work - gap // 2)
+        near = num_at_least(others, work - gap // 2 + 1)
         for j in range(max(near - _NEAR, ZERO), min(near + _NEAR, len(others))):
             left = abs(gap - 2 * (work - others[j]))
             if left < best and _fit(rows, heavy, light, i, j, capacity):
@@ -156,19 +157,6 @@ def _fit(rows: ItemRows, heavy: int, light: int, given: int, taken: int, capacit
         if max(rows.totals[limit, light] + more, rows.totals[limit, heavy] - more) > capacity:
             return False
     return True
-
-
-@njit(cache=True, no_cpython_wrapper=True)
-def _num_above(falling: Int64Array, value: int) -> int:
-    """How many of the values, which fall, are above this one. O(log n)."""
-    low, high = ZERO, len(falling)
-    while low < high:
-        middle = (low + high) // 2
-        if falling[middle] > value:
-            low = middle + 1
-        else:
-            high = middle
-    return low
 
 
 @njit(cache=True, no_cpython_wrapper=True)
@@ -194,7 +182,7 @@ def _remove(rows: ItemRows, pack: int, place: int) -> Int64Array:
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _insert(rows: ItemRows, pack: int, item: Int64Array) -> None:
-    place, number = _num_above(rows.items[_WORK, pack, : rows.numbers[pack]], item[_WORK] - ONE), rows.numbers[pack]
+    place, number = num_at_least(rows.items[_WORK, pack, : rows.numbers[pack]], item[_WORK]), rows.numbers[pack]
     for k in range(4):
         values = rows.items[k, pack]
         for q in range(number, place, -1):
