@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from packer_cli.errors import RunError
+from packer_cli.errors import PlanError, RunError
+from packer_cli.plan.core.check import forbid, require
 from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.packing import (
     bfd,
@@ -52,29 +53,26 @@ def take_packing(name: str, thing: Any) -> PackingAlgorithm:
 
 
 def check_packs(offsets: Any, order: Any, lengths: Int32Array, capacity: int) -> None:
-    """Raise ValueError unless each sample is in exactly one pack, no pack is empty, and none is over the capacity."""
+    """Raise PlanError unless each sample is in exactly one pack, no pack is empty, and none is over the capacity."""
     for name, array in (("offsets", offsets), ("order", order)):
-        if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind not in "iu":
-            shown = f"{array.dtype}{list(array.shape)}" if isinstance(array, np.ndarray) else type(array).__name__
-            raise ValueError(f"its {name} must be one row of integers in numpy, got {shown}")
-    if len(order) != len(lengths):
-        raise ValueError(f"it packs {len(order):,} samples of {len(lengths):,}")
-    if not len(offsets) or offsets[0] != 0 or offsets[-1] != len(order):
-        raise ValueError(f"its offsets must go from 0 to {len(order):,}, the number of samples")
-    if (np.diff(offsets.astype(np.int64)) < 1).any():
-        raise ValueError(f"its pack {np.flatnonzero(np.diff(offsets.astype(np.int64)) < 1)[0]} is empty")
-    if not len(order):
-        return
-    if order.min() < 0 or order.max() >= len(lengths):
-        raise ValueError(f"its order must number samples from 0 to {len(lengths) - 1:,}")
-    times = np.bincount(order, minlength=len(lengths))
-    if (times != 1).any():
-        sample = int(np.flatnonzero(times != 1)[0])
-        raise ValueError(f"sample {sample} is in {times[sample]} packs, not in one")
-    tokens = np.add.reduceat(lengths[order], offsets[:-1].astype(np.int64), dtype=np.int64)
-    if (tokens > capacity).any():
-        pack = int(np.flatnonzero(tokens > capacity)[0])
-        raise ValueError(f"its pack {pack} has {tokens[pack]:,} tokens, and the capacity is {capacity:,}")
+        is_array = isinstance(array, np.ndarray)
+        shown = f"{array.dtype}{list(array.shape)}" if is_array else type(array).__name__
+        is_row = is_array and array.ndim == 1 and array.dtype.kind in "iu"
+        require(is_row, f"its {name} must be one row of integers in numpy, got {shown}")
+    num = len(order)
+    require(num == len(lengths), f"it packs {num:,} samples of {len(lengths):,}")
+    is_whole = len(offsets) > 0 and offsets[0] == 0 and offsets[-1] == num
+    require(is_whole, f"its offsets must go from 0 to {num:,}, the number of samples")
+    offsets = offsets.astype(np.int64)
+    forbid(np.diff(offsets) < 1, lambda pack: f"its pack {pack} is empty")
+    if num:
+        is_known = order.min() >= 0 and order.max() < num
+        require(is_known, f"its order must number samples from 0 to {num - 1:,}")
+        times = np.bincount(order, minlength=num)
+        forbid(times != 1, lambda sample: f"sample {sample} is in {times[sample]} packs, not in one")
+        tokens = np.add.reduceat(lengths[order], offsets[:-1], dtype=np.int64)
+        what = f"tokens, and the capacity is {capacity:,}"
+        forbid(tokens > capacity, lambda pack: f"its pack {pack} has {tokens[pack]:,} {what}")
 
 
 def _call(
@@ -91,12 +89,10 @@ def _proved(
     with blaming("packing", name, ""):
         found = pack(given, capacity, seed, options, **more)
     try:
-        if not isinstance(found, tuple) or len(found) != 2:
-            raise ValueError("it must return (offsets, order)")
-        if not np.array_equal(given, lengths):
-            raise ValueError("it changes the lengths that it is given")
+        require(isinstance(found, tuple) and len(found) == 2, "it must return (offsets, order)")
+        require(np.array_equal(given, lengths), "it changes the lengths that it is given")
         check_packs(*found, lengths, capacity)
-    except ValueError as error:
+    except PlanError as error:
         raise RunError(f"packing {name!r} broke the rules of a packing: {error}") from None
     offsets, order = found
     return offsets.astype(np.int64, copy=False), order.astype(np.int32, copy=False)
