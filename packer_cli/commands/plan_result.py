@@ -16,7 +16,7 @@ from packer_cli.commands.results import Stats
 from packer_cli.config import PlanConfig, PlannedConfig, validate
 from packer_cli.config.models import BoundConfig
 from packer_cli.config.no_effect import refuse_without_effect
-from packer_cli.config.resolve import read_options, refuse_rows_alone
+from packer_cli.config.resolve import read_options, refuse_rows_alone, size_rule
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.metrics import GroupChoice, PlanMetrics, SampleCounts
@@ -151,10 +151,9 @@ def plan_in_memory(samples: Samples, config: PlanConfig, given: Collection[str] 
     refuse_without_effect(config, given)
     resolved, choice = resolve_for(config, samples)
     plan = plan_samples(samples, resolved)
-    chosen, capacity = samples.chosen(config.seed), resolved.config.groups[-1].capacity
     return Plan(
         config=resolved.config,
-        counts=sample_counts(samples, chosen, plan.pieces, capacity, config.overflow, plan.path_percent or 0),
+        counts=sample_counts(samples, samples.chosen(config.seed), plan.pieces, size_rule(resolved.config)),
         group_choice=choice,
         samples=samples,
         _load=lambda: plan,

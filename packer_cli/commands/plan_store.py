@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from packer_cli.commands.output_folder import RejectedRecord, StoreRejects
 from packer_cli.config import PlanConfig, PlannedConfig
-from packer_cli.config.resolve import Resolved, resolve
+from packer_cli.config.resolve import Resolved, resolve, size_rule
 from packer_cli.config.trees import for_samples
 from packer_cli.engine.memory import available_memory
 from packer_cli.engine.progress import say
@@ -24,11 +24,10 @@ from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.check_samples import check_samples
 from packer_cli.plan.core.csr import ids_of
 from packer_cli.plan.core.mixture import tokens_of_sources
-from packer_cli.plan.core.path_tokens import parse_path_tokens
 from packer_cli.plan.core.pieces import (
     Samples,
+    SizeRule,
     epoch_pieces,
-    item_rule,
     pieces_to_plan,
     sample_counts,
 )
@@ -82,11 +81,9 @@ def plan_samples(samples: Samples, resolved: Resolved) -> Plan:
             `--overflow error`.
         PlanError: the plan broke an invariant, which is a bug.
     """
-    request, overflow = resolved.request, resolved.config.overflow
+    request = resolved.request
     require_memory(samples.num_wanted, request)
-    capacity, percent = request.groups[-1].capacity, request.path_percent or 0
-    pieces = pieces_to_plan(samples, capacity, overflow, request.seed, percent)
-    plan = build_plan(pieces, request)
+    plan = build_plan(pieces_to_plan(samples, size_rule(resolved.config), request.seed), request)
     check_plan(plan)
     _say_short_curriculum(plan, request)
     return plan
@@ -127,27 +124,26 @@ def plan_store(
             `--overflow error`, or `--validation` leaves one of the two sets empty.
         PlanError: the plan broke an invariant, which is a bug.
     """
-    store, request, overflow = of_store.store, resolved.request, resolved.config.overflow
+    store, request, rule = of_store.store, resolved.request, size_rule(resolved.config)
     samples = of_store.of(resolved.config)
     if resolved.config.is_validation:
         of_store.require_both(resolved.config)
     require_memory(samples.num_wanted, request)
     chosen = samples.chosen(request.seed)
-    capacity, percent = request.groups[-1].capacity, request.path_percent or 0
-    if overflow == "error":
-        _refuse_overflow(store, samples, chosen, capacity, percent)
-    pieces = epoch_pieces(samples, chosen, capacity, overflow, percent)
+    if rule.overflow == "error":
+        _refuse_overflow(store, samples, chosen, rule)
+    pieces = epoch_pieces(samples, chosen, rule)
     if not len(pieces):
         raise NothingToPlanError(_why_nothing(store, chosen, resolved.config, folder))
     plan = build_plan(pieces, request)
     pieces = plan.pieces  # The packing may have cut them.
-    check_samples(pieces, samples, chosen, capacity, overflow, percent)
+    check_samples(pieces, samples, chosen, rule)
     check_plan(plan)
     _say_short_curriculum(plan, request)
     plan = predicted(plan, resolved.config)
     weights = _piece_weights(store, pieces) if store.index.is_weighted else None
     loss = PieceLoss(_piece_loss_tokens(store, samples, pieces), weights)
-    of_samples = sample_counts(samples, chosen, pieces, capacity, overflow, percent)
+    of_samples = sample_counts(samples, chosen, pieces, rule)
     counts = _counts(store, resolved.config, of_samples, loss, aside)
     metrics = plan_stats(plan, request, samples.sources)
     return plan, loss, counts, metrics
@@ -233,11 +229,9 @@ class LeftOut(Iterable[RejectedRecord]):
         config, samples = self._config, self._of_store.of(self._config)
         if samples.trees is None or config.overflow == "error":
             return np.empty(0, dtype=np.int32), []
-        percent = parse_path_tokens(config.max_path_tokens) or 0
-        rule = item_rule(config.groups[-1].capacity, config.overflow, percent)
         from packer_cli.plan.core.item_counts import why_left_out
 
-        return why_left_out(samples.trees, samples.chosen(config.seed), rule)
+        return why_left_out(samples.trees, samples.chosen(config.seed), size_rule(config).of_items)
 
 
 def _why_nothing(store: TokenStore, samples: Int32Array | None, config: PlannedConfig, folder: Path) -> str:
@@ -261,20 +255,17 @@ def _why_nothing(store: TokenStore, samples: Int32Array | None, config: PlannedC
     )
 
 
-def _refuse_overflow(
-    store: TokenStore, samples: Samples, chosen: Int32Array | None, capacity: int, path_percent: int
-) -> None:
-    sizes = samples.sizes(path_percent)
-    long = _long_samples(sizes, chosen, capacity)
+def _refuse_overflow(store: TokenStore, samples: Samples, chosen: Int32Array | None, rule: SizeRule) -> None:
+    sizes = samples.sizes(rule.path_percent)
+    long = _long_samples(sizes, chosen, rule.capacity)
     if len(long):
         file, line = next(store.locate(long[:1]))
-        what = f"the sample has {sizes[long[0]]} tokens, over the largest group's {capacity}"
+        what = f"the sample has {sizes[long[0]]} tokens, over the largest group's {rule.capacity}"
         if samples.trees is not None:
             from packer_cli.plan.core.item_counts import why_over
             from packer_cli.plan.core.items import whole_items
 
-            rule = item_rule(capacity, "error", path_percent)
-            what = why_over(samples.trees, whole_items(samples.trees), int(long[0]), rule)
+            what = why_over(samples.trees, whole_items(samples.trees), int(long[0]), rule.of_items)
         raise RunError(
             f"{file}:{line}: {what} ({counted(len(long), f'such {store.index.unit}')}); choose --overflow split, "
             "truncate or drop"

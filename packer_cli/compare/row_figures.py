@@ -16,8 +16,7 @@ from packer_cli.format.metrics import PlanFigures
 from packer_cli.format.trees import ItemTrees
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
-from packer_cli.plan.core.pieces import Overflow, Samples, pieces_to_plan
-from packer_cli.plan.core.types import Pieces
+from packer_cli.plan.core.pieces import Samples, SizeRule, pieces_to_plan
 from packer_cli.plan.figures import plan_figures, prove_by_program
 from packer_cli.plan.packing import PackingAlgorithm
 from packer_cli.plan.strategies.protocol import PlanRequest
@@ -37,7 +36,7 @@ class RowTask:
     """The task of a row's process."""
 
     request: PlanRequest
-    overflow: Overflow
+    rule: SizeRule
     folder: Path
     """The folder given to `save_samples`."""
     weights: tuple[Share, ...]
@@ -80,7 +79,7 @@ def row_figures(task: RowTask) -> RowFigures:
     packing = _Timed(request.algorithm, getattr(request.packing_options, "time_limit", None))
     request = packing.within(request)
     memory = PeakMemory()
-    pieces = _pieces(samples, task)
+    pieces = pieces_to_plan(samples, task.rule, request.seed)
     begin = time.perf_counter()
     plan = build_plan(pieces, request)
     seconds = time.perf_counter() - begin
@@ -105,13 +104,7 @@ def _rehearse(samples: Samples, task: RowTask) -> None:
     if hasattr(options, "time_limit"):
         options = type(options)(**vars(options) | {"time_limit": min(0.1, options.time_limit)})
     with suppress(RunError):  # None of these few may fit.
-        build_plan(_pieces(few, task), replace(task.request, packing_options=options))
-
-
-def _pieces(samples: Samples, task: RowTask) -> Pieces:
-    request = task.request
-    capacity, percent = request.groups[-1].capacity, request.path_percent or 0
-    return pieces_to_plan(samples, capacity, task.overflow, request.seed, percent)
+        build_plan(pieces_to_plan(few, task.rule, task.request.seed), replace(task.request, packing_options=options))
 
 
 def _load_samples(task: RowTask) -> Samples:

@@ -21,11 +21,11 @@ from packer_cli.compare.row_figures import RowFigures, RowTask, row_figures, sav
 from packer_cli.compare.rows import Row
 from packer_cli.compare.savings import savings
 from packer_cli.config import PlanConfig
+from packer_cli.config.resolve import size_rule
 from packer_cli.engine.local import Failed, attempt, run_isolated
 from packer_cli.engine.progress import progress_bar
 from packer_cli.format.metrics import GroupChoice, SampleCounts
 from packer_cli.format.records import in_json
-from packer_cli.plan.core.path_tokens import parse_path_tokens
 from packer_cli.plan.core.pieces import Samples, pieces_to_plan, sample_counts
 from packer_cli.plan.figures import LengthStats, length_stats
 from packer_cli.simulate.figures import Simulator
@@ -106,9 +106,9 @@ def compare(
         for group in config.groups:
             simulator.model.cost.require_known(group.layout)
     # Errors in the samples concern every row, so they are raised here.
-    capacity, percent = config.groups[-1].capacity, parse_path_tokens(config.max_path_tokens) or 0
-    pieces = pieces_to_plan(samples, capacity, config.overflow, config.seed, percent)
-    counts = sample_counts(samples, samples.chosen(config.seed), pieces, capacity, config.overflow, percent)
+    rule = size_rule(config)
+    pieces = pieces_to_plan(samples, rule, config.seed)
+    counts = sample_counts(samples, samples.chosen(config.seed), pieces, rule)
     attention = None if simulator is None else round(simulator.attention_share(pieces), 6)
     del pieces
     # Rows with a time limit, and strategies that plan step by step, may take longest, so they start first.
@@ -120,7 +120,7 @@ def compare(
         tasks = {
             i: RowTask(
                 request=rows[i].request,
-                overflow=rows[i].config.overflow,
+                rule=size_rule(rows[i].config),
                 folder=folder,
                 weights=samples.weights,
                 simulator=simulator,

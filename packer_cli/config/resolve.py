@@ -17,6 +17,7 @@ from packer_cli.plan.core.attention_rates import AttentionRates, ShardingRule, p
 from packer_cli.plan.core.cost import parse_cost, require_exact
 from packer_cli.plan.core.groups import UNLIMITED, Group
 from packer_cli.plan.core.path_tokens import parse_path_tokens
+from packer_cli.plan.core.pieces import SizeRule
 from packer_cli.plan.core.schedule import StepRules
 from packer_cli.plan.core.windows import parse_curriculum
 from packer_cli.plan.kernels.balance import parse_balance
@@ -128,6 +129,11 @@ def read_options(config: PlannedConfig, given: PlanConfig | None = None) -> Reso
         with _naming("--packing"):
             algorithm, options = parse_packing(config.packing, config.planner.packings() or REGISTRY)
     return Resolved(given=given or config, config=config, request=_request(config, algorithm, options))
+
+
+def size_rule(config: PlanConfig) -> SizeRule:
+    """What samples may take, and what becomes of those that take more."""
+    return SizeRule(config.groups[-1].capacity, config.overflow, parse_path_tokens(config.max_path_tokens) or 0)
 
 
 def no_longer_plans(config: PlannedConfig) -> str | None:

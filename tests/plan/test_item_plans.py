@@ -20,7 +20,7 @@ from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.items import whole_items
 from packer_cli.plan.core.metrics import least_works, measure, slot_contents
 from packer_cli.plan.core.path_tokens import row_notes
-from packer_cli.plan.core.pieces import Samples, pieces_to_plan
+from packer_cli.plan.core.pieces import Samples, SizeRule, pieces_to_plan
 from packer_cli.plan.kernels.balance import parse_balance
 from tests.naive import items as naive
 from tests.plan.items import item_trees, items, long_pairs, thinking_turns
@@ -32,7 +32,7 @@ def planned(trees, *, overflow="split", **options):
     config = validate(PlanConfig, {"gpus": 8, "overflow": overflow, **options})
     asked = for_samples(resolve(config), has_trees=True).request
     samples = Samples(lengths=whole_items(trees).length, trees=trees)
-    pieces = pieces_to_plan(samples, asked.groups[-1].capacity, overflow, asked.seed, asked.path_percent)
+    pieces = pieces_to_plan(samples, SizeRule(asked.groups[-1].capacity, overflow, asked.path_percent), asked.seed)
     return build_plan(pieces, asked), asked
 
 
@@ -53,7 +53,7 @@ def test_every_plan_of_items_passes_the_checker(some, percent, balance, fill, li
         balance=parse_balance(balance), fill=fill, linear=linear, path_percent=percent,
     )  # fmt: skip
     try:
-        pieces = pieces_to_plan(samples, 80, "truncate", 0, percent)
+        pieces = pieces_to_plan(samples, SizeRule(80, "truncate", percent), 0)
     except RunError:  # Nothing is left.
         return
     plan = build_plan(pieces, asked)

@@ -15,7 +15,7 @@ from packer_cli.format.trees import GROUP, PAIR, SAMPLE, TURNS, Trees
 from packer_cli.plan.core.check_items import check_items
 from packer_cli.plan.core.item_counts import count_items, why_left_out
 from packer_cli.plan.core.items import item_pieces, piece_branches, select_items, whole_items
-from packer_cli.plan.core.pieces import Samples, item_rule, overflow_notes, pieces_to_plan, sample_counts
+from packer_cli.plan.core.pieces import Samples, SizeRule, overflow_notes, pieces_to_plan, sample_counts
 from packer_cli.plan.core.types import ItemRule
 from tests.naive import items as naive
 from tests.plan.items import item_trees, items, thinking_turns
@@ -144,7 +144,7 @@ def test_what_is_lost_is_listed_with_its_reason():
         naive.Item(GROUP, [(26, -1), (4, 0), (4, 0), (4, 0)], [1, 2, 3], [26] * 3),
     ]  # fmt: skip
     trees = item_trees(some)
-    rule = item_rule(40, "truncate", 200)
+    rule = SizeRule(40, "truncate", 200).of_items
     over, no_cut = "over the largest group's 40", "left out, since no cut that fits leaves each branch a loss token"
     items_lost, reasons = why_left_out(trees, None, rule)
     assert items_lost.tolist() == [0, 1, 3, 4]
@@ -156,7 +156,7 @@ def test_what_is_lost_is_listed_with_its_reason():
     ]
     pieces, _ = item_pieces(trees, None, rule)
     samples = Samples(lengths=whole_items(trees).length, trees=trees)
-    counts = sample_counts(samples, None, pieces, 40, "truncate", 200)
+    counts = sample_counts(samples, None, pieces, SizeRule(40, "truncate", 200))
     assert counts.items == ItemCounts(
         pairs=1, pairs_cut=1, pairs_left_out=1, groups_left_out=1, conversations=1, conversations_divided=1, turns=2,
         turns_left_out=2, over_path_limit=1,
@@ -176,8 +176,8 @@ def test_what_is_lost_is_listed_with_its_reason():
 def test_figures_say_what_sharing_saves():
     trees = item_trees([pair(10, 5, 7), SAMPLE_OF_9])
     samples = Samples(lengths=whole_items(trees).length, trees=trees)
-    pieces = pieces_to_plan(samples, 64, "split", 0)
-    assert sample_counts(samples, None, pieces, 64, "split").trees == TreeFigures(
+    pieces = pieces_to_plan(samples, SizeRule(64, "split"), 0)
+    assert sample_counts(samples, None, pieces, SizeRule(64, "split")).trees == TreeFigures(
         tokens_padded=2 * 17 + 9,
         tokens_flat=15 + 17 + 9,
         tokens_unique=22 + 9,
@@ -190,16 +190,16 @@ def test_figures_say_what_sharing_saves():
 def test_an_item_over_the_capacity_by_its_loss_tokens_says_so():
     trees = item_trees([pair(29, 5, 5)._replace(first_loss=[1, 1])])
     reason = "the pair has 66 loss tokens, counted once for each branch, over the largest group's 40; it is cut off"
-    assert why_left_out(trees, None, item_rule(40, "truncate", 200))[1][0].startswith(reason)
+    assert why_left_out(trees, None, SizeRule(40, "truncate", 200).of_items)[1][0].startswith(reason)
 
 
 def test_error_says_how_long_the_longest_is():
     trees = item_trees([pair(10, 5, 7)])
     samples = Samples(lengths=whole_items(trees).length, trees=trees)
     with pytest.raises(RunError, match=r"^the longest item takes 22 tokens, over the largest group's 21; choose"):
-        pieces_to_plan(samples, 21, "error", 0)
+        pieces_to_plan(samples, SizeRule(21, "error"), 0)
     with pytest.raises(RunError, match=r"^the longest item takes 32 tokens"):
-        pieces_to_plan(samples, 31, "error", 0, 100)
+        pieces_to_plan(samples, SizeRule(31, "error", 100), 0)
 
 
 def test_a_branch_alone_has_one_path():

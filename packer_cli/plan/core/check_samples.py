@@ -6,18 +6,15 @@ The kernels of items are imported where there are some.
 from __future__ import annotations
 
 from packer_cli.plan.core.check import check_pieces
-from packer_cli.plan.core.pieces import Overflow, Samples, item_rule, kept_samples
+from packer_cli.plan.core.pieces import Samples, SizeRule, kept_samples
 from packer_cli.plan.core.types import Int32Array, Pieces
 
 
-def check_samples(
-    pieces: Pieces, samples: Samples, chosen: Int32Array | None, capacity: int, overflow: Overflow, path_percent: int
-) -> None:
+def check_samples(pieces: Pieces, samples: Samples, chosen: Int32Array | None, rule: SizeRule) -> None:
     """Prove that the pieces of a plan are those of the chosen samples or items, each whole or cut by the rules.
 
     Args:
         chosen: see `Samples.chosen`.
-        path_percent: see `ItemRule`.
 
     Raises:
         PlanError: they are not.
@@ -26,10 +23,9 @@ def check_samples(
         from packer_cli.plan.core.check_items import check_items
         from packer_cli.plan.core.items import item_pieces
 
-        rule = item_rule(capacity, overflow, path_percent)
-        _, cut = item_pieces(samples.trees, chosen, rule)
-        check_items(pieces, samples.trees, chosen, rule, cut.left_out)
+        _, cut = item_pieces(samples.trees, chosen, rule.of_items)
+        check_items(pieces, samples.trees, chosen, rule.of_items, cut.left_out)
         return
-    if overflow == "drop":
-        chosen = kept_samples(samples.lengths, chosen, capacity)
-    check_pieces(pieces, samples.lengths, chosen, is_whole=overflow != "truncate")
+    if rule.overflow == "drop":
+        chosen = kept_samples(samples.lengths, chosen, rule.capacity)
+    check_pieces(pieces, samples.lengths, chosen, is_whole=rule.overflow != "truncate")

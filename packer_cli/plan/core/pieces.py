@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -193,79 +193,73 @@ class Samples:
         return sizes if chosen is None else sizes[chosen]
 
 
-def item_rule(capacity: int, overflow: Overflow, path_percent: int) -> ItemRule:
-    """What becomes of items under `overflow`; under `error`, none is cut."""
-    return ItemRule(
-        capacity=capacity, path_percent=path_percent, divides=overflow == "split", drops=overflow in ("drop", "error")
-    )
+class SizeRule(NamedTuple):
+    """What samples and items may take, and what becomes of those that take more."""
+
+    capacity: int
+    """Tokens of the longest group."""
+    overflow: Overflow
+    path_percent: int = 0
+    """See `ItemRule`."""
+
+    @property
+    def of_items(self) -> ItemRule:
+        """The same for items; under `error`, none is cut."""
+        divides, drops = self.overflow == "split", self.overflow in ("drop", "error")
+        return ItemRule(capacity=self.capacity, path_percent=self.path_percent, divides=divides, drops=drops)
 
 
-def pieces_to_plan(samples: Samples, capacity: int, overflow: Overflow, seed: int, path_percent: int = 0) -> Pieces:
-    """The pieces to pack: samples repeated by weight, with `overflow` applied to those over the capacity.
-
-    Args:
-        path_percent: see `ItemRule`.
+def pieces_to_plan(samples: Samples, rule: SizeRule, seed: int) -> Pieces:
+    """The pieces to pack: samples repeated by weight, with the rule applied to those over the capacity.
 
     Raises:
         RunError: there is nothing to plan, or a sample is too long under `error`.
     """
-    chosen = samples.chosen(seed)
-    if overflow == "error":
-        longest = int(samples.epoch_sizes(seed, path_percent).max(initial=0))
-        if longest > capacity:
+    if rule.overflow == "error":
+        longest = int(samples.epoch_sizes(seed, rule.path_percent).max(initial=0))
+        if longest > rule.capacity:
             what = "sample has" if samples.trees is None else "item takes"
             raise RunError(
-                f"the longest {what} {longest} tokens, over the largest group's {capacity}; "
+                f"the longest {what} {longest} tokens, over the largest group's {rule.capacity}; "
                 "choose --overflow split, truncate or drop"
             )
-    pieces = epoch_pieces(samples, chosen, capacity, overflow, path_percent)
+    pieces = epoch_pieces(samples, samples.chosen(seed), rule)
     if not len(pieces):
         raise RunError("there is nothing to plan: no sample is left; add data, or choose longer --groups")
     return pieces
 
 
-def epoch_pieces(
-    samples: Samples, chosen: Int32Array | None, capacity: int, overflow: Overflow, path_percent: int
-) -> Pieces:
+def epoch_pieces(samples: Samples, chosen: Int32Array | None, rule: SizeRule) -> Pieces:
     """The pieces of `Samples.chosen`, maybe none."""
     if samples.trees is None:
-        return make_pieces(samples.lengths, chosen, capacity, overflow)
+        return make_pieces(samples.lengths, chosen, rule.capacity, rule.overflow)
     from packer_cli.plan.core.items import item_pieces
 
-    return item_pieces(samples.trees, chosen, item_rule(capacity, overflow, path_percent))[0]
+    return item_pieces(samples.trees, chosen, rule.of_items)[0]
 
 
-def sample_counts(
-    samples: Samples,
-    chosen: Int32Array | None,
-    pieces: Pieces,
-    capacity: int,
-    overflow: Overflow,
-    path_percent: int = 0,
-) -> SampleCounts:
+def sample_counts(samples: Samples, chosen: Int32Array | None, pieces: Pieces, rule: SizeRule) -> SampleCounts:
     """What became of the samples.
 
     Args:
         chosen: int32[m], the sample ids of an epoch, repeated by weight, increasing; None for each once.
         pieces: the packed pieces, including those that a packing cut.
-        capacity: capacity of the longest group; longer samples follow `overflow`.
-        path_percent: see `ItemRule`.
     """
     lengths, num_samples = samples.lengths, samples.num_samples
     different = chosen if chosen is None else chosen[np.diff(chosen, prepend=-1) > 0]
     num_different = num_samples if different is None else len(different)
     if samples.trees is None:
-        num_long = int(np.count_nonzero((lengths if different is None else lengths[different]) > capacity))
+        num_long = int(np.count_nonzero((lengths if different is None else lengths[different]) > rule.capacity))
         cut = np.flatnonzero(pieces.start > 0)
         fates = Fates(
             split=len(np.unique(pieces.samples[cut])) if pieces.samples is not None else 0,
-            truncated=num_long if overflow == "truncate" else 0,
-            dropped=num_long if overflow == "drop" else 0,
+            truncated=num_long if rule.overflow == "truncate" else 0,
+            dropped=num_long if rule.overflow == "drop" else 0,
         )
     else:
         from packer_cli.plan.core.item_counts import count_items
 
-        fates = count_items(samples.trees, chosen, pieces, item_rule(capacity, overflow, path_percent))
+        fates = count_items(samples.trees, chosen, pieces, rule.of_items)
     inputs = None
     if samples.sources is not None and len(samples.weights) > 1:
         inputs = count_inputs(samples.sources, pieces, len(samples.weights))
