@@ -159,7 +159,7 @@ HINT = "a balance follows a slash: /window:8"
             "isf:foo=1,bfd",
             "row 'isf:foo=1': packing 'isf' has no option 'foo=1'; known, with defaults: rounds=300, threshold=0.997",
         ),
-        ("isf:rounds=0", "row 'isf:rounds=0': option 'rounds' of packing 'isf' must be at least 1, got 0"),
+        ("isf:rounds=0", "row 'isf:rounds=0': option 'rounds' must be at least 1 and at most 2147483647, got 0"),
     ],
 )
 def test_a_wrong_row(text, message):

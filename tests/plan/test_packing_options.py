@@ -38,11 +38,11 @@ def test_packings_that_the_options_rule_out_are_refused():
         ("nnlshp", "packing 'nnlshp' was removed; use 'bfd', which is faster and needs no more packs"),
         (
             "spfhp:max_samples=-1",
-            "option 'max_samples' of packing 'spfhp' must be at least 0, got -1",
+            "option 'max_samples' must be at least 0 and at most 2147483647, got -1",
         ),
         (
             "spfhp:max_samples=2147483648",
-            "option 'max_samples' of packing 'spfhp' must be at most 2147483647, got 2147483648",
+            "option 'max_samples' must be at least 0 and at most 2147483647, got 2147483648",
         ),
         (
             "isf:round=3",
@@ -50,11 +50,11 @@ def test_packings_that_the_options_rule_out_are_refused():
         ),
         ("bfd:rounds=3", "packing 'bfd' has no option 'rounds=3'; known, with defaults: chunk=0"),
         ("isf:rounds=many", "option 'rounds' of packing 'isf' must be int, got 'many'"),
-        ("isf:rounds=0", "option 'rounds' of packing 'isf' must be at least 1, got 0"),
-        ("isf:rounds=2147483648", "option 'rounds' of packing 'isf' must be at most 2147483647, got 2147483648"),
+        ("isf:rounds=0", "option 'rounds' must be at least 1 and at most 2147483647, got 0"),
+        ("isf:rounds=2147483648", "option 'rounds' must be at least 1 and at most 2147483647, got 2147483648"),
         ("isf:rounds=1,rounds=2", "option 'rounds' of packing 'isf' is given twice; keep one of them"),
-        ("isf:threshold=nan", "option 'threshold' of packing 'isf' must be in 0..1, got nan"),
-        ("isf:threshold=2", "option 'threshold' of packing 'isf' must be in 0..1, got 2.0"),
+        ("isf:threshold=nan", "option 'threshold' must be at least 0 and at most 1, got nan"),
+        ("isf:threshold=2", "option 'threshold' must be at least 0 and at most 1, got 2.0"),
     ],
 )
 def test_bad_packing_text_names_the_remedy(text, message):

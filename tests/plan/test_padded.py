@@ -139,7 +139,7 @@ def test_rows_of_their_own_shape_are_refused_and_left_out(option):
         ),
         (
             {"packing": "padded:batch=-1", "groups": "1k"},
-            "--packing: option 'batch' of packing 'padded' must be in 0..2147483647, got -1",
+            "--packing: option 'batch' must be at least 0 and at most 2147483647, got -1",
         ),
     ],
 )

@@ -42,13 +42,13 @@ def test_cbc_stands_in_for_highs(no_highs):
     [
         (
             {"time_limit": 0.0},
-            "option 'time_limit' of packing 'ilp' must be over 0 and at most 1e6 seconds, got 0.0",
+            "option 'time_limit' must be over 0 and at most 1000000, got 0.0",
         ),
         (
             {"time_limit": float("nan")},
-            "option 'time_limit' of packing 'ilp' must be over 0 and at most 1e6 seconds, got nan",
+            "option 'time_limit' must be over 0 and at most 1000000, got nan",
         ),
-        ({"max_lengths": 0}, "option 'max_lengths' of packing 'ilp' must be in 1..2000, got 0"),
+        ({"max_lengths": 0}, "option 'max_lengths' must be at least 1 and at most 2000, got 0"),
     ],
 )
 def test_bad_options_name_the_rule(options, message):

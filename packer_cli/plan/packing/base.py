@@ -20,9 +20,29 @@ REMOVED = {
 """Packings of earlier releases: what to use instead, and why. What was packed with them is still read."""
 
 
+_WITHIN = "within"
+
+
+def within(default: Any, least: int, most: int, *, is_open: bool = False) -> Any:
+    """The field of an option that is a number in a range.
+
+    Args:
+        is_open: whether it is more than the least.
+    """
+    return dataclasses.field(default=default, metadata={_WITHIN: (least, most, is_open)})
+
+
 @dataclass(frozen=True, kw_only=True)
 class PackingOptions:
     """Options of one algorithm. An algorithm with options has a subclass in its own file."""
+
+    def __post_init__(self) -> None:
+        for each in dataclasses.fields(self):
+            if _WITHIN in each.metadata:
+                least, most, is_open = each.metadata[_WITHIN]
+                value = getattr(self, each.name)
+                holds = least <= value <= most and not (is_open and value == least)
+                self.require(each.name, holds, f"be {'over' if is_open else 'at least'} {least} and at most {most}")
 
     def require(self, name: str, holds: bool, rule: str, of: str | None = None) -> None:
         """Raise ValueError with the rule of an option, perhaps of a packing of that name, unless it holds."""
@@ -74,11 +94,8 @@ class PackingAlgorithm:
 class ChunkOptions(PackingOptions):
     """A smaller chunk pads more."""
 
-    chunk: int = 0
+    chunk: int = within(0, 0, 2**31 - 1)
     """Samples that are packed together, one chunk after the other; 0 for all."""
-
-    def __post_init__(self) -> None:
-        self.require("chunk", 0 <= self.chunk < 2**31, f"be in 0..{2**31 - 1}")
 
     def pack(self, order: Int32Array, lengths: Int32Array, pack: ChunkFunction) -> tuple[Int64Array, Int32Array]:
         """Pack the samples chunk by chunk; `(offsets, order)` as of a `PackFunction`.

@@ -19,21 +19,16 @@ from numpy.typing import NDArray
 
 from packer_cli.plan.core.streams import bucket_bits, rng_state, shuffle, shuffle_buckets
 from packer_cli.plan.core.types import Int32Array, Int64Array
-from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
+from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions, within
 
 
 @dataclass(frozen=True, kw_only=True)
 class IsfOptions(PackingOptions):
     """More rounds and a higher threshold pad less and take longer."""
 
-    rounds: int = 300
-    threshold: float = 0.997
+    rounds: int = within(300, 1, 2**31 - 1)
+    threshold: float = within(0.997, 0, 1)
     """Least share of the capacity at which a pack is kept."""
-
-    def __post_init__(self) -> None:
-        self.require("rounds", self.rounds >= 1, "be at least 1", "isf")
-        self.require("rounds", self.rounds < 2**31, f"be at most {2**31 - 1}", "isf")
-        self.require("threshold", 0 <= self.threshold <= 1, "be in 0..1", "isf")
 
 
 def pack(lengths: Int32Array, capacity: int, seed: int, options: IsfOptions) -> tuple[Int64Array, Int32Array]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from packer_cli.plan.core.csr import argsort_descending
 from packer_cli.plan.core.streams import rng_state, shuffled
 from packer_cli.plan.core.types import Int32Array, Int64Array
-from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
+from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions, within
 
 _ORDERS = ("random", "sorted")
 
@@ -25,13 +25,13 @@ _ORDERS = ("random", "sorted")
 class PaddedOptions(PackingOptions):
     """Larger batches pad more, unless they are sorted."""
 
-    batch: int = 0
+    batch: int = within(0, 0, 2**31 - 1)
     """Most samples of a batch; 0 for as many as fit."""
     order: str = "random"
     """`sorted`: batches of samples of like length (LongAlign)."""
 
     def __post_init__(self) -> None:
-        self.require("batch", 0 <= self.batch < 2**31, f"be in 0..{2**31 - 1}", "padded")
+        super().__post_init__()
         self.require("order", self.order in _ORDERS, f"be {' or '.join(_ORDERS)}", "padded")
 
 

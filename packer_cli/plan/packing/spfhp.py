@@ -22,19 +22,15 @@ from numpy.typing import NDArray
 from packer_cli.plan.core.csr import argsort_descending, count_lengths
 from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.kernels.length_index import index_add, index_floor, index_remove, make_index
-from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
+from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions, within
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpfhpOptions(PackingOptions):
     """A limit on samples makes packs more alike, and pads more."""
 
-    max_samples: int = 0
+    max_samples: int = within(0, 0, 2**31 - 1)
     """Most samples of a pack; 0 for no limit."""
-
-    def __post_init__(self) -> None:
-        self.require("max_samples", self.max_samples >= 0, "be at least 0", "spfhp")
-        self.require("max_samples", self.max_samples < 2**31, f"be at most {2**31 - 1}", "spfhp")
 
 
 def pack(lengths: Int32Array, capacity: int, seed: int, options: SpfhpOptions) -> tuple[Int64Array, Int32Array]:

@@ -43,7 +43,7 @@ BAD_OVERFLOW = (
             ["--packing", "isf:foo=1"],
             "--packing: packing 'isf' has no option 'foo=1'; known, with defaults: rounds=300, threshold=0.997",
         ),
-        (["--packing", "isf:rounds=0"], "--packing: option 'rounds' of packing 'isf' must be at least 1, got 0"),
+        (["--packing", "isf:rounds=0"], "--packing: option 'rounds' must be at least 1 and at most 2147483647, got 0"),
         (["--global-tokens", "9" * 30], f"--global-tokens must be at most {2**62}, got {'9' * 30}"),
         (
             ["--global-tokens", "lots"],

@@ -92,7 +92,7 @@ def place(tmp_path, monkeypatch):
         ),
         (
             ["stats", "lengths.txt", "--strategy", "wlb", "--gpus", 8, "--packing", "delay:micro_batches=-1"],
-            "--packing: option 'micro_batches' must be in 0..1048575, got -1",
+            "--packing: option 'micro_batches' must be at least 0 and at most 1048575, got -1",
         ),
         (
             ["stats", "lengths.txt", *GROUPS, "--cost", "profile", "--profile", "linear.json"],

@@ -241,8 +241,8 @@ def test_a_bound_that_no_queue_keeps_means_no_queue():
             "option 'thresholds' of packing 'delay' must be auto or tokens such as 32k+64k, got 'much'",
         ),
         ("delay:s_max=0", "option 's_max' of packing 'delay' must be auto or tokens such as 192k, got '0'"),
-        ("greedy:batches=0", "option 'batches' must be in 1..1048575, got 0"),
-        ("solver:time_limit=0", "option 'time_limit' of packing 'solver' must be in 0..86400 seconds, got 0.0"),
+        ("greedy:batches=0", "option 'batches' must be at least 1 and at most 1048575, got 0"),
+        ("solver:time_limit=0", "option 'time_limit' must be over 0 and at most 86400, got 0.0"),
     ],
 )
 def test_wrong_options(text, message):

@@ -33,7 +33,7 @@ from packer_cli.plan.core.bounds import packs_lower_bound
 from packer_cli.plan.core.csr import argsort_descending
 from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.packing import bfd
-from packer_cli.plan.packing.base import ChunkOptions, PackingAlgorithm, PackingOptions
+from packer_cli.plan.packing.base import ChunkOptions, PackingAlgorithm, PackingOptions, within
 from packer_cli.plan.packing.ilp.columns import generate_columns, make_classes, start_patterns
 from packer_cli.plan.packing.ilp.search import CuttingStock, Search, min_bin_slack
 
@@ -101,15 +101,10 @@ def lp_lower_bound(lengths: Int32Array, capacity: int, time_limit: float = 60.0,
 class IlpOptions(PackingOptions):
     """Greater values take longer and pad less."""
 
-    time_limit: float = 60.0
+    time_limit: float = within(60.0, 0, 10**6, is_open=True)
     """Seconds per call, after which the best packing so far is returned."""
-    max_lengths: int = 300
+    max_lengths: int = within(300, 1, 2000)
     """Most distinct lengths to solve exactly; of more, neighboring ones are rounded up alike."""
-
-    def __post_init__(self) -> None:
-        is_number = 0 < self.time_limit <= 1e6  # refuses NaN too
-        self.require("time_limit", is_number, "be over 0 and at most 1e6 seconds", "ilp")
-        self.require("max_lengths", 1 <= self.max_lengths <= 2000, "be in 1..2000", "ilp")
 
 
 def pack(lengths: Int32Array, capacity: int, seed: int, options: IlpOptions) -> tuple[Int64Array, Int32Array]:

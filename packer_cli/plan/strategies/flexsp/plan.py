@@ -28,7 +28,7 @@ from packer_cli.plan.core.iterations import Iterations, Slots, cut_steps
 from packer_cli.plan.core.segments import align_up, aligned_lengths
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import BoolArray, Int32Array, Int64Array, Pieces, Plan, Schedule, as_ids
-from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
+from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions, within
 from packer_cli.plan.strategies.assemble import (
     GroupPacks,
     assemble,
@@ -50,27 +50,19 @@ Solve = Callable[[Int32Array, DegreeCosts, int, float], MicroBatch]
 class BatchOptions(PackingOptions):
     """Options of every solver."""
 
-    trials: int = 5
+    trials: int = within(5, 1, 2**20 - 1)
     """Numbers of micro-batches to try for a batch, from the least on."""
-
-    def __post_init__(self) -> None:
-        self.require("trials", 1 <= self.trials < 2**20, f"be in 1..{2**20 - 1}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramOptions(BatchOptions):
     """More buckets round lengths less, and make the program larger."""
 
-    buckets: int = 16
+    buckets: int = within(16, 1, 2**20 - 1)
     """Lengths that the program tells apart."""
-    time_limit: float = 5.0
+    time_limit: float = within(5.0, 0, 86400, is_open=True)
     """Seconds for each micro-batch, of 5 to 15 in the paper; the answer of one that is cut off depends on the
     machine."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require("buckets", 1 <= self.buckets < 2**20, f"be in 1..{2**20 - 1}", "milp")
-        self.require("time_limit", 0 < self.time_limit <= 86400, "be in 0..86400 seconds", "milp")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import Int32Array, Int64Array, as_ids
 from packer_cli.plan.kernels.balance.sort import spread
-from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
+from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions, within
 from packer_cli.plan.packing.ilp.minmax import min_max_work
 from packer_cli.plan.packing.next_fit import next_fit
 from packer_cli.plan.strategies.wlb.arrival import (
@@ -43,15 +43,15 @@ AUTO = "auto"
 class StepOptions(PackingOptions):
     """Options of every packer."""
 
-    micro_batches: int = 0
+    micro_batches: int = within(0, 0, 2**20 - 1)
     """Of a replica in a step; 0 for those of --global-tokens or, without it, as many as its pipeline has stages. More
     of them leave the pipeline fewer bubbles and make steps larger."""
     cut: str = "step"
     """Where arriving documents are cut: where a `step` ends, or a `row`, which takes attention work from long ones."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.require("cut", self.cut in ("step", "row"), "be step or row")
-        self.require("micro_batches", 0 <= self.micro_batches < 2**20, f"be in 0..{2**20 - 1}")
 
     def capacity(self, window: int) -> int:
         """Most tokens of a micro-batch: those of the context window, in trainers that run rows of one length."""
@@ -127,24 +127,16 @@ class DelayOptions(StepOptions):
 class GreedyOptions(StepOptions):
     """More batches even out better and move documents further from where a stream would bring them."""
 
-    batches: int = 1
+    batches: int = within(1, 1, 2**20 - 1)
     """Global batches that are packed together."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require("batches", 1 <= self.batches < 2**20, f"be in 1..{2**20 - 1}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SolverOptions(GreedyOptions):
     """The program's size grows with the square of the batches."""
 
-    time_limit: float = 10.0
+    time_limit: float = within(10.0, 0, 86400, is_open=True)
     """Seconds for each window; the answer of one that is cut off depends on the machine."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require("time_limit", 0 < self.time_limit <= 86400, "be in 0..86400 seconds", "solver")
 
 
 @dataclass(frozen=True, kw_only=True)
