@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -149,13 +149,18 @@ def fit_cost(profile: Profile, shape: ModelShape | None) -> Fitted[CostModel]:
     )
     fitted = sorted(names, key=lambda name: name == "recompute")  # That comes last.
     residuals = system.predict(model) / system.seconds - 1
-    errors = standard_errors(system.columns(fitted, values, ratio), residuals)
-    fit = Fit(
-        coefficients=values,
-        errors={name: float(error) for name, error in zip(fitted, errors, strict=True) if np.isfinite(error)},
+    fit = fit_of(values, fitted, system.columns(fitted, values, ratio), residuals)
+    return Fitted(model, fit, tuple(notes))
+
+
+def fit_of(coefficients: dict[str, float], fitted: Iterable[str], jacobian: Floats, residuals: Floats) -> Fit:
+    """The record of a fit; `jacobian` and `residuals` as of `standard_errors`, of the coefficients `fitted`."""
+    errors = zip(fitted, standard_errors(jacobian, residuals).tolist(), strict=True)
+    return Fit(
+        coefficients=coefficients,
+        errors={name: error for name, error in errors if np.isfinite(error)},
         mean_error=float(np.abs(residuals).mean()),
     )
-    return Fitted(model, fit, tuple(notes))
 
 
 def _choose(system: _System, shape: ModelShape | None, notes: list[str]) -> tuple[list[str], float | None]:

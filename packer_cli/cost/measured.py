@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from packer_cli.cost.analytic import NOT_MEASURED, Assumptions, activation_bytes, model_parallel_cost
-from packer_cli.cost.fit_cost import Fitted, fit_cost, solve_nonnegative, standard_errors
+from packer_cli.cost.fit_cost import Fitted, fit_cost, fit_of, solve_nonnegative
 from packer_cli.cost.models import CostModel, GpuModel, MemoryModel, ModelParallelCost
-from packer_cli.cost.profile import Fit, Profile
+from packer_cli.cost.profile import Profile
 from packer_cli.cost.shape import ModelShape
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import Layout
@@ -178,15 +178,8 @@ def _fit_memory(profile: Profile, shape: ModelShape | None) -> Fitted[MemoryMode
         head_layers=shape.head_layers if shape else 0.0,
     )
     names = {"constant": "constant", "token": "per_token", "kept_layer": "per_layer_token"}
-    errors = standard_errors(matrix / weights[:, None], residuals)
-    coefficients = {
-        name: getattr(model, name) for name in ("constant", "per_token", "per_layer_token", "per_checkpointed_token")
-    }
-    fit = Fit(
-        coefficients=coefficients,
-        errors={names[key]: float(each) for key, each in zip(columns, errors, strict=True) if math.isfinite(each)},
-        mean_error=float(np.abs(residuals).mean()),
-    )
+    coefficients = {name: getattr(model, name) for name in (*names.values(), "per_checkpointed_token")}
+    fit = fit_of(coefficients, map(names.__getitem__, columns), matrix / weights[:, None], residuals)
     return Fitted(model, fit, tuple(notes))
 
 
