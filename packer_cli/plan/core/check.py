@@ -141,9 +141,9 @@ def _check_packs(packs: Packs, plan: Plan) -> Int64Array:
     wrong = (codes < 0) | (codes >= np.where(has_cp, len(PLANNED), 1))
     forbid(wrong, lambda pack: f"pack {pack} has CP sharding {codes[pack]}, unknown to its group")
     tokens = pack_sums(row_lengths(plan), packs.offsets, packs.pieces)
-    if plan.pieces.trees is not None:
-        _check_limits_of_trees(plan)
     capacity = np.array([group.capacity for group in plan.groups], dtype=np.int64)[packs.group]
+    if plan.pieces.trees is not None:
+        _check_limits_of_trees(plan, capacity)
 
     def too_long(pack: int) -> str:
         align = plan.groups[packs.group[pack]].align
@@ -154,11 +154,10 @@ def _check_packs(packs: Packs, plan: Plan) -> Int64Array:
     return tokens
 
 
-def _check_limits_of_trees(plan: Plan) -> None:
+def _check_limits_of_trees(plan: Plan, capacity: Int64Array) -> None:
     """Require that each pack keeps within its limits besides that of its tokens."""
     packs, trees = plan.packs, plan.pieces.trees
     assert trees is not None
-    capacity = np.array([group.capacity for group in plan.groups], dtype=np.int64)[packs.group]
     require(bool((trees.size >= plan.pieces.length).all()), "an item takes less than its tokens")
     sizes = pack_sums(trees.size, packs.offsets, packs.pieces)
     forbid(

@@ -49,18 +49,10 @@ def overflow_notes(counts: SampleCounts, capacity: int, overflow: str, max_path_
 
 
 def _item_notes(counts: SampleCounts, items: ItemCounts, capacity: int, max_path_tokens: str | None) -> list[str]:
-    found = [
-        (items.pairs_cut, "pair", "cut off"),
-        (items.pairs_left_out, "pair", "left out"),
-        (items.groups_cut, "group", "cut off"),
-        (items.groups_left_out, "group", "left out"),
-        (items.conversations_divided, "conversation", "divided"),
-        (items.turns_cut, "turn", "cut off"),
-        (items.turns_left_out, "turn", "left out"),
-        (items.samples_cut, "sample", "cut off"),
-        (items.samples_left_out, "sample", "left out"),
-    ]
-    what = ", ".join(f"{counted(number, noun)} {done}" for number, noun, done in found if number)
+    nouns, fates = ("pair", "group", "conversation", "turn", "sample"), ("cut off", "left out", "divided")
+    keys = {f"{noun}s_{fate.removesuffix(' off').replace(' ', '_')}": (noun, fate) for noun in nouns for fate in fates}
+    found = [(getattr(items, key, 0), *words) for key, words in keys.items()]
+    what = ", ".join(f"{counted(number, noun)} {fate}" for number, noun, fate in found if number)
     notes = [f"too long for rows of {capacity:,} tokens: {what}; {counts.tokens:,} tokens are planned"] if what else []
     if num := items.over_path_limit:
         fit = "fits by its tokens and exceeds" if num == 1 else "fit by their tokens and exceed"
