@@ -21,7 +21,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from packer_cli.plan.core.cost import KernelCosts
-from packer_cli.plan.core.types import Float64Array, Int64Array, UInt64Array
+from packer_cli.plan.core.types import BoolArray, Float64Array, Int64Array, UInt64Array
 from packer_cli.plan.kernels.timed_dealing import Dealt, copy_to, deal, deal_by_room, even_out, seconds_of
 from packer_cli.plan.strategies.flexsp.packing import DegreeCosts
 
@@ -84,6 +84,8 @@ class _Tried(NamedTuple):
     """int64[q, k]: the fastest, by rising seconds."""
     seconds: Float64Array
     """float64[q]: of these; infinite for places that are free."""
+    is_climbed: BoolArray
+    """bool[q]: of these, whether their neighbors were tried."""
 
 
 @njit(cache=True)
@@ -97,7 +99,8 @@ def search(
     best_of = np.zeros(num, dtype=np.int64)
     pool_size = max(3, min(_POOL, 2000 // num))
     pool, pool_seconds = np.zeros((pool_size, len(degrees)), dtype=np.int64), np.full(pool_size, np.inf)
-    tried = _Tried(np.zeros(_SEEN, dtype=np.uint64), pool, pool_seconds)
+    is_climbed = np.zeros(pool_size, dtype=np.bool_)
+    tried = _Tried(np.zeros(_SEEN, dtype=np.uint64), pool, pool_seconds, is_climbed)
     bound = least_seconds(lengths, degrees, costs, num_gpus)
     if bound == np.inf:
         return best_of, np.zeros(0, dtype=np.int64), np.inf
@@ -117,17 +120,16 @@ def search(
     # Hill climbing, from the best set and then from others of the pool that it did not reach.
     left = _STEPS if pool_seconds[0] <= limit * (1 + _CLIMBS) else 0
     around = np.empty(len(degrees), dtype=np.int64)
-    climbed = np.zeros(_SEEN, dtype=np.uint64)
     while left > 0:
         at = -1
         for entry in range(pool_size):
-            if pool_seconds[entry] < np.inf and not is_member(climbed, pool[entry]):
+            if pool_seconds[entry] < np.inf and not is_climbed[entry]:
                 at = entry
                 break
         if at < 0:
             break
         copy_to(pool[at], counts)
-        add_member(climbed, counts)
+        is_climbed[at] = True
         for take in range(-1, len(degrees)):
             for give in range(len(degrees)):
                 for fill in range(len(degrees)):
@@ -256,10 +258,10 @@ def _try(lengths: Int64Array, costs: KernelCosts, counts: Int64Array, dealt: Dea
         at = len(pool) - 1
         while at > 0 and tried.seconds[at - 1] > seconds:
             copy_to(pool[at - 1], pool[at])
-            tried.seconds[at] = tried.seconds[at - 1]
+            tried.seconds[at], tried.is_climbed[at] = tried.seconds[at - 1], tried.is_climbed[at - 1]
             at -= 1
         copy_to(counts, pool[at])
-        tried.seconds[at] = seconds
+        tried.seconds[at], tried.is_climbed[at] = seconds, False
     return len(kinds)
 
 
@@ -332,18 +334,6 @@ def _hash(counts: Int64Array) -> np.uint64:
     for count in counts:
         value = (value ^ np.uint64(count)) * np.uint64(0x100000001B3)
     return value | np.uint64(1)
-
-
-@njit(cache=True, no_cpython_wrapper=True)
-def is_member(table: UInt64Array, counts: Int64Array) -> bool:
-    """Whether the set was added to the table."""
-    value = _hash(counts)
-    at = np.int64(value >> np.uint64(40)) % len(table)
-    while table[at] != 0:
-        if table[at] == value:
-            return True
-        at = (at + 1) % len(table)
-    return False
 
 
 @njit(cache=True, no_cpython_wrapper=True)
