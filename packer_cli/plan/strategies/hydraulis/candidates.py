@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from packer_cli.errors import ConfigError
 from packer_cli.plan.core.cost import KernelCosts
 from packer_cli.plan.core.types import Float64Array, Int32Array, Int64Array
-from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
+from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts, rates_of
 
 _MOST_LENGTHS = 128
 _LEAST_TOKENS = 128
@@ -159,7 +159,7 @@ def divide_lengths(
 @njit(cache=True)
 def printed_seconds(rates: Float64Array, kind: int, number: float, tokens: float, work: float, longest: int) -> float:
     """C of the paper before it is divided by r: one pipeline runs each of the samples alone. O(1)."""
-    quadratic, linear, constant, waiting = rates[0, kind], rates[1, kind], rates[2, kind], rates[3, kind]
+    quadratic, linear, constant, waiting = rates_of(rates, kind)
     slowest = (quadratic * longest + linear) * longest + constant
     return float(quadratic * work + linear * tokens + constant * number + waiting * slowest)
 
@@ -169,12 +169,7 @@ def least_range_seconds(
     costs: KernelCosts, kind: int, number: float, tokens: float, work: float, longest: int
 ) -> float:
     """`least_pipeline_seconds` of a share of samples that need not be whole, but of at least its longest. O(1)."""
-    quadratic, linear, constant, waiting = (
-        costs.rates[0, kind],
-        costs.rates[1, kind],
-        costs.rates[2, kind],
-        costs.rates[3, kind],
-    )
+    quadratic, linear, constant, waiting = rates_of(costs.rates, kind)
     alone = (quadratic * longest + linear) * longest
     total = max(quadratic * work + linear * tokens, alone)
     fewest = max(1.0, tokens / costs.capacity[kind])

@@ -70,6 +70,12 @@ def scheme_costs(request: PlanRequest, groups: Sequence[Group] | None = None) ->
     return costs if groups is None else costs.select([request.groups.index(group) for group in groups])
 
 
+@njit(cache=True, no_cpython_wrapper=True)
+def rates_of(rates: Float64Array, kind: int) -> tuple[float, float, float, float]:
+    """The first four rates of a scheme: quadratic, linear and constant seconds, and the stages that wait."""
+    return rates[0, kind], rates[1, kind], rates[2, kind], rates[3, kind]
+
+
 @njit(cache=True)
 def least_pipeline_seconds(costs: KernelCosts, kind: int, work: int, tokens: int, longest: int, num: int) -> float:
     """No division of the samples into micro-batches is faster, and most are hardly slower. O(1).
@@ -85,12 +91,7 @@ def least_pipeline_seconds(costs: KernelCosts, kind: int, work: int, tokens: int
     """
     if num == 0:
         return 0.0
-    quadratic, linear, constant, waiting = (
-        costs.rates[0, kind],
-        costs.rates[1, kind],
-        costs.rates[2, kind],
-        costs.rates[3, kind],
-    )
+    quadratic, linear, constant, waiting = rates_of(costs.rates, kind)
     total: float = quadratic * work + linear * tokens
     fewest = -(-tokens // costs.capacity[kind])
     if waiting == 0.0:
