@@ -167,9 +167,8 @@ class Samples:
         """About how many samples an epoch has. O(n)."""
         if self.sources is None or is_unweighted(self.weights):
             return self.num_samples
-        if self.among is None:
-            return num_weighted(self.sources, self.weights, self.lengths)
-        return num_weighted(self.sources[self.among], self.weights, self.lengths[self.among])
+        among = slice(None) if self.among is None else self.among
+        return num_weighted(self.sources[among], self.weights, self.lengths[among])
 
     def sizes(self, path_percent: int = 0) -> Int32Array:
         """int32[n]: what each takes of a capacity; of flat samples their lengths."""
@@ -291,9 +290,10 @@ def weighted_samples(
     """
     if is_unweighted(weights):
         return among
-    of_some = sources if among is None else sources[among]
-    weights = _in_tokens(of_some, weights, lengths if lengths is None or among is None else lengths[among])
-    wanted = num_weighted(of_some, weights, lengths if lengths is None or among is None else lengths[among])
+    some = slice(None) if among is None else among
+    of_some, of_lengths = sources[some], None if lengths is None else lengths[some]
+    weights = _in_tokens(of_some, weights, of_lengths)
+    wanted = num_weighted(of_some, weights, of_lengths)
     if wanted > MOST_PIECES:
         raise RunError(
             f"the weights make about {wanted:.3g} samples an epoch out of {len(of_some)}; it may have {MOST_PIECES} "
