@@ -18,7 +18,6 @@ from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.pieces import Samples, SizeRule, pieces_to_plan
 from packer_cli.plan.figures import plan_figures, prove_by_program
-from packer_cli.plan.packing import PackingAlgorithm
 from packer_cli.plan.strategies.protocol import PlanRequest
 from packer_cli.plan.warming import warm_up
 from packer_cli.simulate.figures import EpochFigures, Simulator
@@ -76,8 +75,15 @@ def row_figures(task: RowTask) -> RowFigures:
     warm_up(request)
     samples = _load_samples(task)
     _rehearse(samples, task)
-    packing = _Timed(request.algorithm, getattr(request.packing_options, "time_limit", None))
-    request = packing.within(request)
+    algorithm, seconds_of_calls = request.algorithm, [0.0]
+
+    def timed(*arguments: Any, **more: Any) -> Any:
+        begin = time.perf_counter()
+        packs = algorithm.pack(*arguments, **more)
+        seconds_of_calls.append(time.perf_counter() - begin)
+        return packs
+
+    request = replace(request, algorithm=replace(algorithm, pack=timed))
     memory = PeakMemory()
     pieces = pieces_to_plan(samples, task.rule, request.seed)
     begin = time.perf_counter()
@@ -89,7 +95,7 @@ def row_figures(task: RowTask) -> RowFigures:
     return RowFigures(
         seconds=round(seconds, 6),
         peak_bytes=peak_bytes,
-        cut_off=packing.is_cut_off,
+        cut_off=max(seconds_of_calls) >= getattr(request.packing_options, "time_limit", np.inf),
         **vars(prove_by_program(metrics, plan) if task.by_program else metrics),
         simulation=task.simulator.figures(plan) if task.simulator else None,
     )
@@ -118,26 +124,6 @@ def _load_samples(task: RowTask) -> Samples:
         names = ItemTrees._fields
         trees = ItemTrees(**{name: np.load(task.folder / _TREES.format(name), mmap_mode="r") for name in names})
     return Samples(lengths=lengths, sources=sources, weights=task.weights, trees=trees)
-
-
-class _Timed:
-    """Wraps a packing algorithm and records whether a call reached its time limit."""
-
-    def __init__(self, algorithm: PackingAlgorithm, time_limit: float | None) -> None:
-        self.is_cut_off = False
-        self._algorithm = algorithm
-        self._time_limit = time_limit
-
-    def within(self, request: PlanRequest) -> PlanRequest:
-        """The request with this algorithm."""
-        return replace(request, algorithm=replace(self._algorithm, pack=self._pack))
-
-    def _pack(self, *arguments: Any, **more: Any) -> Any:
-        begin = time.perf_counter()
-        packs = self._algorithm.pack(*arguments, **more)
-        if self._time_limit is not None and time.perf_counter() - begin >= self._time_limit:
-            self.is_cut_off = True
-        return packs
 
 
 class PeakMemory:
