@@ -17,10 +17,7 @@ from packer_cli.plan.core.cost import tokens_and_work
 from packer_cli.plan.core.csr import argsort_descending
 from packer_cli.plan.core.types import Int32Array, Int64Array, as_ids
 from packer_cli.plan.kernels.balance import spread
-from packer_cli.plan.packing.ilp.solver import add_variable, solve_program
-
-_TOLERANCE = 1e-6
-"""Solvers let constraints be violated by this much, so their bounds are lowered by as much."""
+from packer_cli.plan.packing.ilp.solver import TOLERANCE, add_variable, solve_program
 
 
 def min_max_work(
@@ -49,12 +46,12 @@ def min_max_work(
     row_of = spread(sizes.astype(np.int32), as_ids(np.arange(len(sizes))), capacity, num_packs)
     start = start[order] if (row_of < 0).any() else row_of.astype(np.int64)
     best = int(np.bincount(start, weights=work.astype(np.float64), minlength=1).max()) if len(work) else 0
-    answer = _ordered(start)
+    answer = by_longest(start)
     if best > bound and time.monotonic() < deadline:
         # A sample of 128K tokens has a work of 1.7e10, which solver tolerances are not made for; scale to at most 1.
         scale = int(work[0])
         problem = pulp.LpProblem("work", pulp.LpMinimize)
-        greatest = add_variable(problem, "greatest", lowBound=bound / scale * (1 - _TOLERANCE), upBound=best / scale)
+        greatest = add_variable(problem, "greatest", lowBound=bound / scale * (1 - TOLERANCE), upBound=best / scale)
         # Packs are interchangeable: the longest sample is in pack 0, the next in pack 0 or 1, and so on.
         held = {
             (i, j): add_variable(problem, f"x{i:05d}_{j:05d}", cat=pulp.LpBinary)
@@ -95,7 +92,7 @@ def _simple_bound(work: Int64Array, num_packs: int) -> int:
     return bound
 
 
-def _ordered(pack_of: Int64Array) -> Int64Array:
+def by_longest(pack_of: Int64Array) -> Int64Array:
     """The same packs, numbered by decreasing longest sample, as the program requires."""
     _, first, number = np.unique(pack_of, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[number]

@@ -6,6 +6,9 @@ from typing import Any
 
 from packer_cli.errors import RunError
 
+TOLERANCE = 1e-6
+"""Solvers let constraints be violated by this much, so bounds are lowered by as much."""
+
 
 def make_solver(time_limit: float, *, uses_start: bool = False, node_limit: int | None = None) -> Any:
     """A PuLP solver that stops after `time_limit` seconds with the best answer so far.

@@ -30,12 +30,9 @@ from numpy.typing import NDArray
 
 from packer_cli.plan.core.cost import tokens_and_work
 from packer_cli.plan.core.types import Int32Array, Int64Array
-from packer_cli.plan.packing.ilp.solver import add_variable, solve_program
+from packer_cli.plan.packing.ilp.solver import TOLERANCE, add_variable, solve_program
 from packer_cli.plan.strategies.flexsp.micro_batch import MicroBatch, least_seconds, solve_micro_batch
 from packer_cli.plan.strategies.flexsp.packing import DegreeCosts
-
-_TOLERANCE = 1e-6
-"""Solvers let constraints be violated by this much, so their bounds are lowered by as much."""
 
 
 def solve_in_buckets(
@@ -56,7 +53,7 @@ def solve_in_buckets(
     falling = -np.sort(-np.asarray(lengths, dtype=np.int64))
     bound = float(least_seconds(falling, costs.degrees, costs.arrays, num_gpus)) if len(falling) else 0
     start = solve_micro_batch(lengths, costs, num_gpus)
-    if bound == np.inf or start.seconds <= bound * (1 + _TOLERANCE):
+    if bound == np.inf or start.seconds <= bound * (1 + TOLERANCE):
         return start
     buckets = make_buckets(lengths, num_buckets)
     longest, counts = buckets.longest[::-1].astype(np.int64), buckets.samples[::-1]
@@ -94,13 +91,13 @@ def _solve(
     seconds = (quadratic * length + linear) * length
     fits = length <= costs.capacity[kinds]
     if np.isfinite(limit):
-        fits &= seconds + constant <= 1 + _TOLERANCE
+        fits &= seconds + constant <= 1 + TOLERANCE
     # Groups of a degree are numbered by their longest samples: the j-th holds none of the j longest.
     fits &= np.cumsum(counts)[:, None] > place
 
     problem = pulp.LpProblem("flexsp", pulp.LpMinimize)
     upper = 1.0 if np.isfinite(limit) else None
-    slowest = add_variable(problem, "z", lowBound=bound / scale * (1 - _TOLERANCE), upBound=upper)
+    slowest = add_variable(problem, "z", lowBound=bound / scale * (1 - TOLERANCE), upBound=upper)
     is_used = [add_variable(problem, f"m{p:04d}", cat=pulp.LpBinary) for p in range(len(kinds))]
     held = {
         (k, p): add_variable(problem, f"a{k:04d}_{p:04d}", lowBound=0, upBound=int(counts[k]), cat=pulp.LpInteger)

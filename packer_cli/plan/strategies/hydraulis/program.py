@@ -12,12 +12,10 @@ import numpy as np
 
 from packer_cli.plan.core.cost import tokens_and_work
 from packer_cli.plan.core.types import Float64Array, Int64Array
-from packer_cli.plan.packing.ilp.solver import add_variable, solve_program
+from packer_cli.plan.packing.ilp.minmax import by_longest
+from packer_cli.plan.packing.ilp.solver import TOLERANCE, add_variable, solve_program
 from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts, least_pipeline_seconds
 from packer_cli.plan.strategies.hydraulis.step import PipelinePlan
-
-_TOLERANCE = 1e-6
-"""Solvers let constraints be violated by this much, so bounds are lowered by as much."""
 
 
 def solve_pipeline(
@@ -42,7 +40,7 @@ def solve_pipeline(
     num, longest = len(falling), int(falling[0])
     alone = least_pipeline_seconds(costs.arrays, kind, longest * longest, longest, longest, 1)
     problem: Any = pulp.LpProblem("hydraulis", pulp.LpMinimize)
-    slowest = add_variable(problem, "t", lowBound=alone / start.seconds * (1 - _TOLERANCE), upBound=1)
+    slowest = add_variable(problem, "t", lowBound=alone / start.seconds * (1 - TOLERANCE), upBound=1)
     problem += slowest
     quadratic, linear, constant = (costs.rates[:3, kind] / start.seconds).tolist()
     waiting, enough = costs.rates[3:, kind].tolist()
@@ -69,10 +67,9 @@ def solve_pipeline(
     for i in range(num):
         problem += pulp.lpSum(held[i, j] for j in range(len(is_used)) if j <= i) == 1
 
-    _, first, slot = np.unique(start.slot_of, return_index=True, return_inverse=True)
-    slot = np.argsort(np.argsort(first))[slot]  # By the longest sample: the order that the program demands.
+    slot = by_longest(start.slot_of)  # The order that the program demands.
     for j, variable in enumerate(is_used):
-        variable.setInitialValue(int(j < len(first)))
+        variable.setInitialValue(int(j <= slot.max()))
     for (i, j), variable in held.items():
         variable.setInitialValue(int(slot[i] == j))
     slowest.setInitialValue(1)
