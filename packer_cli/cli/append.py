@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import click
 
-from packer_cli.cli.command import Command, json_option, option
-from packer_cli.cli.options import engine_option, model_options, set_tokenizer_option, workers_option
-from packer_cli.cli.param_types import Folder, Text
+from packer_cli.cli.command import as_command, json_option, option
+from packer_cli.cli.options import engine_option, model_options, set_argument, set_tokenizer_option, workers_option
+from packer_cli.cli.param_types import Text
 from packer_cli.config import GpuConfig, TokenizeConfig
 from packer_cli.remote.names import as_path
 
 
-@click.command(
-    "append",
-    cls=Command,
-    examples="""
+@as_command("""
     hbpack append OUT journals.jsonl
-    """,
-)
-@click.argument("folder", metavar="OUT", type=Folder())
+    """)
+@set_argument
 @click.argument("inputs", metavar="NEW...", nargs=-1, required=True, type=Text())
 @set_tokenizer_option
 @option(

@@ -55,12 +55,7 @@ class Choice(click.Choice[str]):
 
 
 class Command(click.Command):
-    """A command with panels and examples.
-
-    Args:
-        examples: lines of a shell, as the help prints them.
-        chain: the commands that this one runs in turn; they may have options that it lacks.
-    """
+    """A command with panels and examples, see `as_command`."""
 
     def __init__(self, *args: Any, examples: str = "", chain: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -121,6 +116,21 @@ class Command(click.Command):
                 names = _listed(self._chain, last="and then")
                 message += f", so run {names} in place of hbpack {self.name}"
             raise click.UsageError(message, ctx) from None
+
+
+def as_command(examples: str, chain: Sequence[str] = ()) -> Callable[[Callable[..., Any]], click.Command]:
+    """Make a function the command that its module is named after.
+
+    Args:
+        examples: lines of a shell, as the help prints them.
+        chain: the commands that this one runs in turn; they may have options that it lacks.
+    """
+
+    def decorate(function: Callable[..., Any]) -> click.Command:
+        name = function.__module__.rpartition(".")[2]
+        return click.command(name, cls=Command, examples=examples, chain=chain)(function)
+
+    return decorate
 
 
 def _in_a_paragraph(story: str) -> str:

@@ -4,35 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
-
-from packer_cli.cli.command import Command, json_option, option
+from packer_cli.cli.command import as_command, json_option, option
 from packer_cli.cli.console import print_json, print_tables
-from packer_cli.cli.options import (
-    bound_option,
-    config_option,
-    inputs_argument,
-    model_options,
-    workers_option,
-)
+from packer_cli.cli.options import bound_option, corpus_options, inputs_argument, model_options
 from packer_cli.cli.param_types import Text, columns, compared
-from packer_cli.config import PlanConfig, TokenizeConfig
+from packer_cli.config import PlanConfig
 from packer_cli.errors import RunError
 from packer_cli.panels import Panel
 
 
-@click.command(
-    "compare",
-    cls=Command,
-    examples=r"""
+@as_command(r"""
     # Some packings and balances; without --algorithms, all of them
     hbpack compare OUT --groups 1k:1,8k:4 --gpus 8 \
         --algorithms bfs,isf/none,padded
     # The papers' strategies, by their predicted epochs
     hbpack compare OUT --groups 1k:1,8k:4 --gpus 8 --strategies all \
         --model model --gpu h100 --sort epoch
-    """,
-)
+    """)
 @inputs_argument
 @model_options(PlanConfig)
 @option(
@@ -63,9 +51,7 @@ from packer_cli.panels import Panel
 )
 @json_option("compare", Panel.OUTPUT)
 @bound_option
-@model_options(TokenizeConfig, is_optional=True)
-@workers_option
-@config_option
+@corpus_options
 def command(inputs: tuple[str, ...], columns: str, as_json: bool, **values: Any) -> None:
     """Compare packing algorithms, balances or whole strategies side by side on your own lengths.
 

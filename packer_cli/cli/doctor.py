@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from packer_cli.cli.command import Command, json_option, option
+from packer_cli.cli.command import as_command, json_option, option
 from packer_cli.cli.console import print_json, say_next
 from packer_cli.cli.param_types import LocalPath
 from packer_cli.errors import RunError
@@ -22,15 +22,11 @@ if TYPE_CHECKING:
     from packer_cli.commands.doctor import Check
 
 
-@click.command(
-    "doctor",
-    cls=Command,
-    examples="""
+@as_command("""
     hbpack doctor
     # The disk of a folder that will be written to, for a script
     hbpack doctor --output OUT --json
-    """,
-)
+    """)
 @option(
     "--output",
     "-o",

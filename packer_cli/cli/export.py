@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from packer_cli.cli.array_ids import array_ids
-from packer_cli.cli.command import Command, json_option, option
+from packer_cli.cli.command import as_command, json_option, option
 from packer_cli.cli.console import print_json, say_next
-from packer_cli.cli.options import (
-    config_option,
-    engine_option,
-    model_options,
-    output_option,
-    shard_option,
-    workers_option,
-)
-from packer_cli.cli.param_types import Folder, Text
+from packer_cli.cli.options import job_options, model_options, output_option, set_argument
+from packer_cli.cli.param_types import Text
 from packer_cli.config import validate
 from packer_cli.config.messages import option_name
 from packer_cli.config.models import ExportConfig
@@ -29,18 +20,14 @@ if TYPE_CHECKING:
     from packer_cli.export.listing import ExportListing
 
 
-@click.command(
-    "export",
-    cls=Command,
-    examples="""
+@as_command("""
     hbpack export OUT --to trl --output TRL
     # One group, for Megatron-LM
     hbpack export OUT --to megatron --groups 1k --output MEGATRON
     # The packed set itself, on the Hugging Face Hub
     hbpack export OUT --push-to-hub USER/NAME
-    """,
-)
-@click.argument("folder", metavar="OUT", type=Folder())
+    """)
+@set_argument
 @option(
     "--to",
     "format_name",
@@ -64,10 +51,7 @@ if TYPE_CHECKING:
 @option("--private", is_flag=True, help="Make that data set private; a public one is refused.")
 @option("--license", metavar="ID", help="Licence that its card names, such as apache-2.0.")
 @json_option("export")
-@shard_option
-@workers_option
-@engine_option
-@config_option
+@job_options
 def command(
     folder: str,
     format_name: str | None,

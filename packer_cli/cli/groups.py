@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from packer_cli.cli.command import Choice, Command, json_option, option
+from packer_cli.cli.command import Choice, as_command, json_option, option
 from packer_cli.cli.console import print_json, print_tables, say_next, shown_command, shown_options
-from packer_cli.cli.options import config_option, inputs_argument, is_typed, model_options, workers_option
+from packer_cli.cli.options import corpus_options, inputs_argument, is_typed, model_options
 from packer_cli.commands.arguments import corpus_of
-from packer_cli.config import AUTO, AutoGroupsConfig, GpuConfig, PlanConfig, TokenizeConfig, validate
+from packer_cli.config import AUTO, AutoGroupsConfig, GpuConfig, PlanConfig, validate
 from packer_cli.config.defaults import default_of
 from packer_cli.config.messages import option_name
 from packer_cli.errors import ConfigError
@@ -25,16 +25,12 @@ _OF_LAYOUTS = ("strategy", "packing", "global_tokens")
 _OF_CHOICE = set(AutoGroupsConfig.model_fields) - {"group_algorithm"}
 
 
-@click.command(
-    "groups",
-    cls=Command,
-    examples=r"""
+@as_command(r"""
     hbpack groups OUT --model model --gpu h100 --gpus 8
     # Straight from a corpus, with at most two groups
     hbpack groups chats.jsonl journals.jsonl --tokenizer tokenizer \
         --model model --gpu h100 --gpus 8 --max-groups 2
-    """,
-)
+    """)
 @inputs_argument
 @model_options(PlanConfig, _OF_PLAN | _OF_CHOICE)
 @option(
@@ -47,9 +43,7 @@ _OF_CHOICE = set(AutoGroupsConfig.model_fields) - {"group_algorithm"}
     help=PlanConfig.model_fields["group_algorithm"].description,
 )
 @json_option("groups", Panel.OUTPUT)
-@model_options(TokenizeConfig, is_optional=True)
-@workers_option
-@config_option
+@corpus_options
 def command(as_json: bool, workers: int | None, **values: Any) -> None:
     """Find the length groups with the shortest epoch for your lengths, model and GPUs.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from packer_cli.cli.command import Command, json_option, option
+from packer_cli.cli.command import as_command, json_option, option
 from packer_cli.cli.console import print_json, say_next, shown_command
 from packer_cli.cli.output_file import output_file, output_file_option
 from packer_cli.cli.param_types import LocalPath, Text
@@ -21,16 +21,12 @@ def _gpus() -> Iterable[str]:
     return PRESETS
 
 
-@click.command(
-    "init",
-    cls=Command,
-    examples="""
+@as_command("""
     hbpack init chats.jsonl journals.jsonl --tokenizer tokenizer --gpus 8
     # Groups for a model and a GPU, in a file of another name
     hbpack init chats.jsonl --tokenizer tokenizer --gpus 8 --model model \\
         --gpu h100 --output chats.yaml
-    """,
-)
+    """)
 @click.argument("inputs", metavar="DATA...", nargs=-1, type=Text())
 @option(
     "--from",

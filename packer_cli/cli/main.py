@@ -132,7 +132,7 @@ class LazyGroup(click.Group):
         """The object `command` in the command's module."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"packer_cli.cli.{cmd_name.replace('-', '_')}").command
+        command: click.Command = importlib.import_module(f"packer_cli.cli.{cmd_name}").command
         return command
 
     def resolve_command(

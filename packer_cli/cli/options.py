@@ -11,8 +11,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from packer_cli.cli.command import Choice, F, Option, all_commands, option
-from packer_cli.cli.param_types import OutputFolder, Text, Value, words_of
-from packer_cli.config import AUTO, load_config_file, show_value, validate
+from packer_cli.cli.param_types import Folder, OutputFolder, Text, Value, words_of
+from packer_cli.config import AUTO, TokenizeConfig, load_config_file, show_value, validate
 from packer_cli.config.defaults import REQUIRED, default_of, shown_default
 from packer_cli.config.messages import option_name
 from packer_cli.config.models import BoundConfig, TrainConfig, WorkersConfig
@@ -208,6 +208,8 @@ def inputs_argument(function: F) -> F:
     return names(inputs(function))
 
 
+set_argument = click.argument("folder", metavar="OUT", type=Folder())
+path_argument = click.argument("path", metavar="PATH", type=Text())
 bound_option = model_options(BoundConfig, is_checked=True)
 training_options = model_options(TrainConfig, is_checked=True)
 workers_option = model_options(WorkersConfig, is_checked=True)
@@ -252,3 +254,13 @@ config_option = option(
     "Options of other commands are skipped, so one file can serve several.",
 )
 """One file may serve several commands: each takes the options that it has."""
+
+
+def job_options(function: F) -> F:
+    """Add the options of a stage that may run in a job array, and `--config`."""
+    return shard_option(workers_option(engine_option(config_option(function))))
+
+
+def corpus_options(function: F) -> F:
+    """Add the options of a command whose inputs may be a corpus that it tokenizes first, and `--config`."""
+    return model_options(TokenizeConfig, is_optional=True)(workers_option(config_option(function)))

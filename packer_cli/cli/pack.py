@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
-
-from packer_cli.cli.command import Command, json_option, option
+from packer_cli.cli.command import as_command, json_option, option
 from packer_cli.cli.options import (
     config_option,
     engine_option,
@@ -19,11 +17,8 @@ from packer_cli.config import GpuConfig, PackConfig, validate
 from packer_cli.panels import Panel
 
 
-@click.command(
-    "pack",
-    cls=Command,
-    chain=("tokenize", "plan", "write"),
-    examples=r"""
+@as_command(
+    r"""
     # Two length groups on eight GPUs
     hbpack pack chats.jsonl --tokenizer tokenizer --groups 1k:1,8k:4 --gpus 8 \
         --output OUT
@@ -31,6 +26,7 @@ from packer_cli.panels import Panel
     hbpack pack chats.jsonl journals.jsonl --tokenizer tokenizer --groups auto \
         --model model --gpu h100 --gpus 8 --output AUTO --dry-run
     """,
+    chain=("tokenize", "plan", "write"),
 )
 @inputs_argument
 @output_option("Folder to write: new, empty, or an earlier run's.")

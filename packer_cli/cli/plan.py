@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from packer_cli.cli.command import Command, json_option
+from packer_cli.cli.command import as_command, json_option
 from packer_cli.cli.options import config_option, model_options, output_option
 from packer_cli.cli.param_types import Folder
 from packer_cli.config import GpuConfig, StorePlanConfig, validate
@@ -14,17 +14,13 @@ from packer_cli.panels import Panel
 from packer_cli.remote.names import as_path
 
 
-@click.command(
-    "plan",
-    cls=Command,
-    examples="""
+@as_command("""
     hbpack plan STORE --groups 1k:1,8k:4 --gpus 8
     # Another plan of the same tokens, in a folder of its own
     hbpack plan STORE --groups 8k:4 --gpus 16 --strategy hbp --output HBP
     # The same plan on other GPUs
     hbpack plan STORE --gpus 4
-    """,
-)
+    """)
 @click.argument("store", metavar="FOLDER", type=Folder())
 @output_option("Where the plan and its shards go; by default FOLDER itself.", required=False)
 @model_options(StorePlanConfig, is_optional=True)

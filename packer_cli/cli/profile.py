@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from packer_cli.cli.command import Command, option
+from packer_cli.cli.command import as_command, option
 from packer_cli.cli.console import print_tables, say_next, shown_command
 from packer_cli.cli.options import model_options
 from packer_cli.cli.output_file import output_file, output_file_option
@@ -21,16 +21,12 @@ from packer_cli.files import write_text
 from packer_cli.sizes import counted
 
 
-@click.command(
-    "profile",
-    cls=Command,
-    examples=r"""
+@as_command(r"""
     hbpack profile --model model --output profile.json
     # SP degrees up to 8, with the weights sharded over 8 GPUs
     torchrun --nproc-per-node 8 -m packer_cli profile --model model \
         --output profile.json
-    """,
-)
+    """)
 @output_file_option(None, "Profile to write, such as profile.json.")
 @model_options(ProfileConfig)
 @option(

@@ -4,28 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
-
-from packer_cli.cli.command import Command, json_option
+from packer_cli.cli.command import as_command, json_option
 from packer_cli.cli.console import print_json, say_next
-from packer_cli.cli.options import model_options
-from packer_cli.cli.param_types import Folder
+from packer_cli.cli.options import model_options, set_argument
 from packer_cli.config import validate
 from packer_cli.config.models import RebalanceConfig
 from packer_cli.sizes import counted
 
 
-@click.command(
-    "rebalance",
-    cls=Command,
-    examples="""
+@as_command("""
     # All of the epoch, on 16 GPUs
     hbpack rebalance OUT --gpus 16
     # What is left after two steps, on 4 GPUs
     hbpack rebalance OUT --gpus 4 --from-step 2
-    """,
-)
-@click.argument("folder", metavar="OUT", type=Folder())
+    """)
+@set_argument
 @model_options(RebalanceConfig)
 @json_option("rebalance")
 def command(folder: str, as_json: bool, **values: Any) -> None:

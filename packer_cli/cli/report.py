@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
-
-from packer_cli.cli.command import Command, json_option, option
+from packer_cli.cli.command import as_command, json_option, option
 from packer_cli.cli.console import print_json, say_next
-from packer_cli.cli.options import config_option, is_typed, model_options, training_options, workers_option
+from packer_cli.cli.options import (
+    config_option,
+    is_typed,
+    model_options,
+    path_argument,
+    training_options,
+    workers_option,
+)
 from packer_cli.cli.output_file import begins_with, output_file, output_file_option
-from packer_cli.cli.param_types import Text
 from packer_cli.config import GpuConfig, PlanConfig, validate
 from packer_cli.config.models import TrainConfig
 from packer_cli.panels import Panel
 
 
-@click.command(
-    "report",
-    cls=Command,
-    examples="""
+@as_command("""
     # A packed set, with predicted times
     hbpack report OUT --model model --gpu h100
     # Another plan of its samples, in a page of its own
     hbpack report OUT --groups 8k:4 --gpus 16 --output other.html
-    """,
-)
-@click.argument("path", metavar="PATH", type=Text())
+    """)
+@path_argument
 @output_file_option("report.html", "Page to write.")
 @model_options(PlanConfig, is_optional=True)
 @training_options

@@ -10,27 +10,22 @@ from typing import Any
 
 import click
 
-from packer_cli.cli.command import Choice, Command, json_option, option
+from packer_cli.cli.command import Choice, as_command, json_option, option
 from packer_cli.cli.console import print_json, say_next, shown_command
-from packer_cli.cli.options import model_options, set_tokenizer_option
-from packer_cli.cli.param_types import Folder
+from packer_cli.cli.options import model_options, set_argument, set_tokenizer_option
 from packer_cli.config import validate
 from packer_cli.config.models import ShowConfig
 from packer_cli.engine.progress import warn
 from packer_cli.sizes import counted
 
 
-@click.command(
-    "show",
-    cls=Command,
-    examples="""
+@as_command("""
     hbpack show OUT
     # The third step of GPU 3, and one sample token by token
     hbpack show OUT --step 2 --rank 3
     hbpack show OUT --sample 7 --tokens
-    """,
-)
-@click.argument("folder", metavar="OUT", type=Folder())
+    """)
+@set_argument
 @model_options(ShowConfig)
 @set_tokenizer_option
 @option(

@@ -6,34 +6,23 @@ from typing import Any
 
 import click
 
-from packer_cli.cli.command import Command, json_option, option
+from packer_cli.cli.command import as_command, json_option, option
 from packer_cli.cli.console import print_json, print_tables, say_next, shown_command, shown_options
-from packer_cli.cli.options import (
-    config_option,
-    inputs_argument,
-    is_typed,
-    model_options,
-    training_options,
-    workers_option,
-)
+from packer_cli.cli.options import corpus_options, inputs_argument, is_typed, model_options, training_options
 from packer_cli.cli.output_file import begins_with, output_file
 from packer_cli.cli.param_types import LocalPath, Text, columns
-from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig, validate
+from packer_cli.config import GpuConfig, PlanConfig, validate
 from packer_cli.config.models import TrainConfig
 from packer_cli.panels import Panel
 
 
-@click.command(
-    "simulate",
-    cls=Command,
-    examples=r"""
+@as_command(r"""
     # A packed set, beside naive packing
     hbpack simulate OUT --model model --gpu h100
     # Several ways to pack the same samples
     hbpack simulate OUT --groups 1k:1,8k:4 --gpus 8 --algorithms bfs,isf/none \
         --model model --gpu h100
-    """,
-)
+    """)
 @inputs_argument
 @model_options(PlanConfig, is_optional=True)
 @training_options
@@ -66,9 +55,7 @@ from packer_cli.panels import Panel
     help="Steps of the trace.",
 )
 @json_option("simulate", Panel.OUTPUT)
-@model_options(TokenizeConfig, is_optional=True)
-@workers_option
-@config_option
+@corpus_options
 def command(inputs: tuple[str, ...], trace: str | None, trace_steps: int, as_json: bool, **values: Any) -> None:
     """Predict an epoch's time, where the GPUs' time goes, and the savings over naive packing.
 

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
-
-from packer_cli.cli.command import Command, json_option
+from packer_cli.cli.command import as_command, json_option
 from packer_cli.cli.console import print_json, print_tables, say_next, shown_command
-from packer_cli.cli.options import bound_option, config_option, model_options
-from packer_cli.cli.param_types import Text
+from packer_cli.cli.options import bound_option, config_option, model_options, path_argument
 from packer_cli.config import PlanConfig
 from packer_cli.panels import Panel
 from packer_cli.sizes import counted
 
 
-@click.command(
-    "stats",
-    cls=Command,
-    examples="""
+@as_command("""
     hbpack stats OUT
     # The same samples in another plan, without writing it
     hbpack stats OUT --groups 8k:4 --gpus 16
-    """,
-)
-@click.argument("path", metavar="PATH", type=Text())
+    """)
+@path_argument
 @json_option("stats", Panel.OUTPUT)
 @bound_option
 @model_options(PlanConfig, is_optional=True)

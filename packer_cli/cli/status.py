@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from packer_cli.cli.command import Choice, Command, json_option, option
+from packer_cli.cli.command import Choice, as_command, json_option, option
 from packer_cli.cli.console import print_json, print_tables, say_next, shown_command
-from packer_cli.cli.options import config_option
-from packer_cli.cli.param_types import Folder
+from packer_cli.cli.options import config_option, set_argument
 from packer_cli.remote.names import as_path
 from packer_cli.tables.table import Table
 
@@ -28,16 +27,12 @@ _REMEDIES = {
 """What makes a stage that is not complete."""
 
 
-@click.command(
-    "status",
-    cls=Command,
-    examples="""
+@as_command("""
     hbpack status OUT
     # The shards alone, for a script
     hbpack status OUT --stage shards --json
-    """,
-)
-@click.argument("folder", metavar="OUT", type=Folder())
+    """)
+@set_argument
 @option(
     "--stage",
     type=Choice(["tokens", "plan", "validation", "shards"]),

@@ -4,42 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
-
 from packer_cli.cli.array_ids import array_ids
-from packer_cli.cli.command import Command, json_option
+from packer_cli.cli.command import as_command, json_option
 from packer_cli.cli.console import print_json, say_next, shown_command
-from packer_cli.cli.options import (
-    config_option,
-    engine_option,
-    inputs_argument,
-    model_options,
-    output_option,
-    shard_option,
-    workers_option,
-)
+from packer_cli.cli.options import inputs_argument, job_options, model_options, output_option
 from packer_cli.config import TokenizeConfig, validate
 from packer_cli.remote.names import as_path
 from packer_cli.sizes import counted
 
 
-@click.command(
-    "tokenize",
-    cls=Command,
-    examples="""
+@as_command("""
     hbpack tokenize chats.jsonl --tokenizer tokenizer --output STORE
     # The first of four tasks of a job array
     hbpack tokenize chats.jsonl --tokenizer tokenizer --output TASKS --shard 0/4
-    """,
-)
+    """)
 @inputs_argument
 @output_option("Folder to write; the store is its tokens/.")
 @model_options(TokenizeConfig)
 @json_option("tokenize")
-@shard_option
-@workers_option
-@engine_option
-@config_option
+@job_options
 def command(output: str, shard: str | None, as_json: bool, workers: int | None, engine: str, **values: Any) -> None:
     """Tokenize a corpus into a token store.
 

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from packer_cli.cli.command import Command, json_option, option
+from packer_cli.cli.command import as_command, json_option, option
 from packer_cli.cli.console import print_json, say_next, shown_command
-from packer_cli.cli.options import config_option, workers_option
-from packer_cli.cli.param_types import Folder
+from packer_cli.cli.options import config_option, set_argument, workers_option
 from packer_cli.engine.progress import Stopwatch
 from packer_cli.errors import FormatError
 from packer_cli.remote.names import as_path
@@ -19,16 +18,12 @@ if TYPE_CHECKING:
     from packer_cli.verify import Report
 
 
-@click.command(
-    "verify",
-    cls=Command,
-    examples="""
+@as_command("""
     hbpack verify OUT
     # Rewrite what is damaged
     hbpack verify OUT --repair
-    """,
-)
-@click.argument("folder", metavar="OUT", type=Folder())
+    """)
+@set_argument
 @option("--fast", is_flag=True, help="Leave out the comparison of tokens with the token store.")
 @option(
     "--repair",

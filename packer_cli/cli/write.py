@@ -7,36 +7,23 @@ from typing import Any
 import click
 
 from packer_cli.cli.array_ids import array_ids
-from packer_cli.cli.command import Command, json_option
-from packer_cli.cli.options import (
-    config_option,
-    engine_option,
-    model_options,
-    shard_option,
-    workers_option,
-)
+from packer_cli.cli.command import as_command, json_option
+from packer_cli.cli.options import job_options, model_options
 from packer_cli.cli.param_types import Folder
 from packer_cli.config import GpuConfig, WriteConfig, validate
 from packer_cli.panels import Panel
 from packer_cli.remote.names import as_path
 
 
-@click.command(
-    "write",
-    cls=Command,
-    examples="""
+@as_command("""
     hbpack write STORE
     # Smaller shards, and no token store beside them
     hbpack write STORE --shard-size 64MiB --no-keep-tokens
-    """,
-)
+    """)
 @click.argument("folder", metavar="FOLDER", type=Folder())
 @model_options(WriteConfig)
 @json_option("set", Panel.OUTPUT)
-@shard_option
-@workers_option
-@engine_option
-@config_option
+@job_options
 def command(folder: str, shard: str | None, as_json: bool, workers: int | None, engine: str, **values: Any) -> None:
     """Write the shards and rank manifests of a plan.
 
