@@ -20,7 +20,7 @@ from cli_reference import cli_reference
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
-from packer_cli.cli.set_output import SetOutput
+from packer_cli.cli.print_set import SetOutput
 from packer_cli.commands.doctor import Checkup
 from packer_cli.commands.export import Exported
 from packer_cli.commands.init import WrittenConfig

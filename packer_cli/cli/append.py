@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import click
 
-from packer_cli.cli.command import as_command, json_option, option
+from packer_cli.cli.command import Text, as_command, json_option, option
 from packer_cli.cli.options import engine_option, model_options, set_argument, set_tokenizer_option, workers_option
-from packer_cli.cli.param_types import Text
 from packer_cli.config import GpuConfig, TokenizeConfig
 from packer_cli.remote.names import as_path
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from packer_cli.cli.command import as_command, json_option, option
+from packer_cli.cli.command import Text, as_command, columns, compared, json_option, option
 from packer_cli.cli.console import print_json, print_tables
 from packer_cli.cli.options import bound_option, corpus_options, inputs_argument, model_options
-from packer_cli.cli.param_types import Text, columns, compared
 from packer_cli.config import PlanConfig
 from packer_cli.errors import RunError
 from packer_cli.panels import Panel

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from packer_cli.cli.command import as_command, json_option, option
+from packer_cli.cli.command import LocalPath, as_command, json_option, option
 from packer_cli.cli.console import print_json, say_next
-from packer_cli.cli.param_types import LocalPath
 from packer_cli.errors import RunError
 from packer_cli.sizes import counted
 

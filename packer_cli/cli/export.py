@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from packer_cli.cli.array_ids import array_ids
-from packer_cli.cli.command import as_command, json_option, option
+from packer_cli.cli.command import Text, as_command, json_option, option
 from packer_cli.cli.console import print_json, say_next
 from packer_cli.cli.options import job_options, model_options, output_option, set_argument
-from packer_cli.cli.param_types import Text
 from packer_cli.config import validate
 from packer_cli.config.messages import option_name
 from packer_cli.config.models import ExportConfig
+from packer_cli.engine.array import ArrayIds
 from packer_cli.errors import ConfigError
 from packer_cli.export.formats import FORMATS, format_names, load_format
 from packer_cli.sizes import counted, format_bytes
@@ -60,7 +59,7 @@ def command(
     private: bool,
     license: str | None,
     as_json: bool,
-    shard: str | None,
+    ids: ArrayIds | None,
     workers: int | None,
     engine: str,
     **values: Any,
@@ -77,7 +76,6 @@ def command(
     from packer_cli.commands.export import run_export
     from packer_cli.export.push import PushOptions
 
-    ids = array_ids(shard)
     given = [option_name(name) for name in ("groups", "epoch", "shard_size") if values[name] is not None]
     _require_together(format_name, output, push_to_hub, given, of_card=private or license is not None)
     if push_to_hub is not None and ids is not None:

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import click
 
-from packer_cli.cli.command import as_command, json_option, option
+from packer_cli.cli.command import LocalPath, Text, as_command, json_option, option
 from packer_cli.cli.console import print_json, say_next, shown_command
-from packer_cli.cli.output_file import output_file, output_file_option
-from packer_cli.cli.param_types import LocalPath, Text
+from packer_cli.cli.options import output_file, output_file_option
+from packer_cli.config.fields import known_gpus
 from packer_cli.engine.progress import warn
 from packer_cli.sizes import counted
-
-
-def _gpus() -> Iterable[str]:
-    from packer_cli.cost.analytic import PRESETS
-
-    return PRESETS
 
 
 @as_command("""
@@ -39,7 +32,7 @@ def _gpus() -> Iterable[str]:
 @option("--tokenizer", type=Text(), metavar="PATH", help="As hbpack pack takes it. Without it, lengths are estimated.")
 @option("--gpus", type=click.IntRange(1, 2**20), default=8, show_default=True, metavar="N", help="GPUs that train.")
 @option("--model", type=LocalPath(), metavar="PATH", help="The model's config.json, or its folder; needs --gpu.")
-@option("--gpu", type=Text(_gpus), metavar="NAME", help="GPU to train on, such as h100.")
+@option("--gpu", type=Text(known_gpus), metavar="NAME", help="GPU to train on, such as h100.")
 @option(
     "--list",
     "pinned",

@@ -6,9 +6,8 @@ from typing import Any
 
 import click
 
-from packer_cli.cli.command import as_command, json_option
+from packer_cli.cli.command import Folder, as_command, json_option
 from packer_cli.cli.options import config_option, model_options, output_option
-from packer_cli.cli.param_types import Folder
 from packer_cli.config import GpuConfig, StorePlanConfig, validate
 from packer_cli.panels import Panel
 from packer_cli.remote.names import as_path

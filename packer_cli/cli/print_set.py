@@ -2,34 +2,85 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
 import click
 
 from packer_cli.cli.console import print_json, print_note, print_tables, say_next, shown_command
 from packer_cli.cli.say_set import say_set, set_of_plan
-from packer_cli.cli.set_output import NamedInput, SetOutput, WrittenShards
 from packer_cli.commands.output_folder import store_of
 from packer_cli.commands.plan_result import Plan
+from packer_cli.compare.savings import PlanSimulation, savings
 from packer_cli.config import GpuConfig
 from packer_cli.config.gpu_model import most_positions
 from packer_cli.engine.progress import warn
 from packer_cli.format.constants import REJECTED_NAME, VALIDATION
-from packer_cli.format.metrics import Counts
+from packer_cli.format.manifest import Manifest
+from packer_cli.format.metrics import Counts, GroupChoice, InputCounts, PlanMetrics
+from packer_cli.format.tokens import SourceInfo
 from packer_cli.plan.figures import as_in_text
 from packer_cli.remote.names import as_path
 from packer_cli.sizes import counted, duration
 from packer_cli.tables.stats import counts_table, describe_plan, inputs_table, metrics_tables
 from packer_cli.tokens.index import read_index
 
-if TYPE_CHECKING:
-    from packer_cli.compare.savings import PlanSimulation
-    from packer_cli.simulate.figures import OverallFigures
-
 _MUCH_PADDING = 0.2
 _FEW_ITERATIONS = 10
 """Steps of an epoch: with more, padding does not come from too few tokens for the GPUs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenShards:
+    """The files of a packed set."""
+
+    num_shards: int
+    num_bytes: int
+    """Of the shards."""
+    num_gpus: int
+    """Ranks with a manifest."""
+    num_epochs: int
+    """Epochs with manifests."""
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> WrittenShards:
+        """Those of a set."""
+        shards = list(manifest.shards)
+        return cls(
+            num_shards=len(shards),
+            num_bytes=sum(shard.num_bytes for shard in shards),
+            num_gpus=manifest.num_gpus,
+            num_epochs=len(manifest.epochs),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedInput(InputCounts):
+    """An input's part of an epoch."""
+
+    name: str
+    """The input, under the name given."""
+    share: float
+    """Share of the epoch's tokens."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetOutput(PlanMetrics):
+    """`hbpack pack`, `plan`, `append` and `write`."""
+
+    output: str
+    """The folder, as it was named."""
+    counts: Counts
+    """What became of the records."""
+    inputs: tuple[NamedInput, ...] | None = None
+    """Each input's part of an epoch, where there are several."""
+    group_choice: GroupChoice | None = None
+    """How automatic groups were chosen."""
+    prediction: PlanSimulation | None = None
+    """With `--model` and `--gpu`, or `--profile`."""
+    sources: tuple[SourceInfo, ...] | None = None
+    """The inputs of a set that is complete, each with its files that were not read."""
+    shards: WrittenShards | None = None
+    """Of a set that is complete."""
 
 
 def print_set(output: str, planned: Plan, config: GpuConfig, *, as_json: bool) -> None:
@@ -101,13 +152,10 @@ def print_set(output: str, planned: Plan, config: GpuConfig, *, as_json: bool) -
 
 def _print_prediction(result: PlanSimulation) -> None:
     """Print an epoch's predicted time and the speed-up, in a line."""
-    from packer_cli.compare.savings import savings
-
-    others: list[tuple[str, OverallFigures]] = [(as_in_text(result.baseline.name), result.baseline)]
-    others += [("padded batches", result.padded)] if result.padded else []
+    padded = [("padded batches", result.padded)] if result.padded else []
     ratios = ", ".join(
         f"{savings(result.overall, other).speedup:.2f} times as fast as {name} ({duration(other.seconds)})"
-        for name, other in others
+        for name, other in [(as_in_text(result.baseline.name), result.baseline), *padded]
     )
     gpus = counted(result.overall.num_gpus, "GPU")
     print_note(f"predicted epoch on {gpus}: {duration(result.overall.seconds)}; {ratios}")

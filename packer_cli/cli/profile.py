@@ -10,8 +10,7 @@ import click
 
 from packer_cli.cli.command import as_command, option
 from packer_cli.cli.console import print_tables, say_next, shown_command
-from packer_cli.cli.options import model_options
-from packer_cli.cli.output_file import output_file, output_file_option
+from packer_cli.cli.options import model_options, output_file, output_file_option
 from packer_cli.config import validate
 from packer_cli.config.profile_options import ProfileConfig
 from packer_cli.cost.profile import Profile

@@ -7,14 +7,16 @@ from typing import Any
 from packer_cli.cli.command import as_command, json_option, option
 from packer_cli.cli.console import print_json, say_next
 from packer_cli.cli.options import (
+    begins_with,
     config_option,
     is_typed,
     model_options,
+    output_file,
+    output_file_option,
     path_argument,
     training_options,
     workers_option,
 )
-from packer_cli.cli.output_file import begins_with, output_file, output_file_option
 from packer_cli.config import GpuConfig, PlanConfig, validate
 from packer_cli.config.models import TrainConfig
 from packer_cli.panels import Panel

@@ -6,11 +6,17 @@ from typing import Any
 
 import click
 
-from packer_cli.cli.command import as_command, json_option, option
+from packer_cli.cli.command import LocalPath, Text, as_command, columns, json_option, option
 from packer_cli.cli.console import print_json, print_tables, say_next, shown_command, shown_options
-from packer_cli.cli.options import corpus_options, inputs_argument, is_typed, model_options, training_options
-from packer_cli.cli.output_file import begins_with, output_file
-from packer_cli.cli.param_types import LocalPath, Text, columns
+from packer_cli.cli.options import (
+    begins_with,
+    corpus_options,
+    inputs_argument,
+    is_typed,
+    model_options,
+    output_file,
+    training_options,
+)
 from packer_cli.config import GpuConfig, PlanConfig, validate
 from packer_cli.config.models import TrainConfig
 from packer_cli.panels import Panel

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from packer_cli.cli.array_ids import array_ids
 from packer_cli.cli.command import as_command, json_option
 from packer_cli.cli.console import print_json, say_next, shown_command
 from packer_cli.cli.options import inputs_argument, job_options, model_options, output_option
 from packer_cli.config import TokenizeConfig, validate
+from packer_cli.engine.array import ArrayIds
 from packer_cli.remote.names import as_path
 from packer_cli.sizes import counted
 
@@ -23,12 +23,12 @@ from packer_cli.sizes import counted
 @model_options(TokenizeConfig)
 @json_option("tokenize")
 @job_options
-def command(output: str, shard: str | None, as_json: bool, workers: int | None, engine: str, **values: Any) -> None:
+def command(output: str, ids: ArrayIds | None, as_json: bool, workers: int | None, engine: str, **values: Any) -> None:
     """Tokenize a corpus into a token store.
 
     The first stage of `hbpack pack`. Plan the store as often as you like with `hbpack plan`.
     """
-    config, ids = validate(TokenizeConfig, values), array_ids(shard)
+    config = validate(TokenizeConfig, values)
     from packer_cli.commands.engines import make_engine
     from packer_cli.tokens.ahead import NamedTokenizer
 

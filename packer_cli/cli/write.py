@@ -6,11 +6,10 @@ from typing import Any
 
 import click
 
-from packer_cli.cli.array_ids import array_ids
-from packer_cli.cli.command import as_command, json_option
+from packer_cli.cli.command import Folder, as_command, json_option
 from packer_cli.cli.options import job_options, model_options
-from packer_cli.cli.param_types import Folder
 from packer_cli.config import GpuConfig, WriteConfig, validate
+from packer_cli.engine.array import ArrayIds
 from packer_cli.panels import Panel
 from packer_cli.remote.names import as_path
 
@@ -24,13 +23,13 @@ from packer_cli.remote.names import as_path
 @model_options(WriteConfig)
 @json_option("set", Panel.OUTPUT)
 @job_options
-def command(folder: str, shard: str | None, as_json: bool, workers: int | None, engine: str, **values: Any) -> None:
+def command(folder: str, ids: ArrayIds | None, as_json: bool, workers: int | None, engine: str, **values: Any) -> None:
     """Write the shards and rank manifests of a plan.
 
     FOLDER is the output of `hbpack plan`. In the output of an earlier write or pack, damaged files are rewritten;
     shards keep their size unless you give another.
     """
-    config, ids = validate(WriteConfig, values), array_ids(shard)
+    config = validate(WriteConfig, values)
     from packer_cli.cli.say_set import print_written
     from packer_cli.commands.engines import make_engine
     from packer_cli.commands.write import run_write

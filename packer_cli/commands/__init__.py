@@ -13,5 +13,5 @@
     job_array.py        makes an output of parts, in one run or as the tasks of a job array
     output_folder.py    checks and locks the output folder, writes `rejected.jsonl`
     validation_set.py   keeps OUT/validation in step with OUT
-    path_kind.py        what lies at a path; samples.py: the samples of a set, a store, a lengths file or a corpus
+    samples.py          what lies at a path, and the samples of a set, a store, a lengths file or a corpus
 """

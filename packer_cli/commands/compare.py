@@ -17,7 +17,6 @@ from packer_cli.config.gpu_model import load_gpu_model
 from packer_cli.config.models import BoundConfig, WorkersConfig
 from packer_cli.config.no_effect import require_use
 from packer_cli.config.resolve import Resolved, resolve
-from packer_cli.config.trees import for_samples
 from packer_cli.engine.local import default_workers
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError
@@ -111,7 +110,7 @@ def run_compare(
     read = partial(read_samples, path_names(lengths) if is_paths(lengths) else samples_of(lengths), corpus, workers)
     samples = read() if corpus is None else None
     has_trees = corpus.has_trees if corpus else samples is not None and samples.trees is not None
-    base = for_samples(base, has_trees=has_trees)
+    base = base.for_samples(has_trees=has_trees)
     is_known = samples is not None and not config.is_auto
     rows = _rows(base, algorithms, strategies, is_quiet=not is_known)  # Report wrong options before the long work.
     require_use(config, [row.config for row in rows])

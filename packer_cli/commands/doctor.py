@@ -11,6 +11,7 @@ import importlib.metadata
 import os
 import platform
 import re
+import resource
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -87,8 +88,7 @@ def run_checks(output: Path | None = None) -> Checkup:
 def _versions() -> Iterator[Check]:
     yield _check("versions", "hbpack", __version__)
     yield _check("versions", "Python", f"{platform.python_version()}, {platform.system()} {platform.machine()}")
-    for requirement in _requirements(""):
-        yield _library(requirement)
+    yield from map(_library, _requirements(""))
 
 
 def _library(requirement: str) -> Check:
@@ -202,10 +202,6 @@ def _disk(output: Path) -> Check:
 
 
 def _open_files() -> Check:
-    try:
-        import resource
-    except ImportError:
-        return _check("machine", "open files", "no limit known")
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
         return _check("machine", "open files", "no limit")
@@ -229,11 +225,7 @@ def _kernels() -> Check:
 
 def _extras() -> Iterator[Check]:
     for extra, purpose in EXTRAS.items():
-        missing = []
-        for requirement in _requirements(extra):
-            check = _library(requirement)
-            if check.state != "ok":
-                missing.append(check.name)
+        missing = [check.name for check in map(_library, _requirements(extra)) if check.state != "ok"]
         if missing:
             remedy = f"run pip install 'hbpack[{extra}]' if you need it"
             yield _note("extras", extra, f"{', '.join(missing)} missing: {purpose}", remedy)

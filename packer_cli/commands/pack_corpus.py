@@ -59,10 +59,9 @@ def pack_corpus(
     """
     # Loads numba, 0.3 s: the folder is checked by now.
     from packer_cli.commands.plan import check_options, make_plan
-    from packer_cli.config.trees import for_samples
 
     checked = check_options(plan)
-    expected = for_samples(checked, has_trees=tokenize.has_trees)
+    expected = checked.for_samples(has_trees=tokenize.has_trees)
     refuse_index_of_trees(write or WriteConfig(), has_trees=tokenize.has_trees)
     if plan.validation is not None:
         refuse_other(folder)
@@ -70,7 +69,7 @@ def pack_corpus(
     def require(part: PartInfo) -> None:
         """Refuse trees before they replace the store of a set. Without one, the tokens stay for another plan."""
         if has_plan and part.items is not None:
-            for_samples(checked, has_trees=True)
+            checked.for_samples(has_trees=True)
             refuse_index_of_trees(write or WriteConfig(), has_trees=True)
 
     has_plan = (folder / PLAN_NAME).exists()

@@ -20,7 +20,6 @@ from packer_cli.commands.output_folder import (
     require_tokens,
     write_rejected,
 )
-from packer_cli.commands.path_kind import look_at
 from packer_cli.commands.plan_result import Plan, plan_in_memory, read_planned
 from packer_cli.commands.plan_store import (
     LeftOut,
@@ -32,13 +31,12 @@ from packer_cli.commands.plan_store import (
     share_notes,
     with_gpu_model,
 )
-from packer_cli.commands.samples import config_of_plan, require_samples
+from packer_cli.commands.samples import config_of_plan, look_at, require_samples
 from packer_cli.commands.validation_set import locked_validation, removing_validation
 from packer_cli.config import PlanConfig, PlannedConfig, StorePlanConfig, validate
 from packer_cli.config.messages import option_name
 from packer_cli.config.no_effect import refuse_without_effect
 from packer_cli.config.resolve import Resolved, refuse_rows_alone, resolve, validation_options
-from packer_cli.config.trees import for_samples
 from packer_cli.engine.array import ArrayRecords
 from packer_cli.engine.progress import Stopwatch, naming, say, warn
 from packer_cli.errors import ConfigError
@@ -185,7 +183,7 @@ def make_plan(
         resolved = resolved.changed(gpu_model=checked.config.gpu_model)
         say_choice(choice)
     elif (trees := of_store.all.trees) or (len(of_store.store) and resolved.config.max_path_tokens):
-        resolved = for_samples(resolved, has_trees=trees is not None)
+        resolved = resolved.for_samples(has_trees=trees is not None)
     if say_options is not None:
         say_options(resolved.config)
     validation = resolved.config.validation

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from packer_cli.commands.output_folder import RejectedRecord, StoreRejects
 from packer_cli.config import PlanConfig, PlannedConfig
 from packer_cli.config.resolve import Resolved, resolve, size_rule
-from packer_cli.config.trees import for_samples
 from packer_cli.engine.memory import available_memory
 from packer_cli.engine.progress import say
 from packer_cli.errors import ConfigError, RunError
@@ -44,11 +43,11 @@ def resolve_for(config: PlanConfig, samples: Samples) -> tuple[Resolved, GroupCh
     """The options, with groups in place of `auto`, and what a plan records about that choice; see `resolve`."""
     has_trees = samples.trees is not None
     if not config.is_auto:
-        return for_samples(resolve(config), has_trees=has_trees), None
+        return resolve(config).for_samples(has_trees=has_trees), None
     from packer_cli.groups.auto import groups_for  # Only `auto` needs the search.
 
     groups, choice = groups_for(config, sizes_for(config, samples))
-    return for_samples(resolve(config.with_groups(groups)), has_trees=has_trees), choice
+    return resolve(config.with_groups(groups)).for_samples(has_trees=has_trees), choice
 
 
 def sizes_for(config: PlanConfig, samples: Samples) -> Int32Array:
@@ -61,7 +60,7 @@ def sizes_for(config: PlanConfig, samples: Samples) -> Int32Array:
 
     if samples.trees is None:
         return samples.epoch_sizes(config.seed)
-    request = for_samples(resolve(with_placeholder_groups(config)), has_trees=True).request
+    request = resolve(with_placeholder_groups(config)).for_samples(has_trees=True).request
     return samples.epoch_sizes(config.seed, request.path_percent or 0)
 
 

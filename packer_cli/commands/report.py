@@ -20,9 +20,8 @@ from packer_cli.commands.arguments import (
 from packer_cli.commands.compare import load_simulator
 from packer_cli.commands.output_folder import store_of
 from packer_cli.commands.pack import PackedSet
-from packer_cli.commands.path_kind import look_at
 from packer_cli.commands.plan_result import Plan, plan_in_memory, read_planned
-from packer_cli.commands.samples import require_samples
+from packer_cli.commands.samples import look_at, require_samples
 from packer_cli.commands.stats import unplanned_stats
 from packer_cli.compare import Comparison, compare
 from packer_cli.compare.compared import compared_row

@@ -1,4 +1,7 @@
-"""Read samples for `hbpack stats`, `compare` and `groups`: from a set, a store, a lengths file or a corpus."""
+"""What lies at a path that the user named, and its samples: of a set, a store, a lengths file or a corpus.
+
+Every command asks here what lies there, and says in its own words what it needs.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +10,52 @@ import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal, NamedTuple
 from zipfile import BadZipFile
 
 import numpy as np
 
 from packer_cli.commands.engines import make_engine
 from packer_cli.commands.output_folder import current_header, current_manifest, require_tokens
-from packer_cli.commands.path_kind import Found, look_at
 from packer_cli.config import PlannedConfig, TokenizeConfig, validate
+from packer_cli.corpus.data_files import COMPRESSIONS, FORMATS
 from packer_cli.engine.base import Engine
 from packer_cli.errors import ConfigError, InputError, TooManyRejectedError
+from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.plan.core.pieces import Samples
 from packer_cli.plan.core.types import Int32Array
 from packer_cli.remote.local import local_file
 from packer_cli.remote.names import as_path
-from packer_cli.tokens.index import TOKENS
+from packer_cli.tokens.index import INDEX_NAME, TOKENS
 from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import TokenStore
 
 NAME_SAMPLES = "name a packed data set, a token store or a file of lengths"
+
+
+class Found(NamedTuple):
+    """What lies at a path. A folder may hold a plan and a token store."""
+
+    path: Path
+    """The folder, where the plan or the manifest in it is named."""
+    kind: Literal["nothing", "folder", "corpus", "lengths"]
+    """Of a file, what its name says: text may be lengths, and so may an array (.npy)."""
+    has_plan: bool = False
+    store: Path | None = None
+    """The token store: the folder itself, or the one in it."""
+
+
+def look_at(path: Path) -> Found:
+    """Price: a few requests, of remote storage; nothing is opened."""
+    if path.name in (PLAN_NAME, MANIFEST_NAME) and path.is_file():
+        path = path.parent
+    if path.is_file():
+        is_text = FORMATS.get(path.suffix, "text") == "text" and path.suffix not in COMPRESSIONS
+        return Found(path, "lengths" if is_text or path.suffix == ".npy" else "corpus")
+    if not path.exists():
+        return Found(path, "nothing")
+    store = next((folder for folder in (path, path / TOKENS) if (folder / INDEX_NAME).exists()), None)
+    return Found(path, "folder", (path / PLAN_NAME).exists(), store)
 
 
 def find_samples(found: Found) -> Samples | None:

@@ -18,9 +18,9 @@ from packer_cli.commands.arguments import (
 )
 from packer_cli.commands.compare import load_simulator, run_compare
 from packer_cli.commands.pack import PackedSet
-from packer_cli.commands.path_kind import look_at
 from packer_cli.commands.plan_result import Plan, read_planned
 from packer_cli.commands.results import Comparison, Simulation
+from packer_cli.commands.samples import look_at
 from packer_cli.compare.savings import PlanSimulation, plan_simulation
 from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig, validate
 from packer_cli.config.models import TrainConfig, WorkersConfig

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Unpack
 
 from packer_cli.commands.arguments import Lengths, is_paths, one_path, plan_config_of, samples_of, takes
-from packer_cli.commands.path_kind import look_at
 from packer_cli.commands.plan_result import plan_in_memory, read_planned
 from packer_cli.commands.results import Stats
-from packer_cli.commands.samples import require_samples
+from packer_cli.commands.samples import look_at, require_samples
 from packer_cli.config import PlanConfig, validate
 from packer_cli.config.models import BoundConfig
 from packer_cli.format.constants import PLAN_NAME

@@ -167,7 +167,7 @@ def chosen_options(config: WriteConfig, header: PlanHeader, folder: Path, *, is_
 def refuse_index_of_trees(options: WriteConfig | WriteOptions, *, has_trees: bool | None) -> None:
     """Raise ConfigError for `--index-only`, whose shards have no place for trees."""
     if options.index_only and has_trees:
-        from packer_cli.config.trees import Refusal  # Loads numba.
+        from packer_cli.config.resolve import Refusal  # Loads numba.
 
         raise ConfigError(str(Refusal("--index-only", "has no place for shared prefixes", "leave it out")))
 

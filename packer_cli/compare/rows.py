@@ -16,8 +16,7 @@ from packer_cli.config import PlanConfig, PlannedConfig
 from packer_cli.config.defaults import refusal, unsupported
 from packer_cli.config.fields import GIVE
 from packer_cli.config.groups import parse_group
-from packer_cli.config.resolve import Resolved, resolve
-from packer_cli.config.trees import flat_alone, why_not_trees
+from packer_cli.config.resolve import Resolved, flat_alone, resolve
 from packer_cli.engine.progress import say
 from packer_cli.errors import ConfigError
 from packer_cli.format.metrics import HBP, GroupChoice
@@ -239,7 +238,7 @@ def rows_of_trees(rows: Iterable[Row], *, is_quiet: bool = False) -> list[Row]:
     """
     kept, left_out, refused = [], dict[str, list[str]](), None
     for row in rows:
-        refused = why_not_trees(row.plan)
+        refused = row.plan.why_not_trees()
         if refused is None:
             kept.append(row)
         else:

@@ -8,7 +8,7 @@
     plan_record.py   what the file of a plan keeps of its options
     defaults.py      defaults that a strategy changes; no_effect.py: which options change nothing beside the others
     messages.py      what is wrong with a value, in words; `--config`
-    resolve.py       plan options -> the request that a strategy plans from
+    resolve.py       plan options -> the request that a strategy plans from, flat or with prefixes shared
     gpu_model.py     `--model --gpu` or `--profile` -> `packer_cli.cost`'s model
 """
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packer_cli.config.defaults import defaults_of_trees
 from packer_cli.config.messages import validate
@@ -23,11 +23,34 @@ from packer_cli.plan.core.windows import parse_curriculum
 from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY, PackingAlgorithm, PackingOptions, parse_packing, why_removed
 from packer_cli.plan.strategies.predict import digits
-from packer_cli.plan.strategies.protocol import PlanRequest, Question
-from packer_cli.plan.strategies.registry import STRATEGIES
+from packer_cli.plan.strategies.protocol import PlanRequest, Question, Strategy
+from packer_cli.plan.strategies.registry import PACKED, STRATEGIES
 
 if TYPE_CHECKING:
     from packer_cli.cost.models import GpuModel
+
+
+class Refusal(NamedTuple):
+    """An option that does not go with samples that share prefixes."""
+
+    option: str
+    """With its value."""
+    why: str
+    """A sentence, less its subject."""
+    remedy: str
+
+    def __str__(self) -> str:
+        what = f"{self.option} does not work with preference pairs, groups or --turns branch"
+        return f"{what}: it {self.why}; {self.remedy}"
+
+
+def flat_alone(strategy: Strategy) -> Refusal | None:
+    """Whether a strategy does not plan samples that share prefixes at all."""
+    if strategy.takes_trees:
+        return None
+    able = ", ".join(name for name in PACKED if STRATEGIES[name].takes_trees)
+    why = "cannot pack samples that share prefixes"
+    return Refusal(f"--strategy {strategy.name}", why, f"choose one of {able}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +73,49 @@ class Resolved:
     def has_trees(self) -> bool:
         """Whether they are those of samples that share prefixes."""
         return self.request.path_percent is not None
+
+    def for_samples(self, *, has_trees: bool | None) -> Resolved:
+        """The options of a plan for samples that share prefixes, or do not.
+
+        Args:
+            has_trees: whether they do; None if that is not known yet, and any options go.
+
+        Raises:
+            ConfigError: an option does not go with them.
+        """
+        if has_trees:
+            refusal = self.why_not_trees()
+            if refusal is not None:
+                raise ConfigError(str(refusal))
+            return self.with_trees()
+        if has_trees is not None and self.config.max_path_tokens is not None:
+            raise ConfigError(
+                f"--max-path-tokens {self.config.max_path_tokens} has no effect: no samples of this set share a "
+                "prefix, so there are no path tokens to limit; leave it out"
+            )
+        return self
+
+    def why_not_trees(self) -> Refusal | None:
+        """The first option that does not go with samples that share prefixes; None if all do."""
+        config, request = self.config, self.request
+        algorithm = request.algorithm
+        refusal = flat_alone(request.strategy)
+        if refusal is not None:
+            return refusal
+        if algorithm.cut is not None or algorithm.is_padded:
+            why = f"would {'cut' if algorithm.cut is not None else 'pad'} samples that share prefixes"
+            return Refusal(f"--packing {config.packing}", why, "choose another, such as isf")
+        if any(group.cp_size > 1 for group in request.groups):
+            why = "would divide what a token sees among GPUs"
+            return Refusal("--parallel cp", why, "share rows with SP degrees in --groups instead")
+        if any(group.align > 1 for group in request.groups):
+            return Refusal("--align", "would pad shared prefixes", "leave it out")
+        if config.mask != "document":
+            return Refusal(f"--mask {config.mask}", "would let an answer or a turn see the others", "leave it out")
+        if request.steps.windows is not None:
+            why = "would cut samples that share prefixes into windows"
+            return Refusal(f"--curriculum {config.curriculum}", why, "give --curriculum short")
+        return None
 
     def with_trees(self) -> Resolved:
         """The same for samples that share prefixes: what was not given has its default for those."""

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from packer_cli.config import PlanConfig, validate
 from packer_cli.config.resolve import resolve
-from packer_cli.config.trees import for_samples
 from packer_cli.errors import ConfigError, PlanError, RunError
 from packer_cli.format.trees import GROUP, PAIR, SAMPLE
 from packer_cli.plan.build import build_plan
@@ -30,7 +29,7 @@ from tests.requests import request
 def planned(trees, *, overflow="split", **options):
     """(plan, request) of items."""
     config = validate(PlanConfig, {"gpus": 8, "overflow": overflow, **options})
-    asked = for_samples(resolve(config), has_trees=True).request
+    asked = resolve(config).for_samples(has_trees=True).request
     samples = Samples(lengths=whole_items(trees).length, trees=trees)
     pieces = pieces_to_plan(samples, SizeRule(asked.groups[-1].capacity, overflow, asked.path_percent), asked.seed)
     return build_plan(pieces, asked), asked
@@ -144,10 +143,10 @@ def test_what_does_not_go_with_trees_is_refused(options, option, why):
         options = {**options, "model": "examples/sample/model", "gpu": "h100"}
     config = validate(PlanConfig, {"groups": "8k:1", "gpus": 4, **options})
     with pytest.raises(ConfigError) as raised:
-        for_samples(resolve(config), has_trees=True)
+        resolve(config).for_samples(has_trees=True)
     expected = f"{option} does not work with preference pairs, groups or --turns branch: {why}"
     assert str(raised.value).startswith(expected)
-    assert for_samples(resolve(config), has_trees=None).config == resolve(config).config
+    assert resolve(config).for_samples(has_trees=None).config == resolve(config).config
 
 
 @pytest.mark.parametrize(
@@ -162,22 +161,22 @@ def test_what_does_not_go_with_trees_is_refused(options, option, why):
 )
 def test_the_default_packing_of_trees_is_another(options, flat, trees):
     resolved = resolve(validate(PlanConfig, {"groups": "8k:1", "gpus": 4, **options}))
-    found = [for_samples(resolved, has_trees=has_trees) for has_trees in (False, True)]
+    found = [resolved.for_samples(has_trees=has_trees) for has_trees in (False, True)]
     assert [each.config.packing for each in found] == [each.request.algorithm.name for each in found] == [flat, trees]
     given = found[1].config.as_given()  # What is another plan's default is given for it, too.
-    assert for_samples(resolve(given), has_trees=True).config.decisions() == found[1].config.decisions()
+    assert resolve(given).for_samples(has_trees=True).config.decisions() == found[1].config.decisions()
     assert given.with_strategy("naive").packing == {"longalign-packing": "isf"}.get(found[1].config.strategy, trees)
 
 
 def test_the_limit_on_path_tokens_is_of_sets_with_trees():
     config = validate(PlanConfig, {"groups": "8k:1", "gpus": 4, "max_path_tokens": "4x"})
     with pytest.raises(ConfigError, match=r"^--max-path-tokens 4x has no effect: no samples of this set share"):
-        for_samples(resolve(config), has_trees=False)
-    kept = for_samples(resolve(config), has_trees=True)
+        resolve(config).for_samples(has_trees=False)
+    kept = resolve(config).for_samples(has_trees=True)
     assert kept.config.decisions()["max_path_tokens"] == "4x"
     flat = resolve(validate(PlanConfig, {"groups": "8k:1", "gpus": 4}))
-    assert "max_path_tokens" not in for_samples(flat, has_trees=False).config.decisions()
-    assert for_samples(flat, has_trees=True).config.decisions()["max_path_tokens"] == "2x"
+    assert "max_path_tokens" not in flat.for_samples(has_trees=False).config.decisions()
+    assert flat.for_samples(has_trees=True).config.decisions()["max_path_tokens"] == "2x"
 
 
 @pytest.mark.parametrize("value", ["0.5x", "2", "x", "infx", "-1x", "1e9x"])
