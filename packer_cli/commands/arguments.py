@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Union, cast
 
@@ -98,9 +98,11 @@ def listed(option: str, value: Any) -> str | None:
     return ",".join(names)
 
 
-def first_given(options: Mapping[str, Any], fields: Collection[str]) -> str | None:
-    """The first of these fields that was given, as the command line names it; None if there is none."""
-    return next((option_name(name) for name in fields if options.get(name) is not None), None)
+def refuse_given(options: Mapping[str, Any], fields: Iterable[str], why: Callable[[str], str]) -> None:
+    """Raise ConfigError if one of these fields was given; `why` gets the name of the option."""
+    for name in fields:
+        if options.get(name) is not None:
+            raise ConfigError(why(option_name(name)))
 
 
 def corpus_of(inputs: Any, options: Mapping[str, Any]) -> TokenizeConfig | None:
@@ -113,9 +115,8 @@ def corpus_of(inputs: Any, options: Mapping[str, Any]) -> TokenizeConfig | None:
         if not is_paths(inputs):
             raise ConfigError("--tokenizer is for a corpus; lengths have no text, so leave it out")
         return validate(TokenizeConfig, {**options, "inputs": path_names(inputs)})
-    name = first_given(options, [name for name in TokenizeConfig.model_fields if name not in _OWN_ARGUMENTS])
-    if name is not None:
-        raise ConfigError(f"{name} is for a corpus; give --tokenizer with it, or leave it out")
+    of_corpus = [name for name in TokenizeConfig.model_fields if name not in _OWN_ARGUMENTS]
+    refuse_given(options, of_corpus, lambda name: f"{name} is for a corpus; give --tokenizer with it, or leave it out")
     return None
 
 
@@ -132,13 +133,11 @@ def plan_config_of(options: Mapping[str, Any]) -> PlanConfig | None:
     missing += ["--gpus"] if options.get("gpus") is None else []
     if not missing:
         return validate(PlanConfig, options)
-    name = first_given(options, [each for each in PlanConfig.model_fields if each not in GpuConfig.model_fields])
-    if name is None:
-        return None
     also, them = ("also ", "it") if len(missing) == 1 else ("", "them")
-    raise ConfigError(
-        f"{name} is for planning lengths, which {also}needs {' and '.join(missing)}; give {them}, or leave {name} out"
-    )
+    needs = f"is for planning lengths, which {also}needs {' and '.join(missing)}; give {them}"
+    of_plan = [each for each in PlanConfig.model_fields if each not in GpuConfig.model_fields]
+    refuse_given(options, of_plan, lambda name: f"{name} {needs}, or leave {name} out")
+    return None
 
 
 def is_paths(inputs: Any) -> bool:

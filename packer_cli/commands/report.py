@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Unpack
 from packer_cli.commands.arguments import (
     Lengths,
     StrPath,
-    first_given,
     is_paths,
     one_path,
     plan_config_of,
+    refuse_given,
     samples_of,
     takes,
 )
@@ -150,9 +150,9 @@ def report(
     gpu = validate(GpuConfig, options)
     if gpu.has_gpu_model:
         gpu.require_gpu_model("hbpack report")
-    without_times = None if gpu.has_gpu_model else first_given(options, TrainConfig.model_fields)
-    if without_times is not None:
-        raise ConfigError(f"{without_times} has no effect without predicted times; give {GIVE}, or leave it out")
+    else:
+        why = f"has no effect without predicted times; give {GIVE}, or leave it out"
+        refuse_given(options, TrainConfig.model_fields, lambda name: f"{name} {why}")
     rules = SimulateRules(**validate(TrainConfig, options).model_dump())
     workers = validate(WorkersConfig, options).workers or default_workers()
     subject, watch = _subject(plan, plan_config_of(options)), Stopwatch()

@@ -19,7 +19,6 @@ from packer_cli.commands.engines import make_engine
 from packer_cli.commands.output_folder import current_header, current_manifest, require_tokens
 from packer_cli.config import PlannedConfig, TokenizeConfig, validate
 from packer_cli.corpus.data_files import COMPRESSIONS, FORMATS
-from packer_cli.engine.base import Engine
 from packer_cli.errors import ConfigError, InputError, TooManyRejectedError
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.plan.core.pieces import Samples
@@ -58,26 +57,35 @@ def look_at(path: Path) -> Found:
     return Found(path, "folder", (path / PLAN_NAME).exists(), store)
 
 
-def find_samples(found: Found) -> Samples | None:
-    """Samples of a file of lengths, a token store, or a packed set that keeps its tokens; None for anything else.
+def require_samples(found: Found, *, takes_corpus: bool = False) -> Samples:
+    """Samples of a file of lengths, a token store, or a packed set that keeps its tokens.
+
+    Args:
+        takes_corpus: whether the command would tokenize a corpus, with `--tokenizer`; for messages.
 
     Raises:
+        ConfigError: the packed set is planned already, and keeps no tokens to plan again.
         InputError: there is nothing, or a corpus, or a file without lengths.
     """
-    path = found.path
+    path, name = found.path, repr(str(found.path))
+    or_corpus = ", or a corpus and its --tokenizer" if takes_corpus else ""
     if found.kind == "nothing":
-        raise InputError(f"{str(path)!r} does not exist; {NAME_SAMPLES}")
+        raise InputError(f"{name} does not exist; {NAME_SAMPLES}{or_corpus}")
     if found.kind == "corpus":
-        raise InputError(f"{str(path)!r} is a corpus; run hbpack tokenize, and name its output")
+        needs = ", which needs --tokenizer" if takes_corpus else "; run hbpack tokenize, and name its output"
+        raise InputError(f"{name} is a corpus{needs}")
     if found.kind == "lengths":
         return Samples(lengths=read_lengths_file(path))
-    if found.store is None:
-        for folder in (path, path / TOKENS):
-            require_tokens(folder)
-        return None
-    samples = StoreSamples(TokenStore.open(found.store))
-    config = config_of_plan(path)
-    return samples.of(config).alone() if config and config.sets_aside else samples.all
+    if found.store is not None:
+        samples, config = StoreSamples(TokenStore.open(found.store)), config_of_plan(path)
+        return samples.of(config).alone() if config and config.sets_aside else samples.all
+    for folder in (path, path / TOKENS):
+        require_tokens(folder)
+    if found.has_plan:
+        remedy = NAME_SAMPLES if takes_corpus else "leave out --groups and --gpus"
+        raise ConfigError(f"{name} is planned and keeps no tokens; {remedy}")
+    kinds = "packed data set (hbpack.json), plan, token store, or file of lengths"
+    raise InputError(f"{name} is not a {kinds}; name one{or_corpus}")
 
 
 def config_of_plan(path: Path) -> PlannedConfig | None:
@@ -88,74 +96,36 @@ def config_of_plan(path: Path) -> PlannedConfig | None:
     return None if manifest is None else validate(PlannedConfig, manifest.config.plan)
 
 
-def require_samples(found: Found) -> Samples:
-    """Like `find_samples`, but raises an error if there are no samples.
+def read_samples(inputs: Sequence[str] | Samples, corpus: TokenizeConfig | None, workers: int | None) -> Samples:
+    """Samples of the inputs; a corpus (`corpus` is not None) is tokenized first.
 
     Raises:
-        ConfigError: the packed set is planned already, and keeps no tokens to plan again.
-        InputError: the path has no lengths.
-    """
-    samples, name = find_samples(found), repr(str(found.path))
-    if samples is not None:
-        return samples
-    if found.has_plan:
-        raise ConfigError(f"{name} is planned and keeps no tokens; leave out --groups and --gpus")
-    raise InputError(f"{name} is not a packed data set (hbpack.json), plan, token store, or file of lengths; name one")
-
-
-def compared_samples(inputs: Sequence[str]) -> Samples:
-    """Samples of the one input that `hbpack compare` takes without a tokenizer.
-
-    Raises:
-        ConfigError: there are several inputs or none, or the input is a corpus.
+        ConfigError: the inputs are several or none, and no corpus; or a corpus, and have lengths already.
         InputError: the input has no lengths.
     """
-    if len(inputs) != 1:
-        raise ConfigError("several inputs are a corpus, which needs --tokenizer" if inputs else "INPUT is required")
-    found = look_at(as_path(inputs[0]))
-    if found.kind == "nothing":
-        raise InputError(f"{inputs[0]!r} does not exist; {NAME_SAMPLES}, or a corpus and its --tokenizer")
-    if found.kind == "corpus":
-        raise ConfigError(f"{inputs[0]!r} is a corpus, which needs --tokenizer")
-    samples = find_samples(found)
-    if samples is None and found.has_plan:
-        raise InputError(f"{inputs[0]!r} is planned and keeps no tokens, so there is nothing to plan; {NAME_SAMPLES}")
-    if samples is None:
-        raise InputError(f"{inputs[0]!r} is not a token store; {NAME_SAMPLES}, or give --tokenizer if it is a corpus")
-    return samples
-
-
-def refuse_known_lengths(inputs: Sequence[str]) -> None:
-    """Raise ConfigError for inputs that already have lengths, and so are not a corpus."""
+    if isinstance(inputs, Samples):
+        return inputs
+    if corpus is None:
+        if len(inputs) != 1:
+            raise ConfigError(
+                "several inputs are a corpus, which needs --tokenizer" if inputs else "INPUT is required"
+            )
+        return require_samples(look_at(as_path(inputs[0])), takes_corpus=True)
     for name in inputs:
         path = as_path(name)
         if path.suffix == ".npy" or look_at(path).store is not None:
             raise ConfigError(f"{name!r} has its lengths already and is not a corpus; leave out --tokenizer")
-
-
-def read_samples(inputs: Sequence[str] | Samples, corpus: TokenizeConfig | None, workers: int | None) -> Samples:
-    """Samples of the inputs; a corpus (`corpus` is not None) is tokenized first."""
-    if isinstance(inputs, Samples):
-        return inputs
-    if corpus is None:
-        return compared_samples(inputs)
-    refuse_known_lengths(inputs)
-    with make_engine(workers) as engine:
-        return _tokenized_samples(corpus, engine)
-
-
-def _tokenized_samples(config: TokenizeConfig, engine: Engine) -> Samples:
     from packer_cli.commands.tokenize import tokenize_corpus  # Only a corpus needs it.
 
-    with tempfile.TemporaryDirectory(prefix="hbpack-tokens-") as name:
+    with make_engine(workers) as engine, tempfile.TemporaryDirectory(prefix="hbpack-tokens-") as folder:
         try:
-            tokenize_corpus(config, Path(name), engine)
+            tokenize_corpus(corpus, Path(folder), engine)
         except TooManyRejectedError:
             raise TooManyRejectedError(
-                f"more records were rejected than --max-rejected {config.max_rejected}; hbpack tokenize keeps the "
+                f"more records were rejected than --max-rejected {corpus.max_rejected}; hbpack tokenize keeps the "
                 "reasons, or raise the limit"
             ) from None
-        return StoreSamples(TokenStore.open(Path(name) / TOKENS)).all
+        return StoreSamples(TokenStore.open(Path(folder) / TOKENS)).all
 
 
 _RULE = "a length is 1 .. 2147483647; correct it, or leave it out"

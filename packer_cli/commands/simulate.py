@@ -11,9 +11,9 @@ import orjson
 from packer_cli.commands.arguments import (
     Inputs,
     StrPath,
-    first_given,
     is_paths,
     path_names,
+    refuse_given,
     takes,
 )
 from packer_cli.commands.compare import load_simulator, run_compare
@@ -157,11 +157,9 @@ def _planned(plan: Plan | PackedSet | Inputs, options: Mapping[str, Any]) -> Pla
 
 def _refuse_plan_options(options: Mapping[str, Any], what: str) -> None:
     of_plans = [*PlanConfig.model_fields, *TokenizeConfig.model_fields, "algorithms", "sort", "workers"]
-    name = first_given(options, [each for each in of_plans if each not in {*GpuConfig.model_fields, "inputs"}])
-    if name is not None:
-        raise ConfigError(
-            f"{name} is for making plans, and {what} is already planned; give {_NEEDS}, or leave {name} out"
-        )
+    others = [each for each in of_plans if each not in {*GpuConfig.model_fields, "inputs"}]
+    why = f"is for making plans, and {what} is already planned; give {_NEEDS}"
+    refuse_given(options, others, lambda name: f"{name} {why}, or leave {name} out")
 
 
 def _write_trace(path: Path, most_steps: int, plan: types.Plan, simulator: Simulator) -> None:

@@ -152,6 +152,7 @@ def test_a_corpus_a_token_store_and_a_packed_set_are_the_same_samples(
     assert list(map(figures, json.loads(again.stdout)["rows"])) == list(map(figures, of_set["rows"]))
 
 
+KINDS = "packed data set (hbpack.json), plan, token store, or file of lengths"
 LENGTHS = "a packed data set, a token store or a file of lengths"
 WRAP = "packing 'wrap' cuts samples, so it needs exactly one group; give one, or another packing"
 TOO_LONG = (
@@ -171,7 +172,7 @@ NO_SOLVER = (
         (["chats.jsonl"], "'chats.jsonl' is a corpus, which needs --tokenizer"),
         (["chats.txt.gz"], "'chats.txt.gz' is a corpus, which needs --tokenizer"),
         (["nowhere"], f"'nowhere' does not exist; name {LENGTHS}, or a corpus and its --tokenizer"),
-        (["."], f"'.' is not a token store; name {LENGTHS}, or give --tokenizer if it is a corpus"),
+        (["."], f"'.' is not a {KINDS}; name one, or a corpus and its --tokenizer"),
         (["5.npy", "--tokenizer", "t"], "'5.npy' has its lengths already and is not a corpus; leave out --tokenizer"),
         (["5.txt", "--append-eos", "auto"], "--append-eos is for a corpus; give --tokenizer with it, or leave it out"),
         (
@@ -202,7 +203,7 @@ def test_samples_that_no_row_can_plan(hbpack, lengths, pack, chats, tmp_path):
     assert hbpack("compare", lengths).stderr == "error: --groups is required\n"
     out = tmp_path / "out"
     assert pack(chats, "--no-keep-tokens").code == 0
-    message = f"'{out}' is planned and keeps no tokens, so there is nothing to plan; name {LENGTHS}"
+    message = f"'{out}' is planned and keeps no tokens; name {LENGTHS}"
     assert hbpack("compare", out, *GROUPS) == (2, "", f"error: {message}\n")
 
 
