@@ -79,20 +79,24 @@ def hold_folder(folder: Path, is_ours: Callable[[list[str]], bool], task: TaskLo
 
 
 def _entries(folder: Path) -> list[str]:
-    """The names in a folder, sorted, without what a killed run may leave; none if it does not exist yet.
+    """The names in an output folder, as `entries_of` gives them; none if it does not exist yet.
 
     Raises:
         OutputError: it cannot be made, or written to.
     """
-    if is_remote(folder):
-        names = [path.name for path in folder.iterdir()]
-        return sorted(name for name in names if not name.startswith(LOCK_NAME) and not is_temporary(name))
-    there = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
-    if not there.is_dir():
-        raise OutputError(f"output folder {str(folder)!r}: {str(there)!r} is a file; name another")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise OutputError(f"output folder {str(folder)!r}: {str(there)!r} cannot be written to; name another")
-    names = [path.name for path in folder.iterdir()] if there == folder else []
+    there = folder
+    if not is_remote(folder):
+        there = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+        if not there.is_dir():
+            raise OutputError(f"output folder {str(folder)!r}: {str(there)!r} is a file; name another")
+        if not os.access(there, os.W_OK | os.X_OK):
+            raise OutputError(f"output folder {str(folder)!r}: {str(there)!r} cannot be written to; name another")
+    return entries_of(folder) if there == folder else []
+
+
+def entries_of(folder: Path) -> list[str]:
+    """The names in a folder, sorted, without what a killed run may leave."""
+    names = [path.name for path in folder.iterdir()]
     return sorted(name for name in names if not name.startswith(LOCK_NAME) and not is_temporary(name))
 
 

@@ -18,6 +18,7 @@ import hashlib
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Iterator
 
 PLACES = (
@@ -51,7 +52,8 @@ def choose_cache() -> None:
             if not os.path.isdir(folder):
                 os.makedirs(folder, exist_ok=True)
                 _remove_old(place)
-            _try_to_write(folder)
+            with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+                file.write(b"x")  # It fails in a folder of another user, and on a disk that is full.
             os.utime(folder)
             _set(folder)
             return
@@ -93,7 +95,6 @@ def _places() -> Iterator[str]:
 def _use_scratch(name: str) -> None:
     import atexit
     import shutil
-    import tempfile
 
     try:
         scratch = tempfile.mkdtemp(prefix=_PREFIX)
@@ -126,14 +127,3 @@ def _remove_old(place: str) -> None:
         by_use = sorted(folders, key=lambda entry: entry.stat().st_mtime_ns, reverse=True)
     for entry in by_use[KEPT:]:
         shutil.rmtree(entry.path, ignore_errors=True)
-
-
-def _try_to_write(folder: str) -> None:
-    """Raise OSError where files cannot be written, as to a folder of another user or on a disk that is full."""
-    path = os.path.join(folder, f".try-{os.getpid()}")
-    try:
-        with open(path, "wb", buffering=0) as file:
-            file.write(b"x")
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(path)

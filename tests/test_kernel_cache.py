@@ -63,7 +63,7 @@ def test_a_place_of_the_user_that_cannot_be_written_to(home: dict[str, str], tmp
     code = PACK
     if is_full:
         place = tmp_path / "mine"
-        full = "import os, packer_cli.kernels as k\nk.open = lambda *_, **__: open('/dev/full', 'wb', buffering=0)\n"
+        full = "import tempfile\ntempfile.TemporaryFile = lambda *_, **__: open('/dev/full', 'wb', buffering=0)\n"
         code = full + PACK
     warning = (
         f"NUMBA_CACHE_DIR: {str(place)!r} cannot be written to, so kernels are compiled in each run, which takes some "

@@ -83,15 +83,11 @@ def command(as_json: bool, workers: int | None, **values: Any) -> None:
             f"Steps choose from {counted(len(layouts.layouts), 'layout')}", _plan_command(values, options, config.gpus)
         )
         return
-    if config.strategy != DEFAULT and is_typed("strategy"):
-        raise ConfigError(
-            f"--strategy {config.strategy} has no effect on hbpack groups, which finds the same groups for all "
-            "strategies but hydraulis; leave it out"
-        )
-    for option in _OF_LAYOUTS[1:]:
-        if is_typed(option):
+    for option in _OF_LAYOUTS:
+        if is_typed(option) and (option, config.strategy) != ("strategy", DEFAULT):
             raise ConfigError(
-                f"{option_name(option)} has no effect on hbpack groups without --strategy hydraulis; leave it out"
+                f"{option_name(option)} has no effect on hbpack groups, which finds the same groups for all "
+                "strategies but hydraulis; leave it out"
             )
     config = config.model_copy(update={name: default_of(PlanConfig.model_fields[name]) for name in _OF_LAYOUTS})
     from packer_cli.commands.groups import run_groups

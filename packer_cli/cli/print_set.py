@@ -15,7 +15,6 @@ from packer_cli.config import GpuConfig
 from packer_cli.config.gpu_model import most_positions
 from packer_cli.engine.progress import warn
 from packer_cli.format.constants import REJECTED_NAME, VALIDATION
-from packer_cli.format.manifest import Manifest
 from packer_cli.format.metrics import Counts, GroupChoice, InputCounts, PlanMetrics
 from packer_cli.format.tokens import SourceInfo
 from packer_cli.plan.figures import as_in_text
@@ -40,17 +39,6 @@ class WrittenShards:
     """Ranks with a manifest."""
     num_epochs: int
     """Epochs with manifests."""
-
-    @classmethod
-    def of(cls, manifest: Manifest) -> WrittenShards:
-        """Those of a set."""
-        shards = list(manifest.shards)
-        return cls(
-            num_shards=len(shards),
-            num_bytes=sum(shard.num_bytes for shard in shards),
-            num_gpus=manifest.num_gpus,
-            num_epochs=len(manifest.epochs),
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +95,16 @@ def print_set(output: str, planned: Plan, config: GpuConfig, *, as_json: bool) -
             for source, each in zip(sources, counts.inputs, strict=True)
         )
     if as_json:
+        written = (
+            None
+            if manifest is None
+            else WrittenShards(
+                num_shards=len(list(manifest.shards)),
+                num_bytes=sum(shard.num_bytes for shard in manifest.shards),
+                num_gpus=manifest.num_gpus,
+                num_epochs=len(manifest.epochs),
+            )
+        )
         print_json(
             SetOutput(
                 output=output,
@@ -116,7 +114,7 @@ def print_set(output: str, planned: Plan, config: GpuConfig, *, as_json: bool) -
                 group_choice=planned.group_choice,
                 prediction=prediction,
                 sources=None if manifest is None else manifest.sources,
-                shards=None if manifest is None else WrittenShards.of(manifest),
+                shards=written,
             )
         )
         return

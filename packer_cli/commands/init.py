@@ -162,11 +162,16 @@ def _read(path: Path) -> TrainerConfig:
 
 def _look(options: InitOptions, draft: Draft) -> list[Look]:
     """Look at the inputs. Those of another trainer's config need not be here."""
-    looks = []
+    looks: list[Look] = []
     try:
         sampler = Sampler(draft.options.get("tokenizer"), draft.options.get("chat-template"))
         for text in draft.inputs:
-            looks += _look_at(text, sampler, draft, must_exist=options.source is None)
+            try:
+                looks += sampler.look([text])
+            except InputError as error:
+                if options.source is None:
+                    raise
+                draft.lost.append(f"not looked at: {error}")
     except TokenizerError as error:
         if options.tokenizer is not None:
             raise
@@ -179,16 +184,6 @@ def _look(options: InitOptions, draft: Draft) -> list[Look]:
         why = f" (the first: {reasons[0]})" if reasons else ""
         raise RunError(f"no record of the sample can be used{why}; correct the data, or name others")
     return looks
-
-
-def _look_at(text: str, sampler: Sampler, draft: Draft, *, must_exist: bool) -> list[Look]:
-    try:
-        return sampler.look([text])
-    except InputError as error:
-        if must_exist:
-            raise
-        draft.lost.append(f"not looked at: {error}")
-        return []
 
 
 def _add_shape(draft: Draft, looks: list[Look]) -> None:

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from packer_cli.commands.output_folder import current_manifest, holds_only_reasons, kind_of, locked_output
 from packer_cli.engine.progress import say, warn
 from packer_cli.errors import FormatError, InputError, OutputError
-from packer_cli.files import is_temporary, remove_folder
-from packer_cli.folders import LOCK_NAME
+from packer_cli.files import remove_folder
+from packer_cli.folders import entries_of
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS, VALIDATION
 from packer_cli.remote.path import is_remote
 from packer_cli.shards.plan_file import PlanHeader, read_plan_header
@@ -81,20 +81,15 @@ def removing_validation(folder: Path) -> Iterator[None]:
             remove_folder(own / name)
         for name in (REJECTED_NAME, PLAN_NAME):
             (own / name).unlink(missing_ok=True)
-    others = _entries(own)
+    others = entries_of(own)
     with suppress(OSError):
         own.rmdir()
     say(f"removed {own}" + (f", but not what hbpack did not write ({', '.join(others)})" if others else ""))
 
 
 def _is_left_over(own: Path) -> bool:
-    entries = _entries(own)
+    entries = entries_of(own)
     return not entries or (entries == [REJECTED_NAME] and holds_only_reasons(own, entries))
-
-
-def _entries(own: Path) -> list[str]:
-    names = [path.name for path in own.iterdir()]
-    return sorted(name for name in names if not (name.startswith(LOCK_NAME) or is_temporary(name)))
 
 
 class Fault(NamedTuple):

@@ -191,11 +191,6 @@ def _is_used(group: Group, used: Sequence[Group]) -> bool:
     )
 
 
-def _with_degree(group: Group) -> str:
-    """As --groups names it, whatever shares its rows."""
-    return str(replace(group, sp_size=group.layout.row_ranks, cp_size=1))
-
-
 def _require_all_used(given: Sequence[Group], strategy: Strategy) -> None:
     """Raise ValueError for groups that the strategy does not use, or uses otherwise than they say."""
     kept = used_groups(given, strategy)
@@ -205,10 +200,11 @@ def _require_all_used(given: Sequence[Group], strategy: Strategy) -> None:
         )
     unused = [str(group) for group in given if group not in kept]
     if unused:
-        used = strategy.groups(given)
+        # As --groups names them, whatever shares their rows.
+        used = [replace(each, sp_size=each.layout.row_ranks, cp_size=1) for each in strategy.groups(given)]
         has, them = ("has", "it") if len(unused) == 1 else ("have", "them")
         alone = " alone" if len(used) == 1 else ""
         raise ValueError(
             f"{', '.join(unused)} {has} no effect on --strategy {strategy.name}, which uses "
-            f"{','.join(_with_degree(group) for group in used)}{alone}; leave {them} out"
+            f"{','.join(map(str, used))}{alone}; leave {them} out"
         )

@@ -133,18 +133,20 @@ def test_groups_takes_no_other_strategy(hbpack, lengths, planned):
     done = hbpack("groups", lengths, *("hbp" if option == "hydraulis" else option for option in planned))
     assert done.code == 2
     assert done.stderr == (
-        "error: --strategy hbp has no effect on hbpack groups, which finds the same groups for all strategies but "
+        "error: --strategy has no effect on hbpack groups, which finds the same groups for all strategies but "
         "hydraulis; leave it out\n"
     )
     done = hbpack("groups", lengths, *planned[2:], *STEPS)
     assert done.code == 2
     assert done.stderr == (
-        "error: --global-tokens has no effect on hbpack groups without --strategy hydraulis; leave it out\n"
+        "error: --global-tokens has no effect on hbpack groups, which finds the same groups for all strategies but "
+        "hydraulis; leave it out\n"
     )
     done = hbpack("groups", lengths, *planned[2:], "--packing", "published")
     assert done.code == 2
     assert done.stderr == (
-        "error: --packing has no effect on hbpack groups without --strategy hydraulis; leave it out\n"
+        "error: --packing has no effect on hbpack groups, which finds the same groups for all strategies but "
+        "hydraulis; leave it out\n"
     )
 
 
