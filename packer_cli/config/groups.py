@@ -162,8 +162,13 @@ def choose_groups(
     given = tuple(groups) if strategy.finds_layouts else with_parallel(groups, parallel)
     with strategy.blamed():
         chosen = strategy.groups(given)
-    if are_named and chosen != given:
-        _require_all_used(given, strategy)
+    if are_named and chosen != given and (kept := used_groups(given, strategy)) != given:
+        # As --groups names them, whatever shares their rows.
+        used = [replace(each, sp_size=each.layout.row_ranks, cp_size=1) for each in chosen]
+        raise ValueError(
+            f"--strategy {strategy.name} plans with {','.join(map(str, used))}, and the rest of "
+            f"{','.join(map(str, given))} has no effect; give {','.join(map(str, kept))}"
+        )
     if align is None:
         return chosen
     return with_align(chosen, given if are_named else (), align, mixed=strategy.mixes_layouts)
@@ -189,22 +194,3 @@ def _is_used(group: Group, used: Sequence[Group]) -> bool:
         and group.layout.row_ranks == each.layout.row_ranks
         for each in used
     )
-
-
-def _require_all_used(given: Sequence[Group], strategy: Strategy) -> None:
-    """Raise ValueError for groups that the strategy does not use, or uses otherwise than they say."""
-    kept = used_groups(given, strategy)
-    if given[-1] != kept[-1]:
-        raise ValueError(
-            f"{given[-1]}: checkpointed layers have no effect on --strategy {strategy.name}; give {kept[-1]}"
-        )
-    unused = [str(group) for group in given if group not in kept]
-    if unused:
-        # As --groups names them, whatever shares their rows.
-        used = [replace(each, sp_size=each.layout.row_ranks, cp_size=1) for each in strategy.groups(given)]
-        has, them = ("has", "it") if len(unused) == 1 else ("have", "them")
-        alone = " alone" if len(used) == 1 else ""
-        raise ValueError(
-            f"{', '.join(unused)} {has} no effect on --strategy {strategy.name}, which uses "
-            f"{','.join(map(str, used))}{alone}; leave {them} out"
-        )

@@ -16,7 +16,7 @@ from packer_cli.config.messages import validate
 from packer_cli.config.validation import read_validation
 from packer_cli.format.layout import ONE_GPU
 from packer_cli.panels import Panel, Shown
-from packer_cli.plan.core.groups import Group, divisors, require_aligned
+from packer_cli.plan.core.groups import Group, require_aligned
 from packer_cli.plan.core.path_tokens import read_path_tokens
 from packer_cli.plan.strategies.protocol import Strategy
 from packer_cli.plan.strategies.registry import (
@@ -267,13 +267,15 @@ class PlanConfig(AutoGroupsConfig):
             require_aligned(group)
         if self.planner.finds_layouts:
             return
-        of_replica = self.layout.num_gpus
-        if (self.is_auto or self.planner.mixes_layouts) and self.gpus % of_replica:
-            raise ValueError(
-                f"a replica has {of_replica} GPUs ({self.layout}), which must divide the number of GPUs, {self.gpus}; "
-                f"choose lower degrees, or a multiple of {of_replica} GPUs"
-            )
-        if self.planner.mixes_layouts:
+        mixes = self.planner.mixes_layouts
+        of_groups = [(f" of group {group}", group.layout) for group in self.groups]
+        for which, layout in [("", self.layout)] if self.is_auto or mixes else of_groups:
+            if self.gpus % layout.num_gpus:
+                raise ValueError(
+                    f"a replica{which} has {layout.num_gpus} GPUs ({layout}), which must divide the number of GPUs, "
+                    f"{self.gpus}; choose lower degrees, or a multiple of {layout.num_gpus} GPUs"
+                )
+        if mixes:
             largest = max((group.num_gpus for group in self.groups), default=1)
             if largest > self.gpus:
                 raise ValueError(
@@ -288,17 +290,6 @@ class PlanConfig(AutoGroupsConfig):
                     "--align"
                 )
             return
-        for group in self.groups:
-            if self.gpus % group.num_gpus and group.num_gpus > group.sp_size:
-                raise ValueError(
-                    f"a replica of group {group} has {group.num_gpus} GPUs ({group.layout}), which must divide the "
-                    f"number of GPUs, {self.gpus}; choose lower degrees, or a multiple of {group.num_gpus} GPUs"
-                )
-            if self.gpus % group.sp_size:
-                raise ValueError(
-                    f"the SP degree of group {group} must divide the number of GPUs, {self.gpus}; "
-                    f"choose one of {', '.join(str(d) for d in divisors(self.gpus))}"
-                )
         if len({group.pp_size for group in self.groups}) > 1 and self.lockstep == "all":
             raise ValueError(
                 "groups with different numbers of pipeline stages cannot run in lockstep; give --lockstep 1, or the "

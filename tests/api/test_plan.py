@@ -134,7 +134,11 @@ RULE = "a length is 1 .. 2147483647; correct it, or leave it out"
         ),
         ([5], {"gpu": 4}, "--gpu must be text, got 4"),
         ([5], {"strategy": ["hbp"]}, "--strategy must be text, got ['hbp']"),
-        ([5], {"gpus": 3}, "the SP degree of group 8k:4 must divide the number of GPUs, 3; choose one of 1, 3"),
+        (
+            [5],
+            {"gpus": 3},
+            "a replica of group 8k:4 has 4 GPUs (sp4), which must divide the number of GPUs, 3",
+        ),
         ([5], {"groups": ["8k", "1k"]}, "groups must have rising capacities, got 8k,1k; sort them"),
         ([5], {"packing": "best"}, "--packing: unknown packing algorithm 'best'"),
         ([5], {"packings": "bfs"}, "plan() has no option 'packings' (did you mean 'packing'?)"),

@@ -121,15 +121,18 @@ def test_an_option_changes_the_plan_or_is_refused(option, name):
         ),
         (
             {"groups": "1k:1,8k:4", "strategy": "naive"},
-            "--groups: 1k:1 has no effect on --strategy naive, which uses 8k:4 alone; leave it out",
+            "--groups: --strategy naive plans with 8k:4, and the rest of 1k:1,8k:4 has no effect; give 8k:4",
         ),
         (
             {"groups": "8k:1,12k:2,32k:4", "gpus": 12, "strategy": "flexsp:all"},
-            "--groups: 12k:2 has no effect on --strategy flexsp:all, which uses 8k:1,16k:2,32k:4; leave it out",
+            (
+                "--groups: --strategy flexsp:all plans with 8k:1,16k:2,32k:4, and the rest of 8k:1,12k:2,32k:4 has no "
+                "effect; give 8k:1,32k:4"
+            ),
         ),
         (
             {"groups": "8k:1:16", "strategy": "hydraulis", "global_tokens": "64k"},
-            "--groups: 8k:1:16: checkpointed layers have no effect on --strategy hydraulis; give 8k:1",
+            "--groups: --strategy hydraulis plans with 8k:1, and the rest of 8k:1:16 has no effect; give 8k:1",
         ),
         (
             {"groups": "8k:2", "strategy": "flexsp:all", "balance": "sort", **MODEL},

@@ -32,7 +32,10 @@ BAD_OVERFLOW = (
         (["--groups", "1k:1:-1"], "--groups: group '1k:1:-1': checkpoint_layers must be at least 0"),
         (
             ["--groups", "1k:3"],
-            "the SP degree of group 1k:3 must divide the number of GPUs, 8; choose one of 1, 2, 4, 8",
+            (
+                "a replica of group 1k:3 has 3 GPUs (sp3), which must divide the number of GPUs, 8; choose lower "
+                "degrees, or a multiple of 3 GPUs"
+            ),
         ),
         (["--gpus", "0"], "--gpus must be at least 1, got 0"),
         (["--gpus", "-1"], "--gpus must be at least 1, got -1"),
