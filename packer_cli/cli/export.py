@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from packer_cli.cli.command import Text, as_command, json_option, option
 from packer_cli.cli.console import print_json, say_next
 from packer_cli.cli.options import job_options, model_options, output_option, set_argument
+from packer_cli.commands.arguments import refuse_given
 from packer_cli.config import validate
-from packer_cli.config.messages import option_name
 from packer_cli.config.models import ExportConfig
 from packer_cli.engine.array import ArrayIds
 from packer_cli.errors import ConfigError
@@ -76,8 +76,15 @@ def command(
     from packer_cli.commands.export import run_export
     from packer_cli.export.push import PushOptions
 
-    given = [option_name(name) for name in ("groups", "epoch", "shard_size") if values[name] is not None]
-    _require_together(format_name, output, push_to_hub, given, of_card=private or license is not None)
+    if format_name is None and push_to_hub is None:
+        raise ConfigError("--to is required; to push the packed set itself, give --push-to-hub")
+    if (format_name is None) != (output is None):
+        raise ConfigError("--to needs --output" if format_name else "--output needs --to")
+    if format_name is None:
+        of_export = ("groups", "epoch", "shard_size")
+        refuse_given(values, of_export, lambda name: f"{name} applies to an export: give --to, too")
+    if push_to_hub is None and (private or license is not None):
+        raise ConfigError("--private and --license apply to a data set on the Hub; give --push-to-hub, too")
     if push_to_hub is not None and ids is not None:
         raise ConfigError(
             "--push-to-hub does not run in a job array; when all tasks are done, run the same command outside it"
@@ -106,23 +113,3 @@ def _say_exported(output: str, format_name: str, pushed_to: str | None, listing:
     if pushed_to and format.hub_files:
         steps.insert(0, f'load_dataset("{pushed_to}")')
     say_next(f"{output} holds {what}", *steps)
-
-
-def _require_together(
-    format_name: str | None, output: str | None, push_to_hub: str | None, of_export: list[str], *, of_card: bool
-) -> None:
-    """Raise ConfigError for options that do not go together.
-
-    Args:
-        of_export: those that were given of an export.
-        of_card: whether the data set on the Hub was to be private, or to have a licence.
-    """
-    if format_name is None and push_to_hub is None:
-        raise ConfigError("--to is required; to push the packed set itself, give --push-to-hub")
-    if (format_name is None) != (output is None):
-        given, missing = ("--to", "--output") if format_name else ("--output", "--to")
-        raise ConfigError(f"{given} needs {missing}")
-    if format_name is None and of_export:
-        raise ConfigError(f"{of_export[0]} applies to an export: give --to, too")
-    if push_to_hub is None and of_card:
-        raise ConfigError("--private and --license apply to a data set on the Hub; give --push-to-hub, too")

@@ -141,9 +141,8 @@ class Iterations(Sequence[Iteration]):
     def _micro_batch(self, slot: int) -> MicroBatch:
         plan, schedule = self._plan, self._schedule
         pack, group = int(schedule.slot_pack[slot]), plan.groups[schedule.slot_group[slot]]
-        first, pieces = int(schedule.slot_first_gpu[slot]), plan.packs.pieces[:0]
-        if pack != FILLER:
-            pieces = plan.packs.pieces[plan.packs.offsets[pack] : plan.packs.offsets[pack + 1]]
+        first = int(schedule.slot_first_gpu[slot])
+        pieces = plan.packs.pieces[plan.packs.offsets[pack] : plan.packs.offsets[pack + 1]]  # FILLER is -1: none.
         samples = plan.pieces.samples
         return MicroBatch(
             pack=None if pack == FILLER else pack,

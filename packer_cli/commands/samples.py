@@ -182,10 +182,8 @@ def _read_text(path: Path) -> np.ndarray:
     try:
         return np.array(lines, dtype=np.int64) if lines else np.zeros(0, dtype=np.int64)
     except (ValueError, OverflowError):
-        integers = [re.fullmatch(rb"[+-]?[0-9]+", line) for line in lines]
-        number = next(
-            i for i, found in enumerate(integers) if not (found and len(lines[i]) < 21 and abs(int(lines[i])) < 2**63)
-        )
+        number = next(i for i, line in enumerate(lines) if not re.fullmatch(rb"[+-]?[0-9]{1,18}", line))
         text = lines[number].decode("utf-8", "replace")[:40]
-        what = f"{text}; {_RULE}" if integers[number] else f"{text!r}; write one integer a line"
-        raise InputError(f"lengths file {str(path)!r}: value {number + 1} is {what}") from None
+        raise InputError(
+            f"lengths file {str(path)!r}: value {number + 1} is {text!r}; write one integer a line, 1 .. 2147483647"
+        ) from None

@@ -126,27 +126,21 @@ class CostModel:
             )
         if layout == Layout(sp=layout.sp):
             return
-        if self.model_parallel is None:
+        links = self.model_parallel
+        if links is None or (layout.num_gpus > links.gpus_per_node and not links.network_bandwidth):
+            lacks = "" if links is None else f" between nodes of {links.gpus_per_node} GPUs"
             raise ConfigError(
-                "the profile has no bandwidth, so the time of tensor, context and pipeline parallelism is not known; "
-                "measure again with hbpack profile --bandwidth, or give --model and --gpu"
+                f"the profile has no bandwidth{lacks}, so the time of a replica of {layout.num_gpus} GPUs ({layout}) "
+                "is not known; measure again with hbpack profile --bandwidth NODE,NETWORK, or give --model and --gpu"
             )
         if layout.pp > self.num_layers:
             raise ConfigError(
                 f"{layout.pp} pipeline stages are more than the model's {self.num_layers} layers; give a lower pp"
             )
-        node = self.model_parallel.gpus_per_node
-        if layout.num_gpus > node and not self.model_parallel.network_bandwidth:
+        if layout.tp > 1 and layout.sp * layout.tp not in links.all_to_all_bytes:
             raise ConfigError(
-                f"the profile has no bandwidth between nodes, and a replica of {layout.num_gpus} GPUs spans nodes of "
-                f"{node}; measure again with hbpack profile --bandwidth NODE,NETWORK, or give --model and --gpu"
-            )
-        allowed = self.model_parallel.all_to_all_bytes
-        if layout.tp > 1 and layout.sp * layout.tp not in allowed:
-            raise ConfigError(
-                f"TP degree {layout.tp}" + (f" and SP degree {layout.sp}" if layout.sp > 1 else "") + " cannot divide "
-                f"the model's attention heads; choose {'degrees whose product is ' if layout.sp > 1 else ''}one of "
-                f"{', '.join(map(str, sorted(allowed)))}"
+                f"TP degree {layout.tp} and SP degree {layout.sp} cannot divide the model's attention heads; choose "
+                f"degrees whose product is one of {', '.join(map(str, sorted(links.all_to_all_bytes)))}"
             )
 
 

@@ -39,7 +39,7 @@ def lengths(tmp_path_factory):
 
 
 SAVE = "save one array with numpy.save, or name text with one integer a line"
-RULE = "a length is 1 .. 2147483647; correct it, or leave it out"
+RULE = "write one integer a line, 1 .. 2147483647"
 
 
 @pytest.mark.parametrize(
@@ -49,8 +49,12 @@ RULE = "a length is 1 .. 2147483647; correct it, or leave it out"
         ("blank.txt", b"\n", f" is empty; {SAVE}"),
         ("cut.npy", b"PK\x03\x04", f" is not a .npy of integers: File is not a zip file; {SAVE}"),
         ("archive.npy", None, f" is an archive of arrays (.npz); {SAVE}"),
-        ("long.txt", b"5 99999999999999999999", f": value 2 is 99999999999999999999; {RULE}"),
-        ("signs.txt", b"5 --5", ": value 2 is '--5'; write one integer a line"),
+        (
+            "long.txt",
+            b"5 99999999999999999999",
+            f": value 2 is '99999999999999999999'; {RULE}",
+        ),
+        ("signs.txt", b"5 --5", f": value 2 is '--5'; {RULE}"),
     ],
 )
 def test_what_is_no_file_of_lengths(hbpack, tmp_path, name, content, reason):

@@ -92,7 +92,10 @@ def test_key_value_heads_are_copied_where_sp_and_tp_divide_them_together():
     [
         (
             Layout(tp=3),
-            "TP degree 3 cannot divide the model's attention heads; choose one of 1, 2, 4, 8, 16, 32",
+            (
+                "TP degree 3 and SP degree 1 cannot divide the model's attention heads; choose degrees whose product "
+                "is one of 1, 2, 4, 8, 16, 32"
+            ),
         ),
         (
             Layout(sp=8, tp=8),
@@ -171,8 +174,8 @@ def test_links_that_are_not_known():
     with pytest.raises(ConfigError) as raised:
         communication(1, Layout(tp=2), cost=cost)
     assert str(raised.value) == (
-        "the profile has no bandwidth, so the time of tensor, context and pipeline parallelism is not known; measure "
-        "again with hbpack profile --bandwidth, or give --model and --gpu"
+        "the profile has no bandwidth, so the time of a replica of 2 GPUs (sp1-tp2) is not known; measure again with "
+        "hbpack profile --bandwidth NODE,NETWORK, or give --model and --gpu"
     )
 
 
@@ -184,8 +187,8 @@ def test_links_between_nodes_that_are_not_known():
     with pytest.raises(ConfigError) as raised:
         communication(K, Layout(tp=8, pp=2), cost=cost)
     assert str(raised.value) == (
-        "the profile has no bandwidth between nodes, and a replica of 16 GPUs spans nodes of 8; measure again with "
-        "hbpack profile --bandwidth NODE,NETWORK, or give --model and --gpu"
+        "the profile has no bandwidth between nodes of 8 GPUs, so the time of a replica of 16 GPUs (sp1-tp8-pp2) is "
+        "not known; measure again with hbpack profile --bandwidth NODE,NETWORK, or give --model and --gpu"
     )
 
 

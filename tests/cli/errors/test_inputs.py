@@ -102,7 +102,7 @@ RULE = "a length is 1 .. 2147483647; correct it, or leave it out"
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ("1 2 x", "value 3 is 'x'; write one integer a line"),
+        ("1 2 x", "value 3 is 'x'; write one integer a line, 1 .. 2147483647"),
         ("1 0 3", f"value 2 is 0; {RULE}"),
         ("5000000000", f"value 1 is 5000000000; {RULE}"),
     ],
