@@ -214,10 +214,6 @@ class Text(click.ParamType):  # type: ignore[type-arg]  # Not so in older releas
         return [CompletionItem(f"{before}{comma}{name}") for name in self._names() if name.startswith(begin)]
 
 
-class Value(Text):
-    """Text, or a value from a config file; the model validates it."""
-
-
 class LocalPath(Text):
     """A path on this machine. A URL is refused: as a path, `s3://bucket/out` would be a local folder named `s3:`."""
 

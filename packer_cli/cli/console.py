@@ -116,7 +116,7 @@ def shown_command(*words: object) -> str:
 
 def shown_options(config: BaseModel, kind: type[BaseModel]) -> list[str]:
     """Those of a config's options that this model has and that are not at their defaults, as words of a command."""
-    from packer_cli.config.messages import option_name
+    from packer_cli.config import option_name
 
     values = config.model_dump(mode="json", include=set(kind.model_fields), exclude_defaults=True)
     return [word for name, value in values.items() for word in (option_name(name), str(value))]

@@ -11,9 +11,8 @@ from packer_cli.cli.command import Choice, as_command, json_option, option
 from packer_cli.cli.console import print_json, print_tables, say_next, shown_command, shown_options
 from packer_cli.cli.options import corpus_options, inputs_argument, is_typed, model_options
 from packer_cli.commands.arguments import corpus_of
-from packer_cli.config import AUTO, AutoGroupsConfig, GpuConfig, PlanConfig, validate
+from packer_cli.config import AUTO, AutoGroupsConfig, GpuConfig, PlanConfig, option_name, validate
 from packer_cli.config.defaults import default_of
-from packer_cli.config.messages import option_name
 from packer_cli.errors import ConfigError
 from packer_cli.panels import Panel
 from packer_cli.plan.strategies.registry import DEFAULT

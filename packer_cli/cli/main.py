@@ -201,14 +201,11 @@ def _report(error: BaseException) -> NoReturn:
     """Print an error as one line and exit; raise it again if it is unexpected."""
     try:
         raise error
-    except StdoutError as error:
-        if error.is_unread:
-            sys.exit(1)
-        _fail(str(error), 1)
-    except PlanError as error:
-        _fail(f"the plan breaks a rule: {error}; {_BUG}", error.exit_code)
     except HbpackError as error:
-        _fail(str(error), error.exit_code)
+        if isinstance(error, StdoutError) and error.is_unread:
+            sys.exit(1)
+        is_bug = isinstance(error, PlanError)
+        _fail(f"the plan breaks a rule: {error}; {_BUG}" if is_bug else str(error), error.exit_code)
     except click.Abort:
         _fail(_stopped(signal.SIGINT), 130)
     except click.exceptions.NoArgsIsHelpError as error:

@@ -21,20 +21,18 @@ from packer_cli.cli.command import (
     Option,
     OutputFolder,
     Text,
-    Value,
     all_commands,
     option,
     words_of,
 )
-from packer_cli.config import AUTO, TokenizeConfig, load_config_file, show_value, validate
+from packer_cli.config import AUTO, TokenizeConfig, load_config_file, option_name, show_value, validate
 from packer_cli.config.defaults import REQUIRED, default_of, shown_default
-from packer_cli.config.messages import option_name
 from packer_cli.config.models import BoundConfig, TrainConfig, WorkersConfig
 from packer_cli.errors import ConfigError, OutputError, did_you_mean
 from packer_cli.panels import Names, Panel, Shown
 
 
-class _Checked(Value):
+class _Checked(Text):
     """A value of a field of a model; wrong ones are refused at once."""
 
     def __init__(self, model: type[BaseModel], field: str) -> None:
@@ -85,7 +83,7 @@ def model_options(
         for name, field in reversed(model.model_fields.items()):
             shown = next((each for each in field.metadata if isinstance(each, Shown)), None)
             if shown is not None and (names is None or name in names):
-                kind = _Checked(model, name) if is_checked else Value(_completed(shown))
+                kind = _Checked(model, name) if is_checked else Text(_completed(shown))
                 function = _option(name, field, shown, kind, is_optional=is_optional)(function)
         return function
 
@@ -102,7 +100,7 @@ def is_typed(name: str) -> bool:
     return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
-def _option(name: str, field: FieldInfo, shown: Shown, kind: Value, *, is_optional: bool) -> Callable[[F], F]:
+def _option(name: str, field: FieldInfo, shown: Shown, kind: Text, *, is_optional: bool) -> Callable[[F], F]:
     flag, default = option_name(name), shown_default(field)
     about: dict[str, Any] = {"panel": shown.panel, "is_common": shown.is_common, "help": field.description}
     if field.annotation is bool:
@@ -186,7 +184,7 @@ def _from_yaml(parameter: click.Parameter, item: Any, where: str) -> Any:
     if is_flag != isinstance(item, bool):
         rule = "must be true or false" if is_flag else "takes a value, not true or false"
         raise ConfigError(f"{where} {rule}, got {str(item).lower() if isinstance(item, bool) else show_value(item)}")
-    if is_flag or isinstance(parameter.type, Value):
+    if is_flag or (isinstance(parameter, _FromModel) and not isinstance(parameter.type, click.Choice)):
         return item
     if parameter.name == "groups" and (isinstance(item, (list, dict)) or item == AUTO):
         return None  # How to plan groups. `hbpack export` chooses among those of a set.

@@ -6,9 +6,8 @@ import click
 
 from packer_cli.cli.console import print_note, say_next
 from packer_cli.compare import Comparison
-from packer_cli.config import PlanConfig
+from packer_cli.config import PlanConfig, option_name
 from packer_cli.config.groups import used_groups
-from packer_cli.config.messages import option_name
 from packer_cli.config.no_effect import without_effect
 from packer_cli.sizes import duration, ratio
 

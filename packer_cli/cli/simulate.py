@@ -17,8 +17,7 @@ from packer_cli.cli.options import (
     output_file,
     training_options,
 )
-from packer_cli.config import GpuConfig, PlanConfig, validate
-from packer_cli.config.models import TrainConfig
+from packer_cli.config import GpuConfig, PlanConfig, TrainConfig, validate
 from packer_cli.panels import Panel
 
 

@@ -33,8 +33,7 @@ from packer_cli.commands.plan_store import (
 )
 from packer_cli.commands.samples import config_of_plan, look_at, require_samples
 from packer_cli.commands.validation_set import locked_validation, removing_validation
-from packer_cli.config import PlanConfig, PlannedConfig, StorePlanConfig, validate
-from packer_cli.config.messages import option_name
+from packer_cli.config import PlanConfig, PlannedConfig, StorePlanConfig, option_name, validate
 from packer_cli.config.no_effect import refuse_without_effect
 from packer_cli.config.resolve import Resolved, refuse_rows_alone, resolve, validation_options
 from packer_cli.engine.array import ArrayRecords

@@ -13,8 +13,7 @@ from packer_cli.commands.iterations import Iterations
 from packer_cli.commands.plan_store import plan_samples, resolve_for
 from packer_cli.commands.rebalance import plan_in_force
 from packer_cli.commands.results import Stats
-from packer_cli.config import PlanConfig, PlannedConfig, validate
-from packer_cli.config.models import BoundConfig
+from packer_cli.config import BoundConfig, PlanConfig, PlannedConfig, validate
 from packer_cli.config.no_effect import refuse_without_effect
 from packer_cli.config.resolve import read_options, refuse_rows_alone, size_rule
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME

@@ -28,9 +28,8 @@ from packer_cli.compare.compared import compared_row
 from packer_cli.compare.row_figures import RowFigures
 from packer_cli.compare.rows import Row, own_row_first, parse_rows, strategy_rows
 from packer_cli.compare.savings import PlanSimulation, plan_simulation
-from packer_cli.config import GpuConfig, PlanConfig, validate
+from packer_cli.config import GpuConfig, PlanConfig, TrainConfig, WorkersConfig, validate
 from packer_cli.config.fields import GIVE
-from packer_cli.config.models import TrainConfig, WorkersConfig
 from packer_cli.config.resolve import Resolved, no_longer_plans, read_options
 from packer_cli.engine.local import default_workers
 from packer_cli.engine.progress import Stopwatch, say

@@ -22,8 +22,7 @@ from packer_cli.commands.plan_result import Plan, read_planned
 from packer_cli.commands.results import Comparison, Simulation
 from packer_cli.commands.samples import look_at
 from packer_cli.compare.savings import PlanSimulation, plan_simulation
-from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig, validate
-from packer_cli.config.models import TrainConfig, WorkersConfig
+from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig, TrainConfig, WorkersConfig, validate
 from packer_cli.engine.progress import say
 from packer_cli.errors import ConfigError, InputError, UsageError
 from packer_cli.files import atomic_file
@@ -116,9 +115,7 @@ def simulate(
 
 
 def predict_plan(plan: Plan, config: GpuConfig) -> PlanSimulation | None:
-    """The prediction for a plan; None if the options name no model that can predict it."""
-    if not config.has_gpu_model:
-        return None
+    """The prediction for a plan; None if the model that the options name cannot predict it."""
     try:
         return _simulation(plan, load_simulator(config, plan.arrays.num_gpus, SimulateRules()))
     except UsageError:  # Too few rows of a profile, a degree that it lacks, or a file that is gone.

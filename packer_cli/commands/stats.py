@@ -8,8 +8,7 @@ from packer_cli.commands.arguments import Lengths, is_paths, one_path, plan_conf
 from packer_cli.commands.plan_result import plan_in_memory, read_planned
 from packer_cli.commands.results import Stats
 from packer_cli.commands.samples import look_at, require_samples
-from packer_cli.config import PlanConfig, validate
-from packer_cli.config.models import BoundConfig
+from packer_cli.config import BoundConfig, PlanConfig, validate
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.plan.core.item_counts import tree_figures
 from packer_cli.plan.core.items import whole_items

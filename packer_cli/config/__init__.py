@@ -14,22 +14,26 @@
 
 from packer_cli.config.fields import AutoGroupsConfig, GpuConfig
 from packer_cli.config.groups import parse_group
-from packer_cli.config.messages import load_config_file, show_value, validate
-from packer_cli.config.models import PackConfig, TokenizeConfig, WriteConfig
+from packer_cli.config.messages import load_config_file, option_name, show_value, validate
+from packer_cli.config.models import BoundConfig, PackConfig, TokenizeConfig, TrainConfig, WorkersConfig, WriteConfig
 from packer_cli.config.plan_options import AUTO, PlanConfig, StorePlanConfig
 from packer_cli.config.plan_record import PlannedConfig
 
 __all__ = [
     "AUTO",
     "AutoGroupsConfig",
+    "BoundConfig",
     "GpuConfig",
     "PackConfig",
     "PlanConfig",
     "PlannedConfig",
     "StorePlanConfig",
     "TokenizeConfig",
+    "TrainConfig",
+    "WorkersConfig",
     "WriteConfig",
     "load_config_file",
+    "option_name",
     "parse_group",
     "show_value",
     "validate",

@@ -56,10 +56,8 @@ _SCHEMAS = ("auto", *get_args(RecordSchema))
 
 
 def _known_schema(name: str) -> str:
-    if name not in _SCHEMAS:
-        known = _all_schemas()
-        if name not in known:
-            raise ValueError(unknown("record schema", name, known))
+    if name not in _SCHEMAS and name not in (known := _all_schemas()):
+        raise ValueError(unknown("record schema", name, known))
     return name
 
 

@@ -74,8 +74,7 @@ class PlannedConfig(StorePlanConfig, SetsAside):
     def decisions(self) -> Decisions:
         """JSON values of all that decides a plan; what groups were chosen with does not."""
         left_out = {*AutoGroupsConfig.model_fields, *self.planner.ignores, "align"}
-        left_out |= set() if self.packages else {"packages"}
-        unset = ("validation", "is_validation", "gpu_model", "max_path_tokens")
+        unset = ("packages", "validation", "is_validation", "gpu_model", "max_path_tokens")
         left_out |= {name for name in unset if not getattr(self, name)}
         left_out |= {
             name
