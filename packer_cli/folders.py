@@ -23,6 +23,7 @@ from packer_cli.remote.path import RemotePath, is_remote
 LOCK_NAME = ".hbpack.lock"
 """File in an output folder while a run writes there. A killed run leaves it, unlocked, and it hinders nobody."""
 
+_WRITES = "another hbpack run writes to it"
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 _PATIENCE = 0.3
 """Seconds to wait for a lock: `find_holders` takes each for a moment."""
@@ -132,15 +133,13 @@ def lock_folder(folder: Path, task: TaskLock | None = None) -> Iterator[None]:
         with ExitStack() as held:
             whole = folder / LOCK_NAME
             if task is None:
-                held.callback(_remove_locks, folder, _lock(whole, fcntl.LOCK_EX, _busy(folder)))
+                held.callback(_remove_locks, folder, _lock(whole, fcntl.LOCK_EX, _busy(folder, _WRITES)))
                 held.callback(remove_temporaries, folder)  # Those of an array may be another task's.
             else:
-                held.callback(_leave, whole, _lock(whole, fcntl.LOCK_SH, _busy(folder)))
+                held.callback(_leave, whole, _lock(whole, fcntl.LOCK_SH, _busy(folder, _WRITES)))
                 path = folder / task.name
-                why = f"another process runs task {task.index}; wait until it has ended"
-                held.callback(
-                    _remove, path, _lock(path, fcntl.LOCK_EX, BusyError(f"output folder {str(folder)!r}: {why}"))
-                )
+                busy = _busy(folder, f"another process runs task {task.index}")
+                held.callback(_remove, path, _lock(path, fcntl.LOCK_EX, busy))
                 _refuse_other_stages(folder, task)
             yield
     finally:
@@ -167,25 +166,18 @@ def _take_remote(folder: RemotePath, task: TaskLock | None) -> remote_lock.Remot
             lock.release()
             holder = next(iter(others.values()))
         if time.monotonic() > deadline:
-            who = f" (process {holder.pid} on {holder.host}, seen {holder.age:.0f} s ago)"
-            raise _busy(folder, who)
+            raise _busy(folder, f"{_WRITES} (process {holder.pid} on {holder.host}, seen {holder.age:.0f} s ago)")
         time.sleep(_PATIENCE / 10)
 
 
-def _busy(folder: object, who: str = "") -> BusyError:
-    return BusyError(
-        f"output folder {str(folder)!r}: another hbpack run writes to it{who}; wait until that has ended, "
-        "or name another folder"
-    )
+def _busy(folder: object, what: str) -> BusyError:
+    return BusyError(f"output folder {str(folder)!r}: {what}; wait until that has ended, or name another folder")
 
 
 def _refuse_other_stages(folder: Path | RemotePath, task: TaskLock) -> None:
     for holder in find_holders(folder):
         if holder.task and holder.task.stage != task.stage:
-            raise BusyError(
-                f"output folder {str(folder)!r}: tasks of hbpack {holder.task.stage} write to it; wait until they "
-                "have ended"
-            )
+            raise _busy(folder, f"tasks of hbpack {holder.task.stage} write to it")
 
 
 def find_holders(folder: Path | RemotePath) -> list[Holder]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
@@ -14,16 +14,15 @@ from packer_cli.format.layout import ONE_GPU, Layout
 from packer_cli.panels import Panel, Shown
 from packer_cli.sizes import parse_bytes, parse_tokens
 
-_read_tokens = BeforeValidator(
-    lambda value: parse_tokens(value) if isinstance(value, str) else value, json_schema_input_type=int | str
-)
-_read_bytes = BeforeValidator(
-    lambda value: parse_bytes(value) if isinstance(value, str) else value, json_schema_input_type=int | str
-)
-PackTokens = Annotated[int, Field(ge=1, lt=2**31), _read_tokens]
-StepTokens = Annotated[int, Field(ge=1, le=2**62), _read_tokens]
+
+def _text_by(parse: Callable[[str], int]) -> BeforeValidator:
+    return BeforeValidator(lambda it: parse(it) if isinstance(it, str) else it, json_schema_input_type=int | str)
+
+
+PackTokens = Annotated[int, Field(ge=1, lt=2**31), _text_by(parse_tokens)]
+StepTokens = Annotated[int, Field(ge=1, le=2**62), _text_by(parse_tokens)]
 Epoch = Annotated[int, Field(ge=0, le=MAX_EPOCH)]
-Bytes = Annotated[int, Field(ge=2**16, le=2**62), _read_bytes]
+Bytes = Annotated[int, Field(ge=2**16, le=2**62), _text_by(parse_bytes)]
 
 ZERO_IS_NONE = BeforeValidator(
     lambda value: None if str(value) == "0" else value, json_schema_input_type=int | str | None

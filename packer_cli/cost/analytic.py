@@ -347,8 +347,6 @@ _KEYS: dict[str, tuple[str, Callable[[str], float], str]] = {
 }
 """To the field of `Gpu`, how to read it, and what it must be."""
 
-GPU_SYNTAX = "NAME[:KEY=VALUE,...]"
-
 
 def parse_gpu(text: str) -> Gpu:
     """Parse a preset's name, with or without changed numbers: `NAME[:KEY=VALUE,...]`.
@@ -369,7 +367,8 @@ def parse_gpu(text: str) -> Gpu:
         key, equals, value = word.partition("=")
         if key.strip() not in _KEYS or not equals:
             raise ConfigError(
-                f"--gpu: {text!r} is not {GPU_SYNTAX}, such as h100 or h100:memory=94GiB; keys: {', '.join(_KEYS)}"
+                f"--gpu: {text!r} is not NAME[:KEY=VALUE,...], such as h100 or h100:memory=94GiB; keys: "
+                f"{', '.join(_KEYS)}"
             )
         field, parse, rule = _KEYS[key.strip()]
         try:

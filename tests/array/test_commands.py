@@ -285,10 +285,14 @@ def test_locks_of_tasks(hbpack, tokenize_words, plain, tmp_path):
     out = shutil.copytree(plain, tmp_path / "out")
     with lock_folder(out, TaskLock("tokenize", 1)), lock_folder(out, TaskLock("tokenize", 2)):
         done = hbpack(*tokenize_words, out, "--shard", "1/4")
-        assert done.stderr == (f"error: output folder '{out}': another process runs task 1; wait until it has ended\n")
+        assert done.stderr == (
+            f"error: output folder '{out}': another process runs task 1; wait until that has ended, or name another "
+            "folder\n"
+        )
         done = hbpack("write", out, "--shard", "3/4")
         assert done.stderr == (
-            f"error: output folder '{out}': tasks of hbpack tokenize write to it; wait until they have ended\n"
+            f"error: output folder '{out}': tasks of hbpack tokenize write to it; wait until that has ended, or name "
+            "another folder\n"
         )
         done = hbpack("plan", out, *PLAN)
         assert done.stderr == (
