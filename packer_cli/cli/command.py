@@ -15,7 +15,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from packer_cli.errors import InputError, OutputError, did_you_mean
+from packer_cli.errors import ConfigError, did_you_mean
 from packer_cli.panels import Names, Panel
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -217,17 +217,10 @@ class Text(click.ParamType):  # type: ignore[type-arg]  # Not so in older releas
 class LocalPath(Text):
     """A path on this machine. A URL is refused: as a path, `s3://bucket/out` would be a local folder named `s3:`."""
 
-    def __init__(self, *, is_output: bool = False) -> None:
-        super().__init__()
-        self._is_output = is_output
-
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the path unchanged, or fail."""
-        text = str(value)
-        if "://" in text and self._is_output:
-            raise OutputError(f"{text}: hbpack writes local files; name a local path, and upload what is there")
-        if "://" in text:
-            raise InputError(f"{text}: hbpack reads local files; download it first")
+        if "://" in str(value):
+            raise ConfigError(f"{value}: this must be a local file or folder; name a local path")
         return value
 
 

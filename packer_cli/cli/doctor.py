@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @option(
     "--output",
     "-o",
-    type=LocalPath(is_output=True),
+    type=LocalPath(),
     default=".",
     show_default=True,
     metavar="FOLDER",

@@ -36,7 +36,7 @@ from packer_cli.sizes import counted
 @option(
     "--list",
     "pinned",
-    type=LocalPath(is_output=True),
+    type=LocalPath(),
     metavar="FILE",
     help="Write a list of the inputs' files with their sizes and checksums, and name it in the config instead.\n\n"
     "A run then reads these files alone, and none that has changed. This reads all of the data once.",

@@ -32,16 +32,13 @@ from packer_cli.errors import ConfigError, OutputError, did_you_mean
 from packer_cli.panels import Names, Panel, Shown
 
 
-class _Checked(Text):
-    """A value of a field of a model; wrong ones are refused at once."""
+def _checked(model: type[BaseModel], field: str) -> Callable[[Any], Any]:
+    """A type that gives the model's value of a field; a wrong one is refused at once."""
 
-    def __init__(self, model: type[BaseModel], field: str) -> None:
-        super().__init__()
-        self._model, self._field = model, field
+    def convert(value: Any) -> Any:
+        return getattr(validate(model, {field: value}), field)
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the model's value, or raise ConfigError."""
-        return getattr(validate(self._model, {self._field: value}), self._field)
+    return convert
 
 
 class _FromModel(Option):
@@ -83,7 +80,7 @@ def model_options(
         for name, field in reversed(model.model_fields.items()):
             shown = next((each for each in field.metadata if isinstance(each, Shown)), None)
             if shown is not None and (names is None or name in names):
-                kind = _Checked(model, name) if is_checked else Text(_completed(shown))
+                kind = _checked(model, name) if is_checked else Text(_completed(shown))
                 function = _option(name, field, shown, kind, is_optional=is_optional)(function)
         return function
 
@@ -100,7 +97,7 @@ def is_typed(name: str) -> bool:
     return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
-def _option(name: str, field: FieldInfo, shown: Shown, kind: Text, *, is_optional: bool) -> Callable[[F], F]:
+def _option(name: str, field: FieldInfo, shown: Shown, kind: Any, *, is_optional: bool) -> Callable[[F], F]:
     flag, default = option_name(name), shown_default(field)
     about: dict[str, Any] = {"panel": shown.panel, "is_common": shown.is_common, "help": field.description}
     if field.annotation is bool:
@@ -285,7 +282,7 @@ def output_file_option(default: str | None, text: str) -> Callable[[F], F]:
     found: Callable[[F], F] = option(
         "--output",
         "-o",
-        type=LocalPath(is_output=True),
+        type=LocalPath(),
         required=default is None,
         default=default,
         show_default=default is not None,

@@ -45,7 +45,7 @@ from packer_cli.panels import Panel
 )
 @option(
     "--trace",
-    type=LocalPath(is_output=True),
+    type=LocalPath(),
     metavar="FILE",
     panel=Panel.OUTPUT,
     help="Also write the first steps of a packed set or plan as trace events, GPU by GPU, for Perfetto or Chrome.",

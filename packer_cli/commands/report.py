@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -48,7 +49,7 @@ from packer_cli.simulate.figures import EpochFigures, SimulateRules
 from packer_cli.sizes import counted, format_bytes
 from packer_cli.tables.result import Result
 from packer_cli.tables.table import Table
-from packer_cli.tokens.index import INDEX_NAME, read_index
+from packer_cli.tokens.index import read_index
 from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import TokenStore
 
@@ -222,8 +223,7 @@ def _compared(
 ) -> Comparison:
     """The plan beside other plans of its samples; it is the first row, with the figures that it has."""
     samples = samples.alone()
-    of_gpu = {name: getattr(gpu, name) for name in GpuConfig.model_fields}
-    here = {"gpus": found.arrays.num_gpus, **{name: value for name, value in of_gpu.items() if value is not None}}
+    here = {"gpus": found.arrays.num_gpus, **gpu.model_dump(exclude_none=True)}
     config = found.config.model_copy(update=here)
     base = read_options(config, found.config.as_given(**here))
     own, *others = own_row_first(_other_rows(base, strategies, len(samples.lengths)), base)
@@ -333,15 +333,11 @@ def _samples_of_set(path: Path, planned: Plan) -> tuple[Samples, tuple[str, ...]
     """The samples of a planned set and the names of their sources: of its token store or, without it, of its plan."""
     assert planned.header is not None
     store = store_of(path, planned.header)
-    if (store / INDEX_NAME).exists():
-        try:
-            opened = TokenStore.open(store)
-            if opened.index.fingerprint == planned.header.store_fingerprint:
-                return StoreSamples(opened).of(planned.header.config), tuple(
-                    source.name for source in opened.index.sources
-                )
-        except (FormatError, InputError):
-            pass
+    with suppress(FormatError, InputError):
+        opened = TokenStore.open(store)
+        if opened.index.fingerprint == planned.header.store_fingerprint:
+            names = tuple(source.name for source in opened.index.sources)
+            return StoreSamples(opened).of(planned.header.config), names
     return _samples_of_plan(planned), ()
 
 

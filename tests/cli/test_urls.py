@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 URL = "s3://bucket/out"
-WRITES = "hbpack writes local files; name a local path, and upload what is there"
+WRITES = "this must be a local file or folder; name a local path"
 
 
 @pytest.mark.parametrize(

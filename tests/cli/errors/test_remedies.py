@@ -55,11 +55,11 @@ def place(tmp_path, monkeypatch):
     [
         (
             ["report", "lengths.txt", "-o", "s3://bucket/report.html"],
-            "s3://bucket/report.html: hbpack writes local files; name a local path, and upload what is there",
+            "s3://bucket/report.html: this must be a local file or folder; name a local path",
         ),
         (
             ["init", "chats.jsonl", "--model", "s3://bucket/model", "--gpu", "h100"],
-            "s3://bucket/model: hbpack reads local files; download it first",
+            "s3://bucket/model: this must be a local file or folder; name a local path",
         ),
         (["pack", "@2.0", *TOKENIZER], "@2.0: there is no path before the weight; write PATH@2.0"),
         (["pack", "pipe.jsonl", *TOKENIZER], "pipe.jsonl: not a regular file; write the data to a file first"),
