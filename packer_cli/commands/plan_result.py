@@ -108,9 +108,7 @@ class Plan:
             strategy=self.config.strategy,
             packing=self.config.used_packing,
             counts=self.counts,
-            overall=metrics.overall,
-            groups=metrics.groups,
-            baseline=metrics.baseline,
+            **vars(metrics),
             masks=measure_masks(self.arrays, metrics),
         )
 

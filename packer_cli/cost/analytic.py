@@ -64,7 +64,7 @@ class Assumptions:
                 raise ConfigError(f"{field.name} must be above 0 and at most 1, got {value}")
             if field.name == "memory_reserve" and not 0 <= value < 1:
                 raise ConfigError(f"memory_reserve must be from 0 to below 1, got {value}")
-            if field.name in _AT_LEAST_0 and not value >= 0:
+            if field.name != "logits" and not value >= 0:
                 raise ConfigError(f"{field.name} must be at least 0, got {value}")
 
     def sync_bytes(self, shape: ModelShape) -> float:
@@ -85,7 +85,6 @@ class Assumptions:
 
 _NF4_BYTES = (4 + 0.127) / 8
 """With the doubly quantized constants of its blocks of 64 weights (arXiv 2305.14314, section 3)."""
-_AT_LEAST_0 = ("exposed_gather", "exposed_sync", "gradient_bytes", "state_bytes", "collective_latency", "lora_rank")
 _CHOICES = {"logits": get_args(Logits), "adapter": get_args(Adapter)}
 
 
