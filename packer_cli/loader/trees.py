@@ -15,12 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.errors import ConfigError
 from packer_cli.format.ragged import Int64Array, Lists, expand
 from packer_cli.format.ranks import RankRow
 from packer_cli.format.schema import ITEM_VALUES
 from packer_cli.format.shards import Pack
-from packer_cli.format.trees import PAIR, Trees
+from packer_cli.format.trees import Trees
 from packer_cli.loader.batch import BatchBuilder, MicroBatch, RowTrees
 
 _NONE = np.empty(0, dtype=np.int32)
@@ -73,12 +72,9 @@ class PairBuilder(BatchBuilder):
     """Builds flat micro-batches of pairs, which share nothing: all chosen samples of the row, then all rejected."""
 
     def build(self, pack: Pack, row: RankRow, epoch: int) -> MicroBatch:
-        """As `BatchBuilder.build`, of B pairs.
-
-        Raises:
-            ConfigError: the row has other items than pairs.
-        """
-        order = _pair_order(pack)
+        """As `BatchBuilder.build`, of B pairs."""
+        # All chosen branches before all rejected ones.
+        order = np.arange(0 if pack.item_kinds is None else 2 * len(pack.item_kinds)).reshape(-1, 2).T.ravel()
         flat = pack if pack.trees is None else _flattened(pack, pack.trees, order)
         micro = BatchBuilder.build(self, flat, row, epoch)
         micro.items = _items(pack, order)
@@ -127,18 +123,6 @@ def _items(pack: Pack, order: Int64Array | None = None) -> dict[str, np.ndarray]
             values = values[order]
         found[name] = values.astype(np.float32 if values.dtype.kind == "f" else np.int64)
     return found
-
-
-def _pair_order(pack: Pack) -> Int64Array:
-    """int64 [2B]: the branches, all chosen before all rejected."""
-    if pack.item_kinds is None:
-        return np.empty(0, dtype=np.int64)
-    if (pack.item_kinds != PAIR).any():
-        raise ConfigError(
-            f"pack {pack.pack_id} holds items that are not pairs, and format 'pairs' is for pairs alone: choose "
-            "format 'tree' or 'tree-flex', or pack the pairs without the other records"
-        )
-    return np.arange(2 * len(pack.item_kinds)).reshape(-1, 2).T.ravel()
 
 
 def _flattened(pack: Pack, trees: Trees, order: Int64Array) -> Pack:

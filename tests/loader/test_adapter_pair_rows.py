@@ -14,7 +14,6 @@ from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassifi
 
 from packer_cli.errors import ConfigError  # noqa: E402
 from packer_cli.format.ranks import RankRow  # noqa: E402
-from packer_cli.format.trees import GROUP  # noqa: E402
 from packer_cli.loader.adapters.causal_lm import run_packed_rows  # noqa: E402
 from packer_cli.loader.adapters.packed_row import PackedRow  # noqa: E402
 from packer_cli.loader.adapters.pair_rows import PairRow, RewardRow  # noqa: E402
@@ -87,14 +86,6 @@ def test_a_rank_without_pairs_takes_part_in_everything(kind: Any, of_model: Any)
     assert found.shape == (6, 1)
     found.sum().backward()
     assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
-
-
-def test_other_items_are_refused() -> None:
-    row = RankRow(0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 1, 2, 1, 1, 1.0, 1, 1)
-    batch = make_batch(make_pairs(1), row)
-    batch["item_kinds"][:] = GROUP
-    with pytest.raises(ConfigError, match="a row holds samples that are not preference pairs, and this trainer takes"):
-        PairRow(batch, factor=1.0, device=CPU)
 
 
 @pytest.mark.parametrize("make_row", [PairRow, partial(PackedRow, group=None)])

@@ -6,12 +6,10 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer_cli.errors import ConfigError
 from packer_cli.loader.formats import metadata_of
 from tests.loader.trees import PAD, batch_of, items
 from tests.naive.trees import Branch, pack_of, plant, sees
@@ -157,13 +155,3 @@ def test_pairs_are_flat_and_chosen_first() -> None:
     assert batch["margin"][0] == 0.5
     assert batch["margin"].isnan().tolist() == [False, True]
     assert batch["sample_num_loss_tokens"].tolist() == [1, 1, 2, 1]
-
-
-@pytest.mark.parametrize("item", [[PAIRS[0][0]], [*PAIRS[0], PAIRS[1][0]]])
-def test_other_items_are_no_pairs(item: list[Branch]) -> None:
-    with pytest.raises(ConfigError) as error:
-        batch_of(pack_of([*PAIRS, item], pack_id=7), "pairs")
-    assert str(error.value) == (
-        "pack 7 holds items that are not pairs, and format 'pairs' is for pairs alone: choose format 'tree' or "
-        "'tree-flex', or pack the pairs without the other records"
-    )

@@ -22,8 +22,7 @@ import torch
 from torch import Tensor
 from transformers.utils import ModelOutput
 
-from packer_cli.errors import ConfigError
-from packer_cli.format.trees import CHOSEN, PAIR
+from packer_cli.format.trees import CHOSEN
 from packer_cli.loader.adapters.packed_row import PackedRow, finished_logits
 from packer_cli.loader.chunks import in_chunks
 from packer_cli.loader.losses import branch_rewards
@@ -60,22 +59,14 @@ class PairsOfRow(PackedRow):
     """A row of pairs as trees. It takes the place of a padded batch: first all that are chosen, then all rejected.
 
     Args:
-        batch: of format "tree".
+        batch: of format "tree", of a set of pairs alone.
         factor: by which the sum of the losses of its pairs is multiplied.
         device: of the model.
-
-    Raises:
-        ConfigError: the row holds an item that is not a pair.
     """
 
     brings_inputs = True
 
     def __init__(self, batch: Mapping[str, Any], *, factor: float, device: torch.device) -> None:
-        if not batch["item_kinds"].eq(PAIR).all():
-            raise ConfigError(
-                "a row holds samples that are not preference pairs, and this trainer takes sets of pairs alone; pack "
-                "records that have chosen and rejected on their own, with --items pairs"
-            )
         self.num_pairs = len(batch["item_kinds"])
         self.num_filled: int = max(1, int(batch["most_items"]))
         """B: pairs with the dummies, which stand last."""
