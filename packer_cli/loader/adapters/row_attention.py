@@ -137,7 +137,7 @@ def _flex(call: _Call, query: Tensor, key: Tensor, value: Tensor, _: Any) -> Ten
         if row.mask is None:
             row.masks[window] = document_mask(torch.tensor(row.borders), query.device, window=window)
         else:
-            row.masks[window] = row.mask.windowed(window, query.device)
+            row.masks[window] = row.mask.make(device=query.device, window=window)
     found: Tensor = call.before(*_in_batches(query, key, value), row.masks[window], **call.kept())[0][0]
     return found
 

@@ -26,18 +26,10 @@ class RowMask(BlockMask):
 
     make: Callable[..., RowMask]
     """Takes a device and a window."""
-    windows: dict[tuple[int | None, torch.device], RowMask]
-    """The same row with other windows, once they were made."""
 
     def to(self, device: torch.device | str) -> BlockMask:
         """The same mask on `device`."""
         return self.make(device=device)
-
-    def windowed(self, window: int | None, device: torch.device) -> RowMask:
-        """The mask with a window, made once for all layers."""
-        if (window, device) not in self.windows:
-            self.windows[window, device] = self.make(device=device, window=window)
-        return self.windows[window, device]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self.make, ()
@@ -131,11 +123,9 @@ def _mask(
         order = np.argsort(~dense, axis=1, kind="stable").astype(np.int32)
         lists[f"{name}_indices"] = torch.from_numpy(order).to(device)[None, None]
         lists[f"{name}_num_blocks"] = torch.from_numpy(dense.sum(axis=1, dtype=np.int32)).to(device)[None, None]
-    mask = RowMask(
+    return RowMask(
         **lists,
         seq_lengths=(length, length),
         BLOCK_SIZE=(block_size, block_size),
         mask_mod=mask_mod if depth is None else windowed,
     )
-    mask.windows = {}
-    return mask
