@@ -115,13 +115,18 @@ def choose_max_segments(
             f"max_segments is {number}, but windows of {window} tokens may cut a row of {name} into "
             f"{most + 1 + cuts} segments: give at least {most + 1 + cuts} or 'plan', or plan with --curriculum short"
         )
+    require_segments("max_segments", number, most, name)
+    return number
+
+
+def require_segments(option: str, number: int, most: int, name: str) -> None:
+    """Raise ConfigError if an option allows rows no more segments than the largest pack has samples, or fewer."""
     if number <= most:
         limit = f", or pack again with --max-samples {number - 1}" if number > 1 else ""
         raise ConfigError(
-            f"max_segments is {number}, but {name} has a pack of {most} samples, and padding may be one segment more: "
-            f"give at least {most + 1} or 'plan'{limit}"
+            f"{option} is {number}, but {name} has a pack of {most} samples, and padding may be one segment more: "
+            f"give at least {most + 1}{limit}"
         )
-    return number
 
 
 def _longest_row(group: GroupInfo, pad_to_multiple_of: int) -> int:

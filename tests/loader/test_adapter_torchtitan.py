@@ -220,8 +220,8 @@ def test_rows_of_more_documents_than_graphs_hold_are_refused(titan: Any, own_row
     with pytest.raises(ConfigError) as error:
         build(titan, own_rows, max_num_documents=most)
     assert str(error.value) == (
-        f"max_num_documents is {most}, but {str(own_rows.path)!r} has a row of {most} samples, and padding may be one "
-        f"document more: set it to {most + 1}, or pack again with --max-samples {most - 1}"
+        f"max_num_documents is {most}, but {str(own_rows.path)!r} has a pack of {most} samples, and padding may be "
+        f"one segment more: give at least {most + 1}, or pack again with --max-samples {most - 1}"
     )
 
 

@@ -89,7 +89,7 @@ def test_too_few_are_refused_before_training(packed: Any, given: int) -> None:
         batches(packed, 0, max_segments=given)
     assert str(error.value) == (
         f"max_segments is {given}, but {str(packed.path)!r} has a pack of {most} samples, and padding may be one "
-        f"segment more: give at least {most + 1} or 'plan', or pack again with --max-samples {given - 1}"
+        f"segment more: give at least {most + 1}, or pack again with --max-samples {given - 1}"
     )
 
 

@@ -24,6 +24,7 @@ from packer_cli.format.manifest import Manifest
 from packer_cli.format.sharding import length_multiple
 from packer_cli.loader.batch import PadTo, round_up
 from packer_cli.loader.dataset import PackedDataset
+from packer_cli.loader.options import require_segments
 from packer_cli.loader.storage import open_set
 
 try:
@@ -164,13 +165,9 @@ def _check_documents(path: str, manifest: Manifest, most: int) -> None:
             "and max_num_documents limits documents to samples: plan with --curriculum short, or leave "
             "max_num_documents out"
         )
-    largest = max(group.most_samples for group in manifest.groups)
-    if most <= largest and manifest.planned.mask != "causal":  # A causal row is one document, padding included.
-        limit = f", or pack again with --max-samples {most - 1}" if most > 1 else ""
-        raise ConfigError(
-            f"max_num_documents is {most}, but {path!r} has a row of {largest} samples, and padding may be one "
-            f"document more: set it to {largest + 1}{limit}"
-        )
+    if manifest.planned.mask != "causal":  # A causal row is one document, padding included.
+        largest = max(group.most_samples for group in manifest.groups)
+        require_segments("max_num_documents", most, largest, repr(path))
 
 
 def _check_lengths(dataset: PackedDataset, settings: dict[str, int | None], pad_to: PadTo) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 from packer_cli.errors import ConfigError
 from packer_cli.format.constants import TREES_VERSION
-from packer_cli.loader.adapters.step_runner import require_sp_alone
 from packer_cli.loader.dataset import PackedDataset
 from packer_cli.loader.storage import open_set
 
@@ -72,7 +71,6 @@ def open_for_trainer(name: str, value: Any, args: Any, *, trees: str, needs_pair
             f"{name} was opened for rank {dataset.rank} of {dataset.world_size}, and this is process "
             f"{args.process_index} of {args.world_size}; give its folder or URL instead"
         )
-    require_sp_alone(dataset)
     if needs_pairs and any(group["sp_size"] > 1 for group in dataset.manifest["groups"]):
         raise ConfigError(
             f"{dataset.path} has rows that GPUs share, and TRL needs whole samples for pairs; plan groups of SP "

@@ -11,7 +11,6 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from importlib.metadata import version
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -25,6 +24,7 @@ from packer_cli.loader.adapters.packed_row import PackedRow
 from packer_cli.loader.adapters.packed_trainer import PackedTrainer, TrainerRunner
 from packer_cli.loader.adapters.pair_rows import PairRow, PairsOfRow, RewardRow
 from packer_cli.loader.adapters.reference import ReferenceLogps
+from packer_cli.loader.adapters.trainer_arguments import require_release
 from packer_cli.loader.adapters.tree_check import check_trees
 from packer_cli.loader.dataset import PackedDataset
 from packer_cli.loader.steps import Step
@@ -163,7 +163,8 @@ class PackedDPOTrainer(_PackedPairTrainer):
     )  # fmt: skip
 
     def __init__(self, model: Any = None, ref_model: Any = None, args: Any = None, **others: Any) -> None:
-        module = _require_release(type(self))
+        require_release("trl", "1.16", "packed(DPOTrainer)")
+        module = next(sys.modules[each.__module__] for each in type(self).__mro__ if each.__name__ == "DPOTrainer")
         _require_exact(args)
         self._reference = None
         if getattr(args, "precompute_ref_log_probs", False):
@@ -238,16 +239,6 @@ class PackedRewardTrainer(_PackedPairTrainer):
         if self.args.world_size > 1:
             dist.all_reduce(ends, dist.ReduceOp.MIN)
         return found | {"min_reward": float(ends[0]), "max_reward": -float(ends[1])}
-
-
-def _require_release(trainer_class: type) -> Any:
-    """The module of `DPOTrainer`. Raises ConfigError for a release whose trainer takes other outputs of the model."""
-    module = next(sys.modules[each.__module__] for each in trainer_class.__mro__ if each.__name__ == "DPOTrainer")
-    if not hasattr(module, "add_fused_lm_head"):
-        raise ConfigError(
-            f"TRL {version('trl')} is installed, and packed(DPOTrainer) needs 1.16 or later; upgrade trl"
-        )
-    return module
 
 
 def _require_exact(args: Any) -> None:
