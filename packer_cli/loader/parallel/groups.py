@@ -6,7 +6,6 @@ import atexit
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -88,14 +87,9 @@ def plan_rank(
     return dp_rank * layout.num_gpus + place
 
 
-@cache
-def _wait_for_gloo_at_exit() -> None:
+def _wait_for_gloo() -> None:
     """Gloo's threads drop the tensors of the last collective under the interpreter's lock, and abort the process if
     that comes after the interpreter's end."""
-    atexit.register(_wait_for_gloo)
-
-
-def _wait_for_gloo() -> None:
     if dist.is_initialized() and dist.get_backend() == "gloo":
         time.sleep(_GLOO_SECONDS)
 
@@ -126,7 +120,8 @@ def init_sp_groups(
     Price: one rendezvous and the communicators' memory for each group that this process belongs to; switching
     afterwards is a dictionary look-up. Ranks that have no part in a round of groups get one of their own, unused.
     """
-    _wait_for_gloo_at_exit()
+    atexit.unregister(_wait_for_gloo)  # Another call registered it.
+    atexit.register(_wait_for_gloo)
     rank, world_size = data_rank(ranks)
     numbers = _numbers(ranks)
     groups: dict[tuple[Layout, int], dist.ProcessGroup] = {}
