@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from packer_cli.corpus.records.messages import SHAPE as MESSAGES
 from packer_cli.corpus.records.text import SHAPE as TEXT
 from packer_cli.errors import InputError
-from packer_cli.init.carried import add_integers, add_model, add_rows, add_validation
+from packer_cli.init.carried import add_integers, add_model, add_rows, add_validation, hub_name, wrong_messages
 from packer_cli.init.text import Draft, TrainerConfig
 
 PLUGIN = "packer_cli.loader.adapters.axolotl.HbpackPlugin"
@@ -111,23 +110,16 @@ def _add_set(entry: TrainerConfig, draft: Draft) -> str | None:
     elif Path(path).exists() or "://" in path:
         draft.inputs.append(path)
     else:  # A name on the Hub.
-        name = f"{path}/{entry['name']}" if entry.get("name") else path
-        draft.inputs.append(f"{name}:{entry['split']}" if entry.get("split") else name)
+        draft.inputs.append(hub_name(entry, path, "name"))
     return shape
 
 
 def _wrong_keys(entry: TrainerConfig, shape: str) -> str | None:
     """Why the keys that a data set names are not those that hbpack reads; None if they are."""
     if shape == "messages":
-        field = entry.get("field_messages", "messages")
-        if not MESSAGES.matches([field]):
-            return f"field_messages {field}: hbpack reads {MESSAGES.expected()}; rename it"
-        mapped = dict(entry.get("message_property_mappings") or {})
-        mapped.setdefault("role", entry.get("message_field_role", "role"))
-        mapped.setdefault("content", entry.get("message_field_content", "content"))
-        if (mapped["role"], mapped["content"]) not in (("role", "content"), ("from", "value")):
-            keys = f"{mapped['role']} and {mapped['content']}"
-            return f"messages of {keys}: hbpack reads role and content, or from and value"
+        mapped = entry.get("message_property_mappings") or {}
+        keys = (str(mapped.get(key, entry.get(f"message_field_{key}", key))) for key in ("role", "content"))
+        return wrong_messages(str(entry.get("field_messages", "messages")), *keys)
     if shape == "text":
         field = entry.get("field", "text")
         if not TEXT.matches([field]):

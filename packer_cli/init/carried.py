@@ -1,4 +1,4 @@
-"""Options that the configs of several trainers share: the model, rows, batches, epochs and validation."""
+"""What the configs of several trainers share: data on the Hub, messages, the model, rows, epochs and validation."""
 
 from __future__ import annotations
 
@@ -7,8 +7,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from packer_cli.corpus.records.messages import SHAPE as MESSAGES
 from packer_cli.init.text import Draft, TrainerConfig
 from packer_cli.sizes import format_tokens
+
+
+def hub_name(entry: TrainerConfig, name: str, subset: str) -> str:
+    """A data set on the Hub as `hbpack pack` takes it; `subset` is the key of its configuration."""
+    name = f"{name}/{entry[subset]}" if entry.get(subset) else name
+    return f"{name}:{entry['split']}" if entry.get("split") else name
+
+
+def wrong_messages(field: str, role: str, content: str) -> str | None:
+    """Why hbpack does not read messages in a field that have these keys; None if it does."""
+    if not MESSAGES.matches([field]):
+        return f"messages are in {field}: hbpack reads {MESSAGES.expected()}; rename it"
+    if (role, content) not in (("role", "content"), ("from", "value")):
+        return f"messages have {role} and {content}: hbpack reads role and content, or from and value"
+    return None
 
 
 def add_model(draft: Draft, model: Any, tokenizer: Any = None) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from packer_cli.corpus.records.messages import SHAREGPT_ROLES
 from packer_cli.corpus.records.shapes import SHAPES
 from packer_cli.errors import ConfigError, InputError, did_you_mean
-from packer_cli.init.carried import add_integers, add_model, add_rows, add_validation
+from packer_cli.init.carried import add_integers, add_model, add_rows, add_validation, hub_name, wrong_messages
 from packer_cli.init.text import Draft, TrainerConfig
 
 _ALPACA = {"prompt": "instruction", "query": "input", "response": "output", "system": "system", "history": "history"}
@@ -159,12 +159,9 @@ def _shape_of_columns(columns: TrainerConfig) -> str | None:
 
 
 def _wrong_tags(columns: TrainerConfig, tags: TrainerConfig) -> str | None:
-    field = columns.get("messages", "conversations")
-    if not SHAPES["messages"].matches([str(field)]):
-        return f"messages are in {field}: hbpack reads {SHAPES['messages'].expected()}; rename it"
     of_role, of_text = (str(tags.get(tag, usual)) for tag, usual in _TAGS.items())
-    if (of_role, of_text) not in (("from", "value"), ("role", "content")):
-        return f"messages have {of_role} and {of_text}: hbpack reads from and value, or role and content"
+    if why := wrong_messages(str(columns.get("messages", "conversations")), of_role, of_text):
+        return why
     for tag, usual in _ROLES.items():
         role = tags.get(tag, usual[0])
         if of_role == "from" and SHAREGPT_ROLES.get(role) != usual[1]:
@@ -177,6 +174,4 @@ def _wrong_tags(columns: TrainerConfig, tags: TrainerConfig) -> str | None:
 def _input(entry: TrainerConfig, folder: Path) -> str:
     if entry.get("file_name"):
         return str(folder / entry["file_name"])
-    name = str(entry["hf_hub_url"])
-    name = f"{name}/{entry['subset']}" if entry.get("subset") else name
-    return f"{name}:{entry['split']}" if entry.get("split") else name
+    return hub_name(entry, str(entry["hf_hub_url"]), "subset")

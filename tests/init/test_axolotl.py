@@ -63,11 +63,11 @@ def test_a_usual_config(tmp_path):
         ),
         (
             "type: chat_template\n    field_messages: dialog",
-            'data set d: field_messages dialog: hbpack reads "messages" or "conversations"; rename it',
+            'data set d: messages are in dialog: hbpack reads "messages" or "conversations"; rename it',
         ),
         (
             "type: chat_template\n    message_property_mappings: {role: who, content: said}",
-            "data set d: messages of who and said: hbpack reads role and content, or from and value",
+            "data set d: messages have who and said: hbpack reads role and content, or from and value",
         ),
         ("type: completion\n    field: body", 'data set d: field body: hbpack reads "text" or "content"; rename it'),
         (

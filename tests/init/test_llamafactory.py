@@ -31,7 +31,7 @@ OPENAI = {"role_tag": "role", "content_tag": "content", "user_tag": "user", "ass
         ),
         (
             {"file_name": "a.json", "formatting": "sharegpt", "tags": {"role_tag": "who"}},
-            "messages have who and value: hbpack reads from and value, or role and content",
+            "messages have who and value: hbpack reads role and content, or from and value",
         ),
         (
             {"file_name": "a.json", "formatting": "sharegpt", "tags": {"user_tag": "Q"}},
