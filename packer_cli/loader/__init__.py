@@ -26,7 +26,7 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
-    raise ImportError("packer_cli.loader needs torch: pip install 'hbpack[torch]'") from None
+    raise ImportError("this needs torch: pip install 'hbpack[torch]'") from None
 
 from packer_cli.loader.dataset import PackedDataset
 from packer_cli.loader.formats import FORMATS, metadata_of

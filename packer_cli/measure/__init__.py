@@ -10,9 +10,4 @@
     run.py        chooses the settings to measure, and builds the profile
 """
 
-try:
-    import torch  # noqa: F401  (only for a clear message)
-except ModuleNotFoundError as error:
-    if error.name != "torch":
-        raise
-    raise ImportError("this command needs torch: pip install 'hbpack[torch]'") from None
+import packer_cli.loader.parallel  # noqa: F401  (the loader says what to install where torch is missing)

@@ -47,4 +47,4 @@ def test_without_torch_the_message_says_what_to_install() -> None:
     assert run(blocker).returncode == 0
     done = run(blocker + "import packer_cli.loader")
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == ("ImportError: packer_cli.loader needs torch: pip install 'hbpack[torch]'")
+    assert done.stderr.splitlines()[-1] == "ImportError: this needs torch: pip install 'hbpack[torch]'"

@@ -183,7 +183,7 @@ def test_without_torch(config, tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: this command needs torch: pip install 'hbpack[torch]'\n"
+    assert done.stderr == "error: this needs torch: pip install 'hbpack[torch]'\n"
 
 
 def test_a_file_that_cannot_be_written_at_the_end_loses_no_figures(config, tmp_path, monkeypatch):
