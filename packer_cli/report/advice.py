@@ -83,7 +83,8 @@ def next_steps(facts: Facts) -> list[str]:
         how = f"add --groups auto --gpus N with your model and GPU ({GIVE})"
         return [f"Plan these lengths: {how}, or name groups yourself, as in --groups 16k:1,128k:8 --gpus 32."]
     found = [*_on_samples(planned), *_on_waiting(planned), *_on_padding(planned), *_on_communication(planned)]
-    found += _on_strategies(planned)
+    if planned.comparison is not None and (advice := planned.comparison.advice) is not None:
+        found.append(advice)
     if not found:
         found.append("Nothing on this page asks for a change: padding and waiting are near their proved minimum.")
     if planned.prediction is None:
@@ -176,14 +177,6 @@ def _on_communication(planned: PlanFacts) -> Iterator[str]:
             f"All tokens take part in sequence-parallel communication, and {short / len(plan.pieces):.0%} of the "
             "samples would fit one GPU. A group of their own spares them that: see hbpack groups."
         )
-
-
-def _on_strategies(planned: PlanFacts) -> Iterator[str]:
-    if planned.comparison is None or planned.prediction is None:
-        return
-    text = planned.comparison.advice
-    if text is not None:
-        yield text
 
 
 def _best(comparison: Comparison | None, value: Callable[[OverallMetrics], float]) -> tuple[str, float] | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -203,22 +201,16 @@ def _packs(facts: Facts, planned: PlanFacts) -> Section:
 
 def _balance(planned: PlanFacts) -> Section:
     overall, before = planned.metrics.overall, planned.metrics.baseline
-    spreads = [work_of_ranks(planned.baseline.plan), work_of_ranks(planned.plan)]
-    highest = max(float(each.greatest.max()) for each in spreads)
+    naive, own = work_of_ranks(planned.baseline.plan), work_of_ranks(planned.plan)
+    highest = max(float(each.greatest.max()) for each in (naive, own))
     text = "ABR {}: GPUs wait for {:.1%} of their attention time."
-    pairs = zip(
-        ("work-before", "work-after"),
-        (f"Before: {as_in_text(planned.baseline.name)}", "This plan"),
-        spreads,
-        (before.abr, overall.abr),
-        strict=True,
+    of_own = "ABR {}. This strategy evens out predicted time, and not attention work."
+    of_own = of_own if planned.config.planner.mixes_layouts else text
+    title = f"Before: {as_in_text(planned.baseline.name)}"
+    charts = (
+        chart_of_work(naive, highest, "work-before", title, text.format(ratio(before.abr), before.abr)),
+        chart_of_work(own, highest, "work-after", "This plan", of_own.format(ratio(overall.abr), overall.abr)),
     )
-    charts = [
-        chart_of_work(found, highest, name, title, text.format(ratio(abr), abr)) for name, title, found, abr in pairs
-    ]
-    if planned.config.planner.mixes_layouts:
-        evened = f"ABR {ratio(overall.abr)}. This strategy evens out predicted time, and not attention work."
-        charts[1] = replace(charts[1], text=evened)
     return Section(
         name="balance",
         title="Balance",
@@ -267,18 +259,13 @@ def _timelines(planned: PlanFacts, prediction: Prediction) -> list[Chart]:
     after = _timeline(plan, prediction, num)
     before = _timeline(naive.plan, prediction, max(1, round(num * of_naive / num_iterations)))
     end = max(total_seconds(before), total_seconds(after))
+    drawn = (
+        (naive.plan, before, "timeline-before", f"Before: {as_in_text(naive.name)}"),
+        (plan, after, "timeline-after", "This plan"),
+    )
     return [
-        chart_of_timeline(
-            before,
-            naive.plan.num_gpus,
-            end,
-            "timeline-before",
-            f"Before: {as_in_text(naive.name)}",
-            describe(before, _tokens(naive.plan, before)),
-        ),
-        chart_of_timeline(
-            after, plan.num_gpus, end, "timeline-after", "This plan", describe(after, _tokens(plan, after))
-        ),
+        chart_of_timeline(line, of.num_gpus, end, name, title, describe(line, _tokens(of, line)))
+        for of, line, name, title in drawn
     ]
 
 
