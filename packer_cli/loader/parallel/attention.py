@@ -142,30 +142,41 @@ def ulysses_attention(
 def _to_heads(x: Tensor, sp_size: int, group: Any) -> Tensor:
     """[t, heads, dim] -> [T, heads / sp_size, dim]"""
     parts = x.unflatten(1, (sp_size, -1)).transpose(0, 1)
-    found: Tensor = _AllToAll.apply(parts, group).flatten(0, 1)
-    return found
+    return _exchange(parts, group).flatten(0, 1)
 
 
 def _to_tokens(x: Tensor, sp_size: int, group: Any) -> Tensor:
     """[T, heads / sp_size, dim] -> [t, heads, dim]"""
-    found: Tensor = _AllToAll.apply(x.unflatten(0, (sp_size, -1)), group).transpose(0, 1).flatten(1, 2)
-    return found
+    return _exchange(x.unflatten(0, (sp_size, -1)), group).transpose(0, 1).flatten(1, 2)
 
 
-class _AllToAll(torch.autograd.Function):
-    """Sends row i of [sp_size, ...] to rank i; it is its own inverse, and so its own gradient."""
+def _exchange(x: Tensor, group: Any) -> Tensor:
+    """Send row i of [sp_size, ...] to rank i; it is its own inverse, and so its own gradient."""
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
-        ctx.group = group
-        x = x.contiguous()
+    def run(x: Tensor) -> Tensor:
         output = torch.empty_like(x)
         dist.all_to_all_single(output, x, group=group)
         return output
 
+    return _communicated(x, run, run)
+
+
+def _communicated(x: Tensor, forward: Callable[[Tensor], Tensor], backward: Callable[[Tensor], Tensor]) -> Tensor:
+    """What a collective makes of a tensor, and of its gradient; both are contiguous."""
+    found: Tensor = _Collective.apply(x, forward, backward)
+    return found
+
+
+class _Collective(torch.autograd.Function):
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return _AllToAll.apply(grad, ctx.group), None
+    def forward(ctx: Any, x: Tensor, forward: Any, backward: Any) -> Tensor:
+        ctx.run = backward
+        made: Tensor = forward(x.contiguous())
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.run(grad.contiguous()), None, None
 
 
 def gathered_attention(
@@ -201,7 +212,7 @@ def gathered_attention(
     pair = torch.stack((key, value))
     if sp_size > 1:
         order = torch.from_numpy(row_order(borders, sp_size, sharding))
-        pair = _AllGather.apply(pair, group).index_select(1, order.to(pair.device))
+        pair = _gathered(pair, group).index_select(1, order.to(pair.device))
     places = local_indices(borders, sp_size, sp_rank, sharding)
     segment = borders.searchsorted(places, side="right")
     begins = np.flatnonzero((np.diff(places, prepend=-2) != 1) | (np.diff(segment, prepend=-1) != 0))
@@ -212,21 +223,22 @@ def gathered_attention(
     return attention(query, keys, values, cu_q.to(query.device), cu_seqlens_k=cu_k.to(query.device))
 
 
-class _AllGather(torch.autograd.Function):
+def _gathered(x: Tensor, group: Any) -> Tensor:
     """The parts [x, t, ...] of all ranks, one after another: [x, T, ...]."""
+    length = x.shape[1]
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
-        ctx.group, ctx.size = group, x.shape[1]
-        parts = [torch.empty_like(x) for _ in range(dist.get_world_size(group))]
-        dist.all_gather(parts, x.contiguous(), group=group)
-        return torch.cat(parts, dim=1)
+    def of_part(grad: Tensor) -> Tensor:
+        dist.all_reduce(grad, group=group)
+        return grad.narrow(1, dist.get_rank(group) * length, length)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        grad = grad.contiguous()
-        dist.all_reduce(grad, group=ctx.group)
-        return grad[:, ctx.size * dist.get_rank(ctx.group) :][:, : ctx.size], None
+    return _communicated(x, lambda x: torch.cat(_parts(x, group), dim=1), of_part)
+
+
+def _parts(x: Tensor, group: Any) -> list[Tensor]:
+    """The tensors of all ranks."""
+    parts = [torch.empty_like(x) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(parts, x, group=group)
+    return parts
 
 
 def take_slice(
@@ -255,11 +267,7 @@ def gather_slices(
     A row without a group is not shared. Price: one all-gather.
     """
     part = part.detach().contiguous()
-    if group is None:
-        return part
-    parts = [torch.empty_like(part) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(parts, part, group=group)
-    return merge_slices(parts, cu_seqlens, sharding, dim)
+    return part if group is None else merge_slices(_parts(part, group), cu_seqlens, sharding, dim)
 
 
 def sum_slices(part: Tensor, group: dist.ProcessGroup | None) -> Tensor:
@@ -270,20 +278,15 @@ def sum_slices(part: Tensor, group: dist.ProcessGroup | None) -> Tensor:
 
     Price: one all-reduce, forward only.
     """
-    found: Tensor = part if group is None else _Sum.apply(part, group)
-    return found
-
-
-class _Sum(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, part: Tensor, group: Any) -> Tensor:
-        part = part.contiguous().clone()
-        dist.all_reduce(part, group=group)
+    if group is None:
         return part
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return grad, None
+    def run(part: Tensor) -> Tensor:
+        total = part.clone()
+        dist.all_reduce(total, group=group)
+        return total
+
+    return _communicated(part, run, lambda grad: grad)
 
 
 def _host(cu_seqlens: Any) -> Any:
