@@ -27,9 +27,6 @@ class Batch(dict[str, Any]):
         super().__init__(keys)
         self.metadata = metadata
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Batch, (dict(self), self.metadata)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Format:

@@ -74,7 +74,7 @@ def _reduce(batch: Batch) -> tuple[Any, ...]:
     try:
         pickler.dump((dict(batch), batch.metadata))
     except _NotPlainError:
-        return batch.__reduce__()
+        return Batch, (dict(batch), batch.metadata)
     parts = [buffer.raw() for buffer in pickler.buffers]
     sizes = [part.nbytes for part in parts]
     if sum(sizes) <= MOST_BYTES:
