@@ -34,7 +34,12 @@ def check_trees(model: nn.Module, device: torch.device, make_row: Callable[..., 
 
     def run(batch: Mapping[str, Any]) -> Tensor:
         row = make_row(batch, factor=1.0, device=device)
-        return _of_row(model(**_given(row), use_cache=False), row)
+        if row.brings_inputs:
+            output = model(**row.given(), use_cache=False)
+            found: Tensor = output.logits if hasattr(output, "logits") else output.log_probs.sum(1)
+        else:
+            found = -model(**row.inputs, packed_row=row, use_cache=False).loss[None]
+        return found
 
     check_branches(model, device, run)
 
@@ -62,7 +67,8 @@ def check_branches(model: nn.Module, device: torch.device, run: Callable[[Mappin
             for changed in (slice(0, _SHARED), slice(_SHARED, _SHARED + _CHOSEN)):
                 run(_pair(inner.config, torch.cat([plain[: changed.start], others[changed], plain[changed.stop :]])))
         rows = [states[0].double().split(sizes) for states in hidden]
-        alone, scales = torch.stack([_alone(model, ids, device) for ids in _branches(plain)]).T
+        prompt, *branches = plain.split(sizes)
+        alone, scales = torch.stack([_alone(model, torch.cat([prompt, each]), device) for each in branches]).T
     why = ""
     if not all(_change(rows[0][branch], rows[1][branch]) > _NOISE for branch in (1, 2)):
         why = "other tokens in the prompt of two samples do not change both"
@@ -99,19 +105,6 @@ def _change(before: Tensor, after: Tensor) -> float:
     return float((before - after).abs().max() / before.abs().max())
 
 
-def _given(row: Any) -> dict[str, Any]:
-    return row.given() if row.brings_inputs else {**row.inputs, "packed_row": row}
-
-
-def _of_row(output: Any, row: Any) -> Tensor:
-    """Of each branch its log-probability or reward, or the sum of these."""
-    if not row.brings_inputs:
-        found: Tensor = -output.loss[None]
-    else:
-        found = output.logits if hasattr(output, "logits") else output.log_probs.sum(1)
-    return found
-
-
 def _alone(model: nn.Module, ids: Tensor, device: torch.device) -> Tensor:
     """Float64 [2]: the log-probability of all but the prompt, or the reward; and of what order such a number is."""
     logits: Tensor = model(input_ids=ids[None].to(device), use_cache=False).logits[0].double()
@@ -120,11 +113,6 @@ def _alone(model: nn.Module, ids: Tensor, device: torch.device) -> Tensor:
     log_probs = logits[:-1].log_softmax(-1).gather(-1, ids[1:, None].to(device))
     found = log_probs[_SHARED:].sum()
     return torch.stack([found, found.abs()])
-
-
-def _branches(ids: Tensor) -> tuple[Tensor, Tensor]:
-    prompt, chosen, rejected = ids.split([_SHARED, _CHOSEN, _REJECTED])
-    return torch.cat([prompt, chosen]), torch.cat([prompt, rejected])
 
 
 def _made_up(config: Any, first: int) -> Tensor:

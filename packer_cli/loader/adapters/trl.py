@@ -133,13 +133,9 @@ class _PackedPairTrainer(PackedTrainer):
         ids, none = zeros.new_zeros(2, 2, dtype=torch.long), zeros.new_zeros(1)
         inputs = {"input_ids": ids, "attention_mask": ids, "completion_mask": ids}
         inputs |= {"ref_chosen_logps": none, "ref_rejected_logps": none}
-        with torch.no_grad(), self.metrics_apart(), self._with_given_reference():
+        with torch.no_grad(), self.metrics_apart():
             found: Tensor = self.compute_loss(lambda **_: output, inputs).detach()
         return found
-
-    @contextmanager
-    def _with_given_reference(self) -> Iterator[None]:
-        yield
 
     def joined(self, ran: list[tuple[PairsOfRow, dict[str, float]]], num_pairs: float) -> dict[str, float]:
         """The metrics of a step, of those of its micro-batches."""
@@ -213,11 +209,11 @@ class PackedDPOTrainer(_PackedPairTrainer):
                     reference.fill(dataset, batch)
             yield step
 
-    @contextmanager
-    def _with_given_reference(self) -> Iterator[None]:
+    def _make_loss_of_dummy(self) -> Tensor:
+        """Of numbers of the reference that are given, too."""
         before, self.precompute_ref_logps = self.precompute_ref_logps, True
         try:
-            yield
+            return super()._make_loss_of_dummy()
         finally:
             self.precompute_ref_logps = before
 
