@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-import torch.distributed as dist
 from transformers import TrainerCallback
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import ExportableState, TrainerState
@@ -268,9 +267,7 @@ class PackedTrainer(_AnyTrainer):
                 means: dict[str, Any] = {"loss": runner.loss.double(), **runner.metrics}
                 for name, value in means.items():
                     sums[name] = sums.get(name, 0) + weight * value
-        if self.args.world_size > 1:
-            dist.all_reduce(sums["loss"])
-            sums["loss"] /= self.args.world_size
+        sums["loss"] = self.accelerator.reduce(sums["loss"], "mean")
         return {name: float(value / total) for name, value in sums.items()}
 
     def _save_checkpoint(self, *arguments: Any, **others: Any) -> None:

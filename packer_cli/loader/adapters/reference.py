@@ -26,13 +26,13 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import pyarrow as pa
 import torch
-import torch.distributed as dist
+from accelerate.utils import gather_object
 from transformers.utils.logging import tqdm
 
 from packer_cli.errors import ConfigError
 from packer_cli.format.arrays import to_numpy
 from packer_cli.format.constants import REFERENCE_FOLDER, REFERENCE_VALUES
-from packer_cli.loader.adapters.causal_lm import run_packed_rows
+from packer_cli.loader.adapters.causal_lm import evaluating, run_packed_rows
 from packer_cli.loader.adapters.pair_rows import PairRow
 from packer_cli.loader.adapters.step_runner import require_vocabulary
 from packer_cli.loader.adapters.tree_check import check_trees
@@ -88,10 +88,10 @@ class ReferenceLogps:
         """
         if dataset not in self._known:
             with _whole_epoch(dataset):
-                has_all = all(self._gather(_has_all(dataset)))
+                has_all = all(gather_object([_has_all(dataset)]))
             if not has_all:
                 names = self._names(dataset, model)
-                found = self._gather(_read_first(names) if self._trainer.args.process_index == 0 else None)[0]
+                found = gather_object([_read_first(names) if self._trainer.args.process_index == 0 else None])[0]
                 if found is None:
                     return False
             self._known[dataset] = None if has_all else found
@@ -107,7 +107,7 @@ class ReferenceLogps:
             return
         names, model = self._names(dataset), self._model()
         with _whole_epoch(dataset):
-            parts = self._gather(self._compute(dataset, model))
+            parts = gather_object([self._compute(dataset, model)])
         joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         # An item may be in several rows, where its numbers differ in their last digits.
         items, first = np.unique(joined.pop("item_id"), return_index=True)
@@ -144,9 +144,7 @@ class ReferenceLogps:
         require_vocabulary(dataset, model)
         check_trees(model, device, PairRow)
         items, values = [np.empty(0, dtype=np.int64)], {name: list[np.ndarray]() for name in REFERENCE_VALUES}
-        was_training = model.training
-        model.eval()
-        try:
+        with evaluating(model):
             is_quiet = trainer.args.disable_tqdm or not trainer.args.should_log
             for batch in tqdm(_batches(dataset), "reference log-probabilities", unit="rows", disable=is_quiet):
                 row = PairRow(batch, factor=0.0, device=device)
@@ -154,8 +152,6 @@ class ReferenceLogps:
                 items.append(batch["item_ids"][::2].numpy())
                 for name, of_row in zip(REFERENCE_VALUES, found, strict=True):
                     values[name].append(of_row[: row.num_pairs].cpu().numpy())
-        finally:
-            model.train(was_training)
         return {"item_id": np.concatenate(items), **{name: np.concatenate(each) for name, each in values.items()}}
 
     def _names(self, dataset: PackedDataset, model: Any = None) -> list[Path]:
@@ -169,7 +165,7 @@ class ReferenceLogps:
                 )
             model = self._model() if model is None else model
             is_first = trainer.args.process_index == 0
-            self._of_model = self._gather(_hash(model, self._hash_module) if is_first else None)[0]
+            self._of_model = gather_object([_hash(model, self._hash_module) if is_first else None])[0]
         with _whole_epoch(dataset) as fingerprint:
             decides = [fingerprint, self._of_model, trainer.ld_alpha, trainer.accelerator.mixed_precision]
         name = hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:32] + ".arrow"
@@ -177,15 +173,6 @@ class ReferenceLogps:
         if not is_url(dataset.path) and os.access(dataset.path, os.W_OK | os.X_OK):
             folders.insert(0, Path(dataset.path, REFERENCE_FOLDER))
         return [folder / name for folder in folders]
-
-    def _gather(self, value: Any) -> list[Any]:
-        """Of all ranks."""
-        world_size = self._trainer.args.world_size
-        if world_size == 1:
-            return [value]
-        found = [None] * world_size
-        dist.all_gather_object(found, value)
-        return found
 
 
 def _batches(dataset: PackedDataset) -> Iterator[Any]:
