@@ -189,7 +189,9 @@ def _packs(facts: Facts, planned: PlanFacts) -> Section:
     for group in evenly(len(plan.groups), _MOST_GROUPS).tolist():
         drawn = draw_packs(plan, group, classes)
         if drawn is not None:
-            charts.append(chart_of_packs(drawn, classes, f"packs-{group}", f"This plan: group {drawn.name}"))
+            charts.append(
+                chart_of_packs(drawn, classes, f"packs-{group}", f"This plan: group {group_name(drawn.group)}")
+            )
     return Section(
         name="packs",
         title="Packs",

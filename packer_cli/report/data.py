@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.metrics import iteration_figures, slot_contents
 from packer_cli.plan.core.types import Int32Array, Int64Array, Plan
-from packer_cli.simulate.figures import group_name
 
 _BLOCK = 1 << 20
 _EDGES = np.unique(np.ceil(2.0 ** (np.arange(63) / 2)).astype(np.int64))
@@ -99,10 +99,7 @@ class Segment:
 class DrawnPacks:
     """Packs of one group, evenly spread over the epoch."""
 
-    name: str
-    capacity: int
-    num_gpus: int
-    """Of a replica."""
+    group: Group
     num_packs: int
     """Of the group."""
     packs: Int64Array
@@ -124,9 +121,7 @@ def draw_packs(plan: Plan, group: int, classes: Sequence[int], most: int = 32) -
     for pack in drawn.tolist():
         segments += _segments(plan, pack, plan.groups[group].capacity, classes)
     return DrawnPacks(
-        name=group_name(plan.groups[group]),
-        capacity=plan.groups[group].capacity,
-        num_gpus=plan.groups[group].num_gpus,
+        group=plan.groups[group],
         num_packs=len(own),
         packs=drawn,
         segments=tuple(segments),

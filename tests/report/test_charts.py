@@ -124,10 +124,10 @@ def test_drawn_packs_hold_their_samples(plan, group):
         own = plan.pieces.length[plan.packs.pieces[plan.packs.offsets[pack] : plan.packs.offsets[pack + 1]]]
         segments = [each for each in drawn.segments if each.pack == pack]
         assert segments[0].begin == 0
-        assert segments[-1].stop == own.sum() <= drawn.capacity
+        assert segments[-1].stop == own.sum() <= drawn.group.capacity
         assert [each.begin for each in segments[1:]] == [each.stop for each in segments[:-1]]
         assert sum(each.num_samples for each in segments) == len(own)
-        large = sorted((length for length in own.tolist() if length >= drawn.capacity / 48), reverse=True)
+        large = sorted((length for length in own.tolist() if length >= drawn.group.capacity / 48), reverse=True)
         assert [each.stop - each.begin for each in segments[: len(large)]] == large
         for each in segments:
             mean = (each.stop - each.begin) / each.num_samples

@@ -35,25 +35,25 @@ def chart_of_packs(drawn: DrawnPacks, classes: Sequence[int], name: str, title: 
         for each in drawn.segments
     ]  # fmt: skip
     wide = {"scale": {"domain": [0, max(len(place), _FEW)], "nice": False}, "axis": None}
-    high = {"scale": {"domain": [0, drawn.capacity], "nice": False}}
+    high = {"scale": {"domain": [0, drawn.group.capacity], "nice": False}}
     bars = layer(
         values,
         {"type": "rect", "stroke": "var(--panel)", "strokeWidth": 0.6},
         x=number("pack", **wide),
         x2="end",
-        y=number("begin", **high, axis=tokens_axis("tokens of the row", values=quarters(drawn.capacity))),
+        y=number("begin", **high, axis=tokens_axis("tokens of the row", values=quarters(drawn.group.capacity))),
         y2="stop",
         color={**color("length", names, LENGTHS, title="tokens of a sample"), "type": "ordinal"},
         tooltip=tooltip(("id", "pack"), ("samples", "samples"), ("tokens", "tokens", ",d"), ("length", "each")),
     )
-    line = layer([{"at": drawn.capacity}], DASHED, y=number("at", **high))
+    line = layer([{"at": drawn.group.capacity}], DASHED, y=number("at", **high))
     shown = counted(len(place), "pack")
     which = shown if len(place) == drawn.num_packs else f"{shown} of {drawn.num_packs:,}, evenly spread over the epoch"
-    gpus = "one GPU runs each" if drawn.num_gpus == 1 else f"{drawn.num_gpus} GPUs run each together"
+    gpus = "one GPU runs each" if drawn.group.num_gpus == 1 else f"{drawn.group.num_gpus} GPUs run each together"
     return Chart(
         name=name,
         title=title,
-        text=f"{which}; {gpus}. The dashed line is the capacity, {format_tokens(drawn.capacity)} tokens.",
+        text=f"{which}; {gpus}. The dashed line is the capacity, {format_tokens(drawn.group.capacity)} tokens.",
         spec=framed(220, bars, line),
         header=("pack", "samples", "tokens", "longest sample"),
         rows=_rows(drawn, names),
