@@ -19,7 +19,7 @@ from torch import nn
 
 from packer_cli.errors import ConfigError
 from packer_cli.loader.adapters.packed_row import PackedRow
-from packer_cli.loader.adapters.row_attention import packed_rows_run, set_row_attention
+from packer_cli.loader.adapters.row_attention import set_row_attention
 from packer_cli.loader.passes import IGNORE_INDEX
 
 __all__ = ["check_packed_rows", "run_packed_rows"]
@@ -84,8 +84,7 @@ def _patch_forward(model: Any, *, gives_rewards: bool) -> None:
             arguments, others = (), packed_row.inputs
         # Now, as PEFT or resize_token_embeddings may have put another in its place.
         head = _patched_head(self, _head(self, gives_rewards=gives_rewards))
-        with packed_rows_run():
-            decoded = self.get_decoder()(*arguments, packed_row=packed_row, **{**others, "use_cache": False})
+        decoded = self.get_decoder()(*arguments, packed_row=packed_row, **{**others, "use_cache": False})
         return head(decoded.last_hidden_state, packed_row=packed_row)
 
     # Not functools.wraps: accelerate walks __wrapped__, and would call the original.

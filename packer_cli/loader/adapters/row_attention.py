@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -44,16 +43,20 @@ def set_row_attention(model: Any) -> None:
         config = getattr(module, "config", None)
         if config is not None and getattr(config, "_attn_implementation", None) == former:
             config._attn_implementation = _PREFIX + former
+    running: list[Token[bool]] = []
+    model.get_decoder().register_forward_pre_hook(partial(_begin, running), with_kwargs=True)
+    model.get_decoder().register_forward_hook(partial(_end, running), always_call=True)
 
 
-@contextmanager
-def packed_rows_run() -> Iterator[None]:
-    """While a packed row runs, models make no mask, since the attention knows the borders."""
-    token = _IS_PACKED.set(True)
-    try:
-        yield
-    finally:
-        _IS_PACKED.reset(token)
+@torch.compiler.disable
+def _begin(running: list[Token[bool]], decoder: Any, arguments: Any, given: Mapping[str, Any]) -> None:
+    """Before a forward pass: one of a row makes no mask, since the attention knows the borders."""
+    running.append(_IS_PACKED.set(given.get("packed_row") is not None))
+
+
+@torch.compiler.disable
+def _end(running: list[Token[bool]], *_: Any) -> None:
+    _IS_PACKED.reset(running.pop())
 
 
 @torch.compiler.disable  # With its exchange: a graph would be compiled anew for each row's borders and group.

@@ -11,8 +11,6 @@ of tokens, too, and runs flat rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
-from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +19,7 @@ from torch import Tensor, nn
 
 from packer_cli.loader.adapters.causal_lm import require_keywords, require_no_state
 from packer_cli.loader.adapters.packed_row import RowKeys, finished_logits
-from packer_cli.loader.adapters.row_attention import packed_rows_run, set_row_attention
+from packer_cli.loader.adapters.row_attention import set_row_attention
 from packer_cli.loader.adapters.tree_check import check_branches
 from packer_cli.loader.losses import branch_logps, branch_rewards
 from packer_cli.loader.parallel import sum_slices
@@ -43,25 +41,9 @@ def set_tree_attention(model: Any) -> None:
             with a state, which runs from one branch into the next.
     """
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    decoder = inner.get_decoder()
     require_keywords(inner)
     require_no_state(inner)
     set_row_attention(inner)
-    if not any(getattr(hook, "func", None) is _begin for hook in decoder._forward_pre_hooks.values()):
-        running: list[ExitStack] = []
-        decoder.register_forward_pre_hook(partial(_begin, running), with_kwargs=True)
-        decoder.register_forward_hook(partial(_end, running), always_call=True)
-
-
-def _begin(running: list[ExitStack], decoder: Any, arguments: Any, given: Mapping[str, Any]) -> None:
-    """Before a forward pass: one of a row makes no mask, and all its layers must get the row."""
-    running.append(ExitStack())
-    if given.get("packed_row") is not None:
-        running[-1].enter_context(packed_rows_run())
-
-
-def _end(running: list[ExitStack], *_: Any) -> None:
-    running.pop().close()
 
 
 def tree_inputs(
