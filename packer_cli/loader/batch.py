@@ -183,8 +183,6 @@ class BatchBuilder:
         multiple = self._alignment(row) if self.align_samples else length_multiple(sharding, layout.row_ranks)
         if layout.tp > 1:  # Each of its ranks holds equally many of the tokens of a part.
             multiple = math.lcm(multiple, layout.tp * length_multiple(sharding, layout.row_ranks))
-        if multiple == self.pad_to_multiple_of == 1:
-            return num_tokens
         return round_up(num_tokens, math.lcm(self.pad_to_multiple_of, multiple))
 
     def build(self, pack: Pack, row: RankRow, epoch: int) -> MicroBatch:
@@ -293,25 +291,17 @@ class BatchBuilder:
         num_tokens, length = len(ids), stop - start
         # One more label than tokens, so that both alignments are views.
         input_ids, labels, positions = PAGES.take_row(length)
-        if start == 0 and length == num_tokens:
-            input_ids[:] = ids
-            write_labels(ids, *spans, firsts, labels[:-1])
-            labels[length] = IGNORE_INDEX
-        else:
-            real = max(0, min(length, num_tokens - start))
-            input_ids[:real] = ids[start : start + real]
-            if real < length:
-                input_ids[real:] = self.pad_token_id
-            real = max(0, min(length + 1, num_tokens - start))
-            if real <= length:
-                labels[real:] = IGNORE_INDEX
-            if real:
-                if start:
-                    firsts = firsts[int(firsts.searchsorted(start)) :] - np.int32(start)
-                if start + real < num_tokens:
-                    firsts = firsts[: int(firsts.searchsorted(real))]
-                spans = cut_spans(*spans, start, start + real)
-                write_labels(ids[start : start + real], *spans, firsts, labels[:real])
+        real = max(0, min(length, num_tokens - start))
+        input_ids[:real] = ids[start : start + real]
+        input_ids[real:] = self.pad_token_id
+        real = max(0, min(length + 1, num_tokens - start))
+        labels[real:] = IGNORE_INDEX
+        if 0 < real < num_tokens:  # Only a part of the tokens is here.
+            firsts = firsts[int(firsts.searchsorted(start)) :] - np.int32(start)
+            firsts = firsts[: int(firsts.searchsorted(real))]
+            spans = cut_spans(*spans, start, start + real)
+        if real:
+            write_labels(ids[start : start + real], *spans, firsts, labels[:real])
         write_positions(places, start, positions)
         return input_ids, positions, labels[:-1], labels[1:]
 
