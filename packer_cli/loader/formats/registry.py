@@ -12,7 +12,6 @@ from packer_cli.loader.formats import (
     deepspeed,
     flash_attn,
     megatron,
-    pairs,
     torchtitan,
     torchtune,
     transfer,  # noqa: F401  (registers how batches are pickled)
@@ -32,7 +31,7 @@ _OWN = {
     "torchtune": torchtune.FORMAT,
     "tree": tree.FORMAT,
     "tree-flex": tree.FLEX_FORMAT,
-    "pairs": pairs.FORMAT,
+    "pairs": transformers.PAIR_FORMAT,
 }
 
 

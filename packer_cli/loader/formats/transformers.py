@@ -6,6 +6,7 @@ import torch
 
 from packer_cli.loader.batch import MicroBatch
 from packer_cli.loader.formats.base import Batch, Format, of_some_batches, open_batch, segment_numbers
+from packer_cli.loader.trees import PairBuilder
 
 
 def adapt(micro: MicroBatch) -> Batch:
@@ -34,3 +35,7 @@ def adapt(micro: MicroBatch) -> Batch:
 
 
 FORMAT = Format(adapt=adapt, takes_weights=True)
+PAIR_FORMAT = Format(adapt=adapt, takes_weights=True, builder=PairBuilder)
+"""Flat preference pairs, as ms-swift orders them: `cu_seq_lens_q/k` int32 [2B+1], and [2B+2] with padding. Sample b is
+the chosen one of pair b, and sample B + b the rejected one. They share nothing, so a row may be longer than the
+capacity, by the prefixes that are there twice."""
