@@ -90,7 +90,6 @@ class _PackedPairTrainer(PackedTrainer):
     """TRL's metrics that are means over pairs, 0 for dummies."""
     # Of TRL's classes.
     _metrics: dict[str, Any]
-    _total_train_tokens: int
     precompute_ref_logps: bool
 
     def __init__(self, *arguments: Any, **others: Any) -> None:

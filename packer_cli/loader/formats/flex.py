@@ -108,13 +108,12 @@ def _mask(
     partial_ = is_seen & (columns <= rows) & ~full
 
     stop = torch.from_numpy(stops).to(device)
-    depth = None if depths is None else torch.from_numpy(depths).to(device)
+    depth: Any = None if depths is None else torch.from_numpy(depths).to(device)
 
     def mask_mod(b: torch.Tensor, h: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> torch.Tensor:
         return (q_idx >= kv_idx) & (q_idx < stop[kv_idx])
 
     def windowed(b: torch.Tensor, h: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> torch.Tensor:
-        assert depth is not None
         return (q_idx >= kv_idx) & (q_idx < stop[kv_idx]) & (depth[q_idx] - depth[kv_idx] < window)
 
     lists: dict[str, Any] = {}

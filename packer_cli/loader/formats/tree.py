@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 
 from packer_cli.format.ragged import Lists
 from packer_cli.format.trees import Trees
-from packer_cli.loader.batch import MicroBatch
+from packer_cli.loader.batch import MicroBatch, RowTrees
 from packer_cli.loader.formats.base import Batch, Format, open_batch
 from packer_cli.loader.formats.flex import RowMask, tree_mask
 from packer_cli.loader.trees import TreeBuilder
@@ -35,8 +36,7 @@ def adapt(micro: MicroBatch) -> Batch:
     Source: TRL's `experimental/async_grpo/packing.py`, whose kernel reads these names; there every segment is a run,
     and K the sum of all their paths.
     """
-    assert micro.trees is not None
-    return _batch(micro, kernel_keys(micro.trees.trees, micro.trees.paths))
+    return _batch(micro, lambda row: kernel_keys(row.trees, row.paths))
 
 
 def adapt_flex(micro: MicroBatch) -> Batch:
@@ -44,8 +44,7 @@ def adapt_flex(micro: MicroBatch) -> Batch:
 
     It does not grow with K.
     """
-    assert micro.trees is not None
-    return _batch(micro, {"attention_mask": row_mask(micro.trees.trees)})
+    return _batch(micro, lambda row: {"attention_mask": row_mask(row.trees)})
 
 
 def kernel_keys(trees: Trees, paths: Lists) -> dict[str, Any]:
@@ -73,7 +72,7 @@ def two_branches(shared: int, first: int, second: int) -> Trees:
     return Trees(starts, np.array([-1, 0, 0], np.int32), np.array([1, 2], np.int32))
 
 
-def _batch(micro: MicroBatch, of_attention: dict[str, Any]) -> Batch:
+def _batch(micro: MicroBatch, of_attention: Callable[[RowTrees], dict[str, Any]]) -> Batch:
     tree = micro.trees
     assert tree is not None
     borders = torch.from_numpy(micro.cu_seqlens)
@@ -82,7 +81,7 @@ def _batch(micro: MicroBatch, of_attention: dict[str, Any]) -> Batch:
         "position_ids": torch.from_numpy(micro.position_ids[None]),
         # A copy: `labels` and `shift_labels` share memory.
         "shift_labels": torch.from_numpy(micro.shift_labels[None].copy()),
-        **of_attention,
+        **of_attention(tree),
         "last_index": torch.from_numpy(tree.last_index),
         "loss_weights": torch.from_numpy(tree.loss_weights),
         "cu_seqlens": borders,
