@@ -86,14 +86,9 @@ def measure_profile(options: ProfileConfig, say: Say = lambda text: None) -> Pro
         "constant_bytes_added": round(state),
         "state_bytes": Assumptions().state_bytes,
         "attention": kernel_name,
-        "modelling": options.modelling,
-        "logits": options.logits,
-        "weights": options.weights,
+        **{name: getattr(options, name) for name in ("modelling", "logits", "weights")},
+        **dict(zip(("bandwidth", "network_bandwidth"), options.bandwidth or (), strict=False)),
     }
-    if options.bandwidth:
-        assumed["bandwidth"] = options.bandwidth[0]
-        if len(options.bandwidth) > 1:
-            assumed["network_bandwidth"] = options.bandwidth[1]
     if not device.is_gpu:
         assumed["device"] = "CPU: the times are not those of a GPU; memory is counted, not measured"
     profile = Profile(
@@ -175,15 +170,15 @@ class _Run:
             for layers, peak in sorted(peaks.items())
             if layers not in settings
         ]
-        too_many = [num_samples for num_samples in self._options.samples if num_samples > length]
-        for num_samples in too_many:
-            self._say(f"rows of {length} tokens cannot hold {num_samples} samples: skipped")
-        for layers in settings:
-            for num_samples in self._options.samples:
-                if num_samples not in too_many:
-                    peak = peaks[layers] if num_samples == fewest else None
-                    timings.append(_Timing(length, sp_size, layers, num_samples, peak))
-        return timings
+        for num_samples in self._options.samples:
+            if num_samples > length:
+                self._say(f"rows of {length} tokens cannot hold {num_samples} samples: skipped")
+        return timings + [
+            _Timing(length, sp_size, layers, num_samples, peaks[layers] if num_samples == fewest else None)
+            for layers in settings
+            for num_samples in self._options.samples
+            if num_samples <= length
+        ]
 
     def time(self, timings: Sequence[_Timing]) -> None:
         """Run each row that fits once a round; the first rounds warm up."""
