@@ -26,10 +26,10 @@ _REST = "others"
 
 def chart_of_sources(found: Histogram, names: Sequence[str]) -> Chart:
     """Samples by length, with a color for each source."""
-    found, names = _largest(found, names)
+    samples, names = _largest(found.samples, names)
     by = " and source" if len(names) > 1 else ""
     text = "Each bar counts the samples of a range of lengths; two ranges for each doubling."
-    return _chart("by-source", f"Samples by length{by}", text, found.edges, found.samples, names, "samples")
+    return _chart("by-source", f"Samples by length{by}", text, found.edges, samples, names, "samples")
 
 
 def chart_of_groups(found: Histogram, names: Sequence[str], capacities: Sequence[int]) -> Chart:
@@ -51,17 +51,13 @@ def chart_of_tokens(found: Histogram) -> Chart:
     return _chart("by-tokens", "Tokens by length", text, found.edges, tokens, ("all",), "tokens")
 
 
-def _largest(found: Histogram, names: Sequence[str]) -> tuple[Histogram, Sequence[str]]:
-    """The sources with the most samples; the others together."""
+def _largest(samples: np.ndarray, names: Sequence[str]) -> tuple[np.ndarray, Sequence[str]]:
+    """The sources with the most samples (int64[k, b]), and their names; the others together."""
     if len(names) <= _MOST_KINDS:
-        return found, names
-    order = np.argsort(-found.samples.sum(axis=1), kind="stable")
+        return samples, names
+    order = np.argsort(-samples.sum(axis=1), kind="stable")
     kept, rest = np.sort(order[: _MOST_KINDS - 1]), order[_MOST_KINDS - 1 :]
-
-    def merged(values: np.ndarray) -> np.ndarray:
-        return np.concatenate([values[kept], values[rest].sum(axis=0, keepdims=True)])
-
-    fewer = Histogram(edges=found.edges, samples=merged(found.samples), tokens=merged(found.tokens))
+    fewer = np.concatenate([samples[kept], samples[rest].sum(axis=0, keepdims=True)])
     return fewer, (*(names[i] for i in kept), _REST)
 
 
