@@ -44,20 +44,10 @@ def run_packed_rows(model: nn.Module, *, gives_rewards: bool = False) -> nn.Modu
     if not hasattr(inner, "get_decoder") or _head(inner, gives_rewards=gives_rewards) is None:
         kind = "sequence classification" if gives_rewards else "causal language"
         raise ConfigError(f"{name} is not a {kind} model of transformers with an output layer")
-    require_keywords(inner)
     set_row_attention(inner)
     if not hasattr(inner.forward, "runs_packed_rows"):  # Or no longer: another library's forward pass is in its place.
         _patch_forward(inner, gives_rewards=gives_rewards)
     return cast("nn.Module", inner)
-
-
-def require_keywords(model: Any) -> None:
-    """Raise ConfigError if a model's decoder does not hand keyword arguments on to its attention."""
-    taken = inspect.signature(type(model.get_decoder()).forward).parameters.values()
-    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken):
-        raise ConfigError(
-            f"{type(model).__name__} takes no keyword arguments for its attention, which packed rows need; do not pack"
-        )
 
 
 def require_no_state(model: Any) -> None:

@@ -58,7 +58,8 @@ class RowKeys:
         if self.mask is None:
             names = _OF_TREES if self.is_tree else _OF_SAMPLES
             self._borders = [batch[names[f"cu_seq_lens_{kind}"]] for kind in "qk"]
-            self.varlen = {name: _on(batch[given], device) for name, given in names.items()}
+            self.varlen = {name: batch[given] for name, given in names.items()}
+            self.varlen |= {name: each.to(device) for name, each in self.varlen.items() if name.startswith("cu_")}
             if self.is_tree:
                 self.kv_index = batch["tree_kv_index"].to(device)
 
@@ -142,10 +143,6 @@ _OF_SAMPLES |= {"max_length_q": "max_length_q", "max_length_k": "max_length_q"}
 _OF_TREES = {"cu_seq_lens_q": "tree_cu_seqlens_q", "cu_seq_lens_k": "tree_cu_seqlens_k"}
 _OF_TREES |= {"max_length_q": "tree_max_seqlen_q", "max_length_k": "tree_max_seqlen_k"}
 """FlashAttention's names, and those of a batch."""
-
-
-def _on(value: Any, device: torch.device) -> Any:
-    return value.to(device) if isinstance(value, Tensor) else value
 
 
 @torch.compiler.disable  # A graph would be compiled anew for each number of tokens with a loss.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar, Token
@@ -27,8 +28,14 @@ def set_row_attention(model: Any) -> None:
     """Put the attention of packed rows over the kernel that a model has; a model that has it stays as it is.
 
     Raises:
-        ConfigError: packed rows do not run on that kernel.
+        ConfigError: packed rows do not run on that kernel, or the decoder does not hand keyword arguments on to it.
     """
+    decoder = model.get_decoder()
+    taken = inspect.signature(type(decoder).forward).parameters.values()
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken):
+        raise ConfigError(
+            f"{type(model).__name__} takes no keyword arguments for its attention, which packed rows need; do not pack"
+        )
     former = model.config._attn_implementation
     if former.startswith(_PREFIX):
         return
@@ -44,8 +51,8 @@ def set_row_attention(model: Any) -> None:
         if config is not None and getattr(config, "_attn_implementation", None) == former:
             config._attn_implementation = _PREFIX + former
     running: list[Token[bool]] = []
-    model.get_decoder().register_forward_pre_hook(partial(_begin, running), with_kwargs=True)
-    model.get_decoder().register_forward_hook(partial(_end, running), always_call=True)
+    decoder.register_forward_pre_hook(partial(_begin, running), with_kwargs=True)
+    decoder.register_forward_hook(partial(_end, running), always_call=True)
 
 
 @torch.compiler.disable

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from packer_cli.loader.adapters.causal_lm import require_keywords, require_no_state
+from packer_cli.loader.adapters.causal_lm import require_no_state
 from packer_cli.loader.adapters.packed_row import RowKeys, finished_logits
 from packer_cli.loader.adapters.row_attention import set_row_attention
 from packer_cli.loader.adapters.tree_check import check_branches
@@ -41,7 +41,6 @@ def set_tree_attention(model: Any) -> None:
             with a state, which runs from one branch into the next.
     """
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    require_keywords(inner)
     require_no_state(inner)
     set_row_attention(inner)
 
