@@ -175,14 +175,15 @@ def test_ordinary_products_and_powers_are_as_in_transformers(operation, text):
 
 
 GREEDY = [
-    "{% set x = 'x'.center(2000000000) ~ 'y' %}",
-    "{% set x = '%1000000000d' % 1 %}",
-    "{{ 'x' | center(2000000000) }}",
+    "{% set x = 'x'.center(200000000000) ~ 'y' %}",
+    "{% set x = '%100000000000d' % 1 %}",
+    "{{ 'x' | center(200000000000) }}",
     (
         "{% set ns = namespace(x='xy') %}{% for m in messages %}{% for n in messages %}{% set ns.x = ns.x ~ ns.x %}"
         "{% endfor %}{% endfor %}"
     ),
 ]
+"""Far more than a heap may hold that earlier tests have left free."""
 
 
 @pytest.mark.parametrize("hostile", GREEDY)

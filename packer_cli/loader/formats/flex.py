@@ -111,10 +111,12 @@ def _mask(
     depth: Any = None if depths is None else torch.from_numpy(depths).to(device)
 
     def mask_mod(b: torch.Tensor, h: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> torch.Tensor:
-        return (q_idx >= kv_idx) & (q_idx < stop[kv_idx])
+        seen: torch.Tensor = (q_idx >= kv_idx) & (q_idx < stop[kv_idx])
+        return seen
 
     def windowed(b: torch.Tensor, h: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> torch.Tensor:
-        return (q_idx >= kv_idx) & (q_idx < stop[kv_idx]) & (depth[q_idx] - depth[kv_idx] < window)
+        seen: torch.Tensor = mask_mod(b, h, q_idx, kv_idx) & (depth[q_idx] - depth[kv_idx] < window)
+        return seen
 
     lists: dict[str, Any] = {}
     for name, dense in (("kv", partial_), ("full_kv", full), ("q", partial_.T), ("full_q", full.T)):
