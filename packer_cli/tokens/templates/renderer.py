@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 from packer_cli.errors import TokenizerError
@@ -78,8 +78,9 @@ class ChatRenderer:
         for place in places if engine == "minijinja" else ():
             with suppress(NotTranslatableError):
                 self._fast[place] = MinijinjaTemplate(self._template, place).rounds
-        self._rehearsals = Rehearsals(self._template, self._edges, self._ways, self._fast)
-        self._readings: dict[Shape, Reading] = {}
+        rehearsals = Rehearsals(self._template, self._edges, self._ways, self._fast)
+        self.reading: Callable[[Shape], Reading] = lru_cache(maxsize=_MOST_SHAPES)(rehearsals.read)
+        """How conversations of a shape are rendered."""
 
     def render(self, messages: list[dict[str, Any]], tools: list[Any] | None = None) -> Rendered:
         """Render one conversation.
@@ -102,15 +103,6 @@ class ChatRenderer:
         if forms:
             chat = read_chat(convert(chat.messages, forms), chat.tools)
         return Chat(*chat[:-1], shape)  # Faster than `_replace`.
-
-    def reading(self, shape: Shape) -> Reading:
-        """How conversations of a shape are rendered."""
-        found = self._readings.get(shape)
-        if found is None:
-            found = self._rehearsals.read(shape)
-            if len(self._readings) < _MOST_SHAPES:
-                self._readings[shape] = found
-        return found
 
     def render_chat(self, chat: Chat) -> Rendered:
         """Like `render`, for a conversation from `read`."""
