@@ -107,8 +107,8 @@ def _cuts(sizes: NDArray[np.int64], rules: ReadRules) -> Iterator[tuple[int, int
 
 
 def _records(columns: list[pa.Array], names: list[str], first_row: int) -> RawBatch:
-    values = [
-        _marks(column) if name in unused.MEDIA else column_values(column)
+    values = [  # Of media nobody needs the value: True for each that is present.
+        [present or None for present in is_present(column).tolist()] if name in unused.MEDIA else column_values(column)
         for name, column in zip(names, columns, strict=True)
     ]
     out = RawBatch()
@@ -120,11 +120,6 @@ def _records(columns: list[pa.Array], names: list[str], first_row: int) -> RawBa
         else:
             out.rejects.append(Reject(row, f'column "{bad[0]}" cannot be read: {bad[1].reason}'))
     return out
-
-
-def _marks(column: pa.Array) -> list[bool | None]:
-    """True for each value that is present, else None: nobody needs the value."""
-    return [True if present else None for present in is_present(column).tolist()]
 
 
 def check_columns(columns: list[pa.Array]) -> None:
@@ -153,19 +148,16 @@ def _retyped(kind: pa.DataType, change: Callable[[pa.DataType, Any], pa.DataType
         known = feature if isinstance(feature, dict) else {}
         return pa.struct([field.with_type(_retyped(field.type, change, known.get(field.name))) for field in kind])
     inner = feature[0] if isinstance(feature, list) else isinstance(feature, dict) and feature.get("feature")
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        make = pa.list_ if pa.types.is_list(kind) else pa.large_list
-        return make(kind.value_field.with_type(_retyped(kind.value_type, change, inner)))
-    if pa.types.is_fixed_size_list(kind):
-        return pa.list_(kind.value_field.with_type(_retyped(kind.value_type, change, inner)), kind.list_size)
+    if isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType):
+        item = kind.value_field.with_type(_retyped(kind.value_type, change, inner))
+        is_large = isinstance(kind, pa.LargeListType)
+        return pa.large_list(item) if is_large else pa.list_(item, getattr(kind, "list_size", -1))
     return change(kind, feature)
 
 
 def _as_bytes(kind: pa.DataType, _: Any) -> pa.DataType:
     """Binary in place of text."""
-    if pa.types.is_string(kind):
-        return pa.binary()
-    return pa.large_binary() if pa.types.is_large_string(kind) else kind
+    return {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}.get(kind, kind)
 
 
 def _as_json(kind: pa.DataType, feature: Any) -> pa.DataType:

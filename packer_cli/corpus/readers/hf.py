@@ -28,12 +28,10 @@ BATCH_ROWS = 10_000
 
 def is_saved(path: str) -> bool:
     """Whether a folder was written by `save_to_disk`."""
-    has = {
-        name
-        for name in ("dataset_dict.json", "state.json", "dataset_info.json")
-        if os.path.isfile(os.path.join(path, name))
-    }
-    return "dataset_dict.json" in has or has >= {"state.json", "dataset_info.json"}
+    is_dict, *are_parts = (
+        os.path.isfile(os.path.join(path, name)) for name in ("dataset_dict.json", "state.json", "dataset_info.json")
+    )
+    return is_dict or all(are_parts)
 
 
 def saved_path(text: str) -> tuple[str, str] | None:
@@ -83,13 +81,10 @@ def _saved_split(folder: str, split: str) -> str:
 
 
 def _choose_split(name: str, splits: Any) -> str:
-    splits = list(splits)
-    if "train" in splits:
-        return "train"
-    if len(splits) == 1:
-        found: str = splits[0]
-        return found
-    raise InputError(f"{name}: say which split, as {name}:SPLIT; the data set has {', '.join(splits)}")
+    names: list[str] = list(splits)
+    if "train" in names or len(names) == 1:
+        return "train" if "train" in names else names[0]
+    raise InputError(f"{name}: say which split, as {name}:SPLIT; the data set has {', '.join(names)}")
 
 
 def parts(path: str) -> list[str]:

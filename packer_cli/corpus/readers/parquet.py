@@ -30,9 +30,9 @@ def _open(path: str, read_dictionary: Sequence[str] = ()) -> pq.ParquetFile:
     import pyarrow.parquet as pq
 
     with readable(path):
-        if is_url(path):  # Its column chunks are requested at once, not page by page.
-            return pq.ParquetFile(open_source(path), read_dictionary=list(read_dictionary), pre_buffer=True)
-        return pq.ParquetFile(path, memory_map=False, read_dictionary=list(read_dictionary))
+        # The column chunks of a URL are requested at once, not page by page.
+        source = open_source(path) if is_url(path) else path
+        return pq.ParquetFile(source, read_dictionary=list(read_dictionary), pre_buffer=is_url(path))
 
 
 def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:

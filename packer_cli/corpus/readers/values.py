@@ -104,8 +104,8 @@ def integers(column: pa.Array) -> NDArray[Any] | None:
 def column_values(column: pa.Array) -> list[Any]:
     """As `to_python`, with views for lists of integers, and `Unreadable` for values that fail."""
     try:
-        arrays = _integer_lists(column)
-        return to_python(column) if arrays is None else arrays
+        array = integers(column)
+        return to_python(column) if array is None else _lists(array, column)
     except (ValueError, OverflowError):
         return [_one_value(column.slice(row, 1)) for row in range(len(column))]
 
@@ -119,13 +119,9 @@ def _one_value(value: pa.Array) -> Any:
         return Unreadable(" ".join(str(error).split()) or type(error).__name__)
 
 
-def _integer_lists(column: pa.Array) -> list[Any] | None:
-    """A view of each list of a column that `integers` takes, else None."""
-    array = integers(column)
-    if array is None:
-        return None
-    rows: list[Any] = [array[start:stop] for start, stop in pairwise(bounds(column).tolist())]
-    return _with_nulls(rows, column)
+def _lists(values: Any, column: pa.Array) -> list[Any]:
+    """The lists of a column, cut from all of their values."""
+    return _with_nulls([values[start:stop] for start, stop in pairwise(bounds(column).tolist())], column)
 
 
 def _with_nulls(rows: list[Any], column: pa.Array) -> list[Any]:
@@ -155,8 +151,7 @@ def to_python(column: pa.Array, *, are_messages: bool = True) -> list[Any]:
     if isinstance(kind, pa.BaseExtensionType):
         return to_python(column.storage)
     if _is_list(kind):
-        values = to_python(column.flatten(), are_messages=are_messages)
-        return _with_nulls([values[start:stop] for start, stop in pairwise(bounds(column).tolist())], column)
+        return _lists(to_python(column.flatten(), are_messages=are_messages), column)
     if pa.types.is_struct(kind):
         return _with_nulls(_structs(column, are_messages), column)
     if pa.types.is_nested(kind):
