@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 
+import numpy as np
+
 from packer_cli.corpus.blocks import is_file, unreadable
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules
 from packer_cli.corpus.readers.numbers import NumberFile, cut_documents, read_documents
@@ -46,8 +48,6 @@ def _width(path: str, num_bytes: int, num_tokens: int) -> int:
 
 def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
     """Ranges of documents of about `slice_bytes`."""
-    import numpy as np
-
     path, loss = file.path, _loss_path(file.path)
     with NumberFile(index_path(path), "<i8") as index:
         if index.num_bytes % 8:
@@ -68,8 +68,6 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
 
 def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
     """The documents of the slice."""
-    import numpy as np
-
     path, loss = slice_.file.path, _loss_path(slice_.file.path)
     with ExitStack() as stack:
         index = stack.enter_context(NumberFile(index_path(path), "<i8"))

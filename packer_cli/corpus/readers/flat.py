@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from packer_cli.corpus.blocks import unreadable, with_spans
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.readers.numbers import BATCH_TOKENS, NumberFile, read_documents
@@ -41,8 +43,6 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
 
 def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
     """The documents that begin in the slice. Raises TokenizerError when the tokenizer has no EOS."""
-    import numpy as np
-
     path, eos = slice_.file.path, rules.eos_id
     if eos is None:
         raise TokenizerError(
@@ -74,8 +74,6 @@ def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Itera
 
 def _document_end(ids: NumberFile, begin: int, eos: int) -> int:
     """One past the first EOS from `begin` on, or the end of the file."""
-    import numpy as np
-
     while begin < len(ids):
         block = ids.read(begin, min(begin + BATCH_TOKENS, len(ids)))
         found = np.flatnonzero(block == eos)

@@ -8,8 +8,10 @@ Memory: a block, or the longest element when that is longer.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from packer_cli.corpus.blocks import Blocks
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
@@ -28,10 +30,6 @@ from packer_cli.corpus.readers.stream import (
 )
 from packer_cli.corpus.records.json_text import has_long_number
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap, Reject
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 BORDERS = 1 << 14
 """Borders that one call of the kernel looks for."""
@@ -62,8 +60,6 @@ class _Borders:
     """The borders of elements, while the bytes of a file go by from its start, or from that of an element."""
 
     def __init__(self, *, inside: bool) -> None:
-        import numpy as np
-
         self._state = np.array([inside, 0, 0], dtype=np.int64)  # See `find_borders`.
         self._buffer = np.empty(BORDERS, dtype=np.int64)
 
@@ -74,8 +70,6 @@ class _Borders:
 
     def find(self, chunk: bytes) -> Iterator[NDArray[np.int64]]:
         """Indices into the chunk, in order, some at a time; each holds until the next."""
-        import numpy as np
-
         from packer_cli.corpus.readers.json_borders import find_borders
 
         data = np.frombuffer(chunk, dtype=np.uint8)
@@ -85,16 +79,12 @@ class _Borders:
             yield self._buffer[:found]
 
 
-@dataclass
-class _Taken:
+class _Taken(NamedTuple):
     """Elements that are not yet parsed, and what is rejected unread."""
 
-    texts: list[tuple[int, bytes]] = field(default_factory=list)
+    texts: list[tuple[int, bytes]]
     """(number, text)"""
-    rejects: list[Reject] = field(default_factory=list)
-
-    def __bool__(self) -> bool:
-        return bool(self.texts or self.rejects)
+    rejects: list[Reject]
 
 
 class _Elements(RecordStream):
@@ -107,37 +97,32 @@ class _Elements(RecordStream):
         self._borders = _Borders(inside=self.position > 0)
         self._block = b""
         self._begin = 0  # Where in the block the text at `position` goes on.
-        self._ends: list[int] = []  # Borders in the block that have not been used, the last one first.
-
-    @property
-    def is_done(self) -> bool:
-        """Whether nothing is left."""
-        return self._ended and not self._ends
+        self._left: list[int] = []  # Borders in the block, the last one first.
 
     def take(self, stop: int) -> _Taken | None:
         """The elements of about a block."""
-        taken = _Taken()
-        while self.position < stop and not self.is_done and not taken:
-            if not self._ends:
+        taken = _Taken([], [])
+        while self.position < stop and not self.is_done and not any(taken):
+            if not self._left:
                 self._read(taken)
-            while self._ends and self.position < stop:
+            while self._left and self.position < stop:
                 self._take_one(taken)
-        return taken if taken else None
+        return taken if any(taken) else None
 
     def _read(self, taken: _Taken) -> None:
         self._hold(self._block[self._begin :])
         self._block, self._begin = self._blocks.read(self._rules.batch_bytes), 0
         if self._block:
-            self._ends = [end for some in self._borders.find(self._block) for end in some.tolist()][::-1]
+            self._left = [end for some in self._borders.find(self._block) for end in some.tolist()][::-1]
         else:
             self._end(taken)
 
     def _take_one(self, taken: _Taken) -> None:
-        end = self._ends.pop()
+        end = self._left.pop()
         size = self._open_bytes + end - self._begin
         text = self._join(self._block[self._begin : end])
         number, bracket = self.number, self._block[end : end + 1]
-        is_last = not self._ends and self._borders.is_closed
+        is_last = not self._left and self._borders.is_closed
         self._begin = end + 1
         self.position += size + 1
         self.number += 1
@@ -178,7 +163,7 @@ class _Elements(RecordStream):
     def _lose(self, taken: _Taken, why: str) -> None:
         """Nothing is read behind a break."""
         self._ended = True
-        self._ends.clear()
+        self._left.clear()
         taken.rejects.append(Gap(max(self.number, 1), f"broken JSON: {why}"))
 
     def parse(self, taken: _Taken) -> Iterator[RawBatch]:

@@ -10,7 +10,10 @@ import re
 from collections.abc import Iterator
 from io import BytesIO
 from json import detect_encoding
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from packer_cli.corpus.blocks import Blocks
 from packer_cli.corpus.readers import json_array
@@ -31,10 +34,6 @@ from packer_cli.corpus.readers.stream import (
 from packer_cli.corpus.records import tokens
 from packer_cli.corpus.records.json_text import has_long_number
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap, Reject
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 CUT_SHORT = "; the file ends in this line, so the rest of it may be lost"
 _CACHED_BYTES = 1 << 18
@@ -57,8 +56,6 @@ class _Taken(NamedTuple):
 
 def _line_feeds(data: bytes) -> NDArray[np.int64]:
     """int64[n]: where they are. Price: 0.17 ms a MiB, about half of what `bytes.count` takes."""
-    import numpy as np
-
     codes = np.frombuffer(data, dtype=np.uint8)
     if len(codes) <= _CACHED_BYTES:
         found: NDArray[np.int64] = (codes == ord("\n")).nonzero()[0]
@@ -112,35 +109,30 @@ def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Itera
 class _Lines(RecordStream):
     """Whole lines, about a block of them at a time."""
 
-    _whole = b""
-    """Lines that have been read and not been taken; they begin at `position`."""
-
-    @property
-    def is_done(self) -> bool:
-        """Whether nothing is left."""
-        return self._ended and not self._whole
+    _left: bytes
+    """Whole lines, which begin at `position`."""
 
     def take(self, stop: int) -> _Taken | Reject | None:
         """Whole lines, or a line that is lost."""
         if self.position >= stop:
             return None
-        if not self._whole:
+        if not self._left:
             lost = self._read()
             if lost is not None:
                 return lost
-            if not self._whole:
+            if not self._left:
                 return None
-        data, self._whole = self._whole, b""
+        data, self._left = self._left, b""
         if self.position + len(data) > stop:
             end = data.find(b"\n", stop - self.position - 1) + 1 or len(data)
-            data, self._whole = data[:end], data[end:]
+            data, self._left = data[:end], data[end:]
         taken = _Taken(self.number, BytesIO(data).readlines(), data)
         self.position += len(data)
         self.number += len(taken.lines)
         return taken
 
     def _read(self) -> Reject | None:
-        """Fill `_whole`, which stays empty at the end; gives a line that is lost, instead."""
+        """Fill `_left`, which stays empty at the end; gives a line that is lost, instead."""
         while not self._ended:
             block = self._blocks.read(self._rules.batch_bytes)
             if not block:
@@ -153,11 +145,11 @@ class _Lines(RecordStream):
                 begin = block.find(b"\n") + 1
                 number, self.number = self.number, self.number + 1
                 self.position += self._open_bytes + begin
-                self._whole = block[begin:end]
+                self._left = block[begin:end]
                 self._join()
                 self._hold(block[end:])
                 return Reject(number, self._rules.too_long())
-            self._whole = self._join(block[:end])
+            self._left = self._join(block[:end])
             self._hold(block[end:])
             return None
         return None
@@ -169,7 +161,7 @@ class _Lines(RecordStream):
             return Gap(self.number, f"{self._blocks.broken}; the rest of the file is lost")
         if self._is_too_long:
             return Reject(self.number, self._rules.too_long())
-        self._whole = self._join()
+        self._left = self._join()
         return None
 
     def parse(self, taken: _Taken | Reject) -> Iterator[RawBatch]:

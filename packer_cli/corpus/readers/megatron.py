@@ -15,17 +15,15 @@ import os
 import struct
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
-from packer_cli.corpus.blocks import is_file, readable, unreadable
+import numpy as np
+from numpy.typing import NDArray
+
+from packer_cli.corpus.blocks import is_file, unreadable
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules
 from packer_cli.corpus.readers.numbers import NumberFile, cut_documents, read_documents
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 IDS, MASK = "tokens.bin", "loss_mask.bin"
 MAGIC = b"MMIDIDX\x00\x00"
@@ -52,8 +50,7 @@ def is_mask(path: str) -> bool:
     return name == MASK and mask_path(os.path.join(folder, IDS)) is not None and is_file(os.path.join(folder, IDS))
 
 
-@dataclass(frozen=True)
-class _Index:
+class _Index(NamedTuple):
     """What a slice needs of an index."""
 
     dtype: str
@@ -64,36 +61,29 @@ class _Index:
 
 def _read_index(path: str, start: int = 0, stop: int | None = None) -> _Index:
     """Sequences `start` to `stop - 1` of an `.idx`; raises InputError when it is damaged."""
-    with readable(path, OSError), open(path, "rb") as file:
-        head = file.read(HEADER.size)
-    if len(head) < HEADER.size:
-        raise unreadable(path, f"an index has at least {HEADER.size} bytes, this file has {len(head)}")
-    magic, version, code, num_sequences, num_borders = HEADER.unpack(head)
-    if magic != MAGIC or version != 1:
-        raise unreadable(path, "not an index of Megatron's IndexedDataset, version 1")
-    if code not in INTEGERS:
-        if os.path.basename(path) == index_path(MASK):
-            raise unreadable(
-                path, f"it has numbers of dtype {code}, such as loss weights; a mask has integers, 0 and 1"
-            )
-        raise unreadable(path, f"its ids have the dtype of code {code}, which is not an integer")
-    with ExitStack() as stack:
-        lengths = stack.enter_context(NumberFile(path, "<i4", HEADER.size, num_sequences))
-        starts = stack.enter_context(NumberFile(path, "<i8", HEADER.size + 4 * num_sequences, num_sequences))
+    with NumberFile(path, "u1") as data:
+        if len(data) < HEADER.size:
+            raise unreadable(path, f"an index has at least {HEADER.size} bytes, this file has {len(data)}")
+        magic, version, code, num_sequences, num_borders = HEADER.unpack(data.read(0, HEADER.size).data)
+        if magic != MAGIC or version != 1:
+            raise unreadable(path, "not an index of Megatron's IndexedDataset, version 1")
+        if code not in INTEGERS:
+            what = f"its ids have the dtype of code {code}, which is not an integer"
+            if os.path.basename(path) == index_path(MASK):
+                what = f"it has numbers of dtype {code}, such as loss weights; a mask has integers, 0 and 1"
+            raise unreadable(path, what)
         size = HEADER.size + 12 * num_sequences + 8 * num_borders
-        if lengths.num_bytes not in (size, size + num_sequences):
-            raise unreadable(
-                path,
-                f"an index of {num_sequences:,} sequences has {size:,} bytes, this file has {lengths.num_bytes:,}",
-            )
-        stop = num_sequences if stop is None else stop
-        return _Index(INTEGERS[code], lengths.read(start, stop), starts.read(start, stop))
+        if len(data) not in (size, size + num_sequences):
+            what = f"an index of {num_sequences:,} sequences has {size:,} bytes, this file has {len(data):,}"
+            raise unreadable(path, what)
+        stop, places = num_sequences if stop is None else stop, HEADER.size + 4 * num_sequences
+        lengths = data.read(HEADER.size + 4 * start, HEADER.size + 4 * stop).view("<i4")
+        starts = data.read(places + 8 * start, places + 8 * stop).view("<i8")
+    return _Index(INTEGERS[code], lengths, starts)
 
 
 def _same(index: _Index, other: _Index) -> bool:
     """Whether the sequences of both have the same lengths and places."""
-    import numpy as np
-
     first, second = (each.starts // np.dtype(each.dtype).itemsize for each in (index, other))
     return np.array_equal(index.lengths, other.lengths) and np.array_equal(first, second)
 
@@ -106,8 +96,6 @@ def _parts(path: str) -> list[str]:
 
 def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
     """Ranges of sequences of about `slice_bytes`."""
-    import numpy as np
-
     index = _read_index(index_path(file.path))
     mask = mask_path(file.path)
     if mask is not None and not _same(index, _read_index(index_path(mask))):
@@ -118,8 +106,6 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
 
 def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
     """The sequences of the slice; those that the index puts outside the `.bin` are lost."""
-    import numpy as np
-
     path = slice_.file.path
     index = _read_index(index_path(path), slice_.start, slice_.stop)
     mask = mask_path(path)

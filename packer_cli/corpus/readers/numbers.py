@@ -8,15 +8,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from packer_cli.corpus.blocks import changed, open_file, readable, with_spans
 from packer_cli.corpus.readers.base import RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Reject, TokenRows
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from packer_cli.format.ragged import Lists
 
 BATCH_TOKENS = 1 << 20
 """Tokens a batch, unless a document holds more: enough for the arrays' fixed costs, few enough for the cache."""
@@ -27,22 +27,16 @@ class NumberFile:
 
     Args:
         dtype: of a number, little-endian.
-        offset: bytes before the first.
-        count: how many there are; None: as many as the file holds.
 
     Raises InputError when the file cannot be opened.
     """
 
-    def __init__(self, path: str, dtype: Any, offset: int = 0, count: int | None = None) -> None:
-        import numpy as np
-
+    def __init__(self, path: str, dtype: Any) -> None:
         self.path = path
         self.dtype = np.dtype(dtype)
-        self._offset = offset
         with readable(path, OSError):
             self._file = open_file(path)
             self.num_bytes = self._file.seek(0, os.SEEK_END)
-        self._count = max(self.num_bytes - offset, 0) // self.dtype.itemsize if count is None else count
 
     def __enter__(self) -> NumberFile:
         return self
@@ -51,17 +45,15 @@ class NumberFile:
         self._file.close()
 
     def __len__(self) -> int:
-        return self._count
+        return int(self.num_bytes // self.dtype.itemsize)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Numbers `start` to `stop - 1`. Raises RunError when the file has become shorter, InputError on a fault."""
-        import numpy as np
-
         out = np.empty(stop - start, dtype=self.dtype)
         view = out.view(np.uint8).data
         done = 0
         with readable(self.path, OSError):
-            self._file.seek(self._offset + start * self.dtype.itemsize)
+            self._file.seek(start * self.dtype.itemsize)
             while done < len(view):
                 size = self._file.readinto(view[done:])
                 if not size:
@@ -79,8 +71,6 @@ def cut_documents(
         ends: int64[n], rising: the byte where each document ends.
         paths: the file, and what belongs to it.
     """
-    import numpy as np
-
     limit = slice_bytes or default_slice_bytes(file.num_bytes)
     cuts = np.searchsorted(ends, np.arange(limit, file.num_bytes, limit)) + 1
     borders = np.unique(np.concatenate([[0], np.minimum(cuts, len(ends)), [len(ends)]])).tolist()
@@ -101,10 +91,6 @@ def read_documents(
         borders: int64[n+1], rising: where documents begin in the files, and the end.
         lines: int64[n]: the documents' lines.
     """
-    import numpy as np
-
-    from packer_cli.format.arrays import Lists
-
     lengths = np.diff(borders)
     too_long = np.flatnonzero(lengths > rules.max_record_bytes // files["input_ids"].dtype.itemsize)
     place = 0

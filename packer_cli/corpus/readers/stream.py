@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from packer_cli.corpus.blocks import Blocks, fingerprint
 from packer_cli.corpus.readers.base import RawBatch, ReadRules, default_slice_bytes
@@ -22,9 +24,7 @@ from packer_cli.corpus.records.json_text import read_json
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Reject
 
 if TYPE_CHECKING:
-    import numpy as np
     import orjson
-    from numpy.typing import NDArray
 
 BOM = b"\xef\xbb\xbf"
 JSON_SPACE = b" \t\r\n"
@@ -100,7 +100,7 @@ def parse_objects(
 
 
 Item = TypeVar("Item")
-FindEnds = Callable[[bytes], "Iterable[NDArray[np.int64]]"]
+FindEnds = Callable[[bytes], Iterable[NDArray[np.int64]]]
 """A chunk -> where in it records end, rising: behind each begins another."""
 
 END = 2**63 - 1
@@ -126,13 +126,15 @@ class RecordStream(ABC):
         """All records that begin before this have been taken."""
         self._ended = False
         """Whether there is nothing more to read."""
+        self._left: Any = ()
+        """What has been read and not been taken."""
         self._open: list[bytes] = []  # Of a record whose end has not been read; joined once, however long it is.
         self._open_bytes = 0
 
     @property
-    @abstractmethod
     def is_done(self) -> bool:
         """Whether nothing is left to take, for any slice."""
+        return self._ended and not self._left
 
     @abstractmethod
     def take(self, stop: int) -> Any:
