@@ -19,7 +19,7 @@ from packer_cli.errors import TokenizerError
 from packer_cli.files import fingerprint
 from packer_cli.format.checksums import file_checksum
 from packer_cli.remote.connect import can_connect
-from packer_cli.tokens.tokenizer.reads import NAMES, SIBLINGS, files_of, locate, models_in, refused_code
+from packer_cli.tokens.tokenizer.reads import NAMES, SIBLINGS, files_of, locate, models_in, refuse_code
 
 _GENERIC_CLASSES = (None, "PreTrainedTokenizerFast", "TokenizersBackend")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
@@ -43,7 +43,9 @@ def load_hf(path: str) -> Any:
         except TokenizerError:
             raise
         except Exception as error:
-            raise _broken(where, path, error) from None
+            _check_files(where, path)
+            text = refuse_code(error, path)
+            raise TokenizerError(f"{path}: cannot be loaded as a tokenizer ({text[:300]}); {_FORMS}") from None
     if _looks_like_path(path):
         raise TokenizerError(f"{path}: no such file or folder; {_FORMS}")
     return load_from_hub(path)
@@ -86,20 +88,8 @@ def check_template(template: Any, shown: str) -> None:
         )
 
 
-def _broken(where: Path, shown: str, error: Exception) -> TokenizerError:
-    """What is obviously wrong with the files, or else the library's own message."""
-    try:
-        _check_files(where, shown)
-    except TokenizerError as found:
-        return found
-    refused = refused_code(error, shown)
-    if refused is not None:
-        return refused
-    text = re.sub(r"\s+", " ", str(error)).strip() or type(error).__name__
-    return TokenizerError(f"{shown}: cannot be loaded as a tokenizer ({text[:300]}); {_FORMS}")
-
-
 def _check_files(where: Path, shown: str) -> None:
+    """Raise TokenizerError if something is obviously wrong with a tokenizer's files."""
     folder, file = (where, where / "tokenizer.json") if where.is_dir() else (where.parent, where)
     if file.suffix == ".json" and file.name != "vocab.json" and file.is_file():
         _check_backend(file, shown, {"model": dict, "added_tokens": list})
@@ -125,11 +115,8 @@ def _looks_like_path(path: str) -> bool:
 def _load_folder(folder: Path, shown: str) -> Any:
     tokenizer_file = folder / "tokenizer.json"
     if tokenizer_file.is_file():
-        if _is_generic(folder):
-            return _generic(folder)
-        return _auto(str(folder), shown)
-    models = models_in(folder)
-    if models:
+        return _generic(folder) if _is_generic(folder) else _auto(str(folder))
+    if models := models_in(folder):
         return _load_sentencepiece(models[0], shown)
     if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
         return _load_gpt2(folder, shown)
@@ -210,10 +197,10 @@ def _added_tokens(folder: Path) -> dict[str, Any]:
     return {}
 
 
-def _auto(folder: str, shown: str) -> Any:
+def _auto(name: str, *, is_local: bool = True) -> Any:
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    return AutoTokenizer.from_pretrained(name, local_files_only=is_local, trust_remote_code=False)
 
 
 def _load_sentencepiece(file: Path, shown: str) -> Any:
@@ -224,7 +211,7 @@ def _load_sentencepiece(file: Path, shown: str) -> Any:
     kind = _read_config(file.parent, shown).get("tokenizer_class")
     is_named = (file.parent / "config.json").is_file() or kind not in _GENERIC_CLASSES
     if is_named and file.name == "tokenizer.model":
-        return _auto(str(file.parent), shown)
+        return _auto(str(file.parent))
     from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
     hf = TokenizersBackend.from_pretrained(str(file), local_files_only=True, trust_remote_code=False)
@@ -267,7 +254,7 @@ def _normalize_as_sentencepiece(hf: Any, file: Path) -> None:
 def _load_gpt2(folder: Path, shown: str) -> Any:
     """Load vocab.json and merges.txt: byte-level BPE like GPT-2's, without a space put before the text."""
     if not _is_generic(folder):
-        return _auto(str(folder), shown)
+        return _auto(str(folder))
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
@@ -298,15 +285,11 @@ def load_from_hub(name: str, *, probe_timeout: float = 5.0) -> Any:
     Raises:
         TokenizerError: it is not in the cache, and the Hub cannot be reached or does not have it.
     """
-    from transformers import AutoTokenizer
-
     try:
-        return AutoTokenizer.from_pretrained(name, local_files_only=True, trust_remote_code=False)
+        return _auto(name)
     except Exception as error:
+        refuse_code(error, name)
         cached = error
-    refused = refused_code(cached, name)
-    if refused is not None:
-        raise refused from None
     endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
     offline = any(os.environ.get(key, "").lower() in _TRUE for key in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
     if offline or not can_connect(endpoint, timeout=probe_timeout):
@@ -316,12 +299,9 @@ def load_from_hub(name: str, *, probe_timeout: float = 5.0) -> Any:
             "give the folder of a downloaded tokenizer"
         ) from cached
     try:
-        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        return _auto(name, is_local=False)
     except Exception as error:
-        refused = refused_code(error, name)
-        if refused is not None:
-            raise refused from None
-        text = re.sub(r"\s+", " ", str(error)).strip() or type(error).__name__
+        text = refuse_code(error, name)
         raise TokenizerError(
             f"{name}: no such file or folder, and the Hugging Face Hub has no tokenizer of that name "
             f"({text[:200]}); check the name, or give the folder of a downloaded tokenizer"

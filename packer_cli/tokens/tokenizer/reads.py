@@ -40,14 +40,14 @@ def models_in(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.model"))
 
 
-def refused_code(error: Exception, shown: str) -> TokenizerError | None:
-    """The error to raise if transformers would need a tokenizer's own code to load it; else None."""
-    if "trust_remote_code" not in str(error):
-        return None
-    return TokenizerError(
-        f"{shown}: its config names Python code to load it with (auto_map), but hbpack never runs a tokenizer's "
-        "code; remove auto_map from a copy of the folder to use its tokenizer.json as it is"
-    )
+def refuse_code(error: Exception, shown: str) -> str:
+    """Raise TokenizerError if transformers would need a tokenizer's own code to load it; else give its text."""
+    if "trust_remote_code" in str(error):
+        raise TokenizerError(
+            f"{shown}: its config names Python code to load it with (auto_map), but hbpack never runs a tokenizer's "
+            "code; remove auto_map from a copy of the folder to use its tokenizer.json as it is"
+        ) from None
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def template_file(name: str) -> str | None:
