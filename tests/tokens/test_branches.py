@@ -9,7 +9,7 @@ from packer_cli.corpus.records.shapes import Normalizer
 from packer_cli.corpus.records.token_pairs import read_pairs
 from packer_cli.corpus.types import Document, DocumentBatch
 from packer_cli.format.trees import GROUP, PAIR, SAMPLE, TURNS
-from packer_cli.tokens.encode.branches import NOT_INFERENCE, SURROGATE
+from packer_cli.tokens.encode.branches import NOT_INFERENCE
 from packer_cli.tokens.encode.encoder import Encoder
 from packer_cli.tokens.encode.items import DIFFERS
 
@@ -213,9 +213,9 @@ def test_an_item_is_rejected_as_a_whole_and_once(load):
     assert batch.items.kinds.tolist() == [PAIR, PAIR]
     assert [reject.line for reject in batch.rejects] == [1, 3, 4, 5]
     first, third, fourth, fifth = (reject.reason for reject in batch.rejects)
-    assert first == f"chosen: {SURROGATE}"
+    assert first == "chosen: holds a lone surrogate, which cannot be encoded as UTF-8"
     assert third.startswith("rejected: the chat template cannot render this conversation")
-    assert fourth == f"completions[0]: {SURROGATE}"
+    assert fourth == "completions[0]: holds a lone surrogate, which cannot be encoded as UTF-8"
     assert fifth.startswith("it holds the id 1000001; the tokenizer's ids are 0 to ")
 
 

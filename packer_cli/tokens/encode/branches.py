@@ -18,11 +18,16 @@ if TYPE_CHECKING:
     from packer_cli.tokens.encode.prepare import Preparer
     from packer_cli.tokens.templates.parts import LossParts
 
-SURROGATE = "holds a lone surrogate, which cannot be encoded as UTF-8"
 NOT_INFERENCE = (
     "an assistant turn that the chat template writes differently from the prompt of inference, so a model is trained "
     "on another context than it sees"
 )
+
+
+def why_rejected(error: ValueError) -> str:
+    """Why a document that raised this is rejected."""
+    is_surrogate = isinstance(error, UnicodeEncodeError)
+    return "holds a lone surrogate, which cannot be encoded as UTF-8" if is_surrogate else str(error)
 
 
 class BranchPreparer:
@@ -54,8 +59,7 @@ class BranchPreparer:
                 try:
                     item, found = self._preparer.prepare(branch)
                 except ValueError as error:
-                    why = SURROGATE if isinstance(error, UnicodeEncodeError) else str(error)
-                    raise ValueError(f"{branch_name(kind, number)}: {why}") from None
+                    raise ValueError(f"{branch_name(kind, number)}: {why_rejected(error)}") from None
                 items.append(item)
                 has_special = has_special or found
         finally:

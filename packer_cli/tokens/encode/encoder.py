@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from packer_cli.corpus.ragged import join_samples
+from packer_cli.corpus.ragged import join_arrays, join_samples
 from packer_cli.corpus.types import Reject, TokenBatch
 from packer_cli.errors import TokenizerError
 from packer_cli.format.trees import PAIR
@@ -33,7 +33,7 @@ from packer_cli.tokens.encode.backends import (
     Ids,
     ReferenceBackend,
 )
-from packer_cli.tokens.encode.branches import SURROGATE, BranchPreparer, turns_of
+from packer_cli.tokens.encode.branches import BranchPreparer, turns_of, why_rejected
 from packer_cli.tokens.encode.items import DIFFERS, Branches, begin_after_prompts, with_items
 from packer_cli.tokens.encode.masks import Backends, Masker
 from packer_cli.tokens.encode.prepare import SPREAD_CHARS, SPREAD_EVERY, Preparer, hash_line, merge, take_given
@@ -226,30 +226,22 @@ class Encoder:
         if self._divides_turns and document.messages:
             document = turns_of(document)
         try:
-            if document.branches:
-                self._prepare_branches(document, held)
-                return
-            item, with_special = self._preparer.prepare(document)
-        except UnicodeEncodeError:
-            held.rejects.append(Reject(document.line, SURROGATE))
+            if document.branches:  # All of their samples are encoded, or none.
+                items, branches, with_special = self._branches.prepare(document)
+                if branches.prompt is not None:
+                    held.firsts.append((len(held.items), branches))
+                held.branches[document.line] = branches
+            else:
+                item, with_special = self._preparer.prepare(document)
+                items = [item]
         except ValueError as error:
-            held.rejects.append(Reject(document.line, str(error)))
-        else:
-            held.num_with_special += with_special
-            held.items.append(item)
-            held.kinds[document.line] = document.kind
-            held.size += len(item.text if isinstance(item, Text) else item.input_ids)
-
-    def _prepare_branches(self, document: Document, held: _Held) -> None:
-        """Prepare the samples of an item, all or none. Raises as `BranchPreparer.prepare`."""
-        items, branches, with_special = self._branches.prepare(document)
-        if branches.prompt is not None:
-            held.firsts.append((len(held.items), branches))
-        held.branches[document.line] = branches
+            held.rejects.append(Reject(document.line, why_rejected(error)))
+            return
         held.num_with_special += with_special
         held.items += items
         held.kinds[document.line] = document.kind
-        held.size += sum(len(item.text if isinstance(item, Text) else item.input_ids) for item in items)
+        for item in items:
+            held.size += len(item.text if isinstance(item, Text) else item.input_ids)
 
     def _encode(self, held: _Held) -> EncodedBatch:
         held.rejects.sort(key=lambda reject: reject.line)
@@ -360,17 +352,10 @@ class Encoder:
 
 def _in_order(items: list[Text | Row], texts: TokenBatch) -> TokenBatch:
     """Merge the samples of all items, in order; those of the texts are given, with the lines of all."""
-    encoded = zip(texts.offsets[:-1].tolist(), texts.offsets[1:].tolist(), strict=True)
-    text_mask = np.ones(len(texts.input_ids), dtype=np.bool_) if texts.loss_mask is None else texts.loss_mask
-    ids, masks = [], []
-    for item in items:
-        if isinstance(item, Row):
-            ids.append(item.input_ids)
-            masks.append(item.loss_mask)
-        else:
-            start, stop = next(encoded)
-            ids.append(texts.input_ids[start:stop])
-            masks.append(text_mask[start:stop])
-    lengths = np.array([len(row) for row in ids], dtype=np.int64)
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-    return TokenBatch(texts.lines, offsets, np.concatenate(ids), np.concatenate(masks))
+    rows = [item for item in items if isinstance(item, Row)]
+    is_row = np.array([isinstance(item, Row) for item in items], np.bool_)
+    masks = join_arrays([row.loss_mask for row in rows])
+    ids = np.concatenate([row.input_ids for row in rows])
+    of_rows = TokenBatch(np.flatnonzero(is_row), masks.offsets, ids, masks.values)
+    # Places stand in for lines, which the samples of an item share.
+    return join_samples([texts._replace(lines=np.flatnonzero(~is_row)), of_rows])._replace(lines=texts.lines)

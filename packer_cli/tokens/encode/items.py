@@ -17,7 +17,7 @@ from packer_cli.tokens.encode.rows import EncodedBatch, Items
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from packer_cli.corpus.types import Reject, TokenBatch
+    from packer_cli.corpus.types import TokenBatch
 
 KIND_OF = {"preference": PAIR, "completions": GROUP}
 """Of documents with branches; others are `TURNS`."""
@@ -117,10 +117,8 @@ def _without_parts(encoded: EncodedBatch, branches: Mapping[int, Branches]) -> E
     refused = {reject.line for reject in encoded.rejects if reject.line in branches}
     if not refused:
         return encoded
-    rejects: list[Reject] = []
-    for reject in encoded.rejects:  # In the order of lines.
-        if not (reject.line in refused and rejects and rejects[-1].line == reject.line):
-            rejects.append(reject)
+    firsts = {reject.line: reject for reject in reversed(encoded.rejects)}
+    rejects = [each for each in encoded.rejects if each.line not in refused or each is firsts[each.line]]
     kept = np.flatnonzero(~np.isin(encoded.samples.lines, list(refused)))
     samples = take_samples(encoded.samples, kept)
     return replace(encoded, samples=samples, is_open=encoded.is_open[kept], rejects=rejects)

@@ -216,13 +216,11 @@ class Preparer:
         """
         if self._chats_checked < self._check_chats:
             self._chats_checked += 1
-            wrong = renderer.mismatch(chat)
         elif hash_line(line) % SPREAD_EVERY == 0 and self._chars_checked < SPREAD_CHARS:
             self._chars_checked += num_chars
-            wrong = renderer.mismatch(chat)
         else:
             return
-        _require_same(wrong, line)
+        _require_same(renderer.mismatch(chat), line)
 
     def _renderer(self, *, with_tools: bool) -> ChatRenderer:
         tokenizer = self._tokenizer
@@ -232,11 +230,10 @@ class Preparer:
                 "the data holds conversations, but the tokenizer has no chat template; "
                 "give one with --chat-template, a Jinja file or a name such as chatml"
             )
-        renderer = self._renderers.get(template)
-        if renderer is None:
+        if template not in self._renderers:
             from packer_cli.tokens.templates.renderer import ChatRenderer  # Loads jinja2, which texts do without.
 
-            renderer = ChatRenderer(
+            self._renderers[template] = ChatRenderer(
                 template,
                 variables=tokenizer.special_tokens_map,
                 special_tokens=tokenizer.special_tokens,
@@ -245,15 +242,13 @@ class Preparer:
                 date=self._date,
                 engine="minijinja" if self._fast_templates else "jinja2",
             )
-            self._renderers[template] = renderer
-        return renderer
+        return self._renderers[template]
 
     def _control_finder(self, template: str) -> TokenFinder:
-        finder = self._controls.get(template)
-        if finder is None:
-            finder = TokenFinder((*self._tokenizer.hf._get_control_tokens(template), START, END))
-            self._controls[template] = finder
-        return finder
+        if template not in self._controls:
+            controls = self._tokenizer.hf._get_control_tokens(template)
+            self._controls[template] = TokenFinder((*controls, START, END))
+        return self._controls[template]
 
     def _plain_text(self, document: Document, text: str, loss: _Loss) -> Row:
         from transformers.utils.chat_template_utils import mark_control_tokens
