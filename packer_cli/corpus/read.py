@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from packer_cli.corpus.blocks import require_span
 from packer_cli.corpus.readers.base import RawBatch, ReadRules
 from packer_cli.corpus.readers.registry import READERS, TOKEN_FORMATS
-from packer_cli.corpus.records.preference import PairRecord
 from packer_cli.corpus.records.shapes import Normalizer
 from packer_cli.corpus.records.tokens import TokenRecord
 from packer_cli.corpus.types import OF_ITEMS, AlpacaForm, CorpusSlice, Document, DocumentBatch, Gap, ItemsFrom
@@ -73,22 +72,20 @@ class SliceReader:
         parse, keep, reject = self._normalizer.parse, batch.documents.append, batch.rejects.append
         count = len(batch.rejects)
         tokenized: list[TokenRecord] = []
-        pairs: list[PairRecord] = []
         for line, record in raw.records:
             document = parse(record, base + line)
             if type(document) is Document:
                 keep(document)
             elif type(document) is TokenRecord:
                 tokenized.append(document)
-            elif type(document) is PairRecord:
-                pairs.append(document)
             else:
                 reject(document)  # type: ignore[arg-type]
-        if tokenized or raw.tokens is not None:
+        alone, pairs = ([each for each in tokenized if each.is_pair == wanted] for wanted in (False, True))
+        if alone or raw.tokens is not None:
             from packer_cli.corpus.records.token_rows import read_records, read_rows
 
             rows = raw.tokens
-            found = read_records(tokenized) if rows is None else read_rows(rows._replace(lines=base + rows.lines))
+            found = read_records(alone) if rows is None else read_rows(rows._replace(lines=base + rows.lines))
             batch.tokens = found[0]
             batch.rejects += found[1]
         if pairs:

@@ -27,20 +27,19 @@ def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Itera
             parts.append(part)
             size += len(part)
         broken = blocks.broken
+    batch = RawBatch()
     if size > rules.max_record_bytes:
-        yield RawBatch(rejects=[Reject(1, rules.too_long())])
-        return
-    if broken:
-        yield RawBatch(rejects=[Reject(1, f"{broken}; the text is incomplete")])
-        return
-    data = b"".join(parts)
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        reason = f"invalid UTF-8: byte 0x{data[error.start]:02x} at offset {error.start} of the file"
-        yield RawBatch(rejects=[Reject(1, reason)])
-        return
-    yield RawBatch(records=[(1, {"text": text.removeprefix("\ufeff")})])
+        batch.rejects.append(Reject(1, rules.too_long()))
+    elif broken:
+        batch.rejects.append(Reject(1, f"{broken}; the text is incomplete"))
+    else:
+        data = b"".join(parts)
+        try:
+            batch.records.append((1, {"text": data.decode("utf-8").removeprefix("\ufeff")}))
+        except UnicodeDecodeError as error:
+            reason = f"invalid UTF-8: byte 0x{data[error.start]:02x} at offset {error.start} of the file"
+            batch.rejects.append(Reject(1, reason))
+    yield batch
 
 
 READER = FileReader(cut, read)

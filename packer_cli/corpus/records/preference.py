@@ -15,12 +15,12 @@ An answer may be a message alone. What the item brings: `margin`, `ref_chosen_lo
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
 
 from packer_cli.corpus.records import alpaca
 from packer_cli.corpus.records.answers import OPTIONAL, Answer, answers_to, common_beginning, read_answer, read_number
 from packer_cli.corpus.records.base import BadRecordError, Shape, read_string, type_name
 from packer_cli.corpus.records.messages import ANSWERS, read_tools, read_turns
+from packer_cli.corpus.records.tokens import TokenRecord
 from packer_cli.corpus.records.weights import read_weight
 from packer_cli.corpus.types import AlpacaForm, Document, Message, Record
 from packer_cli.format.constants import ITEM_VALUES
@@ -34,17 +34,10 @@ _OF_SWIFT = ("rejected_response", "rejected_messages")
 TOKENIZED = ("prompt_ids", "chosen_ids", "rejected_ids")
 
 
-class PairRecord(NamedTuple):
-    """A tokenized pair, to be read with others by `token_pairs.read_pairs`."""
-
-    line: int
-    record: Record
-
-
-def parse(record: Record, line: int, alpaca_form: AlpacaForm = "stanford") -> Document | PairRecord:
+def parse(record: Record, line: int, alpaca_form: AlpacaForm = "stanford") -> Document | TokenRecord:
     """Read one pair; a tokenized one is only recognized."""
     if "chosen" not in record and "chosen_ids" in record:
-        return PairRecord(line, record)
+        return TokenRecord(line, record, is_pair=True)
     if "instruction" in record and isinstance(record.get("chosen"), str) and not any(map(record.get, _PROMPTS)):
         branches = tuple(_of_alpaca(record, line, name, alpaca_form) for name in _ANSWERS)
         return Document("preference", line, branches=branches, values=read_values(record))
@@ -91,12 +84,10 @@ def _of_answers(record: Record) -> tuple[Answer, Answer, Answer]:
     if key is None:
         return _divided(record, chosen, rejected)
     prompt = read_answer(record[key], key) if key == "prompt" else read_turns(record[key], key)
-    if isinstance(prompt, str):
-        if isinstance(chosen, str):
-            return prompt, chosen, rejected
-        asked = {"role": "user", "content": prompt}
-        return _after([asked], chosen, rejected, record)
-    return (prompt, chosen, rejected) if key == "prompt" else _after(prompt, chosen, rejected, record)
+    if key == "prompt" and (isinstance(chosen, str) or not isinstance(prompt, str)):
+        return prompt, chosen, rejected
+    turns = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    return _after(turns, chosen, rejected, record)
 
 
 def _after(turns: list[Message], chosen: Answer, rejected: Answer, record: Record) -> tuple[Answer, Answer, Answer]:
@@ -141,11 +132,7 @@ def _of_swift(record: Record) -> tuple[Answer, Answer, Answer]:
             '"messages" must end with the answer of the assistant that "rejected_response" is worse than, after a '
             "message of the user"
         )
-    return turns[:border], turns[border:], _as_messages(read_answer(record["rejected_response"], "rejected_response"))
-
-
-def _as_messages(answer: Answer) -> Any:
-    return [{"role": "assistant", "content": answer}] if isinstance(answer, str) else answer
+    return turns[:border], turns[border:], read_answer(record["rejected_response"], "rejected_response")
 
 
 _KEYS = (("chosen", "rejected"), ("chosen_ids", "rejected_ids"), *(("messages", name) for name in _OF_SWIFT))

@@ -20,7 +20,6 @@ from packer_cli.corpus.records import (
     unused,
 )
 from packer_cli.corpus.records.base import BadRecordError, Shape, show_keys, take_shape
-from packer_cli.corpus.records.preference import PairRecord
 from packer_cli.corpus.records.tokens import TokenRecord
 from packer_cli.corpus.types import OF_ITEMS, AlpacaForm, Document, ItemsFrom, Record, Reject
 from packer_cli.plugins import Registry
@@ -38,7 +37,7 @@ _OWN = {
 SHAPES: Registry[Shape] = Registry("shapes", "record schema", _OWN, take_shape)
 """Every record shape by the name that `--schema` takes, in the order of detection, which tries only hbpack's own."""
 
-Parsed = Document | TokenRecord | PairRecord | Reject
+Parsed = Document | TokenRecord | Reject
 Parse = Callable[[Record, int], Parsed]
 
 

@@ -15,19 +15,19 @@ from numpy.typing import NDArray
 
 from packer_cli.corpus.ragged import common_prefix
 from packer_cli.corpus.records.base import BadRecordError
-from packer_cli.corpus.records.preference import TOKENIZED, PairRecord, read_values
+from packer_cli.corpus.records.preference import TOKENIZED, read_values
 from packer_cli.corpus.records.token_rows import MAX_ID, integers, read_records
 from packer_cli.corpus.records.tokens import IDS, MASKS, TokenRecord
 from packer_cli.corpus.records.weights import HAS_FLAGS, WEIGHT, read_weight
 from packer_cli.corpus.types import Reject, TokenBatch
 
 
-def read_pairs(pairs: Sequence[PairRecord]) -> tuple[TokenBatch | None, list[Reject], dict[int, dict[str, float]]]:
+def read_pairs(pairs: Sequence[TokenRecord]) -> tuple[TokenBatch | None, list[Reject], dict[int, dict[str, float]]]:
     """Two samples of each pair, chosen first; why others give none; and what each pair brings, by its line."""
     records: list[TokenRecord] = []
     rejects: list[Reject] = []
     values: dict[int, dict[str, float]] = {}
-    for line, record in pairs:
+    for line, record, _ in pairs:
         try:
             prompt, chosen, rejected = (_ids(record, name) for name in TOKENIZED)
             brought = read_values(record)

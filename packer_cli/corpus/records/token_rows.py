@@ -45,7 +45,7 @@ def read_records(records: Sequence[TokenRecord]) -> tuple[TokenBatch | None, lis
     rejects: list[Reject] = []
     weights: dict[int, float] = {}
     by_columns: dict[tuple[str, ...], tuple[list[int], list[list[NDArray[Any]]]]] = {}
-    for line, record in records:
+    for line, record, _ in records:
         names = tuple(name for name in COLUMNS if record.get(name) is not None)
         try:
             arrays = [integers(record[name], name) for name in names]

@@ -19,10 +19,11 @@ NO_BOOLEANS = (IDS, LABELS, POSITIONS, LENGTHS, "prompt_ids", "chosen_ids", "rej
 
 
 class TokenRecord(NamedTuple):
-    """A tokenized record, to be read with others by `read_records`."""
+    """A tokenized record, to be read with others by `read_records`, or a pair by `token_pairs.read_pairs`."""
 
     line: int
     record: Record
+    is_pair: bool = False
 
 
 def parse(record: Record, line: int) -> TokenRecord:
