@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from packer_cli.errors import RunError, TokenizerError
+from packer_cli.format.ragged import offsets_of
 from packer_cli.tokens.encode.unicode import asks_unicode, is_settled, unsettled_places
 
 if TYPE_CHECKING:
@@ -67,8 +68,7 @@ class CharRanges(NamedTuple):
 
 def flat(rows: list[Any]) -> Ids:
     """Concatenate rows into one flat array; the rows are all arrays (int32 or uint32), or all lists of ints."""
-    offsets = np.zeros(len(rows) + 1, dtype=np.int64)
-    np.cumsum([len(row) for row in rows], out=offsets[1:])
+    offsets = offsets_of(np.array([len(row) for row in rows], np.int64))
     if not rows:
         joined = np.zeros(0, dtype=np.int32)
     elif isinstance(rows[0], np.ndarray):

@@ -53,21 +53,12 @@ class ByteLengths:
     Price: 3 ns a token, plus 0.5 us for each token that strips white space.
     """
 
-    def __init__(self, tokenizer: LoadedTokenizer):
-        config = tokenizer.config
-        self._scheme = None if tokenizer.hf.split_special_tokens else _scheme_of(config)
-        if self._scheme is None:
-            return
-        self._table = _length_table(tokenizer, self._scheme)
-        self._has_marks = self._scheme.space == MARK
-        self._charsmap = _Charsmap(config) if self._scheme.maps_chars else None
-        self._ends_stretch = _stretch_ends(tokenizer, self._scheme)
-        self._greedy = _GreedyTokens(config, tokenizer.vocab_size)
-
-    @property
-    def are_known(self) -> bool:
-        """Whether this tokenizer's tokens have known lengths."""
-        return self._scheme is not None
+    def __init__(self, tokenizer: LoadedTokenizer, scheme: _Scheme):
+        self._scheme = scheme
+        self._table = _length_table(tokenizer, scheme)
+        self._charsmap = _Charsmap(tokenizer.config) if scheme.maps_chars else None
+        self._ends_stretch = _stretch_ends(tokenizer, scheme)
+        self._greedy = _GreedyTokens(tokenizer.config, tokenizer.vocab_size)
 
     @property
     def keep_ascii(self) -> bool:
@@ -84,12 +75,11 @@ class ByteLengths:
         Raises:
             UnicodeEncodeError: a lone surrogate.
         """
-        assert self._scheme is not None
         if self._charsmap is not None and not self._charsmap.keeps_lengths(text):
             return UNKNOWN_SPANS
         if text.isascii():
             return len(text), spans
-        if self._has_marks and MARK in text:
+        if self._scheme.space == MARK and MARK in text:
             return UNKNOWN_SPANS
         normalize: Callable[[str], str] = str
         if self._scheme.composes:
@@ -108,7 +98,6 @@ class ByteLengths:
         A token that is only a space put before the text takes half a byte of the next token, so that it is in the same
         ranges as that one's first char, as with offsets.
         """
-        assert self._scheme is not None
         lengths = self._table.take(ids.input_ids)
         if self._greedy.any:
             self._greedy.measure(texts, ids, lengths)
@@ -121,7 +110,6 @@ class ByteLengths:
 
         If a stretch begins with a space, there may be no such one; the lengths of its text then do not add up.
         """
-        assert self._scheme is not None
         starts = ids.offsets[:-1]
         filled = ids.offsets[1:] > starts
         ends_stretch = self._ends_stretch[ids.input_ids]
@@ -138,6 +126,12 @@ class ByteLengths:
         followed = ~np.isin(alone + 1, ids.offsets)
         lengths[alone[followed] + 1] -= 1
         lengths[alone] = np.where(followed, 1, UNKNOWN_LENGTH)
+
+
+def lengths_of(tokenizer: LoadedTokenizer) -> ByteLengths | None:
+    """The lengths of a tokenizer's tokens; None if they are not known."""
+    scheme = None if tokenizer.hf.split_special_tokens else _scheme_of(tokenizer.config)
+    return None if scheme is None else ByteLengths(tokenizer, scheme)
 
 
 def _byte_spans(

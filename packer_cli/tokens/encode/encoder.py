@@ -118,15 +118,15 @@ class Encoder:
             )
         self._tokenizer = tokenizer
         self._options: dict[str, Any] = {
+            "backend": backend,
             "loss_on": loss_on,
             "append_eos": append_eos,
             "plain_content": plain_content,
             "turns": turns,
             "date": date,
             "check_samples": check_samples,
+            "_slow_templates": _slow_templates,
         }
-        self._wanted_backend = backend
-        self._slow_templates = _slow_templates
         self._check_samples = check_samples
         self._why_slow: list[str] = []
         self._backends = backends or Backends(tokenizer)
@@ -171,12 +171,8 @@ class Encoder:
         Args:
             place: file and line of the document, for the warning.
         """
-        is_template = mismatch.what == "template"
-        backend = self._wanted_backend if is_template else "tokenizers"
-        slow = self._slow_templates or is_template
-        other = Encoder(
-            self._tokenizer, backend=backend, **self._options, backends=self._backends, _slow_templates=slow
-        )
+        slow = {"_slow_templates": True} if mismatch.what == "template" else {"backend": "tokenizers"}
+        other = Encoder(self._tokenizer, backends=self._backends, **(self._options | slow))
         other._why_slow = [*self._why_slow, f"{place}: {mismatch}"]
         other.start_part()
         return other
@@ -260,7 +256,7 @@ class Encoder:
         plain = [*(item.text for item in texts), *prompts]
         ranges = None
         # Without lengths of tokens, masks need offsets.
-        if self._backend is self._reference and not self._backends.lengths.are_known and any(t.spans for t in texts):
+        if self._backend is self._reference and self._backends.lengths is None and any(t.spans for t in texts):
             ids, ranges = self._reference.encode_with_ranges(plain)
         else:
             ids = self._backend.encode(plain)

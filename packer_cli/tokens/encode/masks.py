@@ -15,7 +15,7 @@ import numpy as np
 
 from packer_cli.errors import TokenizerError
 from packer_cli.tokens.encode.backends import GigatokenBackend, ReferenceBackend
-from packer_cli.tokens.encode.byte_lengths import UNKNOWN_SPANS, ByteLengths
+from packer_cli.tokens.encode.byte_lengths import UNKNOWN_SPANS, ByteLengths, lengths_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -127,45 +127,14 @@ class Masker:
             return None
         loss_mask: Mask = np.zeros(len(ids.input_ids), dtype=np.float32 if is_weighted else np.bool_)
         others = list(range(len(texts)))
-        if ranges is None and self._lengths.are_known:
-            loss_mask, exact = self._by_lengths(texts, ids, is_weighted=is_weighted)
+        if ranges is None and self._lengths is not None:
+            loss_mask, exact = _by_lengths(self._lengths, texts, ids, is_weighted=is_weighted)
             others = np.flatnonzero(~exact).tolist()
         self._by_ranges(texts, ids, [number for number in others if texts[number].spans], ranges, loss_mask)
         for number, item in enumerate(texts):
             if item.spans is None:
                 loss_mask[ids.offsets[number] : ids.offsets[number + 1]] = item.end_weight
         return loss_mask
-
-    def _by_lengths(self, texts: list[Text], ids: Ids, *, is_weighted: bool) -> tuple[Mask, NDArray[np.bool_]]:
-        spans: list[tuple[int, int]] = []
-        weights: list[float] = []
-        counts, sizes = [], []
-        locate = self._lengths.locate
-        keeps_ascii = self._lengths.keep_ascii
-        for _, text, wanted, is_chat, _, of_spans, _ in texts:
-            if not wanted:
-                size, found = UNKNOWN_SPANS
-            elif keeps_ascii and text.isascii():
-                size, found = len(text), wanted
-            else:
-                size, found = locate(text, wanted, whole_last_char=not is_chat)
-            spans += found
-            if is_weighted:
-                weights += (of_spans or [1.0] * len(found)) if found else []
-            counts.append(len(found))
-            sizes.append(size)
-        counted = np.array(counts, dtype=np.int64)
-        # In half bytes, see `ByteLengths.of`. If the last char need not be whole, a range ends half a byte earlier.
-        units = 2 * np.array(spans, dtype=np.int64).reshape(-1, 2)
-        units[:, 1] -= np.repeat(np.array([item.is_chat for item in texts], dtype=np.int64), counted)
-        return mark_spans(
-            ids.offsets,
-            self._lengths.of([item.text for item in texts], ids),
-            2 * np.array(sizes, dtype=np.int64),
-            np.concatenate([np.zeros(1, np.int64), np.cumsum(counted)]),
-            units,
-            np.array(weights, dtype=np.float32) if is_weighted else None,
-        )
 
     def _by_ranges(
         self,
@@ -192,6 +161,41 @@ class Masker:
             )
 
 
+def _by_lengths(
+    lengths: ByteLengths, texts: list[Text], ids: Ids, *, is_weighted: bool
+) -> tuple[Mask, NDArray[np.bool_]]:
+    """The mask of all texts, and which of them (bool[n]) it is known for."""
+    spans: list[tuple[int, int]] = []
+    weights: list[float] = []
+    counts, sizes = [], []
+    locate = lengths.locate
+    keeps_ascii = lengths.keep_ascii
+    for _, text, wanted, is_chat, _, of_spans, _ in texts:
+        if not wanted:
+            size, found = UNKNOWN_SPANS
+        elif keeps_ascii and text.isascii():
+            size, found = len(text), wanted
+        else:
+            size, found = locate(text, wanted, whole_last_char=not is_chat)
+        spans += found
+        if is_weighted:
+            weights += (of_spans or [1.0] * len(found)) if found else []
+        counts.append(len(found))
+        sizes.append(size)
+    counted = np.array(counts, dtype=np.int64)
+    # In half bytes, see `ByteLengths.of`. If the last char need not be whole, a range ends half a byte earlier.
+    units = 2 * np.array(spans, dtype=np.int64).reshape(-1, 2)
+    units[:, 1] -= np.repeat(np.array([item.is_chat for item in texts], dtype=np.int64), counted)
+    return mark_spans(
+        ids.offsets,
+        lengths.of([item.text for item in texts], ids),
+        2 * np.array(sizes, dtype=np.int64),
+        np.concatenate([np.zeros(1, np.int64), np.cumsum(counted)]),
+        units,
+        np.array(weights, dtype=np.float32) if is_weighted else None,
+    )
+
+
 class Backends:
     """The ways to encode with one tokenizer.
 
@@ -215,9 +219,9 @@ class Backends:
             return error
 
     @cached_property
-    def lengths(self) -> ByteLengths:
-        """The bytes of each token, for masks."""
-        return ByteLengths(self.tokenizer)
+    def lengths(self) -> ByteLengths | None:
+        """The bytes of each token, for masks; None if they are not known."""
+        return lengths_of(self.tokenizer)
 
     def load(self) -> None:
         """Load everything now."""
