@@ -167,7 +167,7 @@ def _look(options: InitOptions, draft: Draft) -> list[Look]:
         sampler = Sampler(draft.options.get("tokenizer"), draft.options.get("chat-template"))
         for text in draft.inputs:
             try:
-                looks += sampler.look([text])
+                looks.append(sampler.look(text))
             except InputError as error:
                 if options.source is None:
                     raise

@@ -100,34 +100,31 @@ class Sampler:
             self._encoder = Encoder(loaded, append_eos="auto" if self._has_eos else "never")
         self._reader = SliceReader(alpaca_form=self._form, rules=ReadRules(batch_bytes=1 << 16))
 
-    def look(self, inputs: Sequence[str]) -> list[Look]:
-        """Look at each input.
+    def look(self, text: str) -> Look:
+        """Look at an input.
 
         Raises:
-            InputError: an input does not exist, or holds no data.
+            InputError: it does not exist, or holds no data.
         """
-        sources, files = discover(inputs)
-        looks = []
-        for source, text in zip(sources, inputs, strict=True):
-            own = [file for file in files if file.source_id == source.source_id and file.num_bytes]
-            look = Look(
-                name=text,
-                weight=source.weight,
-                num_files=len(own),
-                num_bytes=_num_bytes_of(own),
-                skipped=source.skipped or (),
-                formats=tuple(dict.fromkeys(file.format for file in own)),
-            )
-            kinds = _kinds(own)
-            for files in kinds:
-                step = -(-len(files) * len(kinds) // _MOST_FILES)
-                some, first = files[::step], len(look.lengths)
-                most = max(1, MOST_RECORDS // (len(kinds) * len(some)))
-                number = sum(self._read(file, most, look) for file in some)
-                number *= _num_bytes_of(files) / max(1, _num_bytes_of(some))
-                look.kinds.append((number, look.lengths[first:]))
-            looks.append(look)
-        return looks
+        (source,), found = discover([text])
+        own = [file for file in found if file.num_bytes]
+        look = Look(
+            name=text,
+            weight=source.weight,
+            num_files=len(own),
+            num_bytes=_num_bytes_of(own),
+            skipped=source.skipped or (),
+            formats=tuple(dict.fromkeys(file.format for file in own)),
+        )
+        kinds = _kinds(own)
+        for files in kinds:
+            step = -(-len(files) * len(kinds) // _MOST_FILES)
+            some, first = files[::step], len(look.lengths)
+            most = max(1, MOST_RECORDS // (len(kinds) * len(some)))
+            number = sum(self._read(file, most, look) for file in some)
+            number *= _num_bytes_of(files) / max(1, _num_bytes_of(some))
+            look.kinds.append((number, look.lengths[first:]))
+        return look
 
     def _read(self, file: CorpusFile, most: int, look: Look) -> float:
         """Add some records of a file. Returns about how many it has."""
