@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import struct
 import time
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ FILES = {
     "begun/tokens/part.jsonl": LINES,
     "t.ds": bytes(range(8)),
     "t.ds.index": (4).to_bytes(8, "little"),
+    "m.bin": bytes(range(8)),
+    "m.idx": struct.pack("<9sQBQQi3q", b"MMIDIDX", 1, 8, 1, 2, 4, 0, 0, 1),
 }
 
 
