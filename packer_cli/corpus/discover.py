@@ -118,6 +118,10 @@ def find_files(
     if output is not None and not is_url(output):
         output = os.path.realpath(output)
     files = _find(source.path, source.source_id, output, [] if skipped is None else skipped)
+    if not files:
+        is_pattern = glob.has_magic(source.path) and not os.path.isdir(source.path)
+        what = "no data file matches this pattern" if is_pattern else "no data files in this folder"
+        raise InputError(f"{source.path}: {what}; {known_formats()}")
     for file in files:
         try:
             file.path.encode()
@@ -161,11 +165,10 @@ def _find(name: str, source_id: int, output: str | None, skipped: list[SkippedFi
     if os.path.isdir(name):
         links: list[str] = []
         found = list(_in_folder(name, source_id, set(own), links, skipped))
-        if found and not links:
-            return found
-    elif os.path.exists(ids := _indexed(name)):
+        return _once(found) if links else found
+    if os.path.exists(ids := _indexed(name)):
         return [named_file(ids, source_id)]
-    elif glob.has_magic(name) and not (":" in name and hf.NAME.fullmatch(name)):  # name:train[:10%]
+    if glob.has_magic(name) and not (":" in name and hf.NAME.fullmatch(name)):  # name:train[:10%]
         found = []
         for path in sorted(glob.glob(name, recursive=True)):
             if _is_within(path, output) or any(map(_is_packed, _folders_of(path))):
@@ -176,18 +179,12 @@ def _find(name: str, source_id: int, output: str | None, skipped: list[SkippedFi
                     found.extend(_in_folder(path, source_id, set(own), [], skipped, f"{below}/"))
             else:
                 found.extend(listed_file(path, source_id, skipped, below))
-        if not found:
-            raise InputError(f"{name}: no data file matches this pattern; {known_formats()}")
         return _once(found)
-    elif _looks_like_path(name):
+    if _looks_like_path(name):
         raise InputError(
             f"{name}: no such file or directory, and not a Hugging Face data set name either; check the name"
         )
-    else:
-        return [_saved(name, source_id)]
-    if not found:
-        raise InputError(f"{name}: no data files in this folder; {known_formats()}")
-    return _once(found)
+    return [_saved(name, source_id)]
 
 
 def _below_pattern(path: str, pattern: str) -> str:
@@ -225,9 +222,6 @@ def _find_remote(name: str, source_id: int, output: str | None, skipped: list[Sk
             stamp = stamp_of_object(info)
             below = path if pattern is None else _below_pattern(path, pattern)
             files.extend(() if any(map(is_packed, folders)) else listed_file(url, source_id, skipped, below, stamp))
-    if not files:
-        what = "no data files in this folder" if pattern is None else "no data file matches this pattern"
-        raise InputError(f"{name}: {what}; {known_formats()}")
     return files
 
 

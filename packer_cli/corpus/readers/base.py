@@ -49,11 +49,6 @@ class ReadRules:
         return f"longer than {self.max_record_bytes:,} bytes, the limit of --max-record-bytes"
 
 
-def only(path: str) -> list[str]:
-    """The file alone."""
-    return [path]
-
-
 class FileReader(NamedTuple):
     """How one file format is cut and read."""
 
@@ -63,7 +58,7 @@ class FileReader(NamedTuple):
     Raises InputError when the file cannot be read."""
     read: Callable[[CorpusSlice, ReadRules, frozenset[str]], Iterator[RawBatch]]
     """(slice, rules, fields) -> its records; columns outside `fields` need not be loaded."""
-    parts: Callable[[str], list[str]] = only
+    parts: Callable[[str], list[str]] = lambda path: [path]
     """path -> the files that hold what the path names: itself, and what is read with it."""
 
 

@@ -55,8 +55,10 @@ class _Index(NamedTuple):
 
     dtype: str
     lengths: NDArray[np.int32]
-    starts: NDArray[np.int64]
-    """Byte offsets in the `.bin`."""
+    firsts: NDArray[np.int64]
+    """The places of first ids in the `.bin`."""
+    rests: NDArray[np.int64]
+    """Bytes between these places and where the index puts them: none unless it is damaged."""
 
 
 def _read_index(path: str, start: int = 0, stop: int | None = None) -> _Index:
@@ -79,13 +81,7 @@ def _read_index(path: str, start: int = 0, stop: int | None = None) -> _Index:
         stop, places = num_sequences if stop is None else stop, HEADER.size + 4 * num_sequences
         lengths = data.read(HEADER.size + 4 * start, HEADER.size + 4 * stop).view("<i4")
         starts = data.read(places + 8 * start, places + 8 * stop).view("<i8")
-    return _Index(INTEGERS[code], lengths, starts)
-
-
-def _same(index: _Index, other: _Index) -> bool:
-    """Whether the sequences of both have the same lengths and places."""
-    first, second = (each.starts // np.dtype(each.dtype).itemsize for each in (index, other))
-    return np.array_equal(index.lengths, other.lengths) and np.array_equal(first, second)
+    return _Index(INTEGERS[code], lengths, *np.divmod(starts, np.dtype(INTEGERS[code]).itemsize))
 
 
 def _parts(path: str) -> list[str]:
@@ -98,8 +94,10 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
     """Ranges of sequences of about `slice_bytes`."""
     index = _read_index(index_path(file.path))
     mask = mask_path(file.path)
-    if mask is not None and not _same(index, _read_index(index_path(mask))):
-        raise unreadable(mask, f"its sequences are not those of {file.path}")
+    if mask is not None:
+        other = _read_index(index_path(mask))
+        if not (np.array_equal(index.lengths, other.lengths) and np.array_equal(index.firsts, other.firsts)):
+            raise unreadable(mask, f"its sequences are not those of {file.path}")
     ends = np.cumsum(index.lengths, dtype=np.int64) * np.dtype(index.dtype).itemsize
     return cut_documents(file, ends, slice_bytes, _parts(file.path))
 
@@ -114,10 +112,8 @@ def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Itera
         if mask is not None:
             files["loss_mask"] = stack.enter_context(NumberFile(mask, _read_index(index_path(mask), 0, 0).dtype))
         lines = np.arange(slice_.start, slice_.stop) + 1
-        itemsize = files["input_ids"].dtype.itemsize
-        first, rest = np.divmod(index.starts, itemsize)
-        last = first + index.lengths
-        is_inside = (index.lengths >= 0) & (first >= 0) & (rest == 0) & (last <= min(map(len, files.values())))
+        first, last = index.firsts, index.firsts + index.lengths
+        is_inside = (index.lengths >= 0) & (first >= 0) & (index.rests == 0) & (last <= min(map(len, files.values())))
         follows = np.zeros(len(first), np.bool_)
         follows[1:] = is_inside[1:] == is_inside[:-1]
         follows[1:] &= ~is_inside[1:] | (first[1:] == last[:-1])

@@ -90,16 +90,9 @@ class Normalizer:
         return document
 
     def _detect(self, keys: tuple[str, ...]) -> Parse:
-        if self._schema != "auto":
-            shape = self._shapes[self._schema]
-            if shape.matches(keys):
-                return self._watched(self._schema, shape, keys)
-            schema, expected = self._schema, shape.expected()
-            return lambda record, line: Reject(
-                line, f"not a {schema} record: has keys {show_keys(record)}; needs {expected}{self._meant(record)}"
-            )
         for name, shape in self._shapes.items():
-            if shape.matches(keys) and not (name == "text" and "text" not in keys and "role" in keys):
+            is_turn = self._schema == "auto" and name == "text" and "text" not in keys and "role" in keys
+            if shape.matches(keys) and not is_turn:
                 return self._watched(name, shape, keys)
         return self._unknown
 
@@ -121,6 +114,9 @@ class Normalizer:
 
     def _unknown(self, record: Record, line: int) -> Reject:
         keys = show_keys(record)
+        if self._schema != "auto":
+            needed = f"{self._shapes[self._schema].expected()}{self._meant(record)}"
+            return Reject(line, f"not a {self._schema} record: has keys {keys}; needs {needed}")
         if unused.is_pair(record):
             return Reject(line, f"has keys {keys}: {unused.NO_PAIRS if self._items == 'none' else unused.OTHER_PAIR}")
         firsts = (shape._replace(alternatives=shape.alternatives[:1]) for shape in self._shapes.values())
