@@ -10,18 +10,15 @@ import json
 import re
 import string
 from itertools import chain, pairwise, zip_longest
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packer_cli.errors import RunError, TokenizerError
 from packer_cli.format.ragged import offsets_of
 from packer_cli.tokens.encode.unicode import asks_unicode, is_settled, unsettled_places
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
+from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 
 class BackendMismatch(RunError):  # noqa: N818 - a signal: the caller encodes the part again

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from packer_cli.corpus.types import Document
 from packer_cli.format.trees import TURNS
 from packer_cli.tokens.encode.items import KIND_OF, MOST_BRANCHES, Branches, branch_name
+from packer_cli.tokens.encode.prepare import Preparer
 from packer_cli.tokens.encode.rows import Row, Text
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from packer_cli.corpus.types import Document
-    from packer_cli.tokens.encode.prepare import Preparer
-    from packer_cli.tokens.templates.parts import LossParts
+from packer_cli.tokens.templates.parts import LossParts
 
 NOT_INFERENCE = (
     "an assistant turn that the chat template writes differently from the prompt of inference, so a model is trained "

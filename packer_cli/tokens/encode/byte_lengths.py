@@ -16,20 +16,16 @@ from __future__ import annotations
 import re
 import unicodedata
 from base64 import b64decode
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from packer_cli.tokens.encode.backends import Ids
 from packer_cli.tokens.encode.unicode import is_settled, members_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    from packer_cli.tokens.encode.backends import Ids
-    from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
+from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 UNKNOWN_LENGTH = 1 << 30
 """Stands for an unknown number of half bytes; so large that the lengths of the text cannot add up."""

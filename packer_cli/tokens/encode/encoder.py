@@ -18,13 +18,15 @@ Price: 50 us for a chat of eight messages, nearly half of it the template; long 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packer_cli.corpus.ragged import join_arrays, join_samples
-from packer_cli.corpus.types import Reject, TokenBatch
+from packer_cli.corpus.types import Document, DocumentBatch, RecordSchema, Reject, TokenBatch
 from packer_cli.errors import TokenizerError
 from packer_cli.format.trees import PAIR
 from packer_cli.tokens.encode.backends import (
@@ -40,14 +42,7 @@ from packer_cli.tokens.encode.prepare import SPREAD_CHARS, SPREAD_EVERY, Prepare
 from packer_cli.tokens.encode.rows import AppendEos, EncodedBatch, Frame, Row, Text
 from packer_cli.tokens.templates.memory import limited_memory
 from packer_cli.tokens.templates.parts import LossParts
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from numpy.typing import NDArray
-
-    from packer_cli.corpus.types import Document, DocumentBatch, RecordSchema
-    from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
+from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 _CHECKED_CHARS = 1024
 """Most chars of a sampled text to compare: the reference is many times slower, which adds up over parts."""
@@ -70,8 +65,8 @@ class _Held:
     kinds: dict[int, RecordSchema] = field(default_factory=dict)
     branches: dict[int, Branches] = field(default_factory=dict)
     """Of items, by line."""
-    firsts: list[tuple[int, Branches]] = field(default_factory=list)
-    """The first of `items` of each item whose loss begins after a prompt."""
+    prompts: dict[int, Any] = field(default_factory=dict)
+    """The text or the ids of each prompt behind which a loss begins, by the first of `items` that it is of."""
     num_with_special: int = 0
     size: int = 0
 
@@ -225,7 +220,7 @@ class Encoder:
             if document.branches:  # All of their samples are encoded, or none.
                 items, branches, with_special = self._branches.prepare(document)
                 if branches.prompt is not None:
-                    held.firsts.append((len(held.items), branches))
+                    held.prompts[len(held.items)] = branches.prompt
                 held.branches[document.line] = branches
             else:
                 item, with_special = self._preparer.prepare(document)
@@ -252,31 +247,23 @@ class Encoder:
     def _finish(self, held: _Held) -> EncodedBatch:
         items, rejects = held.items, held.rejects
         texts = [item for item in items if isinstance(item, Text)]
-        prompts = [item.prompt for _, item in held.firsts if isinstance(item.prompt, str)]
-        plain = [*(item.text for item in texts), *prompts]
+        prompts = {first: prompt for first, prompt in held.prompts.items() if isinstance(prompt, str)}
+        plain = [*(item.text for item in texts), *prompts.values()]
         ranges = None
         # Without lengths of tokens, masks need offsets.
         if self._backend is self._reference and self._backends.lengths is None and any(t.spans for t in texts):
             ids, ranges = self._reference.encode_with_ranges(plain)
         else:
             ids = self._backend.encode(plain)
-        if prompts:
-            ids, of_prompts = ids.split(len(texts))
+        ids, of_prompts = ids.split(len(texts))
         self._check_ids(texts, ids)
         lines = np.array([item.line for item in items], dtype=np.int64)
         samples = TokenBatch(lines, ids.offsets, ids.input_ids, self._masker.mask(texts, ids, ranges))
         if len(texts) < len(items):
             samples = _in_order(items, samples)
-        if held.firsts:
-            rows = iter(range(len(prompts)))
-            samples, num_changed = begin_after_prompts(
-                samples,
-                {
-                    first: of_prompts.row(next(rows)) if isinstance(item.prompt, str) else item.prompt
-                    for first, item in held.firsts
-                    if item.prompt is not None
-                },
-            )
+        if held.prompts:
+            encoded = {first: of_prompts.row(number) for number, first in enumerate(prompts)}
+            samples, num_changed = begin_after_prompts(samples, held.prompts | encoded)
             if num_changed:
                 self.unused[DIFFERS] += num_changed
         is_empty = np.diff(samples.offsets) == 0

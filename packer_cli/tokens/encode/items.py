@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packer_cli.corpus.ragged import common_prefix, take_samples
+from packer_cli.corpus.types import TokenBatch
 from packer_cli.format.constants import ITEM_VALUES
 from packer_cli.format.ragged import expand, owners
 from packer_cli.format.trees import GROUP, PAIR, PAIR_ROLES, SAMPLE
 from packer_cli.tokens.encode.rows import EncodedBatch, Items
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from packer_cli.corpus.types import TokenBatch
 
 KIND_OF = {"preference": PAIR, "completions": GROUP}
 """Of documents with branches; others are `TURNS`."""

@@ -8,26 +8,21 @@ Price: 5 ns a token.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packer_cli.errors import TokenizerError
-from packer_cli.tokens.encode.backends import GigatokenBackend, ReferenceBackend
+from packer_cli.tokens.encode.backends import CharRanges, GigatokenBackend, Ids, ReferenceBackend
 from packer_cli.tokens.encode.byte_lengths import UNKNOWN_SPANS, ByteLengths, lengths_of
+from packer_cli.tokens.encode.rows import Text
+from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    from packer_cli.tokens.encode.backends import CharRanges, Ids
-    from packer_cli.tokens.encode.rows import Text
-
-    Mask = NDArray[Any]
-    "bool[t], or float32[t]: the weight of each token's loss"
-    from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
+Mask = NDArray[Any]
+"bool[t], or float32[t]: the weight of each token's loss"
 
 
 def mark_spans(

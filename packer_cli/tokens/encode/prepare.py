@@ -7,25 +7,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packer_cli.corpus.ragged import join_samples, take_samples
-from packer_cli.corpus.types import Reject, TokenBatch
+from packer_cli.corpus.types import Document, Message, Reject, TokenBatch
 from packer_cli.errors import TokenizerError
-from packer_cli.tokens.encode.backends import BackendMismatch
-from packer_cli.tokens.encode.rows import EncodedBatch, Row, Text
+from packer_cli.tokens.encode.backends import BackendMismatch, ReferenceBackend
+from packer_cli.tokens.encode.rows import EncodedBatch, Frame, Row, Text
 from packer_cli.tokens.encode.specials import END, START, PlainContentEncoder, TokenFinder
 from packer_cli.tokens.templates.parts import LossParts, weights_or_none
 from packer_cli.tokens.templates.written import EARLIER_REASONING
+from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from packer_cli.corpus.types import Document, Message
-    from packer_cli.tokens.encode.backends import ReferenceBackend
-    from packer_cli.tokens.encode.rows import Frame
     from packer_cli.tokens.templates.conversation import Chat, Rendered, Span
     from packer_cli.tokens.templates.renderer import ChatRenderer
-    from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 SPREAD_CHARS = 1 << 14
 """About how many chars of a part to compare after its first records: of conversations, and again of texts."""

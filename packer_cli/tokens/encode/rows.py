@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from packer_cli.corpus.types import RecordSchema, Reject, TokenBatch
 from packer_cli.errors import TokenizerError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from numpy.typing import NDArray
-
-    from packer_cli.corpus.types import RecordSchema, Reject, TokenBatch
-    from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
+from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 AppendEos = Literal["auto", "always", "never"]
 

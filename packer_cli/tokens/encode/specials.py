@@ -8,16 +8,14 @@ tokenizer's added tokens. Unlike transformers, this also makes loss masks. Only 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packer_cli.tokens.encode.backends import ReferenceBackend
 from packer_cli.tokens.encode.masks import mask_by_offsets
 from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 START, END = "\U000f0000", "\U000f0001"
 """transformers' own marks; as there, they are removed from the input."""

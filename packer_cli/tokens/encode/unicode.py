@@ -9,12 +9,10 @@ own table is not used, since it depends on Python's version.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from numpy.typing import NDArray
 
 
 def members_of(part: Any, key: str) -> list[dict[str, Any]]:
