@@ -46,25 +46,23 @@ class SliceReader:
         Args:
             base: is added to the line of each record.
         """
+        file, schema = slice_.file, self._schema
         try:
             if slice_.unreadable:
                 yield DocumentBatch(rejects=[Gap(base + slice_.first_line, slice_.unreadable)])
+            elif file.format in TOKEN_FORMATS and schema not in ("auto", "tokens"):
+                has_items = self._items in OF_ITEMS
+                remedy = f"leave out --items {self._items}" if has_items else "give --schema auto or tokens"
+                raise ConfigError(f"{file.path}: holds token ids, not {schema} records; {remedy}")
             else:
-                yield from self._read(slice_, base)
+                for raw in READERS[file.format].read(slice_, self._rules, self._normalizer.fields):
+                    yield self._documents(raw, base)
         except HbpackError:
-            require_unchanged(slice_.file)  # Else this is why.
+            require_unchanged(file)  # Else this is why.
             raise
         require_span(slice_)
-        if slice_.file.content is None:
-            require_unchanged(slice_.file)
-
-    def _read(self, slice_: CorpusSlice, base: int) -> Iterator[DocumentBatch]:
-        file, schema = slice_.file, self._schema
-        if file.format in TOKEN_FORMATS and schema not in ("auto", "tokens"):
-            remedy = f"leave out --items {self._items}" if self._items in OF_ITEMS else "give --schema auto or tokens"
-            raise ConfigError(f"{file.path}: holds token ids, not {schema} records; {remedy}")
-        for raw in READERS[file.format].read(slice_, self._rules, self._normalizer.fields):
-            yield self._documents(raw, base)
+        if file.content is None:
+            require_unchanged(file)
 
     def _documents(self, raw: RawBatch, base: int) -> DocumentBatch:
         rejects = [reject._replace(line=base + reject.line) for reject in raw.rejects] if base else raw.rejects

@@ -19,7 +19,7 @@ from packer_cli.errors import TokenizerError
 from packer_cli.files import fingerprint
 from packer_cli.format.checksums import file_checksum
 from packer_cli.remote.connect import can_connect
-from packer_cli.tokens.tokenizer.reads import NAMES, SIBLINGS, files_of, locate, models_in, refuse_code
+from packer_cli.tokens.tokenizer.reads import NAMES, SIBLINGS, files_of, locate, refuse_code
 
 _GENERIC_CLASSES = (None, "PreTrainedTokenizerFast", "TokenizersBackend")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
@@ -115,8 +115,8 @@ def _looks_like_path(path: str) -> bool:
 def _load_folder(folder: Path, shown: str) -> Any:
     tokenizer_file = folder / "tokenizer.json"
     if tokenizer_file.is_file():
-        return _generic(folder) if _is_generic(folder) else _auto(str(folder))
-    if models := models_in(folder):
+        return _generic(folder, **_added_tokens(folder)) if _is_generic(folder) else _auto(str(folder))
+    if models := sorted(folder.glob("*.model")):
         return _load_sentencepiece(models[0], shown)
     if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
         return _load_gpt2(folder, shown)
@@ -173,12 +173,10 @@ def _read_config(folder: Path, shown: str) -> dict[str, Any]:
     return _read_json(file, shown) if file.is_file() else {}
 
 
-def _generic(folder: Path) -> Any:
+def _generic(where: Path, **options: Any) -> Any:
     from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
-    return TokenizersBackend.from_pretrained(
-        str(folder), local_files_only=True, trust_remote_code=False, **_added_tokens(folder)
-    )
+    return TokenizersBackend.from_pretrained(str(where), local_files_only=True, trust_remote_code=False, **options)
 
 
 def _added_tokens(folder: Path) -> dict[str, Any]:
@@ -212,9 +210,7 @@ def _load_sentencepiece(file: Path, shown: str) -> Any:
     is_named = (file.parent / "config.json").is_file() or kind not in _GENERIC_CLASSES
     if is_named and file.name == "tokenizer.model":
         return _auto(str(file.parent))
-    from transformers.tokenization_utils_tokenizers import TokenizersBackend
-
-    hf = TokenizersBackend.from_pretrained(str(file), local_files_only=True, trust_remote_code=False)
+    hf = _generic(file)
     _normalize_as_sentencepiece(hf, file)
     return hf
 

@@ -171,9 +171,7 @@ def _set_eos(hf: Any, token: str, path: str) -> None:
 
 def _id_of(hf: Any, name: str) -> int | None:
     token = getattr(hf, name, None)
-    if token is None:
-        return None
-    number: int | None = hf.backend_tokenizer.token_to_id(str(token))
+    number: int | None = None if token is None else hf.backend_tokenizer.token_to_id(str(token))
     return number
 
 

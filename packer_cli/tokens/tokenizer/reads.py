@@ -35,11 +35,6 @@ def locate(name: str) -> Path | None:
     return Path(path) if os.path.isdir(path) or os.path.isfile(path) else None
 
 
-def models_in(folder: Path) -> list[Path]:
-    """SentencePiece models in a folder; the first is loaded if there is no tokenizer.json."""
-    return sorted(folder.glob("*.model"))
-
-
 def refuse_code(error: Exception, shown: str) -> str:
     """Raise TokenizerError if transformers would need a tokenizer's own code to load it; else give its text."""
     if "trust_remote_code" in str(error):
