@@ -50,7 +50,8 @@ class BranchPreparer:
             raise ValueError(f"it has {len(document.branches):,} samples, and an item has at most {MOST_BRANCHES:,}")
         items: list[Text | Row] = []
         has_special, kind = False, KIND_OF.get(document.kind, TURNS)
-        before = Counter(self._preparer.unused)
+        unused = self._preparer.unused
+        before = Counter(unused)
         try:
             for number, branch in enumerate(document.branches):
                 try:
@@ -60,19 +61,14 @@ class BranchPreparer:
                 items.append(item)
                 has_special = has_special or found
         finally:
-            self._count_once(before)
+            for what, count in unused.items():  # What several samples hold counts for one record.
+                unused[what] = min(count, before[what] + 1)
         if kind == TURNS:
             self._compare_with_inference(document, items)
             return items, Branches(TURNS, len(items)), has_special
         items = list(map(self._as_answer, items, document.branches))
         prompt = None if self._parts is None else self._preparer.prompt(document.branches[0])
         return items, Branches(kind, len(items), document.rewards, document.values, prompt), has_special
-
-    def _count_once(self, before: Counter[str]) -> None:
-        """What several samples hold counts for one record."""
-        unused = self._preparer.unused
-        for what, count in unused.items():
-            unused[what] = min(count, before[what] + 1)
 
     def _as_answer(self, item: Text | Row, document: Document) -> Text | Row:
         """An answer with the loss and the end that TRL gives it: all after the prompt, and EOS after a text."""

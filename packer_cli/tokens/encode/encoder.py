@@ -37,7 +37,7 @@ from packer_cli.tokens.encode.backends import (
 )
 from packer_cli.tokens.encode.branches import BranchPreparer, turns_of, why_rejected
 from packer_cli.tokens.encode.items import DIFFERS, Branches, begin_after_prompts, with_items
-from packer_cli.tokens.encode.masks import Backends, Masker
+from packer_cli.tokens.encode.masks import Backends, mask_texts
 from packer_cli.tokens.encode.prepare import SPREAD_CHARS, SPREAD_EVERY, Preparer, hash_line, merge, take_given
 from packer_cli.tokens.encode.rows import AppendEos, EncodedBatch, Frame, Row, Text
 from packer_cli.tokens.templates.memory import limited_memory
@@ -135,7 +135,6 @@ class Encoder:
                 raise fast
         self.backend_used: str = self._backend.name
         """`gigatoken` or `tokenizers`."""
-        self._masker = Masker(self._backends, self._check_same)
         self._frame = Frame(tokenizer, append_eos=append_eos)
         parts = None if loss_on == "all" else LossParts.of(loss_on)
         self._preparer = Preparer(
@@ -258,7 +257,8 @@ class Encoder:
         ids, of_prompts = ids.split(len(texts))
         self._check_ids(texts, ids)
         lines = np.array([item.line for item in items], dtype=np.int64)
-        samples = TokenBatch(lines, ids.offsets, ids.input_ids, self._masker.mask(texts, ids, ranges))
+        loss_mask = mask_texts(self._backends, texts, ids, ranges, self._check_same)
+        samples = TokenBatch(lines, ids.offsets, ids.input_ids, loss_mask)
         if len(texts) < len(items):
             samples = _in_order(items, samples)
         if held.prompts:
@@ -295,20 +295,15 @@ class Encoder:
             return
         samples: list[tuple[Text, str, Any]] = []
         for number in self._sampled(texts):
-            item = texts[number]
-            text = item.text
-            if len(text) <= _CHECKED_CHARS:
-                samples.append((item, text, ids.row(number)))
-            else:
+            item, text, row = texts[number], texts[number].text, ids.row(number)
+            if len(text) > _CHECKED_CHARS:
                 start = hash_line(item.line) % (len(text) - _CHECKED_CHARS)
-                samples.append((item, text[start : start + _CHECKED_CHARS], None))
-        if not samples:
-            return
+                text = text[start : start + _CHECKED_CHARS]
+                row = self._backend.encode([text]).row(0)
+            samples.append((item, text, row))
         expected = self._reference.encode([text for _, text, _ in samples])
-        again = self._backend.encode([text for _, text, row in samples if row is None])
-        redone = iter(range(len(samples)))
         for number, (item, _, row) in enumerate(samples):
-            self._check_same(item, again.row(next(redone)) if row is None else row, expected.row(number))
+            self._check_same(item, row, expected.row(number))
 
     def _sampled(self, texts: list[Text]) -> Iterator[int]:
         """Choose the texts to compare: the first ones of a part, and some others, by their line numbers."""

@@ -23,6 +23,7 @@ from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 Mask = NDArray[Any]
 "bool[t], or float32[t]: the weight of each token's loss"
+Check = Callable[[Text, NDArray[np.int32], NDArray[np.int32]], None]
 
 
 def mark_spans(
@@ -95,65 +96,40 @@ def mask_by_offsets(
     return mask
 
 
-class Masker:
-    """Makes loss masks.
+def mask_texts(
+    backends: Backends, texts: list[Text], ids: Ids, ranges: list[CharRanges] | None, check: Check
+) -> Mask | None:
+    """The mask of all texts, before special tokens are added; None trains on all tokens.
 
     Args:
+        ranges: char ranges of each text's tokens, if known.
         check: called with a text, its ids and the reference's ids whenever both are known.
     """
-
-    def __init__(
-        self,
-        backends: Backends,
-        check: Callable[[Text, NDArray[np.int32], NDArray[np.int32]], None],
-    ):
-        self._lengths = backends.lengths
-        self._reference = backends.reference
-        self._check = check
-
-    def mask(self, texts: list[Text], ids: Ids, ranges: list[CharRanges] | None) -> Mask | None:
-        """The mask of all texts, before special tokens are added; None trains on all tokens.
-
-        Args:
-            ranges: char ranges of each text's tokens, if known.
-        """
-        is_weighted = any(item.is_weighted for item in texts)
-        if not is_weighted and all(item.spans is None for item in texts):
-            return None
-        loss_mask: Mask = np.zeros(len(ids.input_ids), dtype=np.float32 if is_weighted else np.bool_)
-        others = list(range(len(texts)))
-        if ranges is None and self._lengths is not None:
-            loss_mask, exact = _by_lengths(self._lengths, texts, ids, is_weighted=is_weighted)
-            others = np.flatnonzero(~exact).tolist()
-        self._by_ranges(texts, ids, [number for number in others if texts[number].spans], ranges, loss_mask)
-        for number, item in enumerate(texts):
-            if item.spans is None:
-                loss_mask[ids.offsets[number] : ids.offsets[number + 1]] = item.end_weight
-        return loss_mask
-
-    def _by_ranges(
-        self,
-        texts: list[Text],
-        ids: Ids,
-        numbers: list[int],
-        ranges: list[CharRanges] | None,
-        loss_mask: Mask,
-    ) -> None:
-        if not numbers:
-            return
-        if ranges is None:
-            expected, found = self._reference.encode_with_ranges([texts[number].text for number in numbers])
-            for row, number in enumerate(numbers):
-                self._check(texts[number], ids.row(number), expected.row(row))
-        else:
-            found = [ranges[number] for number in numbers]
-        for number, (starts, ends) in zip(numbers, found, strict=True):
-            item = texts[number]
-            assert item.spans
-            at = slice(ids.offsets[number], ids.offsets[number + 1])
-            loss_mask[at] = mask_by_offsets(
-                starts, ends, item.spans, whole_last_char=not item.is_chat, weights=item.weights
-            )
+    is_weighted = any(item.is_weighted for item in texts)
+    if not is_weighted and all(item.spans is None for item in texts):
+        return None
+    loss_mask: Mask = np.zeros(len(ids.input_ids), dtype=np.float32 if is_weighted else np.bool_)
+    others = list(range(len(texts)))
+    if ranges is None and backends.lengths is not None:
+        loss_mask, exact = _by_lengths(backends.lengths, texts, ids, is_weighted=is_weighted)
+        others = np.flatnonzero(~exact).tolist()
+    numbers = [number for number in others if texts[number].spans]
+    if numbers and ranges is None:
+        expected, found = backends.reference.encode_with_ranges([texts[number].text for number in numbers])
+        for row, number in enumerate(numbers):
+            check(texts[number], ids.row(number), expected.row(row))
+    else:
+        found = [ranges[number] for number in numbers] if ranges else []
+    for number, (starts, ends) in zip(numbers, found, strict=True):
+        item = texts[number]
+        at = slice(ids.offsets[number], ids.offsets[number + 1])
+        loss_mask[at] = mask_by_offsets(
+            starts, ends, item.spans or [], whole_last_char=not item.is_chat, weights=item.weights
+        )
+    for number, item in enumerate(texts):
+        if item.spans is None:
+            loss_mask[ids.offsets[number] : ids.offsets[number + 1]] = item.end_weight
+    return loss_mask
 
 
 def _by_lengths(

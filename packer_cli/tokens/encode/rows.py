@@ -205,16 +205,16 @@ class _Blanks:
 
     def __init__(self, tokenizer: LoadedTokenizer):
         self._tokenizer = tokenizer
-        self._known = np.zeros(tokenizer.vocab_size, dtype=np.bool_)
-        self._is_blank = np.zeros(tokenizer.vocab_size, dtype=np.bool_)
+        self._is_blank = np.full(tokenizer.vocab_size, -1, dtype=np.int8)
+        """1 or 0; -1: not known yet."""
 
     def find(self, ids: NDArray[np.int32]) -> NDArray[np.bool_]:
         """bool[n]"""
         decode = self._tokenizer.hf.backend_tokenizer.decode
-        for number in set(ids[~self._known[ids]].tolist()):
+        for number in set(ids[self._is_blank[ids] < 0].tolist()):
             self._is_blank[number] = not decode([number], skip_special_tokens=False).strip()
-            self._known[number] = True
-        return self._is_blank[ids]
+        found: NDArray[np.bool_] = self._is_blank[ids] == 1
+        return found
 
 
 def _end_ids(tokenizer: LoadedTokenizer) -> list[int]:
