@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from packer_cli.corpus.records.base import BadRecordError, read_string, type_name
-from packer_cli.corpus.records.messages import read_tools, read_turns, take_prompt, take_weights
+from packer_cli.corpus.records.messages import begin_with, read_tools, read_turns, take_prompt, take_weights
 from packer_cli.corpus.records.weights import FLAGS
 from packer_cli.corpus.types import Document, Message, Record, RecordSchema
 
@@ -69,10 +69,7 @@ def answers_to(
     turns, _, has_loss = take_prompt(prompt)
     if has_loss:
         raise BadRecordError('a message of the prompt has a "weight", but only answers have a loss; remove it')
-    if system and turns[0] != {"role": "system", "content": system}:
-        if turns[0]["role"] == "system":
-            raise BadRecordError('both "system" and a first message of role system; keep one of them')
-        turns = [{"role": "system", "content": system}, *turns]
+    turns = begin_with(system, turns)
     return tuple(
         _answered(Document(kind, line, messages=turns, tools=tools, weight=weight), *answer)
         for answer, weight in zip(answers, weights, strict=True)

@@ -241,6 +241,19 @@ def take_prompt(turns: list[Message]) -> tuple[list[Message], tuple[float, ...] 
     return turns, weights, any(weight and turn["role"] == "assistant" for turn, weight in pairs)
 
 
+def begin_with(system: str, turns: list[Message]) -> list[Message]:
+    """The messages after that of the system, unless it is empty or is the first of them.
+
+    Raises:
+        BadRecordError: the first is another one of the system.
+    """
+    if not system or turns[0] == {"role": "system", "content": system}:
+        return turns
+    if turns[0]["role"] == "system":
+        raise BadRecordError('both "system" and a first message of role system; keep one of them')
+    return [{"role": "system", "content": system}, *turns]
+
+
 def _weight_of(turn: Message, where: str) -> float | None:
     """The weight that a message states."""
     if turn["role"] == "assistant":
@@ -288,14 +301,10 @@ def parse(record: Record, line: int) -> Document:
     if not HAS_LISTS.isdisjoint(record):
         turns, record = _give_lists(turns, key, record)
     turns, weights = take_weights(turns, key)
-    system = read_string(record, "system", is_optional=True)
-    if system and turns[0] != {"role": "system", "content": system}:
-        if turns[0]["role"] == "system":
-            raise BadRecordError('both "system" and a first message of role system; keep one of them')
-        turns = [{"role": "system", "content": system}, *turns]
-        weights = weights and (1.0, *weights)
+    begun = begin_with(read_string(record, "system", is_optional=True), turns)
+    weights = weights and (1.0,) * (len(begun) - len(turns)) + weights
     tools = read_tools(record["tools"]) if "tools" in record else None
-    return Document("messages", line, "", turns, tools, weight=read_weight(record), weights=weights)
+    return Document("messages", line, "", begun, tools, weight=read_weight(record), weights=weights)
 
 
 SHAPE = Shape((("messages",), ("conversations",)), ("tools", "system", *LISTS), parse)
