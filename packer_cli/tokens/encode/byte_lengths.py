@@ -56,11 +56,6 @@ class ByteLengths:
         self._ends_stretch = _stretch_ends(tokenizer, scheme)
         self._greedy = _GreedyTokens(tokenizer.config, tokenizer.vocab_size)
 
-    @property
-    def keep_ascii(self) -> bool:
-        """Whether the char ranges of ASCII text are its byte ranges, so that it needs no `locate`."""
-        return self._charsmap is None
-
     def locate(self, text: str, spans: list[tuple[int, int]], *, whole_last_char: bool) -> TextSpans:
         """Convert char ranges, in order, to byte ranges of the normalized text.
 

@@ -140,14 +140,8 @@ def _by_lengths(
     weights: list[float] = []
     counts, sizes = [], []
     locate = lengths.locate
-    keeps_ascii = lengths.keep_ascii
     for _, text, wanted, is_chat, _, of_spans, _ in texts:
-        if not wanted:
-            size, found = UNKNOWN_SPANS
-        elif keeps_ascii and text.isascii():
-            size, found = len(text), wanted
-        else:
-            size, found = locate(text, wanted, whole_last_char=not is_chat)
+        size, found = locate(text, wanted, whole_last_char=not is_chat) if wanted else UNKNOWN_SPANS
         spans += found
         if is_weighted:
             weights += (of_spans or [1.0] * len(found)) if found else []
