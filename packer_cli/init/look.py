@@ -21,6 +21,7 @@ from packer_cli.corpus.discover import discover
 from packer_cli.corpus.read import SliceReader
 from packer_cli.corpus.readers.base import ReadRules
 from packer_cli.corpus.readers.registry import READERS
+from packer_cli.corpus.readers.stream import END
 from packer_cli.corpus.types import AlpacaForm, CorpusFile, CorpusSlice, Document, DocumentBatch
 from packer_cli.format.tokens import SkippedFiles
 from packer_cli.plan.core.mixture import in_tokens
@@ -205,12 +206,11 @@ def _num_bytes_of(files: Sequence[CorpusFile]) -> int:
 
 def _places(file: CorpusFile) -> list[CorpusSlice]:
     """Slices to begin reading at; without the fingerprint, which would take reading all of a file."""
-    if file.compression != "none":
-        return [CorpusSlice(file=file, start=0, stop=1 << 62)]
-    if file.format == "jsonl" and file.num_bytes >= _LONG and not is_url(file.path):
+    is_plain = file.compression == "none"
+    if is_plain and file.format == "jsonl" and file.num_bytes >= _LONG and not is_url(file.path):
         return [CorpusSlice(file=file, start=start, stop=file.num_bytes) for start in _line_starts(file)]
-    if file.format in _BY_BYTES:
-        return [CorpusSlice(file=file, start=0, stop=max(file.num_bytes, 1))]
+    if file.format in _BY_BYTES:  # Of these alone are compressed files read.
+        return [CorpusSlice(file=file, start=0, stop=max(file.num_bytes, 1) if is_plain else END)]
     if file.format == "parquet":
         with suppress(OSError, ValueError):  # Reading it says what is wrong.
             return [CorpusSlice(file=file, start=0, stop=_parquet_metadata(file).num_row_groups)]

@@ -95,10 +95,8 @@ class Preparer:
         if self._plain is not None:
             prompt, completion = (part.replace(START, "").replace(END, "") for part in (prompt, completion))
         text = prompt + completion
-        loss = _Loss(None, None, document.weight if self._ends_have_loss else 0.0)
-        if kind != "text" and self._parts is not None:
-            loss = loss._replace(spans=self._parts.of_completion(text, len(prompt)))
-        loss = loss.times(document.weight)
+        spans = None if kind == "text" or self._parts is None else self._parts.of_completion(text, len(prompt))
+        loss = _Loss(spans, None, document.weight if self._ends_have_loss else 0.0).times(document.weight)
         _check_utf8(text)
         special = self._finder.finds(text)
         if self._plain is not None and special:
