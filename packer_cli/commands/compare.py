@@ -14,6 +14,7 @@ from packer_cli.compare import compare as compare_plans
 from packer_cli.compare.rows import Row, default_rows, parse_rows, rows_of_trees, strategy_rows, with_baselines
 from packer_cli.config import BoundConfig, GpuConfig, PlanConfig, TokenizeConfig, WorkersConfig, validate
 from packer_cli.config.gpu_model import load_gpu_model
+from packer_cli.config.models import TrainConfig
 from packer_cli.config.no_effect import require_use
 from packer_cli.config.resolve import Resolved, resolve
 from packer_cli.engine.local import default_workers
@@ -22,7 +23,7 @@ from packer_cli.errors import ConfigError
 from packer_cli.format.metrics import GroupChoice
 from packer_cli.groups.auto import with_placeholder_groups
 from packer_cli.plan.strategies.registry import DEFAULT
-from packer_cli.simulate.figures import SimulateRules, Simulator
+from packer_cli.simulate.figures import Simulator
 from packer_cli.sizes import counted
 from packer_cli.tables.columns import parse_sort, sort_rows
 
@@ -79,7 +80,7 @@ def run_compare(
     algorithms: str | None,
     strategies: str | None = None,
     sort: str | None,
-    rules: SimulateRules | None = None,
+    rules: TrainConfig | None = None,
 ) -> Comparison:
     """Plan the same samples once for each row. A corpus is tokenized into a temporary folder.
 
@@ -113,7 +114,7 @@ def run_compare(
     is_known = samples is not None and not config.is_auto
     rows = _rows(base, algorithms, strategies, is_quiet=not is_known)  # Report wrong options before the long work.
     require_use(config, [row.config for row in rows])
-    simulator = load_simulator(config, config.gpus, rules or SimulateRules()) if has_model else None
+    simulator = load_simulator(config, config.gpus, rules or TrainConfig()) if has_model else None
     samples = samples or read()
     if not is_known:
         base, choice = resolve_for(config, samples)
@@ -147,7 +148,7 @@ def _rows(
     return rows_of_trees(rows, is_quiet=is_quiet) if base.has_trees else rows
 
 
-def load_simulator(config: GpuConfig, num_gpus: int, rules: SimulateRules) -> Simulator:
+def load_simulator(config: GpuConfig, num_gpus: int, rules: TrainConfig) -> Simulator:
     """The simulator with the model that the options name; all pipeline stages share its weights."""
     model = load_gpu_model(config, num_gpus, "a prediction of time")
     return Simulator(model=model, rules=rules)

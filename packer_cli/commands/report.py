@@ -45,7 +45,7 @@ from packer_cli.report.advice import Facts, PlanFacts, Prediction
 from packer_cli.report.build import build_page
 from packer_cli.report.charts.base import Chart
 from packer_cli.report.page import Page, Section, render
-from packer_cli.simulate.figures import EpochFigures, SimulateRules
+from packer_cli.simulate.figures import EpochFigures
 from packer_cli.sizes import counted, format_bytes
 from packer_cli.tables.result import Result
 from packer_cli.tables.table import Table
@@ -153,7 +153,7 @@ def report(
     else:
         why = f"has no effect without predicted times; give {GIVE}, or leave it out"
         refuse_given(options, TrainConfig.model_fields, lambda name: f"{name} {why}")
-    rules = SimulateRules(**validate(TrainConfig, options).model_dump())
+    rules = validate(TrainConfig, options)
     workers = validate(WorkersConfig, options).workers or default_workers()
     subject, watch = _subject(plan, plan_config_of(options)), Stopwatch()
     planned, samples = subject.planned, subject.samples
@@ -180,7 +180,7 @@ def _planned(
     found: Plan,
     samples: Samples,
     gpu: GpuConfig,
-    rules: SimulateRules,
+    rules: TrainConfig,
     strategies: str,
     workers: int,
 ) -> PlanFacts:

@@ -28,7 +28,7 @@ from packer_cli.errors import ConfigError, InputError, UsageError
 from packer_cli.files import atomic_file
 from packer_cli.plan.core import types
 from packer_cli.remote.names import as_path
-from packer_cli.simulate.figures import SimulateRules, Simulator
+from packer_cli.simulate.figures import Simulator
 from packer_cli.simulate.slots import epoch_times
 from packer_cli.simulate.timeline import iterations_of_steps, timeline, trace_events
 from packer_cli.sizes import counted
@@ -99,7 +99,7 @@ def simulate(
     config.require_gpu_model("hbpack simulate")
     if trace is None and trace_steps != _TRACE_STEPS:
         raise ConfigError("--trace-steps has no effect without --trace; give that, or leave it out")
-    rules = SimulateRules(**validate(TrainConfig, options).model_dump())
+    rules = validate(TrainConfig, options)
     if options.get("groups") is None:
         found = _planned(plan, {**options, "algorithms": algorithms, "sort": sort})
         simulator = load_simulator(config, found.arrays.num_gpus, rules)
@@ -117,7 +117,7 @@ def simulate(
 def predict_plan(plan: Plan, config: GpuConfig) -> PlanSimulation | None:
     """The prediction for a plan; None if the model that the options name cannot predict it."""
     try:
-        return _simulation(plan, load_simulator(config, plan.arrays.num_gpus, SimulateRules()))
+        return _simulation(plan, load_simulator(config, plan.arrays.num_gpus, TrainConfig()))
     except UsageError:  # Too few rows of a profile, a degree that it lacks, or a file that is gone.
         return None
 

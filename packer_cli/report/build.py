@@ -275,7 +275,7 @@ def _timeline(plan: Plan, prediction: Prediction, num: int) -> Timeline:
     """Iterations from the shortest to the longest, in the order of the epoch: their mean is about that of all."""
     simulator = prediction.simulator
     times = epoch_times(plan, simulator.model, **vars(simulator.rules))
-    by_length = np.argsort(times.iterations, kind="stable")
+    by_length = np.argsort(times.iteration_seconds, kind="stable")
     middles = (2 * np.arange(num) + 1) * len(by_length) // (2 * num)
     return timeline(plan, times, np.sort(by_length[middles]))
 

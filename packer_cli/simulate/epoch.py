@@ -8,20 +8,16 @@ import numpy as np
 
 from packer_cli.cost.models import GpuModel
 from packer_cli.plan.core.types import Float64Array, Int64Array, Plan, Schedule
-from packer_cli.simulate.slots import SLOT_PARTS, EpochTimes, GroupLayers, PadTo, epoch_times, index_sums
+from packer_cli.simulate.slots import SLOT_PARTS, EpochTimes, PadTo, epoch_times, index_sums
 
 PARTS = ("compute", "recompute", "communication", "padding", "waiting", "constant", "bubbles", "sync", "steps")
 """How a GPU spends its time: the columns of `Simulation.gpu_seconds`."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Simulation:
-    """One epoch, predicted. i iterations, s steps, g groups."""
+class Simulation(EpochTimes):
+    """One epoch, predicted, and what its GPUs do. g groups."""
 
-    iteration_seconds: Float64Array
-    """float64[i]: time of each iteration on one pipeline stage, until its slowest replica is done."""
-    step_seconds: Float64Array
-    """float64[s]: time of each step: iterations, pipeline bubbles, sync and the fixed seconds of a step."""
     gpu_seconds: Float64Array
     """float64[g, parts]: time of all GPUs together, by group and by `PARTS`; the sum is `seconds * num_gpus`."""
     group_tokens: Int64Array
@@ -30,15 +26,6 @@ class Simulation:
     """int64[g]: iterations that hold slots of the group."""
     group_iteration_seconds: Float64Array
     """float64[g]: mean seconds of these iterations; 0 if there are none."""
-    layers: tuple[GroupLayers, ...]
-    """The checkpointed layers assumed for each group."""
-    num_gpus: int
-    """GPUs that train."""
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of the epoch."""
-        return float(self.step_seconds.sum())
 
 
 def simulate(plan: Plan, model: GpuModel, *, pad_to: PadTo = "multiple", step_seconds: float = 0.0) -> Simulation:
@@ -61,19 +48,16 @@ def simulate(plan: Plan, model: GpuModel, *, pad_to: PadTo = "multiple", step_se
     """
     schedule = plan.epochs[0]
     times = epoch_times(plan, model, pad_to=pad_to, step_seconds=step_seconds)
-    slots, iterations = times.slots, times.iterations
+    slots = times.slots
     held, group = np.divmod(np.unique(schedule.slot_iteration * len(plan.groups) + slots.group), len(plan.groups))
     group_iterations = np.bincount(group, minlength=len(plan.groups))
-    group_seconds = index_sums(group, iterations[held], len(plan.groups))
+    group_seconds = index_sums(group, times.iteration_seconds[held], len(plan.groups))
     return Simulation(
-        iteration_seconds=iterations,
-        step_seconds=times.steps,
+        **vars(times),
         gpu_seconds=_split(plan, schedule, times),
         group_tokens=index_sums(slots.group, slots.tokens, len(plan.groups)),
         group_iterations=group_iterations,
         group_iteration_seconds=group_seconds / np.maximum(1, group_iterations),
-        layers=times.layers,
-        num_gpus=plan.num_gpus,
     )
 
 

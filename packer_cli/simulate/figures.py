@@ -8,24 +8,17 @@ from typing import Any
 
 import numpy as np
 
+from packer_cli.config.models import TrainConfig
 from packer_cli.cost.models import GpuModel
 from packer_cli.cost.stages import stage_layers
 from packer_cli.format.records import read_record
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.types import Float64Array, Pieces, Plan
 from packer_cli.simulate.epoch import PARTS, Simulation, simulate
-from packer_cli.simulate.slots import PadTo, epoch_times
+from packer_cli.simulate.slots import epoch_times
 from packer_cli.sizes import format_tokens, large
 
 _HOUR = 3600.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class SimulateRules:
-    """How a plan is trained, beyond what the plan says; see `simulate`."""
-
-    pad_to: PadTo = "multiple"
-    step_seconds: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +82,8 @@ class Simulator:
     """Simulates plans with one model and one set of rules."""
 
     model: GpuModel
-    rules: SimulateRules
+    rules: TrainConfig
+    """See `simulate`."""
 
     def attention_share(self, pieces: Pieces) -> float:
         """Share of the computing time of pieces that attention takes. O(m)."""
@@ -111,13 +105,13 @@ def simulation_figures(simulation: Simulation, plan: Plan, model: GpuModel) -> E
     """The figures of a simulated epoch."""
     notes = [note for g in range(len(plan.groups)) for note in _group_notes(simulation, plan, model, g)]
     notes += [_stages_note(model, pp) for pp in sorted({group.pp_size for group in plan.groups} - {1})]
-    if simulation.num_gpus != model.num_gpus:
+    if plan.num_gpus != model.num_gpus:
         notes.append(
             f"the model of time and memory is of {model.num_gpus} GPUs that share the weights, and "
-            f"{simulation.num_gpus} train: memory, and what depends on it, is for the former"
+            f"{plan.num_gpus} train: memory, and what depends on it, is for the former"
         )
     return EpochFigures(
-        overall=_overall(simulation),
+        overall=_overall(simulation, plan.num_gpus),
         groups=tuple(_group(simulation, plan, g) for g in range(len(plan.groups))),
         notes=tuple(notes),
     )
@@ -137,18 +131,18 @@ def describe_origin(origin: Mapping[str, Any]) -> str:
     )
 
 
-def _overall(simulation: Simulation) -> OverallFigures:
+def _overall(simulation: Simulation, num_gpus: int) -> OverallFigures:
     num_iterations, num_steps = len(simulation.iteration_seconds), len(simulation.step_seconds)
     figures = _time_figures(
         simulation.gpu_seconds.sum(axis=0),
-        simulation.num_gpus,
+        num_gpus,
         int(simulation.group_tokens.sum()),
         num_iterations,
         float(simulation.iteration_seconds.sum()) / max(1, num_iterations),
     )
     return OverallFigures(
         **vars(figures),
-        num_gpus=simulation.num_gpus,
+        num_gpus=num_gpus,
         num_steps=num_steps,
         step_seconds=_round(simulation.seconds / max(1, num_steps)),
     )
@@ -158,7 +152,7 @@ def _group(simulation: Simulation, plan: Plan, g: int) -> GroupFigures:
     group, tokens = plan.groups[g], int(simulation.group_tokens[g])
     figures = _time_figures(
         simulation.gpu_seconds[g],
-        simulation.num_gpus,
+        plan.num_gpus,
         tokens,
         int(simulation.group_iterations[g]),
         float(simulation.group_iteration_seconds[g]),
@@ -238,9 +232,8 @@ def with_step_seconds(plan: Plan, gpu_model: Mapping[str, Any]) -> Plan:
     """
     model = read_record(GpuModel, {**gpu_model, "origin": {}})
     model = replace(model, num_gpus=plan.num_gpus, memory=replace(model.memory, num_gpus=plan.num_gpus))
-    rules = vars(SimulateRules())
     epochs = (
-        replace(schedule, step_seconds=epoch_times(plan, model, **rules, epoch=epoch).steps.astype(np.float32))
+        replace(schedule, step_seconds=epoch_times(plan, model, epoch=epoch).step_seconds.astype(np.float32))
         for epoch, schedule in enumerate(plan.epochs)
     )
     return replace(plan, epochs=tuple(epochs))

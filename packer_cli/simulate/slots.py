@@ -193,7 +193,7 @@ class EpochTimes:
 
     slots: SlotSeconds
     replicas: Replicas
-    iterations: Float64Array
+    iteration_seconds: Float64Array
     """float64[i]: on one pipeline stage, until the slowest replica is done."""
     longest: Int64Array
     """int64[s]: the longest iteration of each step."""
@@ -203,13 +203,20 @@ class EpochTimes:
     """float64[s]: gradients reduced and weights gathered, where micro-batches gather none."""
     step_extra: float
     """Fixed seconds of each step."""
-    steps: Float64Array
+    step_seconds: Float64Array
     """float64[s]: iterations, `bubbles`, `sync` and `step_extra`."""
     layers: tuple[GroupLayers, ...]
     """The checkpointed layers assumed for each group."""
 
+    @property
+    def seconds(self) -> float:
+        """Seconds of the epoch."""
+        return float(self.step_seconds.sum())
 
-def epoch_times(plan: Plan, model: GpuModel, *, pad_to: PadTo, step_seconds: float, epoch: int = 0) -> EpochTimes:
+
+def epoch_times(
+    plan: Plan, model: GpuModel, *, pad_to: PadTo = "multiple", step_seconds: float = 0.0, epoch: int = 0
+) -> EpochTimes:
     """Predict the times of an epoch; arguments, errors and price as of `simulate.epoch.simulate`."""
     schedule = plan.epochs[epoch]
     if plan.lockstep == 1:
@@ -243,12 +250,15 @@ def epoch_times(plan: Plan, model: GpuModel, *, pad_to: PadTo, step_seconds: flo
     return EpochTimes(
         slots=slots,
         replicas=Replicas(first, seconds, own, waiting),
-        iterations=iterations,
+        iteration_seconds=iterations,
         longest=longest,
         bubbles=bubbles,
         sync=sync,
         step_extra=step_seconds,
-        steps=index_sums(schedule.iteration_step, iterations, schedule.num_steps) + bubbles + sync + step_seconds,
+        step_seconds=index_sums(schedule.iteration_step, iterations, schedule.num_steps)
+        + bubbles
+        + sync
+        + step_seconds,
         layers=layers,
     )
 

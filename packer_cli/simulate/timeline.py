@@ -73,7 +73,7 @@ def timeline(plan: Plan, times: EpochTimes, iterations: Int64Array) -> Timeline:
     bubbles = np.where(is_last, times.bubbles[step], 0.0)
     sync = np.where(is_last, times.sync[step], 0.0)
     extra = np.where(is_last, times.step_extra, 0.0)
-    seconds, tail = times.iterations[iterations], bubbles + sync + extra
+    seconds, tail = times.iteration_seconds[iterations], bubbles + sync + extra
     start = np.cumsum(seconds + tail) - seconds - tail
 
     place = np.full(schedule.num_iterations, -1)

@@ -186,7 +186,7 @@ def _speedups(simulations: Mapping[str, Simulation]) -> str:
         rows.append(
             [
                 title,
-                f"{simulation.seconds * simulation.num_gpus / 86_400:.2f}",
+                f"{simulation.gpu_seconds.sum() / 86_400:.2f}",
                 "-" if ROWS[title][1] is None else f"{ROWS[title][1]:.2f}",
                 *_cells(of_hbp.get(title)),
                 *_cells(over_naive.get(title)),

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.config import PlanConfig
+from packer_cli.config.models import TrainConfig
 from packer_cli.config.resolve import resolve
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.metrics import iteration_figures, measure
@@ -33,7 +34,7 @@ from packer_cli.report.data import (
     work_of_ranks,
 )
 from packer_cli.simulate.epoch import PARTS
-from packer_cli.simulate.figures import SimulateRules, Simulator
+from packer_cli.simulate.figures import Simulator
 from packer_cli.simulate.slots import epoch_times
 from packer_cli.simulate.timeline import timeline
 from tests.simulate.test_simulate import model
@@ -195,7 +196,7 @@ def test_the_series_has_the_means_of_the_figures(options):
 
 def test_charts_of_time_show_the_simulation(plan):
     rules = resolve(PlanConfig(groups="64:1,512:4", gpus=4)).request
-    simulator = Simulator(model=model(), rules=SimulateRules(step_seconds=0.5))
+    simulator = Simulator(model=model(), rules=TrainConfig(step_seconds=0.5))
     epochs = {
         "mine": simulator.figures(plan).overall,
         "naive": simulator.figures(baseline_of(plan, rules).plan).overall,

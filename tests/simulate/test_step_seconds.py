@@ -57,7 +57,7 @@ def seconds_of(packed, rank, num_gpus, epoch=0):
 def wanted_of(packed, repo, num_gpus, epoch=0, first_epoch=0):
     config = GpuConfig(model=str(repo / "examples/sample/model"), gpu="h100")
     model = load_gpu_model(config, num_gpus, "a test")
-    return epoch_times(plan_in_force(packed), model, pad_to="multiple", step_seconds=0.0, epoch=epoch).steps
+    return epoch_times(plan_in_force(packed), model, epoch=epoch).step_seconds
 
 
 def test_every_rank_knows_what_simulate_says(predicted, repo):
@@ -131,7 +131,7 @@ def test_the_model_in_a_plan_predicts_as_the_one_that_was_given(repo, gpu):
     model = load_gpu_model(GpuConfig(model=str(repo / "examples/sample/model"), gpu=gpu), 8, "a test")
     values = json.loads(json.dumps(model_values(model)))
     plan = hbpack.plan([100, 900, 2000] * 50, groups="1k:1,2k:2", gpus=8).arrays
-    wanted = epoch_times(plan, model, pad_to="multiple", step_seconds=0.0).steps
+    wanted = epoch_times(plan, model).step_seconds
     assert with_step_seconds(plan, values).epochs[0].step_seconds == pytest.approx(wanted, rel=1e-6)
 
 
