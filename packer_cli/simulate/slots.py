@@ -235,12 +235,12 @@ def epoch_times(
     np.maximum.at(iterations, schedule.slot_iteration[first], seconds + own)
     by_seconds = np.lexsort((iterations, schedule.iteration_step))
     longest = by_seconds[np.flatnonzero(np.diff(schedule.iteration_step, append=schedule.num_steps))]
+    of_steps = index_sums(schedule.iteration_step, iterations, schedule.num_steps)
     bubbles = np.zeros(schedule.num_steps)
     if plan.lockstep != 1:  # All have equally many stages.
         slowest = first[np.lexsort((seconds, schedule.slot_iteration[first]))]
         slowest = slowest[np.flatnonzero(np.diff(schedule.slot_iteration[slowest], append=schedule.num_iterations))]
         offsets = np.searchsorted(schedule.iteration_step, np.arange(schedule.num_steps + 1))
-        of_steps = index_sums(schedule.iteration_step, iterations, schedule.num_steps)
         of_all = np.repeat(stages[:, :1], schedule.num_steps, axis=1)
         bubbles = _bubbles(offsets, iterations, slots.forward[slowest], of_all, of_steps)
     waiting = iterations[schedule.slot_iteration[first]] - seconds - own
@@ -255,10 +255,7 @@ def epoch_times(
         bubbles=bubbles,
         sync=sync,
         step_extra=step_seconds,
-        step_seconds=index_sums(schedule.iteration_step, iterations, schedule.num_steps)
-        + bubbles
-        + sync
-        + step_seconds,
+        step_seconds=of_steps + bubbles + sync + step_seconds,
         layers=layers,
     )
 
