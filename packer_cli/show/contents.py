@@ -15,7 +15,7 @@ from packer_cli.format.arrays import to_numpy
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.format.folder import SetFolder
 from packer_cli.format.layout import Layout
-from packer_cli.format.loss_spans import find_wrong_row, spans_to_mask, spans_to_weights
+from packer_cli.format.loss_spans import find_wrong_row, spans_to_weights
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.ranks import locate_packs
 from packer_cli.format.records import Hidden
@@ -153,7 +153,9 @@ def _find_wrong_samples(pack: Pack) -> str | None:
 def _samples(
     pack: Pack, row: Row, names: Sequence[str], origins: Sequence[tuple[str, int]] | None
 ) -> tuple[SampleRecord, ...]:
-    loss_mask = _loss_mask(pack)
+    given = pack.loss_weights
+    weights = np.ones(len(pack.loss_starts), dtype=np.int8) if given is None else given
+    loss_mask = spans_to_weights(pack.loss_starts, pack.loss_stops, weights, len(pack.input_ids))
     starts, sources = row["sample_starts"].tolist(), row["source_ids"].tolist()
     return tuple(
         SampleRecord(
@@ -171,16 +173,6 @@ def _samples(
             loss_mask=loss_mask[begin:end],
         )
         for i, (begin, end) in enumerate(pairwise(pack.cu_seqlens.tolist()))
-    )
-
-
-def _loss_mask(pack: Pack) -> NDArray[np.int8] | NDArray[np.float32]:
-    """int8[t], or float32[t] with weights."""
-    starts, stops, weights, num_tokens = pack.loss_starts, pack.loss_stops, pack.loss_weights, len(pack.input_ids)
-    return (
-        spans_to_mask(starts, stops, num_tokens)
-        if weights is None
-        else spans_to_weights(starts, stops, weights, num_tokens)
     )
 
 

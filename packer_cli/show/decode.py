@@ -7,6 +7,7 @@ decoded together with the tokens before it, and a character belongs to the run t
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -181,14 +182,7 @@ def shorten(decode: Decode, ids: NDArray[np.int32], max_chars: int | None) -> tu
 
 def _most(fits: Callable[[int], bool], num: int) -> int:
     """The greatest number up to `num` that fits, of those that rise."""
-    low, step = 0, 1
-    while step <= num and fits(step):
-        low, step = step, step * 2
-    high = min(step, num + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    return bisect_left(range(1, num + 1), True, key=lambda number: not fits(number))
 
 
 class Decoder(NamedTuple):
