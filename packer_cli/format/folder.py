@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from packer_cli.errors import FormatError
-from packer_cli.format.checksums import check_bytes, inside
+from packer_cli.format.checksums import check_bytes, inside, require_damage
 from packer_cli.remote.local import open_source
 from packer_cli.remote.names import path_from
 from packer_cli.remote.path import is_remote
@@ -66,6 +66,7 @@ class SetFolder:
         try:
             yield
         except (FormatError, OSError, pa.ArrowException, KeyError, IndexError, ValueError) as error:
+            require_damage(error)
             reason = " ".join(str(getattr(error, "strerror", None) or error).split())
             raise FormatError(f"{self.name(path)!r} is missing or damaged ({reason}); {self.remedy}") from None
 

@@ -98,13 +98,7 @@ class Manifest:
     @property
     def generation(self) -> Generation:
         """What the set is now, as `history` will have it."""
-        return Generation(
-            fingerprint=self.fingerprint,
-            num_gpus=self.num_gpus,
-            first_epoch=self.first_epoch,
-            epochs=self.epochs,
-            schedules=self.schedules,
-        )
+        return Generation(**{each.name: getattr(self, each.name) for each in fields(Generation)})
 
     @property
     def generations(self) -> tuple[Generation, ...]:

@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer_cli.errors import FormatError
 from packer_cli.format.arrays import to_numpy
 from packer_cli.format.checksums import check_bytes, require_damage
 from packer_cli.format.entries import EpochInfo
@@ -180,15 +179,12 @@ def read_rank_rows(
     """
     entry, is_written = manifest.generation.find_epoch(epoch, name)
     path = iterations_path(entry.path)
-    try:
+    with files.reading(path):
         iterations = read_iterations(files.read(path), entry, manifest.fingerprint, compares=compares)
-        path, _ = entry.file_of(rank)
+    path, _ = entry.file_of(rank)
+    with files.reading(path):
         of_rank = read_rank(files.read(path), entry, rank, manifest.fingerprint, compares=compares)
         columns = _rows(iterations, of_rank, manifest, rank)
-    except (OSError, ValueError) as error:
-        require_damage(error)
-        why = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise FormatError(f"{files.name(path)!r} is missing or damaged ({why}); {files.remedy}") from None
     if is_written:
         columns["step"] = columns["step"] + entry.first_step
     else:

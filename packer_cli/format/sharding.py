@@ -102,7 +102,8 @@ def local_indices(
     """
     cu = np.asarray(cu_seqlens, dtype=np.int64)
     length = int(cu[-1])
-    check_sharding(sharding)
+    if sharding not in SHARDINGS:
+        raise ValueError(f"unknown sharding {sharding!r}: choose one of {', '.join(SHARDINGS)}")
     if not 0 <= sp_rank < sp_size:
         raise ValueError(f"sp_rank is {sp_rank}: it must be from 0 to {sp_size - 1}")
     multiple = length_multiple(sharding, sp_size)
@@ -118,12 +119,6 @@ def local_indices(
         chunk, mirror = part // 2, 2 * sp_size - 1 - sp_rank
         return np.concatenate((np.arange(chunk) + sp_rank * chunk, np.arange(chunk) + mirror * chunk))
     return _document_indices(cu, sp_size, sp_rank)
-
-
-def check_sharding(sharding: str) -> None:
-    """Raise ValueError, which lists the names, for an unknown sharding."""
-    if sharding not in SHARDINGS:
-        raise ValueError(f"unknown sharding {sharding!r}: choose one of {', '.join(SHARDINGS)}")
 
 
 def added_before(dealt: Any, chunk: int, num_chunks: int) -> Any:
