@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import sys
 import time
 from contextlib import suppress
@@ -134,17 +135,13 @@ class PeakMemory:
     """
 
     def __init__(self) -> None:
-        try:
-            with open("/proc/self/clear_refs", "w") as file:
-                file.write("5")
-        except OSError:
-            pass
+        with suppress(OSError), open("/proc/self/clear_refs", "w") as file:
+            file.write("5")
         self._before = _status("VmRSS") or _highest()
 
-    def num_bytes(self) -> int | None:
-        """Bytes so far; None if the system does not report them."""
-        now = _status("VmHWM") or _highest()
-        return None if now is None or self._before is None else max(0, now - self._before)
+    def num_bytes(self) -> int:
+        """Bytes so far."""
+        return max(0, (_status("VmHWM") or _highest()) - self._before)
 
 
 def _status(name: str) -> int | None:
@@ -155,10 +152,5 @@ def _status(name: str) -> int | None:
         return None
 
 
-def _highest() -> int | None:
-    try:
-        import resource
-    except ImportError:
-        return None
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+def _highest() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
