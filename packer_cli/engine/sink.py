@@ -20,7 +20,7 @@ from packer_cli.errors import RunError
 from packer_cli.files import HashingFile, commit_file, no_link, sync_file, temporary_file
 from packer_cli.format.checksums import file_checksum, require_damage
 from packer_cli.format.records import json_values, read_record
-from packer_cli.remote.path import RemotePath, is_remote
+from packer_cli.remote.path import RemotePath, is_remote, version_of
 from packer_cli.version import __version__
 
 
@@ -73,7 +73,7 @@ class FileRange:
             if size != stop and not (self.is_shared and size > stop):
                 return False
             if isinstance(file, RemotePath) and (self.version or is_listed):
-                return self.version in (None, file.version())
+                return self.version in (None, version_of(file.info()))
             return file_checksum(file, offset, self.num_bytes) == self.xxh3
         except OSError as error:
             require_damage(error)
@@ -193,7 +193,7 @@ def write_part(write: Callable[[Task, Sink], Any], task: Task, folder: Path, wor
 
 
 def _version(file: Path) -> str | None:
-    return file.version() if isinstance(file, RemotePath) else None
+    return version_of(file.info()) if isinstance(file, RemotePath) else None
 
 
 _BLOCK = 8 * 2**20

@@ -15,7 +15,7 @@ import xxhash
 
 from packer_cli.errors import FormatError
 from packer_cli.remote.cache import FileCache, KeptFile
-from packer_cli.remote.path import RemotePath
+from packer_cli.remote.path import RemotePath, version_of
 
 BLOCK = 32 * 2**20
 """Bytes per request, which a failure may waste."""
@@ -96,7 +96,7 @@ def _open_copy(path: RemotePath, num_bytes: int | None, xxh3: str | None) -> Kep
     be."""
     size = path.stat().st_size if num_bytes is None else num_bytes
     # Without a checksum: one of the address and of what the storage says of this version.
-    name = cached_name(xxh3 or xxhash.xxh3_128_hexdigest(f"{path} {path.version()}".encode()), size)
+    name = cached_name(xxh3 or xxhash.xxh3_128_hexdigest(f"{path} {version_of(path.info())}".encode()), size)
     cache = FileCache(default_cache_dir(), CACHE_BYTES)
     fetch = filler(path, size, xxh3)
 

@@ -15,6 +15,7 @@ import posixpath
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
+from types import SimpleNamespace
 from typing import Any, Self, TypeVar
 
 from packer_cli.errors import RunError
@@ -60,11 +61,6 @@ def _whole(data: bytes, start: int, stop: int) -> bytes:
     if len(data) != stop - start:
         raise EOFError(f"got {len(data)} bytes for bytes {start} to {stop}")
     return data
-
-
-@dataclass(frozen=True)
-class _Stat:
-    st_size: int
 
 
 @dataclass(frozen=True, order=True)
@@ -142,13 +138,9 @@ class RemotePath:
         """Whether there is an object below this name."""
         return self.kind() == "directory"
 
-    def stat(self) -> _Stat:
-        """The object's size."""
-        return _Stat(st_size=int(self.info()["size"]))
-
-    def version(self) -> str | None:
-        """See `version_of`."""
-        return version_of(self.info())
+    def stat(self) -> Any:
+        """The object's size, as `st_size`."""
+        return SimpleNamespace(st_size=int(self.info()["size"]))
 
     def open(
         self, mode: str = "r", buffering: int = -1, encoding: str | None = None, newline: str | None = None
