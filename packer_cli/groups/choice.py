@@ -23,7 +23,6 @@ from packer_cli.format.metrics import HBP
 from packer_cli.groups.epoch import EpochModel, LengthSums
 from packer_cli.groups.settings import (
     Setting,
-    best_setting,
     best_settings,
     candidate_lengths,
     hbp_lengths,
@@ -59,22 +58,18 @@ class Choice:
 
     groups: tuple[Group, ...]
     """By increasing capacity."""
-    seconds: float | None
+    seconds: float | None = None
     """Predicted epoch time, planned if it was; None without a model."""
-    estimated: float | None
+    estimated: float | None = None
     """What the lengths alone say of it."""
     num_gpus: int
-    alternatives: tuple[Alternative, ...]
+    alternatives: tuple[Alternative, ...] = ()
     """HBP's, one group at the longest length, the best of 1, 2, .. groups; these include the choice."""
     settings: Mapping[int, Sequence[Setting]]
     """By length: the candidates of algorithm 1, and the chosen lengths."""
     origin: Mapping[str, Any]
     """The source of the predictions, see `GpuModel.origin`."""
     sums: LengthSums
-
-    def best(self, length: int) -> Setting | None:
-        """The fastest setting of a length; None if none fits."""
-        return best_setting(self.settings[length])
 
 
 def choose_groups(
@@ -166,10 +161,7 @@ def choose_measured_groups(
         )
     return Choice(
         groups=hbp_groups(best_settings(settings), lambda length: None),
-        seconds=None,
-        estimated=None,
         num_gpus=num_gpus,
-        alternatives=(),
         settings=settings,
         origin={"source": "profile", "model": dict(profile.model), "gpu": profile.gpu},
         sums=sums,

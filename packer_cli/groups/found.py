@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from packer_cli.format.metrics import GroupChoice
 from packer_cli.groups.choice import Choice
-from packer_cli.groups.settings import Setting
+from packer_cli.groups.settings import Setting, best_settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,14 +37,12 @@ class FoundGroups(GroupChoice):
 
 def found_groups(choice: Choice, record: GroupChoice) -> FoundGroups:
     """The record of a choice with its candidates: one per length and SP degree, by length."""
-    fastest = min(
-        (best for best in map(choice.best, choice.settings) if best is not None),
-        key=lambda setting: setting.seconds_per_token or 0.0,
-    )
+    best = best_settings(choice.settings)
+    fastest = min(best.values(), key=lambda setting: setting.speed)
 
     def candidate(setting: Setting) -> Candidate:
         group = setting.group
-        is_best = setting is choice.best(group.capacity)
+        is_best = setting is best.get(group.capacity)
         marks = ["best" if setting is fastest else "best of its length"] if is_best else []
         return Candidate(
             length=group.capacity,

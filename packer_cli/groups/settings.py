@@ -171,15 +171,16 @@ def _bounded(value: float, before: float, after: float, share: float) -> float:
     return max(value, after) if share > 1 else value
 
 
-def best_setting(settings: Sequence[Setting]) -> Setting | None:
-    """The fastest that fits, each SP degree with its fewest checkpointed layers (HBP, algorithm 1); else None."""
-    fitting = [setting for setting in settings if setting.seconds_per_token is not None]
-    fitting.sort(key=lambda setting: setting.group.checkpoint_layers, reverse=True)
-    fewest = {setting.group.sp_size: setting for setting in fitting}
-    return min(fewest.values(), key=lambda setting: (setting.speed, setting.group.sp_size), default=None)
-
-
 def best_settings(settings: Mapping[int, Sequence[Setting]]) -> dict[int, Setting]:
-    """The fastest setting of each length that fits, by increasing length."""
-    best = {length: best_setting(settings[length]) for length in sorted(settings)}
-    return {length: setting for length, setting in best.items() if setting is not None}
+    """The fastest setting of each length that fits, by increasing length.
+
+    Each SP degree counts with its fewest checkpointed layers (HBP, algorithm 1).
+    """
+    best = {}
+    for length in sorted(settings):
+        fitting = [setting for setting in settings[length] if setting.seconds_per_token is not None]
+        fitting.sort(key=lambda setting: setting.group.checkpoint_layers, reverse=True)
+        fewest = {setting.group.sp_size: setting for setting in fitting}
+        if fewest:
+            best[length] = min(fewest.values(), key=lambda setting: (setting.speed, setting.group.sp_size))
+    return best
