@@ -46,11 +46,6 @@ class FileInfo:
 class ShardInfo(FileInfo):
     """One shard file."""
 
-    # Again, as pydantic finds no docstrings of a base class.
-    path: RelativePath
-    """Relative to the folder of the manifest."""
-    xxh3: Checksum
-    """xxh3-128 of the file."""
     first_pack: Count
     """Id of its first pack; row r holds pack `first_pack + r`."""
     num_packs: Count
@@ -60,11 +55,6 @@ class ShardInfo(FileInfo):
 class PartInfo(FileInfo):
     """One part of the token store."""
 
-    # As for `ShardInfo`.
-    path: RelativePath
-    """Relative to the folder of the manifest."""
-    xxh3: Checksum
-    """xxh3-128 of the file."""
     num_samples: Count
 
 
