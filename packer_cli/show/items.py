@@ -112,10 +112,8 @@ class _Reader:
 
     def __init__(self, row: Row) -> None:
         self._row, self._trees, self._loss = row, trees_of(row), loss_by_token(row)
-        self._paths, self._depths = (
-            self._trees.paths(np.arange(len(self._trees.segment_parents))),
-            self._trees.depths(),
-        )
+        self._paths = self._trees.paths(np.arange(len(self._trees.segment_parents)))
+        self._depths = self._trees.depths()
         self._lengths = self._trees.branch_lengths()
         self._num_loss_tokens = count_by_row(row[STARTS], row[STOPS], offsets_of(row["branch_loss_spans"]))
 
