@@ -64,10 +64,8 @@ class LockHolder:
             return self.token not in _held
         try:
             os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return True
-        except PermissionError:
-            return False
+        except OSError as error:  # It may be another user's.
+            return isinstance(error, ProcessLookupError)
         return False
 
 

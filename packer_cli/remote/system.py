@@ -56,10 +56,8 @@ def retry(name: str, request: Callable[[], T], *, what: str = "read", has_answer
             return request()
         except _FINAL:
             raise
-        except PermissionError as error:
-            raise RemoteError(f"{name!r} may not be {what} ({error}); check the credentials") from None
         except Exception as error:
-            if type(error).__name__ in _NO_CREDENTIALS:
+            if isinstance(error, PermissionError) or type(error).__name__ in _NO_CREDENTIALS:
                 raise RemoteError(f"{name!r} may not be {what} ({error}); check the credentials") from None
             if not has_answered and time.monotonic() > begin + UNREACHED_SECONDS and _reached_nobody(error):
                 raise RemoteError(
