@@ -104,8 +104,7 @@ def _on_order(chosen: ComparedRow, rows: Sequence[ComparedRow]) -> Iterator[str]
     if delay:
         words.append(f"a token trains {delay:.2f} steps after it arrives")
     if words:
-        text = ", and ".join(words)
-        yield f"The price is in the order: {text}."
+        yield f"The price is in the order: {', and '.join(words)}."
 
 
 def _against(chosen: ComparedRow, slowest: ComparedRow) -> str:

@@ -35,8 +35,7 @@ def find_blocks(data: memoryview) -> tuple[int, int]:
     Args:
         data: the end of a file, with the whole footer; or all of it.
     """
-    size, _ = _END.unpack_from(data, len(data) - _END.size)
-    footer = _follow(data, len(data) - _END.size - size)
+    footer = _follow(data, len(data) - footer_size(data))
     vector = _follow(data, _field(data, footer, 3))
     return vector + 4, _u32(data, vector)[0]
 

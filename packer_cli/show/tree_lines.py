@@ -13,6 +13,7 @@ A trunk may go on below a branch, with the last tokens that several branches sha
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -96,9 +97,6 @@ def _named(branches: Sequence[BranchRecord]) -> str:
 
 def _ended(branches: Sequence[BranchRecord]) -> str:
     """The branches that end together, as they have the same tokens."""
-    names = [f"{branch.role}, id {branch.sample_id}" + _reward(branch) for branch in branches]
-    return names[0] if len(names) == 1 else f"{' = '.join(names)}"
-
-
-def _reward(branch: BranchRecord) -> str:
-    return "" if branch.reward is None else f", reward {branch.reward:.6g}"
+    names = [f"{branch.role}, id {branch.sample_id}" for branch in branches]
+    rewards = ["" if branch.reward is None else f", reward {branch.reward:.6g}" for branch in branches]
+    return " = ".join(map(operator.add, names, rewards))
