@@ -8,8 +8,8 @@ from __future__ import annotations
 import itertools
 import os
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -111,11 +111,8 @@ class TokenParts:
             is_weighted: whether loss tokens of the store have weights, perhaps not those of every part.
         """
         self._is_weighted = is_weighted
-        self._open_part = open_part
-        self._infos = parts
         self._first = np.cumsum([0, *(part.num_samples for part in parts)], dtype=np.int64)
-        self._parts: OrderedDict[int, tuple[list[int], list[PartBatch]]] = OrderedDict()
-        self._pid = os.getpid()
+        self._open = lru_cache(PARTS_KEPT)(partial(_open, open_part, parts))
 
     def gather(self, sample: Int64Array, start: NDArray[np.int32], length: NDArray[np.int32]) -> PieceTokens:
         """Pieces of samples.
@@ -157,28 +154,22 @@ class TokenParts:
 
     def _find(self, number: int, row: int) -> tuple[PartBatch, int]:
         """The record batch of a row of a part, and the row in it."""
-        if self._pid != os.getpid():
-            self._parts.clear()
-            self._pid = os.getpid()
-        part = self._parts.get(number)
-        if part is None:
-            while len(self._parts) >= PARTS_KEPT:
-                self._parts.popitem(last=False)
-            part = self._parts[number] = self._open(number)
-        else:
-            self._parts.move_to_end(number)
-        first, batches = part
+        first, batches = self._open(number, os.getpid())
         batch = bisect_right(first, row) - 1
         return batches[batch], row - first[batch]
 
-    def _open(self, number: int) -> tuple[list[int], list[PartBatch]]:
-        try:
-            reader = pa.ipc.open_file(self._open_part(self._infos[number]))
-            batches = [PartBatch(reader.get_batch(i)) for i in range(reader.num_record_batches)]
-        except (OSError, KeyError, ValueError, pa.ArrowException) as error:
-            raise FormatError(f"token part {number} cannot be read: {' '.join(str(error).split())}") from None
-        first = [0, *itertools.accumulate(batch.num_rows for batch in batches)]
-        wanted = self._infos[number].num_samples
-        if first[-1] != wanted:
-            raise FormatError(f"token part {number} has {first[-1]} samples, not {wanted}")
-        return first, batches
+
+def _open(
+    open_part: Callable[[PartInfo], pa.Buffer], parts: Sequence[PartInfo], number: int, process: int
+) -> tuple[list[int], list[PartBatch]]:
+    """The record batches of a part, and the first row of each, then their end; `process` keeps processes apart."""
+    try:
+        reader = pa.ipc.open_file(open_part(parts[number]))
+        batches = [PartBatch(reader.get_batch(i)) for i in range(reader.num_record_batches)]
+    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
+        raise FormatError(f"token part {number} cannot be read: {' '.join(str(error).split())}") from None
+    first = [0, *itertools.accumulate(batch.num_rows for batch in batches)]
+    wanted = parts[number].num_samples
+    if first[-1] != wanted:
+        raise FormatError(f"token part {number} has {first[-1]} samples, not {wanted}")
+    return first, batches
