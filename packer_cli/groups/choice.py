@@ -253,36 +253,25 @@ def search_groups(model: EpochModel, settings: Mapping[int, Sequence[Group]], ma
         for length, range_ in zip(lengths[1:], ranges, strict=True)
     ]
     samples = model.sums.up_to(lengths)[0]
-    # best[j]: least GPU-seconds of all samples up to lengths[j], with the current number of groups.
+    # best[j]: least GPU-seconds of all samples up to lengths[j], with the current number of groups; sets[j]: these.
     best = np.where(np.arange(len(lengths)) == 0, 0.0, np.inf)
-    back: list[list[tuple[int, Group] | None]] = []
+    sets: list[tuple[Group, ...]] = [()] * len(lengths)
     found = []
     for number in range(1, min(max_groups, len(lengths) - 1) + 1):
         following = np.full(len(lengths), np.inf)
-        came: list[tuple[int, Group] | None] = [None] * len(lengths)
+        longer: list[tuple[Group, ...]] = [()] * len(lengths)
         for j in range(1, len(lengths)):
             for share, own, group in steps[j - 1]:
                 is_open = np.isfinite(best[:j]) & (samples[:j] < samples[j])
                 totals = np.where(is_open, (1 - share) * np.where(is_open, best[:j], 0.0) + own, np.inf)
                 i = len(totals) - 1 - int(np.argmin(totals[::-1]))
                 if totals[i] < following[j]:
-                    following[j], came[j] = totals[i], (i, group)
-        back.append(came)
-        best = following
+                    following[j], longer[j] = totals[i], (*sets[i], group)
+        best, sets = following, longer
         ends = np.where(lengths >= model.sums.longest, best, np.inf)
         last = len(ends) - 1 - int(np.argmin(ends[::-1]))
         if np.isfinite(ends[last]):
             name = f"best of {number}" if number > 1 else "best single group"
             seconds = float(ends[last]) / model.num_gpus
-            found.append(Alternative(name=name, groups=_trace(back, last), seconds=seconds))
+            found.append(Alternative(name=name, groups=sets[last], seconds=seconds))
     return found
-
-
-def _trace(back: Sequence[Sequence[tuple[int, Group] | None]], last: int) -> tuple[Group, ...]:
-    groups: list[Group] = []
-    for came in reversed(back):
-        step = came[last]
-        assert step is not None
-        last, group = step
-        groups.append(group)
-    return tuple(reversed(groups))
