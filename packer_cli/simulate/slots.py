@@ -139,10 +139,8 @@ def _rows(
 
 def _padded(plan: Plan, schedule: Schedule, tokens: Int64Array, pad_to: PadTo) -> NDArray[Any]:
     """Tokens of each slot's padded row (int64[k]), a multiple of what its layout asks."""
-    layouts = [group.layout for group in plan.groups]
-    multiple, stage_gpus = np.array([(each.row_multiple, each.stage_gpus) for each in layouts]).T[
-        :, schedule.slot_group
-    ]
+    sizes = np.array([(group.layout.row_multiple, group.layout.stage_gpus) for group in plan.groups])
+    multiple, stage_gpus = sizes[schedule.slot_group].T
     length = np.where(schedule.slot_pack == FILLER, FILLER_TOKENS * stage_gpus, tokens)
     if pad_to == "row":
         length = np.maximum(length, schedule.slot_row_length)
