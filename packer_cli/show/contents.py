@@ -86,6 +86,12 @@ class PackRecord:
     """In a set with trees, in place of samples."""
 
 
+def require_between(option: str, value: int, first: int, last: int, why: str) -> None:
+    """Raise ConfigError for a value that an option of this set does not take, and say why."""
+    if not first <= value <= last:
+        raise ConfigError(f"{option} must be from {first} to {last}, got {value}: {why}")
+
+
 def read_pack(files: SetFolder, manifest: Manifest, pack: int) -> PackRecord:
     """A pack as it lies in its shard. Price: one record batch; of a remote shard, some 16 packs travel.
 
@@ -94,8 +100,7 @@ def read_pack(files: SetFolder, manifest: Manifest, pack: int) -> PackRecord:
         FormatError: the shard is missing or damaged.
     """
     num_packs = sum(group.num_packs for group in manifest.groups)
-    if not 0 <= pack < num_packs:
-        raise ConfigError(f"--pack must be from 0 to {num_packs - 1}, got {pack}: the set has {num_packs:,} packs")
+    require_between("--pack", pack, 0, num_packs - 1, f"the set has {num_packs:,} packs")
     number, shard, row = (int(each[0]) for each in locate_packs(manifest, np.array([pack])))
     group = manifest.groups[number]
     path = group.shards[shard].path
