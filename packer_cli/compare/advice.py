@@ -60,18 +60,17 @@ def advice(rows: Sequence[ComparedRow], attention: float | None, *, is_auto: boo
 def _sentences(
     chosen: ComparedRow, rows: Sequence[ComparedRow], attention: float | None, is_auto: bool
 ) -> Iterator[str]:
-    by_name = {row.name: row for row in rows}
+    able = [row for row in rows if row.spec.may_be_taken]
     name, epoch = chosen.name, _epoch(chosen)
-    slowest = max((row for row in rows if row.spec.may_be_taken), key=_seconds)
+    slowest = max(able, key=_seconds)
     text = f"Take {name}{', your own plan' if chosen.is_own and len(rows) > 1 else ''}: an epoch of "
     text += duration(epoch.seconds)
     yield f"{text}{_against(chosen, slowest)}." if slowest is not chosen else f"{text}."
-    limit = min(_seconds(row) for row in rows if row.spec.may_be_taken) * (1 + ALIKE)
-    alike = [each for each, row in by_name.items() if row is not chosen and _seconds(row) <= limit]
-    alike = [each for each in alike if by_name[each].spec.may_be_taken]
+    limit = min(map(_seconds, able)) * (1 + ALIKE)
+    alike = [row.name for row in sorted(able, key=_seconds) if row is not chosen and _seconds(row) <= limit]
     if alike:
-        yield f"Within {ALIKE:.0%} of it: {', '.join(sorted(alike, key=lambda each: _seconds(by_name[each])))}."
-    naive = by_name.get(BASELINE)
+        yield f"Within {ALIKE:.0%} of it: {', '.join(alike)}."
+    naive = next((row for row in rows if row.name == BASELINE), None)
     if naive is not None and len(rows) > 1 and _seconds(naive) <= limit:
         yield "Packing alone gives the gain: evening out work and groups of lengths add nothing here."
     if attention is not None:
