@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 
@@ -20,17 +21,14 @@ def can_connect(endpoint: str, *, timeout: float) -> bool:
         host, port = target.hostname or "", target.port or (80 if target.scheme == "http" else 443)
     except ValueError:
         return False
-    answers: list[bool] = []
+    has_answered = threading.Event()
 
     def connect() -> None:
-        try:
-            socket.create_connection((host, port), timeout=timeout).close()
-            answers.append(True)
-        except OSError:
-            answers.append(False)
+        with suppress(OSError), socket.create_connection((host, port), timeout=timeout):
+            has_answered.set()
 
     # A name look-up ignores the timeout, so run it in a thread that may be left behind; it may take as long again.
     thread = threading.Thread(target=connect, daemon=True)
     thread.start()
     thread.join(2 * timeout)
-    return answers == [True]
+    return has_answered.is_set()
