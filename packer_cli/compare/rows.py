@@ -82,15 +82,11 @@ class Row:
         return OBJECT in (self.config.packages or {}).values()
 
     @property
-    def plans_steps(self) -> bool:
-        """Whether the strategy plans each step for itself."""
+    def may_take_longest(self) -> bool:
+        """Whether the packing may stop at a time limit, or the strategy plans each step for itself."""
         strategy = self.request.strategy
-        return strategy.keeps_steps or strategy.finds_layouts
-
-    @property
-    def has_time_limit(self) -> bool:
-        """Whether the packing may stop at a time limit."""
-        return hasattr(self.request.packing_options, "time_limit")
+        has_limit = hasattr(self.request.packing_options, "time_limit")
+        return has_limit or strategy.keeps_steps or strategy.finds_layouts
 
 
 def default_rows(base: Resolved) -> list[Row]:

@@ -111,8 +111,7 @@ def compare(
     counts = sample_counts(samples, samples.chosen(config.seed), pieces, rule)
     attention = None if simulator is None else round(simulator.attention_share(pieces), 6)
     del pieces
-    # Rows with a time limit, and strategies that plan step by step, may take longest, so they start first.
-    order = sorted(range(len(rows)), key=lambda i: not (rows[i].has_time_limit or rows[i].plans_steps))
+    order = sorted(range(len(rows)), key=lambda i: not rows[i].may_take_longest)  # They start first.
     outcomes: dict[int, RowFigures | Failed] = {}
     with tempfile.TemporaryDirectory(prefix="hbpack-compare-") as name, progress_bar("Planning", unit="rows") as bar:
         folder = Path(name)

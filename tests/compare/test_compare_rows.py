@@ -115,9 +115,9 @@ def test_rows_of_other_code_take_no_packing_from_the_options():
 
 
 def test_only_a_packing_that_the_user_did_not_name_gets_a_time_limit():
-    limited = [row.name for row in default_rows(config()) if row.has_time_limit]
+    limited = [row.name for row in default_rows(config()) if row.may_take_longest]
     assert limited == [f"ilp:time_limit={TIME_LIMIT / 2:g}"]
-    assert {row.config.packing for row in default_rows(config(packing="ilp")) if row.has_time_limit} == {"ilp"}
+    assert {row.config.packing for row in default_rows(config(packing="ilp")) if row.may_take_longest} == {"ilp"}
     assert names(parse_rows("ilp", config())) == ["ilp"]
 
 
