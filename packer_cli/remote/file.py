@@ -113,20 +113,17 @@ class RemoteFile(io.RawIOBase):
         stop = min(self._at + self._block, max(self._stop, self._at + 1), self._size)
         block = self._fetch(self._at, stop)
         if goes_on and data:
-            self._request_ahead(self._at + len(block))
+            self._planned = self._at + len(block)
+            self._request_ahead()
         return block
 
-    def _request_ahead(self, at: int | None = None) -> None:
+    def _request_ahead(self) -> None:
         """Keep `AHEAD` requests under way."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(AHEAD, thread_name_prefix="hbpack-read-ahead")
-        if at is None:
-            at = self._planned
-        while len(self._ahead) < AHEAD and at < self._stop:
-            stop = min(at + self._block, self._stop)
-            self._ahead.append((at, self._pool.submit(self._fetch, at, stop)))
-            at = stop
-        self._planned = at
+        while len(self._ahead) < AHEAD and self._planned < self._stop:
+            at, self._planned = self._planned, min(self._planned + self._block, self._stop)
+            self._ahead.append((at, self._pool.submit(self._fetch, at, self._planned)))
 
     _planned = 0
     """Where the next request ahead begins."""
