@@ -56,11 +56,10 @@ def check_shard(folder: Path, shard: ShardTask, packs: PlannedPacks, schema: pa.
                 first = shard.first_pack + number * PACKS_PER_BATCH
                 stop = min(first + PACKS_PER_BATCH, shard.first_pack + shard.num_packs)
                 batch = reader.get_batch(number)
-                why = "" if batch.num_rows == stop - first else f"its record batch {number} has {batch.num_rows} packs"
-                why = why or _check_batch(batch, first, stop, packs)
+                if batch.num_rows != stop - first:
+                    raise ValueError(f"its record batch {number} has {batch.num_rows} packs")
+                _check_batch(batch, first, stop, packs)
                 del batch
-                if why:
-                    return why
             if reader.num_record_batches != -(-shard.num_packs // PACKS_PER_BATCH):
                 return f"it does not hold its {shard.num_packs} packs"
     except (OSError, ValueError, pa.ArrowException) as error:
@@ -69,8 +68,8 @@ def check_shard(folder: Path, shard: ShardTask, packs: PlannedPacks, schema: pa.
     return None
 
 
-def _check_batch(batch: pa.RecordBatch, first: int, stop: int, packs: PlannedPacks) -> str:
-    """What is wrong with the packs first .. stop - 1; empty where nothing is."""
+def _check_batch(batch: pa.RecordBatch, first: int, stop: int, packs: PlannedPacks) -> None:
+    """Raise ValueError if something is wrong with the packs first .. stop - 1."""
     batch.validate(full=True)
     columns = packs.columns(first, stop)
     has_tokens = "input_ids" in batch.schema.names
@@ -86,36 +85,32 @@ def _check_batch(batch: pa.RecordBatch, first: int, stop: int, packs: PlannedPac
         if isinstance(values, Lists):
             ends = to_numpy(column.offsets)
             if not np.array_equal(ends, values.offsets):
-                return f"the lengths of {name} in packs {first} to {stop - 1} are not the {source}'s"
+                raise ValueError(f"the lengths of {name} in packs {first} to {stop - 1} are not the {source}'s")
             wrong = np.flatnonzero(_differ(to_numpy(column.values), values.values))
             if len(wrong):
                 pack = first + int(np.searchsorted(ends, wrong[0], side="right")) - 1
-                return f"pack {pack} has other {name} than the {source}"
+                raise ValueError(f"pack {pack} has other {name} than the {source}")
         elif len(wrong := np.flatnonzero(to_numpy(column) != values)):
-            return f"pack {first + wrong[0]} has another {name} than the plan"
+            raise ValueError(f"pack {first + wrong[0]} has another {name} than the plan")
     if not has_tokens:
-        return ""
+        return
     if packs.plan.pieces.trees is not None:
-        return _find_wrong_items(batch, first)
+        for number in range(batch.num_rows):
+            why = find_wrong_items(row_of(batch, number))
+            if why is not None:
+                raise ValueError(f"pack {first + number}: {why}")
+        return
     ends = batch.column("cu_seqlens")
     samples = np.unique(to_numpy(ends.values) + np.repeat(borders[:-1], np.diff(to_numpy(ends.offsets))))
     wrong_row = find_wrong_spans(batch, samples)
-    return "" if wrong_row is None else f"the loss spans of pack {first + wrong_row} are wrong"
+    if wrong_row is not None:
+        raise ValueError(f"the loss spans of pack {first + wrong_row} are wrong")
 
 
 def _differ(found: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.bool_]:
     """Where numbers differ; NaN, which says that there is none, equals itself."""
     differ: NDArray[np.bool_] = found != wanted
     return differ if found.dtype.kind != "f" else differ & ~(np.isnan(found) & np.isnan(wanted))
-
-
-def _find_wrong_items(batch: pa.RecordBatch, first: int) -> str:
-    """What is wrong with the trees of packs, of which the first has this id; empty where nothing is."""
-    for number in range(batch.num_rows):
-        why = find_wrong_items(row_of(batch, number))
-        if why is not None:
-            return f"pack {first + number}: {why}"
-    return ""
 
 
 def prove_pieces(pieces: Pieces, config: PlannedConfig, store: TokenStore | None) -> None:
@@ -176,28 +171,21 @@ def check_epoch(
                     table = read_iterations(data, epoch, generation.fingerprint, compares=False)
                 else:
                     table = read_rank(data, epoch, rank, generation.fingerprint, compares=False)
+            if columns and path not in expected:
+                raise ValueError("the plan has no such ranks")
+            planned = expected[path]() if columns else {}
+            wrong = [name for name, values in planned.items() if not np.array_equal(values, table[name])]
+            if wrong:
+                raise ValueError(f"its {', '.join(wrong)} are not the plan's")
+            if rank is not None:
+                # A replica's packs count once, in the file of its first GPU.
+                packs = table["pack"][(table["first_gpu"] == rank) & (table["pack"] >= 0)]
+                if len(packs) and packs.max() >= len(times):
+                    raise ValueError("it names packs that the set does not have")
+                np.add.at(times, packs, 1)
         except (OSError, ValueError) as error:
             require_damage(error)
             found[path] = str(error)
-            continue
-        if columns and path not in expected:
-            found[path] = "the plan has no such ranks"
-            continue
-        wrong = [
-            name
-            for name, values in (expected[path]() if columns else {}).items()
-            if not np.array_equal(values, table[name])
-        ]
-        if wrong:
-            found[path] = f"its {', '.join(wrong)} are not the plan's"
-            continue
-        if rank is not None:
-            # A replica's packs count once, in the file of its first GPU.
-            packs = table["pack"][(table["first_gpu"] == rank) & (table["pack"] >= 0)]
-            if len(packs) and packs.max() >= len(times):
-                found[path] = "it names packs that the set does not have"
-                continue
-            np.add.at(times, packs, 1)
     if found or any(path in skip for path in of_file):
         return found  # Others' packs cannot be counted.
     wrong_packs = np.flatnonzero(times > 1 if epoch.first_step else times != 1)
