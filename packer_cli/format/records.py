@@ -6,6 +6,7 @@ it makes the JSON Schema of a record.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
@@ -119,9 +120,7 @@ def sort_keys(value: Any) -> Any:
     >>> sort_keys({"b": [{"d": 1, "c": 2}], "a": 3})
     {'a': 3, 'b': [{'c': 2, 'd': 1}]}
     """
-    if isinstance(value, dict):
-        return {name: sort_keys(value[name]) for name in sorted(value)}
-    return [sort_keys(item) for item in value] if isinstance(value, (list, tuple)) else value
+    return json.loads(json.dumps(value, sort_keys=True))
 
 
 def _read(kind: Any, value: Any, place: str) -> Any:
