@@ -273,6 +273,4 @@ def _bubbles(
 
 def index_sums(index: Int64Array, values: NDArray[Any], length: int) -> NDArray[Any]:
     """Sums ([length]) of the values with the same index."""
-    sums = np.zeros(length, dtype=values.dtype)
-    np.add.at(sums, index, values)
-    return sums
+    return np.bincount(index, values, length).astype(values.dtype)
