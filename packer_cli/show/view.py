@@ -22,7 +22,7 @@ from packer_cli.format.folder import SetFolder
 from packer_cli.format.layout import Layout
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.ranks import RankRow, RankRows, read_rank_rows
-from packer_cli.show.contents import PackRecord, SampleRecord, read_pack
+from packer_cli.show.contents import PackRecord, SampleRecord, read_pack, require_between
 from packer_cli.show.decode import Decode, run_records
 from packer_cli.show.items import ItemRecord
 
@@ -43,11 +43,6 @@ class Place:
     layout: Layout
     """Of the replica that runs it."""
 
-    @property
-    def row_rank(self) -> int:
-        """The rank's number among those that share the row."""
-        return self.layout.row_rank(self.row.place)
-
 
 def place_of(manifest: Manifest, rows: RankRows, rank: int, number: int) -> Place:
     """What row `number` of a rank says."""
@@ -63,41 +58,6 @@ def place_of(manifest: Manifest, rows: RankRows, rank: int, number: int) -> Plac
     )
 
 
-def rows_of_rank(files: SetFolder, manifest: Manifest, rank: int, epoch: int) -> RankRows:
-    """The rows of a rank in an epoch; one that was not written repeats one that was, as for the loader.
-
-    Raises:
-        ConfigError: there is no such rank or epoch.
-        FormatError: the file is missing or damaged.
-    """
-    if not 0 <= rank < manifest.num_gpus:
-        raise ConfigError(
-            f"--rank must be from 0 to {manifest.num_gpus - 1}, got {rank}: the set is for {manifest.num_gpus} GPUs"
-        )
-    return read_rank_rows(files, manifest, rank, epoch, "--epoch")
-
-
-def rows_of_step(rows: RankRows, step: int) -> list[int]:
-    """The rows of a step, rising. Raises ConfigError where the epoch has no such step."""
-    steps = rows.columns["step"]
-    first, last = int(steps[0]), int(steps[-1])
-    if not first <= step <= last:
-        raise ConfigError(
-            f"--step must be from {first} to {last}, got {step}: those are the steps of epoch {rows.epoch}"
-        )
-    return np.flatnonzero(steps == step).tolist()
-
-
-def rows_of_iteration(rows: RankRows, iteration: int) -> list[int]:
-    """The rows of an iteration, rising. Raises ConfigError where the epoch has no such iteration."""
-    if not 0 <= iteration < len(rows):
-        raise ConfigError(
-            f"--iteration must be from 0 to {len(rows) - 1}, got {iteration}: those are the iterations of epoch "
-            f"{rows.epoch}"
-        )
-    return [*rows.rows_of(iteration)]
-
-
 def find_pack(files: SetFolder, manifest: Manifest, packs: Collection[int], epoch: int) -> dict[int, Place]:
     """Where each pack is used in an epoch, on the first rank of its SP group; packs that are not used are left out.
 
@@ -111,7 +71,7 @@ def find_pack(files: SetFolder, manifest: Manifest, packs: Collection[int], epoc
     for rank in (ranks.first for ranks in entry.ranks):
         if len(found) == len(packs):
             break
-        rows = rows_of_rank(files, manifest, rank, epoch)
+        rows = read_rank_rows(files, manifest, rank, epoch, "--epoch")
         for number in np.flatnonzero(np.isin(rows.columns["pack"], [*packs])).tolist():
             found.setdefault(int(rows.columns["pack"][number]), place_of(manifest, rows, rank, number))
     return found
@@ -163,8 +123,10 @@ class View:
         """[begin, end) of the row that this rank takes where the row is cut contiguously; the end may be padding."""
         assert self.place
         assert self.pack
-        size = -(-self.pack.num_tokens // self.place.layout.row_ranks)
-        return size * self.place.row_rank, size * (self.place.row_rank + 1)
+        layout = self.place.layout
+        number = layout.row_rank(self.place.row.place)
+        size = -(-self.pack.num_tokens // layout.row_ranks)
+        return size * number, size * (number + 1)
 
 
 def look(root: Path, manifest: Manifest, wanted: ShowConfig) -> list[View]:
@@ -179,11 +141,18 @@ def look(root: Path, manifest: Manifest, wanted: ShowConfig) -> list[View]:
     epoch = manifest.first_epoch if wanted.epoch is None else wanted.epoch
     if wanted.pack is not None or wanted.sample is not None:
         return _look_for_packs(files, manifest, wanted, epoch)
-    rows = rows_of_rank(files, manifest, wanted.rank, epoch)
+    require_between("--rank", wanted.rank, 0, manifest.num_gpus - 1, f"the set is for {manifest.num_gpus} GPUs")
+    rows = read_rank_rows(files, manifest, wanted.rank, epoch, "--epoch")
     if wanted.iteration is not None:
-        found = rows_of_iteration(rows, wanted.iteration)
+        require_between(
+            "--iteration", wanted.iteration, 0, len(rows) - 1, f"those are the iterations of epoch {epoch}"
+        )
+        found = [*rows.rows_of(wanted.iteration)]
     else:
-        found = rows_of_step(rows, int(rows.columns["step"][0]) if wanted.step is None else wanted.step)
+        steps = rows.columns["step"]
+        step = int(steps[0]) if wanted.step is None else wanted.step
+        require_between("--step", step, int(steps[0]), int(steps[-1]), f"those are the steps of epoch {epoch}")
+        found = np.flatnonzero(steps == step).tolist()
     places = tuple(place_of(manifest, rows, wanted.rank, number) for number in found)
     place = places[0]
     pack = None if place.pack is None else read_pack(files, manifest, place.pack)
