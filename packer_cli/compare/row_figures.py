@@ -24,9 +24,6 @@ from packer_cli.plan.warming import warm_up
 from packer_cli.simulate.figures import EpochFigures, Simulator
 from packer_cli.sizes import Share
 
-_LENGTHS = "lengths.npy"
-_SOURCES = "sources.npy"
-_TREES = "trees-{}.npy"
 _NUM_REHEARSED = 2000
 """About how many samples are planned before the clock starts."""
 
@@ -63,11 +60,10 @@ class RowFigures(PlanFigures):
 
 def save_samples(samples: Samples, folder: Path) -> None:
     """Save the samples as files that all row processes map."""
-    np.save(folder / _LENGTHS, samples.lengths)
-    if samples.sources is not None:
-        np.save(folder / _SOURCES, samples.sources)
-    for name, values in {} if samples.trees is None else samples.trees._asdict().items():
-        np.save(folder / _TREES.format(name), values)
+    trees = {} if samples.trees is None else samples.trees._asdict()
+    for name, values in {"lengths": samples.lengths, "sources": samples.sources, **trees}.items():
+        if values is not None:
+            np.save(folder / f"{name}.npy", values)
 
 
 def row_figures(task: RowTask) -> RowFigures:
@@ -116,14 +112,11 @@ def _rehearse(samples: Samples, task: RowTask) -> None:
 
 def _load_samples(task: RowTask) -> Samples:
     """Map the samples and read them once, so that the plan is not charged for them."""
-    lengths = np.load(task.folder / _LENGTHS, mmap_mode="c")  # Numba would compile kernels anew for read-only ones.
+    # Numba would compile kernels anew for read-only ones.
+    found = {path.stem: np.load(path, mmap_mode="c") for path in task.folder.glob("*.npy")}
+    lengths, sources = found.pop("lengths"), found.pop("sources", None)
     lengths.max(initial=0)
-    path = task.folder / _SOURCES
-    sources = np.load(path, mmap_mode="r") if path.exists() else None
-    trees = None
-    if task.request.path_percent is not None:
-        names = ItemTrees._fields
-        trees = ItemTrees(**{name: np.load(task.folder / _TREES.format(name), mmap_mode="r") for name in names})
+    trees = None if task.request.path_percent is None else ItemTrees(**found)
     return Samples(lengths=lengths, sources=sources, weights=task.weights, trees=trees)
 
 
