@@ -12,9 +12,8 @@ from packer_cli.commands.results import Comparison
 from packer_cli.commands.samples import read_samples
 from packer_cli.compare import compare as compare_plans
 from packer_cli.compare.rows import Row, default_rows, parse_rows, rows_of_trees, strategy_rows, with_baselines
-from packer_cli.config import BoundConfig, GpuConfig, PlanConfig, TokenizeConfig, WorkersConfig, validate
+from packer_cli.config import BoundConfig, GpuConfig, PlanConfig, TokenizeConfig, TrainConfig, WorkersConfig, validate
 from packer_cli.config.gpu_model import load_gpu_model
-from packer_cli.config.models import TrainConfig
 from packer_cli.config.no_effect import require_use
 from packer_cli.config.resolve import Resolved, resolve
 from packer_cli.engine.local import default_workers

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from packer_cli.config.models import TrainConfig
+from packer_cli.config import TrainConfig
 from packer_cli.cost.models import GpuModel
 from packer_cli.cost.stages import stage_layers
 from packer_cli.format.records import read_record
