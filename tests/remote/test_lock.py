@@ -128,7 +128,7 @@ def test_a_run_that_lost_its_lock_ends(folder, monkeypatch):
 def test_a_command_that_lost_its_lock_says_so(folder, monkeypatch, hbpack, repo):
     monkeypatch.setattr(lock, "RENEWED", 0.05)
 
-    def lose(*_: Any) -> None:
+    def lose(*_: Any, **options: Any) -> None:
         for _ in range(200):  # Its own lock may be renewed in the same moment.
             held_by(folder)
             time.sleep(0.1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -66,8 +67,8 @@ class Preparer:
         self.unused: Counter[str] = Counter()
         """Documents of the current part with something that is not written, by what it is."""
         self._finder = TokenFinder(tokenizer.special_tokens)
-        self._renderers: dict[str, ChatRenderer] = {}
-        self._controls: dict[str, TokenFinder] = {}
+        self._renderer_of = cache(self._make_renderer)
+        self._controls_of = cache(self._find_controls)
         self._plain = PlainContentEncoder(tokenizer, reference) if plain_content else None
         self.start_part()
 
@@ -137,7 +138,7 @@ class Preparer:
 
     def _marked(self, renderer: ChatRenderer, chat: Chat, messages: list[Message], tools: list[Any] | None) -> Chat:
         """The conversation, made of these messages, with special tokens wrapped where they are to be plain text."""
-        controls = None if self._plain is None else self._control_finder(renderer.chat_template)
+        controls = None if self._plain is None else self._controls_of(renderer.chat_template)
         if controls is None or not controls.finds(chat.text):
             return chat
         from transformers.utils.chat_template_utils import mark_control_tokens
@@ -167,7 +168,7 @@ class Preparer:
             return self._row(document, text, _Loss([], None, 0.0), is_chat=True, may_close=False).input_ids
         if self._fast_templates and self._prompts_checked < self._check_chats:
             self._prompts_checked += 1
-            _require_same(renderer.wrong_prompt(chat, text), document.line)
+            _require_same(renderer.wrong_text(chat, text, is_prompt=True), document.line)
         return text
 
     def _weights(self, document: Document) -> tuple[float, ...] | None:
@@ -224,25 +225,23 @@ class Preparer:
                 "the data holds conversations, but the tokenizer has no chat template; "
                 "give one with --chat-template, a Jinja file or a name such as chatml"
             )
-        if template not in self._renderers:
-            from packer_cli.tokens.templates.renderer import ChatRenderer  # Loads jinja2, which texts do without.
+        return self._renderer_of(template)
 
-            self._renderers[template] = ChatRenderer(
-                template,
-                variables=tokenizer.special_tokens_map,
-                special_tokens=tokenizer.special_tokens,
-                ends=tokenizer.stops,
-                want_spans=self._parts is not None,
-                date=self._date,
-                engine="minijinja" if self._fast_templates else "jinja2",
-            )
-        return self._renderers[template]
+    def _make_renderer(self, template: str) -> ChatRenderer:
+        from packer_cli.tokens.templates.renderer import ChatRenderer  # Loads jinja2, which texts do without.
 
-    def _control_finder(self, template: str) -> TokenFinder:
-        if template not in self._controls:
-            controls = self._tokenizer.hf._get_control_tokens(template)
-            self._controls[template] = TokenFinder((*controls, START, END))
-        return self._controls[template]
+        return ChatRenderer(
+            template,
+            variables=self._tokenizer.special_tokens_map,
+            special_tokens=self._tokenizer.special_tokens,
+            ends=self._tokenizer.stops,
+            want_spans=self._parts is not None,
+            date=self._date,
+            engine="minijinja" if self._fast_templates else "jinja2",
+        )
+
+    def _find_controls(self, template: str) -> TokenFinder:
+        return TokenFinder((*self._tokenizer.hf._get_control_tokens(template), START, END))
 
     def _plain_text(self, document: Document, text: str, loss: _Loss) -> Row:
         from transformers.utils.chat_template_utils import mark_control_tokens

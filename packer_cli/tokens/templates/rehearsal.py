@@ -333,13 +333,10 @@ def _window(turns: tuple[Turn, ...], number: int) -> tuple[tuple[Turn, ...], int
     start = max(start - 1, 0)
     before = turns[:start]
     head = before[:1] if before and before[0].role in ("system", "developer") else ()
-    asked = () if any(turn.role == "user" for turn in turns[start:number]) else _last_question(before)
+    is_asked = any(turn.role == "user" for turn in turns[start:number])
+    asked = () if is_asked else tuple(turn for turn in before if turn.role == "user")[-1:]
     short = (*head, *asked, *turns[start : number + 2])
     return short, number - start + len(head) + len(asked)
-
-
-def _last_question(turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
-    return next(((turn,) for turn in reversed(turns) if turn.role == "user"), ())
 
 
 def _longest_first(texts: Iterable[str]) -> tuple[str, ...]:

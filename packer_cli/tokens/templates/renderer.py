@@ -143,10 +143,6 @@ class ChatRenderer:
                 return found[0]
         return self._template.text(self._template.context(chat), add_generation_prompt=True)
 
-    def wrong_prompt(self, chat: Chat, text: str) -> str | None:
-        """The difference of a text of `prompt` from the text that transformers renders; None if they are equal."""
-        return self._wrong_text(self._template.context(chat), text, add_generation_prompt=True)
-
     def review(
         self, chat: Chat, rendered: Rendered, parts: LossParts | None, weights: Sequence[float] | None = None
     ) -> Sequence[str]:
@@ -212,7 +208,7 @@ class ChatRenderer:
             rendered = self.render_chat(chat)
         except TemplateRejectError:
             return None  # The template need not accept the beginning of a conversation.
-        wrong = self._wrong_text(self._template.context(chat), rendered.text)
+        wrong = self.wrong_text(chat, rendered.text)
         if wrong is None and self._fast:
             try:
                 expected = self._render_by_jinja2(chat, self.reading(chat.shape))
@@ -222,10 +218,11 @@ class ChatRenderer:
                 wrong = "jinja2 and minijinja give different ranges"
         return wrong
 
-    def _wrong_text(self, context: dict[str, Any], text: str, *, add_generation_prompt: bool = False) -> str | None:
-        """The difference from the text that transformers renders; None if they are equal."""
+    def wrong_text(self, chat: Chat, text: str, *, is_prompt: bool = False) -> str | None:
+        """The difference of a text (of `prompt`) from that which transformers renders; None if they are equal."""
         try:
-            whole = self._template.text_by_transformers(context, add_generation_prompt=add_generation_prompt)
+            context = self._template.context(chat)
+            whole = self._template.text_by_transformers(context, add_generation_prompt=is_prompt)
         except Exception:
             return "transformers cannot render this conversation"
         return None if text == whole else "the text differs from transformers'"

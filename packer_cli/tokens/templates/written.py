@@ -8,6 +8,7 @@ Price: 0.2 us a message with a role and a content, 2 us for others.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -105,17 +106,13 @@ def find_unwritten(
     said = sum(message.get("role") == "assistant" for message in chat.messages)
     is_aligned = said == len(spans)
     found: set[str] = set()
-    low, number_said = 0, 0
+    low, left = 0, [(len(text), 0), *reversed(spans)]
     doubtful: list[tuple[int, set[str]]] = []
     for number, (message, short) in enumerate(zip(chat.messages, turns, strict=True)):
         is_answer = message.get("role") == "assistant"
         high = len(text)
         if is_aligned:
-            if is_answer:
-                low, high = spans[number_said]
-                number_said += 1
-            elif number_said < said:
-                high = spans[number_said][0]
+            low, high = left.pop() if is_answer else (low, left[-1][0])
         turn = as_turn(short)
         usual = lost.get(turn, frozenset())
         absent = {
@@ -156,13 +153,8 @@ def _is_elsewhere(rendered: Rendered, piece: str, low: int, high: int, is_answer
     escaped = json.dumps(piece, ensure_ascii=False)[1:-1]
     if text.find(escaped, low, high) >= 0:
         return True
-    for each in () if is_answer else (piece, escaped):
-        at = text.find(each)
-        while at >= 0:
-            if not any(start <= at < stop for start, stop in spans):
-                return True
-            at = text.find(each, at + 1)
-    return False
+    places = re.finditer(f"{re.escape(piece)}|{re.escape(escaped)}", "" if is_answer else text)
+    return any(not any(start <= place.start() < stop for start, stop in spans) for place in places)
 
 
 def _is_gone(text: str, piece: str) -> bool:
