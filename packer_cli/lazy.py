@@ -56,7 +56,7 @@ def provide(package: str, homes: Mapping[str, str]) -> None:
 def later(module: str, name: str) -> Callable[..., Any]:
     """A method that calls a function without the object; its module is imported when the method is called."""
 
-    def call(_: Any, *arguments: Any) -> Any:
-        return getattr(importlib.import_module(module), name)(*arguments)
+    def call(_: Any, *arguments: Any, **options: Any) -> Any:
+        return getattr(importlib.import_module(module), name)(*arguments, **options)
 
     return call

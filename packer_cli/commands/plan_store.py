@@ -123,7 +123,8 @@ def plan_store(
             `--overflow error`, or `--validation` leaves one of the two sets empty.
         PlanError: the plan broke an invariant, which is a bug.
     """
-    store, request, rule = of_store.store, resolved.request, size_rule(resolved.config)
+    store, request = of_store.store, resolved.request
+    rule = SizeRule(request.groups[-1].capacity, resolved.config.overflow, request.path_percent or 0)
     samples = of_store.of(resolved.config)
     if resolved.config.is_validation:
         of_store.require_both(resolved.config)

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from packer_cli.corpus.types import Document
+from packer_cli.tokens.encode import masks
 from packer_cli.tokens.encode.backends import GigatokenBackend, ReferenceBackend
 from packer_cli.tokens.encode.encoder import Encoder
+from packer_cli.tokens.encode.masks import mask_by_offsets
 from packer_cli.tokens.encode.unicode import is_settled
 from packer_cli.tokens.tokenizer.loading import load_tokenizer
 from tests.tokens.conftest import CORPUS
@@ -176,15 +178,15 @@ def holds(document, is_it):
     return any(map(is_it, contents))
 
 
-def texts_by_ranges(encoder, monkeypatch):
+def texts_by_ranges(monkeypatch):
     """A list that grows by each text whose marks take offsets from `tokenizers`."""
-    taken, by_ranges = [], encoder._masker._by_ranges
+    taken = []
 
-    def count(texts, ids, numbers, *rest):
-        taken.extend(numbers)
-        by_ranges(texts, ids, numbers, *rest)
+    def count(starts, *rest, **options):
+        taken.append(len(starts))
+        return mask_by_offsets(starts, *rest, **options)
 
-    monkeypatch.setattr(encoder._masker, "_by_ranges", count)
+    monkeypatch.setattr(masks, "mask_by_offsets", count)
     return taken
 
 
@@ -196,7 +198,7 @@ def test_hostile_records(family, name, monkeypatch):
     loaded = family(name)
     documents = hostile(7, REAL)[: 100 if name in FEW else 300]
     encoder = Encoder(loaded)
-    by_ranges = texts_by_ranges(encoder, monkeypatch)
+    by_ranges = texts_by_ranges(monkeypatch)
     assert encoder.backend_used == ("tokenizers" if name in BY_TOKENIZERS else "gigatoken")
     batch = encode(encoder, documents)
     reference = Reference(loaded)
@@ -226,7 +228,7 @@ def test_ordinary_records_need_no_offsets(family, name, monkeypatch):
     documents = [Document("messages", line, messages=messages) for line, messages in enumerate(REAL, 1)]
     documents.append(Document("prompt-completion", 4, prompt="Capital of Perú?\n", completion="Lima, é 你好 🙂"))
     encoder = Encoder(loaded)
-    by_ranges = texts_by_ranges(encoder, monkeypatch)
+    by_ranges = texts_by_ranges(monkeypatch)
     assert encode(encoder, documents).loss_mask.sum() > 0
     assert len(by_ranges) == (4 if name in BY_TOKENIZERS else 0)
 

@@ -124,6 +124,10 @@ def _times(lengths: Int32Array, capacity: int) -> Int32Array:
     return 1 + (lengths - 1) // capacity
 
 
+_ONCE = {1.0}
+"""The weights of sources of which an epoch has each sample once."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Samples:
     """The facts about samples that a plan needs."""
@@ -158,14 +162,14 @@ class Samples:
 
     def chosen(self, seed: int) -> Int32Array | None:
         """The sample ids (int32[m], increasing) of an epoch, repeated by weight; None for each once."""
-        if self.sources is None or is_unweighted(self.weights):
+        if self.sources is None or {*self.weights} <= _ONCE:
             return self.among
         return weighted_samples(self.sources, self.weights, seed, self.lengths, self.among)
 
     @property
     def num_wanted(self) -> float:
         """About how many samples an epoch has. O(n)."""
-        if self.sources is None or is_unweighted(self.weights):
+        if self.sources is None or {*self.weights} <= _ONCE:
             return self.num_samples
         among = slice(None) if self.among is None else self.among
         return num_weighted(self.sources[among], self.weights, self.lengths[among])
@@ -288,7 +292,7 @@ def weighted_samples(
     Raises:
         RunError: there would be more than `MOST_PIECES`.
     """
-    if is_unweighted(weights):
+    if {*weights} <= _ONCE:
         return among
     some = slice(None) if among is None else among
     of_some, of_lengths = sources[some], None if lengths is None else lengths[some]
@@ -319,11 +323,6 @@ def weighted_samples(
 def kept_samples(lengths: Int32Array, chosen: Int32Array | None, capacity: int) -> Int32Array:
     """Those of the chosen samples (int32[m]; None: each once) that are not over the capacity."""
     return ids_of(lengths <= capacity) if chosen is None else chosen[lengths[chosen] <= capacity]
-
-
-def is_unweighted(weights: Sequence[Share]) -> bool:
-    """Whether an epoch has each sample once."""
-    return all(weight == 1.0 for weight in weights)
 
 
 def _samples_of_tokens(lengths: NDArray[np.integer], tokens: int) -> tuple[int, int]:
