@@ -376,3 +376,80 @@ def test_arguments_that_nest_too_deeply_are_words():
     ours = renderer(OBJECTS.replace("ARGUMENTS", "c.function.arguments"))
     deep = "[" * 100_000
     assert deep in ours.render([USER, calling(deep), TOOL, LAST]).text
+
+
+THINKS_FIRST = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function.name }}</tool_call>{% endfor %}"
+    "{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
+)
+
+
+def test_a_header_holds_no_part_of_a_tag():
+    """`<tool_call>` and the `<think>` of the generation prompt begin alike."""
+    table = {"role": "assistant", "content": "<table>x</table>"}
+    text = marked(THINKS_FIRST, [USER, table, USER, calling({}), TOOL, LAST])
+    assert "[<table>x</table><|im_end|>]" in text
+    assert "[<tool_call>measure</tool_call><|im_end|>]" in text
+
+
+PROMPTLESS = (
+    "{% for m in messages %}{% if m.role == 'user' %}<|user|>{{ m.content }}{% if loop.last %}<|assistant|>{% endif %}"
+    "{% else %}<|assistant|>{{ m.content }}</s>{% endif %}{% endfor %}"
+)
+
+
+def test_a_blank_turn_begins_as_one_with_text():
+    blank = {"role": "assistant", "content": ""}
+    assert marked(PROMPTLESS, [USER, blank]) == "<|user|>How warm?<|assistant|>[</s>]"
+    assert marked(PROMPTLESS, [USER, blank, USER, LAST]).startswith("<|user|>How warm?<|assistant|>[</s>]<|user|>")
+
+
+TWO_TURNS = (
+    "{% for m in messages %}{% if m.role == 'assistant' %}<|assistant|>"
+    "{% for c in m.tool_calls or [] %}call {{ c.function.name }}</s><|assistant|>{% endfor %}{{ m.content }}</s>"
+    "{% else %}<|{{ m.role }}|>{{ m.content }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def test_a_message_that_is_written_as_two_turns_is_rejected():
+    assert marked(TWO_TURNS, [USER, LAST]).endswith("<|assistant|>[Ten degrees.</s>]")
+    with pytest.raises(TemplateRejectError, match="writes more turns of the assistant than there are messages"):
+        marked(TWO_TURNS, [USER, calling({}) | {"content": "Let me look."}, TOOL, LAST])
+
+
+ONCE = SIMPLE.replace("{{ m.content }}", "{{ m.content if loop.first or m.content != messages[0].content }}")
+
+
+def test_a_text_that_is_written_once_is_not_two_messages():
+    brief, kind = ({"role": "system", "content": f"Be {how}."} for how in ("brief", "kind"))
+    assert not notes(ONCE, [brief, USER, LAST, kind, USER, LAST])
+    with pytest.raises(TemplateRejectError, match="does not write message 4, of role system"):
+        notes(ONCE, [brief, USER, LAST, brief, USER, LAST])
+
+
+def test_arguments_that_are_a_list_are_looked_for():
+    template = OBJECTS.replace(
+        "ARGUMENTS", "c.function.arguments.items() | list | string if c.function.arguments is mapping"
+    )
+    assert notes(template, [USER, calling(["Oslo"]), TOOL, LAST]) == [
+        "arguments of tool calls, which the chat template does not write"
+    ]
+
+
+def test_a_key_counts_as_written_if_its_text_is():
+    template = "{# text #}" + SIMPLE
+    document = {**USER, "text": "The document."}
+    assert notes(template, [document, LAST]) == ['messages with "text", which the chat template does not write']
+    assert not notes(template.replace("{{ m.content }}", "{{ m.content }}{{ m.text }}"), [document, LAST])
+
+
+@pytest.mark.parametrize("said", ["a", "in", "final", "message", "channel"])
+def test_short_answers_may_be_words_of_the_template(said):
+    template = SIMPLE.replace(
+        "{{ m.content }}", "{{ 'channel final message in a ' if m.role != 'user' }}{{ m.content }}"
+    )
+    answer = {"role": "assistant", "content": said}
+    assert not notes(template, [USER, answer])

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from packer_cli.tokens.templates.conversation import Chat, Span, TemplateRejectError, read_chat
 from packer_cli.tokens.templates.forms import FORMS, OBJECTS, convert
 from packer_cli.tokens.templates.rounds import Place, TurnEdges
-from packer_cli.tokens.templates.shape import Rehearsal, Shape, Turn, short_shape
+from packer_cli.tokens.templates.shape import Rehearsal, Shape, Turn, as_turn, short_shape
 from packer_cli.tokens.templates.template import CompiledTemplate, TemplateLimitError
 from packer_cli.tokens.templates.written import EARLIER_REASONING, NOT_WRITTEN
 
@@ -195,8 +195,10 @@ class Rehearsals:
             yield EARLIER_REASONING if all(word in text for text, word in as_last) else "reasoning" + NOT_WRITTEN
         if any(each.format(word) in text for own in made_up.words for word in own for each in _QUOTED[:1]):
             yield "arguments of tool calls as JSON text, which the chat template writes as a quoted string"
-        keys = {key for turn in case.turns for key, _ in turn.others if key not in _KNOWN_KEYS}
-        yield from (f'messages with "{key}"' + NOT_WRITTEN for key in sorted(keys) if key not in self._template.source)
+        others = {(key, kind) for turn in case.turns for key, kind in turn.others if key not in _KNOWN_KEYS}
+        for key, kind in sorted(others):
+            if (f"qzkey{key}vj" not in text) if kind == "str" else (key not in self._template.source):
+                yield f'messages with "{key}"' + NOT_WRITTEN
 
     def _chat(self, case: _Case) -> tuple[Chat, Rehearsal]:
         made_up = Rehearsal(case.tools, case.turns)
@@ -234,13 +236,13 @@ class Rehearsals:
             short += [(_until(some, number), number) for some, number in short]  # As the last turn, too.
             edges = {self._edge(way, *each) for each in short}
             headers, tails = (_longest_first(edge[side] for edge in edges if edge) for side in (0, 1))
-            if None in edges:  # Of a turn that has no text.
-                headers = _longest_first((*headers, *self._edges.prompts()))
+            if None in edges or not all(made_up.words[i] for i in answers):  # Of a turn that has no text.
+                headers = _longest_first((*headers, *filter(str.strip, self._edges.prompts())))
             try:
                 spans = self._edges.trim(text, rounds, headers, tails)
             except TemplateRejectError as error:
                 raise _DoubtError(str(error)) from None
-            if len(spans) > len(answers):
+            if len(spans) > len(answers) or any(self._goes_on(text[slice(*span)]) for span in spans):
                 raise _DoubtError(MORE_TURNS)
         self._check_words(text, spans, turns, made_up.words)
         inner = spans[:-1] if spans and not text[spans[-1][1] :].strip() else spans
@@ -259,6 +261,11 @@ class Rehearsals:
             is_fast=way in self._fast and self._fast[way](chat) == found,
             notes=(*reading.notes, *([OPEN_TURNS] if are_open else [])),
         )
+
+    def _goes_on(self, said: str) -> bool:
+        """Whether there are words behind a token at which the model stops."""
+        ends = (said.find(closer) for closer in self._edges.closers if closer in self._edges.endings)
+        return any("qzx" in said[end:] for end in ends if end >= 0)
 
     def _check_words(
         self, text: str, spans: list[Span], turns: Sequence[Turn], words: Sequence[Mapping[str, str]]
@@ -283,6 +290,9 @@ class Rehearsals:
         chat, made_up = self._chat(case)
         whole, rounds = _found(self._ways[way], chat)
         own = [word for word in made_up.words[number] if word in text]
+        plain = (*case.turns[:number], as_turn("assistant"), *case.turns[number + 1 :])
+        if case.turns != plain and not (own and self._edges.prompt.strip()):
+            return self._edge(way, case._replace(turns=plain), number)  # It begins as one with text.
         if not own or whole != text:
             return None
         for start, stop in rounds:

@@ -15,6 +15,7 @@ than a few hundred messages are rejected.
 
 from __future__ import annotations
 
+import re
 import secrets
 from dataclasses import dataclass
 from functools import reduce
@@ -35,6 +36,9 @@ MAX_PREFIX_MESSAGES = 100_000
 """Most messages to render, over all renders of one conversation, without marks."""
 _LEAST_HEADER = 3
 """Chars: less may be chance."""
+_MOST_TAG = 40
+_TAG = re.compile(rf"<[^<>]{{1,{_MOST_TAG}}}>|\[[^][]{{1,{_MOST_TAG}}}\]")
+"""A tag, which a header holds whole or not at all."""
 _DEPTHS = 2
 """Levels of nested loops to mark (`for turn in turns: for message in turn`).
 
@@ -218,7 +222,9 @@ class TurnEdges:
             same = common_length("".join(text.split()), "".join(prompt.split()))
             length = at[same - 1] + 1 if same else 0
         marks = (*self.endings, *(tag for tags in TAGS for tag in (tags.opening, tags.closing)))
-        starts = (text.find(mark, max(length - len(mark) + 1, 0), length + len(mark) - 1) for mark in marks)
+        starts = [text.find(mark, max(length - len(mark) + 1, 0), length + len(mark) - 1) for mark in marks]
+        around = _TAG.finditer(text, max(length - _MOST_TAG, 0), length + _MOST_TAG)
+        starts += [tag.start() for tag in around if tag.end() > length]
         return min((place for place in starts if 0 <= place < length), default=length)
 
     def header(self, text: str, start: int, stop: int, asked: str) -> str | None:
@@ -244,7 +250,7 @@ class TurnEdges:
             return lead
         for tags in TAGS:
             lead = lead.replace(tags.opening, "").replace(tags.closing, "")
-        return None if lead.strip() and (self.prompt.strip() or not asked) else ""
+        return None if lead.strip() else ""
 
     def prompts(self) -> list[str]:
         """The generation prompt, without tags of reasoning, and without white space at their ends."""

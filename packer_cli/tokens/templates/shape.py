@@ -118,7 +118,8 @@ def _calls_of(message: dict[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]
 def _kind_of_arguments(given: Any) -> str:
     value, form = (parse_object(given), "text") if isinstance(given, str) else (given, "object")
     if not isinstance(value, dict):
-        return "none" if given is None else "words" if isinstance(given, str) and given.strip() else "other"
+        words = "words" if isinstance(given, str) and given.strip() else "other"
+        return "none" if given is None else "list" if isinstance(given, list) else words
     if not value:
         return f"{form} empty"
     return form if all(type(each) is str for each in value.values()) else f"{form} typed"
@@ -198,7 +199,7 @@ class Rehearsal:
     def _other(self, name: str, kind: str) -> Any:
         if kind == "str" and name in ("tool_call_id", "name") and self._called:
             return self._called.pop(0) if name == "tool_call_id" else self._called[0]
-        values = {"str": "qzother00", "bool": True, "int": 1, "float": 1.5, "list": []}
+        values = {"str": f"qzkey{name}vj", "bool": True, "int": 1, "float": 1.5, "list": []}
         return values.get(kind, {})
 
     def _call(self, kind: str, keys: Sequence[str]) -> dict[str, Any]:
@@ -217,8 +218,9 @@ class Rehearsal:
 
     def _arguments(self, kind: str) -> Any:
         form, _, of = kind.partition(" ")
-        if form == "words":
-            return self._word("arguments")
+        if form in ("words", "list"):
+            word = self._word("arguments")
+            return word if form == "words" else [word]
         value: dict[str, Any] = {}
         if of != "empty":
             value[self._word("arguments")] = self._word("arguments")

@@ -19,6 +19,7 @@ from packer_cli.tokens.templates.shape import TAG, Turn, as_turn, kind_of_piece
 
 _ENOUGH = 24
 """Chars at either end of a text."""
+_MOST_RESTS = 64
 CHANGED = "a text that the chat template writes in part, or changed"
 NOT_WRITTEN = ", which the chat template does not write"
 EARLIER_REASONING = (
@@ -76,17 +77,25 @@ def check_extras(chat: Chat, rendered: Rendered, extras: frozenset[str]) -> None
         return
     for (message, short), (start, stop) in zip(said, spans, strict=True):
         turn, rest = as_turn(short), text[start:stop]
-        for _, piece in () if turn.calls else _texts(message, turn):
-            before, found, after = rest.partition(piece) if piece else (rest, "", "")
-            if piece and not found:
-                break  # Changed, which is counted.
-            rest = before + after
-        else:
-            if not turn.calls and "".join(rest.split()) not in extras:
-                raise TemplateRejectError(
-                    f"the chat template writes {' '.join(rest.split())[:100]!r} besides the message's own text in a "
-                    "turn of the assistant, and not in other conversations; it is not certain whose that is"
-                )
+        rests = [] if turn.calls else _without(rest, [piece for _, piece in _texts(message, turn) if piece])
+        # What is changed is counted.
+        if rests and not any("".join(each.split()) in extras for each in rests):
+            raise TemplateRejectError(
+                f"the chat template writes {' '.join(rests[0].split())[:100]!r} besides the message's own text in a "
+                "turn of the assistant, and not in other conversations; it is not certain whose that is"
+            )
+
+
+def _without(text: str, pieces: list[str]) -> list[str]:
+    """What a text may be without these pieces of it, each once: some of the template's words may be the same."""
+    rests = [text]
+    for piece in pieces:
+        rests = [
+            rest[: place.start()] + rest[place.start() + len(piece) :]
+            for rest in rests
+            for place in re.finditer(f"(?={re.escape(piece)})", rest)
+        ][:_MOST_RESTS]
+    return rests
 
 
 def find_unwritten(
@@ -108,6 +117,7 @@ def find_unwritten(
     found: set[str] = set()
     low, left = 0, [(len(text), 0), *reversed(spans)]
     doubtful: list[tuple[int, set[str]]] = []
+    others: Counter[str] = Counter()
     for number, (message, short) in enumerate(zip(chat.messages, turns, strict=True)):
         is_answer = message.get("role") == "assistant"
         high = len(text)
@@ -118,8 +128,10 @@ def find_unwritten(
         absent = {
             kind: piece
             for kind, piece in _texts(message, turn)
-            if text.find(piece, low, high) < 0 and not _is_elsewhere(rendered, piece, low, high, is_answer)
+            if text.find(piece, low, high) < 0
+            and not _is_elsewhere(rendered, piece, low, high, None if is_answer else others[piece])
         }
+        others.update(piece for _, piece in (() if is_answer else _texts(message, turn)))
         missing = absent.keys() & _KINDS.keys() & (usual | {"calls"})
         if "content" in absent and (not is_aligned or _is_gone(text[low:high], absent["content"])):
             missing.add("content")
@@ -146,15 +158,19 @@ def find_unwritten(
     yield from sorted(found)
 
 
-def _is_elsewhere(rendered: Rendered, piece: str, low: int, high: int, is_answer: bool) -> bool:
+def _is_elsewhere(rendered: Rendered, piece: str, low: int, high: int, before: int | None) -> bool:
     """Whether a text is written as JSON, or, if it is not the assistant's, outside of its place and of the assistant's
-    turns: system prompts may move."""
+    turns: system prompts may move.
+
+    Args:
+        before: how many messages of others before have the same text; None: it is the assistant's.
+    """
     text, spans = rendered
     escaped = json.dumps(piece, ensure_ascii=False)[1:-1]
-    if text.find(escaped, low, high) >= 0:
-        return True
-    places = re.finditer(f"{re.escape(piece)}|{re.escape(escaped)}", "" if is_answer else text)
-    return any(not any(start <= place.start() < stop for start, stop in spans) for place in places)
+    if before is None or text.find(escaped, low, high) >= 0:
+        return text.find(escaped, low, high) >= 0
+    places = re.finditer(f"{re.escape(piece)}|{re.escape(escaped)}", text)
+    return sum(not any(start <= place.start() < stop for start, stop in spans) for place in places) > before
 
 
 def _is_gone(text: str, piece: str) -> bool:
