@@ -453,3 +453,8 @@ def test_short_answers_may_be_words_of_the_template(said):
     )
     answer = {"role": "assistant", "content": said}
     assert not notes(template, [USER, answer])
+
+
+def test_a_template_may_end_every_conversation():
+    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}{{ eos_token }}"
+    assert marked(template, [USER, LAST]) == "user: How warm?[assistant: Ten degrees.</s>]"

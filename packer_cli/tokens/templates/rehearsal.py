@@ -302,6 +302,9 @@ class Rehearsals:
         else:
             raise _DoubtError("text of the assistant is outside of its turn")
         prompt = self._text(_until(case, number - 1), prompt=True) if number else None
+        # Some templates end a conversation with EOS unless an answer follows.
+        so_far = [prompt or "", *((prompt or "").removesuffix(closer) for closer in self._edges.closers)]
+        prompt = next(filter(text.startswith, so_far), prompt)
         if prompt and text.startswith(prompt):
             if len(prompt) < start and text[len(prompt) : start].strip():
                 raise _DoubtError(f"the assistant's text would begin after {text[len(prompt) : start]!r}")
