@@ -1,4 +1,4 @@
-"""What commands are made of: how they explain themselves, and the types of options and arguments.
+"""The makings of commands: how they explain themselves, and the types of options and arguments.
 
 A command shows its options in panels, and examples, and names the commands that have an option it lacks. A type says
 what a value may be, and what a shell completes it with.

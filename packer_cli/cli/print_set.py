@@ -34,7 +34,7 @@ class WrittenShards:
 
     num_shards: int
     num_bytes: int
-    """Of the shards."""
+    """Bytes of the shards."""
     num_gpus: int
     """Ranks with a manifest."""
     num_epochs: int
@@ -58,7 +58,7 @@ class SetOutput(PlanMetrics):
     output: str
     """The folder, as it was named."""
     counts: Counts
-    """What became of the records."""
+    """Records by their outcome."""
     inputs: tuple[NamedInput, ...] | None = None
     """Each input's part of an epoch, where there are several."""
     group_choice: GroupChoice | None = None
@@ -68,7 +68,7 @@ class SetOutput(PlanMetrics):
     sources: tuple[SourceInfo, ...] | None = None
     """The inputs of a set that is complete, each with its files that were not read."""
     shards: WrittenShards | None = None
-    """Of a set that is complete."""
+    """Fields of a set that is complete."""
 
 
 def print_set(output: str, planned: Plan, config: GpuConfig, *, as_json: bool) -> None:

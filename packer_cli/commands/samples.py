@@ -1,4 +1,4 @@
-"""What lies at a path that the user named, and its samples: of a set, a store, a lengths file or a corpus.
+"""The kind of data at a path that the user named, and its samples: a set, a store, a lengths file or a corpus.
 
 Every command asks here what lies there, and says in its own words what it needs.
 """
@@ -33,12 +33,12 @@ NAME_SAMPLES = "name a packed data set, a token store or a file of lengths"
 
 
 class Found(NamedTuple):
-    """What lies at a path. A folder may hold a plan and a token store."""
+    """The data at a path. A folder may hold a plan and a token store."""
 
     path: Path
     """The folder, where the plan or the manifest in it is named."""
     kind: Literal["nothing", "folder", "corpus", "lengths"]
-    """Of a file, what its name says: text may be lengths, and so may an array (.npy)."""
+    """The kind by a file's name: text may be lengths, and so may an array (.npy)."""
     has_plan: bool = False
     store: Path | None = None
     """The token store: the folder itself, or the one in it."""

@@ -127,7 +127,7 @@ def run_status(folder: Path, stage: str | None = None) -> Status:
 
 
 def _of_array(name: StageName, work: Path, stage: str, holders: Sequence[Holder], parts: str) -> StageStatus | None:
-    """What the tasks of an array have done; None if no array makes the output."""
+    """The work done by the tasks of an array; None if no array makes the output."""
     records = ArrayRecords(work)
     pin = records.pin()
     if pin is None:

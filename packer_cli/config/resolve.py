@@ -198,7 +198,7 @@ def read_options(config: PlannedConfig, given: PlanConfig | None = None) -> Reso
 
 
 def size_rule(config: PlanConfig) -> SizeRule:
-    """What samples may take, and what becomes of those that take more."""
+    """The limits on samples, and the fate of samples over them."""
     return SizeRule(config.groups[-1].capacity, config.overflow, parse_path_tokens(config.max_path_tokens) or 0)
 
 

@@ -265,7 +265,7 @@ class MemoryModel:
     gradient_bytes: float = 4.0
     """Of a gradient, where they are not shared."""
     weight_bytes: float = 2.0
-    """Of a weight there: bfloat16."""
+    """Bytes of a weight there: bfloat16."""
     trained_share: float = 1.0
     """Trained weights for each weight; less than 1 with adapters (LoRA)."""
     head_layers: float = 0.0

@@ -196,7 +196,7 @@ class ArrayShare:
     _records: ArrayRecords
     task: ArrayTask
     _ids: ArrayIds
-    """What named the task."""
+    """The source of the task's number."""
     _join: Callable[[str], None]
     """Makes known that the task has joined the pin of this fingerprint, as long as it runs."""
     _joined: Callable[[], Collection[str]]

@@ -52,7 +52,7 @@ class Exporter(Format):
     weight_bytes = 3
 
     bytes_of = (3, 0, 0)
-    """Those of both `.bin` files; parts are stretches of these."""
+    """Bytes in both `.bin` files, of which parts are stretches."""
 
     def shared_files(self, job: Job) -> dict[str, int]:
         """The sizes in bytes of both `.bin` files."""

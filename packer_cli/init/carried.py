@@ -1,4 +1,4 @@
-"""What the configs of several trainers share: data on the Hub, messages, the model, rows, epochs and validation."""
+"""Options that the configs of several trainers share: the data, messages, model, rows, epochs and validation."""
 
 from __future__ import annotations
 

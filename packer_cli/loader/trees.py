@@ -72,7 +72,7 @@ class PairBuilder(BatchBuilder):
     """Builds flat micro-batches of pairs, which share nothing: all chosen samples of the row, then all rejected."""
 
     def build(self, pack: Pack, row: RankRow, epoch: int) -> MicroBatch:
-        """As `BatchBuilder.build`, of B pairs."""
+        """Build the batch of B pairs, see `BatchBuilder.build`."""
         # All chosen branches before all rejected ones.
         order = np.arange(0 if pack.item_kinds is None else 2 * len(pack.item_kinds)).reshape(-1, 2).T.ravel()
         flat = pack if pack.trees is None else _flattened(pack, pack.trees, order)

@@ -136,7 +136,7 @@ class RunRecord:
 
     trained: bool
     weight: float | None = None
-    """Of the loss of each token, in a set with weights."""
+    """The weight of each token's loss, in a set with weights."""
     num_tokens: int
     text: str | None
     """None without the tokenizer."""

@@ -1,4 +1,4 @@
-"""What the tasks of a job array that tokenize have in common, and the store that the last of them completes.
+"""The facts that the tasks of a tokenizing job array agree on, and the store that the last of them completes.
 
 Whoever finds the records of all tasks makes the index from them (`complete_store`). The store is that of an ordinary
 run, byte for byte.
@@ -39,10 +39,10 @@ from packer_cli.tokens.tokenizer.files import tokenizer_fingerprint
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """What the index says of the whole store."""
+    """The index's facts about the whole store."""
 
     tokenizer: str
-    """As the user named it."""
+    """The tokenizer's name or path, given by the user."""
     options: SampleOptions
     library_versions: dict[str, str]
     sources: tuple[StoreSource, ...]

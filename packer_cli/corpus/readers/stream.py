@@ -127,7 +127,7 @@ class RecordStream(ABC):
         self._ended = False
         """Whether there is nothing more to read."""
         self._left: Any = ()
-        """What has been read and not been taken."""
+        """Text that has been read and not been taken."""
         self._open: list[bytes] = []  # Of a record whose end has not been read; joined once, however long it is.
         self._open_bytes = 0
 

@@ -209,7 +209,7 @@ class PackedDPOTrainer(_PackedPairTrainer):
             yield step
 
     def _make_loss_of_dummy(self) -> Tensor:
-        """Of numbers of the reference that are given, too."""
+        """Make the loss of a dummy pair, which also takes numbers of the reference."""
         before, self.precompute_ref_logps = self.precompute_ref_logps, True
         try:
             return super()._make_loss_of_dummy()

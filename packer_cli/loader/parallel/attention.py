@@ -162,7 +162,7 @@ def _exchange(x: Tensor, group: Any) -> Tensor:
 
 
 def _communicated(x: Tensor, forward: Callable[[Tensor], Tensor], backward: Callable[[Tensor], Tensor]) -> Tensor:
-    """What a collective makes of a tensor, and of its gradient; both are contiguous."""
+    """A collective on a tensor, and its counterpart on the gradient; both are contiguous."""
     found: Tensor = _Collective.apply(x, forward, backward)
     return found
 

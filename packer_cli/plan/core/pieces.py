@@ -189,7 +189,7 @@ class Samples:
 
 
 class SizeRule(NamedTuple):
-    """What samples and items may take, and what becomes of those that take more."""
+    """The limits on samples and items, and the fate of those over them."""
 
     capacity: int
     """Tokens of the longest group."""

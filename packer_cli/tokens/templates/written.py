@@ -87,7 +87,7 @@ def check_extras(chat: Chat, rendered: Rendered, extras: frozenset[str]) -> None
 
 
 def _without(text: str, pieces: list[str]) -> list[str]:
-    """What a text may be without these pieces of it, each once: some of the template's words may be the same."""
+    """Remove each of these pieces once; there are several results where the template writes the same words."""
     rests = [text]
     for piece in pieces:
         rests = [
