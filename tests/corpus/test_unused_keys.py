@@ -257,3 +257,15 @@ def test_pairs_without_another_answer_say_why_they_are_not_taken():
 
 def test_a_system_prompt_that_is_no_string():
     assert reason({**CHAT, "system": ["Be brief."]}) == '"system" must be a string, this is an array'
+
+
+def test_calls_in_both_forms_are_two_readings():
+    call = {"name": "get", "arguments": "{}"}
+    both = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": call}]}
+    messages = [{"role": "user", "content": "q"}, {**both, "function_call": call}]
+    assert reason({"messages": messages}) == (
+        'messages[1]: has both "tool_calls" and "function_call"; keep one of them'
+    )
+    for empty in (None, {}, {"name": None, "arguments": None}):
+        messages[1]["function_call"] = empty
+        assert Normalizer().parse({"messages": messages}, 1).messages[1]["tool_calls"]

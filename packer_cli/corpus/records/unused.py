@@ -118,6 +118,8 @@ def check_turns(turns: list[Message], key: str) -> None:
         key: of the messages in the record, for errors.
     """
     for index, turn in enumerate(turns):
+        if "function_call" in turn and not (is_empty(turn["function_call"]) or is_empty(turn.get("tool_calls"))):
+            raise BadRecordError(f'{key}[{index}]: has both "tool_calls" and "function_call"; keep one of them')
         for name in turn:
             if name in _OF_TURNS:
                 _check_turn(turn, name, f"{key}[{index}]")
