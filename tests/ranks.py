@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from packer_cli.cli.main import main
@@ -15,6 +16,16 @@ from packer_cli.engine.processes import process_context
 from tests.cli_runner import run
 
 PRELOADED = ("tests.loader.llama", "torch.distributed.device_mesh", "torch.distributed.fsdp", "packer_cli.loader")
+
+AT_EXIT = Path(__file__).with_name("at_exit")
+"""A folder for the PYTHONPATH of torchrun; its file says why."""
+
+
+def torchrun_environment(python_path: str) -> dict[str, str]:
+    """Return this process's environment for a program that may call torchrun, on CPUs, with another PYTHONPATH."""
+    folders = [str(AT_EXIT), python_path]
+    own = {"CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": os.pathsep.join(folders)}
+    return os.environ | own
 
 
 def run_ranks(function: Callable[..., None], arguments: tuple[Any, ...], num_ranks: int) -> None:

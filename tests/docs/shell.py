@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 from tests.docs.blocks import ROOT, Block
+from tests.ranks import torchrun_environment
 
 SECONDS = re.compile(r"\b[\d.,]+ m?s\b")
 
@@ -44,10 +45,10 @@ def run_command(command: str, programs: Path) -> tuple[int, str]:
 
 def environment(programs: Path) -> dict[str, str]:
     """This process's, with the reader's programs first, and what a page installs in place of the tree."""
-    own = {**os.environ, "PYTHONPATH": str(Path.cwd() / ".installed")}
-    Path(own["PYTHONPATH"]).mkdir(exist_ok=True)  # Python would not look again where no folder was.
+    installed = Path.cwd() / ".installed"
+    installed.mkdir(exist_ok=True)  # Python would not look again where no folder was.
+    own = torchrun_environment(str(installed))
     own |= {"HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "1")}  # Its own server, or nothing.
-    own |= {"CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"}
     return own | {"PATH": os.pathsep.join([str(programs), os.environ["PATH"]])}
 
 

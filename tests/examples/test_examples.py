@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -21,6 +20,7 @@ from tests.examples.launcher import Launcher
 pytest.importorskip("torch")
 
 from tests.examples.reference import LEARNING_RATE, Trajectory, distance, steps_of, train
+from tests.ranks import torchrun_environment
 from tests.reference import rank_rows
 
 KEPT, STOP, AGAIN, END = 2, 3, 5, 6
@@ -226,7 +226,7 @@ def test_torchrun_starts_it(
         ],
         capture_output=True,
         text=True,
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+        env=torchrun_environment(str(repo)),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert_same(lines_of(done.stdout), wanted(pack(OWN_GPU, 2)), 2)

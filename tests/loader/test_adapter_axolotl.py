@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +24,7 @@ from packer_cli.loader import PackedDataset
 from packer_cli.loader.adapters.axolotl import HbpackPlugin
 from packer_cli.loader.steps import packed_steps
 from tests.cli_runner import run_process
+from tests.ranks import torchrun_environment
 from tests.reference import read_packs
 from tests.tiny_model import naive_loss, tiny_llama
 
@@ -76,8 +76,8 @@ def written(folder, num_gpus, **others):
 
 
 def train(folder, num_gpus, *command):
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "AXOLOTL_DO_NOT_TRACK": "1", "ACCELERATE_USE_CPU": "true"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = torchrun_environment(str(ROOT))
+    environment |= {"HF_HUB_OFFLINE": "1", "AXOLOTL_DO_NOT_TRACK": "1", "ACCELERATE_USE_CPU": "true"}
     done = subprocess.run(
         [sys.executable, "-m", *map(str, command)],
         cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300,
