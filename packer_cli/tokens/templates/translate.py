@@ -26,9 +26,6 @@ def minijinja_source(tree: Any) -> str:
     Raises:
         NotTranslatableError: some of it may mean something else to minijinja.
     """
-    for loop in tree.find_all(nodes.For):
-        if rules.ends_with_flag(loop):
-            loop.body[-1].body.append(nodes.Break())
     writer = _Writer(tree)
     writer.check(tree)
     return writer.body(tree.body)
