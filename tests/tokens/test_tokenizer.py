@@ -71,15 +71,6 @@ def test_the_added_tokens_are_those_that_transformers_finds(make_tokenizer_folde
     assert _described(load_tokenizer(str(versioned)).hf) == _described(AutoTokenizer.from_pretrained(str(versioned)))
 
 
-def test_python_does_not_parse_the_vocabulary(make_tokenizer_folder, monkeypatch):
-    folder = make_tokenizer_folder("bytes", eos_token="<|im_end|>")
-    parsed = []
-    load = json.load
-    monkeypatch.setattr(json, "load", lambda file: [parsed.append(file.name), load(file)][1])
-    load_tokenizer(str(folder))
-    assert {name.rpartition("/")[2] for name in parsed} == {"tokenizer_config.json"}
-
-
 @pytest.mark.parametrize("name", ["minimind-chatml", "gpt-neox-20b"])
 def test_shared_tokenizers_equal_auto_tokenizer(shared_data, name):
     from transformers import AutoTokenizer

@@ -132,8 +132,18 @@ def test_strings_become_parts_and_one_part_a_string():
 
 def test_keys_of_messages_that_nobody_reads_are_counted():
     messages = [{**USER, "mood": "curious", "name": "Ada"}, LAST]
-    assert notes(SIMPLE, messages) == ['messages with "mood", which the chat template does not write']
-    assert not notes(SIMPLE.replace("{{ m.role }}", "{{ m.role }} {{ m.mood }}"), messages)
+    assert notes(SIMPLE, messages) == [
+        f'messages with "{key}", which the chat template does not write' for key in ("mood", "name")
+    ]
+    assert not notes(SIMPLE.replace("{{ m.role }}", "{{ m.role }} {{ m.mood }} {{ m.name }}"), messages)
+
+
+def test_the_name_of_a_function_is_no_participant():
+    template = OBJECTS.replace("ARGUMENTS", "c.function.arguments")
+    result, asked = {**TOOL, "name": "measure"}, {**USER, "name": "Ada"}
+    assert not notes(template, [USER, calling({}), result, LAST])
+    named = template.replace("{{ m.role }}", "{{ m.role }} {{ m.name if m.role == 'user' }}")
+    assert not notes(named, [USER, calling({}), result, asked, LAST])
 
 
 def test_a_text_that_is_written_in_part_is_counted():
@@ -181,6 +191,12 @@ def test_arguments_that_nest_too_deeply_are_words():
     ours = renderer(OBJECTS.replace("ARGUMENTS", "c.function.arguments"))
     deep = "[" * 100_000
     assert deep in ours.render([USER, calling(deep), TOOL, LAST]).text
+
+
+@pytest.mark.parametrize("given", ['{"at": "Oslo", "at": "Bergen"}', '{"a": [{"b": 1, "b": 1}]}'])
+def test_an_argument_that_stands_twice_rejects_the_record(given):
+    with pytest.raises(TemplateRejectError, match='in the arguments of a call has the key "(at|b)" twice'):
+        renderer(OBJECTS.replace("ARGUMENTS", "c.function.arguments")).render([USER, calling(given), TOOL, LAST])
 
 
 ONCE = SIMPLE.replace("{{ m.content }}", "{{ m.content if loop.first or m.content != messages[0].content }}")

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from packer_cli.tokens.templates.conversation import Chat, Span, TemplateRejectError, read_chat
 from packer_cli.tokens.templates.forms import FORMS, OBJECTS, convert
 from packer_cli.tokens.templates.rounds import Place, TurnEdges
-from packer_cli.tokens.templates.shape import Rehearsal, Shape, Turn, as_turn, short_shape
+from packer_cli.tokens.templates.shape import SPEAKERS, Rehearsal, Shape, Turn, as_turn, short_shape
 from packer_cli.tokens.templates.template import CompiledTemplate, TemplateLimitError
 from packer_cli.tokens.templates.written import EARLIER_REASONING, NOT_WRITTEN
 
@@ -195,7 +195,12 @@ class Rehearsals:
             yield EARLIER_REASONING if all(word in text for text, word in as_last) else "reasoning" + NOT_WRITTEN
         if any(each.format(word) in text for own in made_up.words for word in own for each in _QUOTED[:1]):
             yield "arguments of tool calls as JSON text, which the chat template writes as a quoted string"
-        others = {(key, kind) for turn in case.turns for key, kind in turn.others if key not in _KNOWN_KEYS}
+        others = {
+            (key, kind)
+            for turn in case.turns
+            for key, kind in turn.others
+            if key not in _KNOWN_KEYS or (key == "name" and turn.role in SPEAKERS)
+        }
         for key, kind in sorted(others):
             if (f"qzkey{key}vj" not in text) if kind == "str" else (key not in self._template.source):
                 yield f'messages with "{key}"' + NOT_WRITTEN

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from packer_cli.tokens.templates.conversation import REASONING_FIELDS, Chat
+from packer_cli.tokens.templates.conversation import REASONING_FIELDS, Chat, TemplateRejectError
 from packer_cli.tokens.templates.parts import TAGS, calls_in, function_of
 
 _MOST_PIECES = 12
@@ -55,6 +56,9 @@ class Turn(NamedTuple):
     others: tuple[tuple[str, str], ...] = ()
     """Other keys, and the types of their values."""
 
+
+SPEAKERS = ("user", "assistant", "system", "developer")
+"""Roles whose `name` is not that of a function."""
 
 Shape = tuple[str | Turn, ...]
 """The kind of the tools, and a turn for each message; a plain one is its role, see `_BLANK`."""
@@ -126,12 +130,25 @@ def _kind_of_arguments(given: Any) -> str:
 
 
 def parse_object(text: str) -> dict[str, Any] | None:
-    """The object that a text holds as JSON; None if it holds none."""
+    """The object that a text holds as JSON; None if it holds none.
+
+    Raises:
+        TemplateRejectError: an object has a key twice.
+    """
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=_as_dict)
+    except TemplateRejectError:
+        raise
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def _as_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(found := dict(pairs)) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise TemplateRejectError(f"an object in the arguments of a call has the key {json.dumps(twice)} twice")
+    return found
 
 
 def short_shape(shape: Shape) -> tuple[str, tuple[Turn, ...]]:
@@ -177,6 +194,7 @@ class Rehearsal:
 
     def _message(self, turn: Turn) -> dict[str, Any]:
         self.words.append({})
+        self._called = [] if turn.role in SPEAKERS else self._called
         message: dict[str, Any] = {"role": turn.role}
         if turn.content is not None:
             message["content"] = "\n".join(

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -115,7 +114,7 @@ def _looks_like_path(path: str) -> bool:
 def _load_folder(folder: Path, shown: str) -> Any:
     tokenizer_file = folder / "tokenizer.json"
     if tokenizer_file.is_file():
-        return _generic(folder, **_added_tokens(folder)) if _is_generic(folder) else _auto(str(folder))
+        return _generic(folder) if _is_generic(folder) else _auto(str(folder))
     if models := sorted(folder.glob("*.model")):
         return _load_sentencepiece(models[0], shown)
     if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
@@ -173,26 +172,10 @@ def _read_config(folder: Path, shown: str) -> dict[str, Any]:
     return _read_json(file, shown) if file.is_file() else {}
 
 
-def _generic(where: Path, **options: Any) -> Any:
+def _generic(where: Path) -> Any:
     from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
-    return TokenizersBackend.from_pretrained(str(where), local_files_only=True, trust_remote_code=False, **options)
-
-
-def _added_tokens(folder: Path) -> dict[str, Any]:
-    """The added tokens of tokenizer.json, if transformers would parse all of that for them, which takes 0.15 s."""
-    import simdjson
-
-    config = _read_config(folder, str(folder))
-    if "added_tokens_decoder" in config or "fast_tokenizer_files" in config:
-        return {}
-    if any((folder / name).exists() for name in ("special_tokens_map.json", "added_tokens.json")):
-        return {}
-    with suppress(KeyError, TypeError, ValueError):  # transformers says what is wrong with the file.
-        parsed: Any = simdjson.Parser().parse((folder / "tokenizer.json").read_bytes())
-        tokens = parsed["added_tokens"].as_list()
-        return {"added_tokens_decoder": {token.pop("id"): token for token in tokens}}
-    return {}
+    return TokenizersBackend.from_pretrained(str(where), local_files_only=True, trust_remote_code=False)
 
 
 def _auto(name: str, *, is_local: bool = True) -> Any:
