@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from packer_cli.corpus.records.shapes import Normalizer
 from packer_cli.corpus.types import DocumentBatch
+from packer_cli.tokens.encode.branches import OTHERS_TURNS
 from packer_cli.tokens.encode.encoder import Encoder
 from packer_cli.tokens.tokenizer.loading import load_tokenizer, read_template
 
@@ -160,6 +161,16 @@ def divided_by_hand(hf, prompt, answers):
         next((i for i, (a, b) in enumerate(zip(alone, row, strict=False)) if a != b), len(alone)) for row in rows
     ]
     return [(row[: min(borders)], row[min(borders) :]) for row in rows]
+
+
+@pytest.mark.parametrize("loss_on", ["completion", "reasoning+no-reasoning"])
+def test_turns_of_others_in_answers_are_counted_if_they_carry_a_loss(load, loss_on):
+    encoder = Encoder(load("bytes", "chatml"), loss_on=loss_on)
+    samples = encode(encoder, CHATS).samples
+    assert encoder.unused[OTHERS_TURNS] == (loss_on == "completion")
+    rejected = slice(*samples.offsets[1:3])
+    text = encoder._tokenizer.hf.decode(samples.input_ids[rejected][samples.loss_mask[rejected] != 0])
+    assert ("Ask two." in text) == (loss_on == "completion")
 
 
 TEXT = st.text("ab 1\né🙂你", max_size=8)

@@ -195,7 +195,7 @@ def test_arguments_that_nest_too_deeply_are_words():
 
 @pytest.mark.parametrize("given", ['{"at": "Oslo", "at": "Bergen"}', '{"a": [{"b": 1, "b": 1}]}'])
 def test_an_argument_that_stands_twice_rejects_the_record(given):
-    with pytest.raises(TemplateRejectError, match='in the arguments of a call has the key "(at|b)" twice'):
+    with pytest.raises(TemplateRejectError, match="in the arguments of a call has a key twice, of "):
         renderer(OBJECTS.replace("ARGUMENTS", "c.function.arguments")).render([USER, calling(given), TOOL, LAST])
 
 

@@ -20,6 +20,10 @@ NOT_INFERENCE = (
     "on another context than it sees"
 )
 
+OTHERS_TURNS = (
+    "answers with turns of others, which carry a loss as in TRL; --loss-on reasoning+no-reasoning leaves these out"
+)
+
 
 def why_rejected(error: ValueError) -> str:
     """Why a document that raised this is rejected."""
@@ -58,7 +62,7 @@ class BranchPreparer:
                     item, found = self._preparer.prepare(branch)
                 except ValueError as error:
                     raise ValueError(f"{branch_name(kind, number)}: {why_rejected(error)}") from None
-                items.append(item)
+                items.append(item if kind == TURNS else self._as_answer(item, branch))
                 has_special = has_special or found
         finally:
             for what, count in unused.items():  # What several samples hold counts for one record.
@@ -66,7 +70,6 @@ class BranchPreparer:
         if kind == TURNS:
             self._compare_with_inference(document, items)
             return items, Branches(TURNS, len(items)), has_special
-        items = list(map(self._as_answer, items, document.branches))
         prompt = None if self._parts is None else self._preparer.prompt(document.branches[0])
         return items, Branches(kind, len(items), document.rewards, document.values, prompt), has_special
 
@@ -77,6 +80,8 @@ class BranchPreparer:
         item = item._replace(may_close=item.may_close and not is_chat)
         is_whole = parts is not None and parts.are_whole_turns and not (is_chat and parts.only_last)
         if is_whole and weight and document.weights is None:
+            if any(message.get("role") != "assistant" for message in document.messages[document.num_prompt :]):
+                self._preparer.unused[OTHERS_TURNS] += 1
             if isinstance(item, Row):
                 mask: NDArray[Any] = np.full(
                     len(item.input_ids), weight, dtype=np.bool_ if weight == 1 else np.float32

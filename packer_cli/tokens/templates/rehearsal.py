@@ -195,12 +195,7 @@ class Rehearsals:
             yield EARLIER_REASONING if all(word in text for text, word in as_last) else "reasoning" + NOT_WRITTEN
         if any(each.format(word) in text for own in made_up.words for word in own for each in _QUOTED[:1]):
             yield "arguments of tool calls as JSON text, which the chat template writes as a quoted string"
-        others = {
-            (key, kind)
-            for turn in case.turns
-            for key, kind in turn.others
-            if key not in _KNOWN_KEYS or (key == "name" and turn.role in SPEAKERS)
-        }
+        others = {each for turn in case.turns for each in turn.others if _is_text(turn.role, each[0])}
         for key, kind in sorted(others):
             if (f"qzkey{key}vj" not in text) if kind == "str" else (key not in self._template.source):
                 yield f'messages with "{key}"' + NOT_WRITTEN
@@ -335,6 +330,11 @@ class Rehearsals:
             if gap and not gap.startswith(self._edges.closers or ("\0",)):
                 raise _DoubtError(f"the assistant's text would end with {text[max(low - 20, 0) : high]!r}")
         return header, tail
+
+
+def _is_text(role: str, key: str) -> bool:
+    """Whether a key of a message is there for the template alone."""
+    return key not in _KNOWN_KEYS or (key == "name" and role in SPEAKERS)
 
 
 def _until(case: _Case, number: int) -> _Case:

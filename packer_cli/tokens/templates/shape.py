@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -146,8 +145,8 @@ def parse_object(text: str) -> dict[str, Any] | None:
 
 def _as_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found := dict(pairs)) < len(pairs):
-        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise TemplateRejectError(f"an object in the arguments of a call has the key {json.dumps(twice)} twice")
+        keys = json.dumps([key for key, _ in pairs], ensure_ascii=False)
+        raise TemplateRejectError(f"an object in the arguments of a call has a key twice, of {keys[:200]}")
     return found
 
 
