@@ -40,6 +40,15 @@ def copy_to(source: Int64Array, target: Int64Array) -> None:
 
 
 @njit(cache=True, no_cpython_wrapper=True)
+def hash_of(counts: Int64Array) -> np.uint64:
+    """FNV-1a of the counts; never 0."""
+    value = np.uint64(0xCBF29CE484222325)
+    for count in counts:
+        value = (value ^ np.uint64(count)) * np.uint64(0x100000001B3)
+    return value | np.uint64(1)
+
+
+@njit(cache=True, no_cpython_wrapper=True)
 def seconds_of(rates: Float64Array, kind: int, work: int, tokens: int) -> float:
     """Seconds of a group, see `DegreeCosts`; 0 without samples."""
     return rates[0, kind] * work + rates[1, kind] * tokens + rates[2, kind] if tokens else 0.0

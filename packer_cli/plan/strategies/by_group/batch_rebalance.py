@@ -16,6 +16,7 @@ from numba import njit
 from packer_cli.plan.core.iterations import GroupIterations, deal
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import BoolArray, Float64Array, Int64Array, Pieces, Plan, as_ids
+from packer_cli.plan.kernels.timed_dealing import hash_of
 from packer_cli.plan.strategies.assemble import GroupPacks, assemble_padded
 from packer_cli.plan.strategies.protocol import PlanRequest
 
@@ -90,10 +91,10 @@ def balanced_counts(falling: Int64Array, num_batches: int, num_ranks: int) -> In
     counts[: num % num_batches] += 1
     best, least = counts.copy(), np.inf
     is_frozen = np.zeros(num_batches, dtype=np.bool_)
-    seen = {_key(counts)}
+    seen = {hash_of(counts)}
     for turn in range(max(30 * num_batches, num)):
         if turn:
-            key = _key(counts)
+            key = hash_of(counts)
             if key in seen:
                 break
             seen.add(key)
@@ -119,15 +120,6 @@ def balanced_counts(falling: Int64Array, num_batches: int, num_ranks: int) -> In
         else:
             _freeze(falling, counts, costs, high, num_ranks, is_frozen)
     return best
-
-
-@njit(cache=True)
-def _key(counts: Int64Array) -> np.uint64:
-    """A hash of the counts (FNV-1a)."""
-    key = np.uint64(14695981039346656037)
-    for count in counts:
-        key = (key ^ np.uint64(count)) * np.uint64(1099511628211)
-    return key
 
 
 @njit(cache=True)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from packer_cli.plan.core.cost import KernelCosts
 from packer_cli.plan.core.types import BoolArray, Float64Array, Int64Array, UInt64Array
-from packer_cli.plan.kernels.timed_dealing import Dealt, copy_to, deal, deal_by_room, even_out, seconds_of
+from packer_cli.plan.kernels.timed_dealing import Dealt, copy_to, deal, deal_by_room, even_out, hash_of, seconds_of
 from packer_cli.plan.strategies.flexsp.packing import DegreeCosts
 
 _POOL = 12
@@ -328,18 +328,9 @@ def neighbor(
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _hash(counts: Int64Array) -> np.uint64:
-    """FNV-1a of a set; never 0."""
-    value = np.uint64(0xCBF29CE484222325)
-    for count in counts:
-        value = (value ^ np.uint64(count)) * np.uint64(0x100000001B3)
-    return value | np.uint64(1)
-
-
-@njit(cache=True, no_cpython_wrapper=True)
 def add_member(table: UInt64Array, counts: Int64Array) -> bool:
     """Whether the set is new; a table nearly full takes no more, and calls every set known."""
-    value = _hash(counts)
+    value = hash_of(counts)
     at = np.int64(value >> np.uint64(40)) % len(table)
     for _ in range(64):
         if table[at] == value:
