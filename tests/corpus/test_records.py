@@ -409,6 +409,9 @@ def test_flags_of_calls() -> None:
     assert reason({"messages": [CHAT_TURNS[0], said, call]}) == f"messages[2]: {why}"
     assert reason({"messages": [*CHAT_TURNS, {**call, "loss": False}]}) == f"messages[2]: {why}"
     assert reason({"messages": [*CHAT_TURNS, call], "weights": [0, 1, 0.5]}) == f"messages[2]: {why}"
+    for first_flag, last_flag in ((1, 0), (None, 0), (None, False), (2, 0.0)):
+        calls = [{**call, "weight": first_flag}, {**call, "weight": last_flag}]
+        assert reason({"messages": [CHAT_TURNS[0], *calls]}) == f"messages[2]: {why}"
 
 
 @pytest.mark.parametrize("content", ["f(1)", "[1]", '{"arguments": {}}', None, 3])

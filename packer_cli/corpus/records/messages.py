@@ -224,7 +224,8 @@ def _join_calls(turns: list[Message], key: str) -> list[Message]:
         if is_call and joined and joined[-1]["role"] == "assistant":
             last = joined[-1]
             flags, of_last = ({name: each.get(name) for name in FLAGS} for each in (turn, last))
-            if flags != of_last and (any(flags.values()) or not was_call):  # Of calls in a row, the first says it.
+            # Of calls in a row, the first says it.
+            if flags != of_last and not (was_call and all(flag is None for flag in flags.values())):
                 raise BadRecordError(f"{key}[{index}]: has another weight than the message whose calls it adds to")
             joined[-1] = {**turn, **last, "tool_calls": [*(last.get("tool_calls") or ()), *turn["tool_calls"]]}
         else:
