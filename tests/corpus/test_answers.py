@@ -100,6 +100,21 @@ def test_an_implicit_prompt_may_end_with_any_message():
     assert messages_of({"chosen": [USER, GOOD], "rejected": [USER, GOOD]})[1] == 1
 
 
+@pytest.mark.parametrize("others", [{"tool_calls": None}, {"weight": 0}, {"train": False, "name": None}])
+def test_nulls_and_flags_do_not_end_an_implicit_prompt(others):
+    chosen, rejected = [USER, {**GOOD, **others}, USER, GOOD], [USER, GOOD, USER, BAD]
+    for pair in ({"chosen": chosen, "rejected": rejected}, {"chosen": rejected, "rejected": chosen}):
+        assert messages_of(pair)[1] == 3
+        assert messages_of({"messages": [{**USER, "name": None}], **pair})[1] == 3
+        assert [branch.weights for branch in parse(pair).branches] == [None, None]
+
+
+def test_a_flag_in_an_implicit_prompt_says_that_only_answers_have_a_loss():
+    weighted = [USER, {**GOOD, "weight": 1}, USER, GOOD], [USER, GOOD, USER, BAD]
+    for chosen, rejected in (weighted, weighted[::-1]):
+        assert "only answers have a loss" in reason({"chosen": chosen, "rejected": rejected})
+
+
 @given(st.text("ab ", max_size=6), st.text("ab ", min_size=1, max_size=4), st.text("ab ", min_size=1, max_size=4))
 def test_the_common_beginning_of_texts_is_trls(prompt, chosen, rejected):
     one, other = prompt + chosen, prompt + rejected

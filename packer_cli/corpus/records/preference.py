@@ -19,9 +19,9 @@ from functools import partial
 from packer_cli.corpus.records import alpaca
 from packer_cli.corpus.records.answers import OPTIONAL, Answer, answers_to, common_beginning, read_answer, read_number
 from packer_cli.corpus.records.base import BadRecordError, Shape, read_string, type_name
-from packer_cli.corpus.records.messages import ANSWERS, read_tools, read_turns
+from packer_cli.corpus.records.messages import ANSWERS, read_tools, read_turns, take_prompt
 from packer_cli.corpus.records.tokens import TokenRecord
-from packer_cli.corpus.records.weights import read_weight
+from packer_cli.corpus.records.weights import HAS_FLAGS, read_weight
 from packer_cli.corpus.types import AlpacaForm, Document, Message, Record
 from packer_cli.format.constants import ITEM_VALUES
 
@@ -101,24 +101,32 @@ def _after(turns: list[Message], chosen: Answer, rejected: Answer, record: Recor
 
 def _first(turns: list[Message]) -> Message | None:
     """The first message after a system message."""
-    return next((turn for turn in turns if turn["role"] != "system"), None)
+    return next((turn for turn in _said(turns) if turn["role"] != "system"), None)
+
+
+def _said(turns: list[Message]) -> list[Message]:
+    """The messages without flags and nulls, which may differ where two answers begin alike."""
+    return [{k: v for k, v in turn.items() if v is not None and k not in HAS_FLAGS} for turn in turns]
 
 
 def _divided(record: Record, chosen: Answer, rejected: Answer) -> tuple[Answer, Answer, Answer]:
     """The parts where the answers begin with the prompt."""
     if isinstance(chosen, str) and record.get(_QUESTION):
         raise BadRecordError(f'it has no "prompt"; if "{_QUESTION}" is the prompt, rename it to "prompt"')
-    border = common_beginning(chosen, rejected)
+    one, other = (answer if isinstance(answer, str) else _said(answer) for answer in (chosen, rejected))
+    border = common_beginning(one, other)
     if not isinstance(chosen, str) and not border:
-        if chosen == rejected:
+        if one == other:
             raise BadRecordError('"chosen" and "rejected" are the same messages, without an answer')
-        if chosen[0] == rejected[0]:
+        if one[0] == other[0]:
             shorter = _ANSWERS[len(chosen) > len(rejected)]
             raise BadRecordError(f'"{shorter}" has no answer after the prompt that both begin with')
         raise BadRecordError(
             '"chosen" and "rejected" begin with different messages, so they have no prompt in common; give "prompt"'
         )
-    return chosen[:border], chosen[border:], rejected[border:]
+    prompts = [answer[:border] for answer in (chosen, rejected)]
+    with_loss = [prompt for prompt in prompts if not isinstance(prompt, str) and take_prompt(prompt)[2]]
+    return (with_loss or prompts)[0], chosen[border:], rejected[border:]
 
 
 def _of_swift(record: Record) -> tuple[Answer, Answer, Answer]:
