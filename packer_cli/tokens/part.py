@@ -240,7 +240,7 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink, columns: PartColum
             file, token_type(_tokenizer(task).vocab_size), columns, share_prefixes=task.options.share_prefixes
         )
         for batch in encoder.encode_all(read_slices(reader, task.slices)):
-            encoded, without_loss = drop_without_loss(batch)
+            encoded, without_loss = drop_without_loss(batch, encoder.unused)
             samples, items, is_open = encoded.samples, encoded.items, encoded.is_open
             lines = samples.lines
             if items is not None and len(lines):

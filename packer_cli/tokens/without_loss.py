@@ -10,22 +10,26 @@ import numpy as np
 from packer_cli.corpus.ragged import take_samples
 from packer_cli.corpus.types import Reject, TokenBatch
 from packer_cli.format.ragged import offsets_of
-from packer_cli.format.trees import PAIR
+from packer_cli.format.trees import GROUP, PAIR
 from packer_cli.tokens.encode.items import branch_name
 from packer_cli.tokens.encode.rows import Items
 
 if TYPE_CHECKING:
+    from collections import Counter
+
     from numpy.typing import NDArray
 
     from packer_cli.tokens.encode.rows import EncodedBatch
 
 REASON = "it has no loss tokens, so a model would learn nothing from it"
+LEFT_OUT = "answers without a loss, which are left out of their groups"
 
 
-def drop_without_loss(batch: EncodedBatch) -> tuple[EncodedBatch, list[Reject]]:
+def drop_without_loss(batch: EncodedBatch, unused: Counter[str]) -> tuple[EncodedBatch, list[Reject]]:
     """The samples in which a token carries a loss, and a reject for each of the others.
 
-    A pair with such a sample is rejected; groups and turns go on without it, if any other is left.
+    A pair with such a sample is rejected; groups and turns go on without it, if any other is left. Such groups are
+    counted in `unused`.
     """
     has_loss, items = _has_loss(batch.samples), batch.items
     if has_loss.all():
@@ -38,6 +42,7 @@ def drop_without_loss(batch: EncodedBatch) -> tuple[EncodedBatch, list[Reject]]:
     num_left = np.add.reduceat(has_loss, first, dtype=np.int64)
     stays = np.where(items.kinds == PAIR, num_left == num, num_left > 0)
     kept = has_loss & np.repeat(stays, num)
+    unused[LEFT_OUT] += int(np.count_nonzero(stays & (num_left < num) & (items.kinds == GROUP)))
     offsets = offsets_of(num_left[stays])
     values = {name: of_items[stays] for name, of_items in items.values.items()}
     left = Items(offsets, items.kinds[stays], items.roles[kept], items.rewards[kept], values)

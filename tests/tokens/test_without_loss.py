@@ -1,5 +1,7 @@
 """Samples in which no token carries a loss are left out, each with a reject."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +11,7 @@ from packer_cli.corpus.types import Document
 from packer_cli.format.trees import GROUP, PAIR, SAMPLE, TURNS
 from packer_cli.tokens.encode.encoder import Encoder
 from packer_cli.tokens.encode.rows import EncodedBatch
-from packer_cli.tokens.without_loss import REASON, drop_without_loss
+from packer_cli.tokens.without_loss import LEFT_OUT, REASON, drop_without_loss
 from tests.tokens.helpers import CHATS, encode, rows, tokens
 from tests.tokens.item_stores import Item, batch_of
 from tests.tokens.test_store import encoded
@@ -20,7 +22,7 @@ def test_those_with_a_loss_stay_as_they_are(masks):
     samples = [([number] * len(mask), mask) for number, mask in enumerate(masks)]
     batch = encoded(samples)
     whole = EncodedBatch(samples=batch, is_open=np.arange(len(samples)) % 2 == 0, rejects=[])
-    left, rejects = drop_without_loss(whole)
+    left, rejects = drop_without_loss(whole, Counter())
     kept = left.samples
     wanted = [number for number, mask in enumerate(masks) if any(mask[1:])]
     pairs = zip(kept.offsets[:-1], kept.offsets[1:], strict=True)
@@ -46,7 +48,7 @@ def test_of_chats_texts_and_tokens(load):
     ]
     for append_eos, without in (("auto", [6, 7, 8, 11, 12]), ("never", [6, 7, 8, 9, 11, 12])):
         batch = encode(Encoder(load("bytes", "chatml"), append_eos=append_eos), documents)
-        left, rejects = drop_without_loss(batch.whole)
+        left, rejects = drop_without_loss(batch.whole, Counter())
         kept = left.samples
         assert [reject.line for reject in rejects] == without
         whole = dict(zip(batch.lines.tolist(), rows(batch), strict=True))
@@ -76,7 +78,9 @@ def test_items_stay_whole(item, left, reason):
     pair = Item(PAIR, [SOME, SOME], values={"margin": 0.5})
     samples, items = batch_of([pair, item, Item(GROUP, [SOME], rewards=[2.0])])
     batch = EncodedBatch(samples=samples, items=items, is_open=np.arange(len(samples.lines)) > 0, rejects=[])
-    kept, rejects = drop_without_loss(batch)
+    unused = Counter()
+    kept, rejects = drop_without_loss(batch, unused)
+    assert unused[LEFT_OUT] == (item.kind == GROUP and 0 < left < len(item.branches))
     assert rejects == ([] if reason is None else [(2, reason)])
     places = [place for place, branch in enumerate(item.branches) if branch is SOME][:left]
     assert kept.samples.lines.tolist() == [1, 1, *[2] * left, 3]

@@ -104,7 +104,7 @@ class Sweeper:
         rows, rejects = {}, {each.line: each.reason for each in batch.rejects}
         counted = [*(normalizer.unused + encoder.unused), *(line for line in encoder.warnings if "render" not in line)]
         if encoded is not None:
-            encoded, without_loss = drop_without_loss(encoded)
+            encoded, without_loss = drop_without_loss(encoded, encoder.unused)
             rejects |= {each.line: each.reason for each in (*encoded.rejects, *without_loss)}
             samples = encoded.samples
             counted += ["is open"] if encoded.is_open.any() else []
