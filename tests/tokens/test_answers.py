@@ -11,6 +11,7 @@ from packer_cli.corpus.records.shapes import Normalizer
 from packer_cli.corpus.types import DocumentBatch
 from packer_cli.tokens.encode.branches import OTHERS_TURNS
 from packer_cli.tokens.encode.encoder import Encoder
+from packer_cli.tokens.templates.written import EARLIER_REASONING
 from packer_cli.tokens.tokenizer.loading import load_tokenizer, read_template
 
 from .helpers import turns
@@ -171,6 +172,18 @@ def test_turns_of_others_in_answers_are_counted_if_they_carry_a_loss(load, loss_
     rejected = slice(*samples.offsets[1:3])
     text = encoder._tokenizer.hf.decode(samples.input_ids[rejected][samples.loss_mask[rejected] != 0])
     assert ("Ask two." in text) == (loss_on == "completion")
+
+
+def test_reasoning_of_earlier_turns_of_an_answer_is_counted(load):
+    thinking = turns("Ask one.", THOUGHT, "Ask two.", THOUGHT)
+    for record in (
+        {"prompt": thinking[:1], "completion": thinking[1:]},
+        {"prompt": thinking[:1], "chosen": thinking[1:], "rejected": turns("", "Say one.")[1:]},
+        {"prompt": thinking[:3], "completion": thinking[3:]},
+    ):
+        encoder = Encoder(load("bytes", "qwen3"))
+        assert not encode(encoder, [record]).rejects
+        assert encoder.unused[EARLIER_REASONING] == (len(record["prompt"]) == 1)
 
 
 TEXT = st.text("ab 1\né🙂你", max_size=8)

@@ -199,6 +199,14 @@ def test_an_argument_that_stands_twice_rejects_the_record(given):
         renderer(OBJECTS.replace("ARGUMENTS", "c.function.arguments")).render([USER, calling(given), TOOL, LAST])
 
 
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e400"])
+def test_numbers_that_json_does_not_have_reject_the_record(number):
+    ours = renderer(OBJECTS.replace("ARGUMENTS", "c.function.arguments | tojson"))
+    with pytest.raises(TemplateRejectError, match=f"hold {number}, which is no number of JSON"):
+        ours.render([USER, calling(f'{{"x": {number}}}'), TOOL, LAST])
+    assert '{"x": 1.5, "y": 1e+300}' in ours.render([USER, calling('{"x": 1.50, "y": 1e300}'), TOOL, LAST]).text
+
+
 ONCE = SIMPLE.replace("{{ m.content }}", "{{ m.content if loop.first or m.content != messages[0].content }}")
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packer_cli.corpus.types import Document
 from packer_cli.format.trees import TURNS
@@ -77,22 +75,17 @@ class BranchPreparer:
         """An answer with the loss and the end that TRL gives it: all after the prompt, and EOS after a text."""
         parts, weight, eos = self._parts, document.weight, self._eos
         is_chat = bool(document.messages)
-        item = item._replace(may_close=item.may_close and not is_chat)
+        item = item._replace(may_close=item.may_close and not is_chat and (eos is None or isinstance(item, Row)))
         is_whole = parts is not None and parts.are_whole_turns and not (is_chat and parts.only_last)
         if is_whole and weight and document.weights is None:
             if any(message.get("role") != "assistant" for message in document.messages[document.num_prompt :]):
                 self._preparer.unused[OTHERS_TURNS] += 1
             if isinstance(item, Row):
-                mask: NDArray[Any] = np.full(
-                    len(item.input_ids), weight, dtype=np.bool_ if weight == 1 else np.float32
-                )
-                item = item._replace(loss_mask=mask, end_weight=weight)
+                mask = np.full(len(item.input_ids), weight, np.float32)
+                item = item._replace(loss_mask=mask.astype(np.bool_) if weight == 1 else mask, end_weight=weight)
             else:
                 item = item._replace(spans=None, weights=None, end_weight=weight)
-        if is_chat or isinstance(item, Row) or eos is None:
-            return item
-        item = item._replace(may_close=False)
-        if item.text.endswith(eos):
+        if is_chat or isinstance(item, Row) or eos is None or item.text.endswith(eos):
             return item
         stop = len(item.text)
         item = item._replace(text=item.text + eos)

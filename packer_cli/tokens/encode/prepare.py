@@ -115,8 +115,9 @@ class Preparer:
         rendered = renderer.render_chat(chat)
         _check_utf8(rendered.text)
         weights = self._weights(document)
+        earlier = document.messages[document.num_prompt : -1]
         for note in renderer.review(chat, rendered, self._parts, weights):
-            if note != EARLIER_REASONING or not document.num_prompt:  # Else earlier turns carry no loss.
+            if note != EARLIER_REASONING or any(message.get("role") == "assistant" for message in earlier):
                 self.unused[note] += 1
         if self._fast_templates and not is_marked:
             self._check(document.line, renderer, chat, len(rendered.text))

@@ -10,6 +10,7 @@ Price: 1 us for a chat of eight messages with a role and a content each; 3 us a 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from functools import lru_cache
@@ -132,10 +133,10 @@ def parse_object(text: str) -> dict[str, Any] | None:
     """The object that a text holds as JSON; None if it holds none.
 
     Raises:
-        TemplateRejectError: an object has a key twice.
+        TemplateRejectError: an object has a key twice, or a number is NaN or beyond floats.
     """
     try:
-        value = json.loads(text, object_pairs_hook=_as_dict)
+        value = json.loads(text, object_pairs_hook=_as_dict, parse_float=_as_float, parse_constant=_as_float)
     except TemplateRejectError:
         raise
     except (ValueError, RecursionError):
@@ -148,6 +149,12 @@ def _as_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         keys = json.dumps([key for key, _ in pairs], ensure_ascii=False)
         raise TemplateRejectError(f"an object in the arguments of a call has a key twice, of {keys[:200]}")
     return found
+
+
+def _as_float(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise TemplateRejectError(f"the arguments of a call hold {text[:40]}, which is no number of JSON")
+    return value
 
 
 def short_shape(shape: Shape) -> tuple[str, tuple[Turn, ...]]:
