@@ -22,15 +22,7 @@ from packer_cli.format.tokens import SkippedFiles
 from packer_cli.remote.names import as_path, paths_below
 from packer_cli.remote.path import is_remote
 from packer_cli.sizes import counted
-from packer_cli.tokens.choices import (
-    all_rejected,
-    many_rejected,
-    not_read,
-    not_used,
-    rejected_files,
-    repeated,
-    tokenized,
-)
+from packer_cli.tokens.choices import all_rejected, counts, many_rejected, rejected_files, tokenized
 from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, PartInfo, StoreIndex, read_index
 from packer_cli.tokens.share import complete_store
 from packer_cli.tokens.stage import Inputs, current_index, tokenize
@@ -179,12 +171,10 @@ def tokenize_corpus(
 def _report(index: StoreIndex, num_reused: int, folder: Path, watch: Stopwatch) -> None:
     for text in dict.fromkeys(text for part in index.parts for text in part.warnings):
         warn(text)
-    for text in not_used(index):
+    for text in counts(index):
         warn(text)
     for file in (file for part in index.parts for file in part.files if file.unreadable):
         warn(f"{file.path}: {file.unreadable}")
-    for text in filter(None, (not_read(index), repeated(index))):
-        warn(text)
     for line in tokenized(index, num_reused, str(watch)):
         say(line)
     _say_rejected(index, folder)
@@ -206,9 +196,8 @@ def _say_rejected(index: StoreIndex, folder: Path) -> None:
 def _write_rejected(index: StoreIndex, folder: Path) -> None:
     header = current_plan(folder, folder / TOKENS)
     if header is None or header.store_fingerprint != index.fingerprint:
-        write_rejected(
-            folder, StoreRejects(index, folder / TOKENS)
-        )  # If there is a plan, the file lists its samples too.
+        # If there is a plan, the file lists its samples too.
+        write_rejected(folder, StoreRejects(index, folder / TOKENS))
 
 
 def _restore_index(store: Path) -> bool:

@@ -96,7 +96,7 @@ def write_planned(
             )
         with progress_bar("Writing", unit="tokens") as progress:
             manifest = SetWriter(header, options, folder, store).write(engine, progress, recorded)
-        if recorded is None:
+        if recorded is None and not header.config.is_validation:
             say(f"wrote {describe_set(manifest)} ({watch})")
     _deal_validation(folder, header, manifest)
     if not config.keep_tokens:

@@ -93,32 +93,21 @@ def tokenized(index: StoreIndex, num_reused: int, seconds: str) -> list[str]:
         done = f"reused {counted(num_records, 'tokenized record')}"
     elif num_reused:
         done += f" and reused {num_reused:,}"
-    shapes: Counter[str] = Counter()
-    for part in parts:
-        shapes.update(part.shapes)
+    shapes = sum((Counter(part.shapes) for part in parts), Counter[str]())
     by_shape = ", ".join(
         counted(count, _ITEMS[shape]) if shape in _ITEMS else f"{count:,} {_SHAPES.get(shape, shape)}"
         for shape, count in shapes.most_common()
     )
     what = counted(num_samples, index.unit) + (f" ({by_shape})" if shapes else "")
     num_tokens = sum(part.num_tokens for part in parts)
-    lines = [f"{done}: {what}, {counted(num_tokens, 'token')}, {num_rejected:,} rejected ({seconds})"]
+    rejected = f"{num_rejected:,} rejected"
+    if num_without_loss := sum(part.num_without_loss for part in parts):
+        rejected += f", {num_without_loss:,} of them without loss tokens with --loss-on {index.options.loss_on}"
+    lines = [f"{done}: {what}, {counted(num_tokens, 'token')}, {rejected} ({seconds})"]
     if index.has_trees:
         lines.append(_items(index))
     if num_samples:
         lines.append(_ends(index, sum(part.num_open for part in parts), num_samples))
-    num_without_loss = sum(part.num_without_loss for part in parts)
-    if num_without_loss:
-        has, them = ("has", "it") if num_without_loss == 1 else ("have", "them")
-        lines.append(
-            f"{num_without_loss:,} of the rejected {has} no loss tokens with --loss-on {index.options.loss_on}: "
-            f"a model would learn nothing from {them}"
-        )
-    num_special = sum(part.num_with_special for part in parts)
-    if num_special:
-        how = "as ordinary text" if index.options.plain_content else "as control tokens (see --plain-content)"
-        hold = "holds" if num_special == 1 else "hold"
-        lines.append(f"{counted(num_special, 'record')} {hold} the text of special tokens, encoded {how}")
     return lines
 
 
@@ -193,14 +182,18 @@ def many_rejected(index: StoreIndex, lost: Sequence[str]) -> str | None:
     return f"{num_rejected:,} of {counted(num_records, 'record')} ({share:.2%}) {are} rejected{files}"
 
 
-def not_used(index: StoreIndex) -> list[str]:
-    """A warning for each thing that most records hold and that is not used; one for all further ones."""
-    counts = sorted(index.unused.items(), key=lambda item: (-item[1], item[0]))
-    texts = [f"{counted(count, 'record')} {'has' if count == 1 else 'have'} {what}" for what, count in counts]
-    if len(texts) <= MOST_WARNINGS:
-        return texts
-    further = f"{len(texts) - MOST_WARNINGS + 1} further things that records hold are not used; --json counts each"
-    return [*texts[: MOST_WARNINGS - 1], further]
+def counts(index: StoreIndex) -> list[str]:
+    """A warning for each thing that most records have and that is not used, or used in a way that may surprise; one
+    for all further ones."""
+    how = "as ordinary text" if index.options.plain_content else "as control tokens (see --plain-content)"
+    special = f"the text of special tokens, encoded {how}", index.total("num_with_special")
+    found = Counter(dict((*sorted(index.unused.items()), special))).most_common()
+    texts = [f"{counted(n, 'record')} {'has' if n == 1 else 'have'} {what}" for what, n in found if n]
+    others = [*filter(None, (not_read(index), _repeated(index)))]
+    most = MOST_WARNINGS - len(others)
+    if len(texts) > most:
+        texts[most - 1 :] = [f"{len(texts) - most + 1} further things that records have; --json counts each"]
+    return texts + others
 
 
 def not_read(index: StoreIndex) -> str | None:
@@ -209,7 +202,7 @@ def not_read(index: StoreIndex) -> str | None:
     return None if skipped is None else f"skipped {shown_skipped(skipped)}"
 
 
-def repeated(index: StoreIndex) -> str | None:
+def _repeated(index: StoreIndex) -> str | None:
     """A warning if inputs hold the same content several times, so that its samples repeat in each epoch; else None.
 
     A file may be in several inputs, or have copies and hard links of other names.
