@@ -202,4 +202,10 @@ def test_templates_that_take_all_memory_reject_the_conversation(hostile, monkeyp
     assert resource.getrlimit(resource.RLIMIT_DATA)[0] == LIMIT
 
 
+@pytest.mark.parametrize("hostile", ["'%90000000d' % 1", "'{:>90000000}'.format(1)"])
+def test_a_template_that_writes_much_of_nothing_stops_the_run(hostile):
+    with pytest.raises(TokenizerError, match="a question and its answer: the chat template writes over 67,108,864"):
+        ChatRenderer(f"{{{{ {hostile} }}}}{PUBLISHED['chatml'][0]}", variables={})
+
+
 LIMIT = resource.getrlimit(resource.RLIMIT_DATA)[0]

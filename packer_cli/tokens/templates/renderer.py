@@ -27,7 +27,7 @@ from packer_cli.tokens.templates.rehearsal import MORE_TURNS, Finder, Reading, R
 from packer_cli.tokens.templates.rounds import MarkedTemplate, prefix_rounds, turn_edges
 from packer_cli.tokens.templates.rules import NotTranslatableError
 from packer_cli.tokens.templates.shape import Shape, as_turn, shape_of
-from packer_cli.tokens.templates.template import CompiledTemplate, TemplateLimitError
+from packer_cli.tokens.templates.template import MOST_REPEATED, CompiledTemplate, TemplateLimitError
 from packer_cli.tokens.templates.written import check_extras, find_unwritten, is_plainly_written
 
 Engine = Literal["minijinja", "jinja2"]
@@ -179,7 +179,8 @@ class ChatRenderer:
 
     def _check_limits(self) -> None:
         try:
-            self._template.text(self._template.context(read_chat(PROBES[0])))
+            if len(self._template.text(self._template.context(read_chat(PROBES[0])))) > MOST_REPEATED:
+                raise TemplateLimitError(f"the chat template writes over {MOST_REPEATED:,} chars; give another")
         except TemplateLimitError as error:
             raise TokenizerError(f"a question and its answer: {error}") from None
         except TemplateRejectError:
