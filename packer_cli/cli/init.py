@@ -13,6 +13,8 @@ from packer_cli.config.fields import known_gpus
 from packer_cli.engine.progress import warn
 from packer_cli.sizes import counted
 
+_NEEDED = ("tokenizer", "chat-template", "eos-token", "groups", "gpus", "allow-skipped")
+
 
 @as_command("""
     hbpack init chats.jsonl journals.jsonl --tokenizer tokenizer --gpus 8
@@ -64,9 +66,7 @@ def command(as_json: bool, **values: Any) -> None:
     for text in written.lost:
         warn(f"not carried over: {text}")
     pack = shown_command("hbpack", "pack", "--config", written.output)
-    missing = [
-        name for name in written.missing if name in ("tokenizer", "chat-template", "eos-token", "groups", "gpus")
-    ]
+    missing = [name for name in written.missing if name in _NEEDED]
     first = [f"give {', '.join(missing)} in it"] if missing else []
     say_next(f"Wrote {written.output}, for {counted(written.num_inputs, 'input')}", ", then ".join([*first, pack]))
     if written.trainer_lines:

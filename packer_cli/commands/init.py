@@ -8,18 +8,21 @@ from pathlib import Path
 
 from packer_cli.config import AUTO
 from packer_cli.config.messages import why_not_yaml
-from packer_cli.corpus.data_files import shown_skipped
+from packer_cli.corpus.data_files import by_suffix, shown_skipped
 from packer_cli.corpus.discover import discover
 from packer_cli.corpus.input_list import text_of_list
 from packer_cli.engine.progress import warn
 from packer_cli.errors import ConfigError, InputError, RunError, TokenizerError
 from packer_cli.files import write_text
 from packer_cli.format.records import Hidden
+from packer_cli.format.tokens import SkippedFiles
 from packer_cli.init import Draft, Look, Sampler, plugin_lines, read_axolotl, read_llamafactory
 from packer_cli.init.llamafactory import is_training_config, read_training
 from packer_cli.init.look import epoch_lengths
 from packer_cli.init.text import ConfigValues, TrainerConfig, config_text, fastest_groups, propose_groups
 from packer_cli.plan.strategies.registry import DEFAULT
+from packer_cli.sizes import counted
+from packer_cli.tokens.templates.written import EARLIER_REASONING
 
 _NAME_A_CONFIG = "name a training config of Axolotl or LLaMA-Factory, or a dataset_info.json"
 _PACKED = "packed"
@@ -56,6 +59,8 @@ class WrittenConfig:
     """What of another trainer's config could not be carried over."""
     trainer_lines: tuple[str, ...]
     """Lines for another trainer's config, so that it trains the packed set."""
+    skipped: tuple[SkippedFiles, ...]
+    """Files of the inputs that are not read, by suffix."""
     num_inputs: Hidden[int]
     """That it names."""
 
@@ -79,6 +84,8 @@ def run_init(options: InitOptions) -> WrittenConfig:
     for look in looks:
         if look.skipped:
             warn(f"{look.name}: skipped {shown_skipped(look.skipped)}")
+        if sum(each.num_bytes for each in look.skipped) > look.num_bytes:
+            draft.ask("allow-skipped", "true", "More of an input is skipped than read: hbpack pack refuses that.")
     if any(look.needs_template for look in looks):
         draft.ask(
             "chat-template",
@@ -112,6 +119,7 @@ def run_init(options: InitOptions) -> WrittenConfig:
         missing=tuple(draft.unknown),
         lost=tuple(draft.lost),
         trainer_lines=tuple(draft.trainer_lines),
+        skipped=by_suffix(each for look in looks for each in look.skipped) or (),
         num_inputs=len(draft.inputs),
     )
 
@@ -172,6 +180,10 @@ def _look(options: InitOptions, draft: Draft) -> list[Look]:
                 if options.source is None:
                     raise
                 draft.lost.append(f"not looked at: {error}")
+        for what, number in sampler.unused.most_common():
+            warn(f"{counted(number, 'record')} of the sample {'has' if number == 1 else 'have'} {what}")
+        if sampler.unused[EARLIER_REASONING]:
+            draft.ask("turns", "branch", f"Some records have {EARLIER_REASONING}.")
     except TokenizerError as error:
         if options.tokenizer is not None:
             raise

@@ -89,6 +89,8 @@ class Sampler:
 
     def __init__(self, tokenizer: str | None, chat_template: str | None = None) -> None:
         self._encoder: Any = None
+        self.unused: Counter[str] = Counter()
+        """Records of the samples with something that is not written, by what it is."""
         self._has_eos = True
         self._form: AlpacaForm = "stanford"
         if tokenizer is not None:
@@ -99,6 +101,7 @@ class Sampler:
             self._form = "stanford" if loaded.chat_template is None else "template"
             self._has_eos = loaded.eos_token_id is not None
             self._encoder = Encoder(loaded, append_eos="auto" if self._has_eos else "never")
+            self.unused = self._encoder.unused
         self._reader = SliceReader(alpaca_form=self._form, rules=ReadRules(batch_bytes=1 << 16))
 
     def look(self, text: str) -> Look:
@@ -150,6 +153,8 @@ class Sampler:
                 if taken >= most // len(slices):
                     break
             num_read += taken
+        if num_read < most and len(slices) == 1:
+            return num_read
         return _count_records(file) or max(num_read, num_read * file.num_bytes / max(num_bytes, 1))
 
     def _lengths(self, batch: DocumentBatch, look: Look, file: CorpusFile) -> list[int]:

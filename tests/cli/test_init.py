@@ -9,6 +9,9 @@ import shutil
 import pytest
 import yaml
 
+from packer_cli.tokens.templates.written import EARLIER_REASONING
+from packer_cli.tokens.tokenizer.loading import read_named
+
 NAME_A_CONFIG = "name a training config of Axolotl or LLaMA-Factory, or a dataset_info.json"
 
 
@@ -65,6 +68,40 @@ def test_each_kind_of_file_is_looked_at(hbpack, sample, tokenizer, folder):
     assert "rejected" not in hbpack("pack", "--config", "hbpack.yaml", "--workers", 1, "--dry-run").stderr.replace(
         " 0 rejected", ""
     )
+
+
+def test_what_the_template_loses_of_the_sample_is_said(hbpack, tokenizer, folder):
+    thinking = {"role": "assistant", "content": "<think>\nOne.\n</think>\n\nTwo."}
+    chat = [{"role": "user", "content": "Say two."}, thinking]
+    lines = [json.dumps({"messages": chat * turns}) + "\n" for turns in (1, 2, 2)]
+    (folder / "chats.jsonl").write_text("".join(lines))
+    shutil.copytree(tokenizer, folder / "thinks")
+    (folder / "thinks" / "chat_template.jinja").write_text(read_named("qwen3").replace("<|im_end|>", "<|end|>"))
+    done = hbpack("init", "chats.jsonl", "--tokenizer", "thinks", "--json")
+    assert done.code == 0
+    assert done.stderr == f"warning: 2 records of the sample have {EARLIER_REASONING}\n"
+    assert "turns" in json.loads(done.stdout)["missing"]
+    text = (folder / "hbpack.yaml").read_text()
+    assert "# turns: branch\n" in text
+    assert "about 3 records" in text
+    packed = hbpack("pack", "--config", "hbpack.yaml", "--workers", 1)
+    assert f"warning: 2 records have {EARLIER_REASONING}\n" in packed.stderr
+
+
+def test_an_input_of_which_more_is_skipped_than_read(hbpack, tokenizer, folder):
+    (folder / "data").mkdir()
+    (folder / "data" / "a.json").write_text(json.dumps([{"text": f"A text {n}."} for n in range(10)]))
+    (folder / "data" / "b.pdf").write_bytes(b"0" * 3000)
+    done = hbpack("init", "data", "--tokenizer", tokenizer, "--json")
+    assert (done.code, done.stderr) == (0, "warning: data: skipped 1 file of .pdf (2.9 KiB)\n")
+    record = json.loads(done.stdout)
+    assert record["skipped"] == [{"suffix": ".pdf", "num_files": 1, "num_bytes": 3000}]
+    assert "allow-skipped" in record["missing"]
+    text = (folder / "hbpack.yaml").read_text()
+    assert "about 10 records" in text
+    assert hbpack("pack", "--config", "hbpack.yaml", "--workers", 1).code == 2
+    (folder / "hbpack.yaml").write_text(text.replace("# allow-skipped: true", "allow-skipped: true"))
+    assert hbpack("pack", "--config", "hbpack.yaml", "--workers", 1).code == 0
 
 
 def test_groups_for_a_model(hbpack, sample, tokenizer, folder):

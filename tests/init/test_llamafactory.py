@@ -86,3 +86,4 @@ def test_what_becomes_of_longer_samples(stage, packing, overflow):
     draft = Draft()
     add_training({"stage": stage, "packing": packing, "model_name_or_path": "m"}, draft, 8)
     assert draft.options == {"tokenizer": "m", "overflow": overflow, "groups": ["2k:1"]}
+    assert [text[:10] for text in draft.lost] == ["stage: pt:"] * (stage == "pt")
