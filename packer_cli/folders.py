@@ -69,7 +69,7 @@ def hold_folder(folder: Path, is_ours: Callable[[list[str]], bool], task: TaskLo
         OutputError: the folder cannot be written to, or holds something else.
         BusyError: another run is writing to it.
     """
-    entries = _entries(folder)
+    entries = entries_to_write(folder)
     if entries and not is_ours(entries):
         raise OutputError(
             f"output folder {str(folder)!r} holds something else ({', '.join(entries[:3])}); "
@@ -79,7 +79,7 @@ def hold_folder(folder: Path, is_ours: Callable[[list[str]], bool], task: TaskLo
         yield
 
 
-def _entries(folder: Path) -> list[str]:
+def entries_to_write(folder: Path) -> list[str]:
     """The names in an output folder, as `entries_of` gives them; none if it does not exist yet.
 
     Raises:

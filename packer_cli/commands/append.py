@@ -22,6 +22,7 @@ from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import say, warn
 from packer_cli.errors import ConfigError, FormatError, HbpackError, InputError, TokenizerError
 from packer_cli.files import write_json
+from packer_cli.folders import entries_to_write
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.format.manifest import WriteOptions
 from packer_cli.format.records import json_values, read_record
@@ -71,6 +72,7 @@ def run_append(
     """
     refuse_validation(folder)
     read_plan_header(folder / PLAN_NAME)  # Reports a folder that holds no plan.
+    entries_to_write(folder)  # Reports one that cannot be written to.
     with locked_output(folder, has_plan=True):
         header, index = _opened(folder)
         _require_packing(header.config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -231,3 +232,14 @@ def test_a_named_eos_token_stays_that_of_the_set(bare, tmp_path):
     done = run(main, "show", out)
     assert done.code == 0
     assert "may differ" not in done.stderr
+
+
+def test_a_folder_that_cannot_be_written_to(sample, tmp_path, monkeypatch):
+    out = packed(sample, tmp_path / "out", "old.jsonl")
+    before, may = tree(out), os.access
+    # A file system that is mounted read-only answers so to root too.
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != out and may(path, mode))
+    done = run(main, "append", out, sample / "new.jsonl")
+    message = f"error: output folder '{out}': '{out}' cannot be written to; name another\n"
+    assert (done.code, done.stderr) == (2, message)
+    assert tree(out) == before
