@@ -123,7 +123,11 @@ def test_conversations_may_hold_roles_and_messages_may_be_sharegpt() -> None:
         ),
         (
             {"messages": [USER, {"role": "assistant", "content": None}]},
-            'messages[1] has no "content" (it may only be missing beside "tool_calls")',
+            'messages[1] has no "content", and no "tool_calls"',
+        ),
+        (
+            {"messages": [USER, {"role": "assistant", "contnt": "Yes"}]},
+            'messages[1] has no "content" (did you mean \'contnt\'?), and no "tool_calls"',
         ),
         (
             {"messages": [{"role": "user", "content": 3}]},
