@@ -30,9 +30,8 @@ def write(form, folder, table):
         pq.write_table(table, folder / "a.parquet")
         return folder / "a.parquet"
     if form == "saved":
-        from datasets import Dataset
-
-        Dataset(table).save_to_disk(str(folder / "saved"))
+        datasets = pytest.importorskip("datasets", "5", reason="Json features are new in datasets 5")
+        datasets.Dataset(table).save_to_disk(str(folder / "saved"))
         return folder / "saved"
     with pa.ipc.new_file(str(folder / "a.arrow"), table.schema) as writer:
         writer.write_table(table)
