@@ -196,7 +196,7 @@ def test_arguments_that_nest_too_deeply_are_words():
 @pytest.mark.parametrize("given", ['{"at": "Oslo", "at": "Bergen"}', '{"a": [{"b": 1, "b": 1}]}'])
 def test_an_argument_that_stands_twice_rejects_the_record(given):
     with pytest.raises(TemplateRejectError, match="in the arguments of a call has a key twice, of "):
-        renderer(OBJECTS.replace("ARGUMENTS", "c.function.arguments")).render([USER, calling(given), TOOL, LAST])
+        renderer(OBJECTS.replace("ARGUMENTS", "c.function.arguments | tojson")).render([USER, calling(given), LAST])
 
 
 @pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e400"])
@@ -204,6 +204,9 @@ def test_numbers_that_json_does_not_have_reject_the_record(number):
     ours = renderer(OBJECTS.replace("ARGUMENTS", "c.function.arguments | tojson"))
     with pytest.raises(TemplateRejectError, match=f"hold {number}, which is no number of JSON"):
         ours.render([USER, calling(f'{{"x": {number}}}'), TOOL, LAST])
+    for text in (number, f"[{number}]", f'{{"x": {number}}}'):
+        verbatim = renderer(OBJECTS.replace("ARGUMENTS", "c.function.arguments ~ ''"))
+        assert f"measure{text}<" in verbatim.render([USER, calling(text), TOOL, LAST]).text
     assert '{"x": 1.5, "y": 1e+300}' in ours.render([USER, calling('{"x": 1.50, "y": 1e300}'), TOOL, LAST]).text
 
 

@@ -7,6 +7,7 @@ templates write content in parts only, others only strings; most do not know the
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -43,9 +44,23 @@ def _with_arguments(message: dict[str, Any], change: Callable[[Any], Any]) -> di
     return {**message, "function_call": changed(message["function_call"])} if message.get("function_call") else message
 
 
+def _as_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(found := dict(pairs)) < len(pairs):
+        keys = json.dumps([key for key, _ in pairs], ensure_ascii=False)
+        raise TemplateRejectError(f"an object in the arguments of a call has a key twice, of {keys[:200]}")
+    return found
+
+
+def _as_float(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise TemplateRejectError(f"the arguments of a call hold {text[:40]}, which is no number of JSON")
+    return value
+
+
 def _as_object(given: Any) -> Any:
-    found = parse_object(given) if isinstance(given, str) else None
-    return given if found is None else found
+    if not isinstance(given, str) or parse_object(given) is None:
+        return given
+    return parse_object(given, object_pairs_hook=_as_dict, parse_float=_as_float, parse_constant=_as_float)
 
 
 def _as_text(given: Any) -> Any:

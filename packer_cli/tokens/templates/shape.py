@@ -10,9 +10,8 @@ Price: 1 us for a chat of eight messages with a role and a content each; 3 us a 
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -129,32 +128,15 @@ def _kind_of_arguments(given: Any) -> str:
     return form if all(type(each) is str for each in value.values()) else f"{form} typed"
 
 
-def parse_object(text: str) -> dict[str, Any] | None:
-    """The object that a text holds as JSON; None if it holds none.
-
-    Raises:
-        TemplateRejectError: an object has a key twice, or a number is NaN or beyond floats.
-    """
+def parse_object(text: str, **hooks: Callable[[Any], Any]) -> dict[str, Any] | None:
+    """The object that a text holds as JSON; None if it holds none. The hooks are those of `json.loads`."""
     try:
-        value = json.loads(text, object_pairs_hook=_as_dict, parse_float=_as_float, parse_constant=_as_float)
+        value = json.loads(text, **hooks)  # type: ignore[arg-type]
     except TemplateRejectError:
         raise
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
-
-
-def _as_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(found := dict(pairs)) < len(pairs):
-        keys = json.dumps([key for key, _ in pairs], ensure_ascii=False)
-        raise TemplateRejectError(f"an object in the arguments of a call has a key twice, of {keys[:200]}")
-    return found
-
-
-def _as_float(text: str) -> float:
-    if not math.isfinite(value := float(text)):
-        raise TemplateRejectError(f"the arguments of a call hold {text[:40]}, which is no number of JSON")
-    return value
 
 
 def short_shape(shape: Shape) -> tuple[str, tuple[Turn, ...]]:
