@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from packer_cli.config.models import read_loss_on
 from packer_cli.corpus.records.shapes import Normalizer
 from packer_cli.corpus.types import DocumentBatch
 from packer_cli.tokens.encode.branches import OTHERS_TURNS
@@ -164,9 +165,9 @@ def divided_by_hand(hf, prompt, answers):
     return [(row[: min(borders)], row[min(borders) :]) for row in rows]
 
 
-@pytest.mark.parametrize("loss_on", ["completion", "reasoning+no-reasoning"])
+@pytest.mark.parametrize("loss_on", ["completion", "last-turn", "no-reasoning"])
 def test_turns_of_others_in_answers_are_counted_if_they_carry_a_loss(load, loss_on):
-    encoder = Encoder(load("bytes", "chatml"), loss_on=loss_on)
+    encoder = Encoder(load("bytes", "chatml"), loss_on=read_loss_on(loss_on))
     samples = encode(encoder, CHATS).samples
     assert encoder.unused[OTHERS_TURNS] == (loss_on == "completion")
     rejected = slice(*samples.offsets[1:3])
@@ -176,14 +177,20 @@ def test_turns_of_others_in_answers_are_counted_if_they_carry_a_loss(load, loss_
 
 def test_reasoning_of_earlier_turns_of_an_answer_is_counted(load):
     thinking = turns("Ask one.", THOUGHT, "Ask two.", THOUGHT)
-    for record in (
-        {"prompt": thinking[:1], "completion": thinking[1:]},
-        {"prompt": thinking[:1], "chosen": thinking[1:], "rejected": turns("", "Say one.")[1:]},
-        {"prompt": thinking[:3], "completion": thinking[3:]},
+    more = turns("Say one.", "Ask two.")
+    for record, loss_on, number in (
+        ({"prompt": thinking[:1], "completion": thinking[1:]}, "completion", 1),
+        ({"prompt": thinking[:1], "completion": thinking[1:]}, "reasoning", 1),
+        ({"prompt": thinking[:1], "completion": thinking[1:]}, "last-turn", 0),
+        ({"prompt": thinking[:1], "chosen": thinking[1:], "rejected": turns("", "Say one.")[1:]}, "completion", 1),
+        ({"prompt": thinking[:3], "completion": thinking[3:]}, "completion", 0),
+        ({"prompt": thinking[:3], "completion": [thinking[3], *more, more[1]]}, "completion", 1),
+        ({"prompt": thinking[:3], "completion": [*more[::-1], thinking[2], thinking[3]]}, "completion", 0),
+        ({"messages": [thinking[0], {**thinking[1], "weight": 0}, *thinking[2:]]}, "completion", 0),
     ):
-        encoder = Encoder(load("bytes", "qwen3"))
+        encoder = Encoder(load("bytes", "qwen3"), loss_on=loss_on)
         assert not encode(encoder, [record]).rejects
-        assert encoder.unused[EARLIER_REASONING] == (len(record["prompt"]) == 1)
+        assert encoder.unused[EARLIER_REASONING] == number, record
 
 
 TEXT = st.text("ab 1\né🙂你", max_size=8)

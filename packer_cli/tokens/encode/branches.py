@@ -18,9 +18,7 @@ NOT_INFERENCE = (
     "on another context than it sees"
 )
 
-OTHERS_TURNS = (
-    "answers with turns of others, which carry a loss as in TRL; --loss-on reasoning+no-reasoning leaves these out"
-)
+OTHERS_TURNS = "answers with turns of others, which carry a loss as in TRL; --loss-on last-turn leaves these out"
 
 
 def why_rejected(error: ValueError) -> str:

@@ -17,7 +17,6 @@ from packer_cli.tokens.encode.backends import BackendMismatch, ReferenceBackend
 from packer_cli.tokens.encode.rows import EncodedBatch, Frame, Row, Text
 from packer_cli.tokens.encode.specials import END, START, PlainContentEncoder, TokenFinder
 from packer_cli.tokens.templates.parts import LossParts, weights_or_none
-from packer_cli.tokens.templates.written import EARLIER_REASONING
 from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 if TYPE_CHECKING:
@@ -115,10 +114,7 @@ class Preparer:
         rendered = renderer.render_chat(chat)
         _check_utf8(rendered.text)
         weights = self._weights(document)
-        earlier = document.messages[document.num_prompt : -1]
-        for note in renderer.review(chat, rendered, self._parts, weights):
-            if note != EARLIER_REASONING or any(message.get("role") == "assistant" for message in earlier):
-                self.unused[note] += 1
+        self.unused.update(renderer.review(chat, rendered, self._parts, weights))
         if self._fast_templates and not is_marked:
             self._check(document.line, renderer, chat, len(rendered.text))
         loss = self._chat_loss(document, renderer, chat, rendered, weights)

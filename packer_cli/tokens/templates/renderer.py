@@ -28,7 +28,7 @@ from packer_cli.tokens.templates.rounds import MarkedTemplate, prefix_rounds, tu
 from packer_cli.tokens.templates.rules import NotTranslatableError
 from packer_cli.tokens.templates.shape import Shape, as_turn, shape_of
 from packer_cli.tokens.templates.template import MOST_REPEATED, CompiledTemplate, TemplateLimitError
-from packer_cli.tokens.templates.written import check_extras, find_unwritten, is_plainly_written
+from packer_cli.tokens.templates.written import EARLIER_REASONING, check_extras, find_unwritten, is_plainly_written
 
 Engine = Literal["minijinja", "jinja2"]
 CHECKED_MESSAGES = 64
@@ -165,6 +165,10 @@ class ChatRenderer:
             raise TemplateRejectError(MORE_TURNS)
         trained = (parts or LossParts()).kinds_of(chat.messages, weights)
         found = [*reading.notes, *find_unwritten(chat, rendered, reading.lost, trained)]
+        is_learned = LossParts(parts is not None and parts.only_last).kinds_of(chat.messages, weights)
+        earlier = (i for i, turn in enumerate(chat.shape[1:-1]) if "reasoning" in reading.lost.get(as_turn(turn), ()))
+        if EARLIER_REASONING in found and not any(map(is_learned, earlier)):
+            found.remove(EARLIER_REASONING)
         if extras is not None:
             check_extras(chat, rendered, extras)
         return found

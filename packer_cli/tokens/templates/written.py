@@ -23,8 +23,8 @@ _MOST_RESTS = 64
 CHANGED = "a text that the chat template writes in part, or changed"
 NOT_WRITTEN = ", which the chat template does not write"
 EARLIER_REASONING = (
-    "reasoning in earlier turns, which the chat template leaves out there; --turns branch trains on every turn as the "
-    "model writes it"
+    "reasoning in earlier turns, which the chat template leaves out there; of chats, --turns branch trains on every "
+    "turn as the model writes it"
 )
 _KINDS = {"content": "content", "calls": "tool calls"}
 
