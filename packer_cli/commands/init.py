@@ -84,30 +84,22 @@ def run_init(options: InitOptions) -> WrittenConfig:
     for look in looks:
         if look.skipped:
             warn(f"{look.name}: skipped {shown_skipped(look.skipped)}")
-        if sum(each.num_bytes for each in look.skipped) > look.num_bytes:
+        if options.pinned is None and sum(each.num_bytes for each in look.skipped) > look.num_bytes:
             draft.ask("allow-skipped", "true", "More of an input is skipped than read: hbpack pack refuses that.")
     if any(look.needs_template for look in looks):
-        draft.ask(
-            "chat-template",
-            "path/to/template.jinja",
-            "The data holds conversations, and the tokenizer has no chat template: name a Jinja file with one, "
-            "or one that hbpack knows, such as chatml.",
+        what = (
+            "The data are conversations, and the tokenizer has no chat template: name a file, or one such as chatml."
         )
+        draft.ask("chat-template", "path/to/template.jinja", what)
     if any(look.needs_eos for look in looks):
-        draft.ask(
-            "eos-token",
-            "<|endoftext|>",
-            "Texts and completions end with EOS, and the tokenizer names none: give a token of its vocabulary.",
-        )
+        what = "Texts and completions end with EOS, and the tokenizer names none: give a token of its vocabulary."
+        draft.ask("eos-token", "<|endoftext|>", what)
     draft.options = {"output": _PACKED, **draft.options, "gpus": options.gpus}
     draft.reasons["output"] = "The folder that the packed set is written to."
     _add_shape(draft, looks)
     _add_groups(draft, options, looks)
-    draft.ask(
-        "global-tokens",
-        "4m",
-        "Tokens of an optimizer step. Without it, each iteration is a step, so that steps differ in tokens.",
-    )
+    what = "Tokens of an optimizer step. Without it, each iteration is a step, so that steps differ in tokens."
+    draft.ask("global-tokens", "4m", what)
     draft.ask("epochs", "3", "Epochs to write rank manifests for; the loader can go on beyond them.")
     if options.pinned is not None:
         draft.inputs = [_pinned(options.pinned, draft.inputs)]

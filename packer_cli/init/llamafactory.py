@@ -72,8 +72,9 @@ def add_training(config: TrainerConfig, draft: Draft, num_gpus: int | None) -> N
         add_rows(config, "cutoff_len", batch, draft, num_gpus)
     add_integers(config, draft, num_train_epochs="epochs", seed="seed")
     add_validation(config, "val_size", draft)
-    if config.get("stage") in ("pt", "ppo") and draft.options.get("schema") != "text":
-        draft.lost.append(f"stage: {config['stage']}: the records are packed as for sft, with a loss on the answers")
+    stage = config.get("stage")
+    if stage == "ppo" or (stage == "pt" and draft.options.get("schema") != "text"):
+        draft.lost.append(f"stage: {stage}: the records are packed as for sft, with a loss on the answers")
     draft.lost += [f"{key}: {config[key]}: {why}" for key, why in _NO_PLACE.items() if config.get(key)]
 
 

@@ -136,6 +136,7 @@ class Sampler:
         if not look.keys:
             look.keys = _first_keys(slices[0])
         num_read = num_bytes = 0
+        is_whole = len(slices) == 1 and file.format in _BY_BYTES
         for slice_ in slices:
             taken = 0
             for batch in self._reader.read(slice_):
@@ -150,12 +151,17 @@ class Sampler:
                 look.lengths += lengths
                 taken += len(lengths) + len(batch.rejects)
                 num_bytes += sum(map(_num_bytes, batch.documents)) or 2 * sum(lengths)
+                num_read += (
+                    len(batch.documents) + len(batch.rejects) + (len(batch.tokens.lines) if batch.tokens else 0)
+                )
                 if taken >= most // len(slices):
+                    is_whole = False
                     break
-            num_read += taken
-        if num_read < most and len(slices) == 1:
-            return num_read
-        return _count_records(file) or max(num_read, num_read * file.num_bytes / max(num_bytes, 1))
+        return (
+            (is_whole and num_read)
+            or _count_records(file)
+            or max(num_read, num_read * file.num_bytes / max(num_bytes, 1))
+        )
 
     def _lengths(self, batch: DocumentBatch, look: Look, file: CorpusFile) -> list[int]:
         documents = [branch for document in batch.documents for branch in document.branches or (document,)]

@@ -104,6 +104,17 @@ def test_an_input_of_which_more_is_skipped_than_read(hbpack, tokenizer, folder):
     assert hbpack("pack", "--config", "hbpack.yaml", "--workers", 1).code == 0
 
 
+@pytest.mark.parametrize("form", ["json", "jsonl"])
+def test_records_are_counted_whatever_they_hold(hbpack, tokenizer, folder, form):
+    pairs = [{"prompt": f"{n}?", "chosen": "yes", "rejected": "no"} for n in range(150)]
+    groups = [{"prompt": f"{n}?", "completions": ["a", "b", "c"]} for n in range(9)]
+    records = list(map(json.dumps, pairs + groups))
+    text = "\n".join(records) if form == "jsonl" else f"[{','.join(records)}]"
+    (folder / f"a.{form}").write_text(text + "\n")
+    assert hbpack("init", f"a.{form}", "--tokenizer", tokenizer).code == 0
+    assert "about 159 records\n" in (folder / "hbpack.yaml").read_text()
+
+
 def test_groups_for_a_model(hbpack, sample, tokenizer, folder):
     words = ("--tokenizer", tokenizer, "--model", sample / "model", "--gpu", "h100", "--json")
     done = hbpack("init", sample / "journals.jsonl", *words)

@@ -87,3 +87,13 @@ def test_what_becomes_of_longer_samples(stage, packing, overflow):
     add_training({"stage": stage, "packing": packing, "model_name_or_path": "m"}, draft, 8)
     assert draft.options == {"tokenizer": "m", "overflow": overflow, "groups": ["2k:1"]}
     assert [text[:10] for text in draft.lost] == ["stage: pt:"] * (stage == "pt")
+
+
+@pytest.mark.parametrize(
+    ("stage", "schema", "is_lost"), [("pt", "text", False), ("ppo", "text", True), ("dpo", None, False)]
+)
+def test_stages(stage, schema, is_lost):
+    draft = Draft()
+    draft.set("schema", schema)
+    add_training({"stage": stage}, draft, 8)
+    assert any(text.startswith(f"stage: {stage}: ") for text in draft.lost) == is_lost
