@@ -42,6 +42,8 @@ class Tokenized:
     num_rejected: int
     num_without_loss: int
     """Those of the rejected in which no token carries a loss."""
+    num_with_special: int
+    """Records that hold the text of special tokens."""
     num_parts: int
     """Files of the store."""
     skipped: tuple[SkippedFiles, ...] | None = None
@@ -61,7 +63,7 @@ def describe_store(output: str, index: StoreIndex | None) -> Tokenized:
     if index is None:
         with suppress(InputError):  # Its other tasks are not done.
             index = read_index(as_path(output) / TOKENS)
-    figures = ("num_samples", "num_tokens", "num_loss_tokens", "num_rejected", "num_without_loss")
+    figures = ("num_samples", "num_tokens", "num_loss_tokens", "num_rejected", "num_without_loss", "num_with_special")
     return Tokenized(
         output=output,
         is_complete=index is not None,
