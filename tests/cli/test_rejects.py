@@ -33,7 +33,7 @@ LINES = [
     (b'{"text": "\\ud800"}', "broken JSON: half of a surrogate pair at column 11"),
     (b'{"text": NaN}', "broken JSON: NaN at column 10 is not a JSON value"),
     ({"messages": []}, '"messages" is empty: a conversation needs at least one message'),
-    ({"messages": [{"role": "user"}]}, 'messages[0] has no "content", and no "tool_calls"'),
+    ({"messages": [{"role": "user"}]}, 'messages[0] has no "content" and no "tool_calls"; its keys: role'),
     ({"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}]}, None),
     ({"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello."}]}, None),
     ({"prompt": "1 + 1 =", "completion": " 2"}, None),

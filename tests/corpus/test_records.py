@@ -112,7 +112,7 @@ def test_conversations_may_hold_roles_and_messages_may_be_sharegpt() -> None:
         ({"messages": "Hi"}, '"messages" must be an array of messages, this is a string'),
         ({"messages": None}, '"messages" must be an array of messages, this is null'),
         ({"messages": [USER, "Hi"]}, "messages[1] must be an object with a role and content, this is a string"),
-        ({"messages": [{"content": "Hi"}]}, 'messages[0] has no "role"'),
+        ({"messages": [{"content": "Hi"}]}, 'messages[0] has no "role"; its keys: content'),
         (
             {"messages": [{"role": 1, "content": "Hi"}]},
             'messages[0]: "role" must be a non-empty string, this is a number',
@@ -123,11 +123,11 @@ def test_conversations_may_hold_roles_and_messages_may_be_sharegpt() -> None:
         ),
         (
             {"messages": [USER, {"role": "assistant", "content": None}]},
-            'messages[1] has no "content", and no "tool_calls"',
+            'messages[1] has no "content" and no "tool_calls"; its keys: role, content',
         ),
         (
             {"messages": [USER, {"role": "assistant", "contnt": "Yes"}]},
-            'messages[1] has no "content" (did you mean \'contnt\'?), and no "tool_calls"',
+            'messages[1] has no "content" and no "tool_calls"; its keys: role, contnt',
         ),
         (
             {"messages": [{"role": "user", "content": 3}]},
@@ -226,7 +226,7 @@ def test_prompt_completion() -> None:
             {"prompt": [USER], "completion": "a"},
             '"prompt" is an array but "completion" is a string; both must agree',
         ),
-        ({"prompt": [USER], "completion": [{}]}, 'completion[0] has no "role"'),
+        ({"prompt": [USER], "completion": [{}]}, 'completion[0] has no "role"; its keys: none'),
     ],
 )
 def test_rejected_prompt_completion(record: dict, expected: str) -> None:

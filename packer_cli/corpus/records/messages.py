@@ -22,7 +22,6 @@ from packer_cli.corpus.records.json_text import read_json
 from packer_cli.corpus.records.unused import TEXT_ONLY, check_turns
 from packer_cli.corpus.records.weights import FLAGS, HAS_FLAGS, LISTS, WEIGHTS, YES_OR_NO, read_weight, stated_weight
 from packer_cli.corpus.types import Document, Message, Record
-from packer_cli.errors import did_you_mean
 
 SHAREGPT_ROLES = {
     "human": "user",
@@ -94,7 +93,7 @@ def _read_turn(turn: Any, where: str) -> Message:
     if not isinstance(turn, dict):
         raise BadRecordError(f"{where} must be an object with a role and content, this is {type_name(turn)}")
     if "role" not in turn:
-        raise BadRecordError(f'{where} has no "role"{did_you_mean("role", turn)}')
+        raise BadRecordError(f'{where} has no "role"; its keys: {", ".join(turn) or "none"}')
     role = turn["role"]
     if not isinstance(role, str) or not role:
         what = "an empty string" if role == "" else type_name(role)
@@ -105,8 +104,7 @@ def _read_turn(turn: Any, where: str) -> Message:
         return {**turn, "role": _CALL, "content": "", "tool_calls": _read_calls(content, where, name)}
     if content is None:
         if not turn.get("tool_calls") and not turn.get("function_call"):
-            others = turn.keys() - {"content"}
-            raise BadRecordError(f'{where} has no "content"{did_you_mean("content", others)}, and no "tool_calls"')
+            raise BadRecordError(f'{where} has no "content" and no "tool_calls"; its keys: {", ".join(turn)}')
     elif isinstance(content, list):
         for number, part in enumerate(content):
             _check_part(part, f"{where}.content[{number}]")
