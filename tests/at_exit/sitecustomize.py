@@ -1,4 +1,4 @@
-"""What Python imports at its start, in the processes of torchrun: a wait at their end.
+"""A wait at the end of torchrun's processes, which import this at their start.
 
 Gloo's threads let go of their last work after the process that waited for it has gone on. If that one ends meanwhile,
 torch 2.13 aborts it (`terminate called without an active exception`), on busy cores every fourth time, and also after

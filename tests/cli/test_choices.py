@@ -159,7 +159,7 @@ def test_what_is_not_used_is_said_once(tokenize, lines_of, tmp_path):
 
 
 def test_a_summary_has_at_most_twelve_lines(hbpack, tokenizer, lines_of, tmp_path):
-    """After the choices, and however many things are counted."""
+    """It has no more of them after the choices, however many things are counted."""
     pairs = [{"prompt": f"{n} and", "chosen": "x", "rejected": "y", "margin": 1} for n in range(9)]
     texts = [{"text": f"{n} <|end|>", "context": n, "history": n} for n in range(60)]
     chats = [

@@ -41,7 +41,7 @@ def copy_to(source: Int64Array, target: Int64Array) -> None:
 
 @njit(cache=True, no_cpython_wrapper=True)
 def hash_of(counts: Int64Array) -> np.uint64:
-    """FNV-1a of the counts; never 0."""
+    """Hash the counts (FNV-1a); never 0."""
     value = np.uint64(0xCBF29CE484222325)
     for count in counts:
         value = (value ^ np.uint64(count)) * np.uint64(0x100000001B3)
