@@ -21,11 +21,10 @@ AT_EXIT = Path(__file__).with_name("at_exit")
 """A folder for the PYTHONPATH of torchrun; its file says why."""
 
 
-def torchrun_environment(python_path: str) -> dict[str, str]:
+def torchrun_environment(*python_path: str) -> dict[str, str]:
     """Return this process's environment for a program that may call torchrun, on CPUs, with another PYTHONPATH."""
-    folders = [str(AT_EXIT), python_path]
-    own = {"CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": os.pathsep.join(folders)}
-    return os.environ | own
+    folders = os.pathsep.join([str(AT_EXIT), *python_path])
+    return os.environ | {"CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": folders}
 
 
 def run_ranks(function: Callable[..., None], arguments: tuple[Any, ...], num_ranks: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -76,7 +77,7 @@ def written(folder, num_gpus, **others):
 
 
 def train(folder, num_gpus, *command):
-    environment = torchrun_environment(str(ROOT))
+    environment = torchrun_environment(str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")]))
     environment |= {"HF_HUB_OFFLINE": "1", "AXOLOTL_DO_NOT_TRACK": "1", "ACCELERATE_USE_CPU": "true"}
     done = subprocess.run(
         [sys.executable, "-m", *map(str, command)],
