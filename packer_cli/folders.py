@@ -91,9 +91,7 @@ def entries_to_write(folder: Path) -> list[str]:
         if not there.is_dir():
             raise OutputError(f"output folder {str(folder)!r}: {str(there)!r} is a file; name another")
         if not os.access(there, os.W_OK | os.X_OK):
-            raise OutputError(
-                f"output folder {str(folder)!r}: {str(there)!r} is read-only; change that, or name another"
-            )
+            raise OutputError(f"output folder {str(folder)!r}: {str(there)!r} cannot be written to; name another")
     return entries_of(folder) if there == folder else []
 
 

@@ -240,6 +240,6 @@ def test_a_folder_that_cannot_be_written_to(sample, tmp_path, monkeypatch):
     # A file system that is mounted read-only answers so to root too.
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != out and may(path, mode))
     done = run(main, "append", out, sample / "new.jsonl")
-    message = f"error: output folder '{out}': '{out}' is read-only; change that, or name another\n"
+    message = f"error: output folder '{out}': '{out}' cannot be written to; name another\n"
     assert (done.code, done.stderr) == (2, message)
     assert tree(out) == before

@@ -139,7 +139,7 @@ def test_an_output_that_is_read_only(chosen: list[Stage], apart: Commands, tmp_p
         end = apart.run(words_of(stage, out, workers="1"))
         line, there = error_of(apart), out if stage.before else disk
         if end.code == 2:
-            assert line == f"error: output folder '{out}': '{there}' is read-only; change that, or name another"
+            assert line == f"error: output folder '{out}': '{there}' cannot be written to; name another"
         else:  # Of commands that have nothing to write if the output is up to date.
             assert end.code == 1
             assert line.startswith(f"error: Read-only file system ({out}"), line

@@ -47,7 +47,7 @@ def test_an_output_that_cannot_be_written(pack_as_user, chats, tmp_path):
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o500)
     assert pack_as_user(chats, closed / "out") == (
-        f"error: output folder '{closed}/out': '{closed}' is read-only; change that, or name another\n"
+        f"error: output folder '{closed}/out': '{closed}' cannot be written to; name another\n"
     )
 
 
