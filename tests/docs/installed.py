@@ -15,8 +15,8 @@ SOURCES = ("hbpack", "packer_cli", "pyproject.toml", "README.md", "LICENSE")
 LAUNCHERS = {"torchrun": "torch.distributed.run"}
 """Programs of other packages that start scripts, and the modules that they run."""
 
-PIP = """"{}" -m pip --python "{}" "$1" --no-index --no-deps --no-build-isolation --target "$PYTHONPATH" "${{@:2}}\""""
-"""`pip install`, of a folder whose dependencies are there; only the page that runs it has it."""
+PIP = """"{}" -m pip --python "{}" "$1" --no-index --no-deps --no-build-isolation "${{@:2}}\""""
+"""`pip install`, of a folder whose dependencies are there; only the page that runs it has it, in its PIP_TARGET."""
 
 
 def install_once(folder: Path) -> Path:

@@ -47,7 +47,7 @@ def environment(programs: Path) -> dict[str, str]:
     """This process's, with the reader's programs first, and what a page installs in place of the tree."""
     installed = Path.cwd() / ".installed"
     installed.mkdir(exist_ok=True)  # Python would not look again where no folder was.
-    own = torchrun_environment(str(installed))
+    own = torchrun_environment(str(installed)) | {"PIP_TARGET": str(installed)}
     own |= {"HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "1")}  # Its own server, or nothing.
     return own | {"PATH": os.pathsep.join([str(programs), os.environ["PATH"]])}
 
