@@ -158,27 +158,6 @@ def test_what_is_not_used_is_said_once(tokenize, lines_of, tmp_path):
     assert lines_without_seconds(again)[4:-4] == lines_without_seconds(done)[4:-4]
 
 
-def test_a_summary_has_at_most_twelve_lines(hbpack, tokenizer, lines_of, tmp_path):
-    """It has no more of them after the choices, however many things are counted."""
-    pairs = [{"prompt": f"{n} and", "chosen": "x", "rejected": "y", "margin": 1} for n in range(9)]
-    texts = [{"text": f"{n} <|end|>", "context": n, "history": n} for n in range(60)]
-    chats = [
-        {"messages": [{"role": "user", "name": "Ada", "content": f"{n}?"}, CHAT["messages"][1]], "label": 1}
-        | {"tools": [{"name": "f"}], "answer": n, "functions": [n], "reasons": n}
-        for n in range(9)
-    ]
-    refused = [{"text": ""}, ASKED, "bad", {"images": [1], **CHAT}]
-    file = lines_of({"text": "word " * 3000}, *pairs, *texts, *chats, *refused)
-    options = ["--groups", "1k", "--gpus", 1, "--validation", "5%", "--overflow", "truncate", "--seed", 1]
-    words = [file, "--chat-template", NO_TOOLS, *options, "--tokenizer", tokenizer]
-    done = hbpack("pack", *words, "--output", tmp_path / "out")
-    assert done.code == 0, done.stderr
-    lines = done.stderr.splitlines()
-    assert len(lines) <= 4 + 12, done.stderr
-    for text in ("further things that records have; --json counts each", "9 pairs", "validation: planned", "cut off"):
-        assert sum(text in line for line in lines) == 1, done.stderr
-
-
 def test_pieces_without_a_loss(hbpack, tokenize, lines_of, tmp_path):
     long = {"prompt": "A long prompt. " * 200, "completion": "Yes."}
     path = lines_of(TEXT, long, long)
