@@ -20,7 +20,7 @@ def renderer(template, **options):
 def marked(template, messages, tools=None, **options):
     """The text with brackets around what carries a loss."""
     ours = renderer(template, **options)
-    text, spans = ours.render(messages, tools)
+    text, spans, _ = ours.render(messages, tools)
     for start, stop in reversed(spans):
         text = f"{text[:start]}[{text[start:stop]}]{text[stop:]}"
     return text

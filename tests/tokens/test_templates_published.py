@@ -101,16 +101,23 @@ def test_engines_agree_on_generated_conversations(name):
     assert len(done) > 3
 
 
+def without_jinja2(ours, messages, tools, monkeypatch):
+    """Let the test fail if jinja2 renders such a conversation."""
+    ours.render(messages, tools)  # Its shape is read by jinja2, once.
+    monkeypatch.setattr(ours, "_ways", dict.fromkeys(ours._ways, lambda *_: pytest.fail("jinja2 was asked")))
+    monkeypatch.setattr(ours._template, "text", lambda *_, **__: pytest.fail("jinja2 was asked"))
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_minijinja_renders_ordinary_conversations_itself(name, monkeypatch):
     ours = renderer(name)
-    monkeypatch.setattr(ours, "_render_by_jinja2", lambda *_: pytest.fail("jinja2 was asked"))
     messages = [
         {"role": "user", "content": "Was kostet das? 你好 {{ x }}"},
         {"role": "assistant", "content": "<think>\nhm\n</think>\n\nDrei Euro. 🙂"},
         {"role": "user", "content": "  thanks\n"},
         {"role": "assistant", "content": "Bye"},
     ]
+    without_jinja2(ours, messages, None, monkeypatch)
     rendered = ours.render(messages)
     assert rendered.text == transformers_text(name, messages)
     said = [rendered.text[start:stop] for start, stop in rendered.spans]
@@ -124,7 +131,6 @@ def test_minijinja_renders_ordinary_conversations_itself(name, monkeypatch):
 @pytest.mark.parametrize("name", ["qwen2.5", "qwen3", "mistral", "llama3.1"])
 def test_minijinja_renders_tool_calls_itself(name, monkeypatch):
     ours = renderer(name)
-    monkeypatch.setattr(ours, "_render_by_jinja2", lambda *_: pytest.fail("jinja2 was asked"))
     arguments = {"b": [1, 2.5, None, True], "a": {"é": "<&>\n"}, "n": -0.001}
     call = {"type": "function", "function": {"name": "f", "arguments": arguments}}
     messages = [
@@ -134,6 +140,7 @@ def test_minijinja_renders_tool_calls_itself(name, monkeypatch):
         {"role": "assistant", "content": "done"},
     ]
     tools = [{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"z": 1, "a": {}}}}]
+    without_jinja2(ours, messages, tools, monkeypatch)
     rendered = ours.render(messages, tools)
     assert rendered.text == transformers_text(name, messages, tools)
     assert '"b": [1, 2.5, null, true]' in rendered.text

@@ -13,7 +13,7 @@ The part may then have another mismatch, of the other kind.
 The result for a document depends on the document, the options and, for a part with a mismatch, the part;
 never on the batches or on the number of workers.
 
-Price: 50 us for a chat of eight messages, nearly half of it the template; long texts 75-400 MB/s (gigatoken).
+Price: 50 us for a chat of eight messages, a quarter of it the template; long texts 75-400 MB/s (gigatoken).
 """
 
 from __future__ import annotations

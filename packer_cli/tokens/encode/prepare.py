@@ -106,15 +106,17 @@ class Preparer:
     def _prepare_chat(self, document: Document) -> tuple[Text | Row, bool]:
         tools = document.tools
         renderer = self._renderer(with_tools=tools is not None)
-        self._require_assistant(document.messages)
         given = renderer.read(document.messages, tools)
+        if "assistant" not in given.shape:
+            self._require_assistant(document.messages)
         special = self._finder.finds(given.text)
         chat = self._marked(renderer, given, document.messages, tools)
         is_marked = chat is not given
         rendered = renderer.render_chat(chat)
         _check_utf8(rendered.text)
         weights = self._weights(document)
-        self.unused.update(renderer.review(chat, rendered, self._parts, weights))
+        if unused := renderer.review(chat, rendered, self._parts, weights):
+            self.unused.update(unused)
         if self._fast_templates and not is_marked:
             self._check(document.line, renderer, chat, len(rendered.text))
         loss = self._chat_loss(document, renderer, chat, rendered, weights)

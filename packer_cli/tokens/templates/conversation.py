@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from itertools import chain
+from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 Span = tuple[int, int]
@@ -15,6 +15,8 @@ class Rendered(NamedTuple):
     text: str
     spans: list[Span]
     """Char ranges of `text` that the assistant generated, in order and disjoint; empty if not requested."""
+    notes: Sequence[str] | None = None
+    """What the template does not write, for people; None: that is not known."""
 
 
 class TemplateRejectError(ValueError):
@@ -35,7 +37,6 @@ def one_line(error: Exception) -> str:
 
 
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
-_PLAIN_FIELDS = {"role", "content"}
 _MOST_NESTED = 100
 _UNSAFE = ("\x1c", "\x1d", "\x1e", "\x1f")
 """Whitespace in Python but not in Rust."""
@@ -61,34 +62,20 @@ class Chat(NamedTuple):
     """All its strings except the keys, separated by NUL."""
     is_safe: bool
     """Whether minijinja and jinja2 treat every value alike."""
-    is_plain: bool
-    """Whether there are no tools, and each message has exactly a role and a content, both strings."""
     shape: tuple[Any, ...] = ()
     """All that decides how a template writes it, but its words, see `shape`."""
+    contents: Sequence[str] = ()
+    """Of a conversation without tools whose messages are each a role and some text without tags; of others, empty."""
 
 
 def read_chat(messages: list[dict[str, Any]], tools: list[Any] | None = None) -> Chat:
-    """A record's conversation.
+    """A record's conversation, without its shape.
 
     Raises:
         TemplateRejectError: it is empty or not a list of dicts, or a tool is not a dict.
     """
     if type(messages) is not list or not messages:
         raise TemplateRejectError("the conversation is empty; a chat needs at least one message")
-    try:
-        values = list(chain.from_iterable(map(dict.values, messages)))
-        text = "\0".join(values)
-        keys: set[str] = set().union(*messages)
-    except TypeError:
-        return _read_any_chat(messages, tools)
-    if tools is not None or not keys.isdisjoint(REASONING_FIELDS):
-        return _read_any_chat(messages, tools)
-    is_plain = keys == _PLAIN_FIELDS and len(values) == 2 * len(messages)
-    return Chat(messages, None, text, is_safe_text("\0".join((text, *keys))), is_plain)
-
-
-def _read_any_chat(messages: list[Any], tools: list[Any] | None) -> Chat:
-    """A conversation that may hold more than strings."""
     _check_depth([*messages, *(tools or ())])
     messages = [_normal_message(message) for message in messages]
     if tools is not None:
@@ -99,7 +86,7 @@ def _read_any_chat(messages: list[Any], tools: list[Any] | None) -> Chat:
     keys: set[str] = set()
     are_alike = all([_collect(value, texts, keys) for value in (*messages, *(tools or ()))])  # noqa: C419 - all are collected
     text = "\0".join(texts)
-    return Chat(messages, tools, text, are_alike and is_safe_text("\0".join((text, *keys))), False)
+    return Chat(messages, tools, text, are_alike and is_safe_text("\0".join((text, *keys))))
 
 
 def _check_depth(values: list[Any]) -> None:

@@ -43,10 +43,6 @@ class MinijinjaTemplate:
     def __init__(self, template: CompiledTemplate, place: Place | None):
         _check_literals(template)
         self._is_marked = place is not None
-        sources = {"main": minijinja_source(_tree(template, place))}
-        if place == "anywhere":
-            sources["text"] = minijinja_source(_tree(template, None))
-        self._is_compared = "text" in sources
         self._environment = Environment(keep_trailing_newline=True)
         for name, function in FILTERS.items():
             self._environment.add_filter(name, function)
@@ -58,13 +54,13 @@ class MinijinjaTemplate:
         for name, value in (functions | template.context()).items():
             self._environment.add_global(name, value)
         try:
-            for name, source in sources.items():
-                self._environment.add_template(name, source)
+            self._environment.add_template("main", minijinja_source(_tree(template, place)))
         except TemplateError as error:
             raise NotTranslatableError(str(error)) from None
 
     def rounds(self, chat: Chat, **changes: Any) -> tuple[str, list[Span]] | None:
-        """The text and the char ranges of the assistant's rounds, in order; no ranges without marks.
+        """The text and the char ranges of the assistant's rounds, in order; no ranges without marks. Those of
+        `anywhere` may change the text.
 
         None if the render fails or takes too many steps: jinja2 can do it, or tells why not.
 
@@ -75,12 +71,7 @@ class MinijinjaTemplate:
         environment.fuel = _FUEL + _FUEL_PER_MESSAGE * len(chat.messages) + len(chat.text)
         try:
             text = environment.render_template("main", **values)
-            if not self._is_marked:
-                return text, []
-            found = split(text)
-            if self._is_compared and found[0] != environment.render_template("text", **values):
-                return None
-            return found
+            return split(text) if self._is_marked else (text, [])
         except BaseException as error:  # TemplateError, an error of a filter, or a lone surrogate.
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise

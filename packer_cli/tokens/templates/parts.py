@@ -89,7 +89,7 @@ class LossParts(NamedTuple):
         endings: tuple[str, ...],
         weights: Sequence[float] | None = None,
         *,
-        dropped: Sequence[frozenset[str]],
+        dropped: Callable[[int], frozenset[str]],
     ) -> tuple[list[Span], list[float] | None]:
         """The char ranges that carry a loss, in order and disjoint, and the weight of each; None: all are 1.
 
@@ -98,7 +98,8 @@ class LossParts(NamedTuple):
             messages: of the conversation.
             endings: special tokens, which may end a turn.
             weights: of each message; ranges of weight 0 are left out.
-            dropped: of each message, which kinds of its texts the template never writes, see `Rehearsal.words`.
+            dropped: gives for the number of a message, from 1, which kinds of its texts the template never writes,
+                see `Rehearsal.words`.
 
         Raises:
             TemplateRejectError: it is not certain where a part begins or ends.
@@ -118,10 +119,10 @@ class LossParts(NamedTuple):
                 ranges = self.of_turn(
                     rendered.text,
                     turn,
-                    message if "content" not in dropped[number - 1] else {**message, "content": ""},
+                    message if "content" not in dropped(number) else {**message, "content": ""},
                     number,
                     endings,
-                    writes_reasoning="reasoning" not in dropped[number - 1],
+                    writes_reasoning="reasoning" not in dropped(number),
                 )
             found += [(each, weights[number - 1] if weights is not None else 1.0) for each in ranges]
         if weights is None:

@@ -125,10 +125,10 @@ class Rehearsals:
 
     def _rehearse(self, tools: str, turns: tuple[Turn, ...]) -> Reading:
         case, lost = self._choose_forms(_Case(tools, turns))
-        reading = Reading(forms=case.forms, is_fast=None in self._fast)
+        reading = Reading(forms=case.forms)
         text = self._text(case)
         if text is None:
-            return reading._replace(is_fast=False, refusal=_UNKNOWN if self._ways else "")
+            return reading._replace(refusal=_UNKNOWN if self._ways else "")
         if any(turn.parts for turn in turns) and any(each.format("qzx") in text for each in _AS_VALUE):
             return reading._replace(refusal=_PARTS)
         missing = [frozenset(words.values()) for words in lost]

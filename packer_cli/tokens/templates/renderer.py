@@ -1,12 +1,13 @@
 """`ChatRenderer` renders conversations with one chat template, and finds the ranges of the assistant's text.
 
-How that is done is found out once for each shape of conversation (`rehearsal`), so it depends on the record alone. Of
-each record, `review` compares the text with the messages.
+How that is done is found out once for each shape of conversation (`rehearsal`), so it depends on the record alone. If
+the text of a plain one is that of a rehearsed one but for the contents (`Outline`), their lengths give the ranges. Of
+others, marks do, and `review` compares the text with the messages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from typing import Any, Literal
@@ -26,11 +27,13 @@ from packer_cli.tokens.templates.parts import LossParts
 from packer_cli.tokens.templates.rehearsal import MORE_TURNS, Finder, Reading, Rehearsals, Rounds, Way
 from packer_cli.tokens.templates.rounds import MarkedTemplate, prefix_rounds, turn_edges
 from packer_cli.tokens.templates.rules import NotTranslatableError
-from packer_cli.tokens.templates.shape import Shape, as_turn, shape_of
+from packer_cli.tokens.templates.shape import Rehearsal, Shape, as_turn, read_shaped
 from packer_cli.tokens.templates.template import MOST_REPEATED, CompiledTemplate, TemplateLimitError
-from packer_cli.tokens.templates.written import EARLIER_REASONING, check_extras, find_unwritten, is_plainly_written
+from packer_cli.tokens.templates.written import EARLIER_REASONING, Outline, check_extras, find_unwritten
 
 Engine = Literal["minijinja", "jinja2"]
+Fast = Callable[..., Rounds | None]
+"""See `MinijinjaTemplate.rounds`."""
 CHECKED_MESSAGES = 64
 """Most messages of a conversation to compare, which bounds the price of long ones."""
 _MOST_SHAPES = 10_000
@@ -71,16 +74,16 @@ class ChatRenderer:
         prompt = self._template.generation_prompt() if want_spans else ""
         self._edges = turn_edges(prompt, special_tokens, variables, ends)
         self._ways: dict[Way, Finder] = {}
-        self._fast: dict[Way, Callable[..., Rounds | None]] = {}
+        self._fast: dict[Way, Fast] = {}
         for way in ways if want_spans else ():
             self._add_way(way)
-        places = (way for way in self._ways if way is not None) if want_spans else (None,)
-        for place in places if engine == "minijinja" else ():
+        for place in dict.fromkeys((*self._ways, None)) if engine == "minijinja" else ():
             with suppress(NotTranslatableError):
                 self._fast[place] = MinijinjaTemplate(self._template, place).rounds
         rehearsals = Rehearsals(self._template, self._edges, self._ways, self._fast)
         self.reading: Callable[[Shape], Reading] = lru_cache(maxsize=_MOST_SHAPES)(rehearsals.read)
         """How conversations of a shape are rendered."""
+        self._outline = lru_cache(maxsize=_MOST_SHAPES)(self._find_outline)
 
     def render(self, messages: list[dict[str, Any]], tools: list[Any] | None = None) -> Rendered:
         """Render one conversation.
@@ -97,29 +100,44 @@ class ChatRenderer:
         Raises:
             TemplateRejectError: it is empty, not a list of dicts, or has two readings in that form.
         """
-        chat = read_chat(messages, tools)
-        shape = shape_of(chat)
-        forms = self.reading(shape).forms
-        if forms:
-            chat = read_chat(convert(chat.messages, forms), chat.tools)
-        return Chat(*chat[:-1], shape)  # Faster than `_replace`.
+        chat = read_shaped(messages, tools)
+        forms = self.reading(chat.shape).forms
+        return Chat(*read_chat(convert(chat.messages, forms), chat.tools)[:-2], *chat[-2:]) if forms else chat
 
-    def render_chat(self, chat: Chat) -> Rendered:
-        """Like `render`, for a conversation from `read`."""
+    def render_chat(self, chat: Chat, *, is_fast: bool = True) -> Rendered:
+        """Like `render`, for a conversation from `read`; not by minijinja unless `is_fast`."""
+        fast = self._fast if is_fast and chat.is_safe else {}
+        if chat.contents and (outline := self._outline(chat.shape)):
+            text = self._text(chat, fast)
+            spans = outline.spans(text, chat.contents)
+            if spans is not None:
+                return Rendered(text, spans, outline.notes)
+        return self._render_marked(chat, fast)
+
+    def _find_outline(self, shape: Shape) -> Outline | None:
+        if len(shape) > CHECKED_MESSAGES:
+            return None
+        chat = self.read(Rehearsal("", [as_turn(turn) for turn in shape[1:]]).messages)
+        with suppress(TemplateRejectError):
+            rendered = self._render_marked(chat, self._fast)
+            return Outline.of(chat, rendered, self.review(chat, rendered, None))
+        return None
+
+    def _text(self, chat: Chat, fast: Mapping[Way, Fast], **changes: Any) -> str:
+        found = fast[None](chat, **changes) if None in fast else None
+        return found[0] if found else self._template.text(self._template.context(chat), **changes)
+
+    def _render_marked(self, chat: Chat, fast: Mapping[Way, Fast]) -> Rendered:
         reading = self.reading(chat.shape)
         if reading.refusal:
             self._template.text(self._template.context(chat))  # The template's own reason is better.
             raise TemplateRejectError(reading.refusal)
-        if reading.is_fast and chat.is_safe:
-            found = self._fast[reading.way](chat)
-            if found is not None:
-                return self._trimmed(found, reading)
-        return self._render_by_jinja2(chat, reading)
-
-    def _render_by_jinja2(self, chat: Chat, reading: Reading) -> Rendered:
         if not self._ways:
-            return Rendered(self._template.text(self._template.context(chat)), [])
-        found = self._ways[reading.way](chat)
+            return Rendered(self._text(chat, fast), [])
+        found = fast[reading.way](chat) if reading.is_fast and fast else None
+        if found and reading.way == "anywhere" and found[0] != self._text(chat, fast):
+            found = None
+        found = found or self._ways[reading.way](chat)
         if found is None:  # Marks change the text of this one.
             reading = reading._replace(way=None)
             found = prefix_rounds(self._template, chat)
@@ -137,11 +155,7 @@ class ChatRenderer:
         Raises:
             TemplateRejectError: the template raises, or takes too long.
         """
-        if self._fast and chat.is_safe:
-            found = next(iter(self._fast.values()))(chat, add_generation_prompt=True)
-            if found is not None:
-                return found[0]
-        return self._template.text(self._template.context(chat), add_generation_prompt=True)
+        return self._text(chat, self._fast if chat.is_safe else {}, add_generation_prompt=True)
 
     def review(
         self, chat: Chat, rendered: Rendered, parts: LossParts | None, weights: Sequence[float] | None = None
@@ -156,10 +170,10 @@ class ChatRenderer:
             TemplateRejectError: a text is missing without which training would be wrong: of a message that is not the
                 assistant's, or of one that carries a loss.
         """
+        if rendered.notes is not None:
+            return rendered.notes
         reading = self.reading(chat.shape)
         extras = reading.extras if self._ways else None
-        if chat.is_plain and not reading.lost and is_plainly_written(chat, rendered, extras):
-            return reading.notes
         said = sum(message.get("role") == "assistant" for message in chat.messages)
         if reading.way != "generation" and len(rendered.spans) > said:
             raise TemplateRejectError(MORE_TURNS)
@@ -177,9 +191,11 @@ class ChatRenderer:
         self, chat: Chat, rendered: Rendered, parts: LossParts, weights: Sequence[float] | None = None
     ) -> tuple[list[Span], list[float] | None]:
         """The char ranges of a rendered conversation that carry a loss, and their weights, see `LossParts.select`."""
-        dropped = self.reading(chat.shape).dropped
-        of_each = [dropped.get(as_turn(turn), frozenset()) if dropped else frozenset() for turn in chat.shape[1:]]
-        return parts.select(rendered, chat.messages, self._edges.endings, weights, dropped=of_each)
+
+        def dropped(number: int) -> frozenset[str]:
+            return self.reading(chat.shape).dropped.get(as_turn(chat.shape[number]), frozenset())
+
+        return parts.select(rendered, chat.messages, self._edges.endings, weights, dropped=dropped)
 
     def _check_limits(self) -> None:
         try:
@@ -216,10 +232,10 @@ class ChatRenderer:
         wrong = self.wrong_text(chat, rendered.text)
         if wrong is None and self._fast:
             try:
-                expected = self._render_by_jinja2(chat, self.reading(chat.shape))
+                expected = self.render_chat(chat, is_fast=False)
             except TemplateRejectError:
                 return "minijinja renders this conversation, but jinja2 cannot"
-            if rendered != expected:
+            if rendered[:2] != expected[:2]:
                 wrong = "jinja2 and minijinja give different ranges"
         return wrong
 

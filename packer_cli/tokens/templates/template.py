@@ -19,7 +19,6 @@ from packer_cli.errors import TokenizerError
 from packer_cli.tokens.templates.conversation import (
     PROBES,
     Chat,
-    Rendered,
     Span,
     TemplateRejectError,
     cannot_render,
@@ -182,7 +181,7 @@ class CompiledTemplate:
             chat_template_utils._compile_jinja_template = compiles
         return str(text)
 
-    def text_and_generation(self, context: dict[str, Any]) -> Rendered:
+    def text_and_generation(self, context: dict[str, Any]) -> tuple[str, list[Span]]:
         """The text and the ranges inside `{% generation %}` tags. Quadratic in the number of tags.
 
         Raises:
@@ -202,7 +201,7 @@ class CompiledTemplate:
         except Exception as error:
             raise cannot_render(error) from None
         # Drop empty blocks: transformers would mark the token at their position.
-        return Rendered("".join(blocks), sorted(span for span in spans if span[1] > span[0]))
+        return "".join(blocks), sorted(span for span in spans if span[1] > span[0])
 
     def generation_prompt(self) -> str:
         """The text that `add_generation_prompt=True` adds after a user message; may be empty."""
