@@ -16,7 +16,7 @@ from tests.tokens.test_templates_published import renderer as published
 
 OPEN = "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ '' if loop.last else '\n' }}{% endfor %}"
 OPEN += "{% if add_generation_prompt %}assistant: {% endif %}"
-CONTENT = TEXT.map(lambda text: text.replace("<|", "< |").replace("</s>", ""))
+CONTENT = TEXT.map(lambda text: text.replace("<|", "< |").replace("</s>", "") or "\u00a0so\n")
 """Without end tokens: by marks, one in a content may seem to end the turn."""
 
 
@@ -37,12 +37,12 @@ def test_ranges_equal_those_by_marks(name):
             return
         if rendered.notes is not None:
             num_outlined += 1
-            by_marks = ours._render_marked(chat, ours._fast if chat.is_safe else {})
+            by_marks = ours._render_marked(chat, {})
             assert rendered[:2] == by_marks[:2]
             assert list(rendered.notes) == list(ours.review(chat, by_marks, None))
 
     check()
-    assert num_outlined > 3
+    assert num_outlined
 
 
 @pytest.mark.parametrize(
@@ -70,6 +70,38 @@ def test_end_tokens_in_a_content_do_not_end_its_turn(engine):
     assert marked(between, turns("a", "b<|im_end|>", "c", "d"), engine=engine) == (
         "user: a</s>assistant: [b<|im_end|></s>]user: c</s>assistant: [d]"
     )
+
+
+TAGS = "{% generation %}{{ m.content }}</s>{% endgeneration %}"
+SAID = "{% for m in messages %}{{ m.role }}: {% if m.role == 'assistant' ANSWER %}TAGS{% else %}{{ m.content }}</s>"
+SAID += "{% endif %}{% endfor %}"
+
+
+@pytest.mark.parametrize("engine", ["minijinja", "jinja2"])
+def test_tags_of_a_template_may_depend_on_the_content(engine):
+    template = SAID.replace("ANSWER", "and 'cannot' not in m.content").replace("TAGS", TAGS)
+    assert marked(template, turns("a", "I cannot", "c", "fine"), engine=engine) == (
+        "user: a</s>assistant: I cannot</s>user: c</s>assistant: [fine</s>]"
+    )
+    parts = "{% if 'FINAL:' in m.content %}{{ m.content.split('FINAL:')[0] }}FINAL:{% generation %}"
+    parts += "{{ m.content.split('FINAL:')[1] }}</s>{% endgeneration %}{% else %}" + TAGS + "{% endif %}"
+    template = SAID.replace("ANSWER", "").replace("TAGS", parts)
+    assert marked(template, turns("a", "b"), engine=engine).endswith("assistant: [b</s>]")
+    with pytest.raises(TemplateRejectError):
+        notes(template, turns("a", "why FINAL:b"), engine=engine)
+
+
+@pytest.mark.parametrize("engine", ["minijinja", "jinja2"])
+def test_tags_that_leave_out_the_end_of_a_turn_keep_white_space(engine):
+    outside = SAID.replace("ANSWER", "").replace("TAGS", "{% generation %}{{ m.content }}{% endgeneration %}</s>")
+    assert marked(outside, turns("a", "b\n"), engine=engine) == "user: a</s>assistant: [b\n]</s>"
+
+
+@pytest.mark.parametrize("engine", ["minijinja", "jinja2"])
+def test_an_answer_that_only_some_conversations_have_is_not_lost(engine):
+    template = "{{ messages[0].content }}</s>{% if messages[1].content %}so: {{ messages[1].content }}</s>{% endif %}"
+    with pytest.raises(TemplateRejectError):
+        notes(template, turns("a", " "), engine=engine)
 
 
 def test_white_space_at_the_end_of_a_turn_without_an_end_carries_no_loss():

@@ -76,7 +76,7 @@ TOOLS = st.none() | st.lists(
 
 def outcome(render):
     try:
-        return render()
+        return render()[:2]
     except TemplateRejectError as error:
         return f"rejected: {error}"
 
@@ -95,7 +95,7 @@ def test_engines_agree_on_generated_conversations(name):
         assert outcome(lambda: fast.render(messages, tools)) == expected
         if not isinstance(expected, str):
             done.append(expected)
-            assert expected.text == transformers_text(name, messages, tools)
+            assert expected[0] == transformers_text(name, messages, tools)
 
     check()
     assert len(done) > 3
@@ -151,5 +151,5 @@ def test_lone_surrogates_and_control_characters_go_to_jinja2():
     ours, slow = renderer("qwen3"), renderer("qwen3", engine="jinja2")
     for text in ("\ud800", "a\x01b", "\x1c a"):
         messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": text}]
-        assert ours.render(messages) == slow.render(messages)
+        assert ours.render(messages)[:2] == slow.render(messages)[:2]
         assert text.strip() in ours.render(messages).text

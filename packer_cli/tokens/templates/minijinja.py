@@ -42,7 +42,6 @@ class MinijinjaTemplate:
 
     def __init__(self, template: CompiledTemplate, place: Place | None):
         _check_literals(template)
-        self._is_marked = place is not None
         self._environment = Environment(keep_trailing_newline=True)
         for name, function in FILTERS.items():
             self._environment.add_filter(name, function)
@@ -58,9 +57,15 @@ class MinijinjaTemplate:
         except TemplateError as error:
             raise NotTranslatableError(str(error)) from None
 
-    def rounds(self, chat: Chat, **changes: Any) -> tuple[str, list[Span]] | None:
-        """The text and the char ranges of the assistant's rounds, in order; no ranges without marks. Those of
-        `anywhere` may change the text.
+    def rounds(self, chat: Chat) -> tuple[str, list[Span]] | None:
+        """The text and the char ranges of the assistant's rounds, in order; marks of `anywhere` may change the text.
+
+        None as for `render`.
+        """
+        return split(text) if (text := self.render(chat)) is not None else None
+
+    def render(self, chat: Chat, **changes: Any) -> str | None:
+        """The text, with marks.
 
         None if the render fails or takes too many steps: jinja2 can do it, or tells why not.
 
@@ -70,8 +75,7 @@ class MinijinjaTemplate:
         environment, values = self._environment, {"messages": chat.messages, "tools": chat.tools, **changes}
         environment.fuel = _FUEL + _FUEL_PER_MESSAGE * len(chat.messages) + len(chat.text)
         try:
-            text = environment.render_template("main", **values)
-            return split(text) if self._is_marked else (text, [])
+            return str(environment.render_template("main", **values))
         except BaseException as error:  # TemplateError, an error of a filter, or a lone surrogate.
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise

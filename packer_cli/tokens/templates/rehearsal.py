@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from packer_cli.tokens.templates.conversation import Chat, Span, TemplateRejectError, read_chat
 from packer_cli.tokens.templates.forms import FORMS, OBJECTS, convert
+from packer_cli.tokens.templates.minijinja import MinijinjaTemplate
 from packer_cli.tokens.templates.rounds import Place, TurnEdges
 from packer_cli.tokens.templates.shape import SPEAKERS, Rehearsal, Shape, Turn, as_turn, short_shape
 from packer_cli.tokens.templates.template import CompiledTemplate, TemplateLimitError
@@ -28,6 +29,7 @@ Finder = Callable[[Chat], Rounds | None]
 
 Way = Place | None
 """How the assistant's text is found: what is marked, or, for None, from the texts of shorter conversations."""
+FastTemplates = Mapping[Way, MinijinjaTemplate]
 _UNRENDERED = 1 << 30
 _MOST_TURNS = 16
 """Longer shapes are read piece by piece: those of agents hardly repeat."""
@@ -101,9 +103,7 @@ class Rehearsals:
         fast: minijinja, where it renders the template.
     """
 
-    def __init__(
-        self, template: CompiledTemplate, edges: TurnEdges, ways: Mapping[Way, Finder], fast: Mapping[Way, Finder]
-    ):
+    def __init__(self, template: CompiledTemplate, edges: TurnEdges, ways: Mapping[Way, Finder], fast: FastTemplates):
         self._template = template
         self._edges = edges
         self._ways = ways
@@ -258,7 +258,7 @@ class Rehearsals:
             headers=headers,
             tails=tails,
             extras=frozenset(extras),
-            is_fast=way in self._fast and self._fast[way](chat) == found,
+            is_fast=way is not None and way in self._fast and self._fast[way].rounds(chat) == found,
             notes=(*reading.notes, *([OPEN_TURNS] if are_open else [])),
         )
 

@@ -7,7 +7,7 @@ others, marks do, and `review` compares the text with the messages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from typing import Any, Literal
@@ -24,7 +24,7 @@ from packer_cli.tokens.templates.conversation import (
 from packer_cli.tokens.templates.forms import convert
 from packer_cli.tokens.templates.minijinja import MinijinjaTemplate
 from packer_cli.tokens.templates.parts import LossParts
-from packer_cli.tokens.templates.rehearsal import MORE_TURNS, Finder, Reading, Rehearsals, Rounds, Way
+from packer_cli.tokens.templates.rehearsal import MORE_TURNS, FastTemplates, Finder, Reading, Rehearsals, Way
 from packer_cli.tokens.templates.rounds import MarkedTemplate, prefix_rounds, turn_edges
 from packer_cli.tokens.templates.rules import NotTranslatableError
 from packer_cli.tokens.templates.shape import Rehearsal, Shape, as_turn, read_shaped
@@ -32,8 +32,6 @@ from packer_cli.tokens.templates.template import MOST_REPEATED, CompiledTemplate
 from packer_cli.tokens.templates.written import EARLIER_REASONING, Outline, check_extras, find_unwritten
 
 Engine = Literal["minijinja", "jinja2"]
-Fast = Callable[..., Rounds | None]
-"""See `MinijinjaTemplate.rounds`."""
 CHECKED_MESSAGES = 64
 """Most messages of a conversation to compare, which bounds the price of long ones."""
 _MOST_SHAPES = 10_000
@@ -74,12 +72,13 @@ class ChatRenderer:
         prompt = self._template.generation_prompt() if want_spans else ""
         self._edges = turn_edges(prompt, special_tokens, variables, ends)
         self._ways: dict[Way, Finder] = {}
-        self._fast: dict[Way, Fast] = {}
+        self._fast: dict[Way, MinijinjaTemplate] = {}
         for way in ways if want_spans else ():
             self._add_way(way)
         for place in dict.fromkeys((*self._ways, None)) if engine == "minijinja" else ():
             with suppress(NotTranslatableError):
-                self._fast[place] = MinijinjaTemplate(self._template, place).rounds
+                self._fast[place] = MinijinjaTemplate(self._template, place)
+        self._tags: Way = "generation" if "generation" in self._ways else None
         rehearsals = Rehearsals(self._template, self._edges, self._ways, self._fast)
         self.reading: Callable[[Shape], Reading] = lru_cache(maxsize=_MOST_SHAPES)(rehearsals.read)
         """How conversations of a shape are rendered."""
@@ -107,43 +106,36 @@ class ChatRenderer:
     def render_chat(self, chat: Chat, *, is_fast: bool = True) -> Rendered:
         """Like `render`, for a conversation from `read`; not by minijinja unless `is_fast`."""
         fast = self._fast if is_fast and chat.is_safe else {}
-        if chat.contents and (outline := self._outline(chat.shape)):
-            text = self._text(chat, fast)
-            spans = outline.spans(text, chat.contents)
-            if spans is not None:
-                return Rendered(text, spans, outline.notes)
-        return self._render_marked(chat, fast)
+        outline = self._outline(chat.shape) if 0 < len(chat.contents) < CHECKED_MESSAGES else None
+        found = outline and outline.fill(self._text(chat, fast, self._tags), chat.contents)
+        return found or self._render_marked(chat, fast)
 
     def _find_outline(self, shape: Shape) -> Outline | None:
-        if len(shape) > CHECKED_MESSAGES:
-            return None
         chat = self.read(Rehearsal("", [as_turn(turn) for turn in shape[1:]]).messages)
         with suppress(TemplateRejectError):
-            rendered = self._render_marked(chat, self._fast)
-            return Outline.of(chat, rendered, self.review(chat, rendered, None))
+            rendered, marked = self._render_marked(chat, {}), self._text(chat, self._fast, self._tags)
+            return Outline.of(chat, marked, rendered, self.review(chat, rendered, None))
         return None
 
-    def _text(self, chat: Chat, fast: Mapping[Way, Fast], **changes: Any) -> str:
-        found = fast[None](chat, **changes) if None in fast else None
-        return found[0] if found else self._template.text(self._template.context(chat), **changes)
+    def _text(self, chat: Chat, fast: FastTemplates, way: Way = None, **changes: Any) -> str:
+        """The text; with the marks of a way, empty if that takes jinja2."""
+        text = fast[way].render(chat, **changes) if way in fast else None
+        return text or ("" if way else self._template.text(self._template.context(chat), **changes))
 
-    def _render_marked(self, chat: Chat, fast: Mapping[Way, Fast]) -> Rendered:
+    def _render_marked(self, chat: Chat, fast: FastTemplates) -> Rendered:
         reading = self.reading(chat.shape)
         if reading.refusal:
             self._template.text(self._template.context(chat))  # The template's own reason is better.
             raise TemplateRejectError(reading.refusal)
         if not self._ways:
             return Rendered(self._text(chat, fast), [])
-        found = fast[reading.way](chat) if reading.is_fast and fast else None
+        found = fast[reading.way].rounds(chat) if reading.is_fast and fast else None
         if found and reading.way == "anywhere" and found[0] != self._text(chat, fast):
             found = None
         found = found or self._ways[reading.way](chat)
         if found is None:  # Marks change the text of this one.
             reading = reading._replace(way=None)
             found = prefix_rounds(self._template, chat)
-        return self._trimmed(found, reading)
-
-    def _trimmed(self, found: tuple[str, list[Span]], reading: Reading) -> Rendered:
         text, rounds = found
         if reading.way == "generation":
             return Rendered(text, self._edges.without_gaps(text, rounds))

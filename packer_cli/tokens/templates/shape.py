@@ -74,14 +74,12 @@ def read_shaped(messages: list[dict[str, Any]], tools: list[Any] | None = None) 
         if tools is None and sum(map(len, messages)) == 2 * len(messages):
             roles, contents = [message["role"] for message in messages], [message["content"] for message in messages]
             text = "\0".join((*roles, *contents))
-    except (TypeError, KeyError, IndexError):
+    except (TypeError, KeyError):
         pass
     if text and all(map(str.strip, contents)) and not _has_hint(text):
         return Chat(messages, None, text, is_safe_text(text), ("", *roles), contents)
     chat = Chat(messages, None, text, is_safe_text(text)) if text else read_chat(messages, tools)
-    kind = ""
-    if chat.tools:
-        kind = "function" if all("function" in tool for tool in chat.tools) else "flat"
+    kind = "" if not chat.tools else "function" if all("function" in tool for tool in chat.tools) else "flat"
     return chat._replace(shape=(kind, *map(_turn_of, chat.messages)))
 
 

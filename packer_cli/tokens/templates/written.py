@@ -11,11 +11,12 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Any, NamedTuple
 
-from packer_cli.tokens.templates.conversation import REASONING_FIELDS, Chat, Rendered, Span, TemplateRejectError
+from packer_cli.tokens.templates.conversation import REASONING_FIELDS, Chat, Rendered, TemplateRejectError
 from packer_cli.tokens.templates.parts import calls_in, function_of, names_called
+from packer_cli.tokens.templates.rounds import MARK
 from packer_cli.tokens.templates.shape import TAG, Turn, as_turn, kind_of_piece
 
 _ENOUGH = 24
@@ -33,39 +34,51 @@ _KINDS = {"content": "content", "calls": "tool calls"}
 class Outline(NamedTuple):
     """The text of plain conversations of one shape, without their contents."""
 
+    marked: tuple[str, ...]
+    """Before, between and behind the contents; with the marks of `{% generation %}` tags."""
     parts: tuple[str, ...]
-    """Before, between and behind the contents."""
+    """The same without marks."""
     ranges: tuple[tuple[int, int, int], ...]
-    """Of the assistant: the number of the message, and the chars before and behind its content."""
-    is_closed: bool
-    """Whether a token ends each range, so that white space at the end of a content is part of it."""
+    """Of the assistant: the index of the message, and the chars before and behind its content."""
     notes: Sequence[str]
     """See `Rendered`."""
 
     @classmethod
-    def of(cls, chat: Chat, rendered: Rendered, notes: Sequence[str]) -> Outline | None:
-        """That of a conversation each of whose contents is a word of its own; None if not all are written in order."""
-        pieces = re.split(f"({'|'.join(chat.contents)})", rendered.text)
+    def of(cls, chat: Chat, marked: str, rendered: Rendered, notes: Sequence[str]) -> Outline | None:
+        """That of a conversation each of whose contents is a word of its own; None if not all are written in order, or
+        tags leave out the end of a turn, where it may have white space.
+
+        Args:
+            marked: its text with marks.
+        """
+        pieces = re.split(f"({'|'.join(chat.contents)})", marked)
+        between, pieces[::2] = tuple(pieces[::2]), [re.sub(f"{MARK}..", "", piece) for piece in pieces[::2]]
         ends = list(accumulate(map(len, pieces)))
-        answers = [number for number, turn in enumerate(chat.shape[1:]) if turn == "assistant"]
-        if pieces[1::2] != chat.contents or len(rendered.spans) not in (0, len(answers)):
+        answers = [index for index, turn in enumerate(chat.shape[1:]) if turn == "assistant"]
+        are_all = pieces[1::2] == chat.contents and "".join(pieces) == rendered.text
+        if not are_all or len(rendered.spans) not in (0, len(answers)):
             return None
         said = zip(answers, rendered.spans, strict=False)
-        ranges = tuple(
-            (number, ends[2 * number] - start, stop - ends[2 * number + 1]) for number, (start, stop) in said
-        )
-        return cls(tuple(pieces[::2]), ranges, all(behind for _, _, behind in ranges), notes)
+        ranges = tuple((index, ends[2 * index] - start, stop - ends[2 * index + 1]) for index, (start, stop) in said)
+        found = cls(between, tuple(pieces[::2]), ranges, notes)
+        return found if between == found.parts or all(behind for _, _, behind in ranges) else None
 
-    def spans(self, text: str, contents: Sequence[str]) -> list[Span] | None:
-        """The ranges of a text; None if it is something else than this with the contents, or those stripped."""
+    def fill(self, marked: str, contents: Sequence[str]) -> Rendered | None:
+        """The conversation with these contents; None if its text is something else than this with them, or with them
+        stripped."""
         pieces = [""] * (2 * len(contents) + 1)
-        pieces[::2], pieces[1::2] = self.parts, contents if self.is_closed else map(str.strip, contents)
-        if "".join(pieces) != text:
-            pieces[1::2] = map(str.strip, contents)
-            if "".join(pieces) != text:
-                return None
-        ends = list(accumulate(map(len, pieces)))
-        return [(ends[2 * i] - before, ends[2 * i + 1] + behind) for i, before, behind in self.ranges]
+        pieces[::2] = self.marked
+        for each in (contents, map(str.strip, contents)):
+            pieces[1::2] = said = list(each)
+            if "".join(pieces) == marked:
+                pieces[::2] = self.parts
+                ends = list(accumulate(map(len, pieces)))
+                spans = [
+                    (ends[2 * i] - before, ends[2 * i + 1] + behind if behind else ends[2 * i] + len(said[i].rstrip()))
+                    for i, before, behind in self.ranges
+                ]
+                return Rendered("".join(pieces), spans, self.notes)
+        return None
 
 
 def check_extras(chat: Chat, rendered: Rendered, extras: frozenset[str]) -> None:
@@ -96,12 +109,16 @@ def _without(text: str, pieces: list[str]) -> list[str]:
     """Remove each of these pieces once; there are several results where the template writes the same words."""
     rests = [text]
     for piece in pieces:
-        rests = [
-            rest[: place.start()] + rest[place.start() + len(piece) :]
-            for rest in rests
-            for place in re.finditer(f"(?={re.escape(piece)})", rest)
-        ][:_MOST_RESTS]
+        found = (rest[:at] + rest[at + len(piece) :] for rest in rests for at in _places(rest, piece))
+        rests = list(islice(found, _MOST_RESTS))
     return rests
+
+
+def _places(text: str, piece: str) -> Iterator[int]:
+    at = text.find(piece)
+    while at >= 0:
+        yield at
+        at = text.find(piece, at + 1)
 
 
 def find_unwritten(
