@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -149,7 +150,7 @@ def _by_lengths(
         sizes.append(size)
     counted = np.array(counts, dtype=np.int64)
     # In half bytes, see `ByteLengths.of`. If the last char need not be whole, a range ends half a byte earlier.
-    units = 2 * np.array(spans, dtype=np.int64).reshape(-1, 2)
+    units = 2 * np.fromiter(chain.from_iterable(spans), np.int64, 2 * len(spans)).reshape(-1, 2)
     units[:, 1] -= np.repeat(np.array([item.is_chat for item in texts], dtype=np.int64), counted)
     return mark_spans(
         ids.offsets,
