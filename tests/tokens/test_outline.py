@@ -10,7 +10,7 @@ from packer_cli.tokens.templates.conversation import TemplateRejectError
 from packer_cli.tokens.templates.written import CHANGED
 from tests.tokens.helpers import turns
 from tests.tokens.published_templates import PUBLISHED
-from tests.tokens.rehearsed import SIMPLE, marked, notes, renderer
+from tests.tokens.rehearsed import SIMPLE, marked, notes
 from tests.tokens.test_templates_published import TEXT
 from tests.tokens.test_templates_published import renderer as published
 
@@ -20,9 +20,9 @@ CONTENT = TEXT.map(lambda text: text.replace("<|", "< |").replace("</s>", "") or
 """Without end tokens: by marks, one in a content may seem to end the turn."""
 
 
-@pytest.mark.parametrize("name", [*PUBLISHED, "open"])
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_ranges_equal_those_by_marks(name):
-    ours = published(name) if name in PUBLISHED else renderer(OPEN)
+    ours = published(name)
     num_outlined = 0
 
     @given(st.lists(st.tuples(CONTENT, CONTENT), min_size=1, max_size=3), st.none() | CONTENT)
@@ -66,9 +66,9 @@ def test_contents_that_are_written_in_another_way_than_rehearsed(write, said, no
 
 @pytest.mark.parametrize("engine", ["minijinja", "jinja2"])
 def test_end_tokens_in_a_content_do_not_end_its_turn(engine):
-    between = OPEN.replace("\n", "</s>")
-    assert marked(between, turns("a", "b<|im_end|>", "c", "d"), engine=engine) == (
-        "user: a</s>assistant: [b<|im_end|></s>]user: c</s>assistant: [d]"
+    between = OPEN.replace("\n", "</s>").replace("{% endfor %}", "{% endfor %}</s>")
+    assert marked(between, turns("a", "b<|im_end|>", "c ", " d "), engine=engine) == (
+        "user: a</s>assistant: [b<|im_end|></s>]user: c </s>assistant: [ d </s>]"
     )
 
 

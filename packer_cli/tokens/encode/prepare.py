@@ -107,8 +107,7 @@ class Preparer:
         tools = document.tools
         renderer = self._renderer(with_tools=tools is not None)
         given = renderer.read(document.messages, tools)
-        if "assistant" not in given.shape:
-            self._require_assistant(document.messages)
+        self._require_assistant(given)
         special = self._finder.finds(given.text)
         chat = self._marked(renderer, given, document.messages, tools)
         is_marked = chat is not given
@@ -127,12 +126,12 @@ class Preparer:
             return self._row(document, rendered.text, loss, is_chat=True, may_close=may_close), special
         return Text(document.line, rendered.text, loss.spans, True, may_close, loss.weights, loss.end), special
 
-    def _require_assistant(self, messages: list[Message]) -> None:
+    def _require_assistant(self, chat: Chat) -> None:
         """Raise ValueError for messages of which none is the assistant's, but one of a role that might mean it."""
-        if self._parts is None or any(message.get("role") == "assistant" for message in messages):
+        if self._parts is None or "assistant" in chat.shape:  # Mostly.
             return
-        roles = list(dict.fromkeys(str(message.get("role")) for message in messages))
-        if not _OTHERS.issuperset(roles):
+        roles = list(dict.fromkeys(str(message.get("role")) for message in chat.messages))
+        if "assistant" not in roles and not _OTHERS.issuperset(roles):
             raise ValueError(f"no message of role assistant carries a loss: its roles are {' and '.join(roles)}")
 
     def _marked(self, renderer: ChatRenderer, chat: Chat, messages: list[Message], tools: list[Any] | None) -> Chat:

@@ -39,14 +39,14 @@ class Outline(NamedTuple):
     parts: tuple[str, ...]
     """The same without marks."""
     ranges: tuple[tuple[int, int, int], ...]
-    """Of the assistant: the index of the message, and the chars before and behind its content."""
+    """Of the assistant: twice the index of the message, and the chars before and behind its content."""
     notes: Sequence[str]
     """See `Rendered`."""
 
     @classmethod
     def of(cls, chat: Chat, marked: str, rendered: Rendered, notes: Sequence[str]) -> Outline | None:
         """That of a conversation each of whose contents is a word of its own; None if not all are written in order, or
-        tags leave out the end of a turn, where it may have white space.
+        a range ends with one, where there may be white space.
 
         Args:
             marked: its text with marks.
@@ -54,14 +54,13 @@ class Outline(NamedTuple):
         pieces = re.split(f"({'|'.join(chat.contents)})", marked)
         between, pieces[::2] = tuple(pieces[::2]), [re.sub(f"{MARK}..", "", piece) for piece in pieces[::2]]
         ends = list(accumulate(map(len, pieces)))
-        answers = [index for index, turn in enumerate(chat.shape[1:]) if turn == "assistant"]
+        answers = [2 * index for index, turn in enumerate(chat.shape[1:]) if turn == "assistant"]
         are_all = pieces[1::2] == chat.contents and "".join(pieces) == rendered.text
         if not are_all or len(rendered.spans) not in (0, len(answers)):
             return None
         said = zip(answers, rendered.spans, strict=False)
-        ranges = tuple((index, ends[2 * index] - start, stop - ends[2 * index + 1]) for index, (start, stop) in said)
-        found = cls(between, tuple(pieces[::2]), ranges, notes)
-        return found if between == found.parts or all(behind for _, _, behind in ranges) else None
+        ranges = tuple((at, ends[at] - start, stop - ends[at + 1]) for at, (start, stop) in said)
+        return cls(between, tuple(pieces[::2]), ranges, notes) if all(behind for _, _, behind in ranges) else None
 
     def fill(self, marked: str, contents: Sequence[str]) -> Rendered | None:
         """The conversation with these contents; None if its text is something else than this with them, or with them
@@ -69,14 +68,11 @@ class Outline(NamedTuple):
         pieces = [""] * (2 * len(contents) + 1)
         pieces[::2] = self.marked
         for each in (contents, map(str.strip, contents)):
-            pieces[1::2] = said = list(each)
+            pieces[1::2] = each
             if "".join(pieces) == marked:
                 pieces[::2] = self.parts
                 ends = list(accumulate(map(len, pieces)))
-                spans = [
-                    (ends[2 * i] - before, ends[2 * i + 1] + behind if behind else ends[2 * i] + len(said[i].rstrip()))
-                    for i, before, behind in self.ranges
-                ]
+                spans = [(ends[at] - before, ends[at + 1] + behind) for at, before, behind in self.ranges]
                 return Rendered("".join(pieces), spans, self.notes)
         return None
 
