@@ -30,8 +30,9 @@ from packer_cli.tokens.templates.template import CompiledTemplate, TemplateLimit
 
 Place = Literal["generation", "stream", "anywhere"]
 """What to mark: generation tags; loops that write straight to the text; or loops in macros and blocks as well."""
-MARK = "\x01" + "".join(chr(0xE000 + byte) for byte in secrets.token_bytes(8))
-"""Begins each mark. No template replaces letters of private use, so all processes read a template alike."""
+MARK = "".join(chr(int(digit, 16) + (1 if digit < "8" else 6)) for digit in secrets.token_hex(8))
+"""Begins each mark. No template replaces control characters, so all processes read a template alike; none of these is
+white space, and all are ASCII, as most texts: others would double the size of those."""
 MAX_PREFIX_MESSAGES = 100_000
 """Most messages to render, over all renders of one conversation, without marks."""
 _LEAST_HEADER = 3
