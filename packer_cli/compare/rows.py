@@ -299,8 +299,7 @@ def _padded_rows(base: Resolved) -> list[Row]:
 
 
 def _baseline_row(base: Resolved) -> Row:
-    note = "HBP's baseline, naive ISF packing"
-    return _make_row(base, "baseline", "isf", "none", is_longest=True, note=note)
+    return _make_row(base, "baseline", "isf", "none", is_longest=True, note="HBP's baseline, naive ISF packing")
 
 
 def _name(row: Resolved, base: Resolved) -> str:
@@ -316,16 +315,20 @@ def _limited(algorithm: PackingAlgorithm, num_groups: int) -> str:
 
 
 def _unique(rows: Iterable[Row], base: Resolved) -> list[Row]:
-    """Keep the first of equal rows, with the first note that any of them has, and mark the one that equals `base`."""
+    """Keep the first of equal rows, with the first note that any of them has, and mark the one that equals `base`.
+
+    Strategies have a row each.
+    """
     kept: dict[Any, Row] = {}
     for row in rows:
         key = _key(row.plan)
-        first = kept.get(key)
-        if first is None:
+        if row.kind == "strategy" and key in kept and kept[key].kind == "strategy":
+            key = (*key, row.name)
+        if key not in kept:
             is_own = key == _key(base)
             kept[key] = replace(row, is_own=is_own, may_be_taken=_may_be_taken(row, base, is_own=is_own))
-        elif row.note and not first.note:
-            kept[key] = replace(first, note=row.note)
+        elif row.note and not kept[key].note:
+            kept[key] = replace(kept[key], note=row.note)
     return list(kept.values())
 
 
@@ -339,7 +342,7 @@ def _key(row: Resolved) -> tuple[Any, ...]:
     request = row.request
     return (
         request.algorithm.name, request.packing_options, request.fill, request.balance, request.groups, request.steps,
-        row.config.overflow, request.sharding.choice, request.max_samples, _planner(row),
+        row.config.overflow, request.sharding.choice, request.max_samples, request.lockstep, _planner(row),
     )  # fmt: skip
 
 

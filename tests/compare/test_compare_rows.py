@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from packer_cli.cli.console import print_tables
-from packer_cli.compare.rows import BALANCES, FORM, TIME_LIMIT, default_rows, parse_rows, strategy_rows
+from packer_cli.compare.rows import BALANCES, FORM, TIME_LIMIT, default_rows, parse_rows, strategy_rows, with_baselines
 from packer_cli.config import PlanConfig
 from packer_cli.config.groups import parse_group
 from packer_cli.config.resolve import resolve
@@ -18,7 +18,7 @@ from packer_cli.errors import ConfigError
 from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY
 from packer_cli.plan.strategies.flexsp.strategy import MixedDegrees
-from packer_cli.plan.strategies.protocol import Prediction
+from packer_cli.plan.strategies.protocol import Prediction, Strategy
 from packer_cli.plan.strategies.registry import STRATEGIES
 from packer_cli.tables.columns import COLUMNS, parse_sort, sort_rows
 from packer_cli.tables.table import Table
@@ -103,6 +103,18 @@ def test_flexsp_differs_from_the_default_on_the_same_groups(monkeypatch):
     rows = strategy_rows("balanced,flexsp:all", config(groups="1k:1,2k:2"))
     assert names(rows) == ["balanced", "flexsp:all"]
     assert rows[0].config.groups == rows[1].config.groups
+
+
+def test_every_strategy_that_is_named_has_a_row(monkeypatch):
+    """Those that share code and options, too; a packing that plans as one of them has none."""
+    monkeypatch.setattr(Strategy, "predict", lambda self, question: Prediction(groups=question.groups))
+    given = ["fcp", "bytescale", "megatron", "dp-balanced", "naive", "balanced"]
+    base = config(global_tokens=1 << 20, lockstep="1", model="examples/sample/model", gpu="h100")
+    assert names(strategy_rows(",".join(given), base)) == given
+    assert {"fcp", "bytescale", "megatron"} <= set(names(strategy_rows("all", base)))
+    rows = strategy_rows("naive,naive", base)
+    assert names(rows) == ["naive"]
+    assert names(with_baselines(rows, base)[0]) == ["naive", "padded/none@longest"]
 
 
 def test_rows_of_other_code_take_no_packing_from_the_options():
