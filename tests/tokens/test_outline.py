@@ -17,7 +17,7 @@ from tests.tokens.test_templates_published import renderer as published
 OPEN = "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ '' if loop.last else '\n' }}{% endfor %}"
 OPEN += "{% if add_generation_prompt %}assistant: {% endif %}"
 CONTENT = TEXT.map(lambda text: text.replace("<|", "< |").replace("</s>", "") or "\u00a0so\n")
-"""Without end tokens: by marks, one in a content may seem to end the turn."""
+"""Contents without end tokens: by marks, one of these may seem to end the turn."""
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

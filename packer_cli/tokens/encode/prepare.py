@@ -128,7 +128,7 @@ class Preparer:
 
     def _require_assistant(self, chat: Chat) -> None:
         """Raise ValueError for messages of which none is the assistant's, but one of a role that might mean it."""
-        if self._parts is None or "assistant" in chat.shape:  # Mostly.
+        if self._parts is None or "assistant" in chat.shape:  # A plain turn of it; others are looked for below.
             return
         roles = list(dict.fromkeys(str(message.get("role")) for message in chat.messages))
         if "assistant" not in roles and not _OTHERS.issuperset(roles):

@@ -16,7 +16,7 @@ class Rendered(NamedTuple):
     spans: list[Span]
     """Char ranges of `text` that the assistant generated, in order and disjoint; empty if not requested."""
     notes: Sequence[str] | None = None
-    """What the template does not write, for people; None: that is not known."""
+    """Things that the template does not write, for people; None: nobody has looked for them."""
 
 
 class TemplateRejectError(ValueError):
@@ -65,11 +65,11 @@ class Chat(NamedTuple):
     shape: tuple[Any, ...] = ()
     """All that decides how a template writes it, but its words, see `shape`."""
     contents: Sequence[str] = ()
-    """Of a conversation without tools whose messages are each a role and some text without tags; of others, empty."""
+    """Texts of the messages if each is a role and some text without tags, and there are no tools; else empty."""
 
 
 def read_chat(messages: list[dict[str, Any]], tools: list[Any] | None = None) -> Chat:
-    """A record's conversation, without its shape.
+    """Read a record's conversation, without its shape.
 
     Raises:
         TemplateRejectError: it is empty or not a list of dicts, or a tool is not a dict.

@@ -17,7 +17,7 @@ MEMORY_BYTES = 4 << 30
 def limited_memory() -> Iterator[None]:
     """Let this process take no more memory than `MEMORY_BYTES` in addition; what needs more raises MemoryError.
 
-    Price: 10 us, and 100 us once a second: the system adds up what the process has.
+    Price: 6 us, and 100 us once a second: the system adds up what the process has.
     """
     taken = _taken(int(time.monotonic()), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 16)
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
@@ -31,7 +31,7 @@ def limited_memory() -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def _taken(_second: int, _peak: int) -> int:
-    """Bytes that this process has, read once a second and whenever its peak grows."""
+    """Read the bytes that this process has: once a second, and whenever its peak grows."""
     with suppress(OSError):  # Linux alone has this file; elsewhere, the limit counts all that the process takes.
         return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5]) * resource.getpagesize()
     return 0

@@ -118,7 +118,7 @@ class ChatRenderer:
         return None
 
     def _text(self, chat: Chat, fast: FastTemplates, way: Way = None, **changes: Any) -> str:
-        """The text; with the marks of a way, empty if that takes jinja2."""
+        """Render the text; with the marks of a way, empty if that takes jinja2."""
         text = fast[way].render(chat, **changes) if way in fast else None
         return text or ("" if way else self._template.text(self._template.context(chat), **changes))
 

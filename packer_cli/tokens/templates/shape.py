@@ -68,7 +68,7 @@ Shape = tuple[str | Turn, ...]
 
 
 def read_shaped(messages: list[dict[str, Any]], tools: list[Any] | None = None) -> Chat:
-    """A record's conversation, with its shape; raises as `read_chat`."""
+    """Read a record's conversation, with its shape; raises as `read_chat`."""
     text = ""
     try:
         if tools is None and sum(map(len, messages)) == 2 * len(messages):

@@ -39,14 +39,14 @@ class Outline(NamedTuple):
     parts: tuple[str, ...]
     """The same without marks."""
     ranges: tuple[tuple[int, int, int], ...]
-    """Of the assistant: twice the index of the message, and the chars before and behind its content."""
+    """Ranges of the assistant: twice the index of the message, and the chars before and behind its content."""
     notes: Sequence[str]
     """See `Rendered`."""
 
     @classmethod
     def of(cls, chat: Chat, marked: str, rendered: Rendered, notes: Sequence[str]) -> Outline | None:
-        """That of a conversation each of whose contents is a word of its own; None if not all are written in order, or
-        a range ends with one, where there may be white space.
+        """Take the contents, each a word of its own, out of a conversation; None if not all are written in order, or a
+        range ends with one, where there may be white space.
 
         Args:
             marked: its text with marks.
@@ -63,8 +63,12 @@ class Outline(NamedTuple):
         return cls(between, tuple(pieces[::2]), ranges, notes) if all(behind for _, _, behind in ranges) else None
 
     def fill(self, marked: str, contents: Sequence[str]) -> Rendered | None:
-        """The conversation with these contents; None if its text is something else than this with them, or with them
-        stripped."""
+        """Put contents in, and find their ranges; None if the text is something else than this with them, or with them
+        stripped.
+
+        Args:
+            marked: the text of the conversation with these contents, with marks.
+        """
         pieces = [""] * (2 * len(contents) + 1)
         pieces[::2] = self.marked
         for each in (contents, map(str.strip, contents)):
