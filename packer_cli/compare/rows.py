@@ -322,7 +322,8 @@ def _unique(rows: Iterable[Row], base: Resolved) -> list[Row]:
     kept: dict[Any, Row] = {}
     for row in rows:
         key = _key(row.plan)
-        if row.kind == "strategy" and key in kept and kept[key].kind == "strategy":
+        first = kept.get(key, row)
+        if row.kind == first.kind == "strategy" and row.name != first.name:
             key = (*key, row.name)
         if key not in kept:
             is_own = key == _key(base)
