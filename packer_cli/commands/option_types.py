@@ -22,6 +22,8 @@ class GpuOptions(TypedDict, total=False):
     """Measurements of `hbpack profile`, instead of `model` and `gpu`."""
     assume: str | None
     """Other values for what no data sheet gives, such as gradient_bytes=2."""
+    trainer: str | None
+    """Your trainer, such as trl or megatron, or what it can do, such as fsdp,sp,cp; by default transformers."""
 
 
 class AutoGroupsOptions(GpuOptions, total=False):

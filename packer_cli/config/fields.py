@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from packer_cli.config.groups import read_parallel
+from packer_cli.config.trainers import ABILITIES, TRAINERS, abilities, read_trainer
 from packer_cli.errors import ConfigError
 from packer_cli.format.epochs import MAX_EPOCH
 from packer_cli.format.layout import ONE_GPU, Layout
@@ -55,6 +56,10 @@ def known_gpus() -> Iterable[str]:
     return PRESETS
 
 
+def _trainers() -> Iterable[str]:
+    return (*TRAINERS, *ABILITIES)
+
+
 class GpuConfig(Model):
     """What time and memory are predicted from: the model's shape and a GPU, or what was measured."""
 
@@ -74,6 +79,18 @@ class GpuConfig(Model):
     """Other values for what no data sheet gives, such as gradient_bytes=2.
 
     docs/profile.md lists them. With --profile, only gradient_bytes and exposed_sync can be changed."""
+    trainer: Annotated[
+        str | None, AfterValidator(read_trainer), Shown(Panel.GROUPS, "NAME|ABILITY[,...]", _trainers)
+    ] = None
+    """Your trainer, such as trl or megatron, or what it can do, such as fsdp,sp,cp; by default transformers.
+
+    Only what it can run is advised, and layouts that are chosen for you are of its kinds. `any` can run everything.
+    docs/trainers.md lists what each can do."""
+
+    @property
+    def abilities(self) -> frozenset[str]:
+        """What the trainer can run, see `config.trainers`."""
+        return abilities(self.trainer)
 
     @property
     def has_gpu_model(self) -> bool:

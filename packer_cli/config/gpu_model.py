@@ -43,7 +43,7 @@ def load_gpu_model(config: GpuConfig, num_gpus: int, what: str, lockstep: str = 
         assumed: dict[str, Any] = parse_assumptions(config.assume)
         shape, gpu = read_shape(config.model), parse_gpu(config.gpu)
         model = analytic_model(shape, gpu, num_gpus, Assumptions(**assumed))
-    return model.without_gathers() if lockstep == "1" else model
+    return model.of_lockstep(lockstep)
 
 
 def model_values(model: GpuModel) -> RecordedModel:

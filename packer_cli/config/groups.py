@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -68,7 +68,16 @@ def read_parallel(value: Any) -> Any:
     return Layout(**degrees)
 
 
-def with_parallel(groups: Sequence[Group], parallel: Layout) -> tuple[Group, ...]:
+def write_parallel(layout: Layout) -> str:
+    """The degrees as `read_parallel` takes them, without SP's.
+
+    >>> write_parallel(Layout(sp=2, tp=8, pp=4))
+    'tp=8,pp=4'
+    """
+    return ",".join(f"{name}={value}" for name in ("tp", "cp", "pp", "vpp") if (value := getattr(layout, name)) > 1)
+
+
+def with_parallel(groups: Iterable[Group], parallel: Layout) -> tuple[Group, ...]:
     """The groups with these degrees.
 
     Raises:

@@ -17,7 +17,7 @@ OPTIONS = (
     "dry-run, engine, eos-token, epochs, fill, global-tokens, gpu, gpus, group-algorithm, groups, index-only, inputs, "
     "items, json, keep-tokens, lockstep, loss-on, mask, max-groups, max-length, max-path-tokens, max-record-bytes, "
     "max-rejected, max-samples, model, output, overflow, packing, parallel, plain-content, profile, schema, seed, "
-    "shard-size, share-prefixes, step-mix, strategy, tokenizer, tokenizer-backend, turns, validation, workers"
+    "shard-size, share-prefixes, step-mix, strategy, tokenizer, tokenizer-backend, trainer, turns, validation, workers"
 )
 
 BAD_OVERFLOW = (

@@ -1,0 +1,75 @@
+"""What a trainer can run, and what a plan asks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from packer_cli.errors import did_you_mean
+from packer_cli.format.layout import DEGREES
+
+if TYPE_CHECKING:
+    from packer_cli.plan.strategies.protocol import PlanRequest
+
+ABILITIES: Mapping[str, str] = {
+    "fsdp": "gather weights in every micro-batch, in which all GPUs meet (FSDP, ZeRO-3)",
+    "zero-1": "keep its weights on each replica, and run as many micro-batches there as it has (DDP, ZeRO-1)",
+    "sp": "share rows by sequence parallelism (Ulysses)",
+    "cp": "share rows by context parallelism",
+    "tp": "run tensor parallelism",
+    "pp": "run pipelines",
+    "degrees": "change the degrees from one iteration to the next",
+    "unlike-degrees": "run replicas of unlike degrees side by side",
+}
+"""What trainers differ in, after "can"."""
+
+_LOADER = frozenset({"fsdp", "sp", "degrees"})
+TRAINERS: Mapping[str, frozenset[str]] = {
+    "pytorch": _LOADER | {"zero-1", "cp", "unlike-degrees"},
+    "transformers": _LOADER,
+    "trl": _LOADER,
+    "axolotl": _LOADER,
+    "accelerate": _LOADER,
+    "lightning": _LOADER,
+    "torchtitan": frozenset({"fsdp", "cp"}),
+    "megatron": frozenset({"zero-1", "cp", "tp", "pp"}),
+    "any": frozenset(ABILITIES),
+}
+"""What each trainer runs of hbpack's sets, see docs/trainers.md."""
+USUAL = "transformers"
+"""Whose abilities are assumed of a trainer that is not named: those that all of hbpack's loops have."""
+
+
+def read_trainer(value: str) -> str:
+    """Check `NAME|ABILITY[,...]`.
+
+    Raises:
+        ValueError: a word is neither.
+    """
+    known = (*TRAINERS, *ABILITIES)
+    for word in value.split(","):
+        if word not in known:
+            raise ValueError(
+                f"{word!r} is no trainer and nothing that one can do{did_you_mean(word, known)}; choose of "
+                f"{', '.join(TRAINERS)}, and of {', '.join(ABILITIES)}"
+            )
+    return value
+
+
+def abilities(trainer: str | None) -> frozenset[str]:
+    """What a trainer can run, of `--trainer`."""
+    words = (trainer or USUAL).split(",")
+    return frozenset().union(*(TRAINERS.get(word, {word}) for word in words))
+
+
+def asked_of_trainer(request: PlanRequest) -> frozenset[str]:
+    """The abilities without which a trainer cannot run a plan."""
+    layouts = {group.layout._replace(vpp=1) for group in request.groups}
+    found = {name for name in DEGREES if any(getattr(layout, name) > 1 for layout in layouts)}
+    keeps_weights = request.lockstep == 1 or {"tp", "pp"} & found
+    found.add("zero-1" if keeps_weights else "fsdp")
+    if request.strategy.mixes_layouts:
+        found.add("unlike-degrees")
+    elif len(layouts) > 1:
+        found.add("degrees")
+    return frozenset(found)
