@@ -46,8 +46,8 @@ def resolve_for(config: PlanConfig, samples: Samples) -> tuple[Resolved, GroupCh
         return resolve(config).for_samples(has_trees=has_trees), None
     from packer_cli.groups.auto import groups_for  # Only `auto` needs the search.
 
-    groups, choice = groups_for(config, sizes_for(config, samples))
-    return resolve(config.with_groups(groups)).for_samples(has_trees=has_trees), choice
+    chosen, choice = groups_for(config, sizes_for(config, samples))
+    return resolve(chosen).for_samples(has_trees=has_trees), choice
 
 
 def sizes_for(config: PlanConfig, samples: Samples) -> Int32Array:

@@ -353,6 +353,10 @@ class GpuModel:
         """The same where replicas hold their weights (DDP, ZeRO-1), whose number of micro-batches is their own."""
         return replace(self, cost=replace(self.cost, gathers=False), memory=replace(self.memory, gathers=False))
 
+    def of_lockstep(self, lockstep: str) -> GpuModel:
+        """The model of a plan with this `--lockstep`."""
+        return self.without_gathers() if lockstep == "1" else self
+
     def sync_seconds(self, layout: Layout) -> float:
         """Seconds of a step for gradients and weights of such replicas; 0 where micro-batches gather the weights."""
         parallel = self.cost.model_parallel

@@ -290,6 +290,10 @@ class GroupChoice:
     groups: str
     """As `--groups` takes them."""
     algorithm: str
+    parallel: str | None = None
+    """As `--parallel` takes them, of all groups; None without TP, CP and pipelines."""
+    lockstep: str = "all"
+    """As `--lockstep` takes it."""
     max_groups: int
     max_length: int | None
     gpus: int

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
+from itertools import islice
 
 import numpy as np
 
 from packer_cli.config import AutoGroupsConfig, PlanConfig
 from packer_cli.config.gpu_model import load_gpu_model, read_profile, require_memory
+from packer_cli.config.groups import write_parallel
 from packer_cli.config.resolve import resolve
 from packer_cli.cost.models import GpuModel
 from packer_cli.cost.profile import Profile
 from packer_cli.errors import ConfigError, RunError
 from packer_cli.files import fingerprint
 from packer_cli.format.metrics import HBP, AlternativeGroups, GroupChoice
-from packer_cli.groups.choice import LONGEST, Choice, choose_groups, choose_measured_groups
+from packer_cli.groups.choice import LONGEST, NOT_WORTH_A_GROUP, Choice, choose_groups, choose_measured_groups
+from packer_cli.groups.layouts import Way, ways
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.groups import UNLIMITED, Group
 from packer_cli.plan.core.pieces import Overflow, describe_overflow, make_pieces
@@ -26,20 +30,25 @@ from packer_cli.simulate.epoch import simulate
 from packer_cli.sizes import four_digits
 
 AUTO_NEEDS = "--groups auto"
-_MOST_PLANNED = 1_000_000
-"""Samples; of more, every so many-th is planned."""
+_MOST_PLANNED, _FEWEST_PLANNED = 1_000_000, 100_000
+"""Samples; of more, every so many-th is planned. The most are divided among the ways to run replicas."""
+_NEAR = 1.1
+"""Times the least estimate, up to which a way is planned."""
 _SAME = 0.001
 """A plan may differ by this share from what was estimated, and nothing is said."""
 
 
-def _planned_seconds(config: PlanConfig, model: GpuModel, lengths: Int32Array) -> Callable[[Sequence[Group]], float]:
+def _planned_seconds(
+    config: PlanConfig, model: GpuModel, lengths: Int32Array, most: int
+) -> Callable[[Sequence[Group]], float]:
     """The predicted time of the first epoch with those of some groups that the strategy uses; planned once for each.
 
     Args:
         config: with any groups.
         lengths: int32[n], n > 0.
+        most: samples to plan.
     """
-    some = lengths[:: -(-len(lengths) // _MOST_PLANNED)].copy()
+    some = lengths[:: -(-len(lengths) // most)].copy()
     scale = int(lengths.sum(dtype=np.int64)) / int(some.sum(dtype=np.int64))
     pieces = Pieces(samples=None, start=np.zeros(len(some), dtype=np.int32), length=some)
     known: dict[tuple[Group, ...], float] = {}
@@ -93,33 +102,68 @@ def choose(
         assert profile is not None
         choice = choose_measured_groups(profile, lengths, num_gpus, config.max_length)
     else:
-        choice = choose_groups(
-            model,
-            lengths,
-            num_gpus,
-            parallel=config.layout,
-            profile=profile,
-            algorithm=_algorithm(config),
-            max_groups=config.max_groups,
-            max_length=config.max_length,
-            planned=None if config.planner.finds_layouts else _planned_seconds(config, model, lengths),
-        )
+        choice = _choose_way(config, model, profile, lengths, num_gpus)
     lost = describe_overflow(num_long, config.max_length or 0, overflow)
     return choice, _record(config, model, profile, choice, [lost] if lost else [])
 
 
-def groups_for(config: PlanConfig, lengths: Int32Array) -> tuple[tuple[Group, ...], GroupChoice | None]:
-    """The groups in place of `auto` for the lengths (int32[n]), and the record; None without a choice."""
+def _choose_way(
+    config: PlanConfig, model: GpuModel, profile: Profile | None, lengths: Int32Array, num_gpus: int
+) -> Choice:
+    """The groups of the fastest way to run replicas, and of ways that are as fast, of the simplest.
+
+    Every way has an estimate; those near the best are planned.
+    """
+    of_lengths = partial(
+        choose_groups,
+        lengths=lengths,
+        num_gpus=num_gpus,
+        profile=profile,
+        algorithm=_algorithm(config),
+        max_groups=config.max_groups,
+        max_length=config.max_length,
+    )
+    found, why = list[tuple[float, partial[Choice], Way]](), None
+    for way in ways(config, model) if _algorithm(config) == "search" else islice(ways(config, model), 1):
+        search = partial(of_lengths, model.of_lockstep(way.lockstep), layouts=way.layouts)
+        try:
+            found.append((search().estimated or 0.0, search, way))
+        except ConfigError as error:
+            why = why or error
+    if why is not None and not found:
+        raise why
+    if config.planner.finds_layouts:
+        return found[0][1]()
+    least = min(estimate for estimate, *_ in found)
+    near = [(search, way) for estimate, search, way in found if estimate <= least * _NEAR]
+    most = max(_FEWEST_PLANNED, _MOST_PLANNED // len(near))
+    choices = []
+    for search, way in near:
+        own = config.model_copy(update={"lockstep": way.lockstep})
+        choice = search(planned=_planned_seconds(own, model.of_lockstep(way.lockstep), lengths, most))
+        choices.append(replace(choice, lockstep=way.lockstep))
+    shortest = min(choice.seconds or 0.0 for choice in choices)
+    return next(choice for choice in choices if (choice.seconds or 0.0) <= shortest * (1 + NOT_WORTH_A_GROUP))
+
+
+def groups_for(config: PlanConfig, lengths: Int32Array) -> tuple[PlanConfig, GroupChoice | None]:
+    """The options with groups in place of `auto` for the lengths (int32[n]), and the record; None without a choice."""
     if not len(bounded(config, lengths, config.overflow)):
         # There is nothing to plan; the planner reports why.
-        return (Group(capacity=config.max_length or 1024),), None
+        return config.with_groups((Group(capacity=config.max_length or 1024),)), None
     if config.planner.plans_streams:
         # The context window of a stream: its longest sample, in rows that all ranks can share evenly.
         multiple = 2 * config.layout.row_multiple
         longest = min(int(lengths.max()), config.max_length or UNLIMITED)
-        return (Group(capacity=-(-longest // multiple) * multiple),), None
+        return config.with_groups((Group(capacity=-(-longest // multiple) * multiple),)), None
     choice, record = choose(config, lengths, config.gpus, config.overflow)
-    return choice.groups, record
+    chosen = config.with_groups(choice.groups)
+    if choice.lockstep == config.lockstep:
+        return chosen, record
+    # It was not given: other strategies have their own.
+    found = chosen.model_copy(update={"lockstep": choice.lockstep})
+    found.model_fields_set.discard("lockstep")
+    return found, record
 
 
 def bounded(config: AutoGroupsConfig, lengths: Int32Array, overflow: Overflow) -> Int32Array:
@@ -155,6 +199,8 @@ def _record(
         algorithm=_algorithm(config),
         max_groups=config.max_groups,
         max_length=config.max_length,
+        parallel=write_parallel(choice.groups[0].layout) or None,
+        lockstep=choice.lockstep,
         gpus=choice.num_gpus,
         samples=choice.sums.num_samples,
         tokens=choice.sums.num_tokens,

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from packer_cli.cost.models import GpuModel
 from packer_cli.cost.profile import Profile
 from packer_cli.errors import ConfigError
-from packer_cli.format.layout import ONE_GPU, Layout
+from packer_cli.format.layout import Layout
 from packer_cli.format.metrics import HBP
 from packer_cli.groups.epoch import EpochModel, LengthSums
 from packer_cli.groups.settings import (
@@ -35,7 +35,7 @@ from packer_cli.plan.core.groups import Group
 
 MOST_COMPARED = 4
 """Sets of 1 to this many groups are compared, even if fewer may be chosen."""
-NOT_WORTH_A_GROUP = 0.01
+NOT_WORTH_A_GROUP = 0.004
 """A gain of at most this share of the epoch is smaller than the error of any prediction."""
 
 LONGEST = "the longest alone"
@@ -63,6 +63,8 @@ class Choice:
     estimated: float | None = None
     """What the lengths alone say of it."""
     num_gpus: int
+    lockstep: Literal["all", "1"] = "all"
+    """As in the plan options."""
     alternatives: tuple[Alternative, ...] = ()
     """HBP's, one group at the longest length, the best of 1, 2, .. groups; these include the choice."""
     settings: Mapping[int, Sequence[Setting]]
@@ -77,7 +79,7 @@ def choose_groups(
     lengths: ArrayLike,
     num_gpus: int,
     *,
-    parallel: Layout = ONE_GPU,
+    layouts: Sequence[Layout] | None = None,
     profile: Profile | None = None,
     algorithm: Literal["search", "hbp"] = "search",
     max_groups: int = 4,
@@ -88,7 +90,7 @@ def choose_groups(
 
     Args:
         lengths: int[n], n > 0, of the samples to pack; none is over `max_length`.
-        parallel: the degrees of all groups, but SP's.
+        layouts: those that groups may have, by rising degree; None: every SP degree.
         profile: if its rows reach the longest sample, algorithm 1 uses them instead of the model's predictions.
         max_groups: most groups that the search may choose; of the sets within `NOT_WORTH_A_GROUP` of the shortest
             epoch, it takes the one with the fewest. Algorithm 1 chooses up to four.
@@ -100,9 +102,10 @@ def choose_groups(
         ConfigError: the longest sample fits on no SP degree.
     """
     sums = LengthSums(lengths)
-    layouts = model.layouts(num_gpus, parallel)
+    layouts = model.layouts(num_gpus) if layouts is None else layouts
     # A profile is of rows that SP alone divides.
-    settings = _measured_for_hbp(sums, num_gpus, profile, max_length) if parallel == ONE_GPU else {}
+    is_measured = all(each == Layout(sp=each.sp) for each in layouts)
+    settings = _measured_for_hbp(sums, num_gpus, profile, max_length) if is_measured else {}
     settings = settings or _predicted_for_hbp(model, sums, layouts, num_gpus, max_length)
     ways = {
         length: settings_of(model, length, layouts)
@@ -200,12 +203,12 @@ def _predicted_for_hbp(
 
 
 def _why_not(model: GpuModel, longest: int, layouts: Sequence[Layout], num_gpus: int) -> str:
-    fits = longest_that_fits(model, layouts)
+    fits, degree = longest_that_fits(model, layouts), max(each.sp for each in layouts)
     if not fits:
         return f"no sample fits: a GPU's memory is full before any; use more than {num_gpus} GPUs, or larger ones"
     return (
         f"the longest sample has {longest:,} tokens, and at most {fits:,} fit, with all {model.memory.num_layers} "
-        f"layers checkpointed and SP degree {layouts[-1].sp}: use a higher degree (more GPUs, or a model with more "
+        f"layers checkpointed and SP degree {degree}: use a higher degree (more GPUs, or a model with more "
         f"heads) or GPUs with more memory; or cut or leave out what is longer: --max-length "
         f"{fits // 1024 * 1024 or fits} with --overflow split or drop"
     )
