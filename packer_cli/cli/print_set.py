@@ -153,9 +153,15 @@ def _print_prediction(result: PlanSimulation) -> None:
     padded = [("padded batches", result.padded)] if result.padded else []
     ratios = ", ".join(
         f"{savings(result.overall, other).speedup:.2f} times as fast as {name} ({duration(other.seconds)})"
-        for name, other in [(as_in_text(result.baseline.name), result.baseline), *padded]
+        for name, other in [
+            (result.naive_at_best.name, result.naive_at_best),
+            (as_in_text(result.baseline.name), result.baseline),
+            *padded,
+        ]
     )
     gpus = counted(result.overall.num_gpus, "GPU")
+    for warning in result.warnings:
+        warn(warning)
     print_note(f"predicted epoch on {gpus}: {duration(result.overall.seconds)}; {ratios}")
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import click
 
 from packer_cli.cli.console import print_note, say_next
-from packer_cli.compare import Comparison
-from packer_cli.config import PlanConfig, option_name
-from packer_cli.config.groups import used_groups
+from packer_cli.compare import ComparedRow, Comparison
+from packer_cli.compare.compared import OF_LAYOUT
+from packer_cli.config import option_name
+from packer_cli.config.groups import used_groups, write_parallel
 from packer_cli.config.no_effect import without_effect
 from packer_cli.sizes import duration, ratio
 
@@ -22,7 +23,7 @@ def say_best(comparison: Comparison) -> None:
         if any(group.pp_size > 1 for group in comparison.config.groups):
             say_next("What pipelines wait for is known with a model", "hbpack compare with --model and --gpu")
         return
-    pack = f"hbpack pack with the same options{_changes(comparison, best.spec.config)}"
+    pack = f"hbpack pack with the same options{_changes(comparison, best)}"
     simulation, name = best.simulation, best.name
     if simulation:
         say_next(f"Of these plans, take {name}: {duration(simulation.overall.seconds)} an epoch", pack)
@@ -31,9 +32,9 @@ def say_best(comparison: Comparison) -> None:
         say_next(f"{name} waits least, for {ratio(best.overall.waiting)} of the work", times, pack)
 
 
-def _changes(comparison: Comparison, best: PlanConfig) -> str:
+def _changes(comparison: Comparison, row: ComparedRow) -> str:
     """The options that differ from those that were given, and those that have no effect then."""
-    own, was_auto = comparison.config, comparison.group_choice is not None
+    own, was_auto, best = comparison.config, comparison.group_choice is not None, row.spec.config
     unused = set(without_effect(best, was_auto=was_auto))
     if best.strategy != own.strategy:
         changed = {"strategy": best.strategy}
@@ -50,6 +51,10 @@ def _changes(comparison: Comparison, best: PlanConfig) -> str:
             for each in (own, best)
         )
         changed = {option: value for option, value in after.items() if value != before[option]}
+    if row.spec.candidates:
+        found = {name: row.options[name] for name in OF_LAYOUT if name in row.options}
+        given = {"parallel": write_parallel(own.layout), "lockstep": own.lockstep}
+        changed |= {name: value for name, value in found.items() if value != given.get(name)}
     unused &= own.model_fields_set - changed.keys()
     text = f" and {' '.join(f'{option_name(name)} {value}' for name, value in changed.items())}" if changed else ""
     return f"{text}, without {' '.join(map(option_name, sorted(unused)))}" if unused else text

@@ -111,14 +111,15 @@ def run_compare(
     has_trees = corpus.has_trees if corpus else samples is not None and samples.trees is not None
     base = base.for_samples(has_trees=has_trees)
     is_known = samples is not None and not config.is_auto
-    rows = _rows(base, algorithms, strategies, is_quiet=not is_known)  # Report wrong options before the long work.
-    require_use(config, [row.config for row in rows])
     simulator = load_simulator(config, config.gpus, rules or TrainConfig()) if has_model else None
+    # Report wrong options before the long work.
+    rows = _rows(base, algorithms, strategies, simulator if is_known else None, is_quiet=not is_known)
+    require_use(config, [row.config for row in rows])
     samples = samples or read()
     if not is_known:
         base, choice = resolve_for(config, samples)
         say_choice(choice)
-        rows = _rows(base, algorithms, strategies, choice)
+        rows = _rows(base, algorithms, strategies, simulator, choice)
     baseline = None
     if rules is not None:
         rows, baseline = with_baselines(rows, base)
@@ -136,12 +137,13 @@ def _rows(
     base: Resolved,
     algorithms: str | None,
     strategies: str | None,
+    simulator: Simulator | None,
     choice: GroupChoice | None = None,
     *,
     is_quiet: bool = False,
 ) -> list[Row]:
     if strategies is not None:
-        rows = strategy_rows(strategies, base, choice, is_quiet=is_quiet)
+        rows = strategy_rows(strategies, base, choice, simulator.model if simulator else None, is_quiet=is_quiet)
     else:
         rows = default_rows(base) if algorithms is None else parse_rows(algorithms, base)
     return rows_of_trees(rows, is_quiet=is_quiet) if base.has_trees else rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -188,9 +188,10 @@ def _planned(
     prediction = None
     if gpu.has_gpu_model:
         simulator = load_simulator(gpu, plan.num_gpus, rules)
-        prediction = Prediction(
-            simulator=simulator, result=plan_simulation(plan, simulator, found.baseline, found.padded)
+        result = plan_simulation(
+            plan, simulator, found.baseline, found.padded, config=found.config, trainer=gpu.trainer
         )
+        prediction = Prediction(simulator=simulator, result=result)
     comparison, why_not = None, ""
     if strategies == NO_STRATEGIES:
         why_not = GIVE_STRATEGIES
@@ -226,11 +227,11 @@ def _compared(
     here = {"gpus": found.arrays.num_gpus, **gpu.model_dump(exclude_none=True)}
     config = found.config.model_copy(update=here)
     base = read_options(config, found.config.as_given(**here))
-    own, *others = own_row_first(_other_rows(base, strategies, len(samples.lengths)), base)
+    own, *others = own_row_first(_other_rows(base, strategies, len(samples.lengths), prediction), base)
     simulator = prediction.simulator if prediction else None
     comparison = compare(samples, config, others, workers, simulator)
     result = prediction.result if prediction else None
-    epoch = result and EpochFigures(overall=result.overall, groups=result.groups, notes=result.notes)
+    epoch = result and EpochFigures(**{field.name: getattr(result, field.name) for field in fields(EpochFigures)})
     figures = RowFigures(
         seconds=None,
         peak_bytes=None,
@@ -243,8 +244,8 @@ def _compared(
     return replace(comparison, rows=(mine, *comparison.rows))
 
 
-def _other_rows(base: Resolved, strategies: str, num_samples: int) -> list[Row]:
-    rows = strategy_rows(strategies, base)
+def _other_rows(base: Resolved, strategies: str, num_samples: int, prediction: Prediction | None) -> list[Row]:
+    rows = strategy_rows(strategies, base, model=prediction.simulator.model if prediction else None)
     if base.request.strategy.packs_itself:
         return rows
     more = "+refine" if num_samples <= _MOST_REFINED else ""

@@ -103,7 +103,7 @@ def simulate(
     if options.get("groups") is None:
         found = _planned(plan, {**options, "algorithms": algorithms, "sort": sort})
         simulator = load_simulator(config, found.arrays.num_gpus, rules)
-        simulation = _simulation(found, simulator)
+        simulation = _simulation(found, simulator, config.trainer)
         if trace is not None:
             _write_trace(Path(trace), trace_steps, found.arrays, simulator)
         return Simulation(**vars(simulation))
@@ -117,13 +117,13 @@ def simulate(
 def predict_plan(plan: Plan, config: GpuConfig) -> PlanSimulation | None:
     """The prediction for a plan; None if the model that the options name cannot predict it."""
     try:
-        return _simulation(plan, load_simulator(config, plan.arrays.num_gpus, TrainConfig()))
+        return _simulation(plan, load_simulator(config, plan.arrays.num_gpus, TrainConfig()), config.trainer)
     except UsageError:  # Too few rows of a profile, a degree that it lacks, or a file that is gone.
         return None
 
 
-def _simulation(plan: Plan, simulator: Simulator) -> PlanSimulation:
-    return plan_simulation(plan.arrays, simulator, plan.baseline, plan.padded)
+def _simulation(plan: Plan, simulator: Simulator, trainer: str | None) -> PlanSimulation:
+    return plan_simulation(plan.arrays, simulator, plan.baseline, plan.padded, config=plan.config, trainer=trainer)
 
 
 def _planned(plan: Plan | PackedSet | Inputs, options: Mapping[str, Any]) -> Plan:

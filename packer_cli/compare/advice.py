@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from packer_cli.compare.compared import ComparedRow
+from packer_cli.config.trainers import ABILITIES
 from packer_cli.plan.strategies.registry import BASELINE
 from packer_cli.simulate.figures import OverallFigures
 from packer_cli.sizes import duration, ratio
@@ -34,7 +35,7 @@ def preferred(rows: Sequence[ComparedRow]) -> ComparedRow | None:
     Of epochs within `ALIKE` of the shortest: the plan of the options, else the simplest, which asks nothing of a
     trainer and has the fewest groups, in random order if it can.
     """
-    rows = [row for row in rows if row.simulation and row.spec.may_be_taken]
+    rows = [row for row in rows if row.simulation and row.may_be_taken]
     if not rows:
         return None
     least = min(map(_seconds, rows))
@@ -43,7 +44,7 @@ def preferred(rows: Sequence[ComparedRow]) -> ComparedRow | None:
 
 
 def advice(rows: Sequence[ComparedRow], attention: float | None, *, is_auto: bool) -> str | None:
-    """What to take, against the slowest that may be; others that are as fast; what it costs, what else would help.
+    """What to take, against naive packing at its best; others that are as fast; what it costs, what else would help.
 
     Args:
         rows: with predicted epochs; others are left out.
@@ -60,23 +61,29 @@ def advice(rows: Sequence[ComparedRow], attention: float | None, *, is_auto: boo
 def _sentences(
     chosen: ComparedRow, rows: Sequence[ComparedRow], attention: float | None, is_auto: bool
 ) -> Iterator[str]:
-    able = [row for row in rows if row.spec.may_be_taken]
+    able = [row for row in rows if row.may_be_taken]
     name, epoch = chosen.name, _epoch(chosen)
-    slowest = max(able, key=_seconds)
+    naive = next((row for row in rows if row.name == BASELINE), None)
+    before = naive or max(able, key=_seconds)
     text = f"Take {name}{', your own plan' if chosen.is_own and len(rows) > 1 else ''}: an epoch of "
     text += duration(epoch.seconds)
-    yield f"{text}{_against(chosen, slowest)}." if slowest is not chosen else f"{text}."
+    yield f"{text}{_against(chosen, before)}." if before is not chosen else f"{text}."
     limit = min(map(_seconds, able)) * (1 + ALIKE)
     alike = [row.name for row in sorted(able, key=_seconds) if row is not chosen and _seconds(row) <= limit]
     if alike:
         yield f"Within {ALIKE:.0%} of it: {', '.join(alike)}."
-    naive = next((row for row in rows if row.name == BASELINE), None)
     if naive is not None and len(rows) > 1 and _seconds(naive) <= limit:
         yield "Packing alone gives the gain: evening out work and groups of lengths add nothing here."
     if attention is not None:
         yield f"Attention takes {attention:.0%} of the computing time, and only that part depends on ABR."
     yield from _on_order(chosen, rows)
     needs = chosen.spec.request.strategy.demands
+    faster = [row for row in rows if row.lacks and row.fits and row.spec.may_be_taken]
+    if faster and _seconds(best := min(faster, key=_seconds)) < limit / (1 + ALIKE) ** 2:
+        yield (
+            f"{best.name} would take {duration(_seconds(best))} with a trainer that can "
+            f"{', and '.join(ABILITIES[each] for each in best.lacks)} (--trainer)."
+        )
     without = preferred([row for row in rows if not row.spec.request.strategy.demands])
     if needs:
         instead = f"; without that, take {without.name} ({duration(_seconds(without))})" if without else ""
@@ -92,7 +99,7 @@ def _sentences(
 
 def _on_order(chosen: ComparedRow, rows: Sequence[ComparedRow]) -> Iterator[str]:
     """What the time costs in randomness."""
-    spreads = {row.name: row.overall.length_mix_spread for row in rows if row.overall and row.spec.may_be_taken}
+    spreads = {row.name: row.overall.length_mix_spread for row in rows if row.overall and row.may_be_taken}
     own = spreads[chosen.name]
     best = min(spreads, key=lambda name: spreads[name])
     words = []
@@ -106,9 +113,9 @@ def _on_order(chosen: ComparedRow, rows: Sequence[ComparedRow]) -> Iterator[str]
         yield f"The price is in the order: {', and '.join(words)}."
 
 
-def _against(chosen: ComparedRow, slowest: ComparedRow) -> str:
-    best, worst = _epoch(chosen), _epoch(slowest)
-    text = f", {worst.seconds / best.seconds:.2f} times as fast as {slowest.name}"
+def _against(chosen: ComparedRow, before: ComparedRow) -> str:
+    best, worst = _epoch(chosen), _epoch(before)
+    text = f", {worst.seconds / best.seconds:.2f} times as fast as {before.name}"
     more = {part: worst.split[part] - best.split[part] for part in _PARTS}
     part = max(_PARTS, key=lambda part: more[part])
     if more[part] > 0.2 * (worst.gpu_hours - best.gpu_hours):

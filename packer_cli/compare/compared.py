@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from packer_cli.compare.candidates import groups_and_degrees
 from packer_cli.compare.row_figures import RowFigures
 from packer_cli.compare.rows import Kind, Row
 from packer_cli.compare.savings import Savings
 from packer_cli.config.no_effect import without_effect
+from packer_cli.config.trainers import asked_of_trainer
 from packer_cli.engine.local import Failed
 from packer_cli.format.metrics import GroupMetrics, OverallMetrics
-from packer_cli.format.records import Hidden
+from packer_cli.format.records import Hidden, in_json
 from packer_cli.simulate.figures import EpochFigures
 
+OF_LAYOUT = ("groups", "parallel", "lockstep")
+"""Options that say how replicas run."""
 _OPTIONS = ("packing", "fill", "balance", "overflow")
 
 
@@ -30,6 +34,8 @@ class ComparedRow:
     """Whether it is what the options themselves plan."""
     options: dict[str, str]
     """Of the plan, as `hbpack plan` takes them."""
+    lacks: tuple[str, ...]
+    """Abilities that it asks for and the trainer lacks, see `config.trainers`."""
     error: str | None
     """Why it failed; None if it has the figures that follow."""
     seconds: float | None = None
@@ -45,9 +51,24 @@ class ComparedRow:
     saves: Savings | None = None
     """What its predicted epoch saves over the baseline's."""
 
+    @property
+    @in_json
+    def fits(self) -> bool:
+        """Whether it fits in memory, as far as that is predicted."""
+        return self.simulation is None or self.simulation.fits
+
+    @property
+    def may_be_taken(self) -> bool:
+        """Whether it may be recommended: the trainer can run it, and it fits."""
+        return self.spec.may_be_taken and not self.lacks and self.fits
+
 
 def compared_row(spec: Row, outcome: RowFigures | Failed) -> ComparedRow:
     """The row with its figures, or with the reason why it has none."""
+    figures = dict(vars(outcome))
+    if spec.candidates and not isinstance(outcome, Failed):
+        spec = replace(spec, plan=spec.candidates[figures.pop("chosen", 0)])
+    figures.pop("chosen", None)
     config = spec.config
     options = {name: getattr(config, name) for name in _OPTIONS if name not in without_effect(config)}
     return ComparedRow(
@@ -56,6 +77,7 @@ def compared_row(spec: Row, outcome: RowFigures | Failed) -> ComparedRow:
         kind=spec.kind,
         note=spec.note,
         is_own=spec.is_own,
-        options={"strategy": config.strategy, "groups": ",".join(map(str, config.groups)), **options},
-        **({"error": outcome.reason} if isinstance(outcome, Failed) else {"error": None, **vars(outcome)}),
+        options={"strategy": config.strategy, **groups_and_degrees(config), **options},
+        lacks=tuple(sorted(asked_of_trainer(spec.request) - spec.able)),
+        **({"error": outcome.reason} if isinstance(outcome, Failed) else {"error": None, **figures}),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from packer_cli.errors import RunError
+from packer_cli.errors import HbpackError, RunError
 from packer_cli.format.metrics import PlanFigures
 from packer_cli.format.trees import ItemTrees
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.pieces import Samples, SizeRule, pieces_to_plan
+from packer_cli.plan.core.types import Pieces
 from packer_cli.plan.figures import plan_figures, prove_by_program
 from packer_cli.plan.strategies.protocol import PlanRequest
 from packer_cli.plan.warming import warm_up
@@ -32,7 +34,8 @@ _NUM_REHEARSED = 2000
 class RowTask:
     """The task of a row's process."""
 
-    request: PlanRequest
+    requests: tuple[PlanRequest, ...]
+    """Of which the fastest is planned; of one, without a choice."""
     rule: SizeRule
     folder: Path
     """The folder given to `save_samples`."""
@@ -56,6 +59,8 @@ class RowFigures(PlanFigures):
     """Whether a packing used up its time limit."""
     simulation: EpochFigures | None
     """The predicted epoch; None without a simulator."""
+    chosen: int = 0
+    """Which of the requests it is of."""
 
 
 def save_samples(samples: Samples, folder: Path) -> None:
@@ -67,10 +72,47 @@ def save_samples(samples: Samples, folder: Path) -> None:
 
 
 def row_figures(task: RowTask) -> RowFigures:
-    """Plan, check and measure."""
-    request = task.request
-    warm_up(request)
+    """Plan, check and measure the request whose epoch is shortest; where several are alike, the best two."""
     samples = _load_samples(task)
+    best = fastest(task.requests, pieces_to_plan(samples, task.rule, task.requests[0].seed), task.simulator)
+    found = [_measured(samples, replace(task, requests=(task.requests[k],)), k) for k in best]
+    return min(found, key=lambda figures: figures.simulation.order if figures.simulation else (False, 0.0))
+
+
+def fastest(requests: Sequence[PlanRequest], pieces: Pieces, simulator: Simulator | None) -> list[int]:
+    """The request whose epoch of some of the pieces is predicted to be shortest, and the next if it is as short."""
+    if len(requests) == 1 or simulator is None:
+        return [0]
+    first = requests[0]
+    mean = int(pieces.length.sum(dtype=np.int64)) / len(pieces)
+    enough = _ITERATIONS * first.num_gpus * first.groups[-1].capacity / mean
+    some = _some_of(pieces, int(min(max(enough, _FEWEST), _MOST)))
+    found: list[tuple[tuple[bool, float], int]] = []
+    for k, request in enumerate(requests):
+        with suppress(HbpackError, ValueError):  # Others may do.
+            found.append((simulator.figures(build_plan(some, request)).order, k))
+    found.sort()
+    best = [k for (_, seconds), k in found[:2] if seconds <= found[0][0][1] * (1 + _ALIKE)]
+    return best if best and len(some) < len(pieces) else best[:1] or [0]
+
+
+_ITERATIONS = 4
+_FEWEST, _MOST = 20_000, 50_000
+"""Samples by which layouts are chosen: as many as rows of single GPUs have in so many iterations, in these limits."""
+_ALIKE = 0.03
+
+
+def _some_of(pieces: Pieces, most: int) -> Pieces:
+    """At most so many of the pieces, evenly over the lengths."""
+    if len(pieces) <= most:
+        return pieces
+    order = np.argsort(pieces.length, kind="stable")
+    return pieces.take(np.sort(order[((np.arange(most) + 0.5) * (len(pieces) / most)).astype(np.int64)]))
+
+
+def _measured(samples: Samples, task: RowTask, number: int) -> RowFigures:
+    (request,) = task.requests
+    warm_up(request)
     _rehearse(samples, task)
     algorithm, seconds_of_calls = request.algorithm, [0.0]
 
@@ -95,6 +137,7 @@ def row_figures(task: RowTask) -> RowFigures:
         cut_off=max(seconds_of_calls) >= getattr(request.packing_options, "time_limit", np.inf),
         **vars(prove_by_program(metrics, plan) if task.by_program else metrics),
         simulation=task.simulator.figures(plan) if task.simulator else None,
+        chosen=number,
     )
 
 
@@ -103,11 +146,12 @@ def _rehearse(samples: Samples, task: RowTask) -> None:
     num = len(samples.lengths)
     some = np.arange(0, num, 1 + num // _NUM_REHEARSED, dtype=np.int32)
     few = replace(samples, sources=None, among=some).alone()
-    options = task.request.packing_options
+    request = task.requests[0]
+    options = request.packing_options
     if hasattr(options, "time_limit"):
         options = type(options)(**vars(options) | {"time_limit": min(0.1, options.time_limit)})
     with suppress(RunError):  # None of these few may fit.
-        build_plan(pieces_to_plan(few, task.rule, task.request.seed), replace(task.request, packing_options=options))
+        build_plan(pieces_to_plan(few, task.rule, request.seed), replace(request, packing_options=options))
 
 
 def _load_samples(task: RowTask) -> Samples:
@@ -116,7 +160,7 @@ def _load_samples(task: RowTask) -> Samples:
     found = {path.stem: np.load(path, mmap_mode="c") for path in task.folder.glob("*.npy")}
     lengths, sources = found.pop("lengths"), found.pop("sources", None)
     lengths.max(initial=0)
-    trees = None if task.request.path_percent is None else ItemTrees(**found)
+    trees = None if task.requests[0].path_percent is None else ItemTrees(**found)
     return Samples(lengths=lengths, sources=sources, weights=task.weights, trees=trees)
 
 

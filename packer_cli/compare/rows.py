@@ -12,19 +12,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
+from packer_cli.compare.candidates import candidates
 from packer_cli.config import PlanConfig, PlannedConfig
 from packer_cli.config.defaults import refusal, unsupported
 from packer_cli.config.fields import GIVE
-from packer_cli.config.groups import parse_group
+from packer_cli.config.groups import parse_group, read_parallel, with_parallel
 from packer_cli.config.resolve import Resolved, flat_alone, resolve
+from packer_cli.config.trainers import asked_of_trainer
+from packer_cli.cost.models import GpuModel
 from packer_cli.engine.progress import say
 from packer_cli.errors import ConfigError
+from packer_cli.format.layout import ONE_GPU
 from packer_cli.format.metrics import HBP, GroupChoice
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY, PackingAlgorithm, find_packing
 from packer_cli.plan.strategies.protocol import PlanRequest
-from packer_cli.plan.strategies.registry import DEFAULT, STRATEGIES, unknown_strategy
+from packer_cli.plan.strategies.registry import BASELINE, DEFAULT, STRATEGIES, unknown_strategy
 from packer_cli.plugins import OBJECT
 
 FORM = "[PACKING][/BALANCE][@longest], such as bfd, /window:8+refine or isf:rounds=10/none@longest"
@@ -65,6 +69,10 @@ class Row:
     """Whether it is the plan that the options themselves ask for."""
     may_be_taken: bool = True
     """Whether it may be recommended: it can be packed and, unless the options ask for that, cuts no other samples."""
+    candidates: tuple[Resolved, ...] = ()
+    """Plans of which the fastest becomes the row's; empty for `plan` alone."""
+    able: frozenset[str] = frozenset()
+    """What the trainer can run, see `config.trainers`."""
 
     @property
     def config(self) -> PlannedConfig:
@@ -146,12 +154,21 @@ def parse_rows(text: str, base: Resolved) -> list[Row]:
 
 
 def strategy_rows(
-    text: str, base: Resolved, choice: GroupChoice | None = None, *, is_quiet: bool = False
+    text: str,
+    base: Resolved,
+    choice: GroupChoice | None = None,
+    model: GpuModel | None = None,
+    *,
+    is_quiet: bool = False,
 ) -> list[Row]:
     """A row for each of the comma-separated strategies, or for `all`; a notice says which cannot run, and why.
 
+    With a model, each but that of the options is on the best of its own layouts, and HBP's baseline has a second row,
+    on that of the longest group.
+
     Args:
         choice: how the groups were chosen, if they were: a strategy with a choice of its own, HBP's, takes that.
+        model: with weights gathered in every micro-batch.
         is_quiet: without the notice.
 
     Raises:
@@ -175,10 +192,13 @@ def strategy_rows(
             if option is not None:
                 raise ConfigError(f"--strategies: {refusal(name, option, config)}")
             try:
-                given = config.with_strategy(name)
                 theirs = _groups_of(name, choice) if config.group_algorithm is None else None
-                own = resolve(given if theirs is None else given.with_groups(theirs))
-                own = own.with_trees() if base.has_trees else own
+                if name == config.strategy and theirs is None:
+                    own = base
+                else:
+                    given = config.with_strategy(name)
+                    own = resolve(given if theirs is None else given.with_groups(theirs))
+                    own = own.with_trees() if base.has_trees else own
             except ConfigError as error:
                 if name not in may_leave_out:
                     raise
@@ -191,11 +211,17 @@ def strategy_rows(
             note += f"; here {own.config.packing} packs"
         if own.config.cost != base.config.cost:
             note += f"; its imbalance is of --cost {own.config.cost}"
-        rows.append(Row(name=name, kind="strategy", plan=own, note=note))
+        has_layouts = model is not None and _key(own) != _key(base)
+        plans = candidates(own, model) if model is not None and has_layouts else ()
+        rows.append(Row(name=name, kind="strategy", plan=own, note=note, candidates=plans))
+        if name == BASELINE and len(plans) > 1:
+            note = "the same at the degree of the longest group, as HBP's paper compares"
+            rows.append(Row(name=f"{name}@{_LONGEST}", kind="baseline", plan=own, note=note))
     if not rows and refused is not None:
         raise ConfigError(str(refused))
     _say_left_out({} if is_quiet else left_out)
-    return _unique(rows, base)
+    named = [row.plan for row in rows if row.name not in may_leave_out and config.trainer is None]
+    return _unique(rows, base, named)
 
 
 def _say_left_out(left_out: Mapping[str, Sequence[str]]) -> None:
@@ -208,7 +234,8 @@ def _groups_of(name: str, choice: GroupChoice | None) -> list[Group] | None:
     if choice is None or STRATEGIES[name].group_algorithm == choice.algorithm:
         return None
     found = (each.groups for each in choice.alternatives if each.name == HBP)
-    return next(([parse_group(group) for group in text.split(",")] for text in found), None)
+    layout = read_parallel(choice.parallel) or ONE_GPU
+    return next(([*with_parallel(map(parse_group, text.split(",")), layout)] for text in found), None)
 
 
 def _lacks(name: str, config: PlanConfig) -> str | None:
@@ -314,20 +341,25 @@ def _limited(algorithm: PackingAlgorithm, num_groups: int) -> str:
     return f"{algorithm.name}:time_limit={TIME_LIMIT / num_groups:g}" if "time_limit" in names else algorithm.name
 
 
-def _unique(rows: Iterable[Row], base: Resolved) -> list[Row]:
+def _unique(rows: Iterable[Row], base: Resolved, named: Iterable[Resolved] = ()) -> list[Row]:
     """Keep the first of equal rows, with the first note that any of them has, and mark the one that equals `base`.
 
     Strategies have a row each.
+
+    Args:
+        named: plans that the user asks for, and so can run.
     """
+    able = base.given.abilities.union(*(asked_of_trainer(plan.request) for plan in (base, *named)))
     kept: dict[Any, Row] = {}
     for row in rows:
-        key = _key(row.plan)
+        key = (*_key(row.plan), len(row.candidates) > 1)
         first = kept.get(key, row)
         if row.kind == first.kind == "strategy" and row.name != first.name:
             key = (*key, row.name)
         if key not in kept:
-            is_own = key == _key(base)
-            kept[key] = replace(row, is_own=is_own, may_be_taken=_may_be_taken(row, base, is_own=is_own))
+            is_own = key[:-1] == _key(base)
+            may_be_taken = _may_be_taken(row, base, is_own=is_own)
+            kept[key] = replace(row, is_own=is_own, may_be_taken=may_be_taken, able=able)
         elif row.note and not kept[key].note:
             kept[key] = replace(kept[key], note=row.note)
     return list(kept.values())

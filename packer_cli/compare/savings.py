@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from packer_cli.compare.candidates import candidates, groups_and_degrees
+from packer_cli.compare.row_figures import fastest
+from packer_cli.config import PlanConfig, PlannedConfig, validate
+from packer_cli.config.resolve import read_options, resolve
+from packer_cli.config.trainers import abilities, asked_of_trainer
+from packer_cli.plan.build import build_plan
+from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.types import Plan
 from packer_cli.plan.figures import Baseline
+from packer_cli.plan.strategies.registry import BASELINE
 from packer_cli.simulate.figures import EpochFigures, OverallFigures, Simulator
 
 
@@ -38,30 +46,76 @@ class PlanSimulation(EpochFigures):
     """What the plan is compared with."""
     saves: Savings
     """What the plan saves over it: GPU-days, their share, and the speed-up."""
+    naive_at_best: NamedFigures
+    """Naive packing to the same length, on the best of the layouts that the trainer can run."""
+    saves_over_naive: Savings
+    """What the plan saves over that."""
     padded: OverallFigures | None = None
     """The same samples in padded batches, as in a trainer that does not pack; None where the plan's rows cannot be
     such."""
 
 
-def plan_simulation(plan: Plan, simulator: Simulator, naive: Baseline, padded: Plan | None = None) -> PlanSimulation:
-    """Predict a plan's epoch, that of its baseline, and that of padded batches. Price: O(pieces + slots).
+def plan_simulation(
+    plan: Plan,
+    simulator: Simulator,
+    naive: Baseline,
+    padded: Plan | None = None,
+    *,
+    config: PlannedConfig,
+    trainer: str | None,
+) -> PlanSimulation:
+    """Predict a plan's epoch, that of its baseline, of naive packing at its best, and of padded batches.
+
+    Price: some ISF packings, O(pieces + slots).
 
     Args:
         naive: what `baseline_of` makes.
         padded: what `padded_baseline` makes; None leaves it out.
+        config: the plan's options.
+        trainer: as in `GpuConfig`; it can run what the plan asks for.
 
     Raises:
         ConfigError: the plan has an SP degree that the model does not know.
     """
     figures = simulator.figures(plan)
     baseline = NamedFigures(name=naive.name, **vars(simulator.figures(naive.plan).overall))
+    best = _naive_at_best(plan, config, simulator, trainer)
     return PlanSimulation(
         **vars(figures),
         predicted_with=simulator.model.origin,
         baseline=baseline,
         saves=savings(figures.overall, baseline),
+        naive_at_best=best,
+        saves_over_naive=savings(figures.overall, best),
         padded=simulator.figures(padded).overall if padded else None,
     )
+
+
+def _naive_at_best(plan: Plan, config: PlannedConfig, simulator: Simulator, trainer: str | None) -> NamedFigures:
+    longest = plan.groups[-1]
+    able = abilities(trainer) | asked_of_trainer(read_options(config).request)
+    same = {name: getattr(config, name) for name in _OF_NAIVE}
+    given = validate(
+        PlanConfig,
+        {
+            **same,
+            "strategy": BASELINE,
+            "groups": [Group(capacity=longest.capacity)],
+            "gpus": plan.num_gpus,
+            "align": longest.align,
+            "trainer": ",".join(sorted(able)),
+        },
+    )
+    own = resolve(given)
+    plans = candidates(own.with_trees() if plan.pieces.trees is not None else own, simulator.model)
+    number = fastest([each.request for each in plans], plan.pieces, simulator)[0]
+    found = build_plan(plan.pieces, replace(plans[number].request, epochs=1))
+    layout = ", ".join(f"--{name} {value}" for name, value in groups_and_degrees(plans[number].config).items())
+    return NamedFigures(name=f"naive packing at its best, {layout}", **vars(simulator.figures(found).overall))
+
+
+_OF_NAIVE = ("global_tokens", "mask", "max_samples", "max_path_tokens", "overflow", "seed")
+"""Options of a plan that naive packing of the same samples has, too."""
 
 
 def savings(overall: OverallFigures, baseline: OverallFigures) -> Savings:

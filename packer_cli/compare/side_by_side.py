@@ -66,7 +66,7 @@ class Comparison:
         waiting = [
             (row.overall.waiting, number)
             for number, row in enumerate(self.rows)
-            if row.overall and row.spec.may_be_taken and (row.kind == "strategy" or row.spec.config.groups == given)
+            if row.overall and row.may_be_taken and (row.kind == "strategy" or row.spec.config.groups == given)
         ]
         return self.rows[min(waiting)[1]] if waiting else None
 
@@ -118,7 +118,7 @@ def compare(
         save_samples(samples, folder)
         tasks = {
             i: RowTask(
-                request=rows[i].request,
+                requests=tuple(each.request for each in rows[i].candidates or (rows[i].plan,)),
                 rule=size_rule(rows[i].config),
                 folder=folder,
                 weights=samples.weights,

@@ -16,7 +16,7 @@ from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.types import Float64Array, Pieces, Plan
 from packer_cli.simulate.epoch import PARTS, Simulation, simulate
 from packer_cli.simulate.slots import epoch_times
-from packer_cli.sizes import format_tokens, large
+from packer_cli.sizes import format_bytes, format_tokens, large
 
 _HOUR = 3600.0
 
@@ -62,6 +62,8 @@ class GroupFigures(TimeFigures):
     """As simulated."""
     fits: bool
     """Whether it fits in memory, by the model."""
+    memory_bytes: float
+    """Of a GPU that a full row takes with these layers, by the model."""
     num_tokens: int
 
 
@@ -75,6 +77,18 @@ class EpochFigures:
     """By group."""
     notes: tuple[str, ...]
     """For people."""
+    warnings: tuple[str, ...]
+    """Those of the notes that say what does not fit in memory."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether all groups fit in memory, by the model."""
+        return all(group.fits for group in self.groups)
+
+    @property
+    def order(self) -> tuple[bool, float]:
+        """By which the better of two epochs comes first: that which fits, then the shorter."""
+        return not self.fits, self.overall.seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +117,9 @@ class Simulator:
 
 def simulation_figures(simulation: Simulation, plan: Plan, model: GpuModel) -> EpochFigures:
     """The figures of a simulated epoch."""
-    notes = [note for g in range(len(plan.groups)) for note in _group_notes(simulation, plan, model, g)]
+    notes = [_group_note(simulation, plan, model, g) for g in range(len(plan.groups))]
+    warnings = [note for note, layers in zip(notes, simulation.layers, strict=True) if note and not layers.fits]
+    notes = [note for note in notes if note]
     notes += [_stages_note(model, pp) for pp in sorted({group.pp_size for group in plan.groups} - {1})]
     if plan.num_gpus != model.num_gpus:
         notes.append(
@@ -114,6 +130,7 @@ def simulation_figures(simulation: Simulation, plan: Plan, model: GpuModel) -> E
         overall=_overall(simulation, plan.num_gpus),
         groups=tuple(_group(simulation, plan, g) for g in range(len(plan.groups))),
         notes=tuple(notes),
+        warnings=tuple(warnings),
     )
 
 
@@ -164,6 +181,7 @@ def _group(simulation: Simulation, plan: Plan, g: int) -> GroupFigures:
         sp_size=group.sp_size,
         checkpoint_layers=simulation.layers[g].layers,
         fits=simulation.layers[g].fits,
+        memory_bytes=_round(simulation.layers[g].bytes),
         num_tokens=tokens,
     )
 
@@ -185,17 +203,19 @@ def _time_figures(
     )
 
 
-def _group_notes(simulation: Simulation, plan: Plan, model: GpuModel, g: int) -> list[str]:
-    """Notes on a group, for people."""
+def _group_note(simulation: Simulation, plan: Plan, model: GpuModel, g: int) -> str:
+    """A note on a group, for people; empty if there is nothing to say."""
     group, layers, num_layers = plan.groups[g], simulation.layers[g], model.memory.num_layers
     note = ""
-    if layers.needed is None:
-        note = f"does not fit in memory by the model, with all {num_layers} layers checkpointed; raise its degrees"
-    elif not layers.fits:
-        note = f"checkpoints {layers.layers} layers, and by the model of memory needs {layers.needed}"
+    if not layers.fits:
+        note = (
+            f"does not fit in memory, by the model: with {layers.layers} of {num_layers} layers checkpointed it takes "
+            f"{format_bytes(layers.bytes)} of the {format_bytes(layers.limit)} that a GPU has for training"
+        )
+        note += "; raise its degrees" if layers.needed is None else f"; {layers.needed} layers would fit"
     elif layers.layers and not group.checkpoint_layers:
         note = f"names no checkpointed layers: {layers.layers} of {num_layers} assumed, the fewest that fit"
-    return [f"group {group_name(group)} {note}"] if note else []
+    return f"group {group_name(group)} {note}" if note else ""
 
 
 def _stages_note(model: GpuModel, num_stages: int) -> str:

@@ -157,6 +157,10 @@ class GroupLayers:
     """Checkpointed layers that the prediction assumes."""
     needed: int | None
     """The fewest with which a full row fits, by the memory model; None if it never fits."""
+    bytes: float
+    """Of a GPU's memory that a full row takes with these layers."""
+    limit: float
+    """Those that a GPU has."""
 
     @property
     def fits(self) -> bool:
@@ -167,9 +171,11 @@ class GroupLayers:
 def choose_layers(group: Group, memory: MemoryModel) -> GroupLayers:
     """The group's own number if it names one, else the fewest that fit (HBP, algorithm 4), else all."""
     needed = memory.least_checkpoint_layers(group.capacity, group.layout)
+    layers = memory.num_layers if needed is None else needed
     if group.checkpoint_layers:
-        return GroupLayers(layers=min(group.checkpoint_layers, memory.num_layers), needed=needed)
-    return GroupLayers(layers=memory.num_layers if needed is None else needed, needed=needed)
+        layers = min(group.checkpoint_layers, memory.num_layers)
+    taken = memory.bytes(group.capacity, group.layout, layers)
+    return GroupLayers(layers=layers, needed=needed, bytes=taken, limit=memory.limit)
 
 
 class Replicas(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from packer_cli.compare import ComparedRow, Comparison
+from packer_cli.compare.compared import OF_LAYOUT
 from packer_cli.compare.savings import PlanSimulation, Savings, savings
 from packer_cli.plan.core.pieces import overflow_notes
 from packer_cli.simulate.epoch import PARTS
@@ -77,7 +78,7 @@ def _table(
 ) -> Table:
     """A table of the plans, with notes on single rows, on what the plans leave out, and others."""
     rows, config = comparison.rows, comparison.config
-    names = [f"{row.name}{' *' if row.cut_off else ''}" for row in rows]
+    names = [f"{row.name}{' *' if row.cut_off else ''}{'' if row.fits else ' !'}" for row in rows]
     longest = [f"@longest: {config.groups[-1]} alone"] if any(row.name.endswith("@longest") for row in rows) else []
     return Table(
         title=title,
@@ -94,8 +95,12 @@ def _table(
 
 
 def _row_notes(row: ComparedRow) -> Iterator[str]:
-    if row.note:
-        yield f"{row.name}: {row.note}"
+    searched = len(row.spec.candidates) > 1 and row.overall is not None
+    layout = ", ".join(f"--{name} {row.options[name]}" for name in OF_LAYOUT if name in row.options)
+    if row.note or searched:
+        yield f"{row.name}: {'; '.join(filter(None, (row.note, f'here {layout}' if searched else '')))}"
+    if not row.fits and row.simulation:
+        yield from (f"{row.name}: ! {warning}" for warning in row.simulation.warnings)
     if row.error is not None:
         yield f"{row.name}: failed: {row.error}"
     elif row.cut_off:
@@ -108,12 +113,14 @@ def simulation_table(result: PlanSimulation) -> Table:
     """A row each for the groups, all packs and the baseline; the epoch's time, and notes."""
     overall, baseline = result.overall, result.baseline
     named: list[tuple[str, TimeFigures]] = [(group.name, group) for group in result.groups]
-    named += [("all", overall), ("baseline", baseline)]
+    best = result.naive_at_best
+    named += [("all", overall), ("naive", best), ("baseline", baseline)]
     notes = [
         (
             f"An epoch takes {duration(overall.seconds)}: {counted(overall.num_steps, 'step')} of "
             f"{amount(overall.step_seconds)} s, {gpu_time(overall.gpu_days)}"
         ),
+        f"naive: {best.name}; it takes {duration(best.seconds)}: {_saved(result.saves_over_naive)}",
         (
             f"baseline: {baseline.name}; it takes {duration(baseline.seconds)}, {gpu_time(baseline.gpu_days)}: "
             f"{_saved(result.saves)}"

@@ -66,12 +66,15 @@ def test_a_packed_set_beside_its_baseline(hbpack, pack, chats, sample, gpu, mode
         assert sum(figures["split"].values()) == pytest.approx(figures["gpu_hours"])
     assert sum(group["gpu_hours"] for group in result["groups"]) == pytest.approx(overall["gpu_hours"])
     assert result["saves"]["gpu_days"] == pytest.approx(baseline["gpu_days"] - overall["gpu_days"])
+    best = result["naive_at_best"]
+    assert best["seconds"] <= baseline["seconds"]
+    assert result["saves_over_naive"]["speedup"] == pytest.approx(best["seconds"] / overall["seconds"])
     assert result["predicted_with"]["source"] == "analytic"
     done = hbpack("simulate", out, *gpu)
     lines = done.stdout.splitlines()
     assert lines[0] == "Predicted epoch on 8 GPUs, and where their time goes"
-    assert [line.split("  ")[0].strip() for line in lines[4:9]] == [
-        "1k:1", "8k:4", "all", "baseline", "padded",
+    assert [line.split("  ")[0].strip() for line in lines[4:10]] == [
+        "1k:1", "8k:4", "all", "naive", "baseline", "padded",
     ]  # fmt: skip
     assert result["padded"]["seconds"] > overall["seconds"]
     assert lines[-1].startswith("An epoch takes ")

@@ -10,7 +10,7 @@ from packer_cli.simulate.epoch import PARTS
 from packer_cli.simulate.figures import OverallFigures
 
 
-def row(name, hours, *, own=False, groups=2, window=0, spread=0.2, delay=None, **parts):
+def row(name, hours, *, own=False, groups=2, window=0, spread=0.2, delay=None, fits=True, lacks=(), **parts):
     """A row on one GPU; what is not named it computes."""
     split = dict.fromkeys(PARTS, 0.0) | parts
     split["compute"] = hours - sum(split.values())
@@ -23,6 +23,9 @@ def row(name, hours, *, own=False, groups=2, window=0, spread=0.2, delay=None, *
     request = SimpleNamespace(strategy=strategy, groups=[None] * groups, balance=SimpleNamespace(window=window))
     return SimpleNamespace(
         spec=SimpleNamespace(may_be_taken=strategy.is_packed, request=request),
+        may_be_taken=strategy.is_packed and fits and not lacks,
+        fits=fits,
+        lacks=lacks,
         name=name,
         is_own=own,
         overall=SimpleNamespace(length_mix_spread=spread, mean_delay=delay),

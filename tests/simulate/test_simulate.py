@@ -308,14 +308,18 @@ def test_layers_are_the_plans_or_the_fewest_that_fit():
     assert (too_long.layers, too_long.needed, too_long.fits) == (NUM_LAYERS, None, False)
 
 
+LIMIT = "1000 B that a GPU has for training"
+
+
 def test_notes_say_what_was_assumed():
     groups = (Group(capacity=41), Group(capacity=60, checkpoint_layers=2), Group(capacity=1024))
     plan = make_plan(groups, [[(0, [1])] * 7 + [(2, [1])]], steps=[0], num_gpus=8)
     notes = simulation_figures(simulate(plan, model()), plan, model()).notes
+    begin = "does not fit in memory, by the model: with"
     assert list(notes[:3]) == [
         "group 41:1 names no checkpointed layers: 1 of 4 assumed, the fewest that fit",
-        "group 60:1 checkpoints 2 layers, and by the model of memory needs 4",
-        "group 1k:1 does not fit in memory by the model, with all 4 layers checkpointed; raise its degrees",
+        f"group 60:1 {begin} 2 of 4 layers checkpointed it takes 1.2 KiB of the {LIMIT}; 4 layers would fit",
+        f"group 1k:1 {begin} 4 of 4 layers checkpointed it takes 15.0 KiB of the {LIMIT}; raise its degrees",
     ]
     (about_gpus,) = notes[3:]
     assert about_gpus == (

@@ -1,0 +1,180 @@
+"""Each row of a comparison on the best of its own layouts: of those that hold, and that the trainer can run."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+
+import numpy as np
+import pytest
+
+import packer_cli
+from packer_cli.cli.main import main
+from packer_cli.config import PlanConfig, validate
+from packer_cli.config.gpu_model import load_gpu_model
+from packer_cli.config.trainers import ABILITIES, TRAINERS, abilities, asked_of_trainer
+from packer_cli.errors import ConfigError
+from tests.cli_runner import run
+
+GPUS = 16
+SHAPE = {"model_type": "llama", "intermediate_size": 14336, "vocab_size": 128256, "num_key_value_heads": 8}
+STEPS = {"global_tokens": "2M"}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Folders of models of 8B and of 70B weights."""
+    root = tmp_path_factory.mktemp("models")
+    sizes = {"8b": (32, 4096, 32), "70b": (80, 8192, 64)}
+    for name, (layers, hidden, heads) in sizes.items():
+        (root / name).mkdir()
+        values = {**SHAPE, "num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads}
+        (root / name / "config.json").write_text(json.dumps(values))
+    return {name: {"model": str(root / name), "gpu": "h100"} for name in sizes}
+
+
+@pytest.fixture(scope="module")
+def lengths():
+    rng = np.random.default_rng(1)
+    long = rng.integers(8_000, 65_536, 60)
+    return np.concatenate([rng.lognormal(6, 1, 1500), long]).astype(np.int32)
+
+
+def compared(lengths, strategies, **options):
+    options = {"groups": "8k:1,64k:8", "gpus": GPUS, **STEPS, **options}
+    result = packer_cli.compare(lengths, strategies=strategies, workers=2, **options)
+    assert all(row.error is None for row in result.rows)
+    return result, {row.name: row for row in result.rows}
+
+
+def seconds(row):
+    return row.simulation.overall.seconds
+
+
+def alone(lengths, strategy, **options):
+    """The predicted epoch of one plan, with nothing searched for."""
+    result = packer_cli.plan(lengths, strategy=strategy, gpus=GPUS, **{**STEPS, **options})
+    model = {name: options[name] for name in ("model", "gpu")}
+    simulation = packer_cli.simulate(result, **model)
+    return simulation.overall.seconds if simulation.fits else np.inf
+
+
+def test_naive_packing_is_at_the_best_of_its_degrees(models, lengths):
+    _, rows = compared(lengths, "naive,balanced", **models["8b"])
+    each = {sp: alone(lengths, "naive", groups=f"64k:{sp}", **models["8b"]) for sp in (1, 2, 4, 8, 16)}
+    assert seconds(rows["naive"]) == pytest.approx(min(each.values()))
+    best = min(each, key=each.get)
+    assert rows["naive"].options["groups"] == f"64k:{best}"
+    assert best != 8
+    assert seconds(rows["naive@longest"]) == pytest.approx(each[8])  # HBP's own comparison.
+
+
+def test_other_kinds_of_synchronization_are_tried_too(models, lengths):
+    """FSDP's rows also with whole weights, and those of ZeRO-1 also gathered, if the trainer can."""
+    _, rows = compared(lengths, "naive,megatron,balanced", trainer="pytorch", **models["8b"])
+    for name in ("naive", "megatron"):
+        tried = {each.request.lockstep for each in rows[name].spec.candidates}
+        assert tried == {None, 1}
+    degrees = (f"64k:{sp}" for sp in (1, 2, 4, 8, 16))
+    ways = itertools.product(degrees, ("all", "1"))
+    least = min(alone(lengths, "naive", groups=group, lockstep=way, **models["8b"]) for group, way in ways)
+    assert seconds(rows["naive"]) <= least * (1 + 1e-9)
+
+
+def test_what_does_not_fit_is_marked_and_never_advised(models, lengths):
+    result, rows = compared(lengths, "all", groups="16k:1,64k:1", gpus=64, **models["70b"])
+    own = rows["balanced"]
+    assert own.is_own
+    assert not own.fits
+    assert result.best is not own
+    assert result.best.fits
+    assert "balanced, your own plan" not in (result.advice or "")
+    (warning, *_) = own.simulation.warnings
+    assert re.search(r"it takes [\d.]+ GiB of the [\d.]+ GiB that a GPU has", warning)
+    for name, row in rows.items():
+        if len(row.spec.candidates) > 1:
+            assert row.fits, f"{name} has a layout that holds, and is not on it"
+    # Whole weights of 70B do not fit a GPU, so their rows divide them.
+    assert "tp=" in rows["wlb"].options["parallel"] or "pp=" in rows["wlb"].options["parallel"]
+
+
+def test_only_what_the_trainer_can_run_is_advised(models, lengths):
+    for trainer in ("trl", "megatron", "sp,fsdp", None):
+        result, rows = compared(lengths, "all", trainer=trainer, **models["8b"])
+        can = abilities(trainer) | asked_of_trainer(rows["balanced"].spec.request)
+        assert asked_of_trainer(result.best.spec.request) <= can
+        faster = [row for row in rows.values() if row.lacks and seconds(row) < 0.98 * seconds(result.best)]
+        if any(row.spec.may_be_taken for row in faster):
+            assert "with a trainer that can" in result.advice
+
+
+def test_the_next_command_packs_as_printed(models, lengths, tmp_path):
+    np.save(tmp_path / "lengths.npy", lengths)
+    given = ["--gpus", str(GPUS), "--global-tokens", "2M", "--model", models["8b"]["model"], "--gpu", "h100"]
+    for strategies, trainer in (("naive", "megatron"), ("flexsp:all", "any"), ("megatron", "any"), ("wlb", "any")):
+        asked = [tmp_path / "lengths.npy", "--groups", "8k:1,64k:8", *given, "--trainer", trainer]
+        row = json.loads(run(main, "compare", *asked, "--strategies", strategies, "--json").stdout)["rows"][0]
+        done = run(main, "compare", *asked, "--strategies", strategies)
+        changes = done.stdout.rstrip().rpartition("same options and ")[2].split(", without")[0].split()
+        named = dict(zip(changes[::2], changes[1::2], strict=True))
+        options = {name.removeprefix("--").replace("-", "_"): value for name, value in named.items()}
+        plan = packer_cli.plan(lengths, gpus=GPUS, **STEPS, **models["8b"], **options)
+        again = packer_cli.simulate(plan, **models["8b"])
+        assert again.overall.seconds == pytest.approx(row["simulation"]["overall"]["seconds"], rel=1e-6), changes
+
+
+def test_automatic_groups_choose_how_replicas_run(models, lengths):
+    """With ZeRO-1 or tensor parallelism where the trainer has it and it is faster, and never slower than without."""
+    usual = {"groups": "auto", "gpus": GPUS, **STEPS, **models["8b"]}
+    least = packer_cli.plan(lengths, **usual)
+    assert (least.group_choice.lockstep, least.group_choice.parallel) == ("all", None)
+    more = packer_cli.plan(lengths, **usual, trainer="any")
+    assert more.group_choice.seconds <= least.group_choice.seconds * 1.004
+    tensor = packer_cli.plan(lengths, **usual, trainer="megatron")
+    choice = tensor.group_choice
+    assert choice.lockstep == "1" == tensor.config.lockstep
+    layouts = {group.layout for group in tensor.groups}
+    assert len(layouts) == 1, "Megatron has one layout"
+    named = {"groups": choice.groups, "lockstep": "1", "parallel": choice.parallel}
+    assert packer_cli.plan(lengths, **{**usual, **named}).groups == tensor.groups
+    simulation = packer_cli.simulate(tensor, **models["8b"])
+    assert simulation.fits
+    assert simulation.overall.seconds == pytest.approx(choice.seconds, rel=1e-3)
+
+
+def test_a_plan_is_compared_with_naive_packing_of_its_own_kind_and_at_its_best(models, lengths):
+    plan = packer_cli.plan(lengths, groups="8k:1,64k:8", gpus=GPUS, lockstep="1", **STEPS, **models["8b"])
+    result = packer_cli.simulate(plan, trainer="trl", **models["8b"])
+    seconds_of_peer = packer_cli.simulate(peer(lengths, models), **models["8b"]).overall.seconds
+    assert result.baseline.seconds == pytest.approx(seconds_of_peer, rel=1e-9)
+    least = min(
+        alone(lengths, "naive", groups=f"64k:{sp}", lockstep=way, **models["8b"])
+        for sp in (1, 2, 4, 8, 16)
+        for way in ("all", "1")
+    )
+    assert result.naive_at_best.seconds == pytest.approx(least)
+    naive = packer_cli.plan(
+        lengths, strategy="naive", groups="64k:8", gpus=GPUS, lockstep="1", **STEPS, **models["8b"]
+    )
+    assert packer_cli.simulate(naive, **models["8b"]).saves.speedup == pytest.approx(1.0)  # It is its own peer.
+
+
+def peer(lengths, models):
+    options = {"groups": "64k:8", "gpus": GPUS, "lockstep": "1", **STEPS, **models["8b"]}
+    return packer_cli.plan(lengths, strategy="naive", **options)
+
+
+def test_what_a_trainer_can_run():
+    assert abilities(None) == TRAINERS["transformers"]
+    assert abilities("megatron,sp") == TRAINERS["megatron"] | {"sp"}
+    assert abilities("any") == set(ABILITIES)
+    with pytest.raises(ConfigError, match=r"--trainer: 'megatrom' is no trainer .*did you mean 'megatron'"):
+        validate(PlanConfig, {"groups": "1k", "gpus": 1, "trainer": "megatrom"})
+
+
+def test_a_model_is_loaded_as_its_replicas_meet(models):
+    config = validate(PlanConfig, {"groups": "1k", "gpus": 8, **models["8b"]})
+    model = load_gpu_model(config, 8, "a test")
+    assert model.of_lockstep("all") is model
+    assert load_gpu_model(config, 8, "a test", "1") == model.of_lockstep("1") != model
