@@ -97,7 +97,7 @@ def command(as_json: bool, workers: int | None, **values: Any) -> None:
         print_json(found)
         return
     print_tables(candidates_table(found))
-    click.echo(f"\n  --groups {found.groups}\n")
+    click.echo(f"\n  {found.options}\n")
     if found.seconds is not None and found.gpu_hours is not None:
         click.echo(
             f"  predicted epoch on {counted(found.gpus, 'GPU')}: {four_digits(found.seconds)} s, "
@@ -106,7 +106,7 @@ def command(as_json: bool, workers: int | None, **values: Any) -> None:
         print_tables(alternatives_table(found))
         click.echo()
     why = "have the shortest predicted epoch" if found.seconds is not None else "were chosen by HBP's algorithm 1"
-    say_next(f"Groups {found.groups} {why}", _plan_command(values, f"--groups {found.groups}", config.gpus))
+    say_next(f"Groups {found.groups} {why}", _plan_command(values, found.options, config.gpus))
 
 
 def _plan_command(values: dict[str, Any], options: str, num_gpus: int) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from packer_cli.cost.models import GpuModel
 from packer_cli.errors import HbpackError, RunError
 from packer_cli.format.metrics import PlanFigures
 from packer_cli.format.trees import ItemTrees
@@ -21,6 +22,7 @@ from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.pieces import Samples, SizeRule, pieces_to_plan
 from packer_cli.plan.core.types import Pieces
 from packer_cli.plan.figures import plan_figures, prove_by_program
+from packer_cli.plan.strategies.predict import stage_rates
 from packer_cli.plan.strategies.protocol import PlanRequest
 from packer_cli.plan.warming import warm_up
 from packer_cli.simulate.figures import EpochFigures, Simulator
@@ -88,7 +90,11 @@ def fastest(requests: Sequence[PlanRequest], pieces: Pieces, simulator: Simulato
     enough = _ITERATIONS * first.num_gpus * first.groups[-1].capacity / mean
     some = _some_of(pieces, int(min(max(enough, _FEWEST), _MOST)))
     found: list[tuple[tuple[bool, float], int]] = []
-    for k, request in enumerate(requests):
+    numbers: Sequence[int] = range(len(requests))
+    if first.strategy.keeps_steps:  # Each takes long.
+        numbers = sorted(numbers, key=lambda k: _estimate(requests[k], some, simulator.model))[:_MOST_TRIED]
+    for k in numbers:
+        request = requests[k]
         with suppress(HbpackError, ValueError):  # Others may do.
             found.append((simulator.figures(build_plan(some, request)).order, k))
     found.sort()
@@ -96,6 +102,24 @@ def fastest(requests: Sequence[PlanRequest], pieces: Pieces, simulator: Simulato
     return best if best and len(some) < len(pieces) else best[:1] or [0]
 
 
+def _estimate(request: PlanRequest, pieces: Pieces, model: GpuModel) -> float:
+    """Seconds of an epoch in which nobody waits and each piece shares full rows of the group where it takes least."""
+    model = model.of_lockstep("1" if request.lockstep == 1 else "all")
+    length = pieces.length.astype(np.float64)
+    least = np.full(len(length), np.inf)
+    for group in request.groups:
+        quadratic, linear, constant = stage_rates(group, model)
+        in_row = linear + constant / group.capacity
+        seconds = group.num_gpus * (quadratic * length + in_row) * length
+        np.minimum(least, seconds, out=least, where=length <= group.capacity)
+    longest = request.groups[-1]
+    micro_batches = (request.steps.global_tokens or 0) / longest.capacity / longest.num_dp_ranks(request.num_gpus)
+    bubbles = (longest.pp_size - 1) / max(1.0, micro_batches)
+    return float(least.sum()) / request.num_gpus * (1 + bubbles)
+
+
+_MOST_TRIED = 12
+"""Layouts of a strategy that plans step by step; of more, those of the least estimates."""
 _ITERATIONS = 4
 _FEWEST, _MOST = 20_000, 50_000
 """Samples by which layouts are chosen: as many as rows of single GPUs have in so many iterations, in these limits."""

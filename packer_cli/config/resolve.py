@@ -143,8 +143,16 @@ def resolve(given: PlanConfig) -> Resolved:
     strategy = given.planner
     with _naming("--packing"):
         algorithm, options = parse_packing(given.packing, strategy.packings() or REGISTRY)
+    groups = given.groups
+    if given.has_gpu_model and strategy.mixes_layouts and not strategy.finds_layouts and groups[-1].checkpoint_layers:
+        # It has made the others of the longest, whose layers they would keep.
+        memory = _load(given, "checkpointed layers").memory
+        least = (memory.least_checkpoint_layers(each.capacity, each.layout) for each in groups[:-1])
+        layers = (memory.num_layers if each is None else each for each in least)
+        own = (replace(group, checkpoint_layers=each) for group, each in zip(groups, layers, strict=False))
+        groups = (*own, groups[-1])
     question = Question(
-        groups=given.groups,
+        groups=groups,
         num_gpus=given.gpus,
         parallel=given.parallel,
         packing_options=options,

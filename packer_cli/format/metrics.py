@@ -311,3 +311,9 @@ class GroupChoice:
     """The source of the predictions, see `GpuModel.origin`."""
     fingerprint: str
     """Covers every number that the choice depends on."""
+
+    @property
+    def options(self) -> str:
+        """What it chose, as the command line takes it."""
+        parallel = f" --parallel {self.parallel}" if self.parallel else ""
+        return f"--groups {self.groups}{parallel}{'' if self.lockstep == 'all' else f' --lockstep {self.lockstep}'}"

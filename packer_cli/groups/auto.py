@@ -140,7 +140,8 @@ def _choose_way(
     choices = []
     for search, way in near:
         own = config.model_copy(update={"lockstep": way.lockstep})
-        choice = search(planned=_planned_seconds(own, model.of_lockstep(way.lockstep), lengths, most))
+        of_plans = partial(_planned_seconds, own, model.of_lockstep(way.lockstep), lengths)
+        choice = search(planned=of_plans(most), tried=of_plans(_FEWEST_PLANNED // 4))
         choices.append(replace(choice, lockstep=way.lockstep))
     shortest = min(choice.seconds or 0.0 for choice in choices)
     return next(choice for choice in choices if (choice.seconds or 0.0) <= shortest * (1 + NOT_WORTH_A_GROUP))
@@ -243,11 +244,11 @@ def _notes(choice: Choice, profile: Profile | None) -> list[str]:
 def describe(choice: GroupChoice) -> str:
     """Describe a recorded choice in one line."""
     if choice.seconds is None:
-        return f"chose groups {choice.groups} by HBP's algorithm 1 from the rows of the profile"
+        return f"chose {choice.options} by HBP's algorithm 1 from the rows of the profile"
     others = "".join(
         f"; {each.name} ({each.groups}) {each.gain:+.1%}"
         for each in choice.alternatives
         if each.name in (HBP, LONGEST) and each.groups != choice.groups
     )
     seconds = four_digits(choice.seconds)
-    return f"chose groups {choice.groups}: {seconds} s an epoch predicted on {choice.gpus} GPUs{others}"
+    return f"chose {choice.options}: {seconds} s an epoch predicted on {choice.gpus} GPUs{others}"

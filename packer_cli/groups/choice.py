@@ -8,7 +8,7 @@ that end at a length therefore follow from the best k - 1 groups that end at eac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -85,6 +85,7 @@ def choose_groups(
     max_groups: int = 4,
     max_length: int | None = None,
     planned: Callable[[Sequence[Group]], float] | None = None,
+    tried: Callable[[Sequence[Group]], float] | None = None,
 ) -> Choice:
     """Choose the groups for these lengths. Price: O(n log n), a few milliseconds for the search, and some plans.
 
@@ -97,6 +98,7 @@ def choose_groups(
         max_length: the largest allowed capacity, which is then a candidate.
         planned: seconds of an epoch that is planned with some groups. The search finds the best sets of each number by
             an estimate; which of them to take, these seconds decide. None: the estimate does.
+        tried: the same of some of the samples. With it, neighbors of the set taken are tried, see `improve`.
 
     Raises:
         ConfigError: the longest sample fits on no SP degree.
@@ -133,6 +135,12 @@ def choose_groups(
     shortest = min(each.seconds for each in allowed)
     fewest = next(each for each in allowed if each.seconds <= (1 + NOT_WORTH_A_GROUP) * shortest)
     chosen = sets[0] if algorithm == "hbp" else fewest
+    if tried is not None and planned is not None and algorithm != "hbp":
+        groups = improve(min((*sets, *allowed), key=lambda each: tried(each.groups)).groups, epoch, ways, tried)
+        better = Alternative(name="best of their neighbors", groups=groups, seconds=planned(groups))
+        estimated[groups] = epoch.gpu_seconds(groups) / num_gpus
+        if better.seconds < chosen.seconds * (1 - NOT_WORTH_A_GROUP / 4) and len(groups) <= max_groups:
+            chosen, found = better, [*found, better]
     shown = [group.capacity for group in chosen.groups if group.capacity not in settings]
     return Choice(
         groups=chosen.groups,
@@ -237,6 +245,53 @@ def hbp_groups(best: Mapping[int, Setting], setting_of: Callable[[int], Group | 
             same = replace(group, capacity=length, sp_size=1)
             groups[length] = setting_of(length) or same
     return tuple(groups[length] for length in sorted(groups))
+
+
+def improve(
+    groups: tuple[Group, ...],
+    model: EpochModel,
+    settings: Mapping[int, Sequence[Group]],
+    seconds: Callable[[Sequence[Group]], float],
+) -> tuple[Group, ...]:
+    """Leave out, lengthen, shorten or run a group otherwise, as long as the planned epoch becomes shorter.
+
+    Price: `_MOST_TRIED` plans at most; of the neighbors, those of the least estimates are planned.
+    """
+    known, left = {groups: seconds(groups)}, _MOST_TRIED
+    while left > 0:
+        new = [each for each in dict.fromkeys(_neighbors(groups, model, settings)) if each not in known]
+        new.sort(key=model.gpu_seconds)
+        before = groups
+        for each in new[: min(left, _TRIED_AT_ONCE)]:
+            left -= 1
+            known[each] = seconds(each)
+            if known[each] < known[groups]:
+                groups = each
+                break
+        if groups is before:
+            break
+    return groups
+
+
+_MOST_TRIED, _TRIED_AT_ONCE = 60, 20
+_STEPS = (0, -1, 1, -2, 2, -4, 4, -8, 8)
+"""From a candidate length to those near it; eight are an octave."""
+
+
+def _neighbors(
+    groups: tuple[Group, ...], model: EpochModel, settings: Mapping[int, Sequence[Group]]
+) -> Iterator[tuple[Group, ...]]:
+    lengths = sorted(length for length in settings if settings[length])
+    for i, group in enumerate(groups):
+        before, after = groups[:i], groups[i + 1 :]
+        if after:
+            yield (*before, *after)
+        least = before[-1].capacity + 1 if before else 1
+        least, most = (least, after[0].capacity - 1) if after else (max(least, model.sums.longest), lengths[-1])
+        place = lengths.index(group.capacity)
+        for near in (place + step for step in _STEPS):
+            if 0 <= near < len(lengths) and least <= lengths[near] <= most:
+                yield from ((*before, other, *after) for other in settings[lengths[near]])
 
 
 def search_groups(model: EpochModel, settings: Mapping[int, Sequence[Group]], max_groups: int) -> list[Alternative]:

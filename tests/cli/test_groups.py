@@ -184,7 +184,7 @@ def test_stats_and_compare_choose_too(hbpack, lengths, auto):
     assert [group["name"] for group in stats["groups"]] == [
         f"g{g}-{group['capacity']}-sp{group['sp_size']}" for g, group in enumerate(comparison["config"]["groups"])
     ]
-    assert compared.stderr.startswith(f"chose groups {groups_of(comparison['config'])}: ")
+    assert compared.stderr.startswith(f"chose --groups {groups_of(comparison['config'])}: ")
     table = hbpack("compare", lengths, *auto, "--algorithms", "bfs,/none@longest", "--workers", 1)
     assert f"groups {groups_of(comparison['config'])} on 32 GPUs" in table.stdout
 
@@ -192,7 +192,7 @@ def test_stats_and_compare_choose_too(hbpack, lengths, auto):
 def test_a_set_records_the_choice(packed, model, tmp_path):
     done, manifest = packed()
     choice = manifest["config"]["group_choice"]
-    assert f"chose groups {choice['groups']}: " in done.stderr
+    assert f"chose --groups {choice['groups']}: " in done.stderr
     assert groups_of(manifest["config"]["plan"]) == choice["groups"]
     assert choice["predicted_with"]["gpu"]["name"] == "h100"
     # What was chosen with decides no bytes beside the choice: not by which name the model was given.
@@ -259,7 +259,7 @@ def test_a_plan_of_a_store(hbpack, pack, chats, auto, tmp_path):
     assert pack(chats).code == 0
     done = hbpack("plan", tmp_path / "out", *auto, "--output", tmp_path / "other")
     assert done.code == 0
-    assert done.stderr.startswith("chose groups ")
+    assert done.stderr.startswith("chose --groups ")
     assert hbpack("plan", tmp_path / "out", *auto, "--output", tmp_path / "other").stderr.endswith(
         "the plan is up to date\n"
     )

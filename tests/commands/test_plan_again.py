@@ -138,7 +138,7 @@ def test_layouts_that_were_found_make_room_for_groups(chats, pack, tmp_path):
     words = ("--strategy", "balanced", "--groups", "auto", "--model", model, "--gpu", "h100")
     lines = plan(tmp_path / "out", tmp_path / "new", *words)
     chosen = config(tmp_path / "new").groups
-    assert lines[0].startswith("chose groups ")
+    assert lines[0].startswith("chose --groups ")
     assert f"--groups {','.join(map(str, chosen))} (was 1k:" in lines[1]
 
 

@@ -5,12 +5,12 @@ candidates follow from the lengths alone. Here the steps are known, so layouts a
 of the best ones (some pipelines exchanged for others on as many GPUs) may join. Price: 1 to 10 s, bounded by counts.
 
 `printed_layouts` are the paper's: candidates are traced from the dynamic program over the lengths of the whole data
-set, with the printed cost, for every greatest length, after one layout of a single scheme. None is timed, and no
+set, with the printed cost, for every greatest length, after one layout of a single scheme. No other is timed, and no
 neighbor is added. A step takes the candidate on which stage 2 leaves its slowest pipeline fastest. What is ours there:
 
 - GPUs that a traced layout leaves idle get more pipelines, and a layout on which some stay idle is left out.
 - The single scheme is that of the optimizer's states in the paper, which the user chooses. Here it is the one that is
-  fastest by the printed cost, of those that hold the longest sample.
+  fastest on some of the steps, of those that hold the longest sample.
 - At most `MOST_PROCESS_GROUPS` candidates stay, spread evenly over the greatest lengths: each may add a process group
   to every GPU, and the checker allows no more.
 """
@@ -33,7 +33,6 @@ from packer_cli.plan.strategies.hydraulis.candidates import (
     length_table,
     longest_held,
     of_one_scheme,
-    printed_seconds,
     require_held,
 )
 from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
@@ -171,7 +170,7 @@ def printed_layouts(
 ) -> Int64Array:
     """The paper's candidates (int64[c, k]), that which holds most first. Price: that of the dynamic program.
 
-    Args: as of `choose_layouts`; the steps do not matter.
+    Args: as of `choose_layouts`; the steps decide the layout of one scheme.
 
     Raises:
         ConfigError: no layout uses all GPUs and holds the longest sample.
@@ -179,9 +178,8 @@ def printed_layouts(
     table = length_table(lengths, int(lengths.sum()))
     traced = find_layouts(table, costs, num_gpus, as_printed=True)
     whole = [fill_up(counts, table, costs, num_gpus) for counts in traced]
-    keys = dict.fromkeys(
-        tuple(each.tolist()) for each in [_of_one(table, costs, num_gpus), *whole] if each is not None
-    )
+    one = _of_one(steps, table, costs, num_gpus)
+    keys = dict.fromkeys(tuple(each.tolist()) for each in [one, *whole] if each is not None)
     found = np.array([*keys], dtype=np.int64).reshape(-1, len(costs))
     require_held(found, int(table.longest[-1]), costs, num_gpus)
     falling = np.argsort(-longest_held(found, costs), kind="stable")
@@ -189,17 +187,17 @@ def printed_layouts(
     return found[falling[kept]]
 
 
-def _of_one(table: LengthTable, costs: SchemeCosts, num_gpus: int) -> Int64Array | None:
-    """The layout of one scheme that is fastest by the printed cost and holds the longest sample, if there is one."""
-    number, tokens, work = table.sums[:, -1].tolist()
-    longest, best, least = int(table.longest[-1]), None, np.inf
-    for counts in of_one_scheme(costs, num_gpus):
-        kind = int(np.argmax(counts))
-        seconds = printed_seconds(costs.rates, kind, number, tokens, work, longest) / int(counts[kind])
-        whole = fill_up(counts, table, costs, num_gpus)
-        if costs.capacity[kind] >= longest and whole is not None and seconds < least:
-            best, least = whole, seconds
-    return best
+def _of_one(
+    steps: Sequence[Int64Array], table: LengthTable, costs: SchemeCosts, num_gpus: int
+) -> Int64Array | None:
+    """The layout of one scheme that holds the longest sample and is fastest on the steps, if there is one."""
+    held = (
+        fill_up(counts, table, costs, num_gpus)
+        for counts in of_one_scheme(costs, num_gpus)
+        if costs.capacity[int(np.argmax(counts))] >= table.longest[-1]
+    )
+    whole = [counts for counts in held if counts is not None]
+    return min(whole, key=lambda counts: sum(layout_seconds(step, counts, costs) for step in steps), default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
