@@ -15,6 +15,7 @@ from packer_cli.format.metrics import GroupMetrics, OverallMetrics
 from packer_cli.format.records import Hidden, in_json
 from packer_cli.simulate.figures import EpochFigures
 
+_MOST_LEFT_OUT = 0.02
 OF_LAYOUT = ("groups", "parallel", "lockstep")
 """Options that say how replicas run."""
 _OPTIONS = ("packing", "fill", "balance", "overflow")
@@ -44,6 +45,8 @@ class ComparedRow:
     """Memory to plan, above that of the samples; None if the system does not report it."""
     cut_off: bool | None = None
     """Whether a packing used up its time limit."""
+    work_left_out: float | None = None
+    """Share of the samples' attention work that it does not do, since it cuts more of them than the options."""
     overall: OverallMetrics | None = None
     groups: tuple[GroupMetrics, ...] | None = None
     simulation: EpochFigures | None = None
@@ -59,8 +62,9 @@ class ComparedRow:
 
     @property
     def may_be_taken(self) -> bool:
-        """Whether it may be recommended: the trainer can run it, and it fits."""
-        return self.spec.may_be_taken and not self.lacks and self.fits
+        """Whether it may be recommended: the trainer can run it, it fits, and does the work of the others."""
+        does_it = self.is_own or (self.work_left_out or 0.0) <= _MOST_LEFT_OUT
+        return self.spec.may_be_taken and not self.lacks and self.fits and does_it
 
 
 def compared_row(spec: Row, outcome: RowFigures | Failed) -> ComparedRow:

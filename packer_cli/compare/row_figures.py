@@ -61,6 +61,8 @@ class RowFigures(PlanFigures):
     """Whether a packing used up its time limit."""
     simulation: EpochFigures | None
     """The predicted epoch; None without a simulator."""
+    work_left_out: float = 0.0
+    """Share of the samples' attention work that the plan does not do, since it cuts more of them than the options."""
     chosen: int = 0
     """Which of the requests it is of."""
 
@@ -99,7 +101,8 @@ def fastest(requests: Sequence[PlanRequest], pieces: Pieces, simulator: Simulato
             found.append((simulator.figures(build_plan(some, request)).order, k))
     found.sort()
     best = [k for (_, seconds), k in found[:2] if seconds <= found[0][0][1] * (1 + _ALIKE)]
-    return best if best and len(some) < len(pieces) else best[:1] or [0]
+    is_sure = len(some) == len(pieces) or first.strategy.keeps_steps
+    return (best[:1] if is_sure else best) or [0]
 
 
 def _estimate(request: PlanRequest, pieces: Pieces, model: GpuModel) -> float:
@@ -161,8 +164,15 @@ def _measured(samples: Samples, task: RowTask, number: int) -> RowFigures:
         cut_off=max(seconds_of_calls) >= getattr(request.packing_options, "time_limit", np.inf),
         **vars(prove_by_program(metrics, plan) if task.by_program else metrics),
         simulation=task.simulator.figures(plan) if task.simulator else None,
+        work_left_out=round(1 - _attention(plan.pieces) / max(1.0, _attention(pieces)), 6),
         chosen=number,
     )
+
+
+def _attention(pieces: Pieces) -> float:
+    if pieces.attention is not None:
+        return float(pieces.attention.sum(dtype=np.float64))
+    return float(np.square(pieces.length, dtype=np.float64).sum())
 
 
 def _rehearse(samples: Samples, task: RowTask) -> None:

@@ -94,11 +94,16 @@ def _table(
     )
 
 
+_LEAST_WORK = 0.001
+
+
 def _row_notes(row: ComparedRow) -> Iterator[str]:
     searched = len(row.spec.candidates) > 1 and row.overall is not None
     layout = ", ".join(f"--{name} {row.options[name]}" for name in OF_LAYOUT if name in row.options)
     if row.note or searched:
         yield f"{row.name}: {'; '.join(filter(None, (row.note, f'here {layout}' if searched else '')))}"
+    if row.work_left_out and row.work_left_out > _LEAST_WORK:
+        yield f"{row.name}: leaves out {row.work_left_out:.1%} of the attention work of the others, as it cuts samples"
     if not row.fits and row.simulation:
         yield from (f"{row.name}: ! {warning}" for warning in row.simulation.warnings)
     if row.error is not None:

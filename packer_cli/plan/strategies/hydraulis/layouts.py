@@ -187,9 +187,7 @@ def printed_layouts(
     return found[falling[kept]]
 
 
-def _of_one(
-    steps: Sequence[Int64Array], table: LengthTable, costs: SchemeCosts, num_gpus: int
-) -> Int64Array | None:
+def _of_one(steps: Sequence[Int64Array], table: LengthTable, costs: SchemeCosts, num_gpus: int) -> Int64Array | None:
     """The layout of one scheme that holds the longest sample and is fastest on the steps, if there is one."""
     held = (
         fill_up(counts, table, costs, num_gpus)

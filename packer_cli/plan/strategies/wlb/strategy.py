@@ -127,7 +127,8 @@ class Plain4d(Wlb):
 
     name = "plain-4d"
     summary = "WLB-LLM's baseline Plain-4D (arXiv 2503.17924): rows as they come, CP ranks cut them per sequence"
-    defaults = {**Wlb.defaults, "packing": "original", "cp_sharding": "sequence"}
+    defaults = {**Wlb.defaults, "packing": "original:cut=row", "cp_sharding": "sequence"}
+    revision = 2
     ignores = Wlb.ignores | {"cp_sharding"}
 
     def packings(self) -> Mapping[str, Any]:
