@@ -6,7 +6,7 @@ from typing import Any
 
 from packer_cli.cli.command import Text, as_command, columns, compared, json_option, option
 from packer_cli.cli.console import print_json, print_tables
-from packer_cli.cli.options import bound_option, corpus_options, inputs_argument, model_options
+from packer_cli.cli.options import bound_option, corpus_options, inputs_argument, model_options, repeat_options
 from packer_cli.config import PlanConfig
 from packer_cli.errors import RunError
 from packer_cli.panels import Panel
@@ -50,6 +50,7 @@ from packer_cli.panels import Panel
 )
 @json_option("compare", Panel.OUTPUT)
 @bound_option
+@repeat_options
 @corpus_options
 def command(inputs: tuple[str, ...], columns: str, as_json: bool, **values: Any) -> None:
     """Compare packing algorithms, balances or whole strategies side by side on your own lengths.

@@ -27,7 +27,7 @@ from packer_cli.cli.command import (
 )
 from packer_cli.config import AUTO, TokenizeConfig, load_config_file, option_name, show_value, validate
 from packer_cli.config.defaults import REQUIRED, default_of, shown_default
-from packer_cli.config.models import BoundConfig, TrainConfig, WorkersConfig
+from packer_cli.config.models import BoundConfig, RepeatConfig, TrainConfig, WorkersConfig
 from packer_cli.errors import ConfigError, OutputError, did_you_mean
 from packer_cli.panels import Names, Panel, Shown
 
@@ -220,6 +220,7 @@ def inputs_argument(function: F) -> F:
 set_argument = click.argument("folder", metavar="OUT", type=Folder())
 path_argument = click.argument("path", metavar="PATH", type=Text())
 bound_option = model_options(BoundConfig, is_checked=True)
+repeat_options = model_options(RepeatConfig, is_checked=True)
 training_options = model_options(TrainConfig, is_checked=True)
 workers_option = model_options(WorkersConfig, is_checked=True)
 engine_option = option(

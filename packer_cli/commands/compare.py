@@ -12,7 +12,16 @@ from packer_cli.commands.results import Comparison
 from packer_cli.commands.samples import read_samples
 from packer_cli.compare import compare as compare_plans
 from packer_cli.compare.rows import Row, default_rows, parse_rows, rows_of_trees, strategy_rows, with_baselines
-from packer_cli.config import BoundConfig, GpuConfig, PlanConfig, TokenizeConfig, TrainConfig, WorkersConfig, validate
+from packer_cli.config import (
+    BoundConfig,
+    GpuConfig,
+    PlanConfig,
+    RepeatConfig,
+    TokenizeConfig,
+    TrainConfig,
+    WorkersConfig,
+    validate,
+)
 from packer_cli.config.gpu_model import load_gpu_model
 from packer_cli.config.no_effect import require_use
 from packer_cli.config.resolve import Resolved, resolve
@@ -21,20 +30,27 @@ from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError
 from packer_cli.format.metrics import GroupChoice
 from packer_cli.groups.auto import with_placeholder_groups
+from packer_cli.plan.core.pieces import Samples
 from packer_cli.plan.strategies.registry import DEFAULT
 from packer_cli.simulate.figures import Simulator
 from packer_cli.sizes import counted
 from packer_cli.tables.columns import parse_sort, sort_rows
 
 if TYPE_CHECKING:
-    from packer_cli.commands.option_types import BoundOptions, PlanOptions, TokenizeOptions, WorkersOptions
+    from packer_cli.commands.option_types import (
+        BoundOptions,
+        PlanOptions,
+        RepeatOptions,
+        TokenizeOptions,
+        WorkersOptions,
+    )
     from packer_cli.plan.packing import PackingAlgorithm
     from packer_cli.plan.strategies.protocol import Strategy
 
-    class _Options(PlanOptions, TokenizeOptions, BoundOptions, WorkersOptions, total=False): ...
+    class _Options(PlanOptions, TokenizeOptions, BoundOptions, RepeatOptions, WorkersOptions, total=False): ...
 
 
-@takes(PlanConfig, TokenizeConfig, BoundConfig, WorkersConfig)
+@takes(PlanConfig, TokenizeConfig, BoundConfig, RepeatConfig, WorkersConfig)
 def compare(
     lengths: Inputs,
     *,
@@ -55,7 +71,7 @@ def compare(
         strategies: only a row for each of these values of `strategy`, or `"all"`; or a list, in which objects may
             stand for strategies.
         sort: a column of the table, such as `"abr"`; `"-abr"` sorts in descending order.
-        options: those of a plan, of a corpus, `bound` and `workers`.
+        options: those of a plan, of a corpus, `bound`, `seeds`, `sample` and `workers`.
 
     Returns:
         The rows, each with its figures or the reason why it failed.
@@ -121,16 +137,37 @@ def run_compare(
         say_choice(choice)
         rows = _rows(base, algorithms, strategies, simulator, choice)
     baseline = None
-    if rules is not None:
-        rows, baseline = with_baselines(rows, base)
+    if rules is not None and simulator is not None:
+        rows, baseline = with_baselines(rows, base, simulator.model)
     watch = Stopwatch()
+    draws = _draws(samples, validate(RepeatConfig, options), config.seed)
     comparison = compare_plans(
-        samples, base.config, rows, workers, simulator, baseline=baseline, by_program=by_program
+        samples, base.config, rows, workers, simulator, baseline=baseline, by_program=by_program, draws=draws
     )
     some = counted(len(samples.lengths), "sample" if samples.trees is None else "item")
     say(f"compared {counted(len(rows), 'plan')} of {some}, {workers} at a time ({watch})")
     in_order = sort_rows(comparison.rows, order)
     return Comparison(**{**vars(comparison), "rows": in_order, "group_choice": choice})
+
+
+_MOST_PLANNED, _DRAWN, _DRAWS = 3_000_000, 50_000, 3
+
+
+def _draws(samples: Samples, repeat: RepeatConfig, seed: int) -> list[Samples]:
+    """The samples to plan with each seed; a notice says that they are not all."""
+    number, of_each = repeat.sample, samples.sources is None or {*samples.weights} <= {1}
+    if number is None and samples.num_samples > _MOST_PLANNED and of_each and samples.trees is None:
+        number = _DRAWN
+    if not number or number >= samples.num_samples:
+        return [samples] * (repeat.seeds or 1)
+    if not of_each or samples.trees is not None:
+        raise ConfigError("--sample draws from samples that an epoch has once each, and that share no prefixes")
+    draws = [samples.drawn(number, seed + k) for k in range(repeat.seeds or _DRAWS)]
+    say(
+        f"planning {number:,} of {samples.num_samples:,} samples, drawn for each of {counted(len(draws), 'seed')}; "
+        "predicted epochs are scaled to all of them (--sample 0 plans all)"
+    )
+    return draws
 
 
 def _rows(

@@ -89,7 +89,7 @@ def _sentences(
         instead = f"; without that, take {without.name} ({duration(_seconds(without))})" if without else ""
         yield f"Your trainer must {needs}{instead}."
     plain = without or chosen
-    recompute = _epoch(plain).split["recompute"] / max(_epoch(plain).gpu_hours, 1e-12)
+    recompute = _epoch(plain).split["recompute"] / max(_epoch(plain).seconds, 1e-12)
     if recompute > _MUCH_RECOMPUTE and not is_auto:
         yield (
             f"The GPUs of {plain.name} repeat forward passes for {recompute:.0%} of their time in these groups; "
@@ -118,8 +118,8 @@ def _against(chosen: ComparedRow, before: ComparedRow) -> str:
     text = f", {worst.seconds / best.seconds:.2f} times as fast as {before.name}"
     more = {part: worst.split[part] - best.split[part] for part in _PARTS}
     part = max(_PARTS, key=lambda part: more[part])
-    if more[part] > 0.2 * (worst.gpu_hours - best.gpu_hours):
-        shares = [epoch.split[part] / epoch.gpu_hours for epoch in (worst, best)]
+    if more[part] > 0.2 * (worst.seconds - best.seconds):
+        shares = [epoch.split[part] / epoch.seconds for epoch in (worst, best)]
         text += f", whose GPUs {_PARTS[part]} for {shares[0]:.0%} of their time ({chosen.name}: {shares[1]:.1%})"
     return text
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from packer_cli.compare.candidates import groups_and_degrees
 from packer_cli.compare.row_figures import RowFigures
 from packer_cli.compare.rows import Kind, Row
@@ -35,6 +37,8 @@ class ComparedRow:
     """Whether it is what the options themselves plan."""
     options: dict[str, str]
     """Of the plan, as `hbpack plan` takes them."""
+    repeats: Hidden[tuple[ComparedRow, ...]]
+    """The same with other seeds."""
     lacks: tuple[str, ...]
     """Abilities that it asks for and the trainer lacks, see `config.trainers`."""
     error: str | None
@@ -56,6 +60,21 @@ class ComparedRow:
 
     @property
     @in_json
+    def deviations(self) -> dict[str, float] | None:
+        """Standard deviations over all seeds, of `overall` and of the epoch's `seconds`; None of one seed."""
+        rows = [row for row in (self, *self.repeats) if row.overall is not None]
+        if len(rows) < 2:
+            return None
+        found = [{**vars(row.overall), "seconds": row.simulation and row.simulation.overall.seconds} for row in rows]
+        values = {name: [each[name] for each in found] for name in found[0]}
+        return {
+            name: float(np.std(each, ddof=1))
+            for name, each in values.items()
+            if all(isinstance(value, int | float) for value in each)
+        }
+
+    @property
+    @in_json
     def fits(self) -> bool:
         """Whether it fits in memory, as far as that is predicted."""
         return self.simulation is None or self.simulation.fits
@@ -67,16 +86,18 @@ class ComparedRow:
         return self.spec.may_be_taken and not self.lacks and self.fits and does_it
 
 
-def compared_row(spec: Row, outcome: RowFigures | Failed) -> ComparedRow:
-    """The row with its figures, or with the reason why it has none."""
+def compared_row(spec: Row, outcome: RowFigures | Failed, *repeats: RowFigures | Failed) -> ComparedRow:
+    """The row with its figures, or with the reason why it has none; and with those of other seeds."""
     figures = dict(vars(outcome))
     if spec.candidates and not isinstance(outcome, Failed):
         spec = replace(spec, plan=spec.candidates[figures.pop("chosen", 0)])
     figures.pop("chosen", None)
     config = spec.config
     options = {name: getattr(config, name) for name in _OPTIONS if name not in without_effect(config)}
+    others = tuple(compared_row(replace(spec, candidates=()), each) for each in repeats)
     return ComparedRow(
         spec=spec,
+        repeats=others,
         name=spec.name,
         kind=spec.kind,
         note=spec.note,

@@ -69,6 +69,7 @@ class RowFigures(PlanFigures):
 
 def save_samples(samples: Samples, folder: Path) -> None:
     """Save the samples as files that all row processes map."""
+    folder.mkdir()
     trees = {} if samples.trees is None else samples.trees._asdict()
     for name, values in {"lengths": samples.lengths, "sources": samples.sources, **trees}.items():
         if values is not None:

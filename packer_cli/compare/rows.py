@@ -125,11 +125,16 @@ def default_rows(base: Resolved) -> list[Row]:
     return _unique(rows, base)
 
 
-def with_baselines(rows: list[Row], base: Resolved) -> tuple[list[Row], int]:
-    """The rows with HBP's baseline and padded batches, appended if missing; and the index of HBP's."""
-    baseline = _baseline_row(base)
-    rows = _unique([*rows, baseline, *_padded_rows(base)[:1]], base)
-    return rows, [_key(row.plan) for row in rows].index(_key(baseline.plan))
+def with_baselines(rows: list[Row], base: Resolved, model: GpuModel) -> tuple[list[Row], int]:
+    """The rows with HBP's baseline, that at its best, and padded batches; and the index of the second."""
+    as_published = {"packing": "isf", "balance": "none"}
+    naive = resolve(base.given.with_strategy(BASELINE).model_copy(update=as_published))
+    naive = naive.with_trees() if base.has_trees else naive
+    plans = candidates(naive, model)
+    best = Row(name=BASELINE, kind="baseline", plan=naive, note="HBP's baseline at its best", candidates=plans)
+    rows = _unique([*rows, _baseline_row(base), best, *_padded_rows(base)[:1]], base)
+    keys = [(_key(row.plan), len(row.candidates) > 1) for row in rows]
+    return rows, keys.index((_key(naive), len(plans) > 1))
 
 
 def parse_rows(text: str, base: Resolved) -> list[Row]:
@@ -168,7 +173,6 @@ def strategy_rows(
 
     Args:
         choice: how the groups were chosen, if they were: a strategy with a choice of its own, HBP's, takes that.
-        model: with weights gathered in every micro-batch.
         is_quiet: without the notice.
 
     Raises:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 from pydantic import WithJsonSchema
 
 from packer_cli.compare.advice import advice, preferred
@@ -87,6 +88,7 @@ def compare(
     *,
     baseline: int | None = None,
     by_program: bool = False,
+    draws: Sequence[Samples] = (),
 ) -> Comparison:
     """Plan every row; the result is the same for any number of workers, with the rows in the order given.
 
@@ -97,6 +99,7 @@ def compare(
         simulator: predicts each row's epoch.
         baseline: index of the row over which the others save; none do if it fails.
         by_program: also prove the least number of packs, see `plan.figures.prove_by_program`.
+        draws: of the samples, those to plan with each seed, from that of the options on; empty for all of them once.
 
     Raises:
         ConfigError: the simulator does not know an SP degree of the groups.
@@ -112,30 +115,42 @@ def compare(
     attention = None if simulator is None else round(simulator.attention_share(pieces), 6)
     del pieces
     order = sorted(range(len(rows)), key=lambda i: not rows[i].may_take_longest)  # They start first.
-    outcomes: dict[int, RowFigures | Failed] = {}
+    draws = draws or (samples,)
+    outcomes: dict[tuple[int, int], RowFigures | Failed] = {}
+    total = len(rows) * len(draws)
     with tempfile.TemporaryDirectory(prefix="hbpack-compare-") as name, progress_bar("Planning", unit="rows") as bar:
-        folder = Path(name)
-        save_samples(samples, folder)
-        tasks = {
-            i: RowTask(
-                requests=tuple(each.request for each in rows[i].candidates or (rows[i].plan,)),
-                rule=size_rule(rows[i].config),
-                folder=folder,
-                weights=samples.weights,
-                simulator=simulator,
-                by_program=by_program,
-            )
-            for i in order
-        }
-        elsewhere = [i for i in order if not rows[i].is_of_process]
-        bar(0, len(rows))
-        for number, outcome in run_isolated(row_figures, [tasks[i] for i in elsewhere], workers, [PRELOAD]):
-            outcomes[elsewhere[number]] = outcome
-            bar(len(outcomes), len(rows))
-        for i in tasks.keys() - outcomes.keys():
-            outcomes[i] = attempt(row_figures, tasks[i])
-            bar(len(outcomes), len(rows))
-    compared = [compared_row(row, outcomes[i]) for i, row in enumerate(rows)]
+        bar(0, total)
+        for number, draw in enumerate(draws):
+            folder = Path(name) / str(number)
+            save_samples(draw, folder)
+            by = _tokens(samples) / max(1, _tokens(draw))
+            tasks: dict[int, RowTask] = {}
+            for i in order:
+                plans, first = rows[i].candidates or (rows[i].plan,), outcomes.get((i, 0))
+                if isinstance(first, Failed):
+                    outcomes[i, number] = first
+                    continue
+                requests = [
+                    each.request for each in (plans if first is None else plans[first.chosen : first.chosen + 1])
+                ]
+                tasks[i] = RowTask(
+                    requests=tuple(replace(each, seed=each.seed + number) for each in requests),
+                    rule=size_rule(rows[i].config),
+                    folder=folder,
+                    weights=samples.weights,
+                    simulator=simulator,
+                    by_program=by_program,
+                )
+            elsewhere = [i for i in tasks if not rows[i].is_of_process]
+            for place, outcome in run_isolated(row_figures, [tasks[i] for i in elsewhere], workers, [PRELOAD]):
+                outcomes[elsewhere[place], number] = _scaled(outcome, by)
+                bar(len(outcomes), total)
+            for i in (i for i in tasks if rows[i].is_of_process):
+                outcomes[i, number] = _scaled(attempt(row_figures, tasks[i]), by)
+                bar(len(outcomes), total)
+    compared = [
+        compared_row(row, *(outcomes[i, number] for number in range(len(draws)))) for i, row in enumerate(rows)
+    ]
     naive = None if baseline is None else compared[baseline].simulation
     if naive is not None:
         compared = [
@@ -150,3 +165,13 @@ def compare(
         attention_share=attention,
         rows=tuple(compared),
     )
+
+
+def _tokens(samples: Samples) -> int:
+    return int((samples.lengths if samples.among is None else samples.lengths[samples.among]).sum(dtype=np.int64))
+
+
+def _scaled(outcome: RowFigures | Failed, by: float) -> RowFigures | Failed:
+    if isinstance(outcome, Failed) or outcome.simulation is None or by == 1:
+        return outcome
+    return replace(outcome, simulation=outcome.simulation.scaled(by))

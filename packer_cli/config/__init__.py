@@ -15,7 +15,15 @@
 from packer_cli.config.fields import AutoGroupsConfig, GpuConfig
 from packer_cli.config.groups import parse_group
 from packer_cli.config.messages import load_config_file, option_name, show_value, validate
-from packer_cli.config.models import BoundConfig, PackConfig, TokenizeConfig, TrainConfig, WorkersConfig, WriteConfig
+from packer_cli.config.models import (
+    BoundConfig,
+    PackConfig,
+    RepeatConfig,
+    TokenizeConfig,
+    TrainConfig,
+    WorkersConfig,
+    WriteConfig,
+)
 from packer_cli.config.plan_options import AUTO, PlanConfig, StorePlanConfig
 from packer_cli.config.plan_record import PlannedConfig
 
@@ -27,6 +35,7 @@ __all__ = [
     "PackConfig",
     "PlanConfig",
     "PlannedConfig",
+    "RepeatConfig",
     "StorePlanConfig",
     "TokenizeConfig",
     "TrainConfig",

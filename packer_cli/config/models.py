@@ -234,6 +234,19 @@ class BoundConfig(Model):
       seconds for each group of each plan"""
 
 
+class RepeatConfig(Model):
+    """How often plans are compared, and on how many samples."""
+
+    seeds: Annotated[int | None, Shown(Panel.BALANCE)] = Field(default=None, ge=1, le=1000)
+    """Plan each row with this many seeds, from --seed on, and show means and standard deviations; by default 1.
+
+    With --sample, each seed draws other samples, and the default is 3."""
+    sample: Annotated[int | None, Shown(Panel.BALANCE)] = Field(default=None, ge=0)
+    """Plan this many of the samples, drawn evenly over the lengths, and scale epochs to all of them; 0 for all.
+
+    By default, of more than 3 million samples it is 50,000."""
+
+
 class TrainConfig(Model):
     """How a plan is trained, beyond what the plan says."""
 

@@ -38,7 +38,13 @@ class TimeFigures:
     """Share of the GPUs' time spent computing real tokens for the first time: the epoch's MFU divided by that of this
     computation."""
     split: dict[str, float]
-    """GPU-hours by part, see `PARTS`."""
+    """`seconds` by part, see `PARTS`: what a GPU does of them, on average."""
+
+    def longer(self, by: float) -> dict[str, Any]:
+        """What changes in an epoch of so many times as many samples."""
+        split = {part: _round(seconds * by) for part, seconds in self.split.items()}
+        times = {name: _round(getattr(self, name) * by) for name in ("seconds", "gpu_hours", "gpu_days")}
+        return {**times, "split": split, "num_iterations": round(self.num_iterations * by)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +85,11 @@ class EpochFigures:
     """For people."""
     warnings: tuple[str, ...]
     """Those of the notes that say what does not fit in memory."""
+
+    def scaled(self, by: float) -> EpochFigures:
+        """Those of an epoch of so many times as many samples."""
+        groups = tuple(replace(group, **group.longer(by)) for group in self.groups)
+        return replace(self, overall=replace(self.overall, **self.overall.longer(by)), groups=groups)
 
     @property
     def fits(self) -> bool:
@@ -199,7 +210,7 @@ def _time_figures(
         iteration_seconds=_round(iteration_seconds),
         tokens_per_gpu_second=_round(tokens / total if total else 0.0),
         useful=_round(float(gpu_seconds[0]) / total if total else 0.0),
-        split={name: _round(seconds / _HOUR) for name, seconds in zip(PARTS, gpu_seconds.tolist(), strict=True)},
+        split={name: _round(each / num_gpus) for name, each in zip(PARTS, gpu_seconds.tolist(), strict=True)},
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+import numpy as np
+
 from packer_cli.compare import ComparedRow, Comparison
 from packer_cli.compare.compared import OF_LAYOUT
 from packer_cli.compare.savings import PlanSimulation, Savings, savings
@@ -38,8 +40,17 @@ def comparison_table(comparison: Comparison, chosen: Sequence[Column] = SAME_IN_
         comparison,
         title,
         [column.header for column in columns],
-        ([cell(column.value(row), column.show) for column in columns] for row in rows),
+        ([_cell(row, column) for column in columns] for row in rows),
     )
+
+
+def _cell(row: ComparedRow, column: Column) -> str:
+    """The figure or, of several seeds, their mean and standard deviation."""
+    values = [column.value(each) for each in (row, *row.repeats)]
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return cell(values[0], column.show)
+    return f"{column.show(float(np.mean(known)))} ± {column.show(float(np.std(known, ddof=1)))}"
 
 
 def strategies_table(comparison: Comparison) -> Table:

@@ -19,7 +19,7 @@ from tests.report import browser
 _SAMPLES = 1_000_000
 _TARGET = 10.0
 """Seconds of wall time."""
-_SHAPE = {
+LLAMA_8B = {
     "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
     "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256,
 }  # fmt: skip
@@ -36,7 +36,7 @@ def run(work: Path, runs: int) -> str:
     folder.mkdir()
     lengths, model = folder / "lengths.npy", folder / "config.json"
     np.save(lengths, mix128k(_SAMPLES))
-    model.write_text(json.dumps(_SHAPE))
+    model.write_text(json.dumps(LLAMA_8B))
     rows, verdicts = [], []
     for title, options in _OPTIONS.items():
         page = folder / f"{title.replace(' ', '-')}.html"

@@ -63,7 +63,7 @@ def test_a_packed_set_beside_its_baseline(hbpack, pack, chats, sample, gpu, mode
     assert [group["name"] for group in result["groups"]] == ["1k:1", "8k:4"]
     for figures in (overall, baseline, *result["groups"]):
         assert list(figures["split"]) == list(PARTS)
-        assert sum(figures["split"].values()) == pytest.approx(figures["gpu_hours"])
+        assert sum(figures["split"].values()) == pytest.approx(figures["seconds"])
     assert sum(group["gpu_hours"] for group in result["groups"]) == pytest.approx(overall["gpu_hours"])
     assert result["saves"]["gpu_days"] == pytest.approx(baseline["gpu_days"] - overall["gpu_days"])
     best = result["naive_at_best"]
@@ -99,7 +99,12 @@ def test_padding_and_steps(hbpack, pack, chats, sample, gpu, tmp_path):
     assert pack(chats, sample / "journals.jsonl", "--global-tokens", "64k").code == 0
     out = tmp_path / "out"
     plain = simulated(hbpack, out, *gpu)["overall"]
-    assert {name for name, hours in plain["split"].items() if not hours} == {"recompute", "bubbles", "sync", "steps"}
+    assert {name for name, seconds in plain["split"].items() if not seconds} == {
+        "recompute",
+        "bubbles",
+        "sync",
+        "steps",
+    }
     padded = simulated(hbpack, out, *gpu, "--pad-to", "capacity")["overall"]
     assert padded["split"]["padding"] > plain["split"]["padding"]
     assert padded["split"]["compute"] == pytest.approx(plain["split"]["compute"])

@@ -12,12 +12,12 @@ from packer_cli.simulate.figures import OverallFigures
 
 def row(name, hours, *, own=False, groups=2, window=0, spread=0.2, delay=None, fits=True, lacks=(), **parts):
     """A row on one GPU; what is not named it computes."""
-    split = dict.fromkeys(PARTS, 0.0) | parts
-    split["compute"] = hours - sum(split.values())
+    split = {part: 3600 * hours for part, hours in (dict.fromkeys(PARTS, 0.0) | parts).items()}
+    split["compute"] = hours * 3600 - sum(split.values())
     overall = OverallFigures(
         seconds=hours * 3600, gpu_hours=hours, gpu_days=hours / 24, num_gpus=1, num_iterations=1, num_steps=1,
         iteration_seconds=hours * 3600, step_seconds=hours * 3600, tokens_per_gpu_second=1.0,
-        useful=split["compute"] / hours, split=split,
+        useful=split["compute"] / hours / 3600, split=split,
     )  # fmt: skip
     strategy = STRATEGIES[name]
     request = SimpleNamespace(strategy=strategy, groups=[None] * groups, balance=SimpleNamespace(window=window))

@@ -343,7 +343,7 @@ def test_figures_are_json_of_whole_hours():
     simulation = simulate(plan, model())
     figures = simulation_figures(simulation, plan, model())
     overall, groups = figures.overall, figures.groups
-    assert sum(overall.split.values()) == pytest.approx(overall.gpu_hours)
+    assert sum(overall.split.values()) == pytest.approx(overall.seconds)
     assert sum(group.gpu_hours for group in groups) == pytest.approx(overall.gpu_hours)
     assert overall.step_seconds == pytest.approx(overall.seconds)
     assert overall.iteration_seconds == pytest.approx(overall.seconds / 2)

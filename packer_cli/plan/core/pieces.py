@@ -6,7 +6,7 @@ The kernels of items are imported where there are some: flat samples need not wa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -159,6 +159,16 @@ class Samples:
 
             trees = select_items(trees, self.among)
         return Samples(lengths=self.lengths[self.among], sources=sources, weights=self.weights, trees=trees)
+
+    def drawn(self, number: int, seed: int) -> Samples:
+        """This many of those to plan, drawn evenly over the lengths. O(n log n)."""
+        own = self.alone()
+        if own.num_samples <= number:
+            return own
+        order = np.argsort(own.lengths, kind="stable")
+        begins = np.linspace(0, own.num_samples, number + 1).astype(np.int64)
+        places = begins[:-1] + (np.random.default_rng(seed).random(number) * np.diff(begins)).astype(np.int64)
+        return replace(own, among=np.sort(order[places]).astype(np.int32)).alone()
 
     def chosen(self, seed: int) -> Int32Array | None:
         """The sample ids (int32[m], increasing) of an epoch, repeated by weight; None for each once."""

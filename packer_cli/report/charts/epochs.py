@@ -24,16 +24,14 @@ def chart_of_epochs(epochs: Mapping[str, OverallFigures], own: str, origin: str)
         own: which of them is the user's.
         origin: how the times are predicted.
     """
-    parts = [
-        part for part in PARTS if any(each.split[part] >= _LEAST * each.gpu_hours > 0 for each in epochs.values())
-    ]
+    parts = [part for part in PARTS if any(each.split[part] >= _LEAST * each.seconds > 0 for each in epochs.values())]
     longest = max(each.seconds for each in epochs.values())
     unit, title = next((unit, name) for unit, name in _UNITS if longest >= unit or unit == 1)
     values = []
     for name, epoch in epochs.items():
         stop = 0.0
         for part in parts:
-            share = epoch.split[part] / epoch.gpu_hours if epoch.gpu_hours else 0.0
+            share = epoch.split[part] / epoch.seconds if epoch.seconds else 0.0
             begin, stop = stop, stop + share * epoch.seconds / unit
             values.append(
                 {"name": name, "part": LABELS[part], "from": short(begin), "to": short(stop), "share": short(share, 3)}
@@ -62,7 +60,7 @@ def chart_of_epochs(epochs: Mapping[str, OverallFigures], own: str, origin: str)
                 amount(epoch.seconds / unit),
                 amount(epoch.gpu_days),
                 f"{epoch.tokens_per_gpu_second:,.0f}",
-                *(f"{epoch.split[part] / epoch.gpu_hours:.1%}" if epoch.gpu_hours else "0" for part in parts),
+                *(f"{epoch.split[part] / epoch.seconds:.1%}" if epoch.seconds else "0" for part in parts),
             )
             for name, epoch in epochs.items()
         ),
