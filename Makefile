@@ -41,7 +41,7 @@ $(VENV)/.bench: $(VENV)/.dev
 
 demo: $(VENV)/.demo  ## Pack the bundled sample corpus and show what came out
 	$(BIN)/hbpack pack $(SAMPLE)/chats.jsonl $(SAMPLE)/journals.jsonl --tokenizer $(SAMPLE)/tokenizer \
-	    --groups 1k:1,8k:4 --gpus 8 --output demo-out
+	    --groups 4k:1,16k:4 --gpus 8 --output demo-out
 	@echo
 	@echo "The packed data set is in demo-out; look at demo-out/hbpack.json, or run: $(BIN)/hbpack stats demo-out"
 
