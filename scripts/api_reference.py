@@ -31,7 +31,7 @@ from packer_cli.config import (
     WriteConfig,
 )
 from packer_cli.config.defaults import shown_default
-from packer_cli.config.models import BoundConfig, TrainConfig, WorkersConfig
+from packer_cli.config.models import BoundConfig, RepeatConfig, TrainConfig, WorkersConfig
 from packer_cli.report.charts.base import Chart
 
 OPTIONS = {
@@ -44,6 +44,7 @@ OPTIONS = {
     "PackOptions": PackConfig,
     "WorkersOptions": WorkersConfig,
     "BoundOptions": BoundConfig,
+    "RepeatOptions": RepeatConfig,
     "TrainOptions": TrainConfig,
 }
 """The typed dictionary of each model; a model that another is made of comes before it."""
@@ -52,7 +53,7 @@ SECTIONS = {
     "Options of a plan that is written": (StorePlanConfig,),
     "Options of a corpus": (TokenizeConfig,),
     "Options of shards": (WriteConfig,),
-    "Other options": (WorkersConfig, BoundConfig, TrainConfig),
+    "Other options": (WorkersConfig, BoundConfig, RepeatConfig, TrainConfig),
 }
 RESULTS = (Iterations, Iteration, MicroBatch, Stats, Comparison, Simulation, Report, Chart)
 """What functions and methods give."""

@@ -184,6 +184,15 @@ class BoundOptions(TypedDict, total=False):
     """How to prove the least number of packs."""
 
 
+class RepeatOptions(TypedDict, total=False):
+    """How often plans are compared, and on how many samples."""
+
+    seeds: int | None
+    """Plan each row with this many seeds, from `seed` on, and show means and standard deviations; by default 1."""
+    sample: int | None
+    """Plan this many of the samples, drawn evenly over the lengths, and scale epochs to all of them; 0 for all."""
+
+
 class TrainOptions(TypedDict, total=False):
     """How a plan is trained, beyond what the plan says."""
 

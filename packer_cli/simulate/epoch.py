@@ -33,7 +33,8 @@ def simulate(plan: Plan, model: GpuModel, *, pad_to: PadTo = "multiple", step_se
 
     An iteration takes as long as its slowest replica: its GPUs run their slots, which compute and communicate, and
     then wait for the others. A pipeline runs its micro-batches in their order by 1F1B, see `plan.kernels.pipeline`.
-    Where all GPUs run in lockstep these are the iterations of a step; else the slots of a replica in an iteration.
+    Where all GPUs run in lockstep these are the iterations of a step; else the slots of a replica in an iteration,
+    which begins when its own GPUs are done with the one before, whatever others do (`plan.kernels.events`).
     Where no micro-batch gathers weights (TP, PP, `lockstep` 1), a step ends with gradients and weights.
 
     Price: O(pieces + slots), times the stages.
@@ -78,9 +79,13 @@ def _split(plan: Plan, schedule: Schedule, times: EpochTimes) -> Float64Array:
     def of_steps(seconds: Float64Array) -> Float64Array:
         return index_sums(group_of[longest], seconds * plan.num_gpus, len(plan.groups))
 
+    waiting = of_replicas(replicas.waiting)
+    total = waiting.sum()
+    if total > 0:  # Where iterations overlap, GPUs wait less in all of them.
+        waiting *= max(0.0, 1 - float(times.overlap.sum()) * plan.num_gpus / total)
     of_slots = (index_sums(slots.group, seconds * gpus, len(plan.groups)) for seconds in slots.parts)
     parts = dict(zip(SLOT_PARTS, of_slots, strict=True)) | {
-        "waiting": of_replicas(replicas.waiting),
+        "waiting": waiting,
         "bubbles": of_steps(times.bubbles) + of_replicas(replicas.bubbles),
         "sync": of_steps(times.sync),
         "steps": of_steps(np.full(len(longest), times.step_extra)),

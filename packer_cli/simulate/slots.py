@@ -18,6 +18,7 @@ from packer_cli.plan.core.segments import row_lengths
 from packer_cli.plan.core.sharding import cp_slowdown
 from packer_cli.plan.core.types import FILLER, Float64Array, Int32Array, Int64Array, Plan, Schedule
 from packer_cli.plan.core.windows import windowed_work
+from packer_cli.plan.kernels.events import free_seconds
 from packer_cli.plan.kernels.pipeline import pipeline_seconds
 
 PadTo = Literal["multiple", "row", "capacity"]
@@ -207,8 +208,10 @@ class EpochTimes:
     """float64[s]: gradients reduced and weights gathered, where micro-batches gather none."""
     step_extra: float
     """Fixed seconds of each step."""
+    overlap: Float64Array
+    """float64[s]: what the iterations of a step overlap where replicas meet at its end alone."""
     step_seconds: Float64Array
-    """float64[s]: iterations, `bubbles`, `sync` and `step_extra`."""
+    """float64[s]: iterations, `bubbles`, `sync` and `step_extra`, less `overlap`."""
     layers: tuple[GroupLayers, ...]
     """The checkpointed layers assumed for each group."""
 
@@ -240,6 +243,12 @@ def epoch_times(
     by_seconds = np.lexsort((iterations, schedule.iteration_step))
     longest = by_seconds[np.flatnonzero(np.diff(schedule.iteration_step, append=schedule.num_steps))]
     of_steps = index_sums(schedule.iteration_step, iterations, schedule.num_steps)
+    overlap = np.zeros(schedule.num_steps)
+    if plan.lockstep == 1:
+        ran_by = schedule.slot_first_gpu[first].astype(np.int64), plan.slot_gpus(schedule)[first].astype(np.int64)
+        step = schedule.iteration_step[schedule.slot_iteration[first]]
+        done = free_seconds(step, *ran_by, seconds + own, schedule.num_steps, plan.num_gpus)
+        overlap = np.maximum(of_steps - done, 0.0)
     bubbles = np.zeros(schedule.num_steps)
     if plan.lockstep != 1:  # All have equally many stages.
         slowest = first[np.lexsort((seconds, schedule.slot_iteration[first]))]
@@ -259,7 +268,8 @@ def epoch_times(
         bubbles=bubbles,
         sync=sync,
         step_extra=step_seconds,
-        step_seconds=of_steps + bubbles + sync + step_seconds,
+        overlap=overlap,
+        step_seconds=of_steps - overlap + bubbles + sync + step_seconds,
         layers=layers,
     )
 

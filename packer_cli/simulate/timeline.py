@@ -59,6 +59,8 @@ class Timeline:
 def timeline(plan: Plan, times: EpochTimes, iterations: Int64Array) -> Timeline:
     """Lay iterations end to end, each with its replicas side by side. Price: O(slots).
 
+    Those of a step that overlap, see `EpochTimes.overlap`, are drawn one after another.
+
     The parts of a micro-batch alternate in every layer; here each is drawn once, in the order of `SLOT_PARTS`. The
     events of a GPU neither overlap nor leave gaps: they add up to the iterations, and to what steps add after
     their last iterations.

@@ -12,6 +12,7 @@ import pytest
 from packer_cli.cli.console import print_tables
 from packer_cli.compare.rows import BALANCES, FORM, TIME_LIMIT, default_rows, parse_rows, strategy_rows, with_baselines
 from packer_cli.config import PlanConfig
+from packer_cli.config.gpu_model import load_gpu_model
 from packer_cli.config.groups import parse_group
 from packer_cli.config.resolve import resolve
 from packer_cli.errors import ConfigError
@@ -82,7 +83,7 @@ def test_a_row_for_each_strategy():
         "longalign-sorted": ("padded:order=sorted,batch=1", "sort", 1),
         "wlb": ("delay", "refine", 1),
         "fixed-4d": ("greedy", "refine", 1),
-        "plain-4d": ("original", "refine", 1),
+        "plain-4d": ("original:cut=row", "refine", 1),
         "trl-bfd": ("bfd:chunk=1000", "none", 1),
         "axolotl": ("ffs:chunk=100000", "none", 1),
         "padded": ("padded", "none", 1),
@@ -114,7 +115,8 @@ def test_every_strategy_that_is_named_has_a_row(monkeypatch):
     assert {"fcp", "bytescale", "megatron"} <= set(names(strategy_rows("all", base)))
     rows = strategy_rows("naive,naive", base)
     assert names(rows) == ["naive"]
-    assert names(with_baselines(rows, base)[0]) == ["naive", "padded/none@longest"]
+    model = load_gpu_model(base.given, 8, "a test")
+    assert names(with_baselines(rows, base, model)[0]) == ["naive", "naive", "padded/none@longest"]  # At its best.
 
 
 def test_rows_of_other_code_take_no_packing_from_the_options():

@@ -35,7 +35,7 @@ def simulate(plan: Plan, model: GpuModel, pad_to: str, step_seconds: float):
         model = model.without_gathers()
     slots = [_slot(plan, model, k, pad_to) for k in range(len(schedule.slot_pack))]
     num_gpus, shared = plan.num_gpus, plan.groups[0]
-    iterations, forward, split = [], [], defaultdict(float)
+    iterations, forward, split, runs = [], [], defaultdict(float), []
     for i in range(schedule.num_iterations):
         members = [slot for slot in slots if slot.iteration == i]
         replicas = [
@@ -53,11 +53,12 @@ def simulate(plan: Plan, model: GpuModel, pad_to: str, step_seconds: float):
         forward.append(max(zip(times, replicas, strict=True), key=lambda pair: pair[0])[1][0].forward)
         for replica, time in zip(replicas, times, strict=True):
             gpus = replica[0].num_gpus
+            runs.append((i, range(replica[0].first_gpu, replica[0].first_gpu + gpus), time))
             for slot in replica:
                 for part, value in slot.parts.items():
                     split[slot.group, part] += gpus * value
             split[replica[0].group, "waiting"] += gpus * (max(times) - time)
-    steps = []
+    steps, overlaps = [], 0.0
     for s in range(schedule.num_steps):
         members = [i for i in range(schedule.num_iterations) if schedule.iteration_step[i] == s]
         longest = max(members, key=lambda i: (iterations[i], i))
@@ -67,11 +68,27 @@ def simulate(plan: Plan, model: GpuModel, pad_to: str, step_seconds: float):
                 [iterations[i] for i in members], [forward[i] for i in members], shared.pp_size, shared.vpp_size
             )
         sync = max(sync_seconds(plan, model, slot.group) for slot in slots if slot.iteration in members)
-        steps.append(sum(iterations[i] for i in members) + bubbles + sync + step_seconds)
+        alone = sum(iterations[i] for i in members)
+        done = events([run for run in runs if run[0] in members]) if plan.lockstep == 1 else alone
+        overlaps += alone - done
+        steps.append(done + bubbles + sync + step_seconds)
         split[_longest(slots, longest), "bubbles"] += bubbles * num_gpus
         split[_longest(slots, longest), "sync"] += sync * num_gpus
         split[_longest(slots, longest), "steps"] += step_seconds * num_gpus
+    waiting = {key: value for key, value in split.items() if key[1] == "waiting"}
+    for key, value in waiting.items():
+        if sum(waiting.values()) > 0:
+            split[key] = value * (1 - overlaps * num_gpus / sum(waiting.values()))
     return iterations, steps, split
+
+
+def events(runs):
+    """When the last GPU is done: each run of (iteration, GPUs, seconds) begins when all of its GPUs are free."""
+    free = defaultdict(float)
+    for _, gpus, seconds in sorted(runs, key=lambda run: run[0]):
+        end = max(free[gpu] for gpu in gpus) + seconds
+        free |= dict.fromkeys(gpus, end)
+    return max(free.values())
 
 
 def bubbles_of(seconds, forward, stages, parts):
