@@ -136,7 +136,8 @@ def choose_groups(
     fewest = next(each for each in allowed if each.seconds <= (1 + NOT_WORTH_A_GROUP) * shortest)
     chosen = sets[0] if algorithm == "hbp" else fewest
     if tried is not None and planned is not None and algorithm != "hbp":
-        groups = improve(min((*sets, *allowed), key=lambda each: tried(each.groups)).groups, epoch, ways, tried)
+        start = min((*sets, *allowed), key=lambda each: tried(each.groups)).groups
+        groups = improve(start, epoch, ways, tried, max_groups)
         better = Alternative(name="best of their neighbors", groups=groups, seconds=planned(groups))
         estimated[groups] = epoch.gpu_seconds(groups) / num_gpus
         if better.seconds < chosen.seconds * (1 - NOT_WORTH_A_GROUP / 4) and len(groups) <= max_groups:
@@ -252,20 +253,22 @@ def improve(
     model: EpochModel,
     settings: Mapping[int, Sequence[Group]],
     seconds: Callable[[Sequence[Group]], float],
+    max_groups: int,
 ) -> tuple[Group, ...]:
-    """Leave out, lengthen, shorten or run a group otherwise, as long as the planned epoch becomes shorter.
+    """Leave out, lengthen, shorten, add or run a group otherwise, as long as the planned epoch becomes shorter.
 
     Price: `_MOST_TRIED` plans at most; of the neighbors, those of the least estimates are planned.
     """
     known, left = {groups: seconds(groups)}, _MOST_TRIED
     while left > 0:
-        new = [each for each in dict.fromkeys(_neighbors(groups, model, settings)) if each not in known]
+        found = dict.fromkeys(_neighbors(groups, model, settings))
+        new = [each for each in found if each not in known and len(each) <= max_groups]
         new.sort(key=model.gpu_seconds)
         before = groups
         for each in new[: min(left, _TRIED_AT_ONCE)]:
             left -= 1
             known[each] = seconds(each)
-            if known[each] < known[groups]:
+            if known[each] < known[groups] * (1 - NOT_WORTH_A_GROUP * (len(each) > len(groups))):
                 groups = each
                 break
         if groups is before:
@@ -286,6 +289,9 @@ def _neighbors(
         before, after = groups[:i], groups[i + 1 :]
         if after:
             yield (*before, *after)
+        for length in lengths[:: _STEPS[-1] // 2]:
+            if (before[-1].capacity if before else 0) < length < group.capacity:
+                yield from ((*before, other, group, *after) for other in settings[length])
         least = before[-1].capacity + 1 if before else 1
         least, most = (least, after[0].capacity - 1) if after else (max(least, model.sums.longest), lengths[-1])
         place = lengths.index(group.capacity)

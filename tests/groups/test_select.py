@@ -308,3 +308,32 @@ def test_no_group_is_without_samples_of_its_own():
     for alternative in choice.alternatives[2:]:
         own = np.searchsorted([group.capacity for group in alternative.groups], lengths)
         assert len(set(own)) == len(alternative.groups)
+
+
+@pytest.mark.parametrize("kind", ["few", "mid", "two lengths", "one long"])
+def test_no_set_of_two_groups_is_faster_on_a_small_data_set(kind, tmp_path):
+    """Planned, all of them: an estimate knows little of few rows."""
+    rng = np.random.default_rng(3)
+    lengths = {
+        "few": rng.integers(10, 5000, 5),
+        "mid": np.clip(rng.lognormal(np.log(4000), 0.8, 60), 1, 16_384),
+        "two lengths": np.array([100, 12_000]),
+        "one long": np.append(rng.integers(100, 900, 120), 16_384),
+    }[kind].astype(np.int32)
+    options = {"groups": "auto", "gpus": 4, "model": str(llama(tmp_path)), "gpu": "h200", "max_length": "16k"}
+    config = validate(PlanConfig, options)
+    model, _ = load_models(config, 4, "a test")
+    choice, _ = choose(config, lengths, 4, "split")
+
+    def planned(groups):
+        request = resolve(config.with_groups(groups)).request
+        return simulate(build_plan(whole(lengths), request), model).seconds
+
+    layouts = model.layouts(4)
+    grid = candidate_lengths(int(lengths.max()), model.sp_sizes, 16_384)
+    held = [length for length in grid if length >= lengths.max()]
+    longest = [group for length in held for group in settings_of(model, length, layouts)]
+    shorter = [group for length in grid[8::6] for group in settings_of(model, length, layouts)]
+    sets = [(one,) for one in longest]
+    sets += [(low, high) for high in longest[-3:] for low in shorter if low.capacity < high.capacity]
+    assert choice.seconds <= min(map(planned, sets)) * 1.005
