@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from packer_cli.compare.compared import ComparedRow
 from packer_cli.config.trainers import ABILITIES
@@ -12,6 +12,7 @@ from packer_cli.sizes import duration, ratio
 
 ALIKE = 0.01
 """Predicted epochs within this share of each other count as equally long."""
+_MOST_LEFT_OUT = 0.02
 _MIXED = 1.25
 """Spreads of lengths within this factor of each other count as alike."""
 _MUCH_RECOMPUTE = 0.1
@@ -35,12 +36,19 @@ def preferred(rows: Sequence[ComparedRow]) -> ComparedRow | None:
     Of epochs within `ALIKE` of the shortest: the plan of the options, else the simplest, which asks nothing of a
     trainer and has the fewest groups, in random order if it can.
     """
-    rows = [row for row in rows if row.simulation and row.may_be_taken]
+    rows = of_same_work(row for row in rows if row.simulation and row.may_be_taken)
     if not rows:
         return None
     least = min(map(_seconds, rows))
     alike = [row for row in rows if _seconds(row) <= least * (1 + ALIKE)]
     return min(alike, key=lambda row: (not row.is_own, _effort(row), _seconds(row)))
+
+
+def of_same_work(rows: Iterable[ComparedRow]) -> list[ComparedRow]:
+    """Those of the rows that leave out no more of the attention work than the one that leaves out least."""
+    rows = list(rows)
+    least = min((row.work_left_out or 0.0 for row in rows), default=0.0)
+    return [row for row in rows if (row.work_left_out or 0.0) <= least + _MOST_LEFT_OUT]
 
 
 def advice(rows: Sequence[ComparedRow], attention: float | None, *, is_auto: bool) -> str | None:
@@ -61,7 +69,7 @@ def advice(rows: Sequence[ComparedRow], attention: float | None, *, is_auto: boo
 def _sentences(
     chosen: ComparedRow, rows: Sequence[ComparedRow], attention: float | None, is_auto: bool
 ) -> Iterator[str]:
-    able = [row for row in rows if row.may_be_taken]
+    able = of_same_work(row for row in rows if row.may_be_taken)
     name, epoch = chosen.name, _epoch(chosen)
     naive = next((row for row in rows if row.name == BASELINE), None)
     before = naive or max(able, key=_seconds)

@@ -17,7 +17,6 @@ from packer_cli.format.metrics import GroupMetrics, OverallMetrics
 from packer_cli.format.records import Hidden, in_json
 from packer_cli.simulate.figures import EpochFigures
 
-_MOST_LEFT_OUT = 0.02
 OF_LAYOUT = ("groups", "parallel", "lockstep")
 """Options that say how replicas run."""
 _OPTIONS = ("packing", "fill", "balance", "overflow")
@@ -81,9 +80,8 @@ class ComparedRow:
 
     @property
     def may_be_taken(self) -> bool:
-        """Whether it may be recommended: the trainer can run it, it fits, and does the work of the others."""
-        does_it = self.is_own or (self.work_left_out or 0.0) <= _MOST_LEFT_OUT
-        return self.spec.may_be_taken and not self.lacks and self.fits and does_it
+        """Whether it may be recommended beside rows that do the same work: the trainer can run it, and it fits."""
+        return self.spec.may_be_taken and not self.lacks and self.fits
 
 
 def compared_row(spec: Row, outcome: RowFigures | Failed, *repeats: RowFigures | Failed) -> ComparedRow:

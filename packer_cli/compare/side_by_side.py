@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import WithJsonSchema
 
-from packer_cli.compare.advice import advice, preferred
+from packer_cli.compare.advice import advice, of_same_work, preferred
 from packer_cli.compare.compared import ComparedRow, compared_row
 from packer_cli.compare.row_figures import RowFigures, RowTask, row_figures, save_samples
 from packer_cli.compare.rows import Row
@@ -63,11 +63,11 @@ class Comparison:
         found = preferred(self.rows)
         if found is not None or any(group.pp_size > 1 for group in self.config.groups):
             return found
-        given = self.config.groups
+        given, able = self.config.groups, of_same_work(row for row in self.rows if row.may_be_taken)
         waiting = [
             (row.overall.waiting, number)
             for number, row in enumerate(self.rows)
-            if row.overall and row.may_be_taken and (row.kind == "strategy" or row.spec.config.groups == given)
+            if row in able and row.overall and (row.kind == "strategy" or row.spec.config.groups == given)
         ]
         return self.rows[min(waiting)[1]] if waiting else None
 

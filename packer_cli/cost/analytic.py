@@ -40,6 +40,9 @@ class Assumptions:
     """Seconds of an all-to-all in addition to the transfer of its bytes."""
     exposed_gather: float = 0.5
     """Share of FSDP's all-gathers and reduce-scatter that computation does not hide."""
+    exposed_rows: float = 1.0
+    """Share of the communication of GPUs that share rows that computation does not hide: from 0, ring attention on
+    long rows (arXiv 2310.01889, section 3), to 1, all-to-alls between the kernels (arXiv 2309.14509)."""
     exposed_sync: float = 0.5
     """The same of a step's gradients and weights, where no micro-batch gathers any (DDP, ZeRO-1)."""
     gradient_bytes: float = 4.0
@@ -169,6 +172,7 @@ def analytic_model(
 
 def _cost(shape: ModelShape, gpu: Gpu, num_gpus: int, assumed: Assumptions) -> CostModel:
     links = model_parallel_cost(shape, num_gpus, gpu.node_bandwidth, gpu.network_bandwidth, gpu.gpus_per_node)
+    links = replace(links, exposed_rows=assumed.exposed_rows)
     reached = assumed.bandwidth_efficiency
     # FSDP gathers weights forward and backward, and scatters gradients, in rings over all GPUs.
     per_weight = 2 * assumed.weight_bytes(shape)[1] + shape.dtype_bytes * assumed.trained_share(shape)

@@ -163,6 +163,8 @@ class ModelParallelCost:
     gpus_per_node: int
     latency: float = 0.0
     """Seconds of a collective in addition to the transfer of its bytes."""
+    exposed_rows: float = 1.0
+    """Share of the transfers of SP and CP that computation does not hide."""
     constant: float = 0.0
     """Seconds of a micro-batch on a stage, whatever its contents. No weights are gathered (ZeRO-1)."""
     sync_bytes: float = 0.0
@@ -174,7 +176,7 @@ class ModelParallelCost:
         Tensor parallelism, with activations divided by tokens between the blocks: a layer has an all-gather and a
         reduce-scatter around attention and around the FFN, forward and backward, eight in all (Korthikanti et al.,
         arXiv 2205.05198, section 4.2.2). Context parallelism: keys and values are gathered forward and backward, and
-        their gradients scattered (Llama 3, arXiv 2407.21783, section 3.3.2); none is assumed to be hidden. Pipeline:
+        their gradients scattered (Llama 3, arXiv 2407.21783, section 3.3.2), of which `exposed_rows` counts. Pipeline:
         a stage receives activations and sends gradients; the slowest link between stages counts. Checkpointed layers
         repeat the collectives of the forward pass: four of TP, one of CP.
 
@@ -189,6 +191,7 @@ class ModelParallelCost:
         if layout.cp > 1:
             moved = (3 + repeated) * self.kv_bytes / layout.tp * (layout.cp - 1) / layout.cp
             cp = layers * moved / self.ring_bandwidth(layout.cp, self._in_node(layout.cp, layout.tp))
+            cp *= self.exposed_rows
         if layout.pp > 1:
             moved = 2 * self.hidden_bytes / layout.stage_gpus
             is_in_node = layout.num_gpus <= self.gpus_per_node
@@ -205,7 +208,7 @@ class ModelParallelCost:
         per_peer = self.num_layers * self.all_to_all_bytes[layout.sp * layout.tp] / layout.tp / layout.sp / layout.sp
         in_node = self._in_node(layout.sp, layout.tp)
         near, far = (in_node - 1) * per_peer, (layout.sp - in_node) * per_peer
-        return max(near / self.node_bandwidth, far / self.network_bandwidth if far else 0.0)
+        return self.exposed_rows * max(near / self.node_bandwidth, far / self.network_bandwidth if far else 0.0)
 
     def sync_seconds(self, layout: Layout, num_gpus: int, parameters: float) -> float:
         """Seconds of a step in which replicas reduce gradients and gather weights, each rank its part of them.

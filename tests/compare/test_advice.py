@@ -10,7 +10,9 @@ from packer_cli.simulate.epoch import PARTS
 from packer_cli.simulate.figures import OverallFigures
 
 
-def row(name, hours, *, own=False, groups=2, window=0, spread=0.2, delay=None, fits=True, lacks=(), **parts):
+def row(
+    name, hours, *, own=False, groups=2, window=0, spread=0.2, delay=None, fits=True, lacks=(), left_out=0.0, **parts
+):
     """A row on one GPU; what is not named it computes."""
     split = {part: 3600 * hours for part, hours in (dict.fromkeys(PARTS, 0.0) | parts).items()}
     split["compute"] = hours * 3600 - sum(split.values())
@@ -26,6 +28,7 @@ def row(name, hours, *, own=False, groups=2, window=0, spread=0.2, delay=None, f
         may_be_taken=strategy.is_packed and fits and not lacks,
         fits=fits,
         lacks=lacks,
+        work_left_out=left_out,
         name=name,
         is_own=own,
         overall=SimpleNamespace(length_mix_spread=spread, mean_delay=delay),
@@ -102,3 +105,18 @@ def test_much_recomputing_in_named_groups_points_to_automatic_ones():
 def test_one_alone():
     assert said(row("balanced", 12.0)) == "Take balanced: an epoch of 12.0 h."
     assert said(row("balanced", 1234.5, own=True)) == "Take balanced: an epoch of 51.4 days."
+
+
+def test_what_leaves_out_work_is_not_faster():
+    rows = [row("wlb", 0.9, groups=1, left_out=0.08), row("balanced", 1.0)]
+    assert preferred(rows).name == "balanced"
+    alone = row("wlb", 0.9, groups=1, left_out=0.08)
+    assert preferred([alone, row("plain-4d", 1.0, groups=1, left_out=0.09)]) is alone
+
+
+def test_what_does_not_fit_or_cannot_be_run_is_not_taken():
+    rows = [row("naive", 2.0, **NAIVE), row("balanced", 1.0, fits=False), row("hbp", 1.5)]
+    assert preferred(rows).name == "hbp"
+    text = said(row("naive", 2.0), row("balanced", 1.5), row("megatron", 1.0, lacks=("cp",)))
+    assert "Take balanced" in text
+    assert "megatron would take 1.00 h with a trainer that can share rows by context parallelism (--trainer)." in text

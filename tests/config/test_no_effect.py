@@ -50,7 +50,7 @@ OWN_VALUES = {
     ("packing", "flexsp"): "search:trials=1",
     ("packing", "hydraulis"): "published",
     ("packing", "fixed-4d"): "greedy:batches=2",
-    ("packing", "plain-4d"): "original:cut=row",
+    ("packing", "plain-4d"): "original",
     ("cost", "wlb"): "quadratic",
     ("cost", "fixed-4d"): "quadratic",
     ("cost", "plain-4d"): "quadratic",
