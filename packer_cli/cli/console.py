@@ -52,7 +52,7 @@ def say_colored(word: str, color: str, text: str) -> None:
 def _progress_bar(label: str, unit: str) -> Iterator[Progress]:
     """A bar, or nothing if stderr is neither a terminal nor a notebook's, where rich shows it below the cell."""
     if not (sys.stderr.isatty() or _in_notebook()):
-        yield lambda done, total: None
+        yield lambda done, total, what="": None
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
@@ -61,7 +61,12 @@ def _progress_bar(label: str, unit: str) -> Iterator[Progress]:
     columns = [TextColumn("{task.description}"), BarColumn(), amount, TimeRemainingColumn()]
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(label, total=None, amount="")
-        yield lambda done, total: bar.update(task, completed=done, total=total, amount=f"{done:,}/{total:,} {unit}")
+
+        def show(done: int, total: int, what: str = "") -> None:
+            named = f"{label} {what}".rstrip()
+            bar.update(task, description=named, completed=done, total=total, amount=f"{done:,}/{total:,} {unit}")
+
+        yield show
 
 
 def _in_notebook() -> bool:

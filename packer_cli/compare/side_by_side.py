@@ -144,7 +144,8 @@ def compare(
             elsewhere = [i for i in tasks if not rows[i].is_of_process]
             for place, outcome in run_isolated(row_figures, [tasks[i] for i in elsewhere], workers, [PRELOAD]):
                 outcomes[elsewhere[place], number] = _scaled(outcome, by)
-                bar(len(outcomes), total)
+                left = [rows[i].name for i in elsewhere if (i, number) not in outcomes]
+                bar(len(outcomes), total, ", ".join(left[:workers]))
             for i in (i for i in tasks if rows[i].is_of_process):
                 outcomes[i, number] = _scaled(attempt(row_figures, tasks[i]), by)
                 bar(len(outcomes), total)

@@ -14,8 +14,8 @@ from contextvars import ContextVar
 
 LOGGER = logging.getLogger("hbpack")
 
-Progress = Callable[[int, int], None]
-"""(done, total)"""
+Progress = Callable[..., None]
+"""(done, total) and, after the label, what is being done"""
 ShowBar = Callable[[str, str], AbstractContextManager[Progress]]
 """(label, unit) -> a context manager that gives a `Progress`"""
 
@@ -45,7 +45,7 @@ def warn(text: str) -> None:
 
 @contextmanager
 def _no_bar(label: str, unit: str) -> Iterator[Progress]:
-    yield lambda done, total: None
+    yield lambda done, total, what="": None
 
 
 _show_bar: ShowBar = _no_bar
