@@ -40,10 +40,7 @@ def _changes(comparison: Comparison, row: ComparedRow) -> str:
         changed = {"strategy": best.strategy}
         unused |= own.not_for(best.strategy)
         groups = used_groups(own.groups, best.planner)
-        if was_auto and best.planner.plans_streams:  # By itself, its window is the longest sample.
-            changed["groups"] = ",".join(map(str, groups))
-            unused |= without_effect(best).keys()
-        elif not was_auto and groups != own.groups:
+        if not was_auto and groups != own.groups:
             changed["groups"] = ",".join(map(str, groups))
     else:
         before, after = (
@@ -51,10 +48,16 @@ def _changes(comparison: Comparison, row: ComparedRow) -> str:
             for each in (own, best)
         )
         changed = {option: value for option, value in after.items() if value != before[option]}
-    if row.spec.candidates:
+    if row.is_searched or (was_auto and best.strategy != own.strategy):  # It would choose groups of its own.
         found = {name: row.options[name] for name in OF_LAYOUT if name in row.options}
-        given = {"parallel": write_parallel(own.layout), "lockstep": own.lockstep}
+        given = {name: str(getattr(own, name)) for name in ("lockstep",) if name in own.model_fields_set}
+        given["parallel"] = write_parallel(own.layout)
+        if best.groups == own.groups and not was_auto:  # It has all of them as they are.
+            given |= {name: found[name] for name in ("groups", "parallel") if name in found}
+        changed = {name: value for name, value in changed.items() if name not in OF_LAYOUT}
         changed |= {name: value for name, value in found.items() if value != given.get(name)}
+    if "groups" in changed:
+        unused |= set(without_effect(best))
     unused &= own.model_fields_set - changed.keys()
     text = f" and {' '.join(f'{option_name(name)} {value}' for name, value in changed.items())}" if changed else ""
     return f"{text}, without {' '.join(map(option_name, sorted(unused)))}" if unused else text

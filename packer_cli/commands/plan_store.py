@@ -46,7 +46,7 @@ def resolve_for(config: PlanConfig, samples: Samples) -> tuple[Resolved, GroupCh
         return resolve(config).for_samples(has_trees=has_trees), None
     from packer_cli.groups.auto import groups_for  # Only `auto` needs the search.
 
-    chosen, choice = groups_for(config, sizes_for(config, samples))
+    chosen, choice = groups_for(config, sizes_for(config, samples), has_trees=has_trees)
     return resolve(chosen).for_samples(has_trees=has_trees), choice
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from packer_cli.config import PlanConfig, PlannedConfig
+from packer_cli.config import PlanConfig
 from packer_cli.config.defaults import default_of
-from packer_cli.config.groups import write_parallel
+from packer_cli.config.groups import used_groups, write_parallel
 from packer_cli.config.resolve import Resolved, resolve
 from packer_cli.config.trainers import ABILITIES, asked_of_trainer
 from packer_cli.cost.models import GpuModel
@@ -26,12 +26,13 @@ def candidates(own: Resolved, model: GpuModel) -> tuple[Resolved, ...]:
         own: with known groups.
         model: with weights gathered in every micro-batch.
     """
-    if own.request.strategy.finds_layouts or own.has_trees:
+    if own.request.strategy.finds_layouts:
         return (own,)
     able = own.given.abilities | asked_of_trainer(own.request)
     for allowed in (able, frozenset(ABILITIES)):
         given = own.given.model_copy(update={"trainer": ",".join(sorted(allowed))})
-        found = {_key(each): each for each in _on_layouts(given, model) if holds(each, model)}
+        others = _on_layouts(given, model, has_trees=own.has_trees)
+        found = {_key(each): each for each in others if holds(each, model)}
         if holds(own, model):
             found = {_key(own): own} | found
         if found:
@@ -46,11 +47,13 @@ def holds(plan: Resolved, model: GpuModel) -> bool:
     return all(least is not None and least <= (each.checkpoint_layers or least) for least, each in needed)
 
 
-def groups_and_degrees(config: PlannedConfig) -> dict[str, str]:
+def groups_and_degrees(plan: Resolved) -> dict[str, str]:
     """`groups` of a plan, and `parallel` and `lockstep` where they are not the usual ones, as options take them."""
-    strategy, groups = config.planner, config.groups
+    config, strategy, groups = plan.config, plan.request.strategy, plan.config.groups
     longest = replace(groups[-1], sp_size=groups[-1].layout.row_ranks, cp_size=1)
-    if strategy.mixes_layouts and strategy.groups([longest]) == groups:
+    if strategy.finds_layouts:
+        groups = used_groups(plan.given.groups, strategy)
+    elif strategy.mixes_layouts and strategy.groups([longest]) == groups:
         groups = (longest,)
     found = {"groups": ",".join(map(str, groups))}
     kinds = {group.layout._replace(sp=1) for group in groups}
@@ -61,7 +64,7 @@ def groups_and_degrees(config: PlannedConfig) -> dict[str, str]:
     return found
 
 
-def _on_layouts(given: PlanConfig, model: GpuModel) -> list[Resolved]:
+def _on_layouts(given: PlanConfig, model: GpuModel, *, has_trees: bool) -> list[Resolved]:
     strategy, longest = given.planner, given.groups[-1]
     takes_all = len(given.groups) > 1 and strategy.groups(given.groups) == given.groups and not strategy.mixes_layouts
     found = []
@@ -70,7 +73,7 @@ def _on_layouts(given: PlanConfig, model: GpuModel) -> list[Resolved]:
         sets = [Group(capacity=longest.capacity, vpp_size=each.vpp, **each.sizes) for each in way.layouts]
         for groups in [given.groups] if takes_all else [(group,) for group in sets]:
             try:
-                found.append(resolve(config.with_groups(groups)))
+                found.append(resolve(config.with_groups(groups)).for_samples(has_trees=has_trees or None))
             except (ConfigError, ValueError):  # The strategy cannot plan so.
                 continue
     return found

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, is_dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +13,7 @@ from packer_cli.compare.row_figures import RowFigures
 from packer_cli.compare.rows import Kind, Row
 from packer_cli.compare.savings import Savings
 from packer_cli.config.no_effect import without_effect
+from packer_cli.config.resolve import Resolved
 from packer_cli.config.trainers import asked_of_trainer
 from packer_cli.engine.local import Failed
 from packer_cli.format.metrics import GroupMetrics, OverallMetrics
@@ -37,7 +40,9 @@ class ComparedRow:
     options: dict[str, str]
     """Of the plan, as `hbpack plan` takes them."""
     repeats: Hidden[tuple[ComparedRow, ...]]
-    """The same with other seeds."""
+    """That of each seed, of several."""
+    is_searched: Hidden[bool]
+    """Whether its layout is not that of the options."""
     lacks: tuple[str, ...]
     """Abilities that it asks for and the trainer lacks, see `config.trainers`."""
     error: str | None
@@ -61,7 +66,7 @@ class ComparedRow:
     @in_json
     def deviations(self) -> dict[str, float] | None:
         """Standard deviations over all seeds, of `overall` and of the epoch's `seconds`; None of one seed."""
-        rows = [row for row in (self, *self.repeats) if row.overall is not None]
+        rows = [row for row in self.repeats if row.overall is not None]
         if len(rows) < 2:
             return None
         found = [{**vars(row.overall), "seconds": row.simulation and row.simulation.overall.seconds} for row in rows]
@@ -84,23 +89,52 @@ class ComparedRow:
         return self.spec.may_be_taken and not self.lacks and self.fits
 
 
-def compared_row(spec: Row, outcome: RowFigures | Failed, *repeats: RowFigures | Failed) -> ComparedRow:
-    """The row with its figures, or with the reason why it has none; and with those of other seeds."""
-    figures = dict(vars(outcome))
-    if spec.candidates and not isinstance(outcome, Failed):
-        spec = replace(spec, plan=spec.candidates[figures.pop("chosen", 0)])
-    figures.pop("chosen", None)
+def compared_row(spec: Row, *outcomes: RowFigures | Failed) -> ComparedRow:
+    """The row with the means of its figures over the seeds, or with the reason why it has none."""
+    failed = next((each for each in outcomes if isinstance(each, Failed)), None)
+    done = [each for each in outcomes if not isinstance(each, Failed)]
+    named, first = _key(spec.plan), spec
+    if spec.candidates and failed is None:
+        spec = replace(spec, plan=spec.candidates[done[0].chosen])
     config = spec.config
     options = {name: getattr(config, name) for name in _OPTIONS if name not in without_effect(config)}
-    others = tuple(compared_row(replace(spec, candidates=()), each) for each in repeats)
     return ComparedRow(
         spec=spec,
-        repeats=others,
+        repeats=tuple(compared_row(first, each) for each in done) if len(done) > 1 and failed is None else (),
+        is_searched=_key(spec.plan) != named,
         name=spec.name,
         kind=spec.kind,
         note=spec.note,
         is_own=spec.is_own,
-        options={"strategy": config.strategy, **groups_and_degrees(config), **options},
+        options={"strategy": config.strategy, **groups_and_degrees(spec.plan), **options},
         lacks=tuple(sorted(asked_of_trainer(spec.request) - spec.able)),
-        **({"error": outcome.reason} if isinstance(outcome, Failed) else {"error": None, **figures}),
+        **({"error": failed.reason} if failed else {"error": None, **_mean_figures(done)}),
     )
+
+
+def _key(plan: Resolved) -> tuple[object, ...]:
+    return plan.request.groups, plan.request.lockstep
+
+
+def _mean_figures(outcomes: Sequence[RowFigures]) -> dict[str, Any]:
+    """Those of the first, with the means of what all have."""
+    figures = {name: value for name, value in vars(outcomes[0]).items() if name != "chosen"}
+    if len(outcomes) > 1:
+        figures["overall"] = _mean([each.overall for each in outcomes])
+        epochs = [each.simulation for each in outcomes if each.simulation]
+        if epochs:
+            figures["simulation"] = replace(epochs[0], overall=_mean([each.overall for each in epochs]))
+    return figures
+
+
+def _mean(values: Sequence[Any]) -> Any:
+    """Of numbers, or of records or dicts of some; the first of anything else."""
+    first = values[0]
+    if is_dataclass(first) and not isinstance(first, type):
+        return replace(first, **{name: _mean([getattr(each, name) for each in values]) for name in vars(first)})
+    if isinstance(first, dict):
+        return {name: _mean([each[name] for each in values]) for name in first}
+    if isinstance(first, bool) or not all(isinstance(value, int | float) for value in values):
+        return first
+    mean = sum(values) / len(values)
+    return round(mean) if isinstance(first, int) else float(f"{mean:.10g}")

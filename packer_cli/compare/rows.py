@@ -220,7 +220,7 @@ def strategy_rows(
         rows.append(Row(name=name, kind="strategy", plan=own, note=note, candidates=plans))
         if name == BASELINE and len(plans) > 1:
             note = "the same at the degree of the longest group, as HBP's paper compares"
-            rows.append(Row(name=f"{name}@{_LONGEST}", kind="baseline", plan=own, note=note))
+            rows.append(Row(name=f"{name}@{_LONGEST}", kind="baseline", plan=own, note=note, may_be_taken=False))
     if not rows and refused is not None:
         raise ConfigError(str(refused))
     _say_left_out({} if is_quiet else left_out)
@@ -362,7 +362,7 @@ def _unique(rows: Iterable[Row], base: Resolved, named: Iterable[Resolved] = ())
             key = (*key, row.name)
         if key not in kept:
             is_own = key[:-1] == _key(base)
-            may_be_taken = _may_be_taken(row, base, is_own=is_own)
+            may_be_taken = row.may_be_taken and _may_be_taken(row, base, is_own=is_own)
             kept[key] = replace(row, is_own=is_own, may_be_taken=may_be_taken, able=able)
         elif row.note and not kept[key].note:
             kept[key] = replace(kept[key], note=row.note)

@@ -110,7 +110,7 @@ def _naive_at_best(plan: Plan, config: PlannedConfig, simulator: Simulator, trai
     plans = candidates(own.with_trees() if plan.pieces.trees is not None else own, simulator.model)
     number = fastest([each.request for each in plans], plan.pieces, simulator)[0]
     found = build_plan(plan.pieces, replace(plans[number].request, epochs=1))
-    layout = ", ".join(f"--{name} {value}" for name, value in groups_and_degrees(plans[number].config).items())
+    layout = ", ".join(f"--{name} {value}" for name, value in groups_and_degrees(plans[number]).items())
     return NamedFigures(name=f"naive packing at its best, {layout}", **vars(simulator.figures(found).overall))
 
 

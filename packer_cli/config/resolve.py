@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -146,11 +146,12 @@ def resolve(given: PlanConfig) -> Resolved:
     groups = given.groups
     if given.has_gpu_model and strategy.mixes_layouts and not strategy.finds_layouts and groups[-1].checkpoint_layers:
         # It has made the others of the longest, whose layers they would keep.
-        memory = _load(given, "checkpointed layers").memory
-        least = (memory.least_checkpoint_layers(each.capacity, each.layout) for each in groups[:-1])
-        layers = (memory.num_layers if each is None else each for each in least)
-        own = (replace(group, checkpoint_layers=each) for group, each in zip(groups, layers, strict=False))
-        groups = (*own, groups[-1])
+        with suppress(ConfigError):  # A profile may be too short for a model.
+            memory = _load(given, "checkpointed layers").memory
+            least = [memory.least_checkpoint_layers(each.capacity, each.layout) for each in groups[:-1]]
+            layers = (memory.num_layers if each is None else each for each in least)
+            own = (replace(group, checkpoint_layers=each) for group, each in zip(groups, layers, strict=False))
+            groups = (*own, groups[-1])
     question = Question(
         groups=groups,
         num_gpus=given.gpus,

@@ -68,8 +68,6 @@ def asked_of_trainer(request: PlanRequest) -> frozenset[str]:
     found = {name for name in DEGREES if any(getattr(layout, name) > 1 for layout in layouts)}
     keeps_weights = request.lockstep == 1 or {"tp", "pp"} & found
     found.add("zero-1" if keeps_weights else "fsdp")
-    if request.strategy.mixes_layouts:
-        found.add("unlike-degrees")
-    elif len(layouts) > 1:
-        found.add("degrees")
+    if len(layouts) > 1:
+        found.add("unlike-degrees" if request.strategy.mixes_layouts and request.strategy.mixes_within else "degrees")
     return frozenset(found)

@@ -72,7 +72,7 @@ def load_models(config: PlanConfig, num_gpus: int, what: str) -> tuple[GpuModel 
     profile = None if config.profile is None else read_profile(config.profile, config.assume)
     require_memory(config, num_gpus)
     try:
-        return load_gpu_model(config, num_gpus, what, config.lockstep), profile
+        return load_gpu_model(config, num_gpus, what), profile
     except ConfigError:
         algorithm = _algorithm(config)
         if profile is None or algorithm != "hbp":
@@ -85,9 +85,18 @@ def _algorithm(config: PlanConfig) -> GroupAlgorithm:
 
 
 def choose(
-    config: PlanConfig, lengths: Int32Array, num_gpus: int, overflow: Overflow, what: str = AUTO_NEEDS
+    config: PlanConfig,
+    lengths: Int32Array,
+    num_gpus: int,
+    overflow: Overflow,
+    what: str = AUTO_NEEDS,
+    *,
+    has_trees: bool = False,
 ) -> tuple[Choice, GroupChoice]:
     """Choose groups for the lengths (int32[n]) of an epoch. Returns the choice and its record.
+
+    Args:
+        has_trees: whether samples share prefixes, which no context parallelism divides.
 
     Raises:
         UsageError: options are missing or contradict each other, or the longest sample does not fit.
@@ -101,14 +110,21 @@ def choose(
     if model is None:
         assert profile is not None
         choice = choose_measured_groups(profile, lengths, num_gpus, config.max_length)
+        choice = replace(choice, lockstep=config.lockstep)
     else:
-        choice = _choose_way(config, model, profile, lengths, num_gpus)
+        choice = _choose_way(config, model, profile, lengths, num_gpus, has_trees=has_trees)
     lost = describe_overflow(num_long, config.max_length or 0, overflow)
     return choice, _record(config, model, profile, choice, [lost] if lost else [])
 
 
 def _choose_way(
-    config: PlanConfig, model: GpuModel, profile: Profile | None, lengths: Int32Array, num_gpus: int
+    config: PlanConfig,
+    model: GpuModel,
+    profile: Profile | None,
+    lengths: Int32Array,
+    num_gpus: int,
+    *,
+    has_trees: bool,
 ) -> Choice:
     """The groups of the fastest way to run replicas, and of ways that are as fast, of the simplest.
 
@@ -124,16 +140,18 @@ def _choose_way(
         max_length=config.max_length,
     )
     found, why = list[tuple[float, partial[Choice], Way]](), None
-    for way in ways(config, model) if _algorithm(config) == "search" else islice(ways(config, model), 1):
+    able = (way for way in ways(config, model) if not has_trees or all(each.cp == 1 for each in way.layouts))
+    for way in able if _algorithm(config) == "search" else islice(able, 1):
         search = partial(of_lengths, model.of_lockstep(way.lockstep), layouts=way.layouts)
         try:
             found.append((search().estimated or 0.0, search, way))
         except ConfigError as error:
             why = why or error
-    if why is not None and not found:
+    if not found:
+        why = why or ConfigError(f"--trainer {config.trainer}: it can run no layout; name more of what it can do")
         raise why
     if config.planner.finds_layouts:
-        return found[0][1]()
+        return replace(found[0][1](), lockstep=config.lockstep)
     least = min(estimate for estimate, *_ in found)
     near = [(search, way) for estimate, search, way in found if estimate <= least * _NEAR]
     most = max(_FEWEST_PLANNED, _MOST_PLANNED // len(near))
@@ -141,13 +159,19 @@ def _choose_way(
     for search, way in near:
         own = config.model_copy(update={"lockstep": way.lockstep})
         of_plans = partial(_planned_seconds, own, model.of_lockstep(way.lockstep), lengths)
-        choice = search(planned=of_plans(most), tried=of_plans(_FEWEST_PLANNED // 4))
+        try:
+            choice = search(planned=of_plans(most), tried=of_plans(_FEWEST_PLANNED // 4))
+        except ConfigError as error:  # The strategy cannot plan so.
+            why = why or error
+            continue
         choices.append(replace(choice, lockstep=way.lockstep))
+    if why is not None and not choices:
+        raise why
     shortest = min(choice.seconds or 0.0 for choice in choices)
     return next(choice for choice in choices if (choice.seconds or 0.0) <= shortest * (1 + NOT_WORTH_A_GROUP))
 
 
-def groups_for(config: PlanConfig, lengths: Int32Array) -> tuple[PlanConfig, GroupChoice | None]:
+def groups_for(config: PlanConfig, lengths: Int32Array, *, has_trees: bool) -> tuple[PlanConfig, GroupChoice | None]:
     """The options with groups in place of `auto` for the lengths (int32[n]), and the record; None without a choice."""
     if not len(bounded(config, lengths, config.overflow)):
         # There is nothing to plan; the planner reports why.
@@ -157,7 +181,7 @@ def groups_for(config: PlanConfig, lengths: Int32Array) -> tuple[PlanConfig, Gro
         multiple = 2 * config.layout.row_multiple
         longest = min(int(lengths.max()), config.max_length or UNLIMITED)
         return config.with_groups((Group(capacity=-(-longest // multiple) * multiple),)), None
-    choice, record = choose(config, lengths, config.gpus, config.overflow)
+    choice, record = choose(config, lengths, config.gpus, config.overflow, has_trees=has_trees)
     chosen = config.with_groups(choice.groups)
     if choice.lockstep == config.lockstep:
         return chosen, record

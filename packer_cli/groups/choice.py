@@ -136,12 +136,15 @@ def choose_groups(
     fewest = next(each for each in allowed if each.seconds <= (1 + NOT_WORTH_A_GROUP) * shortest)
     chosen = sets[0] if algorithm == "hbp" else fewest
     if tried is not None and planned is not None and algorithm != "hbp":
-        start = min((*sets, *allowed), key=lambda each: tried(each.groups)).groups
+        few = (each.groups for each in (*sets, *allowed) if len(each.groups) <= max_groups)
+        start = min(few, key=tried)
         groups = improve(start, epoch, ways, tried, max_groups)
         better = Alternative(name="best of their neighbors", groups=groups, seconds=planned(groups))
         estimated[groups] = epoch.gpu_seconds(groups) / num_gpus
-        if better.seconds < chosen.seconds * (1 - NOT_WORTH_A_GROUP / 4) and len(groups) <= max_groups:
-            chosen, found = better, [*found, better]
+        worth = NOT_WORTH_A_GROUP * (len(groups) > len(chosen.groups))
+        if better.seconds < chosen.seconds * (1 - worth):
+            chosen = better
+            found += [better] if all(each.groups != groups for each in found) else []
     shown = [group.capacity for group in chosen.groups if group.capacity not in settings]
     return Choice(
         groups=chosen.groups,

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from packer_cli.config.plan_options import PlanConfig
 from packer_cli.cost.models import GpuModel
 from packer_cli.errors import ConfigError
-from packer_cli.format.layout import Layout
+from packer_cli.format.layout import DEGREES, Layout
 
 MOST_STAGES = 8
 
@@ -30,7 +30,7 @@ def ways(config: PlanConfig, model: GpuModel) -> Iterator[Way]:
     Args:
         model: with weights gathered in every micro-batch.
     """
-    able = config.abilities
+    able = config.abilities.union(name for name in DEGREES if getattr(config.layout, name) > 1)
     is_fixed = "lockstep" in {*config.model_fields_set, *config.planner.ignores} or config.global_tokens is None
     for parallel in [config.layout] if config.parallel else _parallels(model, config.gpus, able):
         layouts = [each for each in model.layouts(config.gpus, parallel) if each.sp == 1 or "sp" in able]
@@ -42,6 +42,7 @@ def ways(config: PlanConfig, model: GpuModel) -> Iterator[Way]:
         if not is_fixed:
             kinds = ["all"] if "fsdp" in able and parallel.tp * parallel.pp == 1 else []
             kinds += ["1"] if "zero-1" in able else []
+            kinds = kinds or [config.lockstep] * (config.parallel is not None)
         yield from (Way(some, kind) for some in known if some for kind in kinds)
 
 

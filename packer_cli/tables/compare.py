@@ -46,11 +46,11 @@ def comparison_table(comparison: Comparison, chosen: Sequence[Column] = SAME_IN_
 
 def _cell(row: ComparedRow, column: Column) -> str:
     """The figure or, of several seeds, their mean and standard deviation."""
-    values = [column.value(each) for each in (row, *row.repeats)]
-    known = [value for value in values if value is not None]
-    if len(known) < 2:
-        return cell(values[0], column.show)
-    return f"{column.show(float(np.mean(known)))} ± {column.show(float(np.std(known, ddof=1)))}"
+    value = column.value(row)
+    known = [each for each in map(column.value, row.repeats) if each is not None]
+    if value is None or len(known) < 2:
+        return cell(value, column.show)
+    return f"{column.show(value)} ± {column.show(float(np.std(known, ddof=1)))}"
 
 
 def strategies_table(comparison: Comparison) -> Table:
@@ -109,7 +109,7 @@ _LEAST_WORK = 0.001
 
 
 def _row_notes(row: ComparedRow) -> Iterator[str]:
-    searched = len(row.spec.candidates) > 1 and row.overall is not None
+    searched = row.is_searched and row.overall is not None
     layout = ", ".join(f"--{name} {row.options[name]}" for name in OF_LAYOUT if name in row.options)
     if row.note or searched:
         yield f"{row.name}: {'; '.join(filter(None, (row.note, f'here {layout}' if searched else '')))}"

@@ -11,11 +11,13 @@ import pytest
 
 import packer_cli
 from packer_cli.cli.main import main
-from packer_cli.config import PlanConfig, validate
+from packer_cli.commands.compare import _draws
+from packer_cli.config import PlanConfig, RepeatConfig, validate
 from packer_cli.config.gpu_model import load_gpu_model
 from packer_cli.config.trainers import ABILITIES, TRAINERS, abilities, asked_of_trainer
 from packer_cli.errors import ConfigError
 from tests.cli_runner import run
+from tests.conftest import ROOT
 
 GPUS = 16
 SHAPE = {"model_type": "llama", "intermediate_size": 14336, "vocab_size": 128256, "num_key_value_heads": 8}
@@ -114,12 +116,15 @@ def test_the_next_command_packs_as_printed(models, lengths, tmp_path):
     given = ["--gpus", str(GPUS), "--global-tokens", "2M", "--model", models["8b"]["model"], "--gpu", "h100"]
     for strategies, trainer in (("naive", "megatron"), ("flexsp:all", "any"), ("megatron", "any"), ("wlb", "any")):
         asked = [tmp_path / "lengths.npy", "--groups", "8k:1,64k:8", *given, "--trainer", trainer]
-        row = json.loads(run(main, "compare", *asked, "--strategies", strategies, "--json").stdout)["rows"][0]
+        done = run(main, "compare", *asked, "--strategies", strategies, "--json")
+        assert done.code == 0, (strategies, done.stderr)
+        row = json.loads(done.stdout)["rows"][0]
         done = run(main, "compare", *asked, "--strategies", strategies)
         changes = done.stdout.rstrip().rpartition("same options and ")[2].split(", without")[0].split()
         named = dict(zip(changes[::2], changes[1::2], strict=True))
         options = {name.removeprefix("--").replace("-", "_"): value for name, value in named.items()}
-        plan = packer_cli.plan(lengths, gpus=GPUS, **STEPS, **models["8b"], **options)
+        usual = {"groups": "8k:1,64k:8", "gpus": GPUS, **STEPS, **models["8b"]}
+        plan = packer_cli.plan(lengths, **{**usual, **options})
         again = packer_cli.simulate(plan, **models["8b"])
         assert again.overall.seconds == pytest.approx(row["simulation"]["overall"]["seconds"], rel=1e-6), changes
 
@@ -178,3 +183,61 @@ def test_a_model_is_loaded_as_its_replicas_meet(models):
     model = load_gpu_model(config, 8, "a test")
     assert model.of_lockstep("all") is model
     assert load_gpu_model(config, 8, "a test", "1") == model.of_lockstep("1") != model
+
+
+@pytest.mark.parametrize("parallel", [None, "tp=2"])
+@pytest.mark.parametrize("strategy", ["balanced", "hydraulis", "dp-balanced", "megatron"])
+def test_automatic_groups_of_every_kind_of_strategy(models, lengths, strategy, parallel):
+    """Their layouts are judged by what they run, and one that a strategy cannot plan is left out."""
+    options = {"gpus": GPUS, "strategy": strategy, "parallel": parallel, **STEPS, **models["8b"]}
+    found = packer_cli.plan(lengths, groups="auto", **options)
+    assert found.group_choice.lockstep == found.config.lockstep
+    if strategy != "hydraulis":
+        named = packer_cli.plan(lengths, groups="auto", lockstep=found.config.lockstep, **options)
+        assert named.groups == found.groups
+    packer_cli.plan(lengths, groups="auto", **options, trainer="any")
+
+
+def test_a_trainer_that_can_run_no_layout(models, lengths):
+    with pytest.raises(ConfigError, match=r"^--trainer sp,cp: it can run no layout; name more of what it can do"):
+        packer_cli.plan(lengths, groups="auto", gpus=GPUS, trainer="sp,cp", **STEPS, **models["8b"])
+
+
+def test_a_row_of_several_seeds_has_means_everywhere(models, lengths):
+    result, rows = compared(lengths, "balanced,naive", seeds=3, sort="epoch", **models["8b"])
+    for row in rows.values():
+        each = [repeat.simulation.overall.seconds for repeat in row.repeats]
+        assert len(set(each)) == 3 == len(row.repeats)
+        assert seconds(row) == pytest.approx(np.mean(each))
+        assert row.deviations["seconds"] == pytest.approx(np.std(each, ddof=1))
+        assert row.overall.abr == pytest.approx(np.mean([repeat.overall.abr for repeat in row.repeats]))
+    assert [row.name for row in result.rows] == sorted(rows, key=lambda name: seconds(rows[name]))
+
+
+def test_a_sample_stands_for_all(models, lengths):
+    """Its epochs are scaled, and a larger one deviates less."""
+    _, whole = compared(lengths, "balanced", **models["8b"])
+    _, few = compared(lengths, "balanced", sample=300, **models["8b"])
+    assert seconds(few["balanced"]) == pytest.approx(seconds(whole["balanced"]), rel=0.2)
+    assert few["balanced"].deviations["seconds"] > 0
+    assert len(few["balanced"].repeats) == 3
+    samples = packer_cli.plan(lengths, groups="64k", gpus=1).samples
+    weighted = type(samples)(lengths=lengths, sources=np.zeros(len(lengths), np.int16), weights=(2.0,))
+    with pytest.raises(ConfigError, match="--sample draws from samples that an epoch has once each"):
+        _draws(weighted, RepeatConfig(sample=10), 0)
+
+
+def test_naive_packing_of_trees_is_at_its_best_too(models, tmp_path):
+    pairs = [
+        {"prompt": f"{'why ' * (20 + 7 * i)}?", "chosen": "yes " * (5 + i), "rejected": "no " * (9 + i)}
+        for i in range(60)
+    ]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    tokenizer = str(ROOT / "examples/sample/tokenizer")
+    result = packer_cli.compare(
+        tmp_path / "pairs.jsonl", tokenizer=tokenizer, groups="1k:1,4k:4", gpus=8, strategies="balanced,naive",
+        **models["8b"],
+    )  # fmt: skip
+    naive = next(row for row in result.rows if row.name == "naive")
+    assert {each.request.groups[-1].sp_size for each in naive.spec.candidates} >= {1, 2, 4, 8}
+    assert all(each.has_trees for each in naive.spec.candidates)

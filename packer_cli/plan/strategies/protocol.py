@@ -196,6 +196,8 @@ class Strategy(ABC):
     needs: ClassVar[frozenset[Need]] = frozenset()
     mixes_layouts: ClassVar[bool] = False
     """Whether an iteration may have replicas of unlike layouts; they are balanced by predicted time, not by work."""
+    mixes_within: ClassVar[bool] = True
+    """Then, whether those of one iteration are unlike, and not only those of several."""
     group_algorithm: ClassVar[GroupAlgorithm] = "search"
     finds_layouts: ClassVar[bool] = False
     """Whether it works out layouts of its own from the cost model, in place of the groups that were given."""

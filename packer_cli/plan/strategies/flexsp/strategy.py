@@ -69,6 +69,7 @@ class BatchAda(FlexSp):
     defaults = {}
     ignores = FlexSp.ignores | {"packing"}
     demands = "run iterations of any SP degree"
+    mixes_within = False
     plan = later("packer_cli.plan.strategies.flexsp.plan", "plan_at_one_degree")
 
     def packings(self) -> Mapping[str, Any]:
