@@ -206,7 +206,8 @@ def run(work: Path, runs: int) -> str:
         f"{mix.longest_long:,}: {len(lengths):,} samples, {lengths.sum() / 1e6:,.0f} million tokens, of which "
         f"{of_tokens:.1%} in the {is_long.sum():,} samples over 16K. `--groups 16k:1,128k:8 --gpus {NUM_GPUS} "
         "--overflow drop`, unless a row says otherwise; rows of padded batches are made by `hbpack compare "
-        "--algorithms` alone, since nobody would pack so. Each column *paper* has HBP's figures for the column before it."
+        "--algorithms` alone, since nobody would pack so. Each column *paper* has HBP's figures for the column before "
+        "it."
     )
     return "\n\n".join([text, *(f"**{title}**\n\n{body}" for title, body in tables.items())])
 
