@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
+from cli_reference import cli_reference
 from pydantic import BaseModel
 
 import packer_cli
@@ -108,7 +109,7 @@ def api_page(path: Path) -> str:
     public = [getattr(packer_cli, name) for name in packer_cli.__all__ if not name.startswith("__")]
     functions = [each for each in public if inspect.isfunction(each)]
     classes = [each for each in public if inspect.isclass(each) and not issubclass(each, Exception)]
-    lines = ["", "## Reference"]
+    lines, cli = ["", "## Reference"], cli_reference()
     for each in functions:
         lines += _function(each)
     for each in checks_of_packages():
@@ -119,7 +120,8 @@ def api_page(path: Path) -> str:
         lines += ["", f"### {title}", "", "| option | type | default | |", "|---|---|---|---|"]
         for name, row in ((name, row) for model in models for name, row in own_options(model).items()):
             kind, default, text = (cell.replace("|", "\\|") for cell in row)
-            term = f"[`{name}`](cli.md#option-{name.replace('_', '-')})"
+            anchor = f"option-{name.replace('_', '-')}"
+            term = f"[`{name}`](cli.md#{anchor})" if f'"{anchor}"' in cli else f"`{name}`"
             lines.append(f"| {term} | `{kind}` | {default and f'`{default}`'} | {text} |")
     return guide + mark + "\n".join(lines) + "\n"
 

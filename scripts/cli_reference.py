@@ -6,7 +6,7 @@ import inspect
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 import click
 from click.testing import CliRunner
@@ -49,17 +49,19 @@ def cli_reference() -> str:
     """The page."""
     commands = {name: _command(name) for name in COMMANDS}
     shared = _shared(commands.values())
+    named = Counter(each.opts[0] for command in commands.values() for each in command.options)
+    alone = {name for name, number in named.items() if number == 1}
     help_text = CliRunner().invoke(cli, ["--help"], prog_name="hbpack", terminal_width=100).output
     lines = [*INTRO.splitlines(), "", "## hbpack", "", "```", *help_text.rstrip().splitlines(), "```"]
     for command in commands.values():
-        lines += _section(command, shared)
+        lines += _section(command, shared, alone)
     lines += ["", "## Shared options", "", "Options that several commands have."]
     for panel in Panel:
         options = [each for each in shared.values() if each.panel is panel]
         if options:
             lines += ["", f"### {panel.value}", ""]
             for each in options:
-                lines += _in_full(each, f'<a id="{_anchor(each)}"></a>')
+                lines += _in_full(each, f'<a id="{_anchor(each)}"></a>', is_shared=True)
     lines += ["", "## Strategies", "", *STRATEGY_NOTE.splitlines(), "", *_strategies()]
     lines += ["", "## Packing algorithms", "", *_packings(REGISTRY)]
     for name, strategy in STRATEGIES.items():
@@ -89,7 +91,7 @@ def _identity(option: Option) -> tuple[str, ...]:
     return option.opts[0], option.help or "", option.story
 
 
-def _section(command: Command, shared: Mapping[str, Option]) -> list[str]:
+def _section(command: Command, shared: Mapping[str, Option], alone: Container[str]) -> list[str]:
     context = click.Context(command, info_name=f"hbpack {command.name}")
     usage = " ".join(command.collect_usage_pieces(context))
     lines = ["", f"## hbpack {command.name}", "", f"`hbpack {command.name} {usage}`", ""]
@@ -105,14 +107,14 @@ def _section(command: Command, shared: Mapping[str, Option]) -> list[str]:
             if each.opts[0] in shared and _identity(each) == _identity(shared[each.opts[0]]):
                 lines += _wrapped(f"- [{_term(each)}](#{_anchor(each)}): {_short(each)}")
             else:
-                lines += _in_full(each)
+                lines += _in_full(each, f'<a id="{_anchor(each)}"></a>' if each.opts[0] in alone else "")
         lines.append("")
     return lines[:-1]
 
 
-def _in_full(option: Option, anchor: str = "") -> list[str]:
+def _in_full(option: Option, anchor: str = "", *, is_shared: bool = False) -> list[str]:
     """An option with its story, as an item of a list."""
-    text = _short(option).replace(" [required]", "") if anchor else _short(option)
+    text = _short(option).replace(" [required]", "") if is_shared else _short(option)
     lines = _wrapped(f"- {anchor}{_term(option)}: {text}")
     for part in option.story.split("\n\n") if option.story else []:
         lines += ["", *(textwrap.indent(part, "  ").splitlines() if part.startswith("- ") else _wrapped(part, "  "))]

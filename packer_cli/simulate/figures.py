@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -40,11 +40,16 @@ class TimeFigures:
     split: dict[str, float]
     """`seconds` by part, see `PARTS`: what a GPU does of them, on average."""
 
-    def longer(self, by: float) -> dict[str, Any]:
-        """What changes in an epoch of so many times as many samples."""
-        split = {part: _round(seconds * by) for part, seconds in self.split.items()}
-        times = {name: _round(getattr(self, name) * by) for name in ("seconds", "gpu_hours", "gpu_days")}
-        return {**times, "split": split, "num_iterations": round(self.num_iterations * by)}
+    def scaled(self, by: float) -> Self:
+        """Those of an epoch of so many times as many samples."""
+        return replace(
+            self,
+            seconds=_round(self.seconds * by),
+            gpu_hours=_round(self.gpu_hours * by),
+            gpu_days=_round(self.gpu_days * by),
+            num_iterations=round(self.num_iterations * by),
+            split={part: _round(seconds * by) for part, seconds in self.split.items()},
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,8 +93,8 @@ class EpochFigures:
 
     def scaled(self, by: float) -> EpochFigures:
         """Those of an epoch of so many times as many samples."""
-        groups = tuple(replace(group, **group.longer(by)) for group in self.groups)
-        return replace(self, overall=replace(self.overall, **self.overall.longer(by)), groups=groups)
+        groups = tuple(group.scaled(by) for group in self.groups)
+        return replace(self, overall=self.overall.scaled(by), groups=groups)
 
     @property
     def fits(self) -> bool:

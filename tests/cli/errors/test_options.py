@@ -100,7 +100,7 @@ def test_a_wrong_option(pack, chats, tmp_path, options, message):
     [
         (["frobnicate"], "no such command 'frobnicate'; see hbpack --help"),
         (["pakc"], "no such command 'pakc' (did you mean 'pack'?); see hbpack --help"),
-        (["stats", "--seeds", "3"], "no such option '--seeds' (did you mean '--seed'?); see hbpack stats --help"),
+        (["stats", "--seeds", "3"], "no such option '--seeds'; hbpack compare has it; see hbpack stats --help"),
         (
             ["pack", "in.jsonl", "--shard", "0/4"],
             (
