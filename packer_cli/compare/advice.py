@@ -13,6 +13,7 @@ from packer_cli.sizes import duration, ratio
 ALIKE = 0.01
 """Predicted epochs within this share of each other count as equally long."""
 _MOST_LEFT_OUT = 0.02
+"""Of the attention work, up to which rows count as doing the same."""
 _MIXED = 1.25
 """Spreads of lengths within this factor of each other count as alike."""
 _MUCH_RECOMPUTE = 0.1
@@ -45,14 +46,14 @@ def preferred(rows: Sequence[ComparedRow]) -> ComparedRow | None:
 
 
 def of_same_work(rows: Iterable[ComparedRow]) -> list[ComparedRow]:
-    """Those of the rows that leave out no more of the attention work than the one that leaves out least."""
+    """The rows that leave out hardly more of the attention work than the one that leaves out least."""
     rows = list(rows)
     least = min((row.work_left_out or 0.0 for row in rows), default=0.0)
     return [row for row in rows if (row.work_left_out or 0.0) <= least + _MOST_LEFT_OUT]
 
 
 def advice(rows: Sequence[ComparedRow], attention: float | None, *, is_auto: bool) -> str | None:
-    """What to take, against naive packing at its best; others that are as fast; what it costs, what else would help.
+    """Advise a row, against naive packing at its best; others as fast, its price, and what else would help.
 
     Args:
         rows: with predicted epochs; others are left out.

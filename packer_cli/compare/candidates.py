@@ -14,6 +14,7 @@ from packer_cli.errors import ConfigError
 from packer_cli.format.layout import ONE_GPU
 from packer_cli.groups.layouts import ways
 from packer_cli.plan.core.groups import Group
+from packer_cli.simulate.slots import choose_layers
 
 
 def candidates(own: Resolved, model: GpuModel) -> tuple[Resolved, ...]:
@@ -43,8 +44,7 @@ def candidates(own: Resolved, model: GpuModel) -> tuple[Resolved, ...]:
 def holds(plan: Resolved, model: GpuModel) -> bool:
     """Whether a full row of each group fits in memory, with as many layers checkpointed as the group says or needs."""
     memory = (model.without_gathers() if plan.request.lockstep == 1 else model).memory
-    needed = [(memory.least_checkpoint_layers(each.capacity, each.layout), each) for each in plan.request.groups]
-    return all(least is not None and least <= (each.checkpoint_layers or least) for least, each in needed)
+    return all(choose_layers(group, memory).fits for group in plan.request.groups)
 
 
 def groups_and_degrees(plan: Resolved) -> dict[str, str]:

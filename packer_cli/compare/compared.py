@@ -40,7 +40,7 @@ class ComparedRow:
     options: dict[str, str]
     """Of the plan, as `hbpack plan` takes them."""
     repeats: Hidden[tuple[ComparedRow, ...]]
-    """That of each seed, of several."""
+    """A row for each seed, where there are several."""
     is_searched: Hidden[bool]
     """Whether its layout is not that of the options."""
     lacks: tuple[str, ...]
@@ -117,7 +117,7 @@ def _key(plan: Resolved) -> tuple[object, ...]:
 
 
 def _mean_figures(outcomes: Sequence[RowFigures]) -> dict[str, Any]:
-    """Those of the first, with the means of what all have."""
+    """The figures of the first, with the means of `overall` and of the epoch's; groups are of the first seed."""
     figures = {name: value for name, value in vars(outcomes[0]).items() if name != "chosen"}
     if len(outcomes) > 1:
         figures["overall"] = _mean([each.overall for each in outcomes])
@@ -128,7 +128,7 @@ def _mean_figures(outcomes: Sequence[RowFigures]) -> dict[str, Any]:
 
 
 def _mean(values: Sequence[Any]) -> Any:
-    """Of numbers, or of records or dicts of some; the first of anything else."""
+    """The mean of numbers, field by field of records and dicts; the first of anything else."""
     first = values[0]
     if is_dataclass(first) and not isinstance(first, type):
         return replace(first, **{name: _mean([getattr(each, name) for each in values]) for name in vars(first)})

@@ -37,7 +37,7 @@ class RowTask:
     """The task of a row's process."""
 
     requests: tuple[PlanRequest, ...]
-    """Of which the fastest is planned; of one, without a choice."""
+    """One, or several, of which the fastest is planned."""
     rule: SizeRule
     folder: Path
     """The folder given to `save_samples`."""
@@ -128,6 +128,7 @@ _ITERATIONS = 4
 _FEWEST, _MOST = 20_000, 50_000
 """Samples by which layouts are chosen: as many as rows of single GPUs have in so many iterations, in these limits."""
 _ALIKE = 0.03
+"""Share by which the second best may be slower on some of the samples and still be planned on all."""
 
 
 def _some_of(pieces: Pieces, most: int) -> Pieces:

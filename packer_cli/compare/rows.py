@@ -72,7 +72,7 @@ class Row:
     candidates: tuple[Resolved, ...] = ()
     """Plans of which the fastest becomes the row's; empty for `plan` alone."""
     able: frozenset[str] = frozenset()
-    """What the trainer can run, see `config.trainers`."""
+    """Abilities of the trainer, see `config.trainers`."""
 
     @property
     def config(self) -> PlannedConfig:

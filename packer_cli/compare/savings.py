@@ -49,7 +49,7 @@ class PlanSimulation(EpochFigures):
     naive_at_best: NamedFigures
     """Naive packing to the same length, on the best of the layouts that the trainer can run."""
     saves_over_naive: Savings
-    """What the plan saves over that."""
+    """The plan's savings over that."""
     padded: OverallFigures | None = None
     """The same samples in padded batches, as in a trainer that does not pack; None where the plan's rows cannot be
     such."""

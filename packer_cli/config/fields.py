@@ -89,7 +89,7 @@ class GpuConfig(Model):
 
     @property
     def abilities(self) -> frozenset[str]:
-        """What the trainer can run, see `config.trainers`."""
+        """Abilities of the trainer, see `config.trainers`."""
         return abilities(self.trainer)
 
     @property

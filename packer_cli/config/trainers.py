@@ -1,4 +1,4 @@
-"""What a trainer can run, and what a plan asks of it."""
+"""Abilities of trainers, and those that a plan asks for."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ABILITIES: Mapping[str, str] = {
     "degrees": "change the degrees from one iteration to the next",
     "unlike-degrees": "run replicas of unlike degrees side by side",
 }
-"""What trainers differ in, after "can"."""
+"""Differences between trainers, each worded to follow "can"."""
 
 _LOADER = frozenset({"fsdp", "sp", "degrees"})
 TRAINERS: Mapping[str, frozenset[str]] = {
@@ -35,9 +35,9 @@ TRAINERS: Mapping[str, frozenset[str]] = {
     "megatron": frozenset({"zero-1", "cp", "tp", "pp"}),
     "any": frozenset(ABILITIES),
 }
-"""What each trainer runs of hbpack's sets, see docs/trainers.md."""
+"""Abilities of each trainer with hbpack's sets, see docs/trainers.md."""
 USUAL = "transformers"
-"""Whose abilities are assumed of a trainer that is not named: those that all of hbpack's loops have."""
+"""The trainer that is assumed where none is named: it can do no more than any of hbpack's loops."""
 
 
 def read_trainer(value: str) -> str:
@@ -57,7 +57,7 @@ def read_trainer(value: str) -> str:
 
 
 def abilities(trainer: str | None) -> frozenset[str]:
-    """What a trainer can run, of `--trainer`."""
+    """The abilities that `--trainer` names."""
     words = (trainer or USUAL).split(",")
     return frozenset().union(*(TRAINERS.get(word, {word}) for word in words))
 

@@ -67,6 +67,8 @@ class Assumptions:
                 raise ConfigError(f"{field.name} must be above 0 and at most 1, got {value}")
             if field.name == "memory_reserve" and not 0 <= value < 1:
                 raise ConfigError(f"memory_reserve must be from 0 to below 1, got {value}")
+            if field.name.startswith("exposed_") and not 0 <= value <= 1:
+                raise ConfigError(f"{field.name} must be from 0 to 1, got {value}")
             if not isinstance(value, str) and not value >= 0:
                 raise ConfigError(f"{field.name} must be at least 0, got {value}")
 

@@ -11,11 +11,22 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from typing import Protocol
 
 LOGGER = logging.getLogger("hbpack")
 
-Progress = Callable[..., None]
-"""(done, total) and, after the label, what is being done"""
+
+class Progress(Protocol):
+    """Shows how far a stage is."""
+
+    def __call__(self, done: int, total: int, what: str = "") -> None:
+        """Show it.
+
+        Args:
+            what: is being done; it stands after the label.
+        """
+
+
 ShowBar = Callable[[str, str], AbstractContextManager[Progress]]
 """(label, unit) -> a context manager that gives a `Progress`"""
 

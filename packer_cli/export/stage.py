@@ -246,4 +246,4 @@ def complete_export(folder: Path) -> ExportListing | None:
             f"{str(folder)!r}, and run hbpack export again"
         )
     request = ExportRequest(source=source, manifest=manifest, folder=folder, header=header)
-    return export_set(request, LocalEngine(1), lambda done, total: None, recorded)
+    return export_set(request, LocalEngine(1), lambda done, total, what="": None, recorded)

@@ -314,6 +314,6 @@ class GroupChoice:
 
     @property
     def options(self) -> str:
-        """What it chose, as the command line takes it."""
+        """The choice, as the command line takes it."""
         parallel = f" --parallel {self.parallel}" if self.parallel else ""
         return f"--groups {self.groups}{parallel}{'' if self.lockstep == 'all' else f' --lockstep {self.lockstep}'}"

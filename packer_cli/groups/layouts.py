@@ -17,7 +17,7 @@ class Way(NamedTuple):
     """One way to run replicas."""
 
     layouts: tuple[Layout, ...]
-    """Those that the groups of a plan may have side by side; they differ in how they share rows."""
+    """Layouts that groups of one plan may have; they differ in how they share rows."""
     lockstep: Literal["all", "1"]
 
 

@@ -41,7 +41,7 @@ class TimeFigures:
     """`seconds` by part, see `PARTS`: what a GPU does of them, on average."""
 
     def scaled(self, by: float) -> Self:
-        """Those of an epoch of so many times as many samples."""
+        """The figures of an epoch of so many times as many samples."""
         return replace(
             self,
             seconds=_round(self.seconds * by),
@@ -89,10 +89,10 @@ class EpochFigures:
     notes: tuple[str, ...]
     """For people."""
     warnings: tuple[str, ...]
-    """Those of the notes that say what does not fit in memory."""
+    """Notes that say what does not fit in memory; `notes` has them, too."""
 
     def scaled(self, by: float) -> EpochFigures:
-        """Those of an epoch of so many times as many samples."""
+        """The figures of an epoch of so many times as many samples."""
         groups = tuple(group.scaled(by) for group in self.groups)
         return replace(self, overall=self.overall.scaled(by), groups=groups)
 
@@ -103,7 +103,7 @@ class EpochFigures:
 
     @property
     def order(self) -> tuple[bool, float]:
-        """By which the better of two epochs comes first: that which fits, then the shorter."""
+        """A sort key: an epoch that fits comes first, then the shorter."""
         return not self.fits, self.overall.seconds
 
 

@@ -148,7 +148,7 @@ def tokenize(
     config: TokenizeConfig,
     folder: Path,
     engine: Engine,
-    progress: Progress = lambda done, total: None,
+    progress: Progress = lambda done, total, what="": None,
     *,
     inputs: Inputs | None = None,
     require: Callable[[PartInfo], None] = lambda part: None,

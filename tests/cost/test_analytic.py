@@ -18,6 +18,7 @@ from packer_cli.cost.analytic import (
     ulysses_bytes,
 )
 from packer_cli.cost.shape import ModelShape, shape_of
+from packer_cli.cost.stages import WHOLE
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import Layout
 from tests.cost.test_shape import DEEPSEEK, LLAMA, MIXTRAL
@@ -137,7 +138,8 @@ def test_a_chunked_loss_takes_no_logits():
         ),
         (lambda: Assumptions(gemm_efficiency=0), "gemm_efficiency must be above 0 and at most 1, got 0"),
         (lambda: Assumptions(memory_reserve=1), "memory_reserve must be from 0 to below 1, got 1"),
-        (lambda: Assumptions(exposed_gather=-1), "exposed_gather must be at least 0, got -1"),
+        (lambda: Assumptions(exposed_gather=-1), "exposed_gather must be from 0 to 1, got -1"),
+        (lambda: Assumptions(exposed_rows=2), "exposed_rows must be from 0 to 1, got 2"),
     ],
 )
 def test_what_cannot_be(call, message):
@@ -261,3 +263,20 @@ def test_the_formula_is_what_torch_keeps(tmp_path, modelling, dtype, exactly):
     # High where float32 logits are not copied, and where nobody holds the logits in their own type until backward.
     whole = memory.per_token + 4 * memory.per_checkpointed_token
     assert growth(4) == pytest.approx(whole, rel=0.05 if (modelling, dtype) == ("transformers", "bfloat16") else 0.15)
+
+
+def test_hidden_transfers_of_shared_rows_cost_nothing():
+    """Of SP and CP alone; TP and pipelines keep theirs."""
+    shape = ModelShape(
+        num_layers=4, hidden_size=512, num_heads=8, num_kv_heads=8, head_dim=64, ffn_size=2048, vocabulary_size=1000
+    )  # fmt: skip
+    whole, half, none = (
+        analytic_model(shape, H100, 16, Assumptions(exposed_rows=share, collective_latency=0)).cost
+        for share in (1.0, 0.5, 0.0)
+    )
+    for layout in (Layout(sp=8), Layout(cp=8), Layout(sp=4, tp=2)):
+        sent = [float(each.communication(1000, layout, 0, WHOLE)) for each in (whole, half, none)]
+        of_others = float(whole.communication(1000, Layout(tp=layout.tp), 0, WHOLE)) / layout.row_ranks
+        assert sent[0] - sent[1] == pytest.approx(sent[1] - sent[2])
+        assert sent[0] > sent[2]
+        assert sent[2] == pytest.approx(of_others if layout.tp > 1 else 0.0)
