@@ -112,10 +112,14 @@ def _tiles_of_plan(planned: PlanFacts) -> tuple[Tile, ...]:
         ),
     ]
     if planned.prediction is not None:
-        epoch, saves = planned.prediction.result.overall, planned.prediction.result.saves
-        gain = f"{saves.speedup:.2f} times as fast as naive packing"
-        if abs(saves.speedup - 1) <= ALIKE:
-            gain = "as fast as naive packing, so packing alone gives the gain"
+        result = planned.prediction.result
+        epoch, at_best = result.overall, result.saves_over_naive.speedup
+        gain = f"{at_best:.2f} times as fast as {result.naive_at_best.name}"
+        if abs(at_best - 1) <= ALIKE:
+            gain = f"as fast as {result.naive_at_best.name}, so packing alone gives the gain"
+        gain += (
+            f"; {result.saves.speedup:.2f} times as fast as {as_in_text(result.baseline.name)} at the plan's degrees"
+        )
         attention = planned.prediction.simulator.attention_share(planned.plan.pieces)
         tiles.append(
             Tile(

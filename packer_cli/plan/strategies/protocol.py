@@ -203,7 +203,8 @@ class Strategy(ABC):
     """Whether it works out layouts of its own from the cost model, in place of the groups that were given."""
     baseline_name: ClassVar[str] = "ISF at the longest length"
     baseline_note: ClassVar[str] = (
-        "as in HBP, isf packs the same samples to the longest group's capacity; packs in random order"
+        "as in HBP, isf packs the same samples to the longest group's capacity, at its degree; packs in random order "
+        "(hbpack simulate also compares with the best of its own degrees)"
     )
     evens_steps: ClassVar[bool] = False
     """Whether, with pipelines, it takes packs of like work into a step, see `StepRules`."""
