@@ -165,12 +165,14 @@ def _find(name: str, source_id: int, output: str | None, skipped: list[SkippedFi
     if os.path.isdir(name):
         links: list[str] = []
         found = list(_in_folder(name, source_id, set(own), links, skipped))
-        return _once(found) if links else found
+        return [found[at] for at in _once([file.path for file in found])] if links else found
     if os.path.exists(ids := _indexed(name)):
         return [named_file(ids, source_id)]
     if glob.has_magic(name) and not (":" in name and hf.NAME.fullmatch(name)):  # name:train[:10%]
         found = []
-        for path in sorted(glob.glob(name, recursive=True)):
+        matches = sorted(glob.glob(name, recursive=True))
+        # How often the kernel follows a link to a folder above varies: it may refuse a path that glob found.
+        for path in (matches[at] for at in _once(matches)):
             if _is_within(path, output) or any(map(_is_packed, _folders_of(path))):
                 continue
             below = _below_pattern(path, name)
@@ -179,7 +181,7 @@ def _find(name: str, source_id: int, output: str | None, skipped: list[SkippedFi
                     found.extend(_in_folder(path, source_id, set(own), [], skipped, f"{below}/"))
             else:
                 found.extend(listed_file(path, source_id, skipped, below))
-        return _once(found)
+        return [found[at] for at in _once([file.path for file in found])]
     if _looks_like_path(name):
         raise InputError(
             f"{name}: no such file or directory, and not a Hugging Face data set name either; check the name"
@@ -264,14 +266,13 @@ def _folders_of(path: str) -> Iterator[str]:
         path = folder
 
 
-def _once(files: list[CorpusFile]) -> list[CorpusFile]:
-    """The files of a folder or glob that holds links, each by its shortest path where several lead to it."""
-    reals = real_paths([file.path for file in files])
-    shortest: dict[str, CorpusFile] = {}
-    for file, real in zip(files, reals, strict=True):
-        if real not in shortest or len(file.path) < len(shortest[real].path):
-            shortest[real] = file
-    return [file for file, real in zip(files, reals, strict=True) if file is shortest[real]]
+def _once(paths: Sequence[str]) -> list[int]:
+    """The places in a folder or glob that holds links of each file once, by its shortest path."""
+    shortest: dict[str, int] = {}
+    for at, real in enumerate(real_paths(paths)):
+        if real not in shortest or len(paths[at]) < len(paths[shortest[real]]):
+            shortest[real] = at
+    return sorted(shortest.values())
 
 
 def real_paths(paths: Sequence[str]) -> list[str]:

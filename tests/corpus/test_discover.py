@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import re
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -154,6 +156,21 @@ def test_folders_are_walked_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert paths("data/*") == ["data/a/c.jsonl", "data/a/z.txt", "data/b.jsonl"]
     assert paths("data/**/*.jsonl") == ["data/a/c.jsonl", "data/b.jsonl"]
     assert paths("data/README.md", "data/empty.jsonl") == ["data/README.md", "data/empty.jsonl"]
+
+
+def test_a_link_to_a_folder_above_is_not_followed_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel counts links twice where it walks a path again, and then refuses what it has just listed."""
+    write_jsonl(tmp_path / "data/a/c.jsonl", [TEXT])
+    (tmp_path / "data/a/up").symlink_to(tmp_path / "data")
+
+    def refusing(path: str) -> os.stat_result:
+        if "/up/" in path:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+        return os.stat(path)
+
+    monkeypatch.setattr("packer_cli.corpus.versions.os", SimpleNamespace(stat=refusing))
+    monkeypatch.chdir(tmp_path)
+    assert paths("data/**/*.jsonl") == ["data/a/c.jsonl"]
 
 
 def test_a_tokenizer_among_the_data_is_passed_over(repo: Path, tmp_path: Path) -> None:
