@@ -44,55 +44,55 @@ def place(taken: set[int], degree: int, num_ranks: int) -> int | None:
     return None
 
 
-def form_rounds(
-    degrees: Sequence[int], kinds: Sequence[int], seconds: Sequence[float], num_ranks: int, delta: float
-) -> tuple[Placed, float]:
-    """The rounds of a step's packs, and their seconds; with a delta of 1, a replica runs one pack."""
-    queues = [sorted((p for p in range(len(kinds)) if kinds[p] == k), key=lambda p: -seconds[p])
-              for k in range(len(degrees))]  # fmt: skip
+def form_rounds(degrees: Sequence[int], kinds: Sequence[int], seconds: Sequence[float], num_ranks: int) -> Placed:
+    """The rounds of a step's packs, one a replica."""
+    waiting = sorted(range(len(kinds)), key=lambda p: -seconds[p])
     placed: Placed = {}
-    number, total = 0, 0.0
-    while any(queues):
+    number = 0
+    while waiting:
         taken: set[int] = set()
-        replicas: list[tuple[int, int]] = []
-        loads: list[float] = []
-        while True:
-            heads = [
-                (queue[0], first)
-                for k, queue in enumerate(queues)
-                if queue and (first := place(taken, degrees[k], num_ranks)) is not None
-            ]
-            if not heads:
-                break
-            pack, first = max(heads, key=lambda head: seconds[head[0]])
-            kind = kinds[pack]
-            queues[kind].remove(pack)
-            taken |= set(range(first, first + degrees[kind]))
-            placed[pack] = number, first
-            replicas.append((kind, first))
-            loads.append(seconds[pack])
-        alone = replicas[0][0]
-        takes_all = (
-            delta < 1
-            and all(kind == alone for kind, _ in replicas)
-            and not any(queue for k, queue in enumerate(queues) if k != alone)
-        )
-        while True:
-            slowest = max(loads)
-            found = []
-            for r, (kind, _) in enumerate(replicas):
-                fits = [p for p in queues[kind] if takes_all or loads[r] + seconds[p] <= slowest * 1.05]
-                if fits and (takes_all or loads[r] < slowest * (1 - delta)):
-                    found.append((loads[r], r, fits[0]))
-            if not found:
-                break
-            _, r, pack = min(found)
-            queues[replicas[r][0]].remove(pack)
-            placed[pack] = number, replicas[r][1]
-            loads[r] += seconds[pack]
-        total += max(loads)
+        for pack in list(waiting):
+            degree = degrees[kinds[pack]]
+            first = place(taken, degree, num_ranks)
+            if first is not None:
+                taken |= set(range(first, first + degree))
+                placed[pack] = number, first
+                waiting.remove(pack)
         number += 1
-    return placed, total
+    return placed
+
+
+def place_freely(order: Sequence[int], degree: Sequence[int], seconds: Sequence[float], num_ranks: int) -> list[int]:
+    """First rank of each pack, one after another where it begins first."""
+    ready = [0.0] * num_ranks
+    first_rank = [-1] * len(order)
+    for pack in order:
+        size = degree[pack]
+        inside = [a for a in range(num_ranks - size + 1) if a // BLOCK == (a + size - 1) // BLOCK]
+        aligned = [a for a in range(num_ranks - size + 1) if a % (1 << (size - 1).bit_length()) == 0]
+
+        def waits(first: int, size: int = size) -> tuple[float, float]:
+            own = ready[first : first + size]
+            return max(own), sum(max(own) - each for each in own)
+
+        best = min(inside if size <= BLOCK else aligned, key=waits)
+        end = waits(best)[0] + seconds[pack]
+        ready[best : best + size] = [end] * size
+        first_rank[pack] = best
+    return first_rank
+
+
+def least_rounds(order: Sequence[int], degree: Sequence[int], first_rank: Sequence[int], num_ranks: int) -> int:
+    """The fewest rounds in which ranks can run packs in this order: the most replicas, one after another."""
+    ran: list[tuple[int, tuple[int, int] | None]] = [(0, None)] * num_ranks  # Rounds so far, and the last replica.
+    for pack in order:
+        own = range(first_rank[pack], first_rank[pack] + degree[pack])
+        replica = (degree[pack], first_rank[pack])
+        is_new = any(ran[rank][1] != replica for rank in own)
+        number = max(ran[rank][0] for rank in own) + is_new
+        for rank in own:
+            ran[rank] = number, replica
+    return max(number for number, _ in ran)
 
 
 def least_slowest(

@@ -7,8 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer_cli.plan.strategies.dynamic_cp import rounds
-from packer_cli.plan.strategies.dynamic_cp.rounds import any_degree, form_rounds, pack_by_need, powers_of_two
+from packer_cli.plan.core.types import FILLER
+from packer_cli.plan.kernels.events import free_seconds
+from packer_cli.plan.strategies.dynamic_cp.rounds import (
+    any_degree,
+    form_rounds,
+    pack_by_need,
+    place_freely,
+    powers_of_two,
+    rounds_between,
+)
 from packer_cli.plan.strategies.dynamic_cp.schedulers import cut_rounds, dynamic_rounds, packs_of_one_degree
 from tests.naive import dynamic_cp as naive
 
@@ -49,17 +57,47 @@ def test_packs_are_those_of_the_twin(lengths, machine, shares_rows):
         assert (np.bincount(pack_of)[kinds > 0] == 1).all()
 
 
-@given(lengths=lengths_of_all_sizes, machine=machines, is_one=st.booleans())
-def test_rounds_are_those_of_the_twin(lengths, machine, is_one):
+@given(lengths=lengths_of_all_sizes, machine=machines)
+def test_rounds_are_those_of_the_twin(lengths, machine):
     degrees, capacity = degrees_of(machine[0])
     own = falling(lengths, capacity[-1])
     _, kinds = pack_by_need(own, capacity, shares_rows=False)
     seconds = np.random.default_rng(len(lengths)).permutation(len(kinds)) + 1.0
-    found = form_rounds(degrees, kinds, seconds, machine[1], is_one=is_one)
-    deltas = (1.0,) if is_one else rounds._DELTAS
-    tried = [naive.form_rounds(degrees.tolist(), kinds.tolist(), seconds.tolist(), machine[1], d) for d in deltas]
-    expected, _ = min(tried, key=lambda each: each[1])
+    found = form_rounds(degrees, kinds, seconds, machine[1])
+    expected = naive.form_rounds(degrees.tolist(), kinds.tolist(), seconds.tolist(), machine[1])
     assert {k: (int(found.round[k]), int(found.first_rank[k])) for k in range(len(kinds))} == expected
+
+
+@given(lengths=lengths_of_all_sizes, machine=machines, seed=st.integers(0, 99))
+def test_packs_begin_where_ranks_are_free_first(lengths, machine, seed):
+    """As the twin does; and the rounds are the fewest that keep each rank's order, so the step takes as long."""
+    degrees, capacity = degrees_of(machine[0])
+    _, kinds = pack_by_need(falling(lengths, capacity[-1]), capacity, shares_rows=False)
+    degree = degrees[kinds]
+    seconds = np.random.default_rng(seed).integers(1, 9, len(kinds)).astype(np.float64)
+    order = np.argsort(-seconds, kind="stable")
+    first_rank = place_freely(order, degree, seconds, machine[1])
+    assert first_rank.tolist() == naive.place_freely(order.tolist(), degree.tolist(), seconds.tolist(), machine[1])
+
+    found = rounds_between(order, degree, first_rank, machine[1])
+    assert set(found.tolist()) == set(
+        range(naive.least_rounds(order.tolist(), degree.tolist(), first_rank.tolist(), machine[1]))
+    )
+    ran = np.full((found.max() + 1, machine[1]), FILLER)
+    for pack in order:
+        own = slice(first_rank[pack], first_rank[pack] + degree[pack])
+        before = ran[found[pack], own]
+        others = np.unique(before[before != FILLER])
+        assert len(others) == 0 or (before == others[0]).all()
+        assert all(degree[each] == degree[pack] and first_rank[each] == first_rank[pack] for each in others)
+        ran[found[pack], own] = pack
+    by_round = order[np.argsort(found[order], kind="stable")]
+
+    def of(packs):
+        step = np.zeros(len(packs), dtype=np.int64)
+        return free_seconds(step, first_rank[packs], degree[packs], seconds[packs], 1, machine[1])
+
+    assert of(by_round) == of(order)
 
 
 @given(lengths=lengths_of_all_sizes, machine=st.sampled_from([(4, 4), (5, 8), (8, 8), (8, 16)]))
@@ -82,7 +120,7 @@ def test_fcp_gives_ranks_as_its_program_does(lengths, machine):
             if len(inside) <= 4:
                 best = naive.least_slowest(least[inside], seconds[:, inside].tolist(), degrees.tolist(), ranks)
                 assert seconds[kinds[inside], inside].max() == best
-    full = form_rounds(degrees, least, seconds[least, np.arange(len(least))], machine[1], is_one=True)
+    full = form_rounds(degrees, least, seconds[least, np.arange(len(least))], machine[1])
     slowest = [seconds[least, np.arange(len(least))][full.round == r].max() for r in range(full.round.max() + 1)]
     assert len(slowest) > 1 or total <= slowest[0]
 
@@ -139,8 +177,12 @@ def test_a_rank_is_in_few_replicas(num_ranks):
     replicas = set()
     for _ in range(200):
         kinds = random.integers(0, len(degrees), random.integers(1, 40))
-        found = form_rounds(degrees, kinds, random.random(len(kinds)), num_ranks, is_one=True)
-        replicas |= set(zip(degrees[kinds].tolist(), found.first_rank.tolist(), strict=True))
+        seconds = random.random(len(kinds))
+        for first_rank in (
+            form_rounds(degrees, kinds, seconds, num_ranks).first_rank,
+            place_freely(np.argsort(-seconds), degrees[kinds], seconds, num_ranks),
+        ):
+            replicas |= set(zip(degrees[kinds].tolist(), first_rank.tolist(), strict=True))
     counted(replicas, num_ranks)
     degrees, capacity = degrees_of(min(num_ranks, 200), any_number=False)
     replicas = set()

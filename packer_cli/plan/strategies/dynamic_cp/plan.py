@@ -13,7 +13,7 @@ from packer_cli.plan.core.csr import group_by_pack
 from packer_cli.plan.core.iterations import Iterations, Slots, cut_steps
 from packer_cli.plan.core.segments import align_up
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
-from packer_cli.plan.core.types import BoolArray, Float64Array, Int64Array, Pieces, Plan, Schedule, as_ids, begins_run
+from packer_cli.plan.core.types import BoolArray, Float64Array, Int64Array, Pieces, Plan, Schedule, as_ids
 from packer_cli.plan.strategies.assemble import (
     PackSizes,
     assemble,
@@ -22,7 +22,13 @@ from packer_cli.plan.strategies.assemble import (
     scheduled,
     sizes_of_plan,
 )
-from packer_cli.plan.strategies.dynamic_cp.rounds import Rounds, form_rounds, pack_by_need
+from packer_cli.plan.strategies.dynamic_cp.rounds import (
+    Rounds,
+    form_rounds,
+    pack_by_need,
+    place_freely,
+    rounds_between,
+)
 from packer_cli.plan.strategies.dynamic_cp.schedulers import cut_rounds, dynamic_rounds, packs_of_one_degree
 from packer_cli.plan.strategies.protocol import PlanRequest
 
@@ -59,8 +65,11 @@ class Machine:
 
     def rounds(self, kinds: Int64Array, seconds: Float64Array) -> Rounds:
         """Of packs of these degrees (int64[p]) and seconds (float64[p])."""
+        if len(self.degrees) > 1 and self.is_one:
+            return form_rounds(self.degrees, kinds, seconds, self.num_ranks)
         if len(self.degrees) > 1:
-            return form_rounds(self.degrees, kinds, seconds, self.num_ranks, is_one=self.is_one)
+            order = np.argsort(-seconds, kind="stable")
+            return Rounds(np.argsort(order), place_freely(order, self.degrees[kinds], seconds, self.num_ranks))
         degree, number = int(self.degrees[0]), np.arange(len(kinds))
         replicas = self.num_ranks // degree
         return Rounds(number // replicas, number % replicas * degree)
@@ -80,14 +89,15 @@ def _fcp(falling: Int64Array, machine: Machine) -> StepPlan:
     pack_of, kinds = pack_by_need(falling, machine.capacity, shares_rows=True)
     all_kinds = np.arange(len(machine.degrees))[:, None]
     seconds = machine.seconds(all_kinds, *tokens_and_work(pack_of, falling, len(kinds)))
-    return pack_of, *cut_rounds(kinds, seconds, machine.degrees, machine.num_ranks)
+    grown, found = cut_rounds(kinds, seconds, machine.degrees, machine.num_ranks)
+    return pack_of, grown, found if machine.is_one else machine.rounds(grown, np.choose(grown, seconds))
 
 
 def _bytescale(falling: Int64Array, machine: Machine) -> StepPlan:
     """ByteScale: a sample of several ranks is alone, the others share packs, and replicas that lag take more."""
     pack_of, kinds = pack_by_need(falling, machine.capacity, shares_rows=False)
     seconds = machine.seconds(kinds, *tokens_and_work(pack_of, falling, len(kinds)))
-    return pack_of, kinds, form_rounds(machine.degrees, kinds, seconds, machine.num_ranks, is_one=machine.is_one)
+    return pack_of, kinds, machine.rounds(kinds, seconds)
 
 
 def _megatron(falling: Int64Array, machine: Machine) -> StepPlan:
@@ -160,12 +170,20 @@ def _on_gpus(
     sizes: PackSizes,
     request: PlanRequest,
 ) -> Iterations:
-    """Rounds as iterations, with fillers on ranks that stay idle. Where replicas run freely, consecutive rounds of a
-    step with the same replicas are one.
+    """Rounds as iterations, with fillers on ranks that stay idle. Where replicas run freely, rounds become as few as
+    can be.
 
     Args:
         number, kinds, step: int64[p], of each pack, step by step.
     """
+    if request.lockstep == 1:
+        degree = np.array([group.cp_size for group in request.groups])[kinds]
+        of_steps = np.split(degree, np.cumsum([len(found.round) for found in steps])[:-1])
+        ranks = request.num_gpus // _gpus_of_rank(request)
+        steps = [
+            found._replace(round=rounds_between(np.argsort(found.round, kind="stable"), own, found.first_rank, ranks))
+            for found, own in zip(steps, of_steps, strict=True)
+        ]
     counts = np.array([int(found.round.max()) + 1 for found in steps], dtype=np.int64)
     none, first_round = np.empty(0, dtype=np.int64), (np.cumsum(counts) - counts)[step]
     slots = Slots(
@@ -177,28 +195,5 @@ def _on_gpus(
         load=sizes.work[number] if request.steps.longest_first else np.zeros(len(number), dtype=np.int64),
     ).with_fillers(request.groups, request.num_gpus)
     round_step = np.repeat(np.arange(len(steps)), counts)
-    if request.lockstep == 1:
-        merged = _merge(slots.iteration, slots.first_gpu, slots.group, round_step)
-        slots = slots._replace(iteration=merged[slots.iteration])
-        round_step = round_step[begins_run(merged)]
     is_one = request.lockstep is None
     return Iterations.of(slots, request.groups, has_equal_rows=is_one, step=round_step, is_dealt=True)
-
-
-def _merge(iteration: Int64Array, first_gpu: Int64Array, group: Int64Array, step: Int64Array) -> Int64Array:
-    """The new number (int64[r]) of each round, one for consecutive rounds of a step with the same replicas.
-
-    Args:
-        iteration, first_gpu, group: int64[k], of each slot; those of a replica are several.
-        step: int64[r], of each round.
-    """
-    replicas = np.unique(np.stack([iteration, first_gpu, group]), axis=1)
-    offsets = np.searchsorted(replicas[0], np.arange(len(step) + 1))
-    size = np.diff(offsets)
-    is_new = begins_run(step, size)
-    compared = np.flatnonzero(~is_new[replicas[0]])
-    earlier = compared - size[replicas[0][compared]]
-    is_other = (replicas[1:, compared] != replicas[1:, earlier]).any(axis=0)
-    is_new[replicas[0][compared[is_other]]] = True
-    merged: Int64Array = np.cumsum(is_new) - 1
-    return merged

@@ -5,10 +5,10 @@ replicas stay inside blocks of as many ranks: a rank is then in at most 19 of th
 and the highest one; Megatron-LM's are all so. Where tensor parallelism divides the model, a *rank* is the GPUs that
 hold it once.
 
-In a *round*, replicas of unlike degrees divide the ranks. ByteScale (arXiv 2502.21231, section 6) sorts the sequences
-of a step by falling length, and gives the next ones to the ranks that are more than delta behind the slowest, so that
-ranks run different numbers of them. Its ranks change their groups one by one. Here, all ranks meet where the groups
-change: a round ends when no replica that lags can take more.
+In a *round*, replicas of unlike degrees divide the ranks. Where all GPUs run in lockstep, each replica runs one pack
+in a round. Else ranks change their replicas one by one (`place_freely`): ByteScale (arXiv 2502.21231, section 6) sorts
+the sequences of a step by falling length, and gives the next ones to the ranks that are more than delta behind the
+slowest, so that ranks run different numbers of them.
 """
 
 from __future__ import annotations
@@ -91,13 +91,6 @@ def pack_by_need(lengths: Int64Array, capacity: Int64Array, shares_rows: bool) -
     return pack_of, kinds[:num].copy()
 
 
-_DELTAS = (0.05, 0.1, 0.2, 0.4, 0.8)
-"""Shares of the slowest replica's seconds by which another one lags; that stays by which a step is fastest. ByteScale
-prints none."""
-_OVER = 1.05
-"""To these seconds, how many a replica may have that takes more."""
-
-
 class Rounds(NamedTuple):
     """The rounds of p packs; those of a replica are in the order of the packs."""
 
@@ -107,100 +100,101 @@ class Rounds(NamedTuple):
     """int64[p]: first rank of the replica, of which all packs in a round have one degree."""
 
 
-def form_rounds(
-    degrees: Int64Array, kinds: Int64Array, seconds: Float64Array, num_ranks: int, *, is_one: bool
-) -> Rounds:
-    """Rounds of packs, the slowest first. O(p (p + k + ranks)).
+@njit(cache=True)
+def form_rounds(degrees: Int64Array, kinds: Int64Array, seconds: Float64Array, num_ranks: int) -> Rounds:
+    """Rounds of packs, one a replica, the slowest first. O(p rounds blocks).
 
     A round begins with the slowest pack that is left, then the slowest one whose degree still fits a block, until the
-    ranks are divided. Of the blocks, the emptiest one takes a replica. Then the replica that is farthest behind gets
-    the slowest pack of its degree that does not take it far beyond the others.
+    ranks are divided. Of the blocks, the emptiest one takes a replica.
 
     Args:
         degrees: int64[k], rising, each at most `num_ranks`.
         kinds: int64[p], degree of each pack, as an index.
         seconds: float64[p], of each pack at its degree.
-        is_one: whether a replica runs one pack in a round, as where all GPUs run in lockstep.
     """
-    order = np.lexsort((-seconds, kinds))
-    begins = np.searchsorted(kinds[order], np.arange(len(degrees) + 1))
-    best, least = None, np.inf
-    for delta in (1.0,) if is_one else _DELTAS:
-        found, total = _form(degrees, order, begins, seconds, num_ranks, delta)
-        if total < least:
-            best, least = found, total
-    assert best is not None
-    return best
+    order = np.argsort(-seconds, kind="mergesort")
+    round_of, first_rank = np.empty((2, len(order)), dtype=np.int64)
+    number = 0
+    while len(order):
+        free = empty_blocks(num_ranks)
+        num_left = 0
+        for pack in order:
+            first_rank[pack] = place_in_blocks(free, degrees[kinds[pack]], num_ranks)
+            if first_rank[pack] >= 0:
+                occupy(free, first_rank[pack], degrees[kinds[pack]])
+                round_of[pack] = number
+            else:
+                order[num_left] = pack
+                num_left += 1
+        order = order[:num_left]
+        number += 1
+    return Rounds(round_of, first_rank)
 
 
 @njit(cache=True)
-def _form(
-    degrees: Int64Array, order: Int64Array, begins: Int64Array, seconds: Float64Array, num_ranks: int, delta: float
-) -> tuple[Rounds, float]:
-    """The rounds of the packs, and their seconds together.
+def place_freely(order: Int64Array, degree: Int64Array, seconds: Float64Array, num_ranks: int) -> Int64Array:
+    """First rank (int64[p]) of each pack where replicas meet at the end of a step alone. O(p ranks BLOCK).
+
+    One after another, packs go where they begin first: the ranks that are behind get the next one. Of equal places,
+    the one whose ranks wait least.
 
     Args:
-        order: int64[p], packs by degree, then falling seconds.
-        begins: int64[k+1], where each degree begins.
-        delta: 1 where a replica takes no second pack.
+        order: int64[p], the packs as they are dealt.
+        degree: int64[p], of each.
+        seconds: float64[p], of each.
     """
-    at = begins[:-1].copy()
-    round_of, first_rank = np.empty((2, len(order)), dtype=np.int64)
-    is_taken = np.zeros(len(order), dtype=np.bool_)
-    replica_kind, replica_first = np.empty((2, num_ranks), dtype=np.int64)
-    load = np.empty(num_ranks)
-    done = number = 0
-    total = 0.0
-    while done < len(order):
-        free = empty_blocks(num_ranks)
-        num = 0
-        slowest = 0.0
-        while True:
-            kind, first = -1, -1
-            for k in range(len(degrees)):
-                while at[k] < begins[k + 1] and is_taken[at[k]]:
-                    at[k] += 1
-                if at[k] < begins[k + 1] and (kind < 0 or seconds[order[at[k]]] > seconds[order[at[kind]]]):
-                    place = place_in_blocks(free, degrees[k], num_ranks)
-                    if place >= 0:
-                        kind, first = k, place
-            if kind < 0:
-                break
-            occupy(free, first, degrees[kind])
-            pack = order[at[kind]]
-            is_taken[at[kind]] = True
-            round_of[pack], first_rank[pack] = number, first
-            replica_kind[num], replica_first[num], load[num] = kind, first, seconds[pack]
-            slowest = max(slowest, seconds[pack])
-            num += 1
-            done += 1
-        # The last packs of a step, all of one degree, need not wait for another round.
-        last = replica_kind[0]
-        takes_all = delta < 1 and (replica_kind[:num] == last).all()
-        takes_all &= done + (~is_taken[at[last] : begins[last + 1]]).sum() == len(order)
-        while True:
-            lagging, next_one = -1, -1
-            for r in range(num):
-                if lagging >= 0 and load[r] >= load[lagging]:
-                    continue
-                k = replica_kind[r]
-                if not takes_all and load[r] >= slowest * (1 - delta):
-                    continue
-                for each in range(at[k], begins[k + 1]):
-                    if not is_taken[each] and (takes_all or load[r] + seconds[order[each]] <= slowest * _OVER):
-                        lagging, next_one = r, each
-                        break
-            if lagging < 0:
-                break
-            pack = order[next_one]
-            is_taken[next_one] = True
-            round_of[pack], first_rank[pack] = number, replica_first[lagging]
-            load[lagging] += seconds[pack]
-            slowest = max(slowest, load[lagging])
-            done += 1
-        total += slowest
-        number += 1
-    return Rounds(round_of, first_rank), total
+    ready = np.zeros(num_ranks)
+    first_rank = np.empty(len(order), dtype=np.int64)
+    for pack in order:
+        size = degree[pack]
+        stride = 1
+        while stride < size and size > BLOCK:
+            stride *= 2
+        least = waits = np.inf
+        for first in range(0, num_ranks - size + 1, stride):
+            if size <= BLOCK and first % BLOCK + size > BLOCK:
+                continue
+            own = ready[first : first + size]
+            begin = own.max()
+            if begin < least or (begin == least and size * begin - own.sum() < waits):
+                least, waits, first_rank[pack] = begin, size * begin - own.sum(), first
+        ready[first_rank[pack] : first_rank[pack] + size] = least + seconds[pack]
+    return first_rank
+
+
+@njit(cache=True)
+def rounds_between(order: Int64Array, degree: Int64Array, first_rank: Int64Array, num_ranks: int) -> Int64Array:
+    """Rounds (int64[p]) of packs that ranks run in this order: as few as there can be. O(p ranks of a replica).
+
+    A replica that runs several packs before its ranks change does so in as many rounds as those of others allow, so
+    that few ranks are without a pack in a round.
+
+    Args:
+        order: int64[p], the packs as they are dealt.
+        degree, first_rank: int64[p], of each.
+    """
+    last = np.full(num_ranks, -1)  # The latest pack of each rank.
+    begin, place = np.zeros((2, len(degree)), dtype=np.int64)  # Of each run of a replica; in the run.
+    num = 0
+    for pack in order:
+        own = last[first_rank[pack] : first_rank[pack] + degree[pack]]
+        before = own[0]
+        if before >= 0 and degree[before] == degree[pack] and (own == before).all():
+            begin[pack], place[pack] = begin[before], place[before] + 1
+        else:
+            for each in own:
+                if each >= 0:
+                    begin[pack] = max(begin[pack], begin[each] + 1)
+        num = max(num, begin[pack] + 1)
+        own[:] = pack
+    end = np.full(num_ranks, num)
+    round_of = np.empty(len(degree), dtype=np.int64)
+    for pack in order[::-1]:
+        own = end[first_rank[pack] : first_rank[pack] + degree[pack]]
+        round_of[pack] = min(begin[pack] + place[pack], own.min() - 1)
+        if place[pack] == 0:
+            own[:] = begin[pack]
+    return round_of
 
 
 @njit(cache=True, no_cpython_wrapper=True)
