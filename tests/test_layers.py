@@ -43,6 +43,7 @@ ORDER = [
     ["format"],
     ["files", "cost", "corpus"],
     ["folders", "engine", "plan", "loader"],
+    ["strategy"],
     ["config"],
     ["tokens", "simulate"],
     ["groups", "shards"],
