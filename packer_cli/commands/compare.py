@@ -127,7 +127,7 @@ def run_compare(
     has_trees = corpus.has_trees if corpus else samples is not None and samples.trees is not None
     base = base.for_samples(has_trees=has_trees)
     is_known = samples is not None and not config.is_auto
-    simulator = load_simulator(config, config.gpus, rules or TrainConfig()) if has_model else None
+    simulator = load_simulator(config, config.gpus, rules or TrainConfig(), config.lockstep) if has_model else None
     # Report wrong options before the long work.
     rows = _rows(base, algorithms, strategies, simulator if is_known else None, is_quiet=not is_known)
     require_use(config, [row.config for row in rows])
@@ -186,7 +186,7 @@ def _rows(
     return rows_of_trees(rows, is_quiet=is_quiet) if base.has_trees else rows
 
 
-def load_simulator(config: GpuConfig, num_gpus: int, rules: TrainConfig) -> Simulator:
+def load_simulator(config: GpuConfig, num_gpus: int, rules: TrainConfig, lockstep: str) -> Simulator:
     """The simulator with the model that the options name; all pipeline stages share its weights."""
-    model = load_gpu_model(config, num_gpus, "a prediction of time")
+    model = load_gpu_model(config, num_gpus, "a prediction of time", lockstep)
     return Simulator(model=model, rules=rules)

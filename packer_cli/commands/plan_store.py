@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from packer_cli.commands.output_folder import RejectedRecord, StoreRejects
 from packer_cli.config import PlanConfig, PlannedConfig
-from packer_cli.config.resolve import Resolved, resolve, size_rule
+from packer_cli.config.resolve import Resolved, load_model, resolve, size_rule
 from packer_cli.engine.memory import available_memory
 from packer_cli.engine.progress import say
 from packer_cli.errors import ConfigError, RunError
@@ -158,14 +158,14 @@ def with_gpu_model(resolved: Resolved, config: PlanConfig) -> Resolved:
         ConfigError, InputError: options are missing, contradict each other or are wrong, or a file is missing or is no
             model config or profile.
     """
-    from packer_cli.config.gpu_model import load_gpu_model, model_values  # Only predictions need the cost model.
+    from packer_cli.config.gpu_model import model_values  # Only predictions need the cost model.
     from packer_cli.cost.analytic import NOT_MEASURED, parse_assumptions
 
     what = "a prediction of time"
     config.require_gpu_model(what)
     parse_assumptions(config.assume, NOT_MEASURED if config.profile else None)
     try:
-        return resolved.changed(gpu_model=model_values(load_gpu_model(config, config.gpus, what, config.lockstep)))
+        return resolved.changed(gpu_model=model_values(load_model(config, what)))
     except ConfigError as error:  # A profile of too few rows.
         say(f"{_NO_SECONDS}: {error}")
         return resolved

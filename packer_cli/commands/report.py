@@ -187,7 +187,7 @@ def _planned(
     plan = found.arrays
     prediction = None
     if gpu.has_gpu_model:
-        simulator = load_simulator(gpu, plan.num_gpus, rules)
+        simulator = load_simulator(gpu, plan.num_gpus, rules, found.config.lockstep)
         result = plan_simulation(
             plan, simulator, found.baseline, found.padded, config=found.config, trainer=gpu.trainer
         )

@@ -102,7 +102,7 @@ def simulate(
     rules = validate(TrainConfig, options)
     if options.get("groups") is None:
         found = _planned(plan, {**options, "algorithms": algorithms, "sort": sort})
-        simulator = load_simulator(config, found.arrays.num_gpus, rules)
+        simulator = load_simulator(config, found.arrays.num_gpus, rules, found.config.lockstep)
         simulation = _simulation(found, simulator, config.trainer)
         if trace is not None:
             _write_trace(Path(trace), trace_steps, found.arrays, simulator)
@@ -117,7 +117,8 @@ def simulate(
 def predict_plan(plan: Plan, config: GpuConfig) -> PlanSimulation | None:
     """The prediction for a plan; None if the model that the options name cannot predict it."""
     try:
-        return _simulation(plan, load_simulator(config, plan.arrays.num_gpus, TrainConfig()), config.trainer)
+        simulator = load_simulator(config, plan.arrays.num_gpus, TrainConfig(), plan.config.lockstep)
+        return _simulation(plan, simulator, config.trainer)
     except UsageError:  # Too few rows of a profile, a degree that it lacks, or a file that is gone.
         return None
 

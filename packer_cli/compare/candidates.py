@@ -33,9 +33,9 @@ def candidates(own: Resolved, model: GpuModel) -> tuple[Resolved, ...]:
     for allowed in (able, frozenset(ABILITIES)):
         given = own.given.model_copy(update={"trainer": ",".join(sorted(allowed))})
         others = _on_layouts(given, model, has_trees=own.has_trees)
-        found = {_key(each): each for each in others if holds(each, model)}
+        found = {layout_key(each): each for each in others if holds(each, model)}
         if holds(own, model):
-            found = {_key(own): own} | found
+            found = {layout_key(own): own} | found
         if found:
             return tuple(found.values())
     return (own,)
@@ -79,6 +79,7 @@ def _on_layouts(given: PlanConfig, model: GpuModel, *, has_trees: bool) -> list[
     return found
 
 
-def _key(plan: Resolved) -> tuple[object, ...]:
+def layout_key(plan: Resolved) -> tuple[object, ...]:
+    """Value that is equal for plans whose replicas run in the same way."""
     groups = (replace(group, checkpoint_layers=0) for group in plan.request.groups)
     return *groups, plan.request.lockstep

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from packer_cli.compare.candidates import groups_and_degrees
+from packer_cli.compare.candidates import groups_and_degrees, layout_key
 from packer_cli.compare.row_figures import RowFigures
 from packer_cli.compare.rows import Kind, Row
 from packer_cli.compare.savings import Savings
 from packer_cli.config.no_effect import without_effect
-from packer_cli.config.resolve import Resolved
 from packer_cli.config.trainers import asked_of_trainer
 from packer_cli.engine.local import Failed
 from packer_cli.format.metrics import GroupMetrics, OverallMetrics
@@ -93,7 +92,7 @@ def compared_row(spec: Row, *outcomes: RowFigures | Failed) -> ComparedRow:
     """The row with the means of its figures over the seeds, or with the reason why it has none."""
     failed = next((each for each in outcomes if isinstance(each, Failed)), None)
     done = [each for each in outcomes if not isinstance(each, Failed)]
-    named, first = _key(spec.plan), spec
+    named, first = layout_key(spec.plan), spec
     if spec.candidates and failed is None:
         spec = replace(spec, plan=spec.candidates[done[0].chosen])
     config = spec.config
@@ -101,7 +100,7 @@ def compared_row(spec: Row, *outcomes: RowFigures | Failed) -> ComparedRow:
     return ComparedRow(
         spec=spec,
         repeats=tuple(compared_row(first, each) for each in done) if len(done) > 1 and failed is None else (),
-        is_searched=_key(spec.plan) != named,
+        is_searched=layout_key(spec.plan) != named,
         name=spec.name,
         kind=spec.kind,
         note=spec.note,
@@ -110,10 +109,6 @@ def compared_row(spec: Row, *outcomes: RowFigures | Failed) -> ComparedRow:
         lacks=tuple(sorted(asked_of_trainer(spec.request) - spec.able)),
         **({"error": failed.reason} if failed else {"error": None, **_mean_figures(done)}),
     )
-
-
-def _key(plan: Resolved) -> tuple[object, ...]:
-    return plan.request.groups, plan.request.lockstep
 
 
 def _mean_figures(outcomes: Sequence[RowFigures]) -> dict[str, Any]:

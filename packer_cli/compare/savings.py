@@ -94,18 +94,13 @@ def plan_simulation(
 def _naive_at_best(plan: Plan, config: PlannedConfig, simulator: Simulator, trainer: str | None) -> NamedFigures:
     longest = plan.groups[-1]
     able = abilities(trainer) | asked_of_trainer(read_options(config).request)
-    same = {name: getattr(config, name) for name in _OF_NAIVE}
     given = validate(
         PlanConfig,
         {
-            **same,
-            "strategy": BASELINE,
-            "groups": [Group(capacity=longest.capacity)],
-            "gpus": plan.num_gpus,
-            "align": longest.align,
-            "trainer": ",".join(sorted(able)),
+            **{name: getattr(config, name) for name in _OF_NAIVE}, "strategy": BASELINE, "gpus": plan.num_gpus,
+            "groups": [Group(capacity=longest.capacity)], "align": longest.align, "trainer": ",".join(sorted(able)),
         },
-    )
+    )  # fmt: skip
     own = resolve(given)
     plans = candidates(own.with_trees() if plan.pieces.trees is not None else own, simulator.model)
     number = fastest([each.request for each in plans], plan.pieces, simulator)[0]

@@ -26,24 +26,27 @@ def load_gpu_model(config: GpuConfig, num_gpus: int, what: str, lockstep: str = 
     """The model that the options name.
 
     Args:
-        num_gpus: GPUs that train and share the weights.
+        num_gpus: GPUs that train.
         what: as in `GpuConfig.require_gpu_model`.
-        lockstep: as in `PlanConfig`; with `1`, replicas hold their weights.
+        lockstep: as in `PlanConfig`; a number above 1 shares the weights, and `1` is as `all`, see `of_lockstep`.
 
     Raises:
         ConfigError: options are missing or contradict each other, the GPU is unknown, or the weights do not fit.
         InputError: a file is missing, or is not a model config or profile.
     """
     config.require_gpu_model(what)
+    shard_gpus = None if lockstep in ("all", "1") else int(lockstep)
     if config.profile is not None:
+        if shard_gpus:
+            raise ConfigError(f"--lockstep {lockstep}: a profile does not say what fewer GPUs gather; use --model")
         model = measured_model(read_profile(config.profile, config.assume))
     else:
         assert config.model is not None
         assert config.gpu is not None
         assumed: dict[str, Any] = parse_assumptions(config.assume)
         shape, gpu = read_shape(config.model), parse_gpu(config.gpu)
-        model = analytic_model(shape, gpu, num_gpus, Assumptions(**assumed))
-    return model.of_lockstep(lockstep)
+        model = analytic_model(shape, gpu, num_gpus, Assumptions(**assumed), shard_gpus)
+    return model
 
 
 def model_values(model: GpuModel) -> RecordedModel:
@@ -51,7 +54,7 @@ def model_values(model: GpuModel) -> RecordedModel:
 
     `simulate.steps` reads them.
     """
-    values = {name: value for name, value in asdict(model).items() if name != "origin"}
+    values = {name: value for name, value in asdict(model).items() if name != "origin" and value is not None}
     found: RecordedModel = json.loads(json.dumps(values), parse_float=lambda text: float(f"{float(text):.10g}"))
     return found
 

@@ -11,7 +11,14 @@ from pydantic_core import PydanticCustomError
 
 from packer_cli.config.defaults import REQUIRED, by_strategy, refusal, require_declared, unsupported
 from packer_cli.config.fields import ZERO_IS_NONE, AutoGroupsConfig, StepTokens, or_another
-from packer_cli.config.groups import choose_groups, parse_group, read_align, read_mapping, used_groups
+from packer_cli.config.groups import (
+    choose_groups,
+    parse_group,
+    read_align,
+    read_lockstep,
+    read_mapping,
+    used_groups,
+)
 from packer_cli.config.messages import validate
 from packer_cli.config.validation import read_validation
 from packer_cli.format.layout import ONE_GPU
@@ -133,12 +140,13 @@ class PlanConfig(AutoGroupsConfig):
     takes more memory. `none` is for FlexAttention, which gathers nothing."""
     global_tokens: Annotated[StepTokens | None, ZERO_IS_NONE, Shown(Panel.BALANCE, "TOKENS", is_common=True)] = None
     """Tokens in an optimizer step; by default, or with 0, each iteration is a step."""
-    lockstep: Annotated[Literal["all", "1"], BeforeValidator(str), Shown(Panel.BALANCE)] = by_strategy(
+    lockstep: Annotated[str, BeforeValidator(read_lockstep), Shown(Panel.BALANCE, "all|1|GPUS")] = by_strategy(
         "lockstep", "all"
     )
     """GPUs that meet in every micro-batch: `all` (FSDP, ZeRO-2/3), or those of `1` replica (DDP, ZeRO-1).
 
-    With `1`, each replica runs as many micro-batches as its share of a step needs, and the loader gives lists of
+    A number above 1 predicts that so many GPUs share the weights and meet (HSDP), and all at the end of a step. With
+    `1`, each replica runs as many micro-batches as its share of a step needs, and the loader gives lists of
     micro-batches (`lockstep=False`). It needs --global-tokens."""
     step_mix: Annotated[Literal["alternate", "stratified"], Shown(Panel.BALANCE)] = by_strategy(
         "step_mix", "alternate"
@@ -290,7 +298,7 @@ class PlanConfig(AutoGroupsConfig):
                     "--align"
                 )
             return
-        if len({group.pp_size for group in self.groups}) > 1 and self.lockstep == "all":
+        if len({group.pp_size for group in self.groups}) > 1 and self.lockstep != "1":
             raise ValueError(
                 "groups with different numbers of pipeline stages cannot run in lockstep; give --lockstep 1, or the "
                 "same pp_size"

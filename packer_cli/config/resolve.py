@@ -147,7 +147,7 @@ def resolve(given: PlanConfig) -> Resolved:
     if given.has_gpu_model and strategy.mixes_layouts and not strategy.finds_layouts and groups[-1].checkpoint_layers:
         # It has made the others of the longest, whose layers they would keep.
         with suppress(ConfigError):  # A profile may be too short for a model.
-            memory = _load(given, "checkpointed layers").memory
+            memory = load_model(given, "checkpointed layers").memory
             least = [memory.least_checkpoint_layers(each.capacity, each.layout) for each in groups[:-1]]
             layers = (memory.num_layers if each is None else each for each in least)
             own = (replace(group, checkpoint_layers=each) for group, each in zip(groups, layers, strict=False))
@@ -160,10 +160,10 @@ def resolve(given: PlanConfig) -> Resolved:
         wants_cost=given.cost == "profile"
         or (strategy.predicts_cost and given.has_gpu_model and "cost" not in given.model_fields_set),
         has_model=given.has_gpu_model,
-        load=partial(_load, given),
+        load=partial(load_model, given),
     )
     if given.model is not None and not strategy.finds_layouts:
-        model = _load(given, "--model")
+        model = load_model(given, "--model")
         for group in given.groups:
             model.cost.require_known(group.layout)
     with strategy.blamed():
@@ -249,12 +249,13 @@ def _packages(config: PlanConfig) -> dict[str, str]:
     return {option: package for option, package in brought.items() if package is not None}
 
 
-def _load(config: PlanConfig, what: str, *, for_memory: bool = False) -> GpuModel:
+def load_model(config: PlanConfig, what: str, *, for_memory: bool = False) -> GpuModel:
+    """The GPU model of a plan. Raises the errors of `load_gpu_model`."""
     from packer_cli.config.gpu_model import load_gpu_model, require_memory  # Only predictions need the cost model.
 
     if for_memory:
         require_memory(config, config.gpus)
-    return load_gpu_model(config, config.gpus, what, config.lockstep)
+    return load_gpu_model(config, config.gpus, what, config.lockstep).of_lockstep(config.lockstep)
 
 
 def _attention_pieces(config: PlanConfig, groups: Sequence[Group]) -> tuple[tuple[int, int, float], ...] | None:
@@ -270,7 +271,14 @@ def _attention_pieces(config: PlanConfig, groups: Sequence[Group]) -> tuple[tupl
 
 def _request(config: PlannedConfig, algorithm: Any, options: PackingOptions) -> PlanRequest:
     """The request, of a packing that is read."""
-    strategy = config.planner
+    strategy, lockstep = config.planner, None if config.lockstep == "all" else int(config.lockstep)
+    if lockstep not in (None, 1):
+        fits = (lockstep % each.num_gpus == 0 and each.tp_size * each.pp_size == 1 for each in config.groups)
+        if strategy.mixes_layouts or config.gpus % lockstep or not all(fits):
+            raise ConfigError(
+                f"--lockstep {lockstep}: so many GPUs must divide the {config.gpus} GPUs, and hold whole replicas of "
+                "SP or CP ranks, all alike; give all or 1"
+            )
     if algorithm.needs_split and config.overflow != "split":
         raise ConfigError(
             f"--packing: packing {algorithm.name!r} cuts what is longer than the greatest capacity, so it needs "
@@ -317,7 +325,7 @@ def _request(config: PlannedConfig, algorithm: Any, options: PackingOptions) -> 
             balance=balance,
             fill=config.fill,
             linear=linear,
-            lockstep=1 if config.lockstep == "1" else None,
+            lockstep=lockstep,
             rates=config.group_costs,
             sharding=ShardingRule(choice=choice, rates=attention),
             mask=config.mask,

@@ -137,11 +137,13 @@ def analytic_model(
     gpu: Gpu,
     num_gpus: int,
     assumptions: Assumptions = Assumptions(),
+    shard_gpus: int | None = None,
 ) -> GpuModel:
     """Build the model from the shape and the data sheet.
 
     Args:
-        num_gpus: GPUs that share weights, gradients and optimizer (FSDP, ZeRO-3).
+        num_gpus: GPUs that train.
+        shard_gpus: those that share weights, gradients and optimizer (HSDP); None for all (FSDP, ZeRO-3).
 
     Raises:
         ConfigError: fewer than one GPU, or so little memory that not even the weights fit.
@@ -150,10 +152,11 @@ def analytic_model(
     """
     if num_gpus < 1:
         raise ConfigError(f"the number of GPUs must be at least 1, got {num_gpus}")
-    memory = _memory(shape, gpu, num_gpus, assumptions)
+    size = shard_gpus or num_gpus
+    memory = replace(_memory(shape, gpu, size, assumptions), num_gpus=num_gpus)
     if memory.constant >= memory.limit:
         raise ConfigError(
-            f"the model's share of {counted(num_gpus, 'GPU')} takes {memory.constant / 1e9:.1f} GB and a GPU has "
+            f"the model's share of {counted(size, 'GPU')} takes {memory.constant / 1e9:.1f} GB and a GPU has "
             f"{memory.limit / 1e9:.1f} GB for training: give more GPUs, or GPUs with more memory"
         )
     origin = {
@@ -164,11 +167,12 @@ def analytic_model(
         "assumptions": asdict(assumptions),
     }
     return GpuModel(
-        cost=_cost(shape, gpu, num_gpus, assumptions),
+        cost=_cost(shape, gpu, size, assumptions),
         memory=memory,
         num_gpus=num_gpus,
-        sp_sizes=shape.sp_sizes(num_gpus),
+        sp_sizes=shape.sp_sizes(size),
         origin=origin,
+        shard_gpus=shard_gpus,
     )
 
 

@@ -346,15 +346,18 @@ class GpuModel:
     cost: CostModel
     memory: MemoryModel
     num_gpus: int
-    """GPUs that share the weights; another number needs another model."""
+    """GPUs that train; another number needs another model."""
     sp_sizes: tuple[int, ...]
     """Allowed SP degrees, increasing from 1; Ulysses distributes the heads, so they divide the number of heads."""
     origin: Mapping[str, Any]
     """JSON values for people and headers: the model, the GPU, and the assumptions or the profile."""
+    shard_gpus: int | None = None
+    """Those that share the weights, if not all; groups of so many reduce gradients at the end of a step (HSDP)."""
 
     def without_gathers(self) -> GpuModel:
         """The same where replicas hold their weights (DDP, ZeRO-1), whose number of micro-batches is their own."""
-        return replace(self, cost=replace(self.cost, gathers=False), memory=replace(self.memory, gathers=False))
+        cost, memory = replace(self.cost, gathers=False), replace(self.memory, gathers=False)
+        return replace(self, cost=cost, memory=memory, shard_gpus=None)
 
     def of_lockstep(self, lockstep: str) -> GpuModel:
         """The model of a plan with this `--lockstep`."""
@@ -362,7 +365,9 @@ class GpuModel:
 
     def sync_seconds(self, layout: Layout) -> float:
         """Seconds of a step for gradients and weights of such replicas; 0 where micro-batches gather the weights."""
-        parallel = self.cost.model_parallel
+        parallel, shard = self.cost.model_parallel, self.shard_gpus
+        if parallel is not None and shard:
+            return parallel.sync_seconds(Layout(tp=shard), self.num_gpus, self.memory.num_parameters / shard)
         if parallel is None or (self.cost.gathers and layout.tp == layout.pp == 1):
             return 0.0
         return parallel.sync_seconds(layout, self.num_gpus, self.memory.own_parameters(layout))

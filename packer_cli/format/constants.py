@@ -21,7 +21,7 @@ PACKS_PER_BATCH = 16
 """Rows of each record batch of a shard but the last."""
 Mask = Literal["document", "causal"]
 """What a token of a row sees: those before it of its own sample, or all before it."""
-Lockstep = Literal[1] | None
+Lockstep = int | None
 """How many GPUs share collectives in every micro-batch: all (None), or those of one replica (1)."""
 FILLER_TOKENS = 8
 """Tokens for each GPU that shares a filler micro-batch."""

@@ -72,7 +72,7 @@ def load_models(config: PlanConfig, num_gpus: int, what: str) -> tuple[GpuModel 
     profile = None if config.profile is None else read_profile(config.profile, config.assume)
     require_memory(config, num_gpus)
     try:
-        return load_gpu_model(config, num_gpus, what), profile
+        return load_gpu_model(config, num_gpus, what, config.lockstep), profile
     except ConfigError:
         algorithm = _algorithm(config)
         if profile is None or algorithm != "hbp":

@@ -63,7 +63,7 @@ class Choice:
     estimated: float | None = None
     """What the lengths alone say of it."""
     num_gpus: int
-    lockstep: Literal["all", "1"] = "all"
+    lockstep: str = "all"
     """As in the plan options."""
     alternatives: tuple[Alternative, ...] = ()
     """HBP's, one group at the longest length, the best of 1, 2, .. groups; these include the choice."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from contextlib import suppress
+from typing import NamedTuple
 
 from packer_cli.config.plan_options import PlanConfig
 from packer_cli.cost.models import GpuModel
@@ -18,7 +19,7 @@ class Way(NamedTuple):
 
     layouts: tuple[Layout, ...]
     """Layouts that groups of one plan may have; they differ in how they share rows."""
-    lockstep: Literal["all", "1"]
+    lockstep: str
 
 
 def ways(config: PlanConfig, model: GpuModel) -> Iterator[Way]:
@@ -38,9 +39,9 @@ def ways(config: PlanConfig, model: GpuModel) -> Iterator[Way]:
         if "cp" in able and not config.parallel:  # `--parallel` gives it to all groups.
             sets += [[parallel._replace(cp=cp)] for cp in _powers(config.gpus // parallel.num_gpus)[1:]]
         known = (tuple(each for each in some if _is_known(model, each, config.gpus)) for some in sets)
-        kinds: list[Literal["all", "1"]] = [config.lockstep]
+        kinds = [config.lockstep]
         if not is_fixed:
-            kinds = ["all"] if "fsdp" in able and parallel.tp * parallel.pp == 1 else []
+            kinds = [str(model.shard_gpus or "all")] if "fsdp" in able and parallel.tp * parallel.pp == 1 else []
             kinds += ["1"] if "zero-1" in able else []
             kinds = kinds or [config.lockstep] * (config.parallel is not None)
         yield from (Way(some, kind) for some in known if some for kind in kinds)
@@ -48,7 +49,7 @@ def ways(config: PlanConfig, model: GpuModel) -> Iterator[Way]:
 
 def _parallels(model: GpuModel, num_gpus: int, able: frozenset[str]) -> Iterator[Layout]:
     """Degrees of TP and PP that divide the GPUs: powers of two, TP inside a node, a few stages."""
-    links = model.cost.model_parallel
+    links = None if model.shard_gpus else model.cost.model_parallel
     most_tp = links.gpus_per_node if links and "tp" in able else 1
     most_pp = MOST_STAGES if links and "pp" in able else 1
     for pp in _powers(min(most_pp, num_gpus)):
@@ -62,10 +63,7 @@ def _powers(most: int) -> list[int]:
 
 
 def _is_known(model: GpuModel, layout: Layout, num_gpus: int) -> bool:
-    if num_gpus % layout.num_gpus:
-        return False
-    try:
+    with suppress(ConfigError):
         model.cost.require_known(layout)
-    except ConfigError:
-        return False
-    return True
+        return (model.shard_gpus or num_gpus) % layout.num_gpus == 0
+    return False

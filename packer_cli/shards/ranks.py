@@ -119,7 +119,7 @@ def _slots_of_gpus(plan: Plan, schedule: Schedule) -> Sequence[Int64Array]:
     """The slots of each GPU, rising."""
     gpus = plan.slot_gpus(schedule)
     slots = np.repeat(np.arange(len(gpus)), gpus)
-    if plan.lockstep is None:
+    if plan.lockstep != 1:
         # Slots are sorted by iteration and first GPU, so each iteration has listed the GPUs in order.
         return list(slots.reshape(schedule.num_iterations, plan.num_gpus).T)
     gpu = schedule.slot_first_gpu[slots] + np.arange(len(slots)) - (np.cumsum(gpus) - gpus)[slots]

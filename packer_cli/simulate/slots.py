@@ -244,10 +244,15 @@ def epoch_times(
     longest = by_seconds[np.flatnonzero(np.diff(schedule.iteration_step, append=schedule.num_steps))]
     of_steps = index_sums(schedule.iteration_step, iterations, schedule.num_steps)
     overlap = np.zeros(schedule.num_steps)
-    if plan.lockstep == 1:
+    if plan.lockstep is not None:
         ran_by = schedule.slot_first_gpu[first].astype(np.int64), plan.slot_gpus(schedule)[first].astype(np.int64)
-        step = schedule.iteration_step[schedule.slot_iteration[first]]
-        done = free_seconds(step, *ran_by, seconds + own, schedule.num_steps, plan.num_gpus)
+        step, taken = schedule.iteration_step[schedule.slot_iteration[first]], seconds + own
+        if plan.lockstep > 1:  # GPUs that share the weights run like one replica.
+            number = plan.num_gpus // plan.lockstep
+            step, taken = np.repeat(schedule.iteration_step, number), np.zeros(schedule.num_iterations * number)
+            np.maximum.at(taken, schedule.slot_iteration[first] * number + ran_by[0] // plan.lockstep, seconds)
+            ran_by = np.arange(len(taken)) % number * plan.lockstep, np.full(len(taken), plan.lockstep)
+        done = free_seconds(step, *ran_by, taken, schedule.num_steps, plan.num_gpus)
         overlap = np.maximum(of_steps - done, 0.0)
     bubbles = np.zeros(schedule.num_steps)
     if plan.lockstep != 1:  # All have equally many stages.

@@ -14,6 +14,7 @@ from packer_cli.cli.main import main
 from packer_cli.commands.compare import _draws
 from packer_cli.config import PlanConfig, RepeatConfig, validate
 from packer_cli.config.gpu_model import load_gpu_model
+from packer_cli.config.resolve import load_model
 from packer_cli.config.trainers import ABILITIES, TRAINERS, abilities, asked_of_trainer
 from packer_cli.errors import ConfigError
 from tests.cli_runner import run
@@ -179,10 +180,41 @@ def test_what_a_trainer_can_run():
 
 
 def test_a_model_is_loaded_as_its_replicas_meet(models):
-    config = validate(PlanConfig, {"groups": "1k", "gpus": 8, **models["8b"]})
+    config = validate(PlanConfig, {"groups": "1k", "gpus": 8, **STEPS, **models["8b"]})
     model = load_gpu_model(config, 8, "a test")
     assert model.of_lockstep("all") is model
-    assert load_gpu_model(config, 8, "a test", "1") == model.of_lockstep("1") != model
+    assert load_model(config, "a test") == model
+    free = config.model_copy(update={"lockstep": "1"})
+    assert load_model(free, "a test") == model.of_lockstep("1") != model
+    shards = load_model(config.model_copy(update={"lockstep": "4"}), "a test")
+    assert (shards.shard_gpus, shards.num_gpus) == (4, 8)
+
+
+def test_gpus_that_share_weights_hold_whole_replicas(models, lengths):
+    """Every row that can run so does, and the plan alone takes as long."""
+    options = {"lockstep": "8", **models["8b"]}
+    _, rows = compared(lengths, "balanced,naive", **options)
+    assert rows["naive"].options["lockstep"] == "8"
+    assert {each.request.lockstep for each in rows["naive"].spec.candidates} == {8}
+    plan = packer_cli.plan(lengths, groups="8k:1,64k:8", gpus=GPUS, **STEPS, **options)
+    every = packer_cli.plan(lengths, groups="8k:1,64k:8", gpus=GPUS, **STEPS, **models["8b"])
+    assert np.array_equal(plan.arrays.packs.pieces, every.arrays.packs.pieces)
+    simulation = packer_cli.simulate(plan, **models["8b"])
+    assert simulation.overall.seconds == pytest.approx(seconds(rows["balanced"]))
+    assert simulation.naive_at_best.seconds == pytest.approx(seconds(rows["naive"]))
+    assert simulation.naive_at_best.name.endswith("--lockstep 8")
+
+    auto = packer_cli.plan(lengths, groups="auto", gpus=GPUS, trainer="any", **STEPS, **options)
+    assert auto.group_choice.lockstep == "8"
+    assert all(8 % group.num_gpus == 0 and group.tp_size == group.pp_size == 1 for group in auto.groups)
+
+    _, able = compared(lengths, "all", **options)
+    assert able.keys().isdisjoint({"flexsp:all", "flexsp", "batchada", "fcp", "bytescale", "megatron"})
+    for refused in ({"strategy": "flexsp"}, {"parallel": "tp=2"}, {"lockstep": "6"}):
+        with pytest.raises(ConfigError, match=r"^--lockstep \d: so many GPUs must divide"):
+            packer_cli.plan(lengths, **{"groups": "64k", "gpus": GPUS, **STEPS, **options, **refused})
+    with pytest.raises(ConfigError, match="'half' must be all, 1, or the number of GPUs that share the weights"):
+        validate(PlanConfig, {"groups": "1k", "gpus": 8, "lockstep": "half"})
 
 
 @pytest.mark.parametrize("parallel", [None, "tp=2"])

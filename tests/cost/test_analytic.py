@@ -118,6 +118,22 @@ def test_one_gpu_neither_gathers_nor_sends():
     assert model.memory.constant == 16 * small.num_parameters
 
 
+def test_fewer_gpus_that_share_the_weights_hold_more_of_them():
+    whole, shards = analytic_model(SHAPE, H100, 64), analytic_model(SHAPE, H100, 64, shard_gpus=8)
+    of_eight = analytic_model(SHAPE, H100, 8)
+    assert (shards.num_gpus, shards.shard_gpus, whole.shard_gpus) == (64, 8, None)
+    assert shards.memory.constant == of_eight.memory.constant > whole.memory.constant
+    assert shards.cost.constant == of_eight.cost.constant < whole.cost.constant
+    assert shards.sp_sizes == (1, 2, 4, 8)
+    assert (whole.sync_seconds(Layout()), of_eight.sync_seconds(Layout())) == (0.0, 0.0)
+    # Seven of eight parts of an eighth of the weights, over a port of its own: bfloat16 and float32, half hidden.
+    expected = 6 * SHAPE.num_parameters / 8 * 7 / 8 / (50e9 * 0.7) / 2
+    assert shards.sync_seconds(Layout()) == pytest.approx(expected)
+    alone, alike = (each.of_lockstep("1") for each in (shards, whole))
+    assert alone.memory.constant_of(Layout()) == alike.memory.constant_of(Layout())
+    assert alone.sync_seconds(Layout()) == alike.sync_seconds(Layout())
+
+
 def test_a_chunked_loss_takes_no_logits():
     chunked = analytic_model(SHAPE, H100, 32, Assumptions(logits="chunked")).memory
     whole = analytic_model(SHAPE, H100, 32).memory

@@ -63,13 +63,15 @@ def simulate(plan: Plan, model: GpuModel, pad_to: str, step_seconds: float):
         members = [i for i in range(schedule.num_iterations) if schedule.iteration_step[i] == s]
         longest = max(members, key=lambda i: (iterations[i], i))
         bubbles = 0.0
-        if plan.lockstep is None:
+        if plan.lockstep != 1:
             bubbles = bubbles_of(
                 [iterations[i] for i in members], [forward[i] for i in members], shared.pp_size, shared.vpp_size
             )
         sync = max(sync_seconds(plan, model, slot.group) for slot in slots if slot.iteration in members)
         alone = sum(iterations[i] for i in members)
-        done = events([run for run in runs if run[0] in members]) if plan.lockstep == 1 else alone
+        done = alone
+        if plan.lockstep is not None:
+            done = events(of_shards([run for run in runs if run[0] in members], plan.lockstep))
         overlaps += alone - done
         steps.append(done + bubbles + sync + step_seconds)
         split[_longest(slots, longest), "bubbles"] += bubbles * num_gpus
@@ -91,6 +93,17 @@ def events(runs):
     return max(free.values())
 
 
+def of_shards(runs, num_gpus):
+    """The runs of GPUs that share weights, which wait for each other; those of replicas where each has its own."""
+    if num_gpus == 1:
+        return runs
+    found = defaultdict(float)
+    for iteration, gpus, seconds in runs:
+        shard = gpus[0] // num_gpus
+        found[iteration, shard] = max(found[iteration, shard], seconds)
+    return [(i, range(shard * num_gpus, (shard + 1) * num_gpus), seconds) for (i, shard), seconds in found.items()]
+
+
 def bubbles_of(seconds, forward, stages, parts):
     """What a pipeline adds to its micro-batches one after another."""
     return pipeline.pipeline_seconds(seconds, forward, stages, parts) - sum(seconds)
@@ -100,6 +113,14 @@ def sync_seconds(plan: Plan, model: GpuModel, group: int) -> float:
     """Gradients and weights of a GPU's part, once a step over all GPUs that hold it."""
     sp, cp, tp, pp, _ = plan.groups[group].layout
     links, memory = model.cost.model_parallel, model.memory
+    if links is not None and model.shard_gpus:
+        number = model.num_gpus / model.shard_gpus
+        near = max(1, links.gpus_per_node // model.shard_gpus)
+        bandwidth = links.node_bandwidth
+        if near < number and links.network_bandwidth:
+            bandwidth = min(bandwidth, near * links.network_bandwidth)
+        each = links.sync_bytes * memory.num_parameters / model.shard_gpus
+        return each * (number - 1) / number / bandwidth if number > 1 else 0.0
     if links is None or (model.cost.gathers and tp == pp == 1):
         return 0.0
     each = (memory.num_parameters - memory.embedding_parameters) / memory.num_layers

@@ -144,12 +144,14 @@ pads = st.sampled_from(PAD_TO)
     align=st.sampled_from([1, 1, 4]),
     windows=st.lists(st.sampled_from([0, 3, 10]), min_size=5, max_size=5),
     is_free=st.booleans(),
+    shard=st.sampled_from([None, 2]),
     vpp=st.sampled_from([1, 1, 2]),
     head=st.sampled_from([0.0, 4e-3]),
 )
 def test_it_equals_its_twin_and_the_split_is_the_whole(
-    plan, tp, pp, is_cp, pad_to, step_seconds, mask, align, windows, is_free, vpp, head
+    plan, tp, pp, is_cp, pad_to, step_seconds, mask, align, windows, is_free, shard, vpp, head
 ):
+    shard = shard if tp == pp == 1 else None
     plan = with_layout(plan, tp=tp, pp=pp, is_cp=is_cp, vpp=vpp)
     groups = tuple(replace(group, align=1 if mask == "causal" else align) for group in plan.groups)
     (schedule,) = plan.epochs
@@ -159,7 +161,9 @@ def test_it_equals_its_twin_and_the_split_is_the_whole(
         plan = replace(plan, lockstep=1)
         schedule = run_freely(schedule, len(groups), np.arange(len(plan.packs)) % 3 + 1.0)
     plan = replace(plan, mask=mask, groups=groups, epochs=(schedule,))
-    priced = replace(model(head=head), num_gpus=plan.num_gpus)
+    if shard and plan.lockstep is None:
+        plan = replace(plan, lockstep=shard)
+    priced = replace(model(head=head), num_gpus=plan.num_gpus, shard_gpus=shard if plan.lockstep == shard else None)
     weights = {"num_parameters": 20, "embedding_parameters": 4, "end_parameters": 2}
     priced = replace(priced, memory=replace(priced.memory, **weights))
     simulation = simulate(plan, priced, pad_to=pad_to, step_seconds=step_seconds)
@@ -280,6 +284,21 @@ def test_gradients_and_weights_end_a_step_where_none_are_gathered():
     assert free.gpu_seconds[:, PARTS.index("constant")].sum() == pytest.approx(8 * links.constant)
     halved = simulate(with_layout(plan, tp=2), replace(priced, num_gpus=8))
     assert halved.gpu_seconds[:, PARTS.index("sync")].sum() == pytest.approx(8 * 3.0 * 4 * 3 / 4 / 2.0)
+
+
+def test_gpus_that_share_weights_wait_for_each_other_alone():
+    """Two shards of two GPUs: each has a long and a short micro-batch, in turns."""
+    long, short = (0, [20]), (0, [10])
+    plan = make_plan((Group(capacity=32),), [[long, long, short, short], [short, short, long, long]], steps=[0, 0])
+    links = replace(FREE_LINKS, sync_bytes=3.0, node_bandwidth=2.0)
+    priced = replace(model(model_parallel=links), num_gpus=4)
+    priced = replace(priced, memory=replace(priced.memory, num_parameters=8.0, limit=1e9))
+    every = simulate(plan, priced)
+    shards = simulate(replace(plan, lockstep=2), replace(priced, shard_gpus=2))
+    assert every.seconds == pytest.approx(2 * (0.4 + 0.2 + 0.25))
+    # A shard of 4 parameters a GPU, reduced and gathered by two of them.
+    assert shards.seconds == pytest.approx((0.4 + 0.2 + 0.25) + (0.1 + 0.1 + 0.25) + 3.0 * 4 / 2 / 2.0)
+    assert shards.gpu_seconds.sum() == pytest.approx(4 * shards.seconds)
 
 
 def test_padding_is_what_the_loader_adds():

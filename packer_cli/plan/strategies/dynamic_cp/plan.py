@@ -56,7 +56,7 @@ class Machine:
             capacity=capacity,
             num_ranks=request.num_gpus // _gpus_of_rank(request),
             costs=None if request.rates is None else GroupCosts.of(request.rates, capacity),
-            is_one=request.lockstep is None,
+            is_one=request.lockstep != 1,
         )
 
     def seconds(self, kinds: Int64Array, tokens: Int64Array, work: Int64Array) -> Float64Array:
@@ -73,6 +73,13 @@ class Machine:
         degree, number = int(self.degrees[0]), np.arange(len(kinds))
         replicas = self.num_ranks // degree
         return Rounds(number // replicas, number % replicas * degree)
+
+    def fewest(self, kinds: Int64Array, found: Rounds) -> Rounds:
+        """The rounds of packs of these degrees (int64[p]); where replicas run freely, the fewest that do as well."""
+        if self.is_one:
+            return found
+        order = np.argsort(found.round, kind="stable")
+        return found._replace(round=rounds_between(order, self.degrees[kinds], found.first_rank, self.num_ranks))
 
 
 def _gpus_of_rank(request: PlanRequest) -> int:
@@ -118,12 +125,12 @@ def _plan_step(lengths: Int64Array, machine: Machine, strategy: str) -> StepPlan
     if strategy == "dp-balanced":
         pack_of = packs_of_one_degree(lengths, int(machine.capacity[0]), machine.num_ranks // int(machine.degrees[0]))
         kinds = np.zeros(int(pack_of.max(initial=-1)) + 1, dtype=np.int64)
-        return pack_of, kinds, machine.rounds(kinds, kinds.astype(np.float64))
+        return pack_of, kinds, machine.fewest(kinds, machine.rounds(kinds, kinds.astype(np.float64)))
     order = np.argsort(-lengths, kind="stable")
     of_sorted, kinds, found = PLANNERS[strategy](lengths[order], machine)
     pack_of = np.empty_like(of_sorted)
     pack_of[order] = of_sorted
-    return pack_of, kinds, found
+    return pack_of, kinds, machine.fewest(kinds, found)
 
 
 def plan_by_steps(pieces: Pieces, request: PlanRequest) -> Plan:
@@ -156,7 +163,8 @@ def rest_of_steps(plan: Plan, chosen: Int64Array, is_short: BoolArray, request: 
     work = sizes.work[chosen] - request.evened * sizes.aligned[chosen]
     seconds = machine.seconds(kinds, sizes.aligned[chosen], work)
     bounds = np.append(np.flatnonzero(np.diff(step, prepend=-1)), len(step))
-    steps = [machine.rounds(kinds[a:b], seconds[a:b]) for a, b in itertools.pairwise(bounds.tolist())]
+    parts = [(kinds[a:b], seconds[a:b]) for a, b in itertools.pairwise(bounds.tolist())]
+    steps = [machine.fewest(own, machine.rounds(own, times)) for own, times in parts]
     numbered = np.repeat(np.arange(len(steps)), np.diff(bounds))
     iterations = _on_gpus(steps, chosen, kinds, numbered, sizes, request)
     return scheduled(iterations, sizes, plan.packs.group, request, epoch)
@@ -170,20 +178,11 @@ def _on_gpus(
     sizes: PackSizes,
     request: PlanRequest,
 ) -> Iterations:
-    """Rounds as iterations, with fillers on ranks that stay idle. Where replicas run freely, rounds become as few as
-    can be.
+    """Rounds as iterations, with fillers on ranks that stay idle.
 
     Args:
         number, kinds, step: int64[p], of each pack, step by step.
     """
-    if request.lockstep == 1:
-        degree = np.array([group.cp_size for group in request.groups])[kinds]
-        of_steps = np.split(degree, np.cumsum([len(found.round) for found in steps])[:-1])
-        ranks = request.num_gpus // _gpus_of_rank(request)
-        steps = [
-            found._replace(round=rounds_between(np.argsort(found.round, kind="stable"), own, found.first_rank, ranks))
-            for found, own in zip(steps, of_steps, strict=True)
-        ]
     counts = np.array([int(found.round.max()) + 1 for found in steps], dtype=np.int64)
     none, first_round = np.empty(0, dtype=np.int64), (np.cumsum(counts) - counts)[step]
     slots = Slots(
@@ -195,5 +194,5 @@ def _on_gpus(
         load=sizes.work[number] if request.steps.longest_first else np.zeros(len(number), dtype=np.int64),
     ).with_fillers(request.groups, request.num_gpus)
     round_step = np.repeat(np.arange(len(steps)), counts)
-    is_one = request.lockstep is None
+    is_one = request.lockstep != 1
     return Iterations.of(slots, request.groups, has_equal_rows=is_one, step=round_step, is_dealt=True)

@@ -117,16 +117,12 @@ def form_rounds(degrees: Int64Array, kinds: Int64Array, seconds: Float64Array, n
     number = 0
     while len(order):
         free = empty_blocks(num_ranks)
-        num_left = 0
         for pack in order:
             first_rank[pack] = place_in_blocks(free, degrees[kinds[pack]], num_ranks)
             if first_rank[pack] >= 0:
                 occupy(free, first_rank[pack], degrees[kinds[pack]])
                 round_of[pack] = number
-            else:
-                order[num_left] = pack
-                num_left += 1
-        order = order[:num_left]
+        order = order[first_rank[order] < 0]
         number += 1
     return Rounds(round_of, first_rank)
 
@@ -147,9 +143,7 @@ def place_freely(order: Int64Array, degree: Int64Array, seconds: Float64Array, n
     first_rank = np.empty(len(order), dtype=np.int64)
     for pack in order:
         size = degree[pack]
-        stride = 1
-        while stride < size and size > BLOCK:
-            stride *= 2
+        stride = 1 if size <= BLOCK else 2 ** int(np.ceil(np.log2(size)))
         least = waits = np.inf
         for first in range(0, num_ranks - size + 1, stride):
             if size <= BLOCK and first % BLOCK + size > BLOCK:
