@@ -64,8 +64,8 @@ class Plan:
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """The length groups, by rising capacity."""
-        return self.config.groups
+        """The length groups, by rising capacity, which the slots of `arrays` index."""
+        return self.arrays.groups
 
     @cached_property
     def arrays(self) -> types.Plan:
