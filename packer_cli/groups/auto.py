@@ -18,7 +18,7 @@ from packer_cli.cost.profile import Profile
 from packer_cli.errors import ConfigError, RunError
 from packer_cli.files import fingerprint
 from packer_cli.format.metrics import HBP, AlternativeGroups, GroupChoice
-from packer_cli.groups.choice import LONGEST, NOT_WORTH_A_GROUP, Choice, choose_groups, choose_measured_groups
+from packer_cli.groups.choice import FEW, LONGEST, NOT_WORTH_A_GROUP, Choice, choose_groups, choose_measured_groups
 from packer_cli.groups.layouts import Way, ways
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.groups import UNLIMITED, Group
@@ -139,26 +139,27 @@ def _choose_way(
         max_groups=config.max_groups,
         max_length=config.max_length,
     )
-    found, why = list[tuple[float, partial[Choice], Way]](), None
+    found, why = list[tuple[float, partial[Choice], partial[Callable[[Sequence[Group]], float]], Way]](), None
     able = (way for way in ways(config, model) if not has_trees or all(each.cp == 1 for each in way.layouts))
     for way in able if _algorithm(config) == "search" else islice(able, 1):
-        search = partial(of_lengths, model.of_lockstep(way.lockstep), layouts=way.layouts)
+        own, replicas = config.model_copy(update={"lockstep": way.lockstep}), model.of_lockstep(way.lockstep)
+        search = partial(of_lengths, replicas, layouts=way.layouts)
+        of_plans = partial(_planned_seconds, own, replicas, lengths)
+        is_planned = len(lengths) <= FEW and not config.planner.finds_layouts
         try:
-            found.append((search().estimated or 0.0, search, way))
+            first = search(planned=of_plans(FEW) if is_planned else None)
+            found.append((first.seconds or 0.0, search, of_plans, way))
         except ConfigError as error:
             why = why or error
     if not found:
-        why = why or ConfigError(f"--trainer {config.trainer}: it can run no layout; name more of what it can do")
-        raise why
+        raise why or ConfigError(f"--trainer {config.trainer}: it can run no layout; name more of what it can do")
     if config.planner.finds_layouts:
         return replace(found[0][1](), lockstep=config.lockstep)
-    least = min(estimate for estimate, *_ in found)
-    near = [(search, way) for estimate, search, way in found if estimate <= least * _NEAR]
+    least = min(seconds for seconds, *_ in found)
+    near = [each for each in found if each[0] <= least * _NEAR]
     most = max(_FEWEST_PLANNED, _MOST_PLANNED // len(near))
     choices = []
-    for search, way in near:
-        own = config.model_copy(update={"lockstep": way.lockstep})
-        of_plans = partial(_planned_seconds, own, model.of_lockstep(way.lockstep), lengths)
+    for _, search, of_plans, way in near:
         try:
             choice = search(planned=of_plans(most), tried=of_plans(_FEWEST_PLANNED // 4))
         except ConfigError as error:  # The strategy cannot plan so.

@@ -260,26 +260,27 @@ def improve(
 ) -> tuple[Group, ...]:
     """Leave out, lengthen, shorten, add or run a group otherwise, as long as the planned epoch becomes shorter.
 
-    Price: `_MOST_TRIED` plans at most; of the neighbors, those of the least estimates are planned.
+    Price: 60 plans at most, or 240 of few samples; of the neighbors, those of the least estimates are planned.
     """
-    known, left = {groups: seconds(groups)}, _MOST_TRIED
+    most = 240 if model.sums.num_samples <= FEW else 60
+    known, left = {groups: seconds(groups)}, most
     while left > 0:
         found = dict.fromkeys(_neighbors(groups, model, settings))
         new = [each for each in found if each not in known and len(each) <= max_groups]
         new.sort(key=model.gpu_seconds)
-        before = groups
-        for each in new[: min(left, _TRIED_AT_ONCE)]:
+        for each in new[: min(left, most // 3)]:
             left -= 1
             known[each] = seconds(each)
             if known[each] < known[groups] * (1 - NOT_WORTH_A_GROUP * (len(each) > len(groups))):
                 groups = each
                 break
-        if groups is before:
+        else:
             break
     return groups
 
 
-_MOST_TRIED, _TRIED_AT_ONCE = 60, 20
+FEW = 5_000
+"""Samples, up to which plans take the place of estimates, which know nothing of GPUs that stay idle."""
 _STEPS = (0, -1, 1, -2, 2, -4, 4, -8, 8)
 """From a candidate length to those near it; eight are an octave."""
 

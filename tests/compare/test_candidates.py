@@ -217,6 +217,17 @@ def test_gpus_that_share_weights_hold_whole_replicas(models, lengths):
         validate(PlanConfig, {"groups": "1k", "gpus": 8, "lockstep": "half"})
 
 
+def test_a_few_samples_run_where_their_plans_are_fastest(models):
+    """Most GPUs stay idle in most layouts, which no estimate knows."""
+    few = np.array([500, 3000, 30_000, 9000, 900, 1200], dtype=np.int32)
+    auto = packer_cli.plan(few, groups="auto", gpus=GPUS, trainer="any", **STEPS, **models["8b"])
+    best = packer_cli.simulate(auto, trainer="any", **models["8b"]).overall.seconds
+    layouts = [("", f":{sp}") for sp in (1, 4, 16)] + [(text, "") for text in ("cp=4", "cp=16", "tp=2,cp=4", "tp=8")]
+    for (parallel, degree), length, way in itertools.product(layouts, ("30k", "40k", "128k"), ("all", "1")):
+        given = {"groups": f"{length}{degree}", "parallel": parallel or None, "lockstep": way}
+        assert best <= 1.005 * alone(few, "balanced", **given, **models["8b"])
+
+
 @pytest.mark.parametrize("parallel", [None, "tp=2"])
 @pytest.mark.parametrize("strategy", ["balanced", "hydraulis", "dp-balanced", "megatron"])
 def test_automatic_groups_of_every_kind_of_strategy(models, lengths, strategy, parallel):

@@ -165,7 +165,8 @@ def test_metrics_of_one_group(plan):
 def test_the_imbalance_of_replicas_that_run_freely_is_of_all_that_they_run():
     """Two micro-batches of 2 and 4 tokens each: only their sums wait for each other."""
     plan = by_hand(
-        [[4], [2], [2], [4]], group=[0] * 4, capacity=[8], sp_size=[1], num_gpus=2, slots=[[0, 1], [2, 3]], steps=[0, 0]
+        [[4], [2], [2], [4]], group=[0] * 4, capacity=[8], sp_size=[1], num_gpus=2,
+        slots=[[0, 1], [2, 3]], steps=[0, 0],
     )  # fmt: skip
     assert measure(plan).imbalance == pytest.approx(32 / 20)
     (schedule,) = plan.epochs

@@ -168,20 +168,17 @@ def rounds_between(order: Int64Array, degree: Int64Array, first_rank: Int64Array
         degree, first_rank: int64[p], of each.
     """
     last = np.full(num_ranks, -1)  # The latest pack of each rank.
-    begin, place = np.zeros((2, len(degree)), dtype=np.int64)  # Of each run of a replica; in the run.
-    num = 0
+    begin, place = np.zeros((2, len(degree) + 1), dtype=np.int64)  # Of each run of a replica; in the run.
+    begin[-1] = -1  # Before a rank's first pack.
     for pack in order:
         own = last[first_rank[pack] : first_rank[pack] + degree[pack]]
         before = own[0]
         if before >= 0 and degree[before] == degree[pack] and (own == before).all():
             begin[pack], place[pack] = begin[before], place[before] + 1
         else:
-            for each in own:
-                if each >= 0:
-                    begin[pack] = max(begin[pack], begin[each] + 1)
-        num = max(num, begin[pack] + 1)
+            begin[pack] = begin[own].max() + 1
         own[:] = pack
-    end = np.full(num_ranks, num)
+    end = np.full(num_ranks, begin.max() + 1)
     round_of = np.empty(len(degree), dtype=np.int64)
     for pack in order[::-1]:
         own = end[first_rank[pack] : first_rank[pack] + degree[pack]]
