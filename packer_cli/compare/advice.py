@@ -52,28 +52,31 @@ def of_same_work(rows: Iterable[ComparedRow]) -> list[ComparedRow]:
     return [row for row in rows if (row.work_left_out or 0.0) <= least + _MOST_LEFT_OUT]
 
 
-def advice(rows: Sequence[ComparedRow], attention: float | None, *, is_auto: bool) -> str | None:
-    """Advise a row, against naive packing at its best; others as fast, its price, and what else would help.
+def advice(rows: Sequence[ComparedRow], attention: float | None, trainer: str | None, *, is_auto: bool) -> str | None:
+    """Advise a row, against what the trainer does at run time, or naive packing at its best; others as fast, its
+    price, and what else would help.
 
     Args:
         rows: with predicted epochs; others are left out.
         attention: share of the computing time that attention takes; None if it is not known.
+        trainer: as in `GpuConfig`.
         is_auto: whether the groups were chosen.
     """
     rows = [row for row in rows if row.simulation]
     chosen = preferred(rows)
     if chosen is None:
         return None
-    return " ".join(_sentences(chosen, rows, attention, is_auto))
+    return " ".join(_sentences(chosen, rows, attention, is_auto, trainer))
 
 
 def _sentences(
-    chosen: ComparedRow, rows: Sequence[ComparedRow], attention: float | None, is_auto: bool
+    chosen: ComparedRow, rows: Sequence[ComparedRow], attention: float | None, is_auto: bool, trainer: str | None
 ) -> Iterator[str]:
     able = of_same_work(row for row in rows if row.may_be_taken)
     name, epoch = chosen.name, _epoch(chosen)
     naive = next((row for row in rows if row.name == BASELINE), None)
-    before = naive or max(able, key=_seconds)
+    own = next((row for row in rows if row.name in (trainer, f"{trainer}-bfd")), None)  # axolotl, trl-bfd
+    before = own or naive or max(able, key=_seconds)
     text = f"Take {name}{', your own plan' if chosen.is_own and len(rows) > 1 else ''}: an epoch of "
     text += duration(epoch.seconds)
     yield f"{text}{_against(chosen, before)}." if before is not chosen else f"{text}."

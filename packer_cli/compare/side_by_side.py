@@ -76,7 +76,7 @@ class Comparison:
     def advice(self) -> str | None:
         """Which strategy to take; None if the rows are no strategies or no epoch is predicted."""
         strategies = [row for row in self.rows if row.kind == "strategy"]
-        return advice(strategies, self.attention_share, is_auto=self.group_choice is not None)
+        return advice(strategies, self.attention_share, self.config.trainer, is_auto=self.group_choice is not None)
 
 
 def compare(

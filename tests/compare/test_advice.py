@@ -39,8 +39,8 @@ def row(
 NAIVE = {"groups": 1, "window": None}
 
 
-def said(*rows, attention=None, is_auto=True):
-    return advice(rows, attention, is_auto=is_auto)
+def said(*rows, attention=None, trainer=None, is_auto=True):
+    return advice(rows, attention, trainer, is_auto=is_auto)
 
 
 def test_it_names_the_fastest_and_why_the_slowest_is_slower():
@@ -48,6 +48,14 @@ def test_it_names_the_fastest_and_why_the_slowest_is_slower():
         "Take balanced: an epoch of 1.00 h, 2.00 times as fast as naive, whose GPUs wait for slower ones for 45% of "
         "their time (balanced: 1.0%)."
     )
+
+
+def test_it_compares_with_what_the_trainer_does_at_run_time():
+    rows = row("naive", 2.0), row("trl-bfd", 3.0), row("axolotl", 2.5), row("balanced", 1.0)
+    for trainer, ratio in (("trl", "3.00 times as fast as trl-bfd"), ("axolotl", "2.50 times as fast as axolotl")):
+        assert said(*rows, trainer=trainer) == f"Take balanced: an epoch of 1.00 h, {ratio}."
+    for trainer in (None, "transformers", "megatron,sp"):
+        assert "2.00 times as fast as naive" in said(*rows, trainer=trainer)
 
 
 def test_what_asks_for_more_must_gain_more():
