@@ -176,7 +176,8 @@ def strategy_rows(
         is_quiet: without the notice.
 
     Raises:
-        ConfigError: there is no such strategy, or the plan options do not fit one that is named.
+        ConfigError: there is no such strategy, or the plan options do not fit one that is named; where the groups were
+            chosen, that is left out.
     """
     config = base.given
     names = [name.strip() for name in text.split(",")]
@@ -200,7 +201,7 @@ def strategy_rows(
                     own = resolve(given if theirs is None else given.with_groups(theirs))
                     own = own.with_trees() if base.has_trees else own
             except ConfigError as error:
-                if name not in may_leave_out:
+                if name not in may_leave_out and choice is None:
                     raise
                 why = str(error).removeprefix(f"--strategy {name}: ")
         if why is not None:

@@ -260,15 +260,15 @@ def improve(
 ) -> tuple[Group, ...]:
     """Leave out, lengthen, shorten, add or run a group otherwise, as long as the planned epoch becomes shorter.
 
-    Price: 60 plans at most, or 240 of few samples; of the neighbors, those of the least estimates are planned.
+    Price: 60 plans at most, or 120 of few samples; of the neighbors, those of the least estimates are planned.
     """
-    most = 240 if model.sums.num_samples <= FEW else 60
-    known, left = {groups: seconds(groups)}, most
+    left, at_once = (120, 60) if model.sums.num_samples <= FEW else (60, 20)
+    known = {groups: seconds(groups)}
     while left > 0:
         found = dict.fromkeys(_neighbors(groups, model, settings))
         new = [each for each in found if each not in known and len(each) <= max_groups]
         new.sort(key=model.gpu_seconds)
-        for each in new[: min(left, most // 3)]:
+        for each in new[: min(left, at_once)]:
             left -= 1
             known[each] = seconds(each)
             if known[each] < known[groups] * (1 - NOT_WORTH_A_GROUP * (len(each) > len(groups))):
@@ -279,7 +279,7 @@ def improve(
     return groups
 
 
-FEW = 5_000
+FEW = 2_000
 """Samples, up to which plans take the place of estimates, which know nothing of GPUs that stay idle."""
 _STEPS = (0, -1, 1, -2, 2, -4, 4, -8, 8)
 """From a candidate length to those near it; eight are an octave."""
