@@ -217,6 +217,16 @@ def test_gpus_that_share_weights_hold_whole_replicas(models, lengths):
         validate(PlanConfig, {"groups": "1k", "gpus": 8, "lockstep": "half"})
 
 
+def test_a_strategy_that_the_chosen_layout_rules_out_is_left_out(models, lengths):
+    """Named as it is; only groups that are named, too, make that an error."""
+    options = {"gpus": 64, "trainer": "megatron", **STEPS, **models["70b"]}
+    result = packer_cli.compare(lengths, strategies="balanced,bytescale", groups="auto", **options)
+    assert [(row.name, row.error) for row in result.rows] == [("balanced", None)]
+    assert all(group.pp_size > 1 for group in result.config.groups)
+    with pytest.raises(ConfigError, match="plans no pipelines"):
+        packer_cli.compare(lengths, strategies="balanced,bytescale", groups="64k", parallel="pp=4", **options)
+
+
 def test_a_few_samples_run_where_their_plans_are_fastest(models):
     """Most GPUs stay idle in most layouts, which no estimate knows."""
     few = np.array([500, 3000, 30_000, 9000, 900, 1200], dtype=np.int32)
