@@ -93,7 +93,7 @@ class PlanOptions(AutoGroupsOptions, total=False):
     prefixes."""
     global_tokens: str | int | None
     """Tokens in an optimizer step; by default, or with 0, each iteration is a step."""
-    lockstep: str | None
+    lockstep: str | int | None
     """GPUs that meet in every micro-batch: `all` (FSDP, ZeRO-2/3), or those of `1` replica (DDP, ZeRO-1)."""
     step_mix: Literal["alternate", "stratified"] | None
     """How to combine several iterations into a step."""

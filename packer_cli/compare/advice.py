@@ -19,6 +19,8 @@ _MIXED = 1.25
 _MUCH_RECOMPUTE = 0.1
 """Of the GPUs' time."""
 
+_AT_RUN_TIME = {"trl": "trl-bfd", "axolotl": "axolotl"}
+"""The row of what a trainer does without hbpack."""
 _PARTS = {
     "waiting": "wait for slower ones",
     "padding": "compute padding",
@@ -75,7 +77,7 @@ def _sentences(
     able = of_same_work(row for row in rows if row.may_be_taken)
     name, epoch = chosen.name, _epoch(chosen)
     naive = next((row for row in rows if row.name == BASELINE), None)
-    own = next((row for row in rows if row.name in (trainer, f"{trainer}-bfd")), None)  # axolotl, trl-bfd
+    own = next((row for row in of_same_work(rows) if row.fits and row.name == _AT_RUN_TIME.get(trainer or "")), None)
     before = own or naive or max(able, key=_seconds)
     text = f"Take {name}{', your own plan' if chosen.is_own and len(rows) > 1 else ''}: an epoch of "
     text += duration(epoch.seconds)

@@ -94,14 +94,12 @@ def plan_simulation(
 def _naive_at_best(plan: Plan, config: PlannedConfig, simulator: Simulator, trainer: str | None) -> NamedFigures:
     longest = plan.groups[-1]
     able = abilities(trainer) | asked_of_trainer(read_options(config).request)
-    given = validate(
-        PlanConfig,
-        {
-            **{name: getattr(config, name) for name in _OF_NAIVE}, "strategy": BASELINE, "gpus": plan.num_gpus,
-            "groups": [Group(capacity=longest.capacity)], "align": longest.align, "trainer": ",".join(sorted(able)),
-        },
-    )  # fmt: skip
-    own = resolve(given)
+    given = {
+        **{name: getattr(config, name) for name in _OF_NAIVE}, "strategy": BASELINE, "gpus": plan.num_gpus,
+        "groups": [Group(capacity=longest.capacity)], "align": longest.align, "trainer": ",".join(sorted(able)),
+        **({} if config.lockstep in ("all", "1") else {"lockstep": config.lockstep}),
+    }  # fmt: skip
+    own = resolve(validate(PlanConfig, given))
     plans = candidates(own.with_trees() if plan.pieces.trees is not None else own, simulator.model)
     number = fastest([each.request for each in plans], plan.pieces, simulator)[0]
     found = build_plan(plan.pieces, replace(plans[number].request, epochs=1))

@@ -140,9 +140,9 @@ class PlanConfig(AutoGroupsConfig):
     takes more memory. `none` is for FlexAttention, which gathers nothing."""
     global_tokens: Annotated[StepTokens | None, ZERO_IS_NONE, Shown(Panel.BALANCE, "TOKENS", is_common=True)] = None
     """Tokens in an optimizer step; by default, or with 0, each iteration is a step."""
-    lockstep: Annotated[str, BeforeValidator(read_lockstep), Shown(Panel.BALANCE, "all|1|GPUS")] = by_strategy(
-        "lockstep", "all"
-    )
+    lockstep: Annotated[
+        str, BeforeValidator(read_lockstep, json_schema_input_type=int | str), Shown(Panel.BALANCE, "all|1|GPUS")
+    ] = by_strategy("lockstep", "all")
     """GPUs that meet in every micro-batch: `all` (FSDP, ZeRO-2/3), or those of `1` replica (DDP, ZeRO-1).
 
     A number above 1 predicts that so many GPUs share the weights and meet (HSDP), and all at the end of a step. With

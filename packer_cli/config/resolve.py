@@ -162,7 +162,7 @@ def resolve(given: PlanConfig) -> Resolved:
         has_model=given.has_gpu_model,
         load=partial(load_model, given),
     )
-    if given.model is not None and not strategy.finds_layouts:
+    if (given.model or (given.profile and given.lockstep not in ("all", "1"))) and not strategy.finds_layouts:
         model = load_model(given, "--model")
         for group in given.groups:
             model.cost.require_known(group.layout)
@@ -277,7 +277,7 @@ def _request(config: PlannedConfig, algorithm: Any, options: PackingOptions) -> 
         if strategy.mixes_layouts or config.gpus % lockstep or not all(fits):
             raise ConfigError(
                 f"--lockstep {lockstep}: so many GPUs must divide the {config.gpus} GPUs, and hold whole replicas of "
-                "SP or CP ranks, all alike; give all or 1"
+                f"SP or CP ranks, all alike; give all or 1, or a multiple of {lockstep} GPUs"
             )
     if algorithm.needs_split and config.overflow != "split":
         raise ConfigError(

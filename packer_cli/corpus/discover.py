@@ -172,7 +172,7 @@ def _find(name: str, source_id: int, output: str | None, skipped: list[SkippedFi
         found = []
         matches = sorted(glob.glob(name, recursive=True))
         # How often the kernel follows a link to a folder above varies: it may refuse a path that glob found.
-        for path in (matches[at] for at in _once(matches)):
+        for path in (matches[at] for at in _once(matches, links=False)):
             if _is_within(path, output) or any(map(_is_packed, _folders_of(path))):
                 continue
             below = _below_pattern(path, name)
@@ -266,17 +266,25 @@ def _folders_of(path: str) -> Iterator[str]:
         path = folder
 
 
-def _once(paths: Sequence[str]) -> list[int]:
-    """The places in a folder or glob that holds links of each file once, by its shortest path."""
+def _once(paths: Sequence[str], *, links: bool = True) -> list[int]:
+    """The places in a folder or glob that holds links of each file once, by its shortest path.
+
+    Args:
+        links: whether a link to a file is that file, and not one of its own.
+    """
     shortest: dict[str, int] = {}
-    for at, real in enumerate(real_paths(paths)):
+    for at, real in enumerate(real_paths(paths, links=links)):
         if real not in shortest or len(paths[at]) < len(paths[shortest[real]]):
             shortest[real] = at
     return sorted(shortest.values())
 
 
-def real_paths(paths: Sequence[str]) -> list[str]:
-    """The paths without links; URLs as they are. Price: one call of the system for each path, more for each folder."""
+def real_paths(paths: Sequence[str], *, links: bool = True) -> list[str]:
+    """The paths without links; URLs as they are. Price: one call of the system for each path, more for each folder.
+
+    Args:
+        links: whether links to files are followed, and not only those to folders.
+    """
     # Resolving each whole path would take most of the time that many small files need.
     real_folder = lru_cache(maxsize=None)(os.path.realpath)
 
@@ -284,7 +292,7 @@ def real_paths(paths: Sequence[str]) -> list[str]:
         if is_url(path):
             return path
         folder, name = os.path.split(path)
-        return os.path.realpath(path) if os.path.islink(path) else os.path.join(real_folder(folder), name)
+        return os.path.realpath(path) if links and os.path.islink(path) else os.path.join(real_folder(folder), name)
 
     return list(map(resolve, paths))
 

@@ -157,7 +157,7 @@ def analytic_model(
     if memory.constant >= memory.limit:
         raise ConfigError(
             f"the model's share of {counted(size, 'GPU')} takes {memory.constant / 1e9:.1f} GB and a GPU has "
-            f"{memory.limit / 1e9:.1f} GB for training: give more GPUs, or GPUs with more memory"
+            f"{memory.limit / 1e9:.1f} GB for training: let more GPUs share it, or give GPUs with more memory"
         )
     origin = {
         "source": "analytic",
@@ -167,23 +167,23 @@ def analytic_model(
         "assumptions": asdict(assumptions),
     }
     return GpuModel(
-        cost=_cost(shape, gpu, size, assumptions),
+        cost=_cost(shape, gpu, num_gpus, size, assumptions),
         memory=memory,
         num_gpus=num_gpus,
-        sp_sizes=shape.sp_sizes(size),
+        sp_sizes=shape.sp_sizes(num_gpus),
         origin=origin,
         shard_gpus=shard_gpus,
     )
 
 
-def _cost(shape: ModelShape, gpu: Gpu, num_gpus: int, assumed: Assumptions) -> CostModel:
+def _cost(shape: ModelShape, gpu: Gpu, num_gpus: int, shard_gpus: int, assumed: Assumptions) -> CostModel:
     links = model_parallel_cost(shape, num_gpus, gpu.node_bandwidth, gpu.network_bandwidth, gpu.gpus_per_node)
     links = replace(links, exposed_rows=assumed.exposed_rows)
     reached = assumed.bandwidth_efficiency
-    # FSDP gathers weights forward and backward, and scatters gradients, in rings over all GPUs.
+    # FSDP gathers weights forward and backward, and scatters gradients, in rings over all GPUs that share them.
     per_weight = 2 * assumed.weight_bytes(shape)[1] + shape.dtype_bytes * assumed.trained_share(shape)
-    gathered = per_weight * shape.num_parameters * (num_gpus - 1) / num_gpus
-    gather_seconds = gathered / (links.ring_bandwidth(num_gpus, gpu.gpus_per_node) * reached)
+    gathered = per_weight * shape.num_parameters * (shard_gpus - 1) / shard_gpus
+    gather_seconds = gathered / (links.ring_bandwidth(shard_gpus, gpu.gpus_per_node) * reached)
     # Backward takes twice the FLOPs of forward, but frozen weights have no gradients; adapters need a forward and a
     # backward of their own. A float32 model runs its GEMMs in TF32, at half the rate of bf16.
     peak = gpu.flops * 2 / shape.dtype_bytes

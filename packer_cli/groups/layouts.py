@@ -31,6 +31,7 @@ def ways(config: PlanConfig, model: GpuModel) -> Iterator[Way]:
     Args:
         model: with weights gathered in every micro-batch.
     """
+    model = model.of_lockstep(config.lockstep)
     able = config.abilities.union(name for name in DEGREES if getattr(config.layout, name) > 1)
     is_fixed = "lockstep" in {*config.model_fields_set, *config.planner.ignores} or config.global_tokens is None
     for parallel in [config.layout] if config.parallel else _parallels(model, config.gpus, able):

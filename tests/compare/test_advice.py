@@ -54,8 +54,10 @@ def test_it_compares_with_what_the_trainer_does_at_run_time():
     rows = row("naive", 2.0), row("trl-bfd", 3.0), row("axolotl", 2.5), row("balanced", 1.0)
     for trainer, ratio in (("trl", "3.00 times as fast as trl-bfd"), ("axolotl", "2.50 times as fast as axolotl")):
         assert said(*rows, trainer=trainer) == f"Take balanced: an epoch of 1.00 h, {ratio}."
-    for trainer in (None, "transformers", "megatron,sp"):
-        assert "2.00 times as fast as naive" in said(*rows, trainer=trainer)
+    for trainer in (None, "transformers", "megatron"):
+        assert "2.00 times as fast as naive" in said(*rows, row("megatron", 1.5, lacks=("degrees",)), trainer=trainer)
+    full = row("naive", 2.0), row("trl-bfd", 3.0, fits=False), row("balanced", 1.0)
+    assert "2.00 times as fast as naive" in said(*full, trainer="trl")
 
 
 def test_what_asks_for_more_must_gain_more():

@@ -103,7 +103,7 @@ def test_what_does_not_fit_is_marked_and_never_advised(models, lengths):
 
 
 def test_only_what_the_trainer_can_run_is_advised(models, lengths):
-    for trainer in ("trl", "megatron", "sp,fsdp", None):
+    for trainer in ("trl", "megatron", None):
         result, rows = compared(lengths, "all", trainer=trainer, **models["8b"])
         can = abilities(trainer) | asked_of_trainer(rows["balanced"].spec.request)
         assert asked_of_trainer(result.best.spec.request) <= can
@@ -204,15 +204,23 @@ def test_gpus_that_share_weights_hold_whole_replicas(models, lengths):
     assert simulation.naive_at_best.seconds == pytest.approx(seconds(rows["naive"]))
     assert simulation.naive_at_best.name.endswith("--lockstep 8")
 
+    # Replicas that keep their weights are as they are without the option.
+    _, without = compared(lengths, "balanced,wlb", trainer="any", groups="64k:8", **models["8b"])
+    _, beside = compared(lengths, "balanced,wlb", trainer="any", groups="64k:8", **options)
+    assert seconds(beside["wlb"]) == seconds(without["wlb"])
+
     auto = packer_cli.plan(lengths, groups="auto", gpus=GPUS, trainer="any", **STEPS, **options)
     assert auto.group_choice.lockstep == "8"
     assert all(8 % group.num_gpus == 0 and group.tp_size == group.pp_size == 1 for group in auto.groups)
 
-    _, able = compared(lengths, "all", **options)
+    _, able = compared(lengths[lengths > 4000], "all", **options)
     assert able.keys().isdisjoint({"flexsp:all", "flexsp", "batchada", "fcp", "bytescale", "megatron"})
     for refused in ({"strategy": "flexsp"}, {"parallel": "tp=2"}, {"lockstep": "6"}):
         with pytest.raises(ConfigError, match=r"^--lockstep \d: so many GPUs must divide"):
             packer_cli.plan(lengths, **{"groups": "64k", "gpus": GPUS, **STEPS, **options, **refused})
+    short = {"groups": "4k", "gpus": 32, "lockstep": "4", "profile": str(ROOT / "tests/groups/data/hbp-table-4.json")}
+    with pytest.raises(ConfigError, match="a profile does not say what fewer GPUs gather"):
+        packer_cli.plan(lengths[lengths < 4000], **short)
     with pytest.raises(ConfigError, match="'half' must be all, 1, or the number of GPUs that share the weights"):
         validate(PlanConfig, {"groups": "1k", "gpus": 8, "lockstep": "half"})
 

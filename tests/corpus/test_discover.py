@@ -173,6 +173,18 @@ def test_a_link_to_a_folder_above_is_not_followed_twice(tmp_path: Path, monkeypa
     assert paths("data/**/*.jsonl") == ["data/a/c.jsonl"]
 
 
+def test_a_link_that_is_not_read_hides_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name is shorter, and of no known suffix, or in a folder of what a writer left."""
+    write_jsonl(tmp_path / "p/long-name.jsonl", [TEXT])
+    (tmp_path / "p/x.dat").symlink_to(tmp_path / "p/long-name.jsonl")
+    write_jsonl(tmp_path / "q/data/part-00000.jsonl", [TEXT])
+    (tmp_path / "q/_tmp").mkdir()
+    (tmp_path / "q/_tmp/a.jsonl").symlink_to(tmp_path / "q/data/part-00000.jsonl")
+    monkeypatch.chdir(tmp_path)
+    assert paths("p/*") == paths("p") == ["p/long-name.jsonl"]
+    assert paths("q/*/*") == paths("q") == ["q/data/part-00000.jsonl"]
+
+
 def test_a_tokenizer_among_the_data_is_passed_over(repo: Path, tmp_path: Path) -> None:
     sample = repo / "examples/sample"
     assert paths(sample) == [str(sample / "chats.jsonl"), str(sample / "journals.jsonl")]

@@ -124,7 +124,7 @@ def test_fewer_gpus_that_share_the_weights_hold_more_of_them():
     assert (shards.num_gpus, shards.shard_gpus, whole.shard_gpus) == (64, 8, None)
     assert shards.memory.constant == of_eight.memory.constant > whole.memory.constant
     assert shards.cost.constant == of_eight.cost.constant < whole.cost.constant
-    assert shards.sp_sizes == (1, 2, 4, 8)
+    assert (shards.sp_sizes, shards.cost.send) == (whole.sp_sizes, whole.cost.send)
     assert (whole.sync_seconds(Layout()), of_eight.sync_seconds(Layout())) == (0.0, 0.0)
     # Seven of eight parts of an eighth of the weights, over a port of its own: bfloat16 and float32, half hidden.
     expected = 6 * SHAPE.num_parameters / 8 * 7 / 8 / (50e9 * 0.7) / 2
@@ -132,6 +132,7 @@ def test_fewer_gpus_that_share_the_weights_hold_more_of_them():
     alone, alike = (each.of_lockstep("1") for each in (shards, whole))
     assert alone.memory.constant_of(Layout()) == alike.memory.constant_of(Layout())
     assert alone.sync_seconds(Layout()) == alike.sync_seconds(Layout())
+    assert alone.cost.model_parallel == alike.cost.model_parallel
 
 
 def test_a_chunked_loss_takes_no_logits():
@@ -148,8 +149,8 @@ def test_a_chunked_loss_takes_no_logits():
         (
             lambda: analytic_model(SHAPE, H100, 1),
             (
-                "the model's share of 1 GPU takes 128.5 GB and a GPU has 77.3 GB for training: give more GPUs, or "
-                "GPUs with more memory"
+                "the model's share of 1 GPU takes 128.5 GB and a GPU has 77.3 GB for training: let more GPUs share "
+                "it, or give GPUs with more memory"
             ),
         ),
         (lambda: Assumptions(gemm_efficiency=0), "gemm_efficiency must be above 0 and at most 1, got 0"),
