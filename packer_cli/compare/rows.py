@@ -17,7 +17,7 @@ from packer_cli.config import PlanConfig, PlannedConfig
 from packer_cli.config.defaults import refusal, unsupported
 from packer_cli.config.fields import GIVE
 from packer_cli.config.groups import parse_group, read_parallel, with_parallel
-from packer_cli.config.resolve import Resolved, resolve
+from packer_cli.config.resolve import Resolved, flat_alone, resolve
 from packer_cli.config.trainers import asked_of_trainer
 from packer_cli.cost.models import GpuModel
 from packer_cli.engine.progress import say
@@ -176,19 +176,21 @@ def strategy_rows(
         is_quiet: without the notice.
 
     Raises:
-        ConfigError: there is no such strategy, or the plan options do not fit one that is named; where the groups were
-            chosen, that is left out.
+        ConfigError: there is no such strategy, or the plan options do not fit one that is named (where the groups were
+            chosen, that is left out), or the samples share prefixes and no strategy can plan them.
     """
     config = base.given
     names = [name.strip() for name in text.split(",")]
     may_leave_out = set(STRATEGIES).difference(names, [config.strategy]) if ALL in names else set()
     if ALL in names:
         names = [*STRATEGIES, *(name for name in names if name != ALL)]
-    rows, left_out = [], dict[str, list[str]]()
+    rows, left_out, refused = [], dict[str, list[str]](), None
     for name in dict.fromkeys(names):
         if name not in STRATEGIES:
             raise ConfigError(f"--strategies: {unknown_strategy(name, (ALL, *STRATEGIES.names()))}")
         why = _lacks(name, config) if name in may_leave_out else None
+        if base.has_trees and (of_trees := flat_alone(STRATEGIES[name])):
+            why, refused = of_trees.why, of_trees
         if why is None:
             option = unsupported(name, config)
             if option is not None:
@@ -218,6 +220,8 @@ def strategy_rows(
         if name == BASELINE and len(plans) > 1:
             note = "the same at the degree of the longest group, as HBP's paper compares"
             rows.append(Row(name=f"{name}@{_LONGEST}", kind="baseline", plan=own, note=note, may_be_taken=False))
+    if not rows and refused is not None:
+        raise ConfigError(str(refused))
     _say_left_out({} if is_quiet else left_out)
     named = [row.plan for row in rows if row.name not in may_leave_out and config.trainer is None]
     return _unique(rows, base, named)

@@ -124,13 +124,6 @@ def read_align(value: Any) -> Any:
     return int(value) if str(value).isdigit() else value
 
 
-def read_lockstep(value: Any) -> str:
-    """The value as text. Raises ValueError unless it is `all` or a number from 1 on."""
-    if not re.fullmatch("all|[1-9][0-9]{0,8}", str(value)):
-        raise ValueError(f"{value!r} must be all, 1, or the number of GPUs that share the weights")
-    return str(value)
-
-
 def with_align(groups: Sequence[Group], given: Sequence[Group], align: int | str, *, mixed: bool) -> tuple[Group, ...]:
     """The groups with their `align`.
 

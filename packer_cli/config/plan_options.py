@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Annotated, Any, Literal
@@ -11,14 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from packer_cli.config.defaults import REQUIRED, by_strategy, refusal, require_declared, unsupported
 from packer_cli.config.fields import ZERO_IS_NONE, AutoGroupsConfig, StepTokens, or_another
-from packer_cli.config.groups import (
-    choose_groups,
-    parse_group,
-    read_align,
-    read_lockstep,
-    read_mapping,
-    used_groups,
-)
+from packer_cli.config.groups import choose_groups, parse_group, read_align, read_mapping, used_groups
 from packer_cli.config.messages import validate
 from packer_cli.config.validation import read_validation
 from packer_cli.format.layout import ONE_GPU
@@ -141,7 +135,7 @@ class PlanConfig(AutoGroupsConfig):
     global_tokens: Annotated[StepTokens | None, ZERO_IS_NONE, Shown(Panel.BALANCE, "TOKENS", is_common=True)] = None
     """Tokens in an optimizer step; by default, or with 0, each iteration is a step."""
     lockstep: Annotated[
-        str, BeforeValidator(read_lockstep, json_schema_input_type=int | str), Shown(Panel.BALANCE, "all|1|GPUS")
+        str, BeforeValidator(str, json_schema_input_type=int | str), Shown(Panel.BALANCE, "all|1|GPUS")
     ] = by_strategy("lockstep", "all")
     """GPUs that meet in every micro-batch: `all` (FSDP, ZeRO-2/3), or those of `1` replica (DDP, ZeRO-1).
 
@@ -255,6 +249,10 @@ class PlanConfig(AutoGroupsConfig):
             raise ValueError("--groups auto predicts the time of --mask document; name the groups for --mask causal")
         if "tokens of a step" in self.planner.needs and self.global_tokens is None:
             raise ValueError(f"--strategy {self.strategy} needs --global-tokens: it plans the samples of each step")
+        if not re.fullmatch("all|[1-9][0-9]{0,8}", self.lockstep):
+            raise ValueError(
+                f"--lockstep {self.lockstep} must be all, 1, or the number of GPUs that share the weights"
+            )
         is_read = "lockstep" not in self.planner.ignores
         if self.lockstep == "1" and self.global_tokens is None and is_read:
             raise ValueError(

@@ -221,7 +221,9 @@ def test_gpus_that_share_weights_hold_whole_replicas(models, lengths):
     short = {"groups": "4k", "gpus": 32, "lockstep": "4", "profile": str(ROOT / "tests/groups/data/hbp-table-4.json")}
     with pytest.raises(ConfigError, match="a profile does not say what fewer GPUs gather"):
         packer_cli.plan(lengths[lengths < 4000], **short)
-    with pytest.raises(ConfigError, match="'half' must be all, 1, or the number of GPUs that share the weights"):
+    with pytest.raises(
+        ConfigError, match="--lockstep half must be all, 1, or the number of GPUs that share the weights"
+    ):
         validate(PlanConfig, {"groups": "1k", "gpus": 8, "lockstep": "half"})
 
 

@@ -162,19 +162,6 @@ def test_metrics_of_one_group(plan):
     assert (short.num_fillers, long.num_fillers) == (3, 0)
 
 
-def test_the_imbalance_of_replicas_that_run_freely_is_of_all_that_they_run():
-    """Two micro-batches of 2 and 4 tokens each: only their sums wait for each other."""
-    plan = by_hand(
-        [[4], [2], [2], [4]], group=[0] * 4, capacity=[8], sp_size=[1], num_gpus=2,
-        slots=[[0, 1], [2, 3]], steps=[0, 0],
-    )  # fmt: skip
-    assert measure(plan).imbalance == pytest.approx(32 / 20)
-    (schedule,) = plan.epochs
-    slots = {"slot_iteration": np.zeros(4, dtype=np.int64), "slot_first_gpu": np.array([0, 0, 1, 1], dtype=np.int32)}
-    free = replace(schedule, **slots, iteration_step=schedule.iteration_step[:1])
-    assert measure(replace(plan, lockstep=1, epochs=(free,))).imbalance == pytest.approx(1)
-
-
 def test_the_imbalance_of_pipelines_is_that_of_a_step():
     plan = by_hand(
         [[4], [2], [2], [1]],

@@ -66,17 +66,15 @@ def imbalance(values: Float64Array, of: Int64Array) -> float:
     return float(np.mean(1 / (1 - ratio))) if len(ratio) else 1.0
 
 
-def _imbalance(plan: Plan, epoch: int, slots: SlotContents, work: Float64Array) -> float | None:
-    """Of replicas that wait for each other in an iteration or, in pipelines, of a step's micro-batches, as in WLB-LLM.
+def _imbalance(plan: Plan, epoch: int, values: Float64Array, iteration: Int64Array) -> float | None:
+    """Of the micro-batches that wait for each other: those of an iteration, or in pipelines of a step, as in WLB-LLM.
 
     None where pipelines, or replicas that run freely, are unlike: their micro-batches have other sizes on purpose.
     """
     layouts = {group.layout for group in plan.groups}
     if any(layout.pp > 1 for layout in layouts):
-        step = plan.epochs[epoch].iteration_step[slots.iteration]
-        return imbalance(work / slots.gpus, step) if len(layouts) == 1 else None
-    is_mixed = plan.lockstep == 1 and _mixes_layouts(plan, epoch)
-    return None if is_mixed else imbalance(slots.of_replicas(work) / slots.replicas[1], slots.replicas[0])
+        return imbalance(values, plan.epochs[epoch].iteration_step[iteration]) if len(layouts) == 1 else None
+    return None if plan.lockstep == 1 and _mixes_layouts(plan, epoch) else imbalance(values, iteration)
 
 
 def _mixes_layouts(plan: Plan, epoch: int) -> bool:
@@ -206,7 +204,7 @@ def measure(
         cr=float(slots.real_tokens[is_shared].sum()) / num_tokens if num_tokens else 0.0,
         **_of_cp_ranks(plan, packs),
         ave_t=num_tokens / len(slots.pack) if len(slots.pack) else 0.0,
-        imbalance=_imbalance(plan, epoch, slots, work),
+        imbalance=_imbalance(plan, epoch, work / slots.gpus, slots.iteration),
         num_samples=int(np.diff(plan.packs.offsets)[packs].sum()),
         num_tokens=num_tokens,
         num_packs=len(packs),
