@@ -1,4 +1,4 @@
-"""What a strategy of your own needs, in one place; docs/extending.md has two whole ones.
+"""All names that a strategy of your own needs; docs/extending.md has two whole ones.
 
 - It extends `GroupStrategy`, or `Strategy`, of which `plan` and `rest` get a `PlanRequest`: groups, GPUs and options
   as numbers.

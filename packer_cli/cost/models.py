@@ -352,7 +352,7 @@ class GpuModel:
     origin: Mapping[str, Any]
     """JSON values for people and headers: the model, the GPU, and the assumptions or the profile."""
     shard_gpus: int | None = None
-    """Those that share the weights, if not all; groups of so many reduce gradients at the end of a step (HSDP)."""
+    """GPUs that share the weights, if not all do; such groups reduce gradients at the end of a step (HSDP)."""
 
     def without_gathers(self) -> GpuModel:
         """The same where replicas hold their weights (DDP, ZeRO-1), whose number of micro-batches is their own."""

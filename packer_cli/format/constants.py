@@ -22,7 +22,8 @@ PACKS_PER_BATCH = 16
 Mask = Literal["document", "causal"]
 """What a token of a row sees: those before it of its own sample, or all before it."""
 Lockstep = int | None
-"""How many GPUs share collectives in every micro-batch: all (None), or those of one replica (1)."""
+"""How many GPUs share collectives in every micro-batch: all (None), those of one replica (1), or so many
+that share the weights (HSDP)."""
 FILLER_TOKENS = 8
 """Tokens for each GPU that shares a filler micro-batch."""
 REFERENCE_VALUES = ("ref_chosen_logps", "ref_rejected_logps")

@@ -66,7 +66,7 @@ class Manifest:
     """Those of more than one GPU, by layout."""
     lockstep: Lockstep = None
     """GPUs that share collectives in every micro-batch. None: all of them. 1: each replica on its own, so that ranks
-    may have different numbers of micro-batches in an iteration."""
+    may have different numbers of micro-batches in an iteration. More: those that share the weights (HSDP)."""
     first_epoch: int = 0
     """Number of the first of `epochs`."""
     epochs: tuple[EpochInfo, ...]

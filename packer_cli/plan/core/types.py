@@ -254,7 +254,8 @@ class Plan:
     """With which the packs are trained on; it decides their attention work."""
     lockstep: Lockstep = None
     """GPUs, in whole replicas, that share collectives in every micro-batch. None: all of them (FSDP, ZeRO-2 and 3), so
-    that a replica has one slot an iteration. 1: each replica on its own (DDP, ZeRO-1), with one slot or more."""
+    that a replica has one slot an iteration. 1: each replica on its own (DDP, ZeRO-1), with one slot or more.
+    Between: so many that share the weights (HSDP), planned as None and predicted as it runs."""
     is_padded: bool = False
     """Whether a pack is a batch whose samples are padded to its longest: a baseline, which is never written."""
     delays: Delays | None = None
