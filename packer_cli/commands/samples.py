@@ -145,7 +145,8 @@ def read_lengths_file(path: Path) -> Int32Array:
     except OSError as error:
         raise InputError(f"lengths file {str(path)!r} cannot be read: {error.strerror or error}; {_CHECK}") from None
     except (ValueError, EOFError, BadZipFile) as error:
-        raise InputError(f"lengths file {str(path)!r} is not a .npy of integers: {error}; {_SAVE}") from None
+        why = "it does not begin as one, or holds objects" if "pickle" in str(error) else error  # To numpy, all do.
+        raise InputError(f"lengths file {str(path)!r} is not a .npy of integers: {why}; {_SAVE}") from None
     if not isinstance(values, np.ndarray):
         raise InputError(f"lengths file {str(path)!r} is an archive of arrays (.npz); {_SAVE}")
     lengths = checked_lengths(values, f"lengths file {str(path)!r}")

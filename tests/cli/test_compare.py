@@ -47,6 +47,11 @@ RULE = "write one integer a line, 1 .. 2147483647"
     [
         ("empty.npy", b"", f" is not a .npy of integers: No data left in file; {SAVE}"),
         ("blank.txt", b"\n", f" is empty; {SAVE}"),
+        (
+            "text.npy",
+            b"12 13\n",
+            f" is not a .npy of integers: it does not begin as one, or holds objects; {SAVE}",
+        ),
         ("cut.npy", b"PK\x03\x04", f" is not a .npy of integers: File is not a zip file; {SAVE}"),
         ("archive.npy", None, f" is an archive of arrays (.npz); {SAVE}"),
         (
