@@ -29,7 +29,7 @@ def say_best(comparison: Comparison) -> None:
         say_next(f"Of these plans, take {name}: {duration(simulation.overall.seconds)} an epoch", pack)
     else:
         times = "compare predicted epochs with --model CONFIG.JSON --gpu NAME"
-        say_next(f"{name} waits least, for {ratio(best.overall.waiting)} of the work", times, pack)
+        say_next(f"{name} loses least to padding and waiting, {ratio(best.overall.lost)} of the work", times, pack)
 
 
 def _changes(comparison: Comparison, row: ComparedRow) -> str:

@@ -55,21 +55,21 @@ class Comparison:
 
     @property
     def best(self) -> ComparedRow | None:
-        """The row to pack with: the shortest predicted epoch or, without predictions, the least waiting.
+        """The row to pack with: the shortest predicted epoch or, without predictions, the least padding and waiting.
 
-        Without predictions, rows count that have the groups of the options: waiting says nothing of communication. It
-        says nothing of pipelines either, and then there is none.
+        Without predictions, rows count that have the groups of the options: neither says anything of communication,
+        nor of pipelines, and with pipelines there is no such row.
         """
         found = preferred(self.rows)
         if found is not None or any(group.pp_size > 1 for group in self.config.groups):
             return found
         given, able = self.config.groups, of_same_work(row for row in self.rows if row.may_be_taken)
-        waiting = [
-            (row.overall.waiting, number)
+        lost = [
+            (row.overall.lost, number)
             for number, row in enumerate(self.rows)
             if row in able and row.overall and (row.kind == "strategy" or row.spec.config.groups == given)
         ]
-        return self.rows[min(waiting)[1]] if waiting else None
+        return self.rows[min(lost)[1]] if lost else None
 
     @property
     @in_json

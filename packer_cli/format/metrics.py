@@ -161,6 +161,11 @@ class Metrics:
         """CBR where there is one, else ABR: the share of their time that ranks wait for the slowest."""
         return self.abr if self.cbr is None else self.cbr
 
+    @property
+    def lost(self) -> float:
+        """The share of the work of GPUs that is lost to padding and waiting together."""
+        return 1 - (1 - self.pr) * (1 - self.waiting)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Randomness:

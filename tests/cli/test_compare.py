@@ -270,7 +270,7 @@ def test_a_row_that_fails_shows_why_and_ends_no_other(hbpack, tmp_path, monkeypa
         "  spfhp: failed: KeyError: 'a bug'",
         "  (yours): what your options plan",
     ]
-    assert " waits least, for " in done.stdout.splitlines()[-1]
+    assert " loses least to padding and waiting, " in done.stdout.splitlines()[-1]
     done = hbpack("compare", lengths, *GROUPS, "--algorithms", "ffs,bfd", "--json")
     assert [row["error"] for row in json.loads(done.stdout)["rows"]] == ["its process ended with exit code 3", None]
     done = hbpack("compare", lengths, *GROUPS, "--algorithms", "ffs")
