@@ -13,6 +13,8 @@ from packer_cli.commands.plan_result import Plan
 from packer_cli.compare.savings import PlanSimulation, savings
 from packer_cli.config import GpuConfig
 from packer_cli.config.gpu_model import most_positions
+from packer_cli.config.resolve import read_options
+from packer_cli.config.trainers import ABILITIES, asked_of_trainer
 from packer_cli.engine.progress import warn
 from packer_cli.format.constants import REJECTED_NAME, VALIDATION
 from packer_cli.format.metrics import Counts, GroupChoice, InputCounts, PlanMetrics
@@ -87,6 +89,7 @@ def print_set(output: str, planned: Plan, config: GpuConfig, *, as_json: bool) -
 
         prediction = predict_plan(planned, config)
     _warn_of_positions(planned, config)
+    _warn_of_trainer(planned, config)
     inputs = None
     if counts.inputs is not None:
         sources = (manifest or read_index(store_of(folder, planned.header))).sources
@@ -174,3 +177,10 @@ def _warn_of_positions(planned: Plan, config: GpuConfig) -> None:
             f"a sample has {longest:,} tokens, and {config.model} has positions for {most:,}; give shorter --groups, "
             "or a model whose RoPE is scaled"
         )
+
+
+def _warn_of_trainer(planned: Plan, config: GpuConfig) -> None:
+    """Warn of a plan that the named trainer cannot run."""
+    lacks = asked_of_trainer(read_options(planned.config).request) - config.abilities if config.trainer else ()
+    if lacks:
+        warn(f"--trainer {config.trainer} cannot {', or '.join(ABILITIES[each] for each in sorted(lacks))}")

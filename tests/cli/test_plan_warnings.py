@@ -72,3 +72,25 @@ def test_the_last_line_names_the_trainer(pack, chats, tmp_path, more, is_named):
     out = tmp_path / "out"
     assert f'or train with packer_cli.loader.PackedDataset("{out}", rank, 8)' in last
     assert (f'or with packed(Trainer)(model, args, train_dataset="{out}") as in docs/train.md' in last) == is_named
+
+
+@pytest.mark.parametrize(
+    ("words", "cannot"),
+    [
+        (("--groups", "1k:1"), None),
+        (("--groups", "1k:1", "--parallel", "cp=2"), "share rows by context parallelism"),
+        (
+            ("--groups", "1k:1", "--parallel", "pp=2"),
+            (
+                "run pipelines, or keep its weights on each replica, and run as many micro-batches there as it has "
+                "(DDP, ZeRO-1)"
+            ),
+        ),
+    ],
+)
+def test_plans_that_the_named_trainer_cannot_run(pack, chats, words, cannot):
+    found = warnings_of(pack(chats, *words, "--gpus", 8, "--trainer", "trl"))
+    assert [line for line in found if "--trainer" in line] == (
+        [f"warning: --trainer trl cannot {cannot}"] if cannot else []
+    )
+    assert not [line for line in warnings_of(pack(chats, *words, "--gpus", 8)) if "--trainer" in line]
