@@ -15,7 +15,7 @@ from pathlib import Path
 
 from packer_cli.commands.output_folder import APPEND_MARKER, locked_output, refuse_validation, store_of
 from packer_cli.commands.pack_corpus import pack_corpus
-from packer_cli.config import PlannedConfig, TokenizeConfig, WriteConfig, validate
+from packer_cli.config import TokenizeConfig, WriteConfig, validate
 from packer_cli.corpus.discover import discover, find_files, real_paths
 from packer_cli.corpus.types import CorpusFile, Source
 from packer_cli.engine.base import Engine
@@ -75,7 +75,6 @@ def run_append(
     entries_to_write(folder)  # Reports one that cannot be written to.
     with locked_output(folder, has_plan=True):
         header, index = _opened(folder)
-        _require_packing(header.config)
         known = [info.source(number) for number, info in enumerate(index.sources)]
         given, new_files = discover(inputs, output=str(folder), allow_skipped=allow_skipped)
         noted = begun = _begun(folder, given, known)
@@ -106,15 +105,6 @@ def run_append(
     else:
         say(f"appended {counted(len(given), 'input')} to {num_old}; the plan is new, and all shards were rewritten")
     return header
-
-
-def _require_packing(config: PlannedConfig) -> None:
-    """Raise ConfigError for a set whose packing was removed since: the plan of old and new data needs it."""
-    from packer_cli.config.resolve import no_longer_plans  # Loads numba: the folder is checked by now.
-
-    why = no_longer_plans(config)
-    if why is not None:
-        raise ConfigError(f"{why}; run hbpack pack with all inputs and that packing")
 
 
 def _opened(folder: Path) -> tuple[PlanHeader, StoreIndex]:

@@ -230,8 +230,7 @@ def _draft(
     """
     watch, store, index, config = Stopwatch(), of_store.store.folder, of_store.store.index, resolved.config
     chosen = [asdict(choice)] if choice else []
-    revisions = resolved.request.revisions
-    wanted = fingerprint(config.decisions(), index.fingerprint, PLAN_VERSION, *chosen, *revisions)
+    wanted = fingerprint(config.decisions(), index.fingerprint, PLAN_VERSION, *chosen)
     header = current_plan(folder, store)
     if header and header.fingerprint == wanted:
         return _Draft(header=header, arrays=None, seconds=str(watch))

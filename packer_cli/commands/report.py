@@ -31,7 +31,7 @@ from packer_cli.compare.rows import Row, own_row_first, parse_rows, strategy_row
 from packer_cli.compare.savings import PlanSimulation, plan_simulation
 from packer_cli.config import GpuConfig, PlanConfig, TrainConfig, WorkersConfig, validate
 from packer_cli.config.fields import GIVE
-from packer_cli.config.resolve import Resolved, no_longer_plans, read_options
+from packer_cli.config.resolve import Resolved, read_options
 from packer_cli.engine.local import default_workers
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError, FormatError, InputError
@@ -197,8 +197,6 @@ def _planned(
         why_not = GIVE_STRATEGIES
     elif found.config.planner.finds_layouts:
         why_not = f"Strategy {found.config.strategy} works out groups of its own, with which others cannot plan."
-    elif gone := no_longer_plans(found.config):
-        why_not = f"Other plans cannot be made as this one was: {gone}."
     else:
         comparison = _compared(found, samples, gpu, prediction, strategies, workers)
     return PlanFacts(

@@ -28,8 +28,8 @@ from packer_cli.plan.core.groups import Group
 from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY, PackingAlgorithm, find_packing
 from packer_cli.plan.strategies.protocol import PlanRequest
-from packer_cli.plan.strategies.registry import BASELINE, DEFAULT, STRATEGIES, unknown_strategy
-from packer_cli.plugins import OBJECT
+from packer_cli.plan.strategies.registry import BASELINE, DEFAULT, STRATEGIES
+from packer_cli.plugins import OBJECT, unknown
 
 FORM = "[PACKING][/BALANCE][@longest], such as bfd, /window:8+refine or isf:rounds=10/none@longest"
 BALANCES = tuple(
@@ -187,7 +187,7 @@ def strategy_rows(
     rows, left_out, refused = [], dict[str, list[str]](), None
     for name in dict.fromkeys(names):
         if name not in STRATEGIES:
-            raise ConfigError(f"--strategies: {unknown_strategy(name, (ALL, *STRATEGIES.names()))}")
+            raise ConfigError(f"--strategies: {unknown('strategy', name, (ALL, *STRATEGIES.names()))}")
         why = _lacks(name, config) if name in may_leave_out else None
         if base.has_trees and (of_trees := flat_alone(STRATEGIES[name])):
             why, refused = of_trees.why, of_trees

@@ -64,7 +64,7 @@ def require_declared(name: str, fields: Mapping[str, FieldInfo]) -> None:
     """Raise ConfigError if a strategy of another package declares what is no plan option, or has no other default."""
     strategy = STRATEGIES[name]
     of = f"strategy {name!r} cannot be used: its"
-    for kind in ("defaults", "ignores", "lacks", "unrecorded"):
+    for kind in ("defaults", "ignores", "lacks"):
         wrong = sorted(set(getattr(strategy, kind)) - fields.keys())
         if wrong:
             raise ConfigError(f"{of} {kind} name {wrong[0]!r}, which is not a plan option")

@@ -26,8 +26,8 @@ from packer_cli.plan.strategies.registry import (
     STRATEGIES,
     find_strategy,
     packed_names,
-    unknown_strategy,
 )
+from packer_cli.plugins import unknown
 from packer_cli.sizes import counted, format_tokens
 
 AUTO = "auto"
@@ -46,7 +46,7 @@ def _packings() -> Iterable[str]:
 
 def _known(name: str) -> str:
     if name not in STRATEGIES:
-        raise ValueError(unknown_strategy(name, packed_names()))
+        raise ValueError(unknown("strategy", name, packed_names()))
     if STRATEGIES.package(name) is not None:
         require_declared(name, PlanConfig.model_fields)
     return name

@@ -16,11 +16,11 @@ from packer_cli.errors import ConfigError
 from packer_cli.format.planned import SetsAside
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.strategies.protocol import Strategy
-from packer_cli.plan.strategies.registry import STRATEGIES, find_strategy, name_in_record
+from packer_cli.plan.strategies.registry import STRATEGIES, find_strategy
 from packer_cli.plugins import Registry
 
 Decisions = dict[str, Any]
-"""JSON of the options that decided a plan, by their names in `PlannedConfig`; earlier releases had others."""
+"""JSON of the options that decided a plan, by their names in `PlannedConfig`."""
 RecordedModel = dict[str, Any]
 """JSON of a `packer_cli.cost.models.GpuModel` without its origin, as the release that planned wrote it."""
 OF_VALIDATION = ("gpus", "mask", "cost", "overflow", "max_samples", "max_path_tokens", "seed", "validation")
@@ -76,11 +76,6 @@ class PlannedConfig(StorePlanConfig, SetsAside):
         left_out = {*AutoGroupsConfig.model_fields, *self.planner.ignores, "align"}
         unset = ("packages", "validation", "is_validation", "gpu_model", "max_path_tokens")
         left_out |= {name for name in unset if not getattr(self, name)}
-        left_out |= {
-            name
-            for name in self.planner.unrecorded
-            if getattr(self, name) == default_of(PlanConfig.model_fields[name], self.strategy)
-        }
         return {**self.model_dump(mode="json", exclude=left_out), "groups": [group.values for group in self.groups]}
 
     def as_text(self) -> dict[str, str]:
@@ -139,13 +134,6 @@ class PlannedConfig(StorePlanConfig, SetsAside):
         if given.keys() & _PREDICTED_FROM or ("gpus" in given and self.planner.finds_layouts):
             return config
         return self.model_copy(update={name: getattr(config, name) for name in given})
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_strategy(cls, values: Any) -> Any:
-        if not isinstance(values, dict) or "strategy" not in values:
-            return values
-        return {**values, "strategy": name_in_record(values["strategy"], values)}
 
     @field_validator("groups")
     @classmethod

@@ -21,7 +21,7 @@ from packer_cli.plan.core.pieces import SizeRule
 from packer_cli.plan.core.schedule import StepRules
 from packer_cli.plan.core.windows import parse_curriculum
 from packer_cli.plan.kernels.balance import parse_balance
-from packer_cli.plan.packing import REGISTRY, PackingAlgorithm, PackingOptions, parse_packing, why_removed
+from packer_cli.plan.packing import REGISTRY, PackingOptions, parse_packing
 from packer_cli.plan.strategies.predict import digits
 from packer_cli.plan.strategies.protocol import PlanRequest, Question, Strategy
 from packer_cli.plan.strategies.registry import PACKED, STRATEGIES
@@ -196,33 +196,15 @@ def read_options(config: PlannedConfig, given: PlanConfig | None = None) -> Reso
     Args:
         given: those that stand for them where other plans are made, see `PlannedConfig.as_given`.
     """
-    why = no_longer_plans(config)
-    if why is not None:
-        algorithm, options = _removed(why), PackingOptions()
-    else:
-        config.require_package("packing", REGISTRY)
-        with _naming("--packing"):
-            algorithm, options = parse_packing(config.packing, config.planner.packings() or REGISTRY)
+    config.require_package("packing", REGISTRY)
+    with _naming("--packing"):
+        algorithm, options = parse_packing(config.packing, config.planner.packings() or REGISTRY)
     return Resolved(given=given or config, config=config, request=_request(config, algorithm, options))
 
 
 def size_rule(config: PlanConfig) -> SizeRule:
     """The limits on samples, and the fate of samples over them."""
     return SizeRule(config.groups[-1].capacity, config.overflow, parse_path_tokens(config.max_path_tokens) or 0)
-
-
-def no_longer_plans(config: PlannedConfig) -> str | None:
-    """Why no plan can be made as this one was, whose packing was removed since; None of any other."""
-    return why_removed(config.packing, config.planner.packings() or REGISTRY)
-
-
-def _removed(why: str) -> PackingAlgorithm:
-    """What stands for a packing that was removed, in the request of a plan that is only read."""
-
-    def refuse(*_: Any) -> Any:
-        raise ConfigError(f"--packing: {why}")
-
-    return PackingAlgorithm(name="removed", summary=why, pack=refuse)
 
 
 def refuse_rows_alone(config: PlanConfig) -> None:

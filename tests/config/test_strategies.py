@@ -73,24 +73,6 @@ def test_what_a_plan_records_gives_the_same_options():
     assert PlannedConfig(**config.decisions()).decisions() == config.decisions()
 
 
-def test_a_record_means_what_its_strategy_was_called_then():
-    """`flexsp` planned the whole data set and recorded no packing; `longalign` was its packing and balance."""
-    rates = ((1e-9, 1e-6, 1e-3),) * 4
-    whole = {"groups": "16k:1,32k:2,64k:4,128k:8", "gpus": 8, "strategy": "flexsp", "group_costs": rates}
-    assert PlannedConfig(**whole).strategy == "flexsp:all"
-    now = PlannedConfig(**whole, packing="search", global_tokens=2**20)
-    assert PlannedConfig(**now.decisions()).strategy == now.strategy == "flexsp"
-    sorted_packs = PlannedConfig(
-        **GIVEN | {"groups": "128k:8"}, strategy="longalign", packing="sorted", balance="sort"
-    )
-    assert (sorted_packs.strategy, sorted_packs.packing, sorted_packs.balance) == ("balanced", "sorted", "sort")
-    with pytest.raises(ConfigError) as error:
-        validate(PlanConfig, {**GIVEN, "strategy": "longalign"})
-    assert str(error.value) == (
-        "--strategy: strategy 'longalign' no longer exists; give longalign-packing or longalign-sorted"
-    )
-
-
 @pytest.mark.parametrize("name", sorted(STRATEGIES.keys() - set(PACKED)))
 def test_what_is_only_compared_is_not_planned_for_a_set(name):
     given = {"groups": "128k:8", "gpus": 8, "global_tokens": 2**20, "strategy": name}
@@ -174,8 +156,6 @@ def test_hydraulis_records_its_schemes_and_what_was_predicted(tmp_path):
     assert len(known.groups) == len(known.group_costs) > 1
     again = PlannedConfig(**known.decisions())
     assert again.lockstep == "1"
-    # Sets that were packed before hydraulis had packings have the same record.
-    assert "packing" not in known.decisions()
     assert again.packing == "search"
     published = PlannedConfig(**known.model_copy(update={"packing": "published"}).decisions())
     assert resolve(published).request.algorithm.name == "published"

@@ -12,14 +12,6 @@ import numpy as np
 from packer_cli.plan.core.types import Int32Array, Int64Array, Pieces
 from packer_cli.plugins import Registry, unknown
 
-REMOVED = {
-    "nnlshp": ("bfd", "which is faster and needs no more packs"),
-    "lpt": ("bfs", "which is faster and, with --balance refine, makes ranks wait less"),
-    "kk": ("bfs", "which is faster and, with --balance refine, makes ranks wait less"),
-}
-"""Packings of earlier releases: what to use instead, and why. What was packed with them is still read."""
-
-
 _WITHIN = "within"
 
 
@@ -132,21 +124,12 @@ P = TypeVar("P", bound=HasOptions)
 
 
 def find_packing(text: str, registry: Mapping[str, P]) -> P:
-    """The algorithm of `name` or `name:option=value,...`. Raises ValueError for an unknown or a removed name."""
+    """The algorithm of `name` or `name:option=value,...`. Raises ValueError for an unknown name."""
     name = text.partition(":")[0]
     if name not in registry:
         known = registry.names() if isinstance(registry, Registry) else list(registry)
-        raise ValueError(why_removed(text, registry) or unknown("packing algorithm", name, known))
+        raise ValueError(unknown("packing algorithm", name, known))
     return registry[name]
-
-
-def why_removed(text: str, registry: Mapping[str, Any]) -> str | None:
-    """What to say of a packing of an earlier release; None if `text` names another, or the registry has its own."""
-    name = text.partition(":")[0]
-    if name not in REMOVED or name in registry:
-        return None
-    substitute, why = REMOVED[name]
-    return f"packing {name!r} was removed; use {substitute!r}, {why}"
 
 
 def parse_packing(text: str, registry: Mapping[str, P]) -> tuple[P, PackingOptions]:

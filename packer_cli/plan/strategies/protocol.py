@@ -126,15 +126,6 @@ class PlanRequest:
         return self.linear if self.mask == "document" else linear_of_tokens(self.groups, self.num_gpus)
 
     @property
-    def revisions(self) -> list[str | float]:
-        """What earlier releases planned otherwise from the same options; a plan's fingerprint covers it."""
-        steps = self.steps
-        found: list[str | float] = ["longest first"] if steps.longest_first else []
-        found += [steps.curriculum_share] if steps.curriculum_share < 1 else []
-        found += ["even steps"] if steps.evens_steps else []
-        return [*found, f"revision {self.strategy.revision}"] if self.strategy.revision else found
-
-    @property
     def shapes_rows(self) -> bool:
         """Whether rows are more than samples one after another: trees, aligned, limited, or without borders."""
         is_aligned = any(group.align > 1 for group in self.groups)
@@ -186,9 +177,6 @@ class Strategy(ABC):
     """Plan options whose default is another here."""
     ignores: ClassVar[frozenset[str]] = frozenset()
     """Plan options without effect on it, which it refuses."""
-    unrecorded: ClassVar[frozenset[str]] = frozenset()
-    """Plan options that are recorded only where they are not at their default: sets that were packed before the
-    strategy had them are then the same as new ones."""
     lacks: ClassVar[frozenset[str]] = frozenset()
     """Plan options that others support and it does not, so that it refuses values other than the default."""
     demands: ClassVar[str] = ""
@@ -218,8 +206,6 @@ class Strategy(ABC):
     """Whether it packs a stream into micro-batches of one context window, its only group."""
     keeps_steps: ClassVar[bool] = False
     """Whether its steps are decided as it packs, and stay together in a rebalance."""
-    revision: ClassVar[int] = 0
-    """Raised by a release that plans otherwise from the same options, so that sets are planned anew."""
     sample_bytes: ClassVar[int] = 0
     """What a plan takes for each sample at its peak, with its figures and the lengths, measured on samples of 550
     tokens, in steps of 2M of them; 0: as much as the packing says."""

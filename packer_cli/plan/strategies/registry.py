@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
-
 from packer_cli.errors import ConfigError
 from packer_cli.plan.strategies.by_group import strategy as by_group
 from packer_cli.plan.strategies.dynamic_cp import strategy as dynamic_cp
@@ -56,35 +54,10 @@ def find_strategy(name: str) -> Strategy:
         ConfigError: there is none.
     """
     if name not in STRATEGIES:
-        raise ConfigError(unknown_strategy(name, packed_names()))
+        raise ConfigError(unknown("strategy", name, packed_names()))
     return STRATEGIES[name]
-
-
-_HEIRS = {"longalign": "longalign-packing or longalign-sorted"}
-"""Names that strategies had, and what to name instead."""
-
-
-def name_in_record(strategy: str, options: Container[str]) -> str:
-    """The strategy by which a recorded plan was made, whose name may mean another one now.
-
-    `longalign` packed sorted samples, which is neither of LongAlign's ways; its options are recorded, so it was
-    `balanced` with those. `flexsp` planned the whole data set.
-
-    Args:
-        options: names of those recorded. FlexSP in batches has a packing.
-    """
-    if strategy == "longalign":
-        return DEFAULT
-    return flexsp.FlexSpAll.name if strategy == flexsp.FlexSp.name and "packing" not in options else strategy
 
 
 def packed_names() -> tuple[str, ...]:
     """What `--strategy` takes: hbpack's own that may be written, and those of other packages."""
     return (*PACKED, *STRATEGIES.names()[len(STRATEGIES) :])
-
-
-def unknown_strategy(name: str, known: Iterable[str]) -> str:
-    """What to say of a name that no strategy has, where these are known."""
-    if name in _HEIRS:
-        return f"strategy {name!r} no longer exists; give {_HEIRS[name]}"
-    return unknown("strategy", name, known)

@@ -25,10 +25,8 @@ class Hydraulis(Strategy):
     lacks = frozenset({"max_samples", "mask", "align"})
     demands = "run pipelines of unlike tp, cp and pp side by side, and change them between steps"
     needs = frozenset({"a cost model", "tokens of a step"})
-    unrecorded = frozenset({"packing"})
     mixes_layouts = True
     finds_layouts = True
-    revision = 1
     sample_bytes = 180
     plan = later("packer_cli.plan.strategies.hydraulis.data_set", "plan_pipelines")
     choose_layouts = later("packer_cli.plan.strategies.hydraulis.figures", "choose_step_layouts")

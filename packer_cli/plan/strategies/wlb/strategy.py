@@ -28,7 +28,6 @@ class Wlb(Strategy):
     summary = "WLB-LLM (arXiv 2503.17924): steps of micro-batches of equal predicted time, for pipelines"
     defaults = {"groups": "auto", "packing": "delay", "cost": "1,24576", "lockstep": "1"}
     ignores = frozenset({"fill", "balance", "lockstep", "step_mix", "curriculum", "curriculum_steps"})
-    revision = 1
     lacks = frozenset({"max_samples", "mask"})
     demands = "run several micro-batches of unlike lengths on each replica in a step"
     baseline_name = "original packing"
@@ -128,7 +127,6 @@ class Plain4d(Wlb):
     name = "plain-4d"
     summary = "WLB-LLM's baseline Plain-4D (arXiv 2503.17924): rows as they come, CP ranks cut them per sequence"
     defaults = {**Wlb.defaults, "packing": "original:cut=row", "cp_sharding": "sequence"}
-    revision = 2
     ignores = Wlb.ignores | {"cp_sharding"}
 
     def packings(self) -> Mapping[str, Any]:
