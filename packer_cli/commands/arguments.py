@@ -21,7 +21,7 @@ from packer_cli.remote.names import as_path
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from packer_cli.plan.core.pieces import Samples
+    from packer_cli.plan.core.samples import Samples
 
 StrPath = str | os.PathLike[str]
 Lengths = Union["ArrayLike", StrPath]
@@ -171,7 +171,7 @@ def samples_of(lengths: Any) -> Samples:
     import numpy as np
 
     from packer_cli.commands.samples import checked_lengths
-    from packer_cli.plan.core.pieces import Samples
+    from packer_cli.plan.core.samples import Samples
 
     try:
         values = np.asarray(lengths)

@@ -30,7 +30,7 @@ from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError
 from packer_cli.format.metrics import GroupChoice
 from packer_cli.groups.auto import with_placeholder_groups
-from packer_cli.plan.core.pieces import Samples
+from packer_cli.plan.core.samples import Samples
 from packer_cli.plan.strategies.registry import DEFAULT
 from packer_cli.simulate.figures import Simulator
 from packer_cli.sizes import counted

@@ -43,9 +43,8 @@ from packer_cli.files import fingerprint
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS, VALIDATION
 from packer_cli.format.metrics import Counts, GroupChoice
 from packer_cli.plan.core import types
-from packer_cli.plan.core.path_tokens import row_notes
-from packer_cli.plan.core.pieces import overflow_notes
 from packer_cli.plan.core.types import PieceLoss, Pieces
+from packer_cli.plan.notes import overflow_notes, row_notes
 from packer_cli.plugins import OBJECT
 from packer_cli.remote.names import as_path, relative_path
 from packer_cli.shards.plan_file import PLAN_VERSION, PlanHeader, write_plan

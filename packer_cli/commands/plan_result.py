@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from packer_cli.commands.arguments import takes
 from packer_cli.commands.iterations import Iterations
-from packer_cli.commands.plan_store import plan_samples, resolve_for
+from packer_cli.commands.plan_store import plan_cut, resolve_for
 from packer_cli.commands.rebalance import plan_in_force
 from packer_cli.commands.results import Stats
 from packer_cli.config import BoundConfig, PlanConfig, PlannedConfig, validate
@@ -20,8 +20,9 @@ from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.metrics import GroupChoice, PlanMetrics, SampleCounts
 from packer_cli.plan.core import types
+from packer_cli.plan.core.cut import cut_samples
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.core.pieces import Samples, sample_counts
+from packer_cli.plan.core.samples import Samples
 from packer_cli.plan.figures import (
     Baseline,
     baseline_of,
@@ -147,10 +148,11 @@ def plan_in_memory(samples: Samples, config: PlanConfig, given: Collection[str] 
     refuse_rows_alone(config)
     refuse_without_effect(config, given)
     resolved, choice = resolve_for(config, samples)
-    plan = plan_samples(samples, resolved)
+    cut = cut_samples(samples, size_rule(resolved.config), config.seed)
+    plan = plan_cut(cut, resolved)
     return Plan(
         config=resolved.config,
-        counts=sample_counts(samples, samples.chosen(config.seed), plan.pieces, size_rule(resolved.config)),
+        counts=cut.counts(plan.pieces),
         group_choice=choice,
         samples=samples,
         _load=lambda: plan,

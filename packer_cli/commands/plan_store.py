@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -20,18 +19,13 @@ from packer_cli.format.constants import REFERENCE_VALUES, REJECTED_NAME
 from packer_cli.format.metrics import Counts, GroupChoice, PlanMetrics, SampleCounts
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
-from packer_cli.plan.core.check_samples import check_samples
-from packer_cli.plan.core.csr import ids_of
+from packer_cli.plan.core.cut import cut_samples, require_pieces
 from packer_cli.plan.core.mixture import tokens_of_sources
-from packer_cli.plan.core.pieces import (
-    Samples,
-    SizeRule,
-    epoch_pieces,
-    pieces_to_plan,
-    sample_counts,
-)
+from packer_cli.plan.core.sample_cut import Cut
+from packer_cli.plan.core.samples import Samples
 from packer_cli.plan.core.types import WHOLE, Int32Array, PieceLoss, Pieces, Plan
 from packer_cli.plan.figures import plan_stats
+from packer_cli.plan.notes import reasons_lost, why_over
 from packer_cli.plan.strategies.protocol import PlanRequest
 from packer_cli.sizes import counted
 from packer_cli.tokens.choices import all_rejected
@@ -73,7 +67,12 @@ def say_choice(choice: GroupChoice | None) -> None:
 
 
 def plan_samples(samples: Samples, resolved: Resolved) -> Plan:
-    """The checked plan of samples of which only the lengths are known.
+    """The checked plan of samples of which only the lengths are known; see `plan_cut`."""
+    return plan_cut(cut_samples(samples, size_rule(resolved.config), resolved.request.seed), resolved)
+
+
+def plan_cut(cut: Cut, resolved: Resolved) -> Plan:
+    """The checked plan of samples, cut by the same options, of which only the lengths are known.
 
     Raises:
         RunError: there is nothing to plan, or too much for the memory, or a sample is too long under
@@ -81,8 +80,8 @@ def plan_samples(samples: Samples, resolved: Resolved) -> Plan:
         PlanError: the plan broke an invariant, which is a bug.
     """
     request = resolved.request
-    require_memory(samples.num_wanted, request)
-    plan = build_plan(pieces_to_plan(samples, size_rule(resolved.config), request.seed), request)
+    require_memory(cut.samples.num_wanted, request)
+    plan = build_plan(require_pieces(cut), request)
     check_plan(plan)
     _say_short_curriculum(plan, request)
     return plan
@@ -124,27 +123,24 @@ def plan_store(
         PlanError: the plan broke an invariant, which is a bug.
     """
     store, request = of_store.store, resolved.request
-    rule = SizeRule(request.groups[-1].capacity, resolved.config.overflow, request.path_percent or 0)
     samples = of_store.of(resolved.config)
     if resolved.config.is_validation:
         of_store.require_both(resolved.config)
     require_memory(samples.num_wanted, request)
-    chosen = samples.chosen(request.seed)
-    if rule.overflow == "error":
-        _refuse_overflow(store, samples, chosen, rule)
-    pieces = epoch_pieces(samples, chosen, rule)
-    if not len(pieces):
-        raise NothingToPlanError(_why_nothing(store, chosen, resolved.config, folder))
-    plan = build_plan(pieces, request)
+    cut = of_store.cut(resolved.config)
+    if cut.rule.overflow == "error" and len(cut.over):
+        _refuse_overflow(store, cut)
+    if not len(cut.pieces):
+        raise NothingToPlanError(_why_nothing(store, cut.chosen, resolved.config, folder))
+    plan = build_plan(cut.pieces, request)
     pieces = plan.pieces  # The packing may have cut them.
-    check_samples(pieces, samples, chosen, rule)
+    cut.check(pieces)
     check_plan(plan)
     _say_short_curriculum(plan, request)
     plan = predicted(plan, resolved.config)
     weights = _piece_weights(store, pieces) if store.index.is_weighted else None
     loss = PieceLoss(_piece_loss_tokens(store, samples, pieces), weights)
-    of_samples = sample_counts(samples, chosen, pieces, rule)
-    counts = _counts(store, resolved.config, of_samples, loss, aside)
+    counts = _counts(store, resolved.config, cut.counts(pieces), loss, aside)
     metrics = plan_stats(plan, request, samples.sources)
     return plan, loss, counts, metrics
 
@@ -190,14 +186,13 @@ _ITEM_BYTES = 200
 """What a plan takes for each item, besides what it takes for a sample; measured on half a million pairs."""
 _OF_VALIDATION = ("samples", "split", "truncated", "dropped", "tokens")
 """Counts of a validation set that those of training have, too."""
-_OVERFLOW = {"drop": "dropped", "truncate": "the rest was cut off"}
 
 
 class LeftOut(Iterable[RejectedRecord]):
-    """What `rejected.jsonl` of a plan lists: rejected records, and samples that the plan drops or truncates.
+    """What `rejected.jsonl` of a plan lists: rejected records, and samples of which the plan loses tokens.
 
-    They have the file names that the store has now, and are made when they are read, as often as that is. Memory: 8
-    bytes for each of the samples. Rejected records are those of training alone. FormatError if the store is damaged.
+    They have the file names that the store has now, and are made when they are read, as often as that is. Rejected
+    records are those of training alone. FormatError if the store is damaged.
     """
 
     def __init__(self, config: PlannedConfig, of_store: StoreSamples) -> None:
@@ -207,31 +202,11 @@ class LeftOut(Iterable[RejectedRecord]):
         store, config = self._of_store.store, self._config
         if not config.is_validation:
             yield from StoreRejects(store.index, store.folder)
-        if self._of_store.all.trees is not None:
-            items, reasons = self._of_items
-            for (file, line), reason in zip(store.locate(items), reasons, strict=True):
-                yield RejectedRecord(file=file, line=line, reason=reason)
+        cut = self._of_store.cut(config)
+        if config.overflow == "error":  # There was no plan.
             return
-        if config.overflow not in _OVERFLOW:
-            return
-        why = f"over the largest group's {config.groups[-1].capacity}; {_OVERFLOW[config.overflow]}"
-        lengths = self._of_store.all.lengths[self._long]
-        for (file, line), length in zip(store.locate(self._long), lengths, strict=True):
-            yield RejectedRecord(file=file, line=line, reason=f"has {length} tokens, {why}")
-
-    @cached_property
-    def _long(self) -> Int32Array:
-        samples = self._of_store.of(self._config)
-        return _long_samples(samples.lengths, samples.chosen(self._config.seed), self._config.groups[-1].capacity)
-
-    @cached_property
-    def _of_items(self) -> tuple[Int32Array, list[str]]:
-        config, samples = self._config, self._of_store.of(self._config)
-        if samples.trees is None or config.overflow == "error":
-            return np.empty(0, dtype=np.int32), []
-        from packer_cli.plan.core.item_counts import why_left_out
-
-        return why_left_out(samples.trees, samples.chosen(config.seed), size_rule(config).of_items)
+        for (file, line), (_, reason) in zip(store.locate(cut.lost().sample), reasons_lost(cut), strict=True):
+            yield RejectedRecord(file=file, line=line, reason=reason)
 
 
 def _why_nothing(store: TokenStore, samples: Int32Array | None, config: PlannedConfig, folder: Path) -> str:
@@ -255,31 +230,13 @@ def _why_nothing(store: TokenStore, samples: Int32Array | None, config: PlannedC
     )
 
 
-def _refuse_overflow(store: TokenStore, samples: Samples, chosen: Int32Array | None, rule: SizeRule) -> None:
-    sizes = samples.sizes(rule.path_percent)
-    long = _long_samples(sizes, chosen, rule.capacity)
-    if len(long):
-        file, line = next(store.locate(long[:1]))
-        what = f"the sample has {sizes[long[0]]} tokens, over the largest group's {rule.capacity}"
-        if samples.trees is not None:
-            from packer_cli.plan.core.item_counts import why_over
-            from packer_cli.plan.core.items import whole_items
-
-            what = why_over(samples.trees, whole_items(samples.trees), int(long[0]), rule.of_items)
-        raise RunError(
-            f"{file}:{line}: {what} ({counted(len(long), f'such {store.index.unit}')}); choose --overflow split, "
-            "truncate or drop"
-        )
-
-
-def _long_samples(lengths: Int32Array, chosen: Int32Array | None, capacity: int) -> Int32Array:
-    """Those of the chosen samples (int32[m]; None: each once) that are over the capacity, each once (int32)."""
-    is_long = lengths > capacity
-    if chosen is not None:
-        is_chosen = np.zeros(len(lengths), dtype=np.bool_)
-        is_chosen[chosen] = True
-        is_long &= is_chosen
-    return ids_of(is_long)
+def _refuse_overflow(store: TokenStore, cut: Cut) -> None:
+    file, line = next(store.locate(cut.over[:1]))
+    what = why_over(cut, int(cut.over[0]))
+    raise RunError(
+        f"{file}:{line}: {what} ({counted(len(cut.over), f'such {store.index.unit}')}); choose --overflow split, "
+        "truncate or drop"
+    )
 
 
 def _piece_weights(store: TokenStore, pieces: Pieces) -> NDArray[np.float64]:

@@ -38,7 +38,7 @@ from packer_cli.errors import ConfigError, FormatError, InputError
 from packer_cli.files import atomic_file
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.format.records import Hidden, in_json
-from packer_cli.plan.core.pieces import Samples
+from packer_cli.plan.core.samples import Samples
 from packer_cli.plan.figures import Stats as FoundStats
 from packer_cli.plan.packing.wrap import join
 from packer_cli.report.advice import Facts, PlanFacts, Prediction

@@ -10,9 +10,8 @@ from packer_cli.commands.results import Stats
 from packer_cli.commands.samples import look_at, require_samples
 from packer_cli.config import BoundConfig, PlanConfig, validate
 from packer_cli.format.constants import PLAN_NAME
-from packer_cli.plan.core.item_counts import tree_figures
-from packer_cli.plan.core.items import whole_items
-from packer_cli.plan.core.pieces import Samples
+from packer_cli.plan.core.items import tree_figures, whole_items
+from packer_cli.plan.core.samples import Samples
 from packer_cli.plan.figures import length_stats
 from packer_cli.shards.plan_file import check_plan_file
 

@@ -19,7 +19,9 @@ from packer_cli.format.metrics import PlanFigures
 from packer_cli.format.trees import ItemTrees
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
-from packer_cli.plan.core.pieces import Samples, SizeRule, pieces_to_plan
+from packer_cli.plan.core.cut import pieces_to_plan
+from packer_cli.plan.core.sample_cut import SizeRule
+from packer_cli.plan.core.samples import Samples
 from packer_cli.plan.core.types import Pieces
 from packer_cli.plan.figures import plan_figures, prove_by_program
 from packer_cli.plan.strategies.predict import stage_rates

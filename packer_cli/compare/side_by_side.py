@@ -27,7 +27,8 @@ from packer_cli.engine.local import Failed, attempt, run_isolated
 from packer_cli.engine.progress import progress_bar
 from packer_cli.format.metrics import GroupChoice, SampleCounts
 from packer_cli.format.records import in_json
-from packer_cli.plan.core.pieces import Samples, pieces_to_plan, sample_counts
+from packer_cli.plan.core.cut import cut_samples, require_pieces
+from packer_cli.plan.core.samples import Samples
 from packer_cli.plan.figures import LengthStats, length_stats
 from packer_cli.simulate.figures import Simulator
 
@@ -109,11 +110,11 @@ def compare(
         for group in config.groups:
             simulator.model.cost.require_known(group.layout)
     # Errors in the samples concern every row, so they are raised here.
-    rule = size_rule(config)
-    pieces = pieces_to_plan(samples, rule, config.seed)
-    counts = sample_counts(samples, samples.chosen(config.seed), pieces, rule)
+    cut = cut_samples(samples, size_rule(config), config.seed)
+    pieces = require_pieces(cut)
+    counts = cut.counts(pieces)
     attention = None if simulator is None else round(simulator.attention_share(pieces), 6)
-    del pieces
+    del cut, pieces
     order = sorted(range(len(rows)), key=lambda i: not rows[i].may_take_longest)  # They start first.
     draws = draws or (samples,)
     outcomes: dict[tuple[int, int], RowFigures | Failed] = {}

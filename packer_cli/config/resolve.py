@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packer_cli.config.defaults import defaults_of_trees
 from packer_cli.config.messages import validate
+from packer_cli.config.path_tokens import parse_path_tokens
 from packer_cli.config.plan_options import PlanConfig, StorePlanConfig
 from packer_cli.config.plan_record import OF_VALIDATION, PlannedConfig
 from packer_cli.errors import ConfigError
 from packer_cli.plan.core.attention_rates import AttentionRates, ShardingRule, parse_cp_sharding
 from packer_cli.plan.core.cost import parse_cost, require_exact
 from packer_cli.plan.core.groups import UNLIMITED, Group
-from packer_cli.plan.core.path_tokens import parse_path_tokens
-from packer_cli.plan.core.pieces import SizeRule
+from packer_cli.plan.core.sample_cut import SizeRule
 from packer_cli.plan.core.schedule import StepRules
 from packer_cli.plan.core.windows import parse_curriculum
 from packer_cli.plan.kernels.balance import parse_balance

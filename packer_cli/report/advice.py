@@ -13,9 +13,9 @@ from packer_cli.compare.savings import PlanSimulation
 from packer_cli.config import PlanConfig
 from packer_cli.config.fields import GIVE
 from packer_cli.format.metrics import OverallMetrics, PlanMetrics, SampleCounts
-from packer_cli.plan.core.pieces import overflow_notes
 from packer_cli.plan.core.types import Int32Array, Plan
 from packer_cli.plan.figures import Baseline, Stats
+from packer_cli.plan.notes import overflow_notes
 from packer_cli.plan.strategies.protocol import PlanRequest
 from packer_cli.simulate.figures import Simulator
 from packer_cli.sizes import counted, format_tokens

@@ -15,6 +15,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from packer_cli.config import PlannedConfig
+from packer_cli.config.path_tokens import parse_path_tokens
 from packer_cli.errors import FormatError, InputError, PlanError
 from packer_cli.files import HashingFile, atomic_file
 from packer_cli.format.arrays import to_arrow, to_numpy
@@ -25,7 +26,6 @@ from packer_cli.format.records import json_values, read_record
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.cost import Cost, parse_cost
 from packer_cli.plan.core.groups import UNLIMITED, Group
-from packer_cli.plan.core.path_tokens import parse_path_tokens
 from packer_cli.plan.core.types import Packs, PieceLoss, Pieces, PieceTrees, Plan, Schedule
 from packer_cli.remote.local import map_file, open_source
 

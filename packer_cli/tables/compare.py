@@ -9,7 +9,7 @@ import numpy as np
 from packer_cli.compare import ComparedRow, Comparison
 from packer_cli.compare.compared import OF_LAYOUT
 from packer_cli.compare.savings import PlanSimulation, Savings, savings
-from packer_cli.plan.core.pieces import overflow_notes
+from packer_cli.plan.notes import overflow_notes
 from packer_cli.simulate.epoch import PARTS
 from packer_cli.simulate.figures import TimeFigures, describe_origin
 from packer_cli.sizes import amount, counted, duration, gpu_time

@@ -15,7 +15,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.config import PlannedConfig
-from packer_cli.config.resolve import size_rule
 from packer_cli.format.arrays import Lists, to_numpy
 from packer_cli.format.checksums import require_damage
 from packer_cli.format.constants import PACKS_PER_BATCH
@@ -28,7 +27,6 @@ from packer_cli.format.schema import ITEM_VALUES, TREE_COLUMNS, iterations_path
 from packer_cli.format.tree_rows import find_wrong_items, row_of
 from packer_cli.plan.build import check_rest
 from packer_cli.plan.core.check import check_pieces, check_plan
-from packer_cli.plan.core.check_samples import check_samples
 from packer_cli.plan.core.types import FILLER, Pieces, Plan, Schedule
 from packer_cli.remote.local import open_source
 from packer_cli.shards.ranks import EpochColumns
@@ -126,8 +124,7 @@ def prove_pieces(pieces: Pieces, config: PlannedConfig, store: TokenStore | None
         np.maximum.at(ends, pieces.sample, end)
         check_pieces(pieces, ends.astype(np.int32), np.sort(pieces.sample[pieces.start == 0]), is_whole=True)
         return
-    planned = StoreSamples(store).of(config)
-    check_samples(pieces, planned, planned.chosen(config.seed), size_rule(config))
+    StoreSamples(store).cut(config).check(pieces)
 
 
 def prove_schedules(plan: Plan, generation: Generation, schedules: Sequence[Schedule]) -> None:

@@ -21,7 +21,7 @@ from packer_cli.config import PlanConfig
 from packer_cli.config.resolve import resolve
 from packer_cli.format.metrics import Metrics
 from packer_cli.plan.core.metrics import measure
-from packer_cli.plan.core.pieces import Samples
+from packer_cli.plan.core.samples import Samples
 from packer_cli.plan.core.types import Int32Array, Plan
 from tests.benchmark.report import table
 

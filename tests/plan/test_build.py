@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from packer_cli.errors import PlanError, RunError
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core import pieces as pieces_module
+from packer_cli.plan.core import samples as samples_module
 from packer_cli.plan.core.check import check_pieces, check_plan
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.core.pieces import make_pieces, weighted_samples
+from packer_cli.plan.core.pieces import make_pieces
+from packer_cli.plan.core.samples import weighted_samples
 from packer_cli.plan.core.schedule import StepRules
 from packer_cli.plan.core.types import FILLER, Pieces
 from packer_cli.plan.kernels.balance import parse_balance
@@ -222,7 +224,7 @@ def test_weights_that_ask_for_too_many_samples(monkeypatch):
     )
     with pytest.raises(RunError, match=message):
         weighted_samples(sources, [1e12, 2.0], seed=0)
-    monkeypatch.setattr(pieces_module, "MOST_PIECES", 95)
+    monkeypatch.setattr(samples_module, "MOST_PIECES", 95)
     assert len(weighted_samples(sources, [2.5, 2.0], seed=0)) == 95
     with pytest.raises(RunError, match=r"about 1.02e\+03 samples an epoch out of 40"):
         weighted_samples(sources, [TokenShare(1000), 2.0], seed=0, lengths=np.ones(40, dtype=np.int32))

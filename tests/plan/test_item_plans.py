@@ -15,12 +15,14 @@ from packer_cli.errors import ConfigError, PlanError, RunError
 from packer_cli.format.trees import GROUP, PAIR, SAMPLE
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
+from packer_cli.plan.core.cut import pieces_to_plan
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.items import whole_items
 from packer_cli.plan.core.metrics import least_works, measure, slot_contents
-from packer_cli.plan.core.path_tokens import row_notes
-from packer_cli.plan.core.pieces import Samples, SizeRule, pieces_to_plan
+from packer_cli.plan.core.sample_cut import SizeRule
+from packer_cli.plan.core.samples import Samples
 from packer_cli.plan.kernels.balance import parse_balance
+from packer_cli.plan.notes import row_notes
 from tests.naive import items as naive
 from tests.plan.items import item_trees, items, long_pairs, thinking_turns
 from tests.requests import request

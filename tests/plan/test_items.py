@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from packer_cli.errors import PlanError, RunError
 from packer_cli.format.metrics import ItemCounts, TreeFigures
 from packer_cli.format.trees import GROUP, PAIR, SAMPLE, TURNS, Trees
-from packer_cli.plan.core.check_items import check_items
-from packer_cli.plan.core.item_counts import count_items, why_left_out
-from packer_cli.plan.core.items import item_pieces, piece_branches, select_items, whole_items
-from packer_cli.plan.core.pieces import Samples, SizeRule, overflow_notes, pieces_to_plan, sample_counts
-from packer_cli.plan.core.types import ItemRule
+from packer_cli.plan.core.cut import cut_samples, pieces_to_plan
+from packer_cli.plan.core.items import piece_branches, select_items, whole_items
+from packer_cli.plan.core.sample_cut import SizeRule
+from packer_cli.plan.core.samples import Samples
+from packer_cli.plan.notes import overflow_notes, reasons_lost
 from tests.naive import items as naive
 from tests.plan.items import item_trees, items, thinking_turns
 
@@ -36,6 +36,12 @@ def turns(*lengths):
         ends.append(2 * k + 1)
         first.append(depth)
     return naive.Item(TURNS, segments, ends, first)
+
+
+def cut_by(trees, rule, chosen=None):
+    """The cut of items, each once or as often as a rising list says."""
+    among = None if chosen is None else np.array(chosen, dtype=np.int32)
+    return cut_samples(Samples(lengths=whole_items(trees).length, trees=trees, among=among), rule, 0)
 
 
 SAMPLE_OF_9 = naive.Item(SAMPLE, [(9, -1)], [0], [2])
@@ -63,13 +69,18 @@ def test_numbers_of_whole_items_are_those_of_their_tokens(some, percent):
 
 
 @given(
-    st.lists(items(), min_size=1, max_size=5), PERCENTS, st.integers(1, 40), st.booleans(), st.booleans(), st.data()
+    st.lists(items(), min_size=1, max_size=5),
+    PERCENTS,
+    st.integers(1, 40),
+    st.sampled_from(["split", "truncate", "drop"]),
+    st.data(),
 )
-def test_long_items_are_cut_as_every_depth_and_run_tried(some, percent, capacity, divides, drops, data):
+def test_long_items_are_cut_as_every_depth_and_run_tried(some, percent, capacity, overflow, data):
     trees = item_trees(some)
-    rule = ItemRule(capacity=capacity, path_percent=percent, divides=divides, drops=drops)
+    rule, divides, drops = SizeRule(capacity, overflow, percent), overflow == "split", overflow == "drop"
     chosen = sorted(data.draw(st.lists(st.integers(0, len(some) - 1), min_size=1, max_size=8)))
-    pieces, cut = item_pieces(trees, np.array(chosen, dtype=np.int32), rule)
+    cut = cut_by(trees, rule, chosen)
+    pieces = cut.pieces
     expected, left_out = [], []
     for item in chosen:
         branches = len(some[item].ends)
@@ -82,13 +93,11 @@ def test_long_items_are_cut_as_every_depth_and_run_tried(some, percent, capacity
     columns = (pieces.sample, of_trees.first_branch, of_trees.stop_branch, of_trees.depth, pieces.start, pieces.length)
     assert list(zip(*(each.tolist() for each in columns), strict=True)) == expected
     runs = zip(*(each.tolist() for each in cut.left_out), strict=True)
-    assert [(item, branch) for item, first, stop in runs for branch in range(first, stop)] == sorted(set(left_out))
-    check_items(pieces, trees, np.array(chosen, dtype=np.int32), rule, cut.left_out)
-    counts = count_items(trees, np.array(chosen, dtype=np.int32), pieces, rule)
+    assert [(item, branch) for item, first, stop, _ in runs for branch in range(first, stop)] == sorted(set(left_out))
+    cut.check(pieces)
+    counts = cut.fates(pieces)
     assert counts.items.turns_left_out == sum(some[item].kind == TURNS for item, _ in set(left_out))
-    reasons = why_left_out(trees, np.array(chosen, dtype=np.int32), rule)
-    assert {item for item, _ in left_out} <= set(reasons[0].tolist())
-    assert len(reasons[0]) == len(reasons[1])
+    assert {item for item, _ in left_out} <= {item for item, _ in reasons_lost(cut)}
 
 
 @given(st.lists(items(), max_size=4), st.data())
@@ -98,21 +107,22 @@ def test_items_selected_are_the_same_items(some, data):
 
 
 def test_a_piece_that_is_not_so_is_found():
-    trees, rule = item_trees([pair(10, 5, 7), turns((4, 9), (5, 9), (3, 9))]), ItemRule(capacity=27, path_percent=0)
-    pieces, cut = item_pieces(trees, None, rule)
+    trees, rule = item_trees([pair(10, 5, 7), turns((4, 9), (5, 9), (3, 9))]), SizeRule(27, "split")
+    cut = cut_by(trees, rule)
+    pieces = cut.pieces
     assert pieces.sample.tolist() == [0, 1, 1]
 
     def wrong(**changes):
         return replace(pieces, trees=pieces.trees._replace(**{k: np.array(v, np.int32) for k, v in changes.items()}))
 
     with pytest.raises(PlanError, match=r"^the numbers of a piece are not those of its branches$"):
-        check_items(wrong(stop_branch=[1, *pieces.trees.stop_branch[1:]]), trees, None, rule, cut.left_out)
+        cut.check(wrong(stop_branch=[1, *pieces.trees.stop_branch[1:]]))
     with pytest.raises(PlanError, match=r"^a branch of item 1 is not in as many pieces as were asked for$"):
-        check_items(pieces.take(np.array([0, 2])), trees, None, rule, cut.left_out)
+        cut.check(pieces.take(np.array([0, 2])))
     with pytest.raises(PlanError, match=r"^an item that is not too long is cut$"):
-        check_items(pieces, trees, None, rule._replace(capacity=80), cut.left_out)
+        replace(cut, rule=rule._replace(capacity=80)).check(pieces)
     with pytest.raises(PlanError, match=r"^a piece is over the capacity$"):
-        check_items(pieces, trees, None, rule._replace(capacity=26), cut.left_out)
+        replace(cut, rule=rule._replace(capacity=26)).check(pieces)
 
 
 @pytest.mark.parametrize(
@@ -124,8 +134,7 @@ def test_a_piece_that_is_not_so_is_found():
     ],
 )  # fmt: skip
 def test_a_piece_outside_of_its_item_is_found(name, piece, value):
-    trees, rule = item_trees([pair(10, 5, 7), SAMPLE_OF_9]), ItemRule(capacity=5, path_percent=0)
-    trees = select_items(trees, np.array([0, 1, 1, 1]))
+    trees = select_items(item_trees([pair(10, 5, 7), SAMPLE_OF_9]), np.array([0, 1, 1, 1]))
     pieces = whole_items(trees)
     change = np.array(pieces.sample if name == "sample" else getattr(pieces.trees, name, pieces.start))
     change[piece] = value
@@ -135,7 +144,7 @@ def test_a_piece_outside_of_its_item_is_found(name, piece, value):
         wrong = replace(pieces, **{"samples" if name == "sample" else name: change})
     what = "a piece is of no item" if name == "sample" else "a piece has branches or tokens that its item has not"
     with pytest.raises(PlanError, match=f"^{what}$"):
-        check_items(wrong, trees, None, rule, item_pieces(trees, None, rule)[1].left_out)
+        cut_by(trees, SizeRule(5, "split")).check(wrong)
 
 
 def test_what_is_lost_is_listed_with_its_reason():
@@ -144,19 +153,17 @@ def test_what_is_lost_is_listed_with_its_reason():
         naive.Item(GROUP, [(26, -1), (4, 0), (4, 0), (4, 0)], [1, 2, 3], [26] * 3),
     ]  # fmt: skip
     trees = item_trees(some)
-    rule = SizeRule(40, "truncate", 200).of_items
+    cut = cut_by(trees, SizeRule(40, "truncate", 200))
     over, no_cut = "over the largest group's 40", "left out, since no cut that fits leaves each branch a loss token"
-    items_lost, reasons = why_left_out(trees, None, rule)
-    assert items_lost.tolist() == [0, 1, 3, 4]
-    assert reasons == [
+    items_lost, reasons = zip(*reasons_lost(cut), strict=True)
+    assert items_lost == (0, 1, 3, 4)
+    assert list(reasons) == [
         f"the pair has 54 tokens, {over}; it is cut off after 36 tokens",
         f"the pair has 70 tokens, {over}; it is {no_cut}",
         f"the conversation has 136 tokens, {over}; turns 3 to 4 are {no_cut}",
         f"the group has 90 path tokens, and --max-path-tokens 2x allows 80 in a row of 40; it is {no_cut}",
     ]
-    pieces, _ = item_pieces(trees, None, rule)
-    samples = Samples(lengths=whole_items(trees).length, trees=trees)
-    counts = sample_counts(samples, None, pieces, SizeRule(40, "truncate", 200))
+    counts = cut.counts(cut.pieces)
     assert counts.items == ItemCounts(
         pairs=1, pairs_cut=1, pairs_left_out=1, groups_left_out=1, conversations=1, conversations_divided=1, turns=2,
         turns_left_out=2, over_path_limit=1,
@@ -175,9 +182,8 @@ def test_what_is_lost_is_listed_with_its_reason():
 
 def test_figures_say_what_sharing_saves():
     trees = item_trees([pair(10, 5, 7), SAMPLE_OF_9])
-    samples = Samples(lengths=whole_items(trees).length, trees=trees)
-    pieces = pieces_to_plan(samples, SizeRule(64, "split"), 0)
-    assert sample_counts(samples, None, pieces, SizeRule(64, "split")).trees == TreeFigures(
+    cut = cut_by(trees, SizeRule(64, "split"))
+    assert cut.counts(cut.pieces).trees == TreeFigures(
         tokens_padded=2 * 17 + 9,
         tokens_flat=15 + 17 + 9,
         tokens_unique=22 + 9,
@@ -190,7 +196,7 @@ def test_figures_say_what_sharing_saves():
 def test_an_item_over_the_capacity_by_its_loss_tokens_says_so():
     trees = item_trees([pair(29, 5, 5)._replace(first_loss=[1, 1])])
     reason = "the pair has 66 loss tokens, counted once for each branch, over the largest group's 40; it is cut off"
-    assert why_left_out(trees, None, SizeRule(40, "truncate", 200).of_items)[1][0].startswith(reason)
+    assert next(reasons_lost(cut_by(trees, SizeRule(40, "truncate", 200))))[1].startswith(reason)
 
 
 def test_error_says_how_long_the_longest_is():

@@ -7,14 +7,11 @@ import numpy as np
 from packer_cli.format.ragged import owners
 from packer_cli.format.trees import SAMPLE, ItemTrees
 from packer_cli.plan.core.check import check_pieces, forbid, require
-from packer_cli.plan.core.item_kernels import LeftOutBranches
 from packer_cli.plan.core.items import measure_pieces, piece_branches, whole_items
-from packer_cli.plan.core.types import WHOLE, Int32Array, ItemRule, Pieces
+from packer_cli.plan.core.types import WHOLE, Int32Array, ItemRule, Lost, Pieces
 
 
-def check_items(
-    pieces: Pieces, trees: ItemTrees, items: Int32Array | None, rule: ItemRule, left_out: LeftOutBranches
-) -> None:
+def check_items(pieces: Pieces, trees: ItemTrees, items: Int32Array | None, rule: ItemRule, left_out: Lost) -> None:
     """Prove that the pieces have each branch of each item as often as requested, cut by the rules alone.
 
     Args:
@@ -38,13 +35,13 @@ def check_items(
     begins = ~is_flat | (pieces.start == 0)
     np.add.at(changes, (offsets[pieces.sample] + given.first_branch)[begins], 1)
     np.add.at(changes, (offsets[pieces.sample] + given.stop_branch)[begins], -1)
-    np.add.at(changes, offsets[left_out.item] + left_out.first_branch, times[left_out.item])
-    np.add.at(changes, offsets[left_out.item] + left_out.stop_branch, -times[left_out.item])
+    np.add.at(changes, offsets[left_out.sample] + left_out.first_branch, times[left_out.sample])
+    np.add.at(changes, offsets[left_out.sample] + left_out.stop_branch, -times[left_out.sample])
     item_of = owners(np.diff(offsets))
     wrong = np.cumsum(changes[:-1]) != times[item_of]
     forbid(wrong, lambda branch: f"a branch of item {item_of[branch]} is not in as many pieces as were asked for")
     _check_cuts(pieces, trees, rule)
-    dropped = left_out.item[trees.kinds[left_out.item] == SAMPLE]
+    dropped = left_out.sample[trees.kinds[left_out.sample] == SAMPLE]
     wanted = items[(trees.kinds[items] == SAMPLE) & ~np.isin(items, dropped)]
     lengths = trees.segment_lengths[trees.segment_offsets[:-1]]
     check_pieces(pieces.take(np.flatnonzero(is_flat)), lengths, wanted, is_whole=rule.divides)

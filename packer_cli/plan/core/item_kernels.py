@@ -12,34 +12,26 @@ import numpy as np
 from numba import njit
 
 from packer_cli.format.trees import SAMPLE, TURNS, ItemTrees
-from packer_cli.plan.core.types import WHOLE, BoolArray, Int32Array, Int64Array, ItemRule
+from packer_cli.plan.core.types import WHOLE, BoolArray, Int32Array, Int64Array, ItemRule, Lost
 
 _WHOLE = cast(int, np.int64(WHOLE))  # numba would compile a function again for each Python integer that it is given.
 _ZERO = cast(int, np.int64(0))
 _ONE = cast(int, np.int64(1))
 
 
-class LeftOutBranches(NamedTuple):
-    """k runs of branches that are in no piece."""
-
-    item: Int32Array
-    """int32[k], rising."""
-    first_branch: Int32Array
-    """int32[k]"""
-    stop_branch: Int32Array
-    """int32[k]: one past the last."""
-
-
 class ItemPieces(NamedTuple):
-    """Pieces as kernels take them, int32[m] each; fields as in `Pieces` and `PieceTrees`."""
+    """Pieces as kernels take them and write to them; fields as in `Pieces` and `PieceTrees`."""
 
     item: Int32Array
+    start: Int32Array
+    length: Int32Array
     first_branch: Int32Array
     stop_branch: Int32Array
     depth: Int32Array
-    start: Int32Array
-    length: Int32Array
-    """Of trees, counted later."""
+    size: Int32Array
+    work: Int64Array
+    path_tokens: Int64Array
+    flat_tokens: Int64Array
 
 
 class Store(NamedTuple):
@@ -50,16 +42,6 @@ class Store(NamedTuple):
     """int64[S]: where each segment ends in its branches."""
     is_kept: BoolArray
     """Scratch: whether each segment of an item is kept."""
-
-
-class Measured(NamedTuple):
-    """Numbers of m pieces; fields as in `Pieces` and `PieceTrees`."""
-
-    length: Int32Array
-    size: Int32Array
-    work: Int64Array
-    path_tokens: Int64Array
-    flat_tokens: Int64Array
 
 
 class _Figures(NamedTuple):
@@ -107,24 +89,24 @@ def _figures(store: Store, item: int, first: int, stop: int, depth: int) -> _Fig
 
 
 @njit(cache=True)
-def measure(store: Store, pieces: ItemPieces, found: Measured) -> None:
-    """Write to `found`, which has the lengths of flat samples."""
+def measure(store: Store, pieces: ItemPieces) -> None:
+    """Write what pieces take to them, which have the lengths of flat samples."""
     for k in range(len(pieces.item)):
         item = np.int64(pieces.item[k])
         if store.trees.kinds[item] == SAMPLE:
-            tokens = np.int64(found.length[k])
-            found.size[k], found.work[k] = tokens, tokens * tokens
-            found.path_tokens[k], found.flat_tokens[k] = tokens, tokens
+            tokens = np.int64(pieces.length[k])
+            pieces.size[k], pieces.work[k] = tokens, tokens * tokens
+            pieces.path_tokens[k], pieces.flat_tokens[k] = tokens, tokens
             continue
         first, stop = np.int64(pieces.first_branch[k]), np.int64(pieces.stop_branch[k])
         figures = _figures(store, item, first, stop, np.int64(pieces.depth[k]))
-        found.length[k], found.size[k] = figures.unique, min(max(figures.unique, figures.loss), _WHOLE)
-        found.work[k], found.path_tokens[k], found.flat_tokens[k] = figures.work, figures.path, figures.flat
+        pieces.length[k], pieces.size[k] = figures.unique, min(max(figures.unique, figures.loss), _WHOLE)
+        pieces.work[k], pieces.path_tokens[k], pieces.flat_tokens[k] = figures.work, figures.path, figures.flat
 
 
 @njit(cache=True)
 def cut(
-    store: Store, items: Int32Array, rule: ItemRule, pieces: ItemPieces, left_out: LeftOutBranches, offsets: Int64Array
+    store: Store, items: Int32Array, rule: ItemRule, pieces: ItemPieces, left_out: Lost, offsets: Int64Array
 ) -> int:
     """Write to `pieces`, to `offsets` where those of each item end, and to `left_out`; returns the number of these."""
     trees = store.trees
@@ -164,12 +146,12 @@ def _take(pieces: ItemPieces, num: int, item: int, first: int, stop: int, depth:
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _leave_out(left_out: LeftOutBranches, num: int, item: int, first: int, stop: int) -> int:
+def _leave_out(left_out: Lost, num: int, item: int, first: int, stop: int) -> int:
     """Add branches to those left out, and to the last run of them where they follow it."""
-    if num > 0 and left_out.item[num - 1] == item and left_out.stop_branch[num - 1] == first:
+    if num > 0 and left_out.sample[num - 1] == item and left_out.stop_branch[num - 1] == first:
         left_out.stop_branch[num - 1] = stop
         return num
-    left_out.item[num], left_out.first_branch[num], left_out.stop_branch[num] = item, first, stop
+    left_out.sample[num], left_out.first_branch[num], left_out.stop_branch[num] = item, first, stop
     return num + 1
 
 

@@ -137,6 +137,19 @@ class ItemRule(NamedTuple):
     """Whether items over the capacity are left out."""
 
 
+class Lost(NamedTuple):
+    """k runs of branches of which tokens are lost, by rising sample; a flat sample is one branch."""
+
+    sample: Int32Array
+    """int32[k]"""
+    first_branch: Int32Array
+    """int32[k]"""
+    stop_branch: Int32Array
+    """int32[k]: one past the last."""
+    kept: Int32Array
+    """int32[k]: tokens of each branch that stay; 0: the branches are left out."""
+
+
 class Fates(NamedTuple):
     """Fields of `SampleCounts`."""
 

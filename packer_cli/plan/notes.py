@@ -1,0 +1,119 @@
+"""Notes for people on a plan: what is lost of samples, and why, and what fills rows of trees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer_cli.format.metrics import ItemCounts, SampleCounts
+from packer_cli.format.trees import KINDS, TURNS
+from packer_cli.plan.core.item_cut import ItemCut
+from packer_cli.plan.core.sample_cut import Cut
+from packer_cli.plan.core.types import Plan
+from packer_cli.sizes import counted
+
+RAISE_LIMIT = "raise it, or give none for FlexAttention (format tree-flex)"
+_NAMES = (*KINDS[:TURNS], "conversation")
+
+
+def describe_overflow(num_long: int, capacity: int, overflow: str) -> str | None:
+    """Say how many samples `drop` or `truncate` removes or cuts; None if no tokens are lost.
+
+    >>> describe_overflow(2, 512, "drop")
+    '--overflow drop: 2 samples are longer than 512 tokens and left out'
+    """
+    what = {"drop": "left out", "truncate": "cut off there"}.get(overflow)
+    if not num_long or what is None:
+        return None
+    number = "1 sample is" if num_long == 1 else f"{num_long:,} samples are"
+    return f"--overflow {overflow}: {number} longer than {capacity:,} tokens and {what}"
+
+
+def overflow_notes(counts: SampleCounts, capacity: int, overflow: str, max_path_tokens: str | None) -> list[str]:
+    """Notes for people on what a plan with these `counts` leaves out."""
+    if counts.items is not None:
+        return _item_notes(counts, counts.items, capacity, max_path_tokens)
+    note = describe_overflow(counts.dropped + counts.truncated, capacity, overflow)
+    return [f"{note}; {counts.tokens:,} tokens are planned"] if note else []
+
+
+def _item_notes(counts: SampleCounts, items: ItemCounts, capacity: int, max_path_tokens: str | None) -> list[str]:
+    nouns, fates = ("pair", "group", "conversation", "turn", "sample"), ("cut off", "left out", "divided")
+    keys = {f"{noun}s_{fate.removesuffix(' off').replace(' ', '_')}": (noun, fate) for noun in nouns for fate in fates}
+    found = [(getattr(items, key, 0), *words) for key, words in keys.items()]
+    what = ", ".join(f"{counted(number, noun)} {fate}" for number, noun, fate in found if number)
+    notes = [f"too long for rows of {capacity:,} tokens: {what}; {counts.tokens:,} tokens are planned"] if what else []
+    if num := items.over_path_limit:
+        fit = "fits by its tokens and exceeds" if num == 1 else "fit by their tokens and exceed"
+        notes.append(f"{num:,} of these {fit} --max-path-tokens {max_path_tokens} alone; {RAISE_LIMIT}")
+    return notes
+
+
+def reasons_lost(cut: Cut) -> Iterator[tuple[int, str]]:
+    """Each sample of which tokens are lost, and what is lost of it and why."""
+    for sample, first, stop, kept in zip(*(values.tolist() for values in cut.lost()), strict=True):
+        if isinstance(cut, ItemCut):
+            why = "" if cut.rule.overflow == "drop" else ", since no cut that fits leaves each branch a loss token"
+            fate = f"cut off after {kept} tokens" if kept else f"left out{why}"
+            yield sample, f"{why_over(cut, sample)}; {_branches(cut, sample, first, stop)} {fate}"
+        else:
+            why = why_over(cut, sample).removeprefix("the sample ")
+            yield sample, f"{why}; {'the rest was cut off' if kept else 'dropped'}"
+
+
+def why_over(cut: Cut, sample: int) -> str:
+    """By what a sample or an item is over the capacity, in words."""
+    capacity = cut.rule.capacity
+    if not isinstance(cut, ItemCut):
+        return f"the sample has {cut.samples.lengths[sample]} tokens, over the largest group's {capacity}"
+    trees, name = cut.whole.trees, f"the {_NAMES[cut.trees.kinds[sample]]}"
+    assert trees is not None
+    tokens, size, paths = (int(values[sample]) for values in (cut.whole.length, trees.size, trees.path_tokens))
+    if tokens > capacity:
+        return f"{name} has {tokens} tokens, over the largest group's {capacity}"
+    if size > capacity:
+        return f"{name} has {size} loss tokens, counted once for each branch, over the largest group's {capacity}"
+    percent = cut.rule.path_percent
+    return (
+        f"{name} has {paths:,} path tokens, and --max-path-tokens {percent / 100:g}x allows "
+        f"{percent * capacity // 100:,} in a row of {capacity:,}"
+    )
+
+
+def _branches(cut: ItemCut, item: int, first: int, stop: int) -> str:
+    """The branches of an item, as the subject of a sentence, with its verb."""
+    offsets = cut.trees.branch_offsets
+    if cut.trees.kinds[item] != TURNS or stop - first == offsets[item + 1] - offsets[item]:
+        return "it is"
+    return f"turn {first + 1} is" if stop == first + 1 else f"turns {first + 1} to {stop} are"
+
+
+def row_notes(plan: Plan, max_path_tokens: str | None) -> list[str]:
+    """Notes for people where rows of trees reach another limit before they are full of tokens. O(pieces)."""
+    trees, packs = plan.pieces.trees, plan.packs
+    if trees is None:
+        return []
+    nearly_full = 0.9 * np.array([group.capacity for group in plan.groups])[packs.group]
+
+    def of_rows(values: NDArray[np.integer]) -> NDArray[np.int64]:
+        return np.add.reduceat(values[packs.pieces], packs.offsets[:-1], dtype=np.int64)
+
+    has_room = of_rows(plan.pieces.length) < nearly_full
+    percent = plan.path_percent
+    by_paths = has_room & bool(percent) & (100 * of_rows(trees.path_tokens) >= (percent or 0) * nearly_full)
+    by_loss = has_room & (of_rows(trees.size) >= nearly_full)
+    found = (
+        (by_paths, f"path tokens (--max-path-tokens {max_path_tokens})", RAISE_LIMIT),
+        (
+            by_loss,
+            "loss tokens, counted once for each branch,",
+            "narrow --loss-on, so that shared tokens have no loss",
+        ),
+    )
+    return [
+        f"{rows.sum():,} of {len(packs):,} rows are full of {what} before they are full of tokens; {remedy}"
+        for rows, what, remedy in found
+        if 100 * rows.sum() > len(packs)
+    ]
