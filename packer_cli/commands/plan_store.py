@@ -55,7 +55,7 @@ def sizes_for(config: PlanConfig, samples: Samples) -> Int32Array:
     if samples.trees is None:
         return samples.epoch_sizes(config.seed)
     request = resolve(with_placeholder_groups(config)).for_samples(has_trees=True).request
-    return samples.epoch_sizes(config.seed, request.path_percent or 0)
+    return samples.epoch_sizes(config.seed, request.limits)
 
 
 def say_choice(choice: GroupChoice | None) -> None:
@@ -323,7 +323,7 @@ def _counts(
 def require_memory(num_samples: float, request: PlanRequest) -> None:
     """Raise RunError for more samples an epoch than this process can plan in the memory that it may have."""
     available = available_memory()
-    of_each = request.strategy.bytes_a_sample(request) + (_ITEM_BYTES if request.path_percent is not None else 0)
+    of_each = request.strategy.bytes_a_sample(request) + (_ITEM_BYTES if request.limits else 0)
     needed = num_samples * of_each
     if available is not None and needed > available:
         raise RunError(

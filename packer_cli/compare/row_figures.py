@@ -198,7 +198,7 @@ def _load_samples(task: RowTask) -> Samples:
     found = {path.stem: np.load(path, mmap_mode="c") for path in task.folder.glob("*.npy")}
     lengths, sources = found.pop("lengths"), found.pop("sources", None)
     lengths.max(initial=0)
-    trees = None if task.requests[0].path_percent is None else ItemTrees(**found)
+    trees = ItemTrees(**found) if task.requests[0].limits else None
     return Samples(lengths=lengths, sources=sources, weights=task.weights, trees=trees)
 
 

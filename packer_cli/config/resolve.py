@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packer_cli.config.defaults import defaults_of_trees
 from packer_cli.config.messages import validate
-from packer_cli.config.path_tokens import parse_path_tokens
+from packer_cli.config.path_tokens import read_limits
 from packer_cli.config.plan_options import PlanConfig, StorePlanConfig
 from packer_cli.config.plan_record import OF_VALIDATION, PlannedConfig
 from packer_cli.errors import ConfigError
@@ -72,7 +72,7 @@ class Resolved:
     @property
     def has_trees(self) -> bool:
         """Whether they are those of samples that share prefixes."""
-        return self.request.path_percent is not None
+        return bool(self.request.limits)
 
     def for_samples(self, *, has_trees: bool | None) -> Resolved:
         """The options of a plan for samples that share prefixes, or do not.
@@ -204,7 +204,7 @@ def read_options(config: PlannedConfig, given: PlanConfig | None = None) -> Reso
 
 def size_rule(config: PlanConfig) -> SizeRule:
     """The limits on samples, and the fate of samples over them."""
-    return SizeRule(config.groups[-1].capacity, config.overflow, parse_path_tokens(config.max_path_tokens) or 0)
+    return SizeRule(config.groups[-1].capacity, config.overflow, read_limits(config.max_path_tokens))
 
 
 def refuse_rows_alone(config: PlanConfig) -> None:
@@ -312,7 +312,7 @@ def _request(config: PlannedConfig, algorithm: Any, options: PackingOptions) -> 
             sharding=ShardingRule(choice=choice, rates=attention),
             mask=config.mask,
             max_samples=config.max_samples or UNLIMITED,
-            path_percent=parse_path_tokens(config.max_path_tokens),
+            limits=read_limits(config.max_path_tokens),
         )
 
 

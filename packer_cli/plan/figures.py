@@ -97,7 +97,7 @@ def _naive_plan(plan: Plan, request: PlanRequest, packing: str) -> Plan:
         balance=BalanceRule(window=None),
         max_samples=plan.max_samples,
         mask=plan.mask,
-        path_percent=plan.path_percent,
+        limits=plan.limits,
         sharding=ShardingRule(choice="sequence"),
     )
     return build_plan(plan.pieces, asked)

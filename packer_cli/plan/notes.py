@@ -68,14 +68,12 @@ def why_over(cut: Cut, sample: int) -> str:
     capacity = cut.rule.capacity
     if not isinstance(cut, ItemCut):
         return f"the sample has {cut.samples.lengths[sample]} tokens, over the largest group's {capacity}"
-    trees, name = cut.whole.trees, f"the {_NAMES[cut.trees.kinds[sample]]}"
-    assert trees is not None
-    tokens, size, paths = (int(values[sample]) for values in (cut.whole.length, trees.size, trees.path_tokens))
+    name, percent = f"the {_NAMES[cut.trees.kinds[sample]]}", cut.rule.limits[1]
+    tokens, loss, paths = (int(values[sample]) for values in cut.whole.needs)
     if tokens > capacity:
         return f"{name} has {tokens} tokens, over the largest group's {capacity}"
-    if size > capacity:
-        return f"{name} has {size} loss tokens, counted once for each branch, over the largest group's {capacity}"
-    percent = cut.rule.path_percent
+    if loss > capacity:
+        return f"{name} has {loss} loss tokens, counted once for each branch, over the largest group's {capacity}"
     return (
         f"{name} has {paths:,} path tokens, and --max-path-tokens {percent / 100:g}x allows "
         f"{percent * capacity // 100:,} in a row of {capacity:,}"
@@ -92,8 +90,8 @@ def _branches(cut: ItemCut, item: int, first: int, stop: int) -> str:
 
 def row_notes(plan: Plan, max_path_tokens: str | None) -> list[str]:
     """Notes for people where rows of trees reach another limit before they are full of tokens. O(pieces)."""
-    trees, packs = plan.pieces.trees, plan.packs
-    if trees is None:
+    packs = plan.packs
+    if not plan.limits:
         return []
     nearly_full = 0.9 * np.array([group.capacity for group in plan.groups])[packs.group]
 
@@ -101,9 +99,10 @@ def row_notes(plan: Plan, max_path_tokens: str | None) -> list[str]:
         return np.add.reduceat(values[packs.pieces], packs.offsets[:-1], dtype=np.int64)
 
     has_room = of_rows(plan.pieces.length) < nearly_full
-    percent = plan.path_percent
-    by_paths = has_room & bool(percent) & (100 * of_rows(trees.path_tokens) >= (percent or 0) * nearly_full)
-    by_loss = has_room & (of_rows(trees.size) >= nearly_full)
+    by_loss, by_paths = (
+        has_room & (100 * of_rows(need) >= percent * nearly_full)
+        for need, percent in zip(plan.pieces.needs[1:], plan.limits, strict=True)
+    )
     found = (
         (by_paths, f"path tokens (--max-path-tokens {max_path_tokens})", RAISE_LIMIT),
         (

@@ -15,7 +15,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from packer_cli.config import PlannedConfig
-from packer_cli.config.path_tokens import parse_path_tokens
+from packer_cli.config.path_tokens import read_limits
 from packer_cli.errors import FormatError, InputError, PlanError
 from packer_cli.files import HashingFile, atomic_file
 from packer_cli.format.arrays import to_arrow, to_numpy
@@ -201,7 +201,7 @@ def read_plan(path: Path, *, check: bool = False) -> tuple[Plan, PieceLoss]:
             ),
             epochs=_schedules(arrays),
             max_samples=metadata["config"]["max_samples"] or UNLIMITED,
-            path_percent=parse_path_tokens(metadata["config"].get("max_path_tokens")),
+            limits=read_limits(metadata["config"].get("max_path_tokens")),
             mask=metadata["config"]["mask"],
             lockstep=metadata["lockstep"],
         )

@@ -59,7 +59,7 @@ def test_a_plan_of_items_is_written_and_read_again(source, tmp_path, caplog):
     planned = packer_cli.plan(source, output=out, max_path_tokens="none", **OPTIONS)
     plan, loss = read_plan(out / "plan.arrow", check=True)
     trees = plan.pieces.trees
-    assert plan.path_percent == 0
+    assert plan.limits == (100, 2**31 - 1)
     for piece, item in enumerate(plan.pieces.sample.tolist()):  # As the branches' masks say, without first tokens.
         first, stop, depth = trees.first_branch[piece], trees.stop_branch[piece], trees.depth[piece]
         masks = [mask[1:depth] for _, mask in ITEMS[item].branches[first:stop]]
@@ -127,7 +127,7 @@ def test_weights_and_validation_take_whole_items(source, tmp_path):
     ours = read_plan(out / "plan.arrow", check=True)[0]
     assert planned.counts.validation_samples == 3
     assert not np.intersect1d(aside.pieces.sample, ours.pieces.sample).size
-    assert aside.path_percent == ours.path_percent == 200
+    assert aside.limits == ours.limits == (100, 200)
 
 
 def test_drop_and_error(source, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 
 from tests.naive.random import SplitMix64, shuffled
 
@@ -136,18 +137,36 @@ def wrap(pieces: Sequence[tuple[int, int, int]], capacity: int, state: int) -> l
 def iterative_sampling_filling(
     lengths: Sequence[int], capacity: int, least: int, rounds: int, state: int, bits: int = 0
 ) -> list[list[int]]:
+    return isf_of_needs([[length] for length in lengths], [capacity], [least], rounds, state, bits)
+
+
+Needs = Sequence[Sequence[int]]
+"""Of each piece, of each need."""
+
+
+def sums_of(needs: Needs, pack: Sequence[int]) -> list[int]:
+    return [sum(each) for each in zip(*(needs[i] for i in pack), strict=True)]
+
+
+def isf_of_needs(
+    needs: Needs, limits: Sequence[int], least: Sequence[int], rounds: int, state: int, bits: int = 0
+) -> list[list[int]]:
     rng = SplitMix64(state)
-    left = list(range(len(lengths)))
+    left = list(range(len(needs)))
     packs: list[list[int]] = []
     for round_number in range(rounds):
         if bits:
             rng.shuffle_buckets(left, bits)
         else:
             rng.shuffle(left)
-        drawn = [[left[k] for k in pack] for pack in next_fit([lengths[i] for i in left], capacity)]
+        drawn: list[list[int]] = []
+        for i in left:
+            if not drawn or any(map(int.__gt__, sums_of(needs, [*drawn[-1], i]), limits)):
+                drawn.append([])
+            drawn[-1].append(i)
         left = []
         for pack in drawn:
-            if round_number == rounds - 1 or sum(lengths[i] for i in pack) >= least:
+            if round_number == rounds - 1 or any(map(int.__ge__, sums_of(needs, pack), least)):
                 packs.append(pack)
             else:
                 left += pack
@@ -199,3 +218,17 @@ def decompose(length: int, longest: int, shortest: int = 64) -> list[tuple[int, 
         found.append((start, size))
         start, left = start + size, left - size
     return found
+
+
+def fit_needs(needs: Needs, limits: Sequence[int], order: Sequence[int], *, is_best: bool) -> list[list[int]]:
+    packs: list[list[int]] = []
+    for i in order:
+        fitting = [pack for pack in packs if all(map(int.__le__, sums_of(needs, [*pack, i]), limits))]
+        if not fitting:
+            packs.append(fitting_one := [])
+        elif is_best:
+            fitting_one = max(fitting, key=lambda pack: sum(map(Fraction, sums_of(needs, pack), limits)))
+        else:
+            fitting_one = fitting[0]
+        fitting_one.append(i)
+    return packs

@@ -8,6 +8,9 @@ from hypothesis import strategies as st
 from packer_cli.format.trees import GROUP, PAIR, SAMPLE, TURNS, ItemTrees
 from tests.naive.items import Item
 
+NONE = 2**31 - 1
+"""Percent of path tokens that no row exceeds."""
+
 
 def item_trees(items):
     """The items (`naive.items.Item`) as a store gives them."""

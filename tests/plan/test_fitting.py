@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 
 from packer_cli.plan.core.streams import rng_state
 from packer_cli.plan.packing import best_fit
-from packer_cli.plan.packing.isf import iterative_sampling_filling
+from packer_cli.plan.packing.isf import fill, iterative_sampling_filling
 from tests import naive
 from tests.plan.packing import instances, run
 
@@ -58,7 +60,8 @@ def test_baselines_equal_their_twins(instance, seed):
 def test_isf_equals_its_twin(instance, seed, rounds, threshold, bits):
     lengths, capacity = instance
     least = int(np.ceil(threshold * capacity))
-    offsets, order = iterative_sampling_filling(lengths, capacity, least, rounds, bits, rng_state(seed))
+    once = partial(fill, lengths, capacity)
+    offsets, order = iterative_sampling_filling(once, len(lengths), least, rounds, bits, rng_state(seed))
     expected = naive.iterative_sampling_filling(
         lengths.tolist(), capacity, least, rounds, int(rng_state(seed)[0]), bits
     )

@@ -24,7 +24,7 @@ from packer_cli.plan.core.samples import Samples
 from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.plan.notes import row_notes
 from tests.naive import items as naive
-from tests.plan.items import item_trees, items, long_pairs, thinking_turns
+from tests.plan.items import NONE, item_trees, items, long_pairs, thinking_turns
 from tests.requests import request
 
 
@@ -33,28 +33,28 @@ def planned(trees, *, overflow="split", **options):
     config = validate(PlanConfig, {"gpus": 8, "overflow": overflow, **options})
     asked = resolve(config).for_samples(has_trees=True).request
     samples = Samples(lengths=whole_items(trees).length, trees=trees)
-    pieces = pieces_to_plan(samples, SizeRule(asked.groups[-1].capacity, overflow, asked.path_percent), asked.seed)
+    pieces = pieces_to_plan(samples, SizeRule(asked.groups[-1].capacity, overflow, asked.limits), asked.seed)
     return build_plan(pieces, asked), asked
 
 
 @given(
     some=st.lists(items(), min_size=1, max_size=30),
-    percent=st.sampled_from([0, 100, 200]),
+    percent=st.sampled_from([NONE, 100, 200]),
     balance=st.sampled_from(["none", "sort", "refine", "window:1+refine"]),
     fill=st.sampled_from(["balanced", "greedy", "longest"]),
     linear=st.sampled_from([0, 5]),
     num_gpus=st.sampled_from([1, 2, 4]),
-    packing=st.sampled_from(["isf", "bfs", "ffd", "none"]),
+    packing=st.sampled_from(["isf", "bfs", "ffd", "spfhp", "none"]),
 )
 def test_every_plan_of_items_passes_the_checker(some, percent, balance, fill, linear, num_gpus, packing):
     trees = item_trees(some)
     samples = Samples(lengths=whole_items(trees).length, trees=trees)
     asked = request(
         [Group(capacity=30), Group(capacity=80)], num_gpus, packing,
-        balance=parse_balance(balance), fill=fill, linear=linear, path_percent=percent,
+        balance=parse_balance(balance), fill=fill, linear=linear, limits=(100, percent),
     )  # fmt: skip
     try:
-        pieces = pieces_to_plan(samples, SizeRule(80, "truncate", percent), 0)
+        pieces = pieces_to_plan(samples, SizeRule(80, "truncate", (100, percent)), 0)
     except RunError:  # Nothing is left.
         return
     plan = build_plan(pieces, asked)
@@ -121,12 +121,11 @@ def test_a_pack_over_a_limit_is_found():
     plan, _ = planned(long_pairs(40), groups="16k:1", gpus=1)
     check_plan(plan)
     with pytest.raises(PlanError, match=r"^pack 0 has \d+ path tokens, over its limit of 1638$"):
-        check_plan(replace(plan, path_percent=10))
+        check_plan(replace(plan, limits=(100, 10)))
     trees = plan.pieces.trees
-    with pytest.raises(PlanError, match=r"^the items of pack 0 take \d+, over its capacity of 16384$"):
-        check_plan(replace(plan, pieces=replace(plan.pieces, trees=trees._replace(size=trees.size + 16_384))))
-    with pytest.raises(PlanError, match=r"^an item takes less than its tokens$"):
-        check_plan(replace(plan, pieces=replace(plan.pieces, trees=trees._replace(size=trees.size - 16_384))))
+    more = trees._replace(loss_terms=trees.loss_terms + 16_384)
+    with pytest.raises(PlanError, match=r"^pack 0 has \d+ loss terms, over its limit of 16384$"):
+        check_plan(replace(plan, pieces=replace(plan.pieces, trees=more)))
 
 
 @pytest.mark.parametrize(

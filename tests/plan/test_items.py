@@ -18,9 +18,9 @@ from packer_cli.plan.core.sample_cut import SizeRule
 from packer_cli.plan.core.samples import Samples
 from packer_cli.plan.notes import overflow_notes, reasons_lost
 from tests.naive import items as naive
-from tests.plan.items import item_trees, items, thinking_turns
+from tests.plan.items import NONE, item_trees, items, thinking_turns
 
-PERCENTS = st.sampled_from([0, 100, 150, 200])
+PERCENTS = st.sampled_from([NONE, 100, 150, 200])
 
 
 def pair(prompt, chosen, rejected):
@@ -54,7 +54,7 @@ def test_numbers_of_whole_items_are_those_of_their_tokens(some, percent):
     expected = [naive.figures(item, 0, len(item.ends)) for item in some]
     assert whole.samples is None
     assert whole.length.tolist() == [each.length for each in expected]
-    assert whole.sizes(percent).tolist() == [
+    assert whole.sizes((100, percent)).tolist() == [
         each.length if item.kind == SAMPLE else each.size(percent) for item, each in zip(some, expected, strict=True)
     ]
     assert whole.trees.work.tolist() == [each.work for each in expected]
@@ -77,7 +77,7 @@ def test_numbers_of_whole_items_are_those_of_their_tokens(some, percent):
 )
 def test_long_items_are_cut_as_every_depth_and_run_tried(some, percent, capacity, overflow, data):
     trees = item_trees(some)
-    rule, divides, drops = SizeRule(capacity, overflow, percent), overflow == "split", overflow == "drop"
+    rule, divides, drops = SizeRule(capacity, overflow, (100, percent)), overflow == "split", overflow == "drop"
     chosen = sorted(data.draw(st.lists(st.integers(0, len(some) - 1), min_size=1, max_size=8)))
     cut = cut_by(trees, rule, chosen)
     pieces = cut.pieces
@@ -85,7 +85,7 @@ def test_long_items_are_cut_as_every_depth_and_run_tried(some, percent, capacity
     for item in chosen:
         branches = len(some[item].ends)
         found = [naive.piece(some[item], 0, branches, naive.WHOLE)], list[int]()
-        if whole_items(trees).sizes(percent)[item] > capacity:
+        if whole_items(trees).sizes((100, percent))[item] > capacity:
             found = naive.cut_item(some[item], capacity, percent, divides=divides, drops=drops)
         expected += [(item, *each) for each in found[0]]
         left_out += [(item, branch) for branch in found[1]]
@@ -107,7 +107,7 @@ def test_items_selected_are_the_same_items(some, data):
 
 
 def test_a_piece_that_is_not_so_is_found():
-    trees, rule = item_trees([pair(10, 5, 7), turns((4, 9), (5, 9), (3, 9))]), SizeRule(27, "split")
+    trees, rule = item_trees([pair(10, 5, 7), turns((4, 9), (5, 9), (3, 9))]), SizeRule(27, "split", (100, NONE))
     cut = cut_by(trees, rule)
     pieces = cut.pieces
     assert pieces.sample.tolist() == [0, 1, 1]
@@ -144,7 +144,7 @@ def test_a_piece_outside_of_its_item_is_found(name, piece, value):
         wrong = replace(pieces, **{"samples" if name == "sample" else name: change})
     what = "a piece is of no item" if name == "sample" else "a piece has branches or tokens that its item has not"
     with pytest.raises(PlanError, match=f"^{what}$"):
-        cut_by(trees, SizeRule(5, "split")).check(wrong)
+        cut_by(trees, SizeRule(5, "split", (100, NONE))).check(wrong)
 
 
 def test_what_is_lost_is_listed_with_its_reason():
@@ -153,7 +153,7 @@ def test_what_is_lost_is_listed_with_its_reason():
         naive.Item(GROUP, [(26, -1), (4, 0), (4, 0), (4, 0)], [1, 2, 3], [26] * 3),
     ]  # fmt: skip
     trees = item_trees(some)
-    cut = cut_by(trees, SizeRule(40, "truncate", 200))
+    cut = cut_by(trees, SizeRule(40, "truncate", (100, 200)))
     over, no_cut = "over the largest group's 40", "left out, since no cut that fits leaves each branch a loss token"
     items_lost, reasons = zip(*reasons_lost(cut), strict=True)
     assert items_lost == (0, 1, 3, 4)
@@ -182,7 +182,7 @@ def test_what_is_lost_is_listed_with_its_reason():
 
 def test_figures_say_what_sharing_saves():
     trees = item_trees([pair(10, 5, 7), SAMPLE_OF_9])
-    cut = cut_by(trees, SizeRule(64, "split"))
+    cut = cut_by(trees, SizeRule(64, "split", (100, NONE)))
     assert cut.counts(cut.pieces).trees == TreeFigures(
         tokens_padded=2 * 17 + 9,
         tokens_flat=15 + 17 + 9,
@@ -196,16 +196,16 @@ def test_figures_say_what_sharing_saves():
 def test_an_item_over_the_capacity_by_its_loss_tokens_says_so():
     trees = item_trees([pair(29, 5, 5)._replace(first_loss=[1, 1])])
     reason = "the pair has 66 loss tokens, counted once for each branch, over the largest group's 40; it is cut off"
-    assert next(reasons_lost(cut_by(trees, SizeRule(40, "truncate", 200))))[1].startswith(reason)
+    assert next(reasons_lost(cut_by(trees, SizeRule(40, "truncate", (100, 200)))))[1].startswith(reason)
 
 
 def test_error_says_how_long_the_longest_is():
     trees = item_trees([pair(10, 5, 7)])
     samples = Samples(lengths=whole_items(trees).length, trees=trees)
     with pytest.raises(RunError, match=r"^the longest item takes 22 tokens, over the largest group's 21; choose"):
-        pieces_to_plan(samples, SizeRule(21, "error"), 0)
+        pieces_to_plan(samples, SizeRule(21, "error", (100, NONE)), 0)
     with pytest.raises(RunError, match=r"^the longest item takes 32 tokens"):
-        pieces_to_plan(samples, SizeRule(31, "error", 100), 0)
+        pieces_to_plan(samples, SizeRule(31, "error", (100, 100)), 0)
 
 
 def test_a_branch_alone_has_one_path():

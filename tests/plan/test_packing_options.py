@@ -32,11 +32,6 @@ def test_packings_that_the_options_rule_out_are_refused():
     [
         ("best", f"unknown packing algorithm 'best'; known: {', '.join(REGISTRY)}"),
         (
-            "kk:window=8",
-            "packing 'kk' was removed; use 'bfs', which is faster and, with --balance refine, makes ranks wait less",
-        ),
-        ("nnlshp", "packing 'nnlshp' was removed; use 'bfd', which is faster and needs no more packs"),
-        (
             "spfhp:max_samples=-1",
             "option 'max_samples' must be at least 0 and at most 2147483647, got -1",
         ),

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer_cli.plan.kernels.balance.items import refine_items
-from packer_cli.plan.strategies.by_group.items import ItemSizes, group_units
 from tests.naive import items as naive
 
 loads = st.tuples(st.integers(1, 400), st.integers(1, 30), st.integers(0, 30))
@@ -24,7 +23,7 @@ def test_refine_equals_its_twin(packs, extra, num_ranks):
     work, sizes, paths = np.array([item for pack in packs for item in pack]).T
     offsets = np.concatenate([[0], np.cumsum([len(pack) for pack in packs])])
     pieces = np.arange(len(work), dtype=np.int32)
-    refine_items(offsets, pieces, (sizes, paths, work), 0, len(packs), num_ranks, capacity)
+    refine_items(offsets, pieces, np.stack([sizes, paths]), work, 0, len(packs), num_ranks, (capacity, capacity))
     refined = [pieces[a:b] for a, b in itertools.pairwise(offsets)]
     assert sorted(pieces.tolist()) == list(range(len(work)))
     assert all(len(pack) and max(sizes[pack].sum(), paths[pack].sum()) <= capacity for pack in refined)
@@ -37,22 +36,3 @@ def test_refine_equals_its_twin(packs, extra, num_ranks):
         found = [work[pack].sum() for pack in refined[first : first + num_ranks]]
         assert found == naive.works_of(own)
         assert max(found) <= max(before)
-
-
-@given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40)), max_size=20), st.data())
-def test_units_are_of_two_kinds_and_hold_each_piece_once(items, data):
-    size, paths = np.array(items, dtype=np.int64).reshape(-1, 2).T
-    own = np.array([k for k in range(len(items)) if data.draw(st.booleans())], dtype=np.int32)
-    units, first, second = ItemSizes(size, size, paths, size, size).joined(own, 64)
-    order = np.array(data.draw(st.permutations(range(len(units)))), dtype=np.int32)
-    middle = len(order) // 2
-    offsets, pieces = group_units(np.array([0, middle, len(order)]), order, first, second)
-    assert sorted(pieces.tolist()) == own.tolist()
-    assert offsets.tolist() == [0, middle + int((second[order[:middle]] >= 0).sum()), len(own)]
-    for unit, one, other in zip(units.tolist(), first.tolist(), second.tolist(), strict=True):
-        if other < 0:
-            assert unit == max(size[one], paths[one])
-        else:
-            assert paths[one] > size[one]
-            assert size[other] > paths[other]
-            assert unit == max(size[one] + size[other], paths[one] + paths[other]) <= 32

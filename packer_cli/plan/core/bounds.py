@@ -8,6 +8,7 @@ import numpy as np
 from numba import njit
 
 from packer_cli.plan.core.csr import count_lengths, first_over, num_at_least
+from packer_cli.plan.core.groups import UNLIMITED, limits_of
 from packer_cli.plan.core.types import Int32Array, Int64Array, Plan
 
 
@@ -41,16 +42,15 @@ def bound_of_counts(count: Int64Array, capacity: int) -> int:
     return max(-(-int(sum_to[-1]) // capacity), num_over_half + int(extra.max(initial=0)))
 
 
-def bound_of_items(plan: Plan, group: int, pieces: Int64Array) -> int:
-    """A lower bound on the packs of a group's pieces by their path tokens and by their loss terms."""
-    trees, capacity, percent = plan.pieces.trees, plan.groups[group].capacity, plan.path_percent or 0
-    assert trees is not None
-    by_paths, paths = 0, trees.path_tokens[pieces]
-    if percent:
-        by_paths = bound_of_counts(np.bincount(paths), capacity * percent // 100)
-    # Loss terms are known where there are more of them than tokens.
-    size = trees.size[pieces].astype(np.int64)
-    return max(by_paths, -(-int(size[size > plan.pieces.length[pieces]].sum()) // capacity))
+def bound_of_needs(plan: Plan, group: int, pieces: Int64Array) -> int:
+    """A lower bound on the packs of a group's pieces by their needs besides tokens; 0 without such."""
+    limits = limits_of(plan.groups[group].capacity, plan.limits)
+    found = [
+        bound_of_counts(np.bincount(need[pieces]), most)
+        for need, most in zip(plan.pieces.needs[1:], limits[1:], strict=True)
+        if most < UNLIMITED
+    ]
+    return max(found, default=0)
 
 
 def least_max_work(decreasing: Int64Array, num_ranks: int, capacity: int, linear: int = 0) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packer_cli.errors import PlanError
 from packer_cli.format.sharding import PLANNED
@@ -24,6 +25,8 @@ from packer_cli.plan.core.types import (
 
 MOST_PROCESS_GROUPS = 32
 """Replicas of more than one GPU that a GPU may belong to: each is a communicator, which holds memory."""
+NEEDS = ("loss terms", "path tokens")
+"""Names of the needs of trees besides tokens."""
 _BLOCK = 1 << 20
 
 
@@ -142,8 +145,8 @@ def _check_packs(packs: Packs, plan: Plan) -> Int64Array:
     forbid(wrong, lambda pack: f"pack {pack} has CP sharding {codes[pack]}, unknown to its group")
     tokens = pack_sums(row_lengths(plan), packs.offsets, packs.pieces)
     capacity = np.array([group.capacity for group in plan.groups], dtype=np.int64)[packs.group]
-    if plan.pieces.trees is not None:
-        _check_limits_of_trees(plan, capacity)
+    for need, percent, name in zip(plan.pieces.needs[1:], plan.limits, NEEDS[: len(plan.limits)], strict=True):
+        _check_need(plan, name, need, capacity * percent // 100)
 
     def too_long(pack: int) -> str:
         align = plan.groups[packs.group[pack]].align
@@ -154,20 +157,10 @@ def _check_packs(packs: Packs, plan: Plan) -> Int64Array:
     return tokens
 
 
-def _check_limits_of_trees(plan: Plan, capacity: Int64Array) -> None:
-    """Require that each pack keeps within its limits besides that of its tokens."""
-    packs, trees = plan.packs, plan.pieces.trees
-    assert trees is not None
-    require(bool((trees.size >= plan.pieces.length).all()), "an item takes less than its tokens")
-    sizes = pack_sums(trees.size, packs.offsets, packs.pieces)
-    forbid(
-        sizes > capacity,
-        lambda pack: f"the items of pack {pack} take {sizes[pack]}, over its capacity of {capacity[pack]}",
-    )
-    if plan.path_percent:
-        paths = pack_sums(trees.path_tokens, packs.offsets, packs.pieces)
-        most = capacity * plan.path_percent // 100
-        forbid(paths > most, lambda pack: f"pack {pack} has {paths[pack]} path tokens, over its limit of {most[pack]}")
+def _check_need(plan: Plan, name: str, need: NDArray[np.integer], most: Int64Array) -> None:
+    """Require that each pack keeps within its limit (`most`, int64[p]) on a need of pieces (int[m]), named `name`."""
+    found = pack_sums(need, plan.packs.offsets, plan.packs.pieces)
+    forbid(found > most, lambda pack: f"pack {pack} has {found[pack]} {name}, over its limit of {most[pack]}")
 
 
 def _check_schedule(schedule: Schedule, plan: Plan, tokens: Int64Array, epoch: int) -> None:

@@ -8,10 +8,11 @@ from packer_cli.format.ragged import owners
 from packer_cli.format.trees import SAMPLE, ItemTrees
 from packer_cli.plan.core.check import check_pieces, forbid, require
 from packer_cli.plan.core.items import measure_pieces, piece_branches, whole_items
-from packer_cli.plan.core.types import WHOLE, Int32Array, ItemRule, Lost, Pieces
+from packer_cli.plan.core.sample_cut import SizeRule
+from packer_cli.plan.core.types import WHOLE, Int32Array, Lost, Pieces
 
 
-def check_items(pieces: Pieces, trees: ItemTrees, items: Int32Array | None, rule: ItemRule, left_out: Lost) -> None:
+def check_items(pieces: Pieces, trees: ItemTrees, items: Int32Array | None, rule: SizeRule, left_out: Lost) -> None:
     """Prove that the pieces have each branch of each item as often as requested, cut by the rules alone.
 
     Args:
@@ -44,7 +45,7 @@ def check_items(pieces: Pieces, trees: ItemTrees, items: Int32Array | None, rule
     dropped = left_out.sample[trees.kinds[left_out.sample] == SAMPLE]
     wanted = items[(trees.kinds[items] == SAMPLE) & ~np.isin(items, dropped)]
     lengths = trees.segment_lengths[trees.segment_offsets[:-1]]
-    check_pieces(pieces.take(np.flatnonzero(is_flat)), lengths, wanted, is_whole=rule.divides)
+    check_pieces(pieces.take(np.flatnonzero(is_flat)), lengths, wanted, is_whole=rule.of_items.divides)
 
 
 def _check_ranges(pieces: Pieces, trees: ItemTrees) -> None:
@@ -60,16 +61,16 @@ def _check_ranges(pieces: Pieces, trees: ItemTrees) -> None:
     require(bool(in_item.all()), "a piece has branches or tokens that its item has not")
 
 
-def _check_cuts(pieces: Pieces, trees: ItemTrees, rule: ItemRule) -> None:
+def _check_cuts(pieces: Pieces, trees: ItemTrees, rule: SizeRule) -> None:
     """Require that only items over the capacity are cut, and that each branch keeps a loss token that it has."""
     given = pieces.trees
     assert given is not None
     is_cut = np.flatnonzero(given.depth < WHOLE)
-    is_long = whole_items(trees).sizes(rule.path_percent) > rule.capacity
+    is_long = whole_items(trees).sizes(rule.limits) > rule.capacity
     num_branches = np.diff(trees.branch_offsets)[pieces.sample]
     is_part = (given.depth < WHOLE) | (given.stop_branch - given.first_branch < num_branches) | (pieces.start > 0)
     require(bool(is_long[pieces.sample[is_part]].all()), "an item that is not too long is cut")
-    require(bool((pieces.sizes(rule.path_percent) <= rule.capacity).all()), "a piece is over the capacity")
+    require(bool((pieces.sizes(rule.limits) <= rule.capacity).all()), "a piece is over the capacity")
     cut = pieces.take(is_cut)
     assert cut.trees is not None
     of = piece_branches(trees, cut)

@@ -36,7 +36,7 @@ def require_pieces(cut: Cut) -> Pieces:
     """The pieces to pack. Raises RunError if there are none, or a sample is too long under `error`."""
     samples, rule = cut.samples, cut.rule
     if rule.overflow == "error" and len(cut.over):
-        longest = int(samples.sizes(rule.path_percent)[cut.over].max())
+        longest = int(samples.sizes(rule.limits)[cut.over].max())
         what = "sample has" if samples.trees is None else "item takes"
         raise RunError(
             f"the longest {what} {longest} tokens, over the largest group's {rule.capacity}; "

@@ -93,6 +93,15 @@ class Group:
         return num_gpus // self.num_gpus
 
 
+def limits_of(capacity: int, others: Sequence[int]) -> tuple[int, ...]:
+    """The most that a pack may have of each need: tokens, and the others by their percent of the capacity.
+
+    >>> limits_of(16384, (100, 200))
+    (16384, 16384, 32768)
+    """
+    return (capacity, *(capacity * percent // 100 for percent in others))
+
+
 def require_aligned(group: Group) -> None:
     """Raise ValueError if a full row of the group could not be made of aligned samples."""
     rest = group.capacity % group.align

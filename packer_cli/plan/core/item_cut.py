@@ -94,7 +94,7 @@ class ItemCut(Cut):
             turns_left_out=int(lost_turns.sum()),
             samples_cut=number_of(shortened, SAMPLE),
             samples_left_out=number_of(lost, SAMPLE),
-            over_path_limit=int((self.whole.sizes(None)[self.items] <= self.rule.capacity).sum()),
+            over_path_limit=int((self.whole.sizes(self.rule.limits[:1])[self.items] <= self.rule.capacity).sum()),
         )
         return Fates(len(divided), len(shortened), len(lost), counts, tree_figures(self.trees, pieces))
 
@@ -104,7 +104,7 @@ class ItemCut(Cut):
         Raises:
             PlanError: they do not.
         """
-        check_items(pieces, self.trees, self.chosen, self.rule.of_items, self.left_out)
+        check_items(pieces, self.trees, self.chosen, self.rule, self.left_out)
 
 
 def cut_items(samples: Samples, trees: ItemTrees, rule: SizeRule, chosen: Int32Array | None) -> ItemCut:
@@ -115,7 +115,7 @@ def cut_items(samples: Samples, trees: ItemTrees, rule: SizeRule, chosen: Int32A
     branch a loss token, the item or the branch is left out.
     """
     whole = whole_items(trees)
-    is_long = whole.sizes(rule.path_percent) > rule.capacity
+    is_long = whole.sizes(rule.limits) > rule.capacity
     given = np.arange(len(whole), dtype=np.int32) if chosen is None else chosen
     items = np.unique(given[is_long[given]])
     offsets, cut_pieces, left_out = _cut(trees, items, rule)

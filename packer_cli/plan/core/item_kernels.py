@@ -28,7 +28,7 @@ class ItemPieces(NamedTuple):
     first_branch: Int32Array
     stop_branch: Int32Array
     depth: Int32Array
-    size: Int32Array
+    loss_terms: Int32Array
     work: Int64Array
     path_tokens: Int64Array
     flat_tokens: Int64Array
@@ -95,12 +95,12 @@ def measure(store: Store, pieces: ItemPieces) -> None:
         item = np.int64(pieces.item[k])
         if store.trees.kinds[item] == SAMPLE:
             tokens = np.int64(pieces.length[k])
-            pieces.size[k], pieces.work[k] = tokens, tokens * tokens
+            pieces.loss_terms[k], pieces.work[k] = tokens, tokens * tokens
             pieces.path_tokens[k], pieces.flat_tokens[k] = tokens, tokens
             continue
         first, stop = np.int64(pieces.first_branch[k]), np.int64(pieces.stop_branch[k])
         figures = _figures(store, item, first, stop, np.int64(pieces.depth[k]))
-        pieces.length[k], pieces.size[k] = figures.unique, min(max(figures.unique, figures.loss), _WHOLE)
+        pieces.length[k], pieces.loss_terms[k] = figures.unique, min(figures.loss, _WHOLE)
         pieces.work[k], pieces.path_tokens[k], pieces.flat_tokens[k] = figures.work, figures.path, figures.flat
 
 
@@ -159,8 +159,8 @@ def _leave_out(left_out: Lost, num: int, item: int, first: int, stop: int) -> in
 def _fit(store: Store, item: int, first: int, stop: int, depth: int, rule: ItemRule) -> bool:
     """Whether these branches, cut at a depth, are within the capacity."""
     found = _figures(store, item, first, stop, depth)
-    is_within = max(found.unique, found.loss) <= rule.capacity
-    return is_within and (rule.path_percent == 0 or 100 * found.path <= rule.path_percent * rule.capacity)
+    is_within = found.unique <= rule.capacity and found.loss <= rule.most_loss
+    return is_within and found.path <= rule.most_paths
 
 
 @njit(cache=True, no_cpython_wrapper=True)

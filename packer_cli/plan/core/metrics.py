@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.format.metrics import Metrics
-from packer_cli.plan.core.bounds import bound_of_counts, bound_of_items, least_max_works
+from packer_cli.plan.core.bounds import bound_of_counts, bound_of_needs, least_max_works
 from packer_cli.plan.core.csr import pack_tokens_and_work, plan_tokens_and_work, select_packs
 from packer_cli.plan.core.segments import aligned_lengths, row_lengths
 from packer_cli.plan.core.sharding import CODES, cp_imbalance
@@ -310,9 +310,9 @@ def _lower_bound(plan: Plan, group: int | None) -> int:
         max(bound_of_counts(counts[g], plan.groups[g].capacity), -(-int(counts[g].sum()) // plan.max_samples))
         for g in groups
     ]
-    if plan.pieces.trees is not None:
+    if plan.limits:
         of_group = pieces_by_group(plan)
-        bounds = [max(bound, bound_of_items(plan, g, of_group[g])) for bound, g in zip(bounds, groups, strict=True)]
+        bounds = [max(bound, bound_of_needs(plan, g, of_group[g])) for bound, g in zip(bounds, groups, strict=True)]
     return sum(bounds)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from packer_cli.format.metrics import SampleCounts
 from packer_cli.plan.core.check import check_pieces
 from packer_cli.plan.core.csr import ids_of
+from packer_cli.plan.core.groups import limits_of
 from packer_cli.plan.core.mixture import count_inputs
 from packer_cli.plan.core.pieces import Overflow
 from packer_cli.plan.core.samples import Samples
@@ -23,14 +24,15 @@ class SizeRule(NamedTuple):
     capacity: int
     """Tokens of the longest group."""
     overflow: Overflow
-    path_percent: int = 0
-    """See `ItemRule`."""
+    limits: tuple[int, ...] = ()
+    """See `Plan.limits`."""
 
     @property
     def of_items(self) -> ItemRule:
         """The same for items; under `error`, none is cut."""
         divides, drops = self.overflow == "split", self.overflow in ("drop", "error")
-        return ItemRule(capacity=self.capacity, path_percent=self.path_percent, divides=divides, drops=drops)
+        capacity, most_loss, most_paths = limits_of(self.capacity, self.limits)
+        return ItemRule(capacity, most_loss, most_paths, divides, drops)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -81,17 +81,17 @@ class Samples:
         among = slice(None) if self.among is None else self.among
         return num_weighted(self.sources[among], self.weights, self.lengths[among])
 
-    def sizes(self, path_percent: int = 0) -> Int32Array:
+    def sizes(self, limits: Sequence[int] = ()) -> Int32Array:
         """int32[n]: what each takes of a capacity; of flat samples their lengths."""
         if self.trees is None:
             return self.lengths
         from packer_cli.plan.core.items import whole_items
 
-        return whole_items(self.trees).sizes(path_percent)
+        return whole_items(self.trees).sizes(limits)
 
-    def epoch_sizes(self, seed: int, path_percent: int = 0) -> Int32Array:
+    def epoch_sizes(self, seed: int, limits: Sequence[int] = ()) -> Int32Array:
         """int32[m]: what each of `chosen` takes of a capacity; of flat samples their lengths."""
-        chosen, sizes = self.chosen(seed), self.sizes(path_percent)
+        chosen, sizes = self.chosen(seed), self.sizes(limits)
         return sizes if chosen is None else sizes[chosen]
 
 

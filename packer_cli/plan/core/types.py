@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -74,9 +74,8 @@ class PieceTrees(NamedTuple):
     """int32[m]: one past the last."""
     depth: Int32Array
     """int32[m]: tokens of each branch that stay; 2^31 - 1 for all."""
-    size: Int32Array
-    """int32[m]: what the piece takes of a capacity: the greater of its unique tokens and its loss terms. Path tokens
-    have a limit of their own."""
+    loss_terms: Int32Array
+    """int32[m]: M, see `plan.core.items`."""
     work: Int64Array
     """int64[m]: attention work, see `format.trees`."""
     path_tokens: Int64Array
@@ -101,12 +100,18 @@ class Pieces:
     def __len__(self) -> int:
         return len(self.length)
 
-    def sizes(self, path_percent: int | None) -> Int32Array:
-        """int32[m]: what each takes of a capacity, where all limits on packs are one; see `Plan.path_percent`."""
-        if self.trees is None or not path_percent:
-            return self.length if self.trees is None else self.trees.size
-        by_paths = np.minimum(-(-100 * self.trees.path_tokens // path_percent), 2**31 - 1)
-        return np.maximum(self.trees.size, by_paths).astype(np.int32)
+    @property
+    def needs(self) -> tuple[NDArray[np.integer], ...]:
+        """int[m] each: tokens, and what else rows have limited room for: of trees, loss terms and path tokens."""
+        return (self.length,) if self.trees is None else (self.length, self.trees.loss_terms, self.trees.path_tokens)
+
+    def sizes(self, limits: Sequence[int]) -> Int32Array:
+        """int32[m]: what each takes of a capacity, where all `Plan.limits` are one. O(m)."""
+        found = self.length
+        for need, percent in zip(self.needs[1:], limits, strict=False):
+            share = np.minimum(-(-100 * need.astype(np.int64) // percent), 2**31 - 1)
+            found = np.maximum(found, share).astype(np.int32)
+        return found
 
     @property
     def attention(self) -> Int64Array | None:
@@ -129,11 +134,13 @@ class ItemRule(NamedTuple):
 
     capacity: int
     """Tokens of the longest group."""
-    path_percent: int
-    """Of the capacity: most path tokens, at least 100; 0: any number."""
-    divides: bool = True
+    most_loss: int
+    """Loss terms."""
+    most_paths: int
+    """Path tokens."""
+    divides: bool
     """Whether flat samples are cut into several pieces, rather than cut off."""
-    drops: bool = False
+    drops: bool
     """Whether items over the capacity are left out."""
 
 
@@ -261,8 +268,9 @@ class Plan:
     """At least one; the metrics describe epoch 0."""
     max_samples: int = UNLIMITED
     """Most pieces of a pack."""
-    path_percent: int | None = None
-    """Of the capacity: most path tokens of a pack of trees, see `ItemRule`; None: samples are flat."""
+    limits: tuple[int, ...] = ()
+    """Percent of a group's capacity that a pack may take of each other need than tokens: of trees, loss terms and path
+    tokens; none where samples are flat."""
     mask: Mask = "document"
     """With which the packs are trained on; it decides their attention work."""
     lockstep: Lockstep = None

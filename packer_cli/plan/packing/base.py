@@ -50,6 +50,9 @@ class PackingOptions:
 PackFunction = Callable[[Int32Array, int, int, Any], tuple[Int64Array, Int32Array]]
 """(lengths, capacity, seed, options) -> (offsets, order)"""
 
+PackNeedsFunction = Callable[[Int64Array, Int64Array, int, Any], tuple[Int64Array, Int32Array]]
+"""(needs int64[r, n], limits int64[r], seed, options) -> (offsets, order)"""
+
 CutFunction = Callable[[Pieces, int, int, int], Pieces]
 """(pieces, capacity, seed, align) -> the same tokens in other pieces, each at a multiple of `align` in its pack"""
 
@@ -63,6 +66,8 @@ class PackingAlgorithm:
     """One line for help texts."""
     pack: PackFunction
     options: type[PackingOptions] = PackingOptions
+    pack_needs: PackNeedsFunction | None = None
+    """Packs pieces whose packs have several limits; without it, `pack` does, by the greatest share of a limit."""
     cut: CutFunction | None = None
     """Cuts samples before `pack`; a plan that uses it has exactly one group."""
     needs_split: bool = False

@@ -8,12 +8,15 @@ random than `isf`'s.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from packer_cli.plan.core.csr import argsort_descending, group_moves
 from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.packing.base import ChunkOptions, PackingAlgorithm
 from packer_cli.plan.packing.best_fit import best_fit, runs_by_decreasing_length
+from packer_cli.plan.packing.fit_needs import fit_needs
 
 
 def pack(lengths: Int32Array, capacity: int, seed: int, options: ChunkOptions) -> tuple[Int64Array, Int32Array]:
@@ -29,4 +32,10 @@ def _pack(lengths: Int32Array, capacity: int) -> tuple[Int64Array, Int32Array]:
     return group_moves(to_pack, to_number, argsort_descending(lengths), num_packs)
 
 
-ALGORITHM = PackingAlgorithm(name="bfd", summary="best-fit decreasing: least padding", pack=pack, options=ChunkOptions)
+ALGORITHM = PackingAlgorithm(
+    name="bfd",
+    summary="best-fit decreasing: least padding",
+    pack=pack,
+    options=ChunkOptions,
+    pack_needs=partial(fit_needs, is_best=True, is_shuffled=False),
+)

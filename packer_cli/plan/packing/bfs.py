@@ -8,11 +8,14 @@ are a tenth of the capacity or longer: late ones find no room, and `bfd` or `ilp
 
 from __future__ import annotations
 
+from functools import partial
+
 from packer_cli.plan.core.csr import ONE_EACH, group_moves
 from packer_cli.plan.core.streams import rng_state, shuffled
 from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
 from packer_cli.plan.packing.best_fit import best_fit_each
+from packer_cli.plan.packing.fit_needs import fit_needs
 
 
 def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int32Array]:
@@ -23,4 +26,9 @@ def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions)
     return group_moves(to_pack, ONE_EACH, order, num_packs)
 
 
-ALGORITHM = PackingAlgorithm(name="bfs", summary="best-fit on a shuffled order", pack=pack)
+ALGORITHM = PackingAlgorithm(
+    name="bfs",
+    summary="best-fit on a shuffled order",
+    pack=pack,
+    pack_needs=partial(fit_needs, is_best=True, is_shuffled=True),
+)

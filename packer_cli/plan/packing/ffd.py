@@ -7,6 +7,8 @@ reference; `bfd` pads as little and is faster with many packs.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -15,6 +17,7 @@ from packer_cli.plan.core.csr import argsort_descending, group_moves
 from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
 from packer_cli.plan.packing.best_fit import runs_by_decreasing_length
+from packer_cli.plan.packing.fit_needs import fit_needs
 
 
 def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int32Array]:
@@ -69,4 +72,9 @@ def first_fit(
     return to_pack[:num_moves], to_number[:num_moves], num_packs
 
 
-ALGORITHM = PackingAlgorithm(name="ffd", summary="first-fit decreasing", pack=pack)
+ALGORITHM = PackingAlgorithm(
+    name="ffd",
+    summary="first-fit decreasing",
+    pack=pack,
+    pack_needs=partial(fit_needs, is_best=False, is_shuffled=False),
+)

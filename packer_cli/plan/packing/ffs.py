@@ -6,6 +6,8 @@ to see what `ffd` gains by sorting. Do not use it to plan: `bfs` is as random, p
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from packer_cli.plan.core.csr import group_moves
@@ -13,6 +15,7 @@ from packer_cli.plan.core.streams import rng_state, shuffled
 from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.packing.base import ChunkOptions, PackingAlgorithm
 from packer_cli.plan.packing.ffd import first_fit
+from packer_cli.plan.packing.fit_needs import fit_needs
 
 
 def pack(lengths: Int32Array, capacity: int, seed: int, options: ChunkOptions) -> tuple[Int64Array, Int32Array]:
@@ -27,5 +30,10 @@ def _pack(lengths: Int32Array, capacity: int) -> tuple[Int64Array, Int32Array]:
 
 
 ALGORITHM = PackingAlgorithm(
-    name="ffs", summary="first-fit on a shuffled order", pack=pack, options=ChunkOptions, bytes_a_sample=30
+    name="ffs",
+    summary="first-fit on a shuffled order",
+    pack=pack,
+    options=ChunkOptions,
+    bytes_a_sample=30,
+    pack_needs=partial(fit_needs, is_best=False, is_shuffled=True),
 )

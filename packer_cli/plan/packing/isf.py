@@ -11,7 +11,10 @@ rounds pad 9 % at 4K. Unlike that code, this loses no open pack, and the last ro
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -34,15 +37,27 @@ class IsfOptions(PackingOptions):
 def pack(lengths: Int32Array, capacity: int, seed: int, options: IsfOptions) -> tuple[Int64Array, Int32Array]:
     """See the package for shapes."""
     least = int(np.ceil(options.threshold * capacity))
-    bits = bucket_bits(len(lengths))
-    return iterative_sampling_filling(lengths, capacity, least, options.rounds, bits, rng_state(seed))
+    once, num = partial(fill, lengths, capacity), len(lengths)
+    return iterative_sampling_filling(once, num, least, options.rounds, bucket_bits(num), rng_state(seed))
+
+
+def pack_needs(needs: Int64Array, limits: Int64Array, seed: int, options: IsfOptions) -> tuple[Int64Array, Int32Array]:
+    """As `pack`, of pieces with several needs: a pack is kept that is full by one of them."""
+    least, num = np.ceil(options.threshold * limits).astype(np.int64), needs.shape[1]
+    once = partial(fill_needs, needs, limits)
+    return iterative_sampling_filling(once, num, least, options.rounds, bucket_bits(num), rng_state(seed))
 
 
 def iterative_sampling_filling(
-    lengths: Int32Array, capacity: int, least: int, rounds: int, bits: int, state: NDArray[np.uint64]
+    once: Callable[..., int], num_left: int, least: Any, rounds: int, bits: int, state: NDArray[np.uint64]
 ) -> tuple[Int64Array, Int32Array]:
-    """`(offsets int64[p+1], order int32[n])`; keeps packs of at least `least` tokens. Shuffles in 2^bits buckets."""
-    num_left = len(lengths)
+    """`(offsets int64[p+1], order int32[n])`; keeps packs of at least `least`. Shuffles in 2^bits buckets.
+
+    Args:
+        once: a round, of the samples in order and the least to keep.
+        num_left: n.
+    """
+    num_samples = num_left
     left = np.arange(num_left, dtype=np.int32)
     order = np.empty(num_left, dtype=np.int32)  # the samples placed so far; behind them, scratch space for shuffling
     offsets = np.empty(num_left + 1, dtype=np.int64)
@@ -51,24 +66,24 @@ def iterative_sampling_filling(
     for round_number in range(rounds):
         if num_left == 0:
             break
-        num_placed = len(lengths) - num_left
+        num_placed = num_samples - num_left
         if bits > 0:
             shuffle_buckets(left[:num_left], state, order[num_placed:], bits)
             left[:num_left] = order[num_placed:]
         else:
             shuffle(left[:num_left], state)
         is_last = round_number == rounds - 1
-        kept = 0 if is_last else least
-        num_packs = _fill(lengths, left[:num_left], capacity, kept, order, num_placed, offsets, num_packs)
-        num_left = len(lengths) - int(offsets[num_packs])
+        kept = least * 0 if is_last else least
+        num_packs = once(left[:num_left], kept, order, num_placed, offsets, num_packs)
+        num_left = num_samples - int(offsets[num_packs])
     return offsets[: num_packs + 1].copy(), order
 
 
 @njit(cache=True)
-def _fill(
+def fill(
     lengths: NDArray[np.int32],
-    left: NDArray[np.int32],
     capacity: int,
+    left: NDArray[np.int32],
     least: int,
     order: NDArray[np.int32],
     num_placed: int,
@@ -104,9 +119,42 @@ def _fill(
     return num_packs
 
 
+@njit(cache=True)
+def fill_needs(
+    needs: Int64Array,
+    limits: Int64Array,
+    left: Int32Array,
+    least: Int64Array,
+    order: Int32Array,
+    num_placed: int,
+    offsets: Int64Array,
+    num_packs: int,
+) -> int:
+    """As `fill`, of needs (int64[r, n]) and limits (int64[r])."""
+    kept, first = 0, 0
+    total = np.zeros(len(limits), dtype=np.int64)
+    for i in range(len(left) + 1):
+        if i < len(left) and (total + needs[:, left[i]] <= limits).all():
+            total += needs[:, left[i]]
+            continue
+        number = i - first
+        if (total >= least).any():
+            order[num_placed : num_placed + number] = left[first:i]
+            num_placed, num_packs = num_placed + number, num_packs + 1
+            offsets[num_packs] = num_placed
+        else:
+            left[kept : kept + number] = left[first:i].copy()
+            kept += number
+        first = i
+        if i < len(left):
+            total[:] = needs[:, left[i]]
+    return num_packs
+
+
 ALGORITHM = PackingAlgorithm(
     name="isf",
     summary="iterative sampling and filling: random packs, little padding",
     pack=pack,
     options=IsfOptions,
+    pack_needs=pack_needs,
 )

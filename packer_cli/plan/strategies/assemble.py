@@ -196,7 +196,7 @@ def numbered_plan(
     number[order] = np.arange(len(group))
     number[FILLER] = FILLER  # -1, the last one.
     packs = Packs(offsets=offsets, pieces=members, group=group, cp_sharding=np.zeros(len(group), dtype=np.int8))
-    names = ("groups", "num_gpus", "lockstep", "max_samples", "path_percent", "mask")
+    names = ("groups", "num_gpus", "lockstep", "max_samples", "limits", "mask")
     of_request = {name: getattr(request, name) for name in names}
     epochs = tuple(replace(schedule, slot_pack=number[schedule.slot_pack]) for schedule in schedules)
     return Plan(pieces=pieces, packs=packs, epochs=epochs, **{**of_request, **others})

@@ -115,8 +115,8 @@ class PlanRequest:
     """With which the packs are trained on. A causal one over whole rows evens out tokens, see `evened`."""
     max_samples: int = UNLIMITED
     """Most pieces of a pack, at least 1."""
-    path_percent: int | None = None
-    """See `Plan.path_percent`."""
+    limits: tuple[int, ...] = ()
+    """See `Plan.limits`."""
 
     @property
     def evened(self) -> int:
@@ -130,7 +130,7 @@ class PlanRequest:
         """Whether rows are more than samples one after another: trees, aligned, limited, or without borders."""
         is_aligned = any(group.align > 1 for group in self.groups)
         is_limited = self.max_samples != UNLIMITED
-        return is_aligned or is_limited or self.mask != "document" or self.path_percent is not None
+        return is_aligned or is_limited or self.mask != "document" or bool(self.limits)
 
     def __post_init__(self) -> None:
         for group in self.groups:

@@ -1,12 +1,13 @@
 """Refine for items, whose work does not follow from their size: `refine` with the work of each piece given.
 
 The heaviest pack of an iteration gives a lighter one an item, for nothing or for one with less work, as long as both
-stay within the capacity, in tokens and in path tokens. The ideal partner of an item has half of the gap less work than
+stay within every limit. The ideal partner of an item has half of the gap less work than
 it, so only the items nearest to that are tried: O(a log b) for packs of a and b items.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from packer_cli.plan.core.groups import UNLIMITED
 from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.kernels.balance.exchange import NONE, ONE, ZERO
 
-_WORK, _SIZE, _PATHS, _PIECE = range(4)
+_WORK, _PIECE = 0, -1
 """Numbers of an item, see `ItemRows`."""
 _MOST_PARTNERS = 31
 """Lighter packs to try before giving up on the heaviest one."""
@@ -32,41 +33,41 @@ class ItemRows(NamedTuple):
     """The packs of an iteration; the kernel keeps them up to date."""
 
     items: Int64Array
-    """int64[4, packs, width]: of the items of each pack, by falling work: work; what each takes of the capacity; what
-    it takes by path tokens, another limit; and its piece."""
+    """int64[r+2, packs, width]: of the items of each pack, by falling work: work; the r needs; and its piece."""
     numbers: Int64Array
     """int64[packs]: items of each pack, at most `width`."""
     totals: Int64Array
-    """int64[3, packs]: work, and what the packs take of both limits."""
+    """int64[r+1, packs]: work, and the needs of the packs."""
 
 
 def refine_items(
     offsets: Int64Array,
     pieces: Int32Array,
-    items: tuple[Int64Array, Int64Array, Int64Array],
+    needs: Int64Array,
+    work: Int64Array,
     first: int,
     stop: int,
     num_ranks: int,
-    capacity: int,
+    limits: Sequence[int],
     most: int = UNLIMITED,
     tolerance: float = 0.0002,
     most_tries: int = 64,
 ) -> None:
     """Even out, in place, the iterations of packs `first .. stop - 1`, each of `num_ranks` consecutive packs.
 
-    No pack becomes empty or exceeds the capacity, and the greatest work of an iteration never increases. In a changed
+    No pack becomes empty or exceeds a limit, and the greatest work of an iteration never increases. In a changed
     iteration, every pack holds its items by falling work.
 
     Args:
         offsets, pieces: the packs, int64[p+1] and int32[m]; both are rewritten.
-        items: what each piece takes of the capacity, what it takes of it by path tokens, and its work; int64 each.
+        needs: int64[r, m], of each piece.
+        work: int64[m], of each piece.
         first, stop: the range of packs; the last iteration may have fewer than `num_ranks`.
-        capacity: most of a pack.
+        limits: r numbers, the most of each need that a pack may have.
         most: most items of a pack.
         tolerance: stop when the heaviest pack is within this share of the mean, or of the heaviest item.
         most_tries: pairs of packs to search for an exchange, per pack of an iteration.
     """
-    work = items[2]
     for begin in range(first, stop, num_ranks):
         end = min(begin + num_ranks, stop)
         own = slice(int(offsets[begin]), int(offsets[end]))
@@ -75,31 +76,28 @@ def refine_items(
         limit = max(of_packs.mean(), float(work[members].max())) * (1 + tolerance)
         if of_packs.max() <= limit:
             continue
-        rows = _to_rows(offsets[begin : end + 1] - own.start, members, items, most)
-        exchange_items(rows, capacity, limit, most_tries * (end - begin))
+        rows = _to_rows(offsets[begin : end + 1] - own.start, members, needs, work, most)
+        exchange_items(rows, np.array(limits, dtype=np.int64), limit, most_tries * (end - begin))
         pieces[own] = rows.items[_PIECE][np.arange(rows.items.shape[2]) < rows.numbers[:, None]]
         offsets[begin + 1 : end] = own.start + np.cumsum(rows.numbers)[:-1]
 
 
-def _to_rows(
-    offsets: Int64Array, members: Int32Array, items: tuple[Int64Array, Int64Array, Int64Array], most: int
-) -> ItemRows:
-    sizes, paths, work = items
+def _to_rows(offsets: Int64Array, members: Int32Array, needs: Int64Array, work: Int64Array, most: int) -> ItemRows:
     count = np.diff(offsets)
     pack = owners(count)
     falling = members[np.lexsort((-work[members], pack))]
     place = np.arange(len(falling)) - np.repeat(offsets[:-1], count)
-    rows = np.zeros((4, len(count), min(len(falling), _GROWTH * int(count.max()), most)), dtype=np.int64)
-    rows[:, pack, place] = work[falling], sizes[falling], paths[falling], falling
+    rows = np.zeros((len(needs) + 2, len(count), min(len(falling), _GROWTH * int(count.max()), most)), dtype=np.int64)
+    rows[:, pack, place] = [work[falling], *needs[:, falling], falling]
     return ItemRows(rows, count, rows[:_PIECE].sum(axis=2))
 
 
 @njit(cache=True)
-def exchange_items(rows: ItemRows, capacity: int, limit: float, most_tries: int) -> None:
+def exchange_items(rows: ItemRows, limits: Int64Array, limit: float, most_tries: int) -> None:
     """Lower the greatest work of these packs by exchanges, until it is within the limit or no exchange helps.
 
     Args:
-        capacity: most of a pack.
+        limits: int64[r], the most of each need of a pack.
         limit: greatest work at which to stop.
         most_tries: pairs of packs to search for an exchange; the last round may exceed it.
     """
@@ -120,7 +118,7 @@ def exchange_items(rows: ItemRows, capacity: int, limit: float, most_tries: int)
                     light = p
             tried_in[light] = number
             tries += 1
-            given, taken = _best_exchange(rows, heavy, light, capacity)
+            given, taken = _best_exchange(rows, heavy, light, limits)
             if given >= 0:
                 _exchange(rows, heavy, light, given, taken)
                 is_done = False
@@ -131,7 +129,7 @@ def exchange_items(rows: ItemRows, capacity: int, limit: float, most_tries: int)
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _best_exchange(rows: ItemRows, heavy: int, light: int, capacity: int) -> tuple[int, int]:
+def _best_exchange(rows: ItemRows, heavy: int, light: int, limits: Int64Array) -> tuple[int, int]:
     """Places of the item that the heavy pack gives, and of the one that it takes; -1 for none."""
     gap = rows.totals[_WORK, heavy] - rows.totals[_WORK, light]
     best, given, taken = gap, NONE, NONE
@@ -139,22 +137,22 @@ def _best_exchange(rows: ItemRows, heavy: int, light: int, capacity: int) -> tup
     others = rows.items[_WORK, light, : rows.numbers[light]]
     for i in range(rows.numbers[heavy]):
         work = rows.items[_WORK, heavy, i]
-        if has_space and abs(gap - 2 * work) < best and _fit(rows, heavy, light, i, NONE, capacity):
+        if has_space and abs(gap - 2 * work) < best and _fit(rows, heavy, light, i, NONE, limits):
             best, given, taken = abs(gap - 2 * work), i, NONE
         near = num_at_least(others, work - gap // 2 + 1)
         for j in range(max(near - _NEAR, ZERO), min(near + _NEAR, len(others))):
             left = abs(gap - 2 * (work - others[j]))
-            if left < best and _fit(rows, heavy, light, i, j, capacity):
+            if left < best and _fit(rows, heavy, light, i, j, limits):
                 best, given, taken = left, i, j
     return given, taken
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _fit(rows: ItemRows, heavy: int, light: int, given: int, taken: int, capacity: int) -> bool:
-    """Whether both packs are within both limits after an exchange."""
-    for limit in (_SIZE, _PATHS):
-        more = rows.items[limit, heavy, given] - (rows.items[limit, light, taken] if taken >= 0 else ZERO)
-        if max(rows.totals[limit, light] + more, rows.totals[limit, heavy] - more) > capacity:
+def _fit(rows: ItemRows, heavy: int, light: int, given: int, taken: int, limits: Int64Array) -> bool:
+    """Whether both packs are within all limits after an exchange."""
+    for k in range(1, len(limits) + 1):
+        more = rows.items[k, heavy, given] - (rows.items[k, light, taken] if taken >= 0 else ZERO)
+        if max(rows.totals[k, light] + more, rows.totals[k, heavy] - more) > limits[k - 1]:
             return False
     return True
 
@@ -170,7 +168,7 @@ def _exchange(rows: ItemRows, heavy: int, light: int, given: int, taken: int) ->
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _remove(rows: ItemRows, pack: int, place: int) -> Int64Array:
-    """Take an item out: int64[4]."""
+    """Take an item out: int64[r+2]."""
     item = rows.items[:, pack, place].copy()
     rows.totals[:, pack] -= item[:_PIECE]
     rows.numbers[pack] -= ONE
@@ -183,7 +181,7 @@ def _remove(rows: ItemRows, pack: int, place: int) -> Int64Array:
 @njit(cache=True, no_cpython_wrapper=True)
 def _insert(rows: ItemRows, pack: int, item: Int64Array) -> None:
     place, number = num_at_least(rows.items[_WORK, pack, : rows.numbers[pack]], item[_WORK]), rows.numbers[pack]
-    for k in range(4):
+    for k in range(len(item)):
         values = rows.items[k, pack]
         for q in range(number, place, -1):
             values[q] = values[q - 1]

@@ -18,7 +18,7 @@ from packer_cli.plan.core.csr import (
     rename_members,
     select_packs,
 )
-from packer_cli.plan.core.groups import is_in_group
+from packer_cli.plan.core.groups import is_in_group, limits_of
 from packer_cli.plan.core.iterations import GroupIterations, Iterations, deal, one_group_each
 from packer_cli.plan.core.segments import align_up, padded_lengths
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
@@ -35,7 +35,7 @@ from packer_cli.plan.strategies.assemble import (
     scheduled,
     sizes_of_plan,
 )
-from packer_cli.plan.strategies.by_group.items import ItemSizes, group_units
+from packer_cli.plan.strategies.by_group.items import ItemNeeds
 from packer_cli.plan.strategies.protocol import PlanRequest
 
 
@@ -48,12 +48,12 @@ def plan_groups(pieces: Pieces, request: PlanRequest) -> Plan:
     if request.algorithm.cut:
         seed = int(rng_state(request.seed, Stream.CUT)[0])
         pieces = request.algorithm.cut(pieces, request.groups[0].capacity, seed, request.groups[0].align)
-    lengths = pieces.sizes(request.path_percent)
+    lengths = pieces.sizes(request.limits)
     if request.algorithm.is_padded:
         batches = arrange_batches(lengths, request)
         return assemble_padded(pieces, batches, _iterations([batches], request)[0], request)
     is_left = np.ones(len(pieces), dtype=np.bool_)
-    items = ItemSizes.of(pieces, request.path_percent, request.evened)
+    items = ItemNeeds.of(pieces, request.evened)
     by_group = [arrange_group(lengths, is_left, g, request, items) for g in reversed(range(len(request.groups)))]
     by_group.reverse()
     sizes = pack_sizes(by_group, pieces.length, request, pieces.attention)
@@ -112,7 +112,7 @@ FREE_TO_FILL = 1 / 16
 
 
 def arrange_group(
-    lengths: Int32Array, is_left: BoolArray, g: int, request: PlanRequest, items: ItemSizes | None = None
+    lengths: Int32Array, is_left: BoolArray, g: int, request: PlanRequest, items: ItemNeeds | None = None
 ) -> GroupPacks:
     """Pack the group's own pieces, fill with shorter ones, form iterations, and even them out.
 
@@ -136,7 +136,8 @@ def arrange_group(
     count = count_lengths(lengths, is_left) if g else np.zeros(1, dtype=np.int64)
     offsets, pieces = _pack_own(lengths, own, count, g, request, items)
     state = rng_state(request.seed, Stream.BALANCE, g)
-    tokens, work = _taken_and_work(offsets, pieces, lengths, items)
+    limits = limits_of(capacity, request.limits)
+    tokens, work = _taken_and_work(offsets, pieces, lengths, items, limits)
     order = None
     if len(tokens) and count.any():
         room = capacity - tokens
@@ -146,7 +147,7 @@ def arrange_group(
             if request.fill == "balanced":
                 # By attention work, even with a linear cost: filled packs have equal tokens, so equal linear terms.
                 order = order_packs(work, num_ranks, request.balance, state)
-                in_squares = work if items is None else items.in_squares(work)
+                in_squares = work if items is None else items.in_squares(work, lengths)
                 pack_of, chosen = balanced_fill(room, in_squares, order, num_even, count, median_length(count))
             else:
                 pack_of, chosen = longest_fill(room, count)
@@ -156,10 +157,10 @@ def arrange_group(
         offsets, pieces = merge_packs(offsets, pieces, added_offsets, added[by_pack])
         offsets, pieces, lost = trim_packs(offsets, pieces, lengths, request.max_samples)
         is_left[lost] = True  # No samples of the group itself, which are longer and stand before the fillers.
-        tokens, work = _taken_and_work(offsets, pieces, lengths, items)
+        tokens, work = _taken_and_work(offsets, pieces, lengths, items, limits)
     if order is None:
         if items is not None:
-            tokens = pack_sums(items.tokens, offsets, pieces)
+            tokens = pack_sums(items.needs[0], offsets, pieces)
         order = _order(tokens, work, num_ranks, request, state)
     packs = _complete(lengths, offsets, pieces, order, capacity, num_ranks, request, items)
     if request.balance.refine:
@@ -168,12 +169,12 @@ def arrange_group(
 
 
 def _taken_and_work(
-    offsets: Int64Array, pieces: Int32Array, lengths: Int32Array, items: ItemSizes | None
+    offsets: Int64Array, pieces: Int32Array, lengths: Int32Array, items: ItemNeeds | None, limits: Sequence[int]
 ) -> tuple[Int64Array, Int64Array]:
     """What each pack takes of its capacity, and its attention work (int64[p] both)."""
     if items is None:
         return pack_tokens_and_work(offsets, pieces, lengths)
-    return items.taken(offsets, pieces), pack_sums(items.attention, offsets, pieces)
+    return items.taken(offsets, pieces, limits), pack_sums(items.attention, offsets, pieces)
 
 
 def arrange_batches(lengths: Int32Array, request: PlanRequest) -> GroupPacks:
@@ -197,7 +198,7 @@ def _pack(lengths: Int32Array, capacity: int, seed: int, request: PlanRequest) -
 
 
 def _pack_own(
-    lengths: Int32Array, own: BoolArray, count: Int64Array, g: int, request: PlanRequest, items: ItemSizes | None
+    lengths: Int32Array, own: BoolArray, count: Int64Array, g: int, request: PlanRequest, items: ItemNeeds | None
 ) -> tuple[Int64Array, Int32Array]:
     """Pack the group's own pieces; `(offsets, pieces)` as CSR arrays.
 
@@ -208,28 +209,39 @@ def _pack_own(
         own: bool[m], the group's own pieces.
         count: int64[x+1], number of pieces of each length that may fill packs.
     """
-    capacity = request.groups[g].capacity
+    capacity, algorithm = request.groups[g].capacity, request.algorithm
     seed = int(rng_state(request.seed, Stream.PACKING, g)[0])
-    is_all = bool(own.all()) and items is None
-    # No variable holds their lengths, so that an algorithm may free them before it ends.
-    if items is not None:
-        units, first, second = items.joined(ids_of(own), capacity)
-        tokens = int(units.sum(dtype=np.int64))
-        offsets, pieces = _pack(units, capacity, seed, request)
-    else:
-        tokens = int(lengths.sum(where=own, dtype=np.int64))
-        offsets, pieces = _pack(lengths if is_all else lengths[own], capacity, seed, request)
+    is_all = bool(own.all())
+    needs = None if items is None or algorithm.pack_needs is None else items.needs[:, own]
+
+    def packed(most: int) -> tuple[Int64Array, Int32Array]:
+        # A piece longer than `most` gets a pack of its own, as one of that length does.
+        if needs is not None:
+            limits = np.array(limits_of(most, request.limits))
+            few = np.minimum(needs, limits[:, None])
+            found: tuple[Int64Array, Int32Array] = algorithm.pack_needs(few, limits, seed, request.packing_options)
+            return found
+        if most < capacity:
+            return _pack(np.minimum(lengths[own], most), most, seed, request)
+        # No variable holds their lengths, so that an algorithm may free them before it ends.
+        return _pack(lengths if is_all else lengths[own], most, seed, request)
+
+    offsets, pieces = packed(capacity)
     room = int((len(offsets) - 1) * capacity * FREE_TO_FILL)
-    free = (len(offsets) - 1) * capacity - tokens
+    taken = int(lengths.sum(where=own, dtype=np.int64)) if needs is None else _least_taken(needs, g, request)
+    free = (len(offsets) - 1) * capacity - taken
     if request.fill == "balanced" and free < room and 2 * room <= int(count @ np.arange(len(count))):
-        less = capacity - int(capacity * FREE_TO_FILL)
-        # A longer piece gets a pack of its own, as one of this length does.
-        offsets, pieces = _pack(np.minimum(lengths[own] if items is None else units, less), less, seed, request)
-    if items is not None:
-        offsets, pieces = group_units(offsets, pieces, first, second)
-    elif not is_all:
+        offsets, pieces = packed(capacity - int(capacity * FREE_TO_FILL))
+    if not is_all:
         rename_members(pieces, ids_of(own))
     return limit_samples(offsets, pieces, lengths, capacity, request.max_samples)
+
+
+def _least_taken(needs: Int64Array, g: int, request: PlanRequest) -> int:
+    """What pieces (needs int64[r, n]) take of capacities at least, by the need of which they have most."""
+    limits = limits_of(request.groups[g].capacity, request.limits)
+    sums: list[int] = needs.sum(axis=1).tolist()
+    return max(total * limits[0] // most for total, most in zip(sums, limits, strict=True))
 
 
 def _order(
@@ -255,7 +267,7 @@ def _complete(
     capacity: int,
     num_ranks: int,
     request: PlanRequest,
-    items: ItemSizes | None,
+    items: ItemNeeds | None,
 ) -> GroupPacks:
     """The packs in order; those that do not fill an iteration are spread over all ranks.
 
@@ -294,7 +306,7 @@ def _spread(
     capacity: int,
     num_rows: int,
     request: PlanRequest,
-    items: ItemSizes | None,
+    items: ItemNeeds | None,
 ) -> tuple[Int64Array, Int32Array] | None:
     """Spread the pieces over rows of even work, the heaviest row first; None if they do not fit."""
     num_rows = min(num_rows, len(pieces))
@@ -314,18 +326,19 @@ def _refine(
     capacity: int,
     num_even: int,
     request: PlanRequest,
-    items: ItemSizes | None,
+    items: ItemNeeds | None,
 ) -> None:
     """Even out each `num_even` packs in place; spread rows do not become longer."""
     num_whole = packs.num_packs - packs.num_rest
-    rest_tokens, _ = _taken_and_work(packs.offsets[num_whole:], packs.pieces, lengths, items)
+    rest = packs.offsets[num_whole:]
+    rest_tokens, _ = _taken_and_work(rest, packs.pieces, lengths, items, limits_of(capacity, request.limits))
     longest_rest = int(rest_tokens.max(initial=0))
-    of_packs = packs.offsets, packs.pieces, lengths
     for first, stop, most in ((0, num_whole, capacity), (num_whole, packs.num_packs, longest_rest)):
+        of_packs = packs.offsets, packs.pieces, lengths, first, stop, num_even
         if items is None:
-            refine_packs(*of_packs, first, stop, num_even, most, linear=request.evened, most=request.max_samples)
+            refine_packs(*of_packs, most, linear=request.evened, most=request.max_samples)
         else:
             from packer_cli.plan.kernels.balance.items import refine_items  # Flat samples need not wait for kernels.
 
-            of_items = items.size, items.paths, items.work
-            refine_items(packs.offsets, packs.pieces, of_items, first, stop, num_even, most, request.max_samples)
+            limits = limits_of(most, request.limits)
+            refine_items(*of_packs[:2], items.needs, items.work, *of_packs[3:], limits, request.max_samples)

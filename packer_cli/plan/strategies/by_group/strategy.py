@@ -34,7 +34,7 @@ class GroupStrategy(Strategy):
                 f"packing {algorithm.name!r} {what}, so it cannot exchange samples; give --balance sort, "
                 "window:K or none, without +refine"
             )
-        if algorithm.is_padded and request.shapes_rows and request.path_percent is None:
+        if algorithm.is_padded and request.shapes_rows and not request.limits:
             raise ValueError(
                 f"packing {algorithm.name!r} {what}, which do not support --align, --max-samples or --mask "
                 "causal; leave them out, or give another packing"
