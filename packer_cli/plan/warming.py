@@ -39,7 +39,7 @@ def kernel_shares(request: PlanRequest) -> list[Callable[[], None]]:
 def _warm_plan(request: PlanRequest) -> None:
     """Build, check and measure a tiny plan and the baseline of the report."""
     request = request.strategy.to_warm(request)
-    request = replace(request, balance=replace(request.balance, refine=False))
+    request = replace(request, balance=replace(request.balance, refine=False), limits=())  # Of flat samples.
     # A few nearly full packs in every group, and short samples to fill them.
     lengths = [max(1, group.capacity - 1 - i) for group in request.groups for i in range(5)] + [1] * 8
     # Lengths that best-fit packs badly, so that `ilp` loads its solver: 4 4 3 3 3 3 are two packs of 10.
