@@ -29,7 +29,7 @@ from packer_cli.plan.core.groups import UNLIMITED, Group
 from packer_cli.plan.core.types import Packs, PieceLoss, Pieces, PieceTrees, Plan, Schedule
 from packer_cli.remote.local import map_file, open_source
 
-PLAN_VERSION = 8
+PLAN_VERSION = 9
 _KEY = b"hbpack"
 _DIGEST = "xxh3"
 

@@ -51,7 +51,6 @@ class Figures(NamedTuple):
     length: int
     work: int
     path_tokens: int
-    flat_tokens: int
     loss: int
 
     def size(self, percent: int) -> int:
@@ -69,7 +68,6 @@ def figures(item: Item, first: int, stop: int, depth: int = WHOLE) -> Figures:
         length=len(depths),
         work=sum(2 * d + 1 for d in depths.values()),
         path_tokens=sum(d + 1 for token, d in depths.items() if not num_next[token]),
-        flat_tokens=sum(map(len, paths)),
         loss=sum(max(0, len(p) - item.first_loss[b]) for b, p in enumerate(paths, first)),
     )
 

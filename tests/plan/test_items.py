@@ -59,7 +59,6 @@ def test_numbers_of_whole_items_are_those_of_their_tokens(some, percent):
     ]
     assert whole.trees.work.tolist() == [each.work for each in expected]
     assert whole.trees.path_tokens.tolist() == [each.path_tokens for each in expected]
-    assert whole.trees.flat_tokens.tolist() == [each.flat_tokens for each in expected]
     for k, item in enumerate(some):  # The rows of a set count the same.
         lengths, parents = zip(*item.segments, strict=True)
         row = Trees(np.concatenate([[0], np.cumsum(lengths)]), np.array(parents), np.array(item.ends))

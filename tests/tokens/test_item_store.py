@@ -50,7 +50,7 @@ def pieces_of(pieces):
         np.array([piece[k] for piece in pieces], dtype=np.int32) for k in range(6)
     )
     unused = np.zeros(len(pieces), dtype=np.int64)
-    return sample, start, length, PieceTrees(first, stop, depth, length, unused, unused, unused)
+    return sample, start, length, PieceTrees(first, stop, depth, length, unused, unused)
 
 
 @given(parts=stores())

@@ -31,7 +31,6 @@ class ItemPieces(NamedTuple):
     loss_terms: Int32Array
     work: Int64Array
     path_tokens: Int64Array
-    flat_tokens: Int64Array
 
 
 class Store(NamedTuple):
@@ -51,7 +50,6 @@ class _Figures(NamedTuple):
     path: int
     loss: int
     work: int
-    flat: int
 
 
 @njit(cache=True)
@@ -69,11 +67,10 @@ def _figures(store: Store, item: int, first: int, stop: int, depth: int) -> _Fig
     trees, ends, is_kept = store
     begin, branches = trees.segment_offsets[item], trees.branch_offsets[item]
     is_kept[: trees.segment_offsets[item + 1] - begin] = False
-    unique, path, loss, work, flat = _ZERO, _ZERO, _ZERO, _ZERO, _ZERO
+    unique, path, loss, work = _ZERO, _ZERO, _ZERO, _ZERO
     for b in range(branches + first, branches + stop):
         s = np.int64(trees.branch_segments[b])
         whole = min(ends[begin + s], depth)
-        flat += whole
         loss += max(_ZERO, whole - trees.first_loss[b])
         while ends[begin + s] - trees.segment_lengths[begin + s] >= depth:
             s = np.int64(trees.segment_parents[begin + s])
@@ -85,7 +82,7 @@ def _figures(store: Store, item: int, first: int, stop: int, depth: int) -> _Fig
             unique += end - above
             work += end * end - above * above
             s = np.int64(trees.segment_parents[begin + s])
-    return _Figures(unique, path, loss, work, flat)
+    return _Figures(unique, path, loss, work)
 
 
 @njit(cache=True)
@@ -96,12 +93,12 @@ def measure(store: Store, pieces: ItemPieces) -> None:
         if store.trees.kinds[item] == SAMPLE:
             tokens = np.int64(pieces.length[k])
             pieces.loss_terms[k], pieces.work[k] = tokens, tokens * tokens
-            pieces.path_tokens[k], pieces.flat_tokens[k] = tokens, tokens
+            pieces.path_tokens[k] = tokens
             continue
         first, stop = np.int64(pieces.first_branch[k]), np.int64(pieces.stop_branch[k])
         figures = _figures(store, item, first, stop, np.int64(pieces.depth[k]))
         pieces.length[k], pieces.loss_terms[k] = figures.unique, min(figures.loss, _WHOLE)
-        pieces.work[k], pieces.path_tokens[k], pieces.flat_tokens[k] = figures.work, figures.path, figures.flat
+        pieces.work[k], pieces.path_tokens[k] = figures.work, figures.path
 
 
 @njit(cache=True)

@@ -85,7 +85,7 @@ def select_items(trees: ItemTrees, items: NDArray[np.integer]) -> ItemTrees:
 
 def empty_pieces(num: int) -> ItemPieces:
     """Pieces to be written to, none of which is cut."""
-    narrow, wide = np.zeros((7, num), dtype=np.int32), np.zeros((3, num), dtype=np.int64)
+    narrow, wide = np.zeros((7, num), dtype=np.int32), np.zeros((2, num), dtype=np.int64)
     pieces = ItemPieces(*narrow, *wide)
     pieces.depth[:] = WHOLE
     return pieces
@@ -115,7 +115,7 @@ def tree_figures(trees: ItemTrees, pieces: Pieces) -> TreeFigures:
     longest = np.maximum.reduceat(lengths, offsets_of(num)[:-1]) if len(num) else num
     return TreeFigures(
         tokens_padded=int((longest * num).sum()),
-        tokens_flat=int(given.flat_tokens.sum()),
+        tokens_flat=int(lengths.sum()),
         tokens_unique=int(pieces.length.sum(dtype=np.int64)),
         attention_flat=int(np.square(lengths).sum()),
         attention_tree=int(given.work.sum()),

@@ -80,8 +80,6 @@ class PieceTrees(NamedTuple):
     """int64[m]: attention work, see `format.trees`."""
     path_tokens: Int64Array
     """int64[m]: K."""
-    flat_tokens: Int64Array
-    """int64[m]: of its branches, one by one."""
 
 
 @dataclass(frozen=True, kw_only=True)
