@@ -29,7 +29,6 @@ from packer_cli.engine.local import default_workers
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError
 from packer_cli.format.metrics import GroupChoice
-from packer_cli.groups.auto import with_placeholder_groups
 from packer_cli.plan.core.samples import Samples
 from packer_cli.plan.strategies.registry import DEFAULT
 from packer_cli.simulate.figures import Simulator
@@ -121,11 +120,10 @@ def run_compare(
     if strategies is not None and (algorithms is not None or config.strategy != DEFAULT):
         other = "--strategy" if algorithms is None else "--algorithms"
         raise ConfigError(f"--strategies and {other} do not go together; give one of them")
-    base, choice = resolve(with_placeholder_groups(config)), None
     read = partial(read_samples, path_names(lengths) if is_paths(lengths) else samples_of(lengths), corpus, workers)
     samples = read() if corpus is None else None
     has_trees = corpus.has_trees if corpus else samples is not None and samples.trees is not None
-    base = base.for_samples(has_trees=has_trees)
+    base, choice = resolve(config, has_trees=has_trees), None
     is_known = samples is not None and not config.is_auto
     simulator = load_simulator(config, config.gpus, rules or TrainConfig(), config.lockstep) if has_model else None
     # Report wrong options before the long work.

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from packer_cli.commands.plan_store import sizes_for
 from packer_cli.commands.samples import read_samples
 from packer_cli.config import PlanConfig, TokenizeConfig
+from packer_cli.config.gpu_model import load_models
 from packer_cli.config.resolve import resolve
 from packer_cli.errors import RunError
-from packer_cli.groups.auto import bounded, choose, load_models
+from packer_cli.groups.auto import bounded, choose
 from packer_cli.groups.found import FoundGroups, found_groups
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.strategies.protocol import LayoutChoice

@@ -59,9 +59,9 @@ def pack_corpus(
     """
     # Loads numba, 0.3 s: the folder is checked by now.
     from packer_cli.commands.plan import check_options, make_plan
+    from packer_cli.config.resolve import resolve
 
-    checked = check_options(plan)
-    expected = checked.for_samples(has_trees=tokenize.has_trees)
+    checked = check_options(plan, has_trees=tokenize.has_trees)
     refuse_index_of_trees(write or WriteConfig(), has_trees=tokenize.has_trees)
     if plan.validation is not None:
         refuse_other(folder)
@@ -69,12 +69,12 @@ def pack_corpus(
     def require(part: PartInfo) -> None:
         """Refuse trees before they replace the store of a set. Without one, the tokens stay for another plan."""
         if has_plan and part.items is not None:
-            checked.for_samples(has_trees=True)
+            resolve(plan, has_trees=True)
             refuse_index_of_trees(write or WriteConfig(), has_trees=True)
 
     has_plan = (folder / PLAN_NAME).exists()
     is_parallel = engine.workers > 1 and not has_plan
-    with _kernels(expected.request) if is_parallel else nullcontext():
+    with _kernels(checked.request) if is_parallel else nullcontext():
         index = tokenize_corpus(tokenize, folder, engine, inputs, require)
     engine.release()
     refuse_index_of_trees(write or WriteConfig(), has_trees=index.has_trees)

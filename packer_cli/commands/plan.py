@@ -137,18 +137,14 @@ def _say_changes(recorded: PlannedConfig, given: set[str], source: Path, config:
         say(f"changed: {', '.join(new)}" + (f"; as in {source}: {', '.join(old)}" if old else ""))
 
 
-def check_options(config: PlanConfig) -> Resolved:
-    """Resolve the options, with made-up groups in place of `auto`, to report wrong ones before any work.
+def check_options(config: PlanConfig, *, has_trees: bool | None = None) -> Resolved:
+    """Resolve the options, to report wrong ones before any work.
 
-    Raises the errors of `resolve` and `with_placeholder_groups`, and ConfigError for a strategy or packing of this
-    process, which no later command would find.
+    Raises the errors of `resolve`, and ConfigError for a strategy or packing of this process, which no later command
+    would find.
     """
     refuse_rows_alone(config)
-    if config.is_auto:  # Named groups need none of the search.
-        from packer_cli.groups.auto import with_placeholder_groups
-
-        config = with_placeholder_groups(config)
-    resolved = resolve(config)
+    resolved = resolve(config, has_trees=has_trees)
     if config.has_gpu_model:
         resolved = with_gpu_model(resolved, config)
     for option, package in (resolved.config.packages or {}).items():
@@ -176,12 +172,10 @@ def make_plan(
     store = source / TOKENS
     of_store = StoreSamples(TokenStore(store, read_index(store)))
     resolved, choice = checked, None
-    if given.is_auto:
+    if given.is_auto or of_store.all.trees or checked.config.max_path_tokens:
         resolved, choice = resolve_for(given, of_store.all)
         resolved = resolved.changed(gpu_model=checked.config.gpu_model)
         say_choice(choice)
-    elif (trees := of_store.all.trees) or (len(of_store.store) and resolved.config.max_path_tokens):
-        resolved = resolved.for_samples(has_trees=trees is not None)
     if say_options is not None:
         say_options(resolved.config)
     validation = resolved.config.validation

@@ -35,13 +35,12 @@ from packer_cli.tokens.store import TokenStore
 
 def resolve_for(config: PlanConfig, samples: Samples) -> tuple[Resolved, GroupChoice | None]:
     """The options, with groups in place of `auto`, and what a plan records about that choice; see `resolve`."""
-    has_trees = samples.trees is not None
-    if not config.is_auto:
-        return resolve(config).for_samples(has_trees=has_trees), None
-    from packer_cli.groups.auto import groups_for  # Only `auto` needs the search.
+    has_trees, choice = samples.trees is not None, None
+    if config.is_auto:
+        from packer_cli.groups.auto import groups_for  # Only `auto` needs the search.
 
-    chosen, choice = groups_for(config, sizes_for(config, samples), has_trees=has_trees)
-    return resolve(chosen).for_samples(has_trees=has_trees), choice
+        config, choice = groups_for(config, sizes_for(config, samples), has_trees=has_trees)
+    return resolve(config, has_trees=has_trees if samples.num_samples else None), choice
 
 
 def sizes_for(config: PlanConfig, samples: Samples) -> Int32Array:
@@ -50,12 +49,9 @@ def sizes_for(config: PlanConfig, samples: Samples) -> Int32Array:
     Raises:
         ConfigError: an option does not go with items.
     """
-    from packer_cli.groups.auto import with_placeholder_groups  # Only `auto` needs the search.
-
     if samples.trees is None:
         return samples.epoch_sizes(config.seed)
-    request = resolve(with_placeholder_groups(config)).for_samples(has_trees=True).request
-    return samples.epoch_sizes(config.seed, request.limits)
+    return samples.epoch_sizes(config.seed, resolve(config, has_trees=True).request.limits)
 
 
 def say_choice(choice: GroupChoice | None) -> None:

@@ -20,6 +20,7 @@ from packer_cli.commands.output_folder import (
 )
 from packer_cli.commands.validation_set import locked_validation, removing_validation, validation_header
 from packer_cli.config import WriteConfig
+from packer_cli.config.messages import TreesError
 from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayShare, ArrayTask
 from packer_cli.engine.base import Engine
 from packer_cli.engine.parts import find_listing, remove_work
@@ -167,9 +168,7 @@ def chosen_options(config: WriteConfig, header: PlanHeader, folder: Path, *, is_
 def refuse_index_of_trees(options: WriteConfig | WriteOptions, *, has_trees: bool | None) -> None:
     """Raise ConfigError for `--index-only`, whose shards have no place for trees."""
     if options.index_only and has_trees:
-        from packer_cli.config.resolve import Refusal  # Loads numba.
-
-        raise ConfigError(str(Refusal("--index-only", "has no place for shared prefixes", "leave it out")))
+        raise TreesError("--index-only", "has no place for shared prefixes", "leave it out")
 
 
 def refuse_remote_index(config: WriteConfig, folder: Path) -> None:

@@ -73,7 +73,7 @@ def _on_layouts(given: PlanConfig, model: GpuModel, *, has_trees: bool) -> list[
         sets = [Group(capacity=longest.capacity, vpp_size=each.vpp, **each.sizes) for each in way.layouts]
         for groups in [given.groups] if takes_all else [(group,) for group in sets]:
             try:
-                found.append(resolve(config.with_groups(groups)).for_samples(has_trees=has_trees or None))
+                found.append(resolve(config.with_groups(groups), has_trees=has_trees or None))
             except (ConfigError, ValueError):  # The strategy cannot plan so.
                 continue
     return found

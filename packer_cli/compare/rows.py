@@ -17,6 +17,7 @@ from packer_cli.config import PlanConfig, PlannedConfig
 from packer_cli.config.defaults import refusal, unsupported
 from packer_cli.config.fields import GIVE
 from packer_cli.config.groups import parse_group, read_parallel, with_parallel
+from packer_cli.config.messages import TreesError
 from packer_cli.config.resolve import Resolved, flat_alone, resolve
 from packer_cli.config.trainers import asked_of_trainer
 from packer_cli.cost.models import GpuModel
@@ -128,8 +129,8 @@ def default_rows(base: Resolved) -> list[Row]:
 def with_baselines(rows: list[Row], base: Resolved, model: GpuModel) -> tuple[list[Row], int]:
     """The rows with HBP's baseline, that at its best, and padded batches; and the index of the second."""
     as_published = {"packing": "isf", "balance": "none"}
-    naive = resolve(base.given.with_strategy(BASELINE).model_copy(update=as_published))
-    naive = naive.with_trees() if base.has_trees else naive
+    options = base.given.with_strategy(BASELINE).model_copy(update=as_published)
+    naive = resolve(options, has_trees=base.has_trees)
     plans = candidates(naive, model)
     best = Row(name=BASELINE, kind="baseline", plan=naive, note="HBP's baseline at its best", candidates=plans)
     rows = _unique([*rows, _baseline_row(base), best, *_padded_rows(base)[:1]], base)
@@ -200,8 +201,10 @@ def strategy_rows(
                 own = base
                 if name != config.strategy or theirs is not None:
                     given = config.with_strategy(name)
-                    own = resolve(given if theirs is None else given.with_groups(theirs))
-                    own = own.with_trees() if base.has_trees else own
+                    given = given if theirs is None else given.with_groups(theirs)
+                    own = resolve(given, has_trees=base.has_trees)
+            except TreesError as error:
+                why, refused = error.why, error
             except ConfigError as error:
                 if name not in may_leave_out and choice is None:
                     raise
@@ -221,7 +224,7 @@ def strategy_rows(
             note = "the same at the degree of the longest group, as HBP's paper compares"
             rows.append(Row(name=f"{name}@{_LONGEST}", kind="baseline", plan=own, note=note, may_be_taken=False))
     if not rows and refused is not None:
-        raise ConfigError(str(refused))
+        raise refused
     _say_left_out({} if is_quiet else left_out)
     named = [row.plan for row in rows if row.name not in may_leave_out and config.trainer is None]
     return _unique(rows, base, named)
@@ -262,15 +265,15 @@ def rows_of_trees(rows: Iterable[Row], *, is_quiet: bool = False) -> list[Row]:
     Raises:
         ConfigError: none can.
     """
-    kept, left_out, refused = [], dict[str, list[str]](), None
+    kept, left_out, refused = list[Row](), dict[str, list[str]](), None
     for row in rows:
         refused = row.plan.why_not_trees()
         if refused is None:
             kept.append(row)
         else:
             left_out.setdefault(refused.why, []).append(row.name)
-    if not kept:
-        raise ConfigError(str(refused))
+    if not kept and refused is not None:
+        raise refused
     _say_left_out({} if is_quiet else left_out)
     return kept
 

@@ -99,8 +99,8 @@ def _naive_at_best(plan: Plan, config: PlannedConfig, simulator: Simulator, trai
         "groups": [Group(capacity=longest.capacity)], "align": longest.align, "trainer": ",".join(sorted(able)),
         **({} if config.lockstep in ("all", "1") else {"lockstep": config.lockstep}),
     }  # fmt: skip
-    own = resolve(validate(PlanConfig, given))
-    plans = candidates(own.with_trees() if plan.pieces.trees is not None else own, simulator.model)
+    own = resolve(validate(PlanConfig, given), has_trees=plan.pieces.trees is not None)
+    plans = candidates(own, simulator.model)
     number = fastest([each.request for each in plans], plan.pieces, simulator)[0]
     found = build_plan(plan.pieces, replace(plans[number].request, epochs=1))
     layout = ", ".join(f"--{name} {value}" for name, value in groups_and_degrees(plans[number]).items())

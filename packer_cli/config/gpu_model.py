@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -18,6 +18,9 @@ from packer_cli.cost.profile import Profile
 from packer_cli.cost.shape import ModelShape, shape_of
 from packer_cli.errors import ConfigError, InputError
 from packer_cli.remote.system import is_url
+
+if TYPE_CHECKING:
+    from packer_cli.config.plan_options import PlanConfig
 
 _GIVE_CONFIG = "give a model's config.json (Hugging Face), or the folder that holds it"
 
@@ -47,6 +50,23 @@ def load_gpu_model(config: GpuConfig, num_gpus: int, what: str, lockstep: str = 
         shape, gpu = read_shape(config.model), parse_gpu(config.gpu)
         model = analytic_model(shape, gpu, num_gpus, Assumptions(**assumed), shard_gpus)
     return model
+
+
+def load_models(config: PlanConfig, num_gpus: int, what: str) -> tuple[GpuModel | None, Profile | None]:
+    """The GPU model that the options name, and the profile it was fitted to. Raises the errors of `load_gpu_model`.
+
+    The model is None if the profile has too few rows to fit one but enough for HBP's algorithm 1.
+    """
+    config.require_gpu_model(what)
+    profile = None if config.profile is None else read_profile(config.profile, config.assume)
+    require_memory(config, num_gpus)
+    try:
+        return load_gpu_model(config, num_gpus, what, config.lockstep), profile
+    except ConfigError:
+        algorithm = config.used_algorithm
+        if profile is None or algorithm != "hbp":
+            raise
+        return None, profile
 
 
 def model_values(model: GpuModel) -> RecordedModel:

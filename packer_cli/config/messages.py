@@ -18,6 +18,16 @@ from packer_cli.plan.core.groups import Group
 M = TypeVar("M", bound=BaseModel)
 
 
+class TreesError(ConfigError):
+    """An option does not go with samples that share prefixes."""
+
+    def __init__(self, option: str, why: str, remedy: str) -> None:
+        """Take the option with its value, a sentence less its subject, and what to do."""
+        what = f"{option} does not work with preference pairs, groups or --turns branch"
+        super().__init__(f"{what}: it {why}; {remedy}")
+        self.why = why
+
+
 def validate(model: type[M], values: Mapping[str, Any]) -> M:
     """Build a model; a wrong value becomes a ConfigError of one line.
 

@@ -19,7 +19,7 @@ from packer_cli.config.validation import read_validation
 from packer_cli.format.layout import ONE_GPU
 from packer_cli.panels import Panel, Shown
 from packer_cli.plan.core.groups import Group, require_aligned
-from packer_cli.plan.strategies.protocol import Strategy
+from packer_cli.plan.strategies.protocol import GroupAlgorithm, Strategy
 from packer_cli.plan.strategies.registry import (
     DEFAULT,
     PACKED,
@@ -180,6 +180,15 @@ class PlanConfig(AutoGroupsConfig):
     def is_auto(self) -> bool:
         """Whether the groups are still to be chosen."""
         return not self.groups
+
+    @property
+    def used_algorithm(self) -> GroupAlgorithm:
+        """The algorithm by which `--groups auto` chooses."""
+        return self.group_algorithm or self.planner.group_algorithm
+
+    def names_given(self) -> set[str]:
+        """Options that the user gave."""
+        return {*self.model_fields_set}
 
     def with_groups(self, groups: Sequence[Group]) -> PlanConfig:
         """The options with those of these groups that the strategy uses."""

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from packer_cli.config.defaults import defaults_of_trees
-from packer_cli.config.messages import validate
+from packer_cli.config.messages import TreesError, validate
 from packer_cli.config.path_tokens import read_limits
 from packer_cli.config.plan_options import PlanConfig, StorePlanConfig
 from packer_cli.config.plan_record import OF_VALIDATION, PlannedConfig
@@ -30,27 +30,13 @@ if TYPE_CHECKING:
     from packer_cli.cost.models import GpuModel
 
 
-class Refusal(NamedTuple):
-    """An option that does not go with samples that share prefixes."""
-
-    option: str
-    """With its value."""
-    why: str
-    """A sentence, less its subject."""
-    remedy: str
-
-    def __str__(self) -> str:
-        what = f"{self.option} does not work with preference pairs, groups or --turns branch"
-        return f"{what}: it {self.why}; {self.remedy}"
-
-
-def flat_alone(strategy: Strategy) -> Refusal | None:
+def flat_alone(strategy: Strategy) -> TreesError | None:
     """Whether a strategy does not plan samples that share prefixes at all."""
     if strategy.takes_trees:
         return None
     able = ", ".join(name for name in PACKED if STRATEGIES[name].takes_trees)
     why = "cannot pack samples that share prefixes"
-    return Refusal(f"--strategy {strategy.name}", why, f"choose one of {able}")
+    return TreesError(f"--strategy {strategy.name}", why, f"choose one of {able}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,28 +60,7 @@ class Resolved:
         """Whether they are those of samples that share prefixes."""
         return bool(self.request.limits)
 
-    def for_samples(self, *, has_trees: bool | None) -> Resolved:
-        """The options of a plan for samples that share prefixes, or do not.
-
-        Args:
-            has_trees: whether they do; None if that is not known yet, and any options go.
-
-        Raises:
-            ConfigError: an option does not go with them.
-        """
-        if has_trees:
-            refusal = self.why_not_trees()
-            if refusal is not None:
-                raise ConfigError(str(refusal))
-            return self.with_trees()
-        if has_trees is not None and self.config.max_path_tokens is not None:
-            raise ConfigError(
-                f"--max-path-tokens {self.config.max_path_tokens} has no effect: no samples of this set share a "
-                "prefix, so there are no path tokens to limit; leave it out"
-            )
-        return self
-
-    def why_not_trees(self) -> Refusal | None:
+    def why_not_trees(self) -> TreesError | None:
         """The first option that does not go with samples that share prefixes; None if all do."""
         config, request = self.config, self.request
         algorithm = request.algorithm
@@ -104,46 +69,45 @@ class Resolved:
             return refusal
         if algorithm.cut is not None or algorithm.is_padded:
             why = f"would {'cut' if algorithm.cut is not None else 'pad'} samples that share prefixes"
-            return Refusal(f"--packing {config.packing}", why, "choose another, such as isf")
+            return TreesError(f"--packing {config.packing}", why, "choose another, such as isf")
         if any(group.cp_size > 1 for group in request.groups):
             why = "would divide what a token sees among GPUs"
-            return Refusal("--parallel cp", why, "share rows with SP degrees in --groups instead")
+            return TreesError("--parallel cp", why, "share rows with SP degrees in --groups instead")
         if any(group.align > 1 for group in request.groups):
-            return Refusal("--align", "would pad shared prefixes", "leave it out")
+            return TreesError("--align", "would pad shared prefixes", "leave it out")
         if config.mask != "document":
-            return Refusal(f"--mask {config.mask}", "would let an answer or a turn see the others", "leave it out")
+            return TreesError(f"--mask {config.mask}", "would let an answer or a turn see the others", "leave it out")
         if request.steps.windows is not None:
             why = "would cut samples that share prefixes into windows"
-            return Refusal(f"--curriculum {config.curriculum}", why, "give --curriculum short")
+            return TreesError(f"--curriculum {config.curriculum}", why, "give --curriculum short")
         return None
 
-    def with_trees(self) -> Resolved:
-        """The same for samples that share prefixes: what was not given has its default for those."""
-        usual = defaults_of_trees(PlanConfig.model_fields, self.config.strategy)
-        # The file of a plan has a value for every option.
-        names = self.given.names_given() if isinstance(self.given, PlannedConfig) else self.given.model_fields_set
-        given = {name for name in names if getattr(self.given, name) is not None}
-        return self.changed(**{name: value for name, value in usual.items() if name not in given})
 
-
-def resolve(given: PlanConfig) -> Resolved:
+def resolve(given: PlanConfig, *, has_trees: bool | None = None) -> Resolved:
     """Put numbers in place of what predicts them, and read what is text.
 
-    Predicted are `--cost profile`, the attention times of `--cp-sharding auto`, and what the strategy asks for.
-
     Args:
-        given: with known groups.
+        given: the options; where `auto` has not chosen groups yet, any groups stand for them, to check the others by.
+        has_trees: whether samples share prefixes; None if that is not known yet, and any options go.
 
     Raises:
-        ConfigError, InputError, FormatError: an option does not fit the others, or `--profile`, or `--model` and
-            `--gpu`, do not say what to predict with.
+        ConfigError, InputError, FormatError: an option does not fit the others or the samples, or `--profile`, or
+            `--model` and `--gpu`, do not say what to predict with.
     """
+    if has_trees:
+        return _resolve_for_trees(given)
+    if has_trees is False and given.max_path_tokens is not None:
+        raise ConfigError(
+            f"--max-path-tokens {given.max_path_tokens} has no effect: no samples of this set share a prefix, so "
+            "there are no path tokens to limit; leave it out"
+        )
     if isinstance(given, PlannedConfig):
         return read_options(given)
-    strategy = given.planner
+    if given.is_auto:
+        given = _with_any_groups(given)
+    strategy, groups = given.planner, given.groups
     with _naming("--packing"):
         algorithm, options = parse_packing(given.packing, strategy.packings() or REGISTRY)
-    groups = given.groups
     if given.has_gpu_model and strategy.mixes_layouts and not strategy.finds_layouts and groups[-1].checkpoint_layers:
         # It has made the others of the longest, whose layers they would keep.
         with suppress(ConfigError):  # A profile may be too short for a model.
@@ -188,6 +152,27 @@ def resolve(given: PlanConfig) -> Resolved:
     }
     config = PlannedConfig.model_construct(given.model_fields_set, **{**dict(given), **changes})
     return Resolved(given=given, config=config, request=_request(config, algorithm, options))
+
+
+def _resolve_for_trees(given: PlanConfig) -> Resolved:
+    """Resolve options for samples that share prefixes: what was not given has its default for those."""
+    if refusal := flat_alone(given.planner):
+        raise refusal
+    usual = defaults_of_trees(PlanConfig.model_fields, given.strategy)
+    changes = {name: usual[name] for name in usual.keys() - given.names_given()}
+    resolved = replace(resolve(given.model_copy(update=changes)), given=given)
+    if refusal := resolved.why_not_trees():
+        raise refusal
+    return resolved
+
+
+def _with_any_groups(given: PlanConfig) -> PlanConfig:
+    """The options with groups by which the others can be checked, before `auto` chooses for the samples."""
+    if not given.planner.plans_streams:
+        from packer_cli.config.gpu_model import load_models  # Only predictions need the cost model.
+
+        load_models(given, given.gpus, "--groups auto")
+    return given.with_groups((Group(capacity=1024), Group(capacity=8192))[: given.max_groups])
 
 
 def read_options(config: PlannedConfig, given: PlanConfig | None = None) -> Resolved:
@@ -325,8 +310,7 @@ def validation_options(training: Resolved) -> Resolved:
     longest = training.config.groups[-1]
     values = {name: getattr(training.config, name) for name in OF_VALIDATION}
     values |= {"groups": [Group(capacity=longest.capacity)], "align": longest.align}
-    found = resolve(validate(StorePlanConfig, values)).changed(is_validation=True)
-    return found.with_trees() if training.has_trees else found
+    return resolve(validate(StorePlanConfig, values), has_trees=training.has_trees).changed(is_validation=True)
 
 
 @contextmanager

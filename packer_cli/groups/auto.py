@@ -10,7 +10,7 @@ from itertools import islice
 import numpy as np
 
 from packer_cli.config import AutoGroupsConfig, PlanConfig
-from packer_cli.config.gpu_model import load_gpu_model, read_profile, require_memory
+from packer_cli.config.gpu_model import load_models
 from packer_cli.config.groups import write_parallel
 from packer_cli.config.resolve import resolve
 from packer_cli.cost.models import GpuModel
@@ -26,7 +26,6 @@ from packer_cli.plan.core.pieces import Overflow, make_pieces
 from packer_cli.plan.core.types import Int32Array, Pieces
 from packer_cli.plan.notes import describe_overflow
 from packer_cli.plan.strategies.predict import digits
-from packer_cli.plan.strategies.protocol import GroupAlgorithm
 from packer_cli.simulate.epoch import simulate
 from packer_cli.sizes import four_digits
 
@@ -62,27 +61,6 @@ def _planned_seconds(
         return known[request.groups]
 
     return seconds
-
-
-def load_models(config: PlanConfig, num_gpus: int, what: str) -> tuple[GpuModel | None, Profile | None]:
-    """The GPU model that the options name, and the profile it was fitted to. Raises the errors of `load_gpu_model`.
-
-    The model is None if the profile has too few rows to fit one but enough for HBP's algorithm 1.
-    """
-    config.require_gpu_model(what)
-    profile = None if config.profile is None else read_profile(config.profile, config.assume)
-    require_memory(config, num_gpus)
-    try:
-        return load_gpu_model(config, num_gpus, what, config.lockstep), profile
-    except ConfigError:
-        algorithm = _algorithm(config)
-        if profile is None or algorithm != "hbp":
-            raise
-        return None, profile
-
-
-def _algorithm(config: PlanConfig) -> GroupAlgorithm:
-    return config.group_algorithm or config.planner.group_algorithm
 
 
 def choose(
@@ -136,13 +114,13 @@ def _choose_way(
         lengths=lengths,
         num_gpus=num_gpus,
         profile=profile,
-        algorithm=_algorithm(config),
+        algorithm=config.used_algorithm,
         max_groups=config.max_groups,
         max_length=config.max_length,
     )
     found, why = list[tuple[float, partial[Choice], partial[Callable[[Sequence[Group]], float]], Way]](), None
     able = (way for way in ways(config, model) if not has_trees or all(each.cp == 1 for each in way.layouts))
-    for way in able if _algorithm(config) == "search" else islice(able, 1):
+    for way in able if config.used_algorithm == "search" else islice(able, 1):
         own, replicas = config.model_copy(update={"lockstep": way.lockstep}), model.of_lockstep(way.lockstep)
         search = partial(of_lengths, replicas, layouts=way.layouts)
         of_plans = partial(_planned_seconds, own, replicas, lengths)
@@ -202,20 +180,6 @@ def bounded(config: AutoGroupsConfig, lengths: Int32Array, overflow: Overflow) -
     return make_pieces(lengths, None, config.max_length, cut).length
 
 
-def with_placeholder_groups(config: PlanConfig) -> PlanConfig:
-    """The options with made-up groups in place of `auto`, to check the other options before the lengths are known.
-
-    Raises:
-        UsageError: the options name no GPU model to choose with.
-    """
-    if not config.is_auto:
-        return config
-    if not config.planner.plans_streams:
-        load_models(config, config.gpus, AUTO_NEEDS)
-    groups = (Group(capacity=1024), Group(capacity=8192))[: config.max_groups]
-    return config.with_groups(groups)
-
-
 def _record(
     config: PlanConfig, model: GpuModel | None, profile: Profile | None, choice: Choice, notes: list[str]
 ) -> GroupChoice:
@@ -223,7 +187,7 @@ def _record(
     rows = profile.model_dump(mode="json") if profile else None
     return GroupChoice(
         groups=",".join(map(str, choice.groups)),
-        algorithm=_algorithm(config),
+        algorithm=config.used_algorithm,
         max_groups=config.max_groups,
         max_length=config.max_length,
         parallel=write_parallel(choice.groups[0].layout) or None,

@@ -183,7 +183,8 @@ def fastest_groups(values: Mapping[str, Any], lengths: NDArray[np.int32]) -> tup
     Raises:
         UsageError: an option is wrong, or memory is full before any sample.
     """
-    from packer_cli.groups.auto import choose, load_models
+    from packer_cli.config.gpu_model import load_models
+    from packer_cli.groups.auto import choose
     from packer_cli.groups.settings import longest_that_fits
 
     config = validate(PlanConfig, values)

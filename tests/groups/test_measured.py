@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from packer_cli.config import PlanConfig
-from packer_cli.config.gpu_model import read_profile
+from packer_cli.config.gpu_model import load_models, read_profile
 from packer_cli.cost.profile import IterationRow, Profile
 from packer_cli.errors import ConfigError
-from packer_cli.groups.auto import load_models
 from packer_cli.groups.choice import choose_measured_groups
 from packer_cli.groups.epoch import LengthSums
 from packer_cli.groups.settings import best_settings, measured_settings

@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer_cli.config import PlanConfig, validate
+from packer_cli.config.gpu_model import load_models
 from packer_cli.config.resolve import resolve
 from packer_cli.cost.models import CostModel, GpuModel, MemoryModel
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import Layout
-from packer_cli.groups.auto import choose, load_models
+from packer_cli.groups.auto import choose
 from packer_cli.groups.choice import (
     NOT_WORTH_A_GROUP,
     choose_groups,

@@ -31,7 +31,7 @@ from tests.requests import request
 def planned(trees, *, overflow="split", **options):
     """(plan, request) of items."""
     config = validate(PlanConfig, {"gpus": 8, "overflow": overflow, **options})
-    asked = resolve(config).for_samples(has_trees=True).request
+    asked = resolve(config, has_trees=True).request
     samples = Samples(lengths=whole_items(trees).length, trees=trees)
     pieces = pieces_to_plan(samples, SizeRule(asked.groups[-1].capacity, overflow, asked.limits), asked.seed)
     return build_plan(pieces, asked), asked
@@ -144,10 +144,10 @@ def test_what_does_not_go_with_trees_is_refused(options, option, why):
         options = {**options, "model": "examples/sample/model", "gpu": "h100"}
     config = validate(PlanConfig, {"groups": "8k:1", "gpus": 4, **options})
     with pytest.raises(ConfigError) as raised:
-        resolve(config).for_samples(has_trees=True)
+        resolve(config, has_trees=True)
     expected = f"{option} does not work with preference pairs, groups or --turns branch: {why}"
     assert str(raised.value).startswith(expected)
-    assert resolve(config).for_samples(has_trees=None).config == resolve(config).config
+    assert resolve(config, has_trees=None).config == resolve(config).config
 
 
 @pytest.mark.parametrize(
@@ -161,23 +161,23 @@ def test_what_does_not_go_with_trees_is_refused(options, option, why):
     ],
 )
 def test_the_default_packing_of_trees_is_another(options, flat, trees):
-    resolved = resolve(validate(PlanConfig, {"groups": "8k:1", "gpus": 4, **options}))
-    found = [resolved.for_samples(has_trees=has_trees) for has_trees in (False, True)]
+    config = validate(PlanConfig, {"groups": "8k:1", "gpus": 4, **options})
+    found = [resolve(config, has_trees=has_trees) for has_trees in (False, True)]
     assert [each.config.packing for each in found] == [each.request.algorithm.name for each in found] == [flat, trees]
     given = found[1].config.as_given()  # What is another plan's default is given for it, too.
-    assert resolve(given).for_samples(has_trees=True).config.decisions() == found[1].config.decisions()
+    assert resolve(given, has_trees=True).config.decisions() == found[1].config.decisions()
     assert given.with_strategy("naive").packing == {"longalign-packing": "isf"}.get(found[1].config.strategy, trees)
 
 
 def test_the_limit_on_path_tokens_is_of_sets_with_trees():
     config = validate(PlanConfig, {"groups": "8k:1", "gpus": 4, "max_path_tokens": "4x"})
     with pytest.raises(ConfigError, match=r"^--max-path-tokens 4x has no effect: no samples of this set share"):
-        resolve(config).for_samples(has_trees=False)
-    kept = resolve(config).for_samples(has_trees=True)
+        resolve(config, has_trees=False)
+    kept = resolve(config, has_trees=True)
     assert kept.config.decisions()["max_path_tokens"] == "4x"
-    flat = resolve(validate(PlanConfig, {"groups": "8k:1", "gpus": 4}))
-    assert "max_path_tokens" not in flat.for_samples(has_trees=False).config.decisions()
-    assert flat.for_samples(has_trees=True).config.decisions()["max_path_tokens"] == "2x"
+    flat = validate(PlanConfig, {"groups": "8k:1", "gpus": 4})
+    assert "max_path_tokens" not in resolve(flat, has_trees=False).config.decisions()
+    assert resolve(flat, has_trees=True).config.decisions()["max_path_tokens"] == "2x"
 
 
 @pytest.mark.parametrize("value", ["0.5x", "2", "x", "infx", "-1x", "1e9x"])
