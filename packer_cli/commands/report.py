@@ -224,7 +224,7 @@ def _compared(
     samples = samples.alone()
     here = {"gpus": found.arrays.num_gpus, **gpu.model_dump(exclude_none=True)}
     config = found.config.model_copy(update=here)
-    base = read_options(config, found.config.as_given(**here))
+    base = read_options(config, found.config.with_others(**here))
     own, *others = own_row_first(_other_rows(base, strategies, len(samples.lengths), prediction), base)
     simulator = prediction.simulator if prediction else None
     comparison = compare(samples, config, others, workers, simulator)

@@ -129,7 +129,7 @@ def default_rows(base: Resolved) -> list[Row]:
 def with_baselines(rows: list[Row], base: Resolved, model: GpuModel) -> tuple[list[Row], int]:
     """The rows with HBP's baseline, that at its best, and padded batches; and the index of the second."""
     as_published = {"packing": "isf", "balance": "none"}
-    options = base.given.with_strategy(BASELINE).model_copy(update=as_published)
+    options = base.given.with_others(strategy=BASELINE).model_copy(update=as_published)
     naive = resolve(options, has_trees=base.has_trees)
     plans = candidates(naive, model)
     best = Row(name=BASELINE, kind="baseline", plan=naive, note="HBP's baseline at its best", candidates=plans)
@@ -200,7 +200,7 @@ def strategy_rows(
                 theirs = _groups_of(name, choice) if config.group_algorithm is None else None
                 own = base
                 if name != config.strategy or theirs is not None:
-                    given = config.with_strategy(name)
+                    given = config.with_others(strategy=name)
                     given = given if theirs is None else given.with_groups(theirs)
                     own = resolve(given, has_trees=base.has_trees)
             except TreesError as error:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from packer_cli.config.defaults import REQUIRED, by_strategy, refusal, require_declared, unsupported
-from packer_cli.config.fields import ZERO_IS_NONE, AutoGroupsConfig, StepTokens, or_another
+from packer_cli.config.fields import ZERO_IS_NONE, AutoGroupsConfig, GpuConfig, StepTokens, or_another
 from packer_cli.config.groups import choose_groups, parse_group, read_align, read_mapping, used_groups
 from packer_cli.config.messages import validate
 from packer_cli.config.path_tokens import read_path_tokens
@@ -190,7 +190,7 @@ class PlanConfig(AutoGroupsConfig):
         """Options that the user gave."""
         return {*self.model_fields_set}
 
-    def with_groups(self, groups: Sequence[Group]) -> PlanConfig:
+    def with_groups(self, groups: Sequence[Group]) -> Self:
         """The options with those of these groups that the strategy uses."""
         chosen = choose_groups(groups, self.planner, self.layout, self.align, are_named=False)
         return self.model_copy(update={"groups": chosen})
@@ -200,24 +200,39 @@ class PlanConfig(AutoGroupsConfig):
         other = find_strategy(name)
         return {*other.ignores, *(["packing"] if other.packings() != self.planner.packings() else [])}
 
-    def able_groups(self, other: Strategy) -> tuple[Group, ...]:
-        """The groups, without those whose replicas another strategy cannot run side by side."""
-        if not self.planner.mixes_layouts or other.mixes_layouts:
-            return self.groups
-        return tuple(group for group in self.groups if self.gpus % group.num_gpus == 0) or self.groups
+    def with_others(self, **others: Any) -> StorePlanConfig:
+        """The options that were given, with others; another strategy gets those of them that it has.
 
-    def with_strategy(self, name: str) -> PlanConfig:
-        """The options that were given, for another strategy; without groups whose replicas it cannot run side by side.
+        It gets no groups whose replicas it cannot run side by side, unless there are no others.
 
         Raises:
-            ConfigError: they do not fit it.
+            ConfigError: an option is wrong, or does not fit the others.
         """
-        other = find_strategy(name)
-        given = {field: getattr(self, field) for field in self.model_fields_set - self.not_for(name)}
-        able = self.able_groups(other)
-        groups = used_groups(able, other) if able else AUTO
-        config = validate(PlanConfig, {**given, "strategy": name, "groups": groups})
-        return config if self.is_auto else config.with_groups(able)
+        strategy = find_strategy(others.get("strategy", self.strategy))
+        names, groups = self.names_given(), self.groups
+        if strategy.name != self.strategy:
+            names -= self.not_for(strategy.name) | strategy.lacks
+            if self.planner.mixes_layouts and not strategy.mixes_layouts:
+                groups = tuple(group for group in groups if self.gpus % group.num_gpus == 0) or groups
+        if strategy.predicts_cost and others.keys() & GpuConfig.model_fields.keys():
+            names -= {"cost"}
+        own = {name: getattr(self, name) for name in names}
+        if others.keys() & {"groups", "parallel"} or "align" in strategy.lacks or self.planner.finds_layouts:
+            own |= self._of_all_groups(strategy)
+            groups = tuple({group.capacity: parse_group(str(group)) for group in groups}.values())
+        own |= {"strategy": strategy.name, "groups": used_groups(groups, strategy) if groups else AUTO}
+        config = validate(StorePlanConfig, {**own, **others})
+        return config if "groups" in others or config.is_auto else config.with_groups(groups)
+
+    def _of_all_groups(self, strategy: Strategy) -> dict[str, Any]:
+        """`parallel` and `align`, which are recorded with the groups, for other groups; unless they differ in them."""
+        if strategy.finds_layouts or self.planner.finds_layouts:
+            return {}
+        of_group = {"sp": 1, "cp": 1} if strategy.mixes_layouts or self.planner.mixes_layouts else {"sp": 1}
+        aligns = {1 if "align" in strategy.lacks else group.align for group in self.groups} - {1}
+        found: dict[str, set[Any]] = {"align": aligns}
+        found["parallel"] = {group.layout._replace(**of_group) for group in self.groups}
+        return {name: values.pop() for name, values in found.items() if len(values) == 1 and ONE_GPU not in values}
 
     @field_validator("groups", mode="before", json_schema_input_type=str | list[str | Group])
     @classmethod

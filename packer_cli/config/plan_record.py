@@ -8,15 +8,13 @@ from typing import Any
 from pydantic import ValidationInfo, field_validator, model_validator
 
 from packer_cli.config.defaults import default_of, defaults_of_trees
-from packer_cli.config.fields import AutoGroupsConfig, GpuConfig
-from packer_cli.config.groups import parse_group, used_groups
-from packer_cli.config.messages import validate
+from packer_cli.config.fields import AutoGroupsConfig
 from packer_cli.config.plan_options import PlanConfig, StorePlanConfig
 from packer_cli.errors import ConfigError
 from packer_cli.format.planned import SetsAside
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.strategies.protocol import Strategy
-from packer_cli.plan.strategies.registry import STRATEGIES, find_strategy
+from packer_cli.plan.strategies.registry import STRATEGIES
 from packer_cli.plugins import Registry
 
 Decisions = dict[str, Any]
@@ -93,35 +91,6 @@ class PlannedConfig(StorePlanConfig, SetsAside):
             usual |= defaults_of_trees(PlanConfig.model_fields, self.strategy)
         return {name for name, value in usual.items() if getattr(self, name) != value}
 
-    def as_given(self, **others: Any) -> StorePlanConfig:
-        """The options that a user would give for this plan, with others.
-
-        Another strategy gets those of them that it has.
-        """
-        strategy = find_strategy(others.get("strategy", self.strategy))
-        names, groups = self.names_given(), self.groups
-        if strategy.name != self.strategy:
-            names -= self.not_for(strategy.name) | strategy.lacks
-            groups = self.able_groups(strategy)
-        if strategy.predicts_cost and others.keys() & GpuConfig.model_fields.keys():
-            names -= {"cost"}
-        own = {name: getattr(self, name) for name in names}
-        if others.keys() & {"groups", "parallel"} or "align" in strategy.lacks or self.planner.finds_layouts:
-            own |= self._of_all_groups(strategy)
-            groups = tuple({group.capacity: parse_group(str(group)) for group in groups}.values())
-        own |= {"strategy": strategy.name, "groups": others.get("groups") or used_groups(groups, strategy)}
-        return validate(StorePlanConfig, {**own, **others})
-
-    def _of_all_groups(self, strategy: Strategy) -> dict[str, Any]:
-        """`parallel` and `align`, which are recorded with the groups, for other groups; unless they differ in them."""
-        if strategy.finds_layouts or self.planner.finds_layouts:
-            return {}
-        of_group = {"sp": 1, "cp": 1} if strategy.mixes_layouts or self.planner.mixes_layouts else {"sp": 1}
-        aligns = {1 if "align" in strategy.lacks else group.align for group in self.groups} - {1}
-        found: dict[str, set[Any]] = {"align": aligns}
-        found["parallel"] = {group.layout._replace(**of_group) for group in self.groups}
-        return {name: values.pop() for name, values in found.items() if len(values) == 1}
-
     def with_options(self, given: Mapping[str, Any]) -> StorePlanConfig:
         """The options of another plan: those given, and for the rest what this plan had.
 
@@ -130,7 +99,7 @@ class PlannedConfig(StorePlanConfig, SetsAside):
         Raises:
             ConfigError: an option is wrong, or does not fit the others.
         """
-        config = self.as_given(**given)
+        config = self.with_others(**given)
         if given.keys() & _PREDICTED_FROM or ("gpus" in given and self.planner.finds_layouts):
             return config
         return self.model_copy(update={name: getattr(config, name) for name in given})

@@ -64,9 +64,6 @@ class Resolved:
         """The first option that does not go with samples that share prefixes; None if all do."""
         config, request = self.config, self.request
         algorithm = request.algorithm
-        refusal = flat_alone(request.strategy)
-        if refusal is not None:
-            return refusal
         if algorithm.cut is not None or algorithm.is_padded:
             why = f"would {'cut' if algorithm.cut is not None else 'pad'} samples that share prefixes"
             return TreesError(f"--packing {config.packing}", why, "choose another, such as isf")
@@ -179,7 +176,7 @@ def read_options(config: PlannedConfig, given: PlanConfig | None = None) -> Reso
     """The options of a plan that is there.
 
     Args:
-        given: those that stand for them where other plans are made, see `PlannedConfig.as_given`.
+        given: those that stand for them where other plans are made, see `PlanConfig.with_others`.
     """
     config.require_package("packing", REGISTRY)
     with _naming("--packing"):

@@ -24,7 +24,7 @@ def test_all_groups_get_the_degrees():
     )
     assert [group.layout for group in config.groups] == [Layout(tp=8, pp=4), Layout(sp=2, tp=8, pp=4)]
     assert PlannedConfig(**resolve(config).config.decisions()).groups == config.groups
-    assert config.with_strategy("naive").groups == config.groups[-1:]
+    assert config.with_others(strategy="naive").groups == config.groups[-1:]
 
 
 def test_a_group_may_have_degrees_of_its_own():

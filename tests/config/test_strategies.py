@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from packer_cli.config import PlanConfig, PlannedConfig, validate
+from packer_cli.config import PlanConfig, PlannedConfig, StorePlanConfig, validate
 from packer_cli.config.defaults import default_of
 from packer_cli.config.fields import GIVE
 from packer_cli.config.groups import parse_group
@@ -65,7 +65,7 @@ def test_other_strategies_keep_what_was_given():
     for name, strategy in STRATEGIES.items():
         kept = {option: value for option, value in given.items() if option not in strategy.ignores}
         kept["groups"] = GROUPS.get(name, "128k:8")
-        assert config.with_strategy(name) == PlanConfig(**kept, strategy=name)
+        assert config.with_others(strategy=name) == StorePlanConfig(**kept, strategy=name)
 
 
 def test_what_a_plan_records_gives_the_same_options():
@@ -225,13 +225,13 @@ def test_options_without_effect_are_refused():
         str(error.value)
         == "--packing has no effect on --strategy flexsp:all, which packs in its own way; leave it out"
     )
-    other = PlanConfig(**GIVEN, packing="bfd", fill="longest", balance="window:4").with_strategy("flexsp:all")
-    assert other == PlanConfig(**GIVEN, strategy="flexsp:all", balance="window:4")
+    other = PlanConfig(**GIVEN, packing="bfd", fill="longest", balance="window:4").with_others(strategy="flexsp:all")
+    assert other == StorePlanConfig(**GIVEN, strategy="flexsp:all", balance="window:4")
 
 
 def test_packers_of_its_own_are_not_those_of_others():
-    other = PlanConfig(**GIVEN, packing="bfd", fill="longest", seed=3).with_strategy("wlb")
-    assert other == PlanConfig(groups="128k:8", gpus=8, strategy="wlb", seed=3)
+    other = PlanConfig(**GIVEN, packing="bfd", fill="longest", seed=3).with_others(strategy="wlb")
+    assert other == StorePlanConfig(groups="128k:8", gpus=8, strategy="wlb", seed=3)
 
 
 def llama(folder):
@@ -280,6 +280,6 @@ def test_groups_that_a_strategy_cannot_run_do_not_go_over_to_it():
     """Three GPUs a replica do not divide eight; nor are they left out where degrees mix."""
     config = PlanConfig(groups="16k:1,128k:8", gpus=8, strategy="fcp", global_tokens=2**20)
     assert [group.cp_size for group in config.groups] == [1, 2, 3, 4, 5, 6, 7, 8]
-    assert [group.cp_size for group in config.with_strategy("balanced").groups] == [1, 2, 4, 8]
-    assert [group.cp_size for group in config.with_strategy("bytescale").groups] == [1, 2, 3, 4, 5, 6, 7, 8]
-    assert [group.cp_size for group in config.with_strategy("dp-balanced").groups] == [8]
+    assert [group.cp_size for group in config.with_others(strategy="balanced").groups] == [1, 2, 4, 8]
+    assert [group.cp_size for group in config.with_others(strategy="bytescale").groups] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert [group.cp_size for group in config.with_others(strategy="dp-balanced").groups] == [8]

@@ -164,9 +164,11 @@ def test_the_default_packing_of_trees_is_another(options, flat, trees):
     config = validate(PlanConfig, {"groups": "8k:1", "gpus": 4, **options})
     found = [resolve(config, has_trees=has_trees) for has_trees in (False, True)]
     assert [each.config.packing for each in found] == [each.request.algorithm.name for each in found] == [flat, trees]
-    given = found[1].config.as_given()  # What is another plan's default is given for it, too.
+    given = found[1].config.with_others()  # What is another plan's default is given for it, too.
     assert resolve(given, has_trees=True).config.decisions() == found[1].config.decisions()
-    assert given.with_strategy("naive").packing == {"longalign-packing": "isf"}.get(found[1].config.strategy, trees)
+    assert given.with_others(strategy="naive").packing == {"longalign-packing": "isf"}.get(
+        found[1].config.strategy, trees
+    )
 
 
 def test_the_limit_on_path_tokens_is_of_sets_with_trees():
