@@ -19,7 +19,6 @@ from packer_cli.config.resolve import Resolved, resolve
 from packer_cli.errors import ConfigError, HbpackError, PlanError
 from packer_cli.plan.build import build_plan, check_rest, rest_of_epoch, short_packs
 from packer_cli.plan.core.check import check_pieces, check_plan
-from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.pieces import make_pieces
 from packer_cli.plan.core.types import Int32Array, Plan
 from packer_cli.plan.figures import baseline_of, plan_stats
@@ -160,10 +159,9 @@ def _check_rest(plan: Plan, resolved: Resolved) -> None:
     if not len(left):
         return
     is_short = short_packs(schedule, plan.packs, plan.groups)
-    groups = [Group(capacity=group.capacity, **group.layout.sizes) for group in plan.groups]
     for gpus in (plan.num_gpus, 2 * plan.num_gpus):
         try:
-            planner.require_gpus(groups, gpus)
+            planner.require_gpus([group.layout for group in plan.groups], gpus)
         except ConfigError:
             continue
         request = resolved.changed(gpus=gpus).request

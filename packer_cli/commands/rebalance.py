@@ -36,7 +36,6 @@ from packer_cli.format.metrics import OverallMetrics
 from packer_cli.format.schema import generation_path
 from packer_cli.plan.build import check_rest, rest_of_epoch, short_packs
 from packer_cli.plan.core.check import check_plan
-from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.types import Int64Array, Plan, Schedule
 from packer_cli.plan.figures import plan_stats
 from packer_cli.plan.strategies.protocol import PlanRequest
@@ -171,8 +170,7 @@ def _deal(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None = N
     if global_tokens is not None:
         config["global_tokens"] = global_tokens
     options = validate(PlannedConfig, config)
-    groups = [Group(capacity=group.capacity, **group.layout.sizes) for group in manifest.groups]
-    options.planner.require_gpus(groups, num_gpus)
+    options.planner.require_gpus([group.layout for group in manifest.groups], num_gpus)
     if global_tokens is not None:
         if options.planner.keeps_steps:
             raise ConfigError(

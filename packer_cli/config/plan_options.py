@@ -28,7 +28,7 @@ from packer_cli.plan.strategies.registry import (
     packed_names,
 )
 from packer_cli.plugins import unknown
-from packer_cli.sizes import counted, format_tokens
+from packer_cli.sizes import format_tokens
 
 AUTO = "auto"
 """The value of `groups` that has them chosen."""
@@ -297,30 +297,10 @@ class PlanConfig(AutoGroupsConfig):
             require_aligned(group)
         if self.planner.finds_layouts:
             return
-        mixes = self.planner.mixes_layouts
-        of_groups = [(f" of group {group}", group.layout) for group in self.groups]
-        for which, layout in [("", self.layout)] if self.is_auto or mixes else of_groups:
-            if self.gpus % layout.num_gpus:
-                raise ValueError(
-                    f"a replica{which} has {layout.num_gpus} GPUs ({layout}), which must divide the number of GPUs, "
-                    f"{self.gpus}; choose lower degrees, or a multiple of {layout.num_gpus} GPUs"
-                )
-        if mixes:
-            largest = max((group.num_gpus for group in self.groups), default=1)
-            if largest > self.gpus:
-                raise ValueError(
-                    f"a replica of {largest} GPUs does not fit {counted(self.gpus, 'GPU')}; end --groups with a lower "
-                    "SP degree"
-                )
-            lowest = min((group.num_gpus for group in self.groups), default=1)
-            if any(number % lowest for number in (self.gpus, *(group.num_gpus for group in self.groups))):
-                raise ValueError(
-                    f"with samples aligned to {self.groups[0].align} tokens, --strategy {self.strategy} has no group "
-                    f"of SP degree 1, which would fill the rest of {self.gpus} GPUs; give longer --groups or a lower "
-                    "--align"
-                )
-            return
-        if len({group.pp_size for group in self.groups}) > 1 and self.lockstep != "1":
+        layouts = [self.layout] if self.is_auto else [group.layout for group in self.groups]
+        self.planner.require_gpus(layouts, self.gpus)
+        has_unlike = len({layout.pp for layout in layouts}) > 1 and not self.planner.mixes_layouts
+        if has_unlike and self.lockstep != "1":
             raise ValueError(
                 "groups with different numbers of pipeline stages cannot run in lockstep; give --lockstep 1, or the "
                 "same pp_size"

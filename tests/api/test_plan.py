@@ -137,7 +137,7 @@ RULE = "a length is 1 .. 2147483647; correct it, or leave it out"
         (
             [5],
             {"gpus": 3},
-            "a replica of group 8k:4 has 4 GPUs (sp4), which must divide the number of GPUs, 3",
+            "--gpus 3: a replica has 4 GPUs (sp4), which must divide it; choose 4, or plan with other degrees",
         ),
         ([5], {"groups": ["8k", "1k"]}, "groups must have rising capacities, got 8k,1k; sort them"),
         ([5], {"packing": "best"}, "--packing: unknown packing algorithm 'best'"),

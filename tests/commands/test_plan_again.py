@@ -145,7 +145,7 @@ def test_layouts_that_were_found_make_room_for_groups(chats, pack, tmp_path):
 def test_options_must_fit_those_that_are_kept(first, tmp_path):
     (line,) = plan(first, tmp_path / "new", "--gpus", 6, code=2)
     assert line.startswith(
-        "error: a replica of group 1k:4 has 4 GPUs (sp4), which must divide the number of GPUs, 6; choose"
+        "error: --gpus 6: a replica has 4 GPUs (sp4), which must divide it; choose 4 or 8, or plan with"
     )
     (line,) = plan(first, tmp_path / "new", "--cp-sharding", "document", code=2)
     assert line.startswith("error: --cp-sharding has no effect without context parallelism")

@@ -88,15 +88,15 @@ REFUSED = [
         # Rounded up, a GPU's share of the longest row holds as many tokens as that of two GPUs.
         {"groups": "64:8", "align": "2*cp", "strategy": "flexsp:all", "gpus": 9},
         (
-            "with samples aligned to 16 tokens, --strategy flexsp:all has no group of SP degree 1, which would fill "
-            "the rest of 9 GPUs; give longer --groups or a lower --align"
+            "--gpus 9: the smallest replicas have 2 GPUs, which must divide it and the other replicas, to fill the "
+            "rest; choose a multiple of 2, or plan with other degrees, longer --groups or a lower --align"
         ),
     ),
     (
         {"groups": "64k:4", "parallel": "tp=4", "strategy": "flexsp:all", "gpus": 18},
         (
-            "a replica has 4 GPUs (sp1-tp4), which must divide the number of GPUs, 18; choose lower degrees, or a "
-            "multiple of 4 GPUs"
+            "--gpus 18: the smallest replicas have 4 GPUs, which must divide it and the other replicas, to fill the "
+            "rest; choose a multiple of 4, or plan with other degrees, longer --groups or a lower --align"
         ),
     ),
     (

@@ -73,8 +73,8 @@ def test_it_is_dealt_to_other_gpus_in_whole_replicas(packed, tmp_path):
     done = run(main, "rebalance", str(packed), "--gpus", "12")
     assert done.code == 2
     assert done.stderr == (
-        "error: --gpus 12: a replica of group 1k has 8 GPUs, which must divide it, since the shards stay as they are; "
-        "choose 8 or 16, or pack again with other --groups\n"
+        "error: --gpus 12: a replica has 8 GPUs (sp1-cp2-tp2-pp2), which must divide it; choose 8 or 16, or plan with "
+        "other degrees\n"
     )
 
 

@@ -33,8 +33,7 @@ def test_messages(out, tmp_path):
         return message("--gpus", 8, "--state", file)
 
     assert message("--gpus", 5) == (
-        "--gpus 5: a replica of group 2k has 2 GPUs, which must divide it, since the shards stay as they are; choose "
-        "4 or 6, or pack again with other --groups"
+        "--gpus 5: a replica has 2 GPUs (sp2), which must divide it; choose 4 or 6, or plan with other degrees"
     )
     assert message("--gpus", 8, "--from-step", good.num_steps + 1) == (
         f"--from-step {good.num_steps + 1}: step {good.num_steps + 1} of epoch 0 is not there; on 4 GPUs the epoch "

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from packer_cli.errors import ConfigError
 from packer_cli.plan.core.groups import UNLIMITED, Group, require_aligned
 from packer_cli.plugins import Block, blaming
-from packer_cli.sizes import counted, format_tokens
+from packer_cli.sizes import counted
 
 if TYPE_CHECKING:
     from packer_cli.cost.models import GpuModel
@@ -274,17 +274,16 @@ class Strategy(ABC):
             epoch: number of the epoch, which decides the order.
         """
 
-    def require_gpus(self, groups: Sequence[Group], num_gpus: int) -> None:
-        """Raise ConfigError if a packed set with these groups cannot be dealt to so many GPUs."""
-        for group in groups:
-            if num_gpus % group.num_gpus:
-                multiple = math.lcm(*(each.num_gpus for each in groups))
+    def require_gpus(self, layouts: Sequence[Layout], num_gpus: int) -> None:
+        """Raise ConfigError if replicas of these layouts cannot run on so many GPUs."""
+        for layout in layouts:
+            if num_gpus % layout.num_gpus:
+                multiple = math.lcm(*(each.num_gpus for each in layouts))
                 below = num_gpus // multiple * multiple
                 choices = " or ".join(str(number) for number in (below, below + multiple) if number)
                 raise ConfigError(
-                    f"--gpus {num_gpus}: a replica of group {format_tokens(group.capacity)} has "
-                    f"{counted(group.num_gpus, 'GPU')}, which must divide it, since the shards stay as they are; "
-                    f"choose {choices}, or pack again with other --groups"
+                    f"--gpus {num_gpus}: a replica has {counted(layout.num_gpus, 'GPU')} ({layout}), which must "
+                    f"divide it; choose {choices}, or plan with other degrees"
                 )
 
     def baseline(self, plan: Plan, request: PlanRequest) -> tuple[Pieces, PlanRequest] | None:
@@ -328,19 +327,19 @@ class UnlikeDegrees(Strategy):
         """Samples move between the groups, so that all have one `align`."""
         assert len({group.align for group in request.groups}) == 1
 
-    def require_gpus(self, groups: Sequence[Group], num_gpus: int) -> None:
+    def require_gpus(self, layouts: Sequence[Layout], num_gpus: int) -> None:
         """The largest replicas fit, and the smallest fill the rest."""
-        largest = max(group.num_gpus for group in groups)
-        if num_gpus < largest:
+        sizes = [layout.num_gpus for layout in layouts]
+        if num_gpus < max(sizes):
             raise ConfigError(
-                f"--gpus {num_gpus}: the largest replicas have {largest} GPUs, and the shards stay as they are; "
-                f"choose {largest} or more, or pack again with other --groups"
+                f"--gpus {num_gpus}: the largest replicas have {max(sizes)} GPUs; choose {max(sizes)} or more, or "
+                "plan with lower degrees"
             )
-        lowest = min(group.num_gpus for group in groups)
-        if num_gpus % lowest:
+        if any(number % min(sizes) for number in (num_gpus, *sizes)):
             raise ConfigError(
-                f"--gpus {num_gpus}: the smallest replicas have {lowest} GPUs, which must divide it, since the shards "
-                f"stay as they are; choose {num_gpus // lowest * lowest}, or pack again with other --groups"
+                f"--gpus {num_gpus}: the smallest replicas have {min(sizes)} GPUs, which must divide it and the other "
+                f"replicas, to fill the rest; choose a multiple of {min(sizes)}, or plan with other degrees, longer "
+                "--groups or a lower --align"
             )
 
 

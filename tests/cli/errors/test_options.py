@@ -32,10 +32,7 @@ BAD_OVERFLOW = (
         (["--groups", "1k:1:-1"], "--groups: group '1k:1:-1': checkpoint_layers must be at least 0"),
         (
             ["--groups", "1k:3"],
-            (
-                "a replica of group 1k:3 has 3 GPUs (sp3), which must divide the number of GPUs, 8; choose lower "
-                "degrees, or a multiple of 3 GPUs"
-            ),
+            ("--gpus 8: a replica has 3 GPUs (sp3), which must divide it; choose 6 or 9, or plan with other degrees"),
         ),
         (["--gpus", "0"], "--gpus must be at least 1, got 0"),
         (["--gpus", "-1"], "--gpus must be at least 1, got -1"),

@@ -88,7 +88,7 @@ def place(tmp_path, monkeypatch):
         ),
         (
             ["stats", "lengths.txt", "--strategy", "flexsp:all", "--groups", "1k:1,8k:16", "--gpus", 8, *GPU],
-            "a replica of 16 GPUs does not fit 8 GPUs; end --groups with a lower SP degree",
+            "--gpus 8: the largest replicas have 16 GPUs; choose 16 or more, or plan with lower degrees",
         ),
         (
             ["stats", "lengths.txt", "--strategy", "wlb", "--gpus", 8, "--packing", "delay:micro_batches=-1"],

@@ -12,6 +12,7 @@ from packer_cli.plan.core.groups import Group
 from packer_cli.plan.strategies.protocol import PlanRequest, Prediction, Question, Strategy
 
 if TYPE_CHECKING:
+    from packer_cli.format.layout import Layout
     from packer_cli.plan.core.types import BoolArray, Int64Array, Plan, Schedule
 
 
@@ -59,7 +60,7 @@ class Hydraulis(Strategy):
         """Not possible, see `require_gpus`."""
         self._refuse(request.num_gpus)
 
-    def require_gpus(self, groups: Sequence[Group], num_gpus: int) -> None:
+    def require_gpus(self, layouts: Sequence[Layout], num_gpus: int) -> None:
         """Raise ConfigError: the samples of a pack are those for its pipeline in its step."""
         self._refuse(num_gpus)
 
