@@ -13,7 +13,7 @@ from packer_cli.commands.plan_result import Plan
 from packer_cli.compare.savings import PlanSimulation, savings
 from packer_cli.config import GpuConfig
 from packer_cli.config.gpu_model import most_positions
-from packer_cli.config.resolve import read_options
+from packer_cli.config.resolve import build
 from packer_cli.config.trainers import ABILITIES, asked_of_trainer
 from packer_cli.engine.progress import warn
 from packer_cli.format.constants import REJECTED_NAME, VALIDATION
@@ -181,6 +181,6 @@ def _warn_of_positions(planned: Plan, config: GpuConfig) -> None:
 
 def _warn_of_trainer(planned: Plan, config: GpuConfig) -> None:
     """Warn of a plan that the named trainer cannot run."""
-    lacks = asked_of_trainer(read_options(planned.config).request) - config.abilities if config.trainer else ()
+    lacks = asked_of_trainer(build(planned.config).request) - config.abilities if config.trainer else ()
     if lacks:
         warn(f"--trainer {config.trainer} cannot {', or '.join(ABILITIES[each] for each in sorted(lacks))}")

@@ -15,7 +15,7 @@ from packer_cli.commands.rebalance import plan_in_force
 from packer_cli.commands.results import Stats
 from packer_cli.config import BoundConfig, PlanConfig, PlannedConfig, validate
 from packer_cli.config.no_effect import refuse_without_effect
-from packer_cli.config.resolve import read_options, refuse_rows_alone, size_rule
+from packer_cli.config.resolve import build, refuse_rows_alone, size_rule
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.metrics import GroupChoice, PlanMetrics, SampleCounts
@@ -91,7 +91,7 @@ class Plan:
     @cached_property
     def request(self) -> PlanRequest:
         """What its strategy planned from, on as many GPUs as it has now."""
-        return replace(read_options(self.config).request, num_gpus=self.arrays.num_gpus)
+        return replace(build(self.config).request, num_gpus=self.arrays.num_gpus)
 
     @takes(BoundConfig)
     def stats(self, **options: Unpack[BoundOptions]) -> Stats:

@@ -24,7 +24,7 @@ from packer_cli.config import PlannedConfig, validate
 from packer_cli.config.models import RebalanceConfig
 from packer_cli.config.no_effect import refuse_without_effect
 from packer_cli.config.plan_record import Decisions
-from packer_cli.config.resolve import read_options
+from packer_cli.config.resolve import build
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError, FormatError, InputError
 from packer_cli.files import fingerprint, remove_folder
@@ -188,7 +188,7 @@ def _deal(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None = N
         )
     source = _generation(manifest, stop, folder)
     origin, left = _remaining(folder, manifest, plan, source, stop)
-    request = read_options(options).request
+    request = build(options).request
     own_fingerprint = fingerprint(asdict(origin), config, REBALANCE_VERSION)
     if own_fingerprint == manifest.fingerprint:
         return manifest, False

@@ -31,7 +31,7 @@ from packer_cli.compare.rows import Row, own_row_first, parse_rows, strategy_row
 from packer_cli.compare.savings import PlanSimulation, plan_simulation
 from packer_cli.config import GpuConfig, PlanConfig, TrainConfig, WorkersConfig, validate
 from packer_cli.config.fields import GIVE
-from packer_cli.config.resolve import Resolved, read_options
+from packer_cli.config.resolve import Resolved, build
 from packer_cli.engine.local import default_workers
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError, FormatError, InputError
@@ -224,7 +224,7 @@ def _compared(
     samples = samples.alone()
     here = {"gpus": found.arrays.num_gpus, **gpu.model_dump(exclude_none=True)}
     config = found.config.model_copy(update=here)
-    base = read_options(config, found.config.with_others(**here))
+    base = build(config, found.config.with_others(**here))
     own, *others = own_row_first(_other_rows(base, strategies, len(samples.lengths), prediction), base)
     simulator = prediction.simulator if prediction else None
     comparison = compare(samples, config, others, workers, simulator)

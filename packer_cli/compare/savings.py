@@ -9,7 +9,7 @@ from typing import Any
 from packer_cli.compare.candidates import candidates, groups_and_degrees
 from packer_cli.compare.row_figures import fastest
 from packer_cli.config import PlanConfig, PlannedConfig, validate
-from packer_cli.config.resolve import read_options, resolve
+from packer_cli.config.resolve import build, resolve
 from packer_cli.config.trainers import abilities, asked_of_trainer
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.groups import Group
@@ -93,7 +93,7 @@ def plan_simulation(
 
 def _naive_at_best(plan: Plan, config: PlannedConfig, simulator: Simulator, trainer: str | None) -> NamedFigures:
     longest = plan.groups[-1]
-    able = abilities(trainer) | asked_of_trainer(read_options(config).request)
+    able = abilities(trainer) | asked_of_trainer(build(config).request)
     given = {
         **{name: getattr(config, name) for name in _OF_NAIVE}, "strategy": BASELINE, "gpus": plan.num_gpus,
         "groups": [Group(capacity=longest.capacity)], "align": longest.align, "trainer": ",".join(sorted(able)),

@@ -21,7 +21,7 @@ from packer_cli.plan.core.sample_cut import SizeRule
 from packer_cli.plan.core.schedule import StepRules
 from packer_cli.plan.core.windows import parse_curriculum
 from packer_cli.plan.kernels.balance import parse_balance
-from packer_cli.plan.packing import REGISTRY, PackingOptions, parse_packing
+from packer_cli.plan.packing import REGISTRY, parse_packing
 from packer_cli.plan.strategies.predict import digits
 from packer_cli.plan.strategies.protocol import PlanRequest, Question, Strategy
 from packer_cli.plan.strategies.registry import PACKED, STRATEGIES
@@ -53,7 +53,7 @@ class Resolved:
     def changed(self, **changes: Any) -> Resolved:
         """The same with other values of the plan's options."""
         config = self.config.model_copy(update=changes)
-        return read_options(config.model_copy(update={"packages": _packages(config) or None}), self.given)
+        return build(config.model_copy(update={"packages": _packages(config) or None}), self.given)
 
     @property
     def has_trees(self) -> bool:
@@ -99,12 +99,12 @@ def resolve(given: PlanConfig, *, has_trees: bool | None = None) -> Resolved:
             "there are no path tokens to limit; leave it out"
         )
     if isinstance(given, PlannedConfig):
-        return read_options(given)
+        return build(given)
     if given.is_auto:
         given = _with_any_groups(given)
     strategy, groups = given.planner, given.groups
     with _naming("--packing"):
-        algorithm, options = parse_packing(given.packing, strategy.packings() or REGISTRY)
+        _, options = parse_packing(given.packing, strategy.packings() or REGISTRY)
     if given.has_gpu_model and strategy.mixes_layouts and not strategy.finds_layouts and groups[-1].checkpoint_layers:
         # It has made the others of the longest, whose layers they would keep.
         with suppress(ConfigError):  # A profile may be too short for a model.
@@ -136,7 +136,6 @@ def resolve(given: PlanConfig, *, has_trees: bool | None = None) -> Resolved:
         )
     packing = given.packing
     if found.packing:
-        options = replace(options, **found.packing)
         more = ",".join(f"{name}={value}" for name, value in found.packing.items())
         packing = f"{packing}{',' if ':' in packing else ':'}{more}"
     changes = {
@@ -148,7 +147,7 @@ def resolve(given: PlanConfig, *, has_trees: bool | None = None) -> Resolved:
         "packages": _packages(given) or None,
     }
     config = PlannedConfig.model_construct(given.model_fields_set, **{**dict(given), **changes})
-    return Resolved(given=given, config=config, request=_request(config, algorithm, options))
+    return build(config, given)
 
 
 def _resolve_for_trees(given: PlanConfig) -> Resolved:
@@ -170,18 +169,6 @@ def _with_any_groups(given: PlanConfig) -> PlanConfig:
 
         load_models(given, given.gpus, "--groups auto")
     return given.with_groups((Group(capacity=1024), Group(capacity=8192))[: given.max_groups])
-
-
-def read_options(config: PlannedConfig, given: PlanConfig | None = None) -> Resolved:
-    """The options of a plan that is there.
-
-    Args:
-        given: those that stand for them where other plans are made, see `PlanConfig.with_others`.
-    """
-    config.require_package("packing", REGISTRY)
-    with _naming("--packing"):
-        algorithm, options = parse_packing(config.packing, config.planner.packings() or REGISTRY)
-    return Resolved(given=given or config, config=config, request=_request(config, algorithm, options))
 
 
 def size_rule(config: PlanConfig) -> SizeRule:
@@ -233,8 +220,14 @@ def _attention_pieces(config: PlanConfig, groups: Sequence[Group]) -> tuple[tupl
     return tuple((row.queries, row.keys, digits(row.seconds)) for row in read_profile(config.profile).pieces) or None
 
 
-def _request(config: PlannedConfig, algorithm: Any, options: PackingOptions) -> PlanRequest:
-    """The request, of a packing that is read."""
+def build(config: PlannedConfig, given: PlanConfig | None = None) -> Resolved:
+    """Make the request from options whose predictions are numbers already, as a plan's file has them.
+
+    Args:
+        given: those that stand for them where other plans are made, see `PlanConfig.with_others`.
+    """
+    if config.packages:
+        config.require_package("packing", REGISTRY)
     strategy, lockstep = config.planner, None if config.lockstep == "all" else int(config.lockstep)
     if lockstep not in (None, 1):
         fits = (lockstep % each.num_gpus == 0 and each.tp_size * each.pp_size == 1 for each in config.groups)
@@ -243,6 +236,8 @@ def _request(config: PlannedConfig, algorithm: Any, options: PackingOptions) -> 
                 f"--lockstep {lockstep}: so many GPUs must divide the {config.gpus} GPUs, and hold whole replicas of "
                 f"SP or CP ranks, all alike; give all or 1, or a multiple of {lockstep} GPUs"
             )
+    with _naming("--packing"):
+        algorithm, options = parse_packing(config.packing, strategy.packings() or REGISTRY)
     if algorithm.needs_split and config.overflow != "split":
         raise ConfigError(
             f"--packing: packing {algorithm.name!r} cuts what is longer than the greatest capacity, so it needs "
@@ -277,7 +272,7 @@ def _request(config: PlannedConfig, algorithm: Any, options: PackingOptions) -> 
         and not config.curriculum_steps,
     )
     with _naming("--packing"):
-        return PlanRequest(
+        request = PlanRequest(
             strategy=strategy,
             groups=config.groups,
             num_gpus=config.gpus,
@@ -296,6 +291,7 @@ def _request(config: PlannedConfig, algorithm: Any, options: PackingOptions) -> 
             max_samples=config.max_samples or UNLIMITED,
             limits=read_limits(config.max_path_tokens),
         )
+    return Resolved(given=given or config, config=config, request=request)
 
 
 def validation_options(training: Resolved) -> Resolved:
