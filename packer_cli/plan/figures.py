@@ -32,7 +32,7 @@ from packer_cli.plan.core.schedule import StepRules
 from packer_cli.plan.core.segments import Sparsity, align_up, aligned_lengths, measure_sparsity
 from packer_cli.plan.core.types import Int32Array, Plan
 from packer_cli.plan.kernels.balance import BalanceRule
-from packer_cli.plan.packing.ilp.cutting_stock import lp_lower_bound
+from packer_cli.plan.packing.ilp.columns import lp_lower_bound
 from packer_cli.plan.strategies.protocol import PlanRequest, Strategy
 from packer_cli.plan.strategies.registry import BASELINE, STRATEGIES
 

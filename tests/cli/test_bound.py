@@ -9,7 +9,7 @@ import pytest
 
 from packer_cli.plan.core.bounds import packs_lower_bound
 from packer_cli.plan.packing.ilp import solver
-from packer_cli.plan.packing.ilp.cutting_stock import lp_lower_bound
+from packer_cli.plan.packing.ilp.columns import lp_lower_bound
 from tests.cli.conftest import GROUPS
 
 ONE = ("--groups", "1k:1", "--gpus", 4)

@@ -2,15 +2,13 @@
 
 ::
 
-    cutting_stock.py        the packing algorithm, and the bound of the linear program
-    columns.py, knapsack.py           column generation: classes of lengths, the linear program, and pricing
-    search.py, solver.py              integer solutions
-    patterns.py             from patterns to packs
+    cutting_stock.py        the packing algorithm
+    bin_slack.py            its first try: each pack filled as well as it can be
+    columns.py              column generation: classes of lengths, the linear program, its bound, and pricing
+    solver.py               the solver that PuLP calls
     minmax.py               the smallest possible maximum work of a pack
 """
 
-from packer_cli.plan.packing.ilp.cutting_stock import ALGORITHM, IlpOptions, solve_cutting_stock
-from packer_cli.plan.packing.ilp.minmax import min_max_work
-from packer_cli.plan.packing.ilp.search import CuttingStock
+from packer_cli.plan.packing.ilp.cutting_stock import ALGORITHM
 
-__all__ = ["ALGORITHM", "CuttingStock", "IlpOptions", "min_max_work", "solve_cutting_stock"]
+__all__ = ["ALGORITHM"]

@@ -16,160 +16,133 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from packer_cli.plan.core.types import Int32Array, Int64Array
-from packer_cli.plan.packing.ilp.knapsack import best_patterns
+from packer_cli.plan.core.bounds import packs_lower_bound
+from packer_cli.plan.core.types import Float64Array, Int32Array, Int64Array
 from packer_cli.plan.packing.ilp.solver import add_variable, make_solver
 
-Patterns = Int32Array
-"""int32[k, m]: k patterns over m classes."""
-
-UNIT = 1 << 36
+_UNIT = 1 << 36
 """A dual value of 1. Dual values are integers in units of 2^-36, so that no rounding error can raise the bound, a
 quotient of two integers. A pack of 2^20 samples of value 1 still fits 63 bits."""
 _NEW_AT_ONCE = 60
 """Most patterns added per round: with more, there are fewer rounds and the program is larger."""
+_SAND = 16
+"""Samples of at most capacity / _SAND tokens are sand."""
+_MOST_STATES = 1 << 26
+"""Most passes * capacity of one knapsack: its bytes, and about its nanoseconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Relaxation:
     """The linear program's solution, or the best one at the deadline."""
 
-    patterns: Patterns
-    use: NDArray[np.float64]
+    patterns: Int64Array
+    """int64[k, m]: k patterns over m classes."""
+    use: Float64Array
     """float64[k]: how often each pattern is used."""
     bound: int
-    """No packing of the demands needs fewer packs; also holds if the run was stopped."""
-    worth: Int64Array
-    """int64[m]: the dual values that prove the bound, in units of 1 / UNIT."""
-    most_worth: int
-    """The greatest worth of a pack."""
-
-
-def start_patterns(sizes: Int64Array, demands: Int64Array, capacity: int) -> Patterns:
-    """int32[m, m]: one pattern per class, with as many copies as fit. Together they can cover any demand."""
-    copies = np.minimum(capacity // np.maximum(1, sizes), demands)
-    return np.diag(copies).astype(np.int32)
+    """The packs that every packing of the demands needs at least, even if the run was stopped."""
 
 
 def generate_columns(
-    sizes: Int64Array, demands: Int64Array, capacity: int, patterns: Patterns, deadline: float
+    sizes: Int64Array, demands: Int64Array, capacity: int, patterns: Int64Array, deadline: float
 ) -> Relaxation | None:
     """Add patterns until none lowers the number of packs, the value meets the rounded bound, or the deadline passes.
 
     Args:
-        sizes, demands: int64[m]; sizes may be 0, demands are at least 1.
-        patterns: initial patterns; together they cover every class.
+        sizes, demands: int64[m]; sizes are 1 .. capacity.
+        patterns: int64[k, m], patterns to begin with, besides one for each class.
         deadline: in `time.monotonic()` seconds.
 
     Returns:
         None if not even one program was solved in time.
     """
-    # Classes whose size was rounded to 0 need no room, and contribute nothing to the bound.
-    priced = np.where(sizes > 0, demands, 0)
-    bound, proof, most_worth = 0.0, np.zeros(len(demands), dtype=np.int64), 1
+    limits = np.minimum(capacity // sizes, demands)
+    patterns = np.unique(np.concatenate([np.diag(limits), np.minimum(patterns, demands)]), axis=0)
+    bound = 0
     found: Relaxation | None = None
-    while True:
-        solved = solve_master(patterns, demands, deadline)
-        if solved is None:
-            return found
+    while (solved := _solve_master(patterns, demands, deadline)) is not None:
         use, duals = solved
-        values = np.floor(np.clip(duals, 0, 1) * UNIT).astype(np.int64)
-        values[sizes == 0] = 0
-        worth, candidates = best_patterns(np.maximum(1, sizes), values, priced, capacity)
-        if worth[0] > 0:
-            total = total_worth(demands, values)
-            if total / int(worth[0]) > bound:
-                bound, proof, most_worth = total / int(worth[0]), values, int(worth[0])
-        value = float(use.sum())
-        rounded = -(-total_worth(demands, proof) // most_worth)
-        found = Relaxation(patterns=patterns, use=use, bound=rounded, worth=proof, most_worth=most_worth)
-        is_better = worth > UNIT * (1 + 1e-7)
-        if not is_better.any() or value <= rounded + 1e-6 or time.monotonic() >= deadline:
-            return found
-        ranked = np.argsort(-worth, kind="stable")[: int(is_better.sum())]
-        _, first = np.unique(candidates[ranked], axis=0, return_index=True)
-        new = candidates[ranked[np.sort(first)][:_NEW_AT_ONCE]]
-        patterns = np.concatenate([_useful(patterns, use, values), new])
+        values = np.floor(np.clip(duals, 0, 1) * _UNIT).astype(np.int64)
+        worth, candidates = best_patterns(sizes, values, limits, capacity)
+        # In Python's integers, because the sum may exceed 63 bits.
+        total = sum(d * v for d, v in zip(demands.tolist(), values.tolist(), strict=True))
+        bound = max(bound, -(-total // max(1, int(worth[0]))))
+        found = Relaxation(patterns=patterns, use=use, bound=bound)
+        num_better = int((worth > _UNIT * (1 + 1e-7)).sum())
+        if not num_better or use.sum() <= bound + 1e-6 or time.monotonic() >= deadline:
+            break
+        best = np.argsort(-worth, kind="stable")[: min(num_better, _NEW_AT_ONCE)]
+        patterns = np.concatenate([patterns, np.unique(candidates[best], axis=0)])
+    return found
 
 
-def total_worth(demands: Int64Array, values: Int64Array) -> int:
-    """sum(demand * value), in Python integers because it may exceed 63 bits."""
-    return sum(int(d) * int(v) for d, v in zip(demands, values, strict=True))
-
-
-def _useful(patterns: Patterns, use: NDArray[np.float64], values: Int64Array) -> Patterns:
-    """The patterns in use and those of least reduced cost; all of them while they are few."""
-    most = 6 * patterns.shape[1] + 500
-    if len(patterns) <= most:
-        return patterns
-    cost = UNIT - patterns @ values
-    cost[use > 0] = -UNIT
-    return patterns[np.sort(np.argsort(cost, kind="stable")[: most // 2])]
-
-
-def _program(patterns: Patterns, demands: Int64Array, category: str) -> tuple[Any, list[Any], list[Any]]:
-    """The master problem in PuLP: `(problem, one variable per pattern, one constraint per class)`."""
+def _solve_master(
+    patterns: Int64Array, demands: Int64Array, deadline: float
+) -> tuple[Float64Array, Float64Array] | None:
+    """`(use of each pattern, dual value of each class)`; None if time ran out."""
     import pulp
 
     problem = pulp.LpProblem("packs", pulp.LpMinimize)
     # PuLP sorts variables by name.
-    names = [f"x{k:07d}" for k in range(len(patterns))]
-    variables = [add_variable(problem, name, lowBound=0, cat=category) for name in names]
+    variables = [add_variable(problem, f"x{k:07d}", lowBound=0) for k in range(len(patterns))]
     problem += pulp.LpAffineExpression(dict.fromkeys(variables, 1))
-    rows = []
-    for i, demand in enumerate(demands):
+    rows = {}
+    for i in np.flatnonzero(demands).tolist():
         row = {variables[k]: patterns[k, i].item() for k in np.flatnonzero(patterns[:, i])}
-        rows.append(pulp.LpConstraint(pulp.LpAffineExpression(row), pulp.LpConstraintGE, f"row{i}", demand.item()))
-        problem += rows[-1]
-    return problem, variables, rows
-
-
-def solve_master(
-    patterns: Patterns, demands: Int64Array, deadline: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-    """`(use of each pattern, dual value of each class)`; None if time ran out."""
-    import pulp
-
-    problem, variables, rows = _program(patterns, demands, pulp.LpContinuous)
+        rows[i] = pulp.LpConstraint(pulp.LpAffineExpression(row), pulp.LpConstraintGE, f"row{i}", demands[i].item())
+        problem += rows[i]
     problem.solve(make_solver(deadline - time.monotonic()))
     if problem.sol_status != pulp.LpSolutionOptimal:
         return None
-    use = np.array([variable.varValue for variable in variables], dtype=np.float64)
-    return np.maximum(0, use), np.array([row.pi for row in rows], dtype=np.float64)
+    duals = np.zeros(len(demands))
+    duals[list(rows)] = [row.pi for row in rows.values()]
+    return np.maximum(0, [variable.varValue for variable in variables]), duals
 
 
-def solve_integer(
-    patterns: Patterns, demands: Int64Array, most: int, deadline: float
-) -> tuple[Int64Array | None, bool]:
-    """Cover the demands by at most `most` packs of the given patterns.
+def best_patterns(
+    sizes: Int64Array, values: Int64Array, limits: Int64Array, capacity: int
+) -> tuple[Int64Array, Int64Array]:
+    """The pack of greatest value, and for each class a pack of great value that holds a sample of it if it may.
+
+    A bounded knapsack by dynamic programming over the capacity (Martello and Toth 1990, chapter 3). Price:
+    O(passes * capacity) time, and as many bytes; a class takes a pass for each power of two in its limit. Values are
+    integers, so that a bound based on the greatest value is exact.
+
+    Args:
+        sizes, values: int64[m], of one sample.
+        limits: int64[m], most samples of each class in a pack; they fit it.
+        capacity: greatest total size of a pack.
 
     Returns:
-        `(use int64[k] or None, is_impossible)`; `(None, False)` if time ran out.
+        `(value int64[m + 1], pattern int64[m + 1, m])`: row 0 is the most valuable pack, row i + 1 that of class i.
     """
-    import pulp
+    powers = 1 << np.arange(int(limits.max()).bit_length())
+    parts = np.clip(limits[:, None] - (powers - 1), 0, powers)
+    item, power = np.nonzero(parts * (values[:, None] > 0))
+    copies = parts[item, power]
+    took = np.zeros((len(item), capacity + 1), dtype=np.bool_)
+    best = np.zeros(capacity + 1, dtype=np.int64)
+    for row, size, gain in zip(took, sizes[item] * copies, values[item] * copies, strict=True):
+        value = best[:-size] + gain
+        np.greater(value, best[size:], out=row[size:])
+        np.maximum(value, best[size:], out=best[size:])
 
-    problem, variables, _ = _program(patterns, demands, pulp.LpInteger)
-    problem += pulp.lpSum(variables) <= most
-    problem.solve(make_solver(deadline - time.monotonic()))
-    if problem.status == pulp.LpStatusInfeasible:
-        return None, True
-    if problem.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
-        return None, False
-    use = np.array([round(variable.varValue or 0) for variable in variables], dtype=np.int64)
-    # Check the solver's answer: at a time limit it may report a broken solution as feasible.
-    is_good = bool((use @ patterns >= demands).all() and use.sum() <= most)
-    return (use if is_good else None), False
-
-
-SAND = 16
-"""Samples of at most capacity / SAND tokens are sand."""
-_MOST_STATES = 1 << 26
-"""Most passes * capacity of one knapsack: its bytes, and about its nanoseconds."""
+    every = np.arange(len(sizes))
+    room = capacity - np.append(0, sizes)
+    worth = best[room]
+    patterns = np.zeros((len(sizes) + 1, len(sizes)), dtype=np.int64)
+    for row, i, count in zip(took[::-1], item[::-1], copies[::-1], strict=True):
+        taken = row[room] * count
+        patterns[:, i] += taken
+        room -= taken * sizes[i]
+    # If all samples of the class are in the pack already, it stays as it is.
+    fits = patterns[every + 1, every] < limits
+    patterns[every + 1, every] += fits
+    worth[1:] += fits * values
+    return worth, patterns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,18 +158,13 @@ class Classes:
     capacity: int
     """Grains."""
 
-    @property
-    def is_exact(self) -> bool:
-        """Whether nothing was rounded, so that packings and bounds of the classes are those of the stones."""
-        return bool(np.array_equal(self.up, self.down))
-
 
 def make_classes(lengths: Int32Array, capacity: int, max_lengths: int) -> Classes:
     """At most `max_lengths` classes of the stones among `lengths` (int32[n], each 1 .. capacity). O(n + capacity)."""
     counts = np.bincount(lengths)
     values = np.flatnonzero(counts)[::-1]
     if len(values) > max_lengths:
-        values = values[values > capacity // SAND]
+        values = values[values > capacity // _SAND]
     if len(values) == 0:
         return Classes(up=values, down=values, counts=values, capacity=capacity)
     # Equally many different lengths in each class: rare ones are far apart, and so keep their own.
@@ -205,10 +173,40 @@ def make_classes(lengths: Int32Array, capacity: int, max_lengths: int) -> Classe
     counts = np.add.reduceat(counts[values], first)
     # Dividing by a common divisor is exact; beyond that, lengths are rounded only if the knapsack would be too large.
     grain = int(np.gcd.reduce(values))
-    fitting = capacity // longest
-    passes = np.where(counts >= fitting, 1, 1 + np.log2(np.minimum(counts, fitting))).sum()
+    passes = (1 + np.log2(np.minimum(counts, capacity // longest))).sum()
     grain *= max(1, int(np.ceil(capacity // grain * passes / _MOST_STATES)))
     room = capacity // grain
     # Rounding up must not push a sample of nearly the whole capacity over it.
     up = np.minimum(-(-longest // grain), room)
     return Classes(up=up, down=shortest // grain, counts=counts, capacity=room)
+
+
+def lp_lower_bound(lengths: Int32Array, capacity: int, time_limit: float = 60.0, max_lengths: int = 300) -> int:
+    """No packing needs fewer packs than the linear program of cutting stock, rounded up; at least `packs_lower_bound`.
+
+    Source: Gilmore and Gomory 1961; Farley 1990, whose bound also holds if column generation is stopped early. The
+    optimum is hardly ever more than one pack above the full program's value, so the bound tells a good packing from a
+    merely plausible one. With more than `max_lengths` distinct lengths, these are rounded down to the shortest of a
+    class, and the bound is up to 0.2 % lower.
+    Price: seconds, O(distinct lengths * capacity) a round; if samples are short against the capacity,
+    `packs_lower_bound` is as good, and free.
+
+    Args:
+        lengths: int32[n], each 1 .. capacity.
+        capacity: most tokens of a pack.
+        time_limit: seconds; less gives a valid bound that may be smaller.
+        max_lengths: likewise.
+
+    Raises:
+        RunError: PuLP has no solver.
+    """
+    deadline = time.monotonic() + time_limit
+    bound = packs_lower_bound(lengths, capacity)
+    classes = make_classes(lengths, capacity, max_lengths)
+    counted = np.flatnonzero(classes.down)  # A class whose size was rounded to 0 needs no room.
+    if len(counted) == 0:
+        return bound
+    sizes, demands = classes.down[counted], classes.counts[counted]
+    none = np.empty((0, len(counted)), dtype=np.int64)
+    relaxed = generate_columns(sizes, demands, classes.capacity, none, deadline)
+    return bound if relaxed is None else max(bound, relaxed.bound)
