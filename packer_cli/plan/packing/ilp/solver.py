@@ -8,15 +8,12 @@ from packer_cli.errors import RunError
 
 TOLERANCE = 1e-6
 """Solvers let constraints be violated by this much, so bounds are lowered by as much."""
+NO_LIMIT = 10**6
+"""Seconds, or nodes of the search tree, that no program of hbpack's reaches."""
 
 
-def make_solver(time_limit: float, *, uses_start: bool = False, node_limit: int | None = None) -> Any:
-    """A PuLP solver that stops after `time_limit` seconds with the best answer so far.
-
-    Args:
-        time_limit: seconds; infinite for none.
-        uses_start: start from the variables' values, a solution of the integer program.
-        node_limit: nodes of the search tree to look at; None: any number.
+def make_solver(time_limit: float = NO_LIMIT, node_limit: int = NO_LIMIT) -> Any:
+    """A PuLP solver that stops after `time_limit` seconds, or so many nodes, with the best answer so far.
 
     Raises:
         RunError: neither HiGHS nor CBC is installed.
@@ -24,26 +21,14 @@ def make_solver(time_limit: float, *, uses_start: bool = False, node_limit: int 
     import pulp
 
     # A solver may read 0 or less as no limit.
-    limit = None if time_limit == float("inf") else max(0.01, time_limit)
+    limit = float(max(0.01, time_limit))
     if _has_highs():
         from packer_cli.plan.packing.ilp.highs import HiGHS
 
-        options: dict[str, float] = {"threads": 1, "mip_rel_gap": 0.0}
-        if limit is not None:
-            options["time_limit"] = limit
-        if node_limit is not None:
-            options["mip_max_nodes"] = node_limit
-        return HiGHS(uses_start=uses_start, **options)
+        return HiGHS(threads=1, mip_rel_gap=0.0, time_limit=limit, mip_max_nodes=node_limit)
     for place in _cbc_places():
-        cbc = pulp.COIN_CMD(
-            msg=False,
-            threads=1,
-            timeLimit=limit and max(1.0, limit),
-            gapRel=0.0,
-            warmStart=uses_start,
-            maxNodes=node_limit,
-            path=place,
-        )
+        limits = {"timeLimit": max(1.0, limit), "maxNodes": node_limit}
+        cbc = pulp.COIN_CMD(msg=False, threads=1, gapRel=0.0, path=place, **limits)
         if cbc.available():
             return cbc
     raise RunError(
@@ -52,11 +37,11 @@ def make_solver(time_limit: float, *, uses_start: bool = False, node_limit: int 
     )
 
 
-def solve_program(problem: Any, time_limit: float, *, uses_start: bool = False, node_limit: int | None = None) -> bool:
+def solve_program(problem: Any, time_limit: float = NO_LIMIT, node_limit: int = NO_LIMIT) -> bool:
     """Solve an integer program, and say whether there is an answer; arguments as of `make_solver`."""
     import pulp
 
-    problem.solve(make_solver(time_limit, uses_start=uses_start, node_limit=node_limit))
+    problem.solve(make_solver(time_limit, node_limit))
     return problem.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
 
 

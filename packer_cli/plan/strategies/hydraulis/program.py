@@ -12,7 +12,6 @@ import numpy as np
 
 from packer_cli.plan.core.cost import tokens_and_work
 from packer_cli.plan.core.types import Float64Array, Int64Array
-from packer_cli.plan.packing.ilp.minmax import by_longest
 from packer_cli.plan.packing.ilp.solver import TOLERANCE, add_variable, solve_program
 from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts, least_pipeline_seconds
 from packer_cli.plan.strategies.hydraulis.step import PipelinePlan
@@ -67,16 +66,7 @@ def solve_pipeline(
     for i in range(num):
         problem += pulp.lpSum(held[i, j] for j in range(len(is_used)) if j <= i) == 1
 
-    slot = by_longest(start.slot_of)  # The order that the program demands.
-    for j, variable in enumerate(is_used):
-        variable.setInitialValue(int(j <= slot.max()))
-    for (i, j), variable in held.items():
-        variable.setInitialValue(int(slot[i] == j))
-    slowest.setInitialValue(1)
-    times, _ = _slot_seconds(falling, slot, costs, kind)
-    greatest.setInitialValue(min(1.0, float(times.max()) / start.seconds))
-
-    has_answer = solve_program(problem, np.inf, uses_start=True, node_limit=node_limit)
+    has_answer = solve_program(problem, node_limit=node_limit)
     slot = np.full(num, -1)
     for (i, j), variable in held.items():
         if has_answer and round(variable.varValue or 0):
