@@ -8,7 +8,6 @@ of the step are the gradients of
 `stable_loss`   sum of all losses / all loss tokens of the step                    every token weighs the same
 `token_mean`    mean over packs of (sum / loss tokens) of each                     biased to short packs
 `sample_mean`   mean over samples of (sum / loss tokens) of each                   biased to short samples
-`sum_loss`      sum of all losses                                                  grows with the loss tokens
 ==============  =================================================================  ==========================
 
 Two numbers tell how the trainer combines. `world_size`: over how many ranks it *averages* gradients, including SP
@@ -218,20 +217,6 @@ def sample_mean(losses: torch.Tensor, batch: Any, *, world_size: int, accumulati
     """
     weighted = (losses.flatten() * sample_weights(batch, losses.numel()).to(losses)).sum()
     return _scaled(weighted, world_size * accumulation, metadata_of(batch)["global_num_samples"])
-
-
-def sum_loss(loss_sum: torch.Tensor, *, world_size: int, accumulation: int = 1) -> torch.Tensor:
-    """The sum of all losses of the step, not normalized ("sum" of HBP's table 10).
-
-    For comparison: a step with more loss tokens has larger gradients, so the learning rate depends on the layout.
-
-    Args:
-        loss_sum, world_size, accumulation: as in `stable_loss`.
-
-    Returns:
-        A scalar.
-    """
-    return _scaled(loss_sum, world_size * accumulation, 1)
 
 
 def longalign_weights(batch: Any, *, num_tokens: int | None = None) -> torch.Tensor:
