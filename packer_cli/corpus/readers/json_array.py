@@ -28,7 +28,6 @@ from packer_cli.corpus.readers.stream import (
     whole_slice,
     why_not_json,
 )
-from packer_cli.corpus.records.json_text import has_long_number
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap, Reject
 
 BORDERS = 1 << 14
@@ -168,10 +167,9 @@ class _Elements(RecordStream):
 
     def parse(self, taken: _Taken) -> Iterator[RawBatch]:
         """The records of elements, and the rejects among them."""
-        is_long = has_long_number(b"".join([text for _, text in taken.texts]))
         for texts in [taken.texts] if taken.rejects else runs(taken.texts):
             batch = RawBatch(rejects=[*taken.rejects])
-            parse_objects(texts, batch, self._rules, _refuse, has_long_number=is_long)
+            parse_objects(texts, batch, self._rules, _refuse)
             batch.rejects.sort(key=lambda reject: reject.line)
             yield batch
 

@@ -32,11 +32,9 @@ from packer_cli.corpus.readers.stream import (
     why_not_json,
 )
 from packer_cli.corpus.records import tokens
-from packer_cli.corpus.records.json_text import has_long_number
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap, Reject
 
 CUT_SHORT = "; the file ends in this line, so the rest of it may be lost"
-_CACHED_BYTES = 1 << 18
 ARRAY = "an array"
 _ARRAY = re.compile(rb"\[\s*\{")
 _PRETTY = re.compile(rb'\{[^\n]*\n(\s*["\]}]|[ \t]+[\[{])')
@@ -50,20 +48,11 @@ class _Taken(NamedTuple):
     """Of the first line."""
     lines: list[bytes]
     """Each with its line feed, which the last line of a file may lack."""
-    data: bytes
-    """All of them."""
 
 
 def _line_feeds(data: bytes) -> NDArray[np.int64]:
-    """int64[n]: where they are. Price: 0.17 ms a MiB, about half of what `bytes.count` takes."""
-    codes = np.frombuffer(data, dtype=np.uint8)
-    if len(codes) <= _CACHED_BYTES:
-        found: NDArray[np.int64] = (codes == ord("\n")).nonzero()[0]
-        return found
-    firsts = range(0, len(codes), _CACHED_BYTES)
-    return np.concatenate(
-        [np.flatnonzero(codes[first : first + _CACHED_BYTES] == ord("\n")) + first for first in firsts]
-    )
+    """int64[n]: where they are. Price: 0.2 ms a MiB."""
+    return np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == ord("\n"))
 
 
 def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
@@ -126,7 +115,7 @@ class _Lines(RecordStream):
         if self.position + len(data) > stop:
             end = data.find(b"\n", stop - self.position - 1) + 1 or len(data)
             data, self._left = data[:end], data[end:]
-        taken = _Taken(self.number, BytesIO(data).readlines(), data)
+        taken = _Taken(self.number, BytesIO(data).readlines())
         self.position += len(data)
         self.number += len(taken.lines)
         return taken
@@ -171,9 +160,9 @@ class _Lines(RecordStream):
             return
         if taken.number == 1:
             taken.lines[0] = taken.lines[0].removeprefix(BOM)
-        number, is_long = taken.number, has_long_number(taken.data)
+        number = taken.number
         for lines in runs(taken.lines):
-            yield parse_objects(enumerate(lines, number), RawBatch(), self._rules, _refuse, has_long_number=is_long)
+            yield parse_objects(enumerate(lines, number), RawBatch(), self._rules, _refuse)
             number += len(lines)
 
 

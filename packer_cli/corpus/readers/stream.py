@@ -64,19 +64,15 @@ def parse_objects(
     batch: RawBatch,
     rules: ReadRules,
     refuse: Callable[[int, bytes], Reject | None],
-    *,
-    has_long_number: bool,
 ) -> RawBatch:
     """Add the records of texts to a batch.
 
     Args:
         texts: (number, text); a line feed at the end does not count as its length.
         refuse: what becomes of a text that is not JSON; None: nothing.
-        has_long_number: whether a text may, see `json_text`.
     """
-    from orjson import JSONDecodeError, loads
+    from orjson import JSONDecodeError
 
-    read = read_json if has_long_number else loads
     keep, rejects = batch.records.append, batch.rejects
     most = rules.max_record_bytes
     for number, text in texts:
@@ -84,7 +80,7 @@ def parse_objects(
             rejects.append(Reject(number, rules.too_long()))
             continue
         try:
-            record = read(text)
+            record = read_json(text)
         except JSONDecodeError:
             if (reject := refuse(number, text)) is not None:
                 rejects.append(reject)

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 from packer_cli.corpus.records.base import BadRecordError
 
-_LONG = re.compile(rb"\d{20}|-\d{19}")
-_HIGH, _DIGIT = 0xF0F0F0F0F0F0F0F0, 0x3030303030303030
-"""Four high bits of each of eight bytes; as they are in digits."""
+_AS_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
 
 
 def has_long_number(data: bytes) -> bool:
-    """Whether there may be an integer beyond 64 bits. Price: 0.08 ns a byte."""
-    import numpy as np
-
-    # Twenty digits hold eight that begin at a multiple of eight, and six more on one side of these.
-    words = np.frombuffer(data, np.uint64, len(data) // 8)
-    at = 8 * np.flatnonzero((words & np.uint64(_HIGH)) == np.uint64(_DIGIT))
-    if not len(at):
-        return False
-    codes = np.frombuffer(data, np.uint8)
-    ends = codes[np.maximum(at - 6, 0)], codes[np.minimum(at + 13, len(codes) - 1)]
-    at = at[(ends[0] - ord("0") < 10) | (ends[1] - ord("0") < 10)]
-    return any(_LONG.search(data, max(place - 12, 0), place + 20) for place in at.tolist())
+    """Whether there may be an integer beyond 64 bits: 20 digits, or a sign and 19. Price: 1 ns a byte."""
+    zeros = data.translate(_AS_ZEROS)
+    return b"0" * 19 in zeros and (b"0" * 20 in zeros or b"-" + b"0" * 19 in zeros)
 
 
 def read_json(text: str | bytes) -> Any:
