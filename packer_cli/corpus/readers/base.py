@@ -10,8 +10,8 @@ from packer_cli.corpus.types import CorpusFile, CorpusSlice, Record, Reject, Tok
 
 MIB = 1 << 20
 BATCH_BYTES = 256 << 10
-"""Default input bytes a batch. Small on purpose: its records then stay in the processor's cache and in memory
-that is used again, 230 MB/s of chat JSON against 120 MB/s with batches of 1 MiB or more."""
+"""Default input bytes a batch. Small on purpose: its records then stay in the processor's cache and in memory that is
+used again."""
 MAX_RECORD_BYTES = 256 * MIB
 """Default of `--max-record-bytes`."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
@@ -95,7 +95,6 @@ def parse_objects(
     return batch
 
 
-Item = TypeVar("Item")
 FindEnds = Callable[[bytes], Iterable[NDArray[np.int64]]]
 """A chunk -> where in it records end, rising: behind each begins another."""
 
@@ -103,8 +102,6 @@ END = 2**63 - 1
 """Where the last slice of a compressed file stops: nobody knows its length before having read it."""
 HEAD_BYTES = 8 << 20
 """Decompressed bytes from which the length of a compressed file is estimated."""
-_RUNS = 8
-"""Of records, in a block."""
 
 
 class RecordStream(ABC):
@@ -202,13 +199,6 @@ def read_stream(
             _kept[key] = stream
         else:
             stream.close()
-
-
-def runs(items: list[Item]) -> Iterator[list[Item]]:
-    """The items of a block, an eighth at a time: what is made of them is used while the processor's cache has it."""
-    step = max(1, -(-len(items) // _RUNS))
-    for first in range(0, len(items), step):
-        yield items[first : first + step]
 
 
 def cut_plain(file: CorpusFile, slice_bytes: int, find_ends: FindEnds, begun: int) -> list[CorpusSlice]:
