@@ -164,7 +164,7 @@ def test_generated_programs_are_rendered_alike() -> None:
         "{% if '</think>' in m.content and 'tool_calls' not in m %}{{ m.content.split('</think>')[-1] }}{% endif %}",
         "{% if m.role in ['user', 'system'] and m['role'] in x %}{{ m.role }}{% endif %}",
         "{% set ns.index = loop.index %}{{ ns.index }}{{ x.split(',') | reject('equalto', 'a') | join(', ') }}",
-        "{% if loop.index is odd and m.content is iterable %}{{ loop.index % 2 }}{% endif %}",
+        "{% if loop.index % 2 == 1 and m.content is iterable %}{{ loop.index % 2 }}{% endif %}",
         "{{ m.content.strip('\\n') }}{{ m.content | trim }}{{ m.content.strip(x) }}{{ {'a': m.role}['a'] }}",
     ],
 )

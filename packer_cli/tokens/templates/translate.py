@@ -56,8 +56,8 @@ class _Writer:
         for macro in tree.find_all(nodes.Macro):
             read = {node.name for node in macro.find_all(nodes.Name) if node.ctx == "load"}
             read -= {argument.name for argument in macro.args}
-            inside = set(map(id, macro.find_all((nodes.Assign, nodes.AssignBlock))))
-            for node in tree.find_all((nodes.Assign, nodes.AssignBlock)):
+            inside = set(map(id, macro.find_all(nodes.Assign)))
+            for node in tree.find_all(nodes.Assign):
                 names = {name.name for name in nodes.List([node.target]).find_all(nodes.Name)}
                 if node.lineno >= macro.lineno and names & read and id(node) not in inside:
                     raise NotTranslatableError("a macro reads a variable that is set after it")
@@ -208,8 +208,6 @@ class _Writer:
         """The source of an expression whose items are all consumed at once."""
         if isinstance(node, nodes.Filter) and node.name in rules.LAZY_FILTERS and node.node is not None:
             return self._lazy(node)
-        if isinstance(node, (nodes.List, nodes.Tuple, nodes.Dict)):
-            return self.write(node)
         if isinstance(node, nodes.Name) and node.name == "messages" and "messages" not in self._stored:
             return node.name
         if isinstance(node, nodes.Call) and getattr(node.node, "attr", "") in rules.LISTING_METHODS:
@@ -239,8 +237,6 @@ class _Writer:
             tests = tests[1:]
         if tests and getattr(tests[0], "value", None) not in rules.LAZY_TESTS:
             raise NotTranslatableError(f"|{node.name} is not translated with this test")
-        if node.name == "reverse":
-            return f"({value}|_list_slice(none,none,-1))"  # minijinja does not reverse dicts.
         return f"({value}|{node.name}({','.join(arguments)}))"
 
     def _Call(self, node: Any) -> str:  # noqa: N802
@@ -290,29 +286,19 @@ class _Writer:
 
     def _Test(self, node: Any) -> str:  # noqa: N802
         name = node.name
-        if node.kwargs:
-            raise NotTranslatableError(f"the test {name} is not translated with keywords")
-        if name in rules.OTHER_TESTS and not node.args:
+        if node.args or node.kwargs:
+            raise NotTranslatableError(f"the test {name} is not translated with arguments")
+        if name in rules.OTHER_TESTS:
             return rules.OTHER_TESTS[name].format(self.repeated(node.node))
-        if name == "in" and len(node.args) == 1:
-            return self._membership(node.node, node.args[0])
-        value, arguments = self.write(node.node), [self.write(argument) for argument in node.args]
-        if len(arguments) != rules.TESTS.get(name, -1):
+        if name not in rules.TESTS:
             raise NotTranslatableError(f"the test {name} is not translated")
-        if arguments and not name.isalpha():
-            return f"({value} {name} {arguments[0]})"
-        return f"({value} is {name}{f'({arguments[0]})' if arguments else ''})"
+        return f"({self.write(node.node)} is {name})"
 
     # Statements
 
     def body(self, body: list[Any]) -> str:
         """The source of statements."""
         return "".join(map(self.write, body))
-
-    def _scoped(self, body: list[Any]) -> str:
-        """The source of statements whose variables go out of scope after them in jinja2, but not in minijinja."""
-        sets = any(nodes.Scope(body).find_all((nodes.Assign, nodes.AssignBlock)))
-        return f"{{%with%}}{self.body(body)}{{%endwith%}}" if sets else self.body(body)
 
     def _Output(self, node: Any) -> str:  # noqa: N802
         return "".join(map(self._output, node.nodes))
@@ -324,19 +310,16 @@ class _Writer:
         return f"{{{{{self.printed(node)}}}}}"
 
     def _For(self, node: Any) -> str:  # noqa: N802
-        if node.recursive:
-            raise NotTranslatableError("recursive loops are not translated")
-        if node.else_ and any(nodes.Scope(node.body).find_all((nodes.Break, nodes.Continue))):
-            raise NotTranslatableError("jinja2 also runs the else of a loop if no round reaches its end")
+        if node.recursive or node.else_:
+            raise NotTranslatableError("recursive loops, and those with an else, are not translated")
         test = ""
         if node.test is not None:
             # jinja2 evaluates the filter before each round, minijinja all of it before the first.
             if any(name.name in self._namespaces for name in nodes.Output([node.test]).find_all(nodes.Name)):
                 raise NotTranslatableError("the filter of a loop reads what the loop may set")
             test = f" if {self.write(node.test)}"
-        otherwise = f"{{%else%}}{self._scoped(node.else_)}" if node.else_ else ""
         head = f"{{%for {self._target(node.target)} in {self.consumed(node.iter)}{test}%}}"
-        return f"{head}{self.body(node.body)}{otherwise}{{%endfor%}}"
+        return f"{head}{self.body(node.body)}{{%endfor%}}"
 
     def _If(self, node: Any) -> str:  # noqa: N802
         text = f"{{%if {self.write(node.test)}%}}{self.body(node.body)}"
@@ -346,13 +329,6 @@ class _Writer:
 
     def _Assign(self, node: Any) -> str:  # noqa: N802
         return f"{{%set {self._target(node.target)}={self.write(node.node)}%}}"
-
-    def _AssignBlock(self, node: Any) -> str:  # noqa: N802
-        if node.filter is not None:
-            raise NotTranslatableError("set blocks with a filter are not translated")
-        if any(node.find_all((nodes.Break, nodes.Continue))):
-            raise NotTranslatableError("a set block that a loop may leave is not translated")
-        return f"{{%set {self._target(node.target)}%}}{self._scoped(node.body)}{{%endset%}}"
 
     def _Macro(self, node: Any) -> str:  # noqa: N802
         names = [argument.name for argument in node.args]
