@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from packer_cli.commands.job_array import Output, produce
 from packer_cli.config.models import ExportConfig
-from packer_cli.engine.array import ArrayIds, ArrayShare
+from packer_cli.engine.array import ArrayIds
 from packer_cli.engine.base import Engine
-from packer_cli.engine.progress import Stopwatch, progress_bar, say, warn
+from packer_cli.engine.output import produce
+from packer_cli.engine.progress import progress_bar, say, warn
 from packer_cli.export.formats import load_format
-from packer_cli.export.listing import NAME, WORK, ExportListing, count_files, read_listing
-from packer_cli.export.options import describe_export, is_same_export
+from packer_cli.export.listing import ExportListing, count_files, read_listing
 from packer_cli.export.push import PushOptions, check_push, push_export, push_set
-from packer_cli.export.stage import complete_export, export_set, export_share
-from packer_cli.folders import TaskLock, hold_folder
+from packer_cli.export.stage import Exporter
 from packer_cli.format.constants import VALIDATION
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.records import Hidden
 from packer_cli.remote.names import as_path
 from packer_cli.shards.manifest import read_manifest
-from packer_cli.sizes import counted, format_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,58 +116,4 @@ def _write_export(options: ExportConfig, folder: Path, output: Path, engine: Eng
                 f"epoch {epoch} is exported from step {entry.first_step} on, at which the set was rebalanced; "
                 "--order packs exports all packs"
             )
-    produce(_Export(options, folder, output), engine, ids)
-
-
-class _Export(Output[ExportListing | None]):
-    command = "export"
-
-    def __init__(self, options: ExportConfig, source: Path, folder: Path) -> None:
-        self._options, self.folder = options, folder
-        self.work, self.listing = folder / WORK, folder / NAME
-        self._request = describe_export(options, source, folder)
-
-    def hold(self, lock: TaskLock | None) -> AbstractContextManager[None]:
-        return hold_folder(
-            self.folder, lambda entries: is_same_export(self.folder, entries, self._request.header), lock
-        )
-
-    def make(self, engine: Engine) -> ExportListing | None:
-        watch = Stopwatch()
-        with progress_bar("Exporting", unit="tokens") as progress:
-            done = export_set(self._request, engine, progress)
-        if done is None:
-            say("the export is up to date")
-        else:
-            say(
-                f"exported {counted(done['num_rows'], 'pack')}, {counted(done['num_samples'], 'sample')}, "
-                f"{counted(done['num_tokens'], 'token')} to {self._options.format}: {_files(done)} ({watch})"
-            )
-        return done
-
-    def make_share(self, engine: Engine, share: ArrayShare) -> bool:
-        watch, task = Stopwatch(), share.task
-        with progress_bar("Exporting", unit="tokens") as progress:
-            num_parts = export_share(self._request, engine, progress, share)
-        if num_parts is None:
-            say(f"the export is complete, and the parts of task {task} are intact")
-        else:
-            what = f"exported {counted(num_parts, 'part')} ({watch})"
-            say(what if num_parts else f"the set has no part for task {task}")
-        return num_parts is None
-
-    def complete(self) -> ExportListing | None:
-        return complete_export(self.folder)
-
-    def say_complete(self, result: ExportListing | None) -> None:
-        if result is None:  # A run that was killed had finished it.
-            return
-        say(
-            f"all tasks are done, and the export is complete: {counted(result['num_rows'], 'pack')}, "
-            f"{counted(result['num_tokens'], 'token')}, {_files(result)}"
-        )
-
-
-def _files(listing: ExportListing) -> str:
-    num_files, num_bytes = count_files(listing)
-    return f"{counted(num_files, 'file')}, {format_bytes(num_bytes)}"
+    produce(Exporter(options, folder, output), engine, ids)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from packer_cli.commands.job_array import Output, produce
 from packer_cli.commands.output_folder import StoreRejects, current_plan, locked_output, write_rejected
 from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.data_files import by_suffix
-from packer_cli.engine.array import ArrayIds, ArrayShare
+from packer_cli.engine.array import ArrayIds, TaskShare
 from packer_cli.engine.base import Engine
+from packer_cli.engine.output import make_whole, produce
 from packer_cli.engine.progress import Stopwatch, progress_bar, say, warn
+from packer_cli.engine.sink import FinishedPart
 from packer_cli.errors import InputError, RunError, UsageError
 from packer_cli.files import move_file
 from packer_cli.folders import TaskLock
@@ -21,11 +22,9 @@ from packer_cli.format.constants import REJECTED_NAME
 from packer_cli.format.tokens import SkippedFiles
 from packer_cli.remote.names import as_path, paths_below
 from packer_cli.remote.path import is_remote
-from packer_cli.sizes import counted
 from packer_cli.tokens.choices import all_rejected, counts, many_rejected, rejected_files, tokenized
 from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, PartInfo, StoreIndex, read_index
-from packer_cli.tokens.share import complete_store
-from packer_cli.tokens.stage import Inputs, current_index, tokenize
+from packer_cli.tokens.stage import Inputs, StoreOutput, current_index
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,57 +88,12 @@ def run_tokenize(
     Raises:
         RunError: every record was rejected.
     """
-    return produce(_Store(config, folder), engine, ids)
-
-
-class _Store(Output[StoreIndex]):
-    command = "tokenize"
-
-    def __init__(self, config: TokenizeConfig, folder: Path) -> None:
-        self._config, self.folder = config, folder
-        self.store = folder / TOKENS
-        self.work, self.listing = self.store / WORK, self.store / INDEX_NAME
-
-    def hold(self, lock: TaskLock | None) -> AbstractContextManager[None]:
-        return locked_output(self.folder, task=lock)
-
-    def make(self, engine: Engine) -> StoreIndex:
-        index = tokenize_corpus(self._config, self.folder, engine)
-        _report_rejected(index, self.folder)
-        return index
-
-    def make_share(self, engine: Engine, share: ArrayShare) -> bool:
-        watch = Stopwatch()
-        with progress_bar("Tokenizing") as progress:
-            index, num_reused = tokenize(self._config, self.store, engine, progress, share=share)
-        if index is None:
-            say(f"the inputs have no part for task {share.task}")
-        else:
-            _report(index, num_reused, self.folder, watch)
-        if not share.has_begun:
-            say(f"the token store is complete, and the parts of task {share.task} are intact")
-        return not share.has_begun
-
-    def complete(self) -> StoreIndex:
-        index = complete_store(self.store)
-        _write_rejected(index, self.folder)
-        return index
-
-    def say_complete(self, result: StoreIndex) -> None:
-        rows = counted(result.total("num_samples"), result.unit)
-        say(
-            f"all tasks are done, and the token store is complete: {rows}, "
-            f"{counted(result.total('num_tokens'), 'token')}, {result.total('num_rejected'):,} rejected"
-        )
-        _say_rejected(result, self.folder)
-        _report_rejected(result, self.folder)
-
-
-def _report_rejected(index: StoreIndex, folder: Path) -> None:
-    if index.total("num_rejected"):
+    index = produce(_Store(config, folder), engine, ids)
+    if index is not None and index.total("num_rejected"):
         if not index.total("num_samples"):
             raise RunError(f"{all_rejected(index)}, see {str(folder / REJECTED_NAME)!r}")
         say(f"rejected records, with reasons: {folder / REJECTED_NAME}")
+    return index
 
 
 def tokenize_corpus(
@@ -152,22 +106,41 @@ def tokenize_corpus(
     """Like `run_tokenize`, but without an error if every record was rejected, and without a lock.
 
     Args:
-        inputs, require: see `tokenize`.
+        inputs, require: see `StoreOutput`.
     """
-    before = paths_below(folder)
-    watch = Stopwatch()
+    return make_whole(_Store(config, folder, inputs, require), engine)
 
+
+class _Store(StoreOutput):
+    def hold(self, lock: TaskLock | None) -> AbstractContextManager[None]:
+        return locked_output(self.folder, task=lock)
+
+    def make_share(self, engine: Engine, share: TaskShare) -> StoreIndex | None:
+        watch = Stopwatch()
+        with _undoing(self.folder) if share.is_whole else nullcontext(), progress_bar("Tokenizing") as progress:
+            index, num_reused, there = self.write_share(engine, progress, share)
+        if index is not None:
+            _report(index, num_reused, self.folder, watch)
+        return there
+
+    def complete(self, engine: Engine, share: TaskShare, parts: Sequence[Mapping[str, FinishedPart]]) -> StoreIndex:
+        index = super().complete(engine, share, parts)
+        _write_rejected(index, self.folder)
+        if not share.is_whole:
+            _say_rejected(index, self.folder)
+        return index
+
+
+@contextmanager
+def _undoing(folder: Path) -> Iterator[None]:
+    """Remove what is new in a folder after a usage error: nothing may have been written."""
+    before = paths_below(folder)
     try:
-        with progress_bar("Tokenizing") as progress:
-            index, num_reused = tokenize(config, folder / TOKENS, engine, progress, inputs=inputs, require=require)
-        assert index is not None  # Without parts, there are no inputs.
+        yield
     except UsageError:
         if _restore_index(folder / TOKENS):
             _remove_new(folder, before)
         raise
-    _report(index, num_reused, folder, watch)
-    _write_rejected(index, folder)
-    return index
 
 
 def _report(index: StoreIndex, num_reused: int, folder: Path, watch: Stopwatch) -> None:
@@ -215,7 +188,7 @@ def _restore_index(store: Path) -> bool:
 
 
 def _remove_new(folder: Path, before: set[Path]) -> None:
-    """Remove what was not there before: after a usage error, nothing may have been written."""
+    """Remove what was not there before."""
     for path in sorted(paths_below(folder) - before, reverse=True):
         if not is_remote(path) and path.is_dir():
             path.rmdir()

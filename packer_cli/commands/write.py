@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 
-from packer_cli.commands.engines import make_engine
-from packer_cli.commands.job_array import Output, produce
 from packer_cli.commands.output_folder import (
     current_manifest,
     locked_output,
@@ -21,9 +18,10 @@ from packer_cli.commands.output_folder import (
 from packer_cli.commands.validation_set import locked_validation, removing_validation, validation_header
 from packer_cli.config import WriteConfig
 from packer_cli.config.messages import TreesError
-from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayShare, ArrayTask
+from packer_cli.engine.array import ArrayIds, TaskShare, merged
 from packer_cli.engine.base import Engine
-from packer_cli.engine.parts import find_listing, remove_work
+from packer_cli.engine.output import Output, make_whole, produce
+from packer_cli.engine.parts import find_listing
 from packer_cli.engine.progress import Stopwatch, naming, progress_bar, say, warn
 from packer_cli.engine.sink import FinishedPart
 from packer_cli.errors import ConfigError, FormatError, InputError
@@ -56,84 +54,14 @@ def run_write(config: WriteConfig, folder: Path, engine: Engine, ids: ArrayIds |
 
 
 def write_planned(
-    config: WriteConfig,
-    header: PlanHeader,
-    folder: Path,
-    engine: Engine,
-    *,
-    is_pack: bool = False,
-    recorded: Mapping[str, FinishedPart] | None = None,
+    config: WriteConfig, header: PlanHeader, folder: Path, engine: Engine, *, is_pack: bool = False
 ) -> Manifest:
     """Like `run_write`, for a plan whose header is at hand, and without a lock.
 
     Args:
         is_pack: the token store was just written or checked, and options that are not given have their defaults.
-        recorded: the shards that the tasks of an array have written, by path. Their records stay, as they say what is
-            left to do if the run is killed.
     """
-    refuse_remote_index(config, folder)
-    options = chosen_options(config, header, folder, is_pack=is_pack)
-    _write_validation(options, header, folder, engine, is_pack=is_pack)
-    watch = Stopwatch()
-    store = store_of(folder, header)
-    manifest = current_manifest(folder)
-    is_same = _is_of(manifest, header, options)
-
-    def check_tokens() -> None:
-        check_store(store, header.store_fingerprint, None if is_pack else engine)
-
-    if manifest and is_same and recorded is not None:
-        pass  # This goes on after a run was killed.
-    elif manifest and is_same and _is_whole(folder, manifest, header, store, check_tokens, engine):
-        manifest = _with_current_names(manifest, folder, store, header)
-        remove_work(folder / SHARD_MARKERS)  # Left by a run that was killed when it had written the manifest.
-    else:
-        check_tokens()
-        if manifest and manifest.history:
-            why = "files are missing or damaged" if is_same else "other options of shards rewrite all files"
-            warn(
-                f"{why}: the set becomes as it was planned, for {counted(header.config.gpus, 'GPU')}; run hbpack "
-                "rebalance again"
-            )
-        with progress_bar("Writing", unit="tokens") as progress:
-            manifest = SetWriter(header, options, folder, store).write(engine, progress, recorded)
-        if recorded is None and not header.config.is_validation:
-            say(f"wrote {describe_set(manifest)} ({watch})")
-    _deal_validation(folder, header, manifest)
-    if not config.keep_tokens:
-        remove_tokens(folder, store)
-    return manifest
-
-
-def _write_validation(
-    options: WriteOptions, header: PlanHeader, folder: Path, engine: Engine, *, is_pack: bool
-) -> None:
-    """Write the validation set of a plan that sets samples aside: first, as the manifest of training comes last.
-
-    One that is there beside a plan that sets nothing aside is removed.
-    """
-    aside = validation_header(folder, header)
-    if aside is not None:
-        # It has its own tokens, which are few.
-        config = WriteConfig(shard_size=options.shard_size, index_only=False, keep_tokens=True)
-        with locked_validation(folder, has_plan=True) as own, naming(VALIDATION):
-            write_planned(config, aside, own, engine, is_pack=is_pack)
-    elif not header.config.is_validation:
-        with removing_validation(folder):
-            pass
-
-
-def _deal_validation(folder: Path, header: PlanHeader, manifest: Manifest) -> None:
-    """Deal the validation set, if there is one, to the GPUs of the set of training."""
-    if header.config.sets_aside:
-        from packer_cli.commands.rebalance import rebalance_validation  # Loads numba.
-
-        rebalance_validation(folder, manifest.num_gpus)
-
-
-def _is_of(manifest: Manifest | None, header: PlanHeader, options: WriteOptions) -> bool:
-    """Whether a set is that of a plan and these options."""
-    return manifest is not None and manifest.planned_fingerprint == set_fingerprint(header.fingerprint, options)
+    return make_whole(_Set(config, folder, header, is_pack=is_pack), engine)
 
 
 def chosen_options(config: WriteConfig, header: PlanHeader, folder: Path, *, is_pack: bool = False) -> WriteOptions:
@@ -189,157 +117,176 @@ def describe_set(manifest: Manifest) -> str:
     )
 
 
-def remove_tokens(folder: Path, store: Path) -> None:
-    """Remove the token store of a set, unless it is elsewhere."""
-    if store.resolve() == (folder / TOKENS).resolve():
-        remove_folder(store)
-
-
-def _is_whole(
-    folder: Path,
-    manifest: Manifest,
-    header: PlanHeader,
-    store: Path,
-    check_tokens: Callable[[], None],
-    engine: Engine,
-    task: ArrayTask | None = None,
-) -> bool:
-    """Whether every file of the set, or of a task's share, is intact, after repairing the damaged ones if possible."""
-    files = [file for file in set_files(manifest) if file.kind != "rejected"]
-    if task is not None:
-        files = task.share(files, [file.likely_bytes for file in files])
-    with progress_bar("Checking") as progress:
-        damaged = find_damaged(folder, files, engine, progress)
-    rebalanced = f", rebalanced to {counted(manifest.num_gpus, 'GPU')}" if manifest.history else ""
-    if not damaged:
-        text = f"the set is complete, and the files of task {task} are intact"
-        say(f"the shards are up to date{rebalanced}" if task is None else text)
-        return True
-    for path, why in itertools.islice(damaged.items(), _MOST_WARNINGS):
-        warn(f"{str(folder / path)!r} is damaged ({why})")
-    if len(damaged) > _MOST_WARNINGS:
-        warn(f"and {counted(len(damaged) - _MOST_WARNINGS, 'other damaged file')}; hbpack verify lists them all")
-    if any(file.kind == "shard" for file in files if file.path in damaged):
-        check_tokens()
-    if not repair(folder, manifest, header, damaged, store, engine):
-        return False
-    say(f"rewrote {counted(len(damaged), 'damaged file')}; the others are up to date{rebalanced}")
-    return True
-
-
-def _with_current_names(manifest: Manifest, folder: Path, store: Path, header: PlanHeader) -> Manifest:
-    """The manifest with the names that inputs and tokenizer have now; it is written if they have changed.
-
-    The fingerprint does not cover these names. Also rewrites a damaged `rejected.jsonl`, which holds them too.
-    """
-    rejected = next((file for file in set_files(manifest) if file.kind == "rejected"), None)
-    why = describe_damage(folder, rejected) if rejected else None
-    try:
-        index = read_index(store)
-    except InputError:
-        index = None  # The tokens were not kept, so no name can have changed.
-    if index is None or index.fingerprint != header.store_fingerprint:
-        if why is not None:
-            raise FormatError(
-                f"{str(folder / REJECTED_NAME)!r} is damaged ({why}), and the token store that it is made from is "
-                "gone; run the same hbpack pack again"
-            )
-        return manifest
-    named = with_names(manifest, index)
-    if why is not None:
-        from packer_cli.commands.plan_store import LeftOut  # These load numba, which nothing else here needs.
-        from packer_cli.tokens.samples import StoreSamples
-        from packer_cli.tokens.store import TokenStore
-
-        if write_rejected(folder, LeftOut(header.config, StoreSamples(TokenStore(store, index)))):
-            say(f"{REJECTED_NAME} is rewritten")
-        named = replace(named, rejected=file_info(folder, REJECTED_NAME))
-    if named != manifest:
-        write_manifest(folder, named)
-        say(f"{MANIFEST_NAME} has the names that inputs and tokenizer have now")
-    return named
-
-
-def check_store(store: Path, fingerprint: str, engine: Engine | None, task: ArrayTask | None = None) -> None:
-    """Check that the token store is the plan's and, with an engine, that its parts are intact. Reads them once.
-
-    An ordinary run fetches all parts of a remote store, which checks them. A task of an array fetches few, so it reads
-    its share here.
-
-    Args:
-        task: read only the share of this task.
-    """
-    if not store.is_dir():
-        raise InputError(f"the plan's token store {str(store)!r} is gone; run hbpack tokenize and hbpack plan again")
-    index = read_index(store)
-    if index.fingerprint != fingerprint:
-        raise FormatError(f"the token store {str(store)!r} has changed since the plan was made; run hbpack plan again")
-    if task is not None:
-        own = task.share(index.parts, [part.num_bytes for part in index.parts])
-        index = replace(index, parts=tuple(own))
-    if engine is not None and (task is not None or not is_remote(store)):
-        for name, why in find_damaged_parts(store, index, engine).items():
-            path = str(store / name)
-            raise FormatError(
-                f"token store part {path!r} is damaged ({why}); run the same hbpack tokenize or pack again"
-            )
-
-
 class _Set(Output[Manifest]):
-    command = "write"
+    command, name = "write", "the set"
 
-    def __init__(self, config: WriteConfig, folder: Path) -> None:
-        self._config, self.folder = config, folder
+    def __init__(self, config: WriteConfig, folder: Path, header: PlanHeader | None = None, *, is_pack: bool = False):
+        self._config, self.folder, self._given, self._is_pack = config, folder, header, is_pack
         self.work, self.listing = folder / SHARD_MARKERS, folder / MANIFEST_NAME
+        self._there: Manifest | None = None
+        """The manifest, if the set is complete already."""
 
     def hold(self, lock: TaskLock | None) -> AbstractContextManager[None]:
         return locked_output(self.folder, has_plan=True, task=lock)
 
-    def make(self, engine: Engine) -> Manifest:
-        return write_planned(self._config, read_plan_header(self.folder / PLAN_NAME), self.folder, engine)
-
-    def make_share(self, engine: Engine, share: ArrayShare) -> bool:
+    def make_share(self, engine: Engine, share: TaskShare) -> Manifest | None:
         """Each task checks its share of the token store, so all of it has been checked once the set is complete."""
-        watch, folder, task = Stopwatch(), self.folder, share.task
+        self._watch, folder = Stopwatch(), self.folder
         refuse_remote_index(self._config, folder)
-        header = read_plan_header(folder / PLAN_NAME)
+        header = self._header = self._given or read_plan_header(folder / PLAN_NAME)
         validation_header(folder, header)  # Reports a set that the last task could not write.
-        store, manifest = store_of(folder, header), current_manifest(folder)
-        options = chosen_options(self._config, header, folder)
-        check_tokens = partial(check_store, store, header.store_fingerprint, engine, task)
-        if manifest and _is_of(manifest, header, options):
-            if task.index == 0:
-                _write_validation(options, header, folder, engine, is_pack=False)
-                _deal_validation(folder, header, manifest)
-            if not _is_whole(folder, manifest, header, store, check_tokens, engine, task):
+        self._store, manifest = store_of(folder, header), current_manifest(folder)
+        options = self._options = chosen_options(self._config, header, folder, is_pack=self._is_pack)
+        is_same = manifest and manifest.planned_fingerprint == set_fingerprint(header.fingerprint, options)
+        if manifest and is_same:
+            if share.task.index == 0:
+                self._write_validation(engine)
+                self._deal_validation(manifest)
+            if self._is_whole(manifest, engine, share):
+                if share.is_whole:
+                    manifest = self._with_current_names(manifest)
+                    self._remove_tokens()
+                self._there = manifest
+                return manifest
+            if not share.is_whole:
                 raise FormatError(
                     f"{str(folder)!r} is damaged; run hbpack write --shard 0/1 to write what is damaged again"
                 )
-            return True
-        agreed = {
-            "the plan": header.fingerprint,
-            "--shard-size": str(options.shard_size),
-            "--index-only": str(options.index_only),
-        }
-        share.join(agreed, {"options": asdict(options), "keep_tokens": self._config.keep_tokens})
+        shape = {f"--{name.replace('_', '-')}": str(value) for name, value in asdict(options).items()}
+        share.join({"the plan": header.fingerprint, **shape})
         try:
-            check_tokens()
+            self._check_tokens(engine, share)
         except FormatError:
             share.start_over()  # The shards of the others may hold what is damaged.
             raise
+        if manifest and manifest.history:
+            why = "files are missing or damaged" if is_same else "other options of shards rewrite all files"
+            warn(
+                f"{why}: the set becomes as it was planned, for {counted(header.config.gpus, 'GPU')}; run hbpack "
+                "rebalance again"
+            )
         with progress_bar("Writing", unit="tokens") as progress:
-            num_shards = len(SetWriter(header, options, folder, store).write_share(engine, progress, share))
-        what = f"wrote {counted(num_shards, 'shard')} ({watch})"
-        say(what if num_shards else f"the plan has no shard for task {task}")
-        return False
+            self._writer = SetWriter(header, options, folder, self._store)
+            self._writer.write_share(engine, progress, share)
+        return None
 
-    def complete(self) -> Manifest:
-        records = ArrayRecords(self.work)
-        pin = records.pin()
-        assert pin is not None
-        config = WriteConfig(**pin.facts["options"], keep_tokens=pin.facts["keep_tokens"])
-        header = read_plan_header(self.folder / PLAN_NAME)
-        return write_planned(config, header, self.folder, make_engine(1), is_pack=True, recorded=records.parts())
+    def complete(self, engine: Engine, share: TaskShare, parts: Sequence[Mapping[str, FinishedPart]]) -> Manifest:
+        manifest = self._there
+        if manifest is None:  # Otherwise this goes on after a run was killed.
+            self._write_validation(engine)  # First, as the manifest of training comes last.
+            manifest = self._writer.complete(merged(parts))
+            if share.is_whole and not self._header.config.is_validation:
+                say(f"wrote {describe_set(manifest)} ({self._watch})")
+        self._deal_validation(manifest)
+        self._remove_tokens()
+        return manifest
 
-    def say_complete(self, result: Manifest) -> None:
-        say(f"all tasks are done, and the set is complete: {describe_set(result)}")
+    def describe(self, result: Manifest) -> str:
+        return describe_set(result)
+
+    def _write_validation(self, engine: Engine) -> None:
+        """Write the validation set of a plan that sets samples aside.
+
+        One that is there beside a plan that sets nothing aside is removed.
+        """
+        aside = validation_header(self.folder, self._header)
+        if aside is not None:
+            # It has its own tokens, which are few.
+            config = WriteConfig(shard_size=self._options.shard_size, index_only=False, keep_tokens=True)
+            with locked_validation(self.folder, has_plan=True) as own, naming(VALIDATION):
+                write_planned(config, aside, own, engine, is_pack=self._is_pack)
+        elif not self._header.config.is_validation:
+            with removing_validation(self.folder):
+                pass
+
+    def _deal_validation(self, manifest: Manifest) -> None:
+        """Deal the validation set, if there is one, to the GPUs of the set of training."""
+        if self._header.config.sets_aside:
+            from packer_cli.commands.rebalance import rebalance_validation  # Loads numba.
+
+            rebalance_validation(self.folder, manifest.num_gpus)
+
+    def _remove_tokens(self) -> None:
+        """Remove the token store, if it is not to be kept, unless it is elsewhere."""
+        if not self._config.keep_tokens and self._store.resolve() == (self.folder / TOKENS).resolve():
+            remove_folder(self._store)
+
+    def _is_whole(self, manifest: Manifest, engine: Engine, share: TaskShare) -> bool:
+        """Whether every file of a task's share of the set is intact, after repairing the damaged ones if possible."""
+        files = [file for file in set_files(manifest) if file.kind != "rejected"]
+        files = share.task.share(files, [file.likely_bytes for file in files])
+        with progress_bar("Checking") as progress:
+            damaged = find_damaged(self.folder, files, engine, progress)
+        rebalanced = f", rebalanced to {counted(manifest.num_gpus, 'GPU')}" if manifest.history else ""
+        if not damaged:
+            if share.is_whole:
+                say(f"the shards are up to date{rebalanced}")
+            return True
+        for path, why in itertools.islice(damaged.items(), _MOST_WARNINGS):
+            warn(f"{str(self.folder / path)!r} is damaged ({why})")
+        if len(damaged) > _MOST_WARNINGS:
+            warn(f"and {counted(len(damaged) - _MOST_WARNINGS, 'other damaged file')}; hbpack verify lists them all")
+        if any(file.kind == "shard" for file in files if file.path in damaged):
+            self._check_tokens(engine, share)
+        if not repair(self.folder, manifest, self._header, damaged, self._store, engine):
+            return False
+        say(f"rewrote {counted(len(damaged), 'damaged file')}; the others are up to date{rebalanced}")
+        return True
+
+    def _with_current_names(self, manifest: Manifest) -> Manifest:
+        """The manifest with the names that inputs and tokenizer have now; it is written if they have changed.
+
+        The fingerprint does not cover these names. Also rewrites a damaged `rejected.jsonl`, which holds them too.
+        """
+        folder, store = self.folder, self._store
+        rejected = next((file for file in set_files(manifest) if file.kind == "rejected"), None)
+        why = describe_damage(folder, rejected) if rejected else None
+        try:
+            index = read_index(store)
+        except InputError:
+            index = None  # The tokens were not kept, so no name can have changed.
+        if index is None or index.fingerprint != self._header.store_fingerprint:
+            if why is not None:
+                raise FormatError(
+                    f"{str(folder / REJECTED_NAME)!r} is damaged ({why}), and the token store that it is made from is "
+                    "gone; run the same hbpack pack again"
+                )
+            return manifest
+        named = with_names(manifest, index)
+        if why is not None:
+            from packer_cli.commands.plan_store import LeftOut  # These load numba, which nothing else here needs.
+            from packer_cli.tokens.samples import StoreSamples
+            from packer_cli.tokens.store import TokenStore
+
+            if write_rejected(folder, LeftOut(self._header.config, StoreSamples(TokenStore(store, index)))):
+                say(f"{REJECTED_NAME} is rewritten")
+            named = replace(named, rejected=file_info(folder, REJECTED_NAME))
+        if named != manifest:
+            write_manifest(folder, named)
+            say(f"{MANIFEST_NAME} has the names that inputs and tokenizer have now")
+        return named
+
+    def _check_tokens(self, engine: Engine, share: TaskShare) -> None:
+        """Check that the token store is the plan's and, unless this is a pack, that a share of its parts is intact.
+
+        An ordinary run fetches all parts of a remote store, which checks them. A task of an array fetches few, so it
+        reads its share here.
+        """
+        store = self._store
+        if not store.is_dir():
+            raise InputError(
+                f"the plan's token store {str(store)!r} is gone; run hbpack tokenize and hbpack plan again"
+            )
+        index = read_index(store)
+        if index.fingerprint != self._header.store_fingerprint:
+            raise FormatError(
+                f"the token store {str(store)!r} has changed since the plan was made; run hbpack plan again"
+            )
+        own = share.task.share(index.parts, [part.num_bytes for part in index.parts])
+        index = replace(index, parts=tuple(own))
+        if not (self._is_pack or (share.is_whole and is_remote(store))):
+            for name, why in find_damaged_parts(store, index, engine).items():
+                path = str(store / name)
+                raise FormatError(
+                    f"token store part {path!r} is damaged ({why}); run the same hbpack tokenize or pack again"
+                )

@@ -1,9 +1,11 @@
 """Job arrays: N tasks, on any machines and in any order, make one output together.
 
-Each task makes the parts of its share (`packer_cli.engine.array`), and then writes a *record* of them. The first
-task *pins* what all of them must agree on. The pin and the records are in the folder `array` of the output's work
-folder (`packer_cli.engine.parts`). The last task to end finds all N records: it completes the output
-from them and removes the folder, so that nothing tells how many tasks made it.
+Each task makes the parts of its share, and then writes a *record* of them. The first task *pins* what all of them
+must agree on. The pin and the records are in the folder `array` of the output's work folder
+(`packer_cli.engine.parts`). The last task to end finds all N records: it completes the output from them
+(`packer_cli.engine.output`) and removes the folder, so that nothing tells how many tasks made it.
+
+An ordinary run is task 0 of 1. It has no records: it knows all parts when it completes the output.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +23,7 @@ from packer_cli.engine.sink import FinishedPart
 from packer_cli.errors import ConfigError
 from packer_cli.files import fingerprint, remove_folder, write_json
 from packer_cli.format.checksums import require_damage
-from packer_cli.format.records import json_values, read_record
+from packer_cli.format.records import read_record
 from packer_cli.version import __version__
 
 _RECORD = re.compile(r"task-(\d+)\.json")
@@ -36,14 +38,11 @@ class Pin:
     id_step: int
     agreed: dict[str, str]
     """What decides the output, by its name for people: values or fingerprints."""
-    facts: Any = field(default_factory=dict)
-    """What completing the output needs besides the parts: JSON values, of a record of the stage's own."""
-    release: str = __version__
 
     @property
     def fingerprint(self) -> str:
         """Of what must be equal in all tasks."""
-        return fingerprint(self.num_tasks, self.agreed, self.release)
+        return fingerprint(self.num_tasks, self.agreed)
 
     def id_of(self, index: int) -> int:
         """The id that the scheduler gives to a task."""
@@ -70,33 +69,32 @@ class ArrayRecords:
     def __init__(self, work: Path) -> None:
         """Read nothing yet; `work` is the output's work folder."""
         self.work = work
-        self._pin = work / PIN
-        self.folder = self._pin.parent
+        self.folder = (work / PIN).parent
 
     def pin(self) -> Pin | None:
         """What the tasks agreed on; None if no task has begun, or the output is complete."""
         try:
-            return read_record(Pin, json.loads(self._pin.read_bytes()))
+            return read_record(Pin, json.loads((self.work / PIN).read_bytes()))
         except (OSError, ValueError) as error:
             require_damage(error)
             return None
 
-    def find_task(self, ids: ArrayIds) -> ArrayTask | None:
-        """The task that a run is; None for an array of one, which is an ordinary run.
+    def find_task(self, ids: ArrayIds) -> ArrayTask:
+        """The task that a run is.
 
         Raises:
             ConfigError: the ids do not fit the array that has begun, or the number of tasks is not known.
         """
         pin = self.pin()
         if ids.is_explicit and ids.num_tasks == 1:
-            return None
+            return ArrayTask(0, 1)
         most = ids.num_tasks or 0
         # A scheduler also says fewer when some tasks run again.
         is_new = pin is None or most > pin.num_tasks or (ids.is_explicit and most != pin.num_tasks)
         if pin is None or (is_new and not self.done()):
             if ids.num_tasks is None:
                 raise ConfigError(f"{ids.source} is {ids.id}, and does not say of how many; give --shard {ids.id}/N")
-            return None if ids.num_tasks == 1 else ArrayTask((ids.id - ids.first) // ids.step, ids.num_tasks)
+            return ArrayTask((ids.id - ids.first) // ids.step, ids.num_tasks)
         if ids.is_explicit and ids.num_tasks != pin.num_tasks:
             raise ConfigError(
                 f"--shard {ids.id}/{ids.num_tasks}: {counted_tasks(pin.num_tasks)} make this output; give "
@@ -126,37 +124,19 @@ class ArrayRecords:
         return pin is not None and len(self.done()) == pin.num_tasks
 
     def unfinished(self) -> str | None:
-        """How far the array is, which tasks are missing, and what to do; None if no array makes the output."""
+        """How far the array is, and where to look; None if no array makes the output."""
         pin = self.pin()
         if pin is None:
             return None
-        done = self.done()
-        missing = sorted({*range(pin.num_tasks)} - {*done})
-        if not missing:
-            return f"{counted_tasks(pin.num_tasks)} are done; run one of them again, which completes it"
-        which = f"task {missing[0]} is" if len(missing) == 1 else f"{len(missing):,} are"
-        one = f"{missing[0]}/{pin.num_tasks}" if len(missing) == 1 else f"I/{pin.num_tasks} for each of them"
-        return (
-            f"{len(done):,} of {counted_tasks(pin.num_tasks)} are done, and {which} missing or still running; run the "
-            f"same command with --array={array_expression(pin, missing)} in Slurm, or with --shard {one}"
-        )
+        done = f"{len(self.done()):,} of {counted_tasks(pin.num_tasks)} are done"
+        return f"{done}; hbpack status says which are missing, and what makes the rest"
 
-    def parts(self, facts: Any = dict[str, Any]) -> dict[str, FinishedPart] | None:
-        """The parts of all tasks, by name, in order; None if a record is missing. A damaged record is removed.
+    def read(self, index: int, pin: Pin, facts: Any = dict[str, Any]) -> dict[str, FinishedPart] | None:
+        """The parts of one task, by name, in order; None if it is not done. A damaged record is removed.
 
         Args:
             facts: the kind of `FinishedPart.facts`.
         """
-        pin = self.pin()
-        if pin is None:
-            return None
-        found = [self.read(index, pin, facts) for index in range(pin.num_tasks)]
-        if None in found:
-            return None
-        return {name: part for parts in found if parts for name, part in parts.items()}
-
-    def read(self, index: int, pin: Pin, facts: Any = dict[str, Any]) -> dict[str, FinishedPart] | None:
-        """The parts of one task; None if it is not done."""
         path = self.path(index)
         try:
             value = json.loads(path.read_bytes())
@@ -177,105 +157,12 @@ class ArrayRecords:
         """The record of a task."""
         return self.folder / f"task-{index:06d}.json"
 
-    def write_pin(self, pin: Pin) -> None:
-        """Begin an array."""
-        write_json(self._pin, asdict(pin))
-
     def remedies(self) -> str:
         """What to do if the number of tasks is another one."""
         return (
             "--shard 0/1 to make the rest in one run, or remove "
             f"{str(self.folder)!r} to start over with another number (finished parts are kept)"
         )
-
-
-@dataclass
-class ArrayShare:
-    """One task of an array: what its stage needs to make its share of an output."""
-
-    _records: ArrayRecords
-    task: ArrayTask
-    _ids: ArrayIds
-    """The source of the task's number."""
-    _join: Callable[[str], None]
-    """Makes known that the task has joined the pin of this fingerprint, as long as it runs."""
-    _joined: Callable[[], Collection[str]]
-    """The fingerprints that the other running tasks have joined. A pin that is not among them and has no records binds
-    nobody."""
-    _agreed: dict[str, str] = field(default_factory=dict)
-
-    def join(self, agreed: dict[str, str], facts: Any) -> None:
-        """Pin what the tasks agree on, or check that this task does; see `Pin`.
-
-        Raises:
-            ConfigError: this task does not agree with the others.
-        """
-        self._agreed = agreed
-        is_whole = self._ids.num_tasks == self.task.num_tasks  # Otherwise the ids are those of a few tasks only.
-        mine = Pin(
-            num_tasks=self.task.num_tasks,
-            first_id=self._ids.first if is_whole else 0,
-            id_step=self._ids.step if is_whole else 1,
-            agreed=agreed,
-            facts=json_values(facts),
-        )
-        pin = self._records.pin()
-        if pin is None or not (
-            pin.fingerprint == mine.fingerprint or self._records.done() or pin.fingerprint in self._joined()
-        ):
-            self._records.write_pin(mine)
-        elif pin.fingerprint == mine.fingerprint and pin.facts != mine.facts:
-            # Such as another --max-rejected: the last word counts.
-            self._records.write_pin(replace(pin, facts=mine.facts))
-        self._join(self._check().fingerprint)
-
-    def recorded(self, facts: Any = dict[str, Any]) -> dict[str, FinishedPart]:
-        """The parts in the task's record, with facts of this kind; none if it is not done."""
-        pin = self._records.pin()
-        return (pin and self._records.read(self.task.index, pin, facts)) or {}
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether a task of an array that is not over has pinned it."""
-        return self._records.pin() is not None
-
-    def start_over(self) -> None:
-        """Remove the pin, all records and all markers: what the other tasks have made may be wrong."""
-        remove_work(self._records.work)
-
-    def discard(self) -> None:
-        """Remove the task's record, as it has something to do after all."""
-        self._records.path(self.task.index).unlink(missing_ok=True)
-
-    def record(self, parts: Mapping[str, FinishedPart]) -> None:
-        """Record that the task is done: its parts, by name, in order.
-
-        Raises:
-            ConfigError: the other tasks have agreed on something else meanwhile.
-        """
-        listed = [{"name": name, **part.value()} for name, part in parts.items()]
-        write_json(self._records.path(self.task.index), {"pin": self._check().fingerprint, "parts": listed})
-
-    def _check(self) -> Pin:
-        pin = self._records.pin()
-        if pin is None:
-            raise ConfigError(
-                f"task {self.task}: the records of the array are gone, as another run has completed or removed the "
-                "output; run the task again"
-            )
-        if pin.num_tasks != self.task.num_tasks:
-            raise ConfigError(
-                f"task {self.task}: {counted_tasks(pin.num_tasks)} make this output; {self._records.remedies()}"
-            )
-        mine = {**self._agreed, "the release of hbpack": __version__}
-        theirs = {**pin.agreed, "the release of hbpack": pin.release}
-        for name, value in mine.items():
-            if theirs.get(name) != value:
-                raise ConfigError(
-                    f"task {self.task} and the tasks before it differ in {name}; run all tasks with the same, or "
-                    f"remove {str(self._records.folder)!r} to start over (finished parts that fit are kept)"
-                )
-        return pin
 
 
 def counted_tasks(number: int) -> str:
@@ -334,3 +221,121 @@ class ArrayIds:
     def is_explicit(self) -> bool:
         """Whether the user named the task, rather than the scheduler."""
         return self.source == "--shard"
+
+
+class TaskShare:
+    """The share of an output that a run makes; of an ordinary run, all of it, which leaves no records."""
+
+    def __init__(self, task: ArrayTask = ArrayTask(0, 1)) -> None:
+        """Make the share of this task."""
+        self.task = task
+        self.finished: Mapping[str, FinishedPart] = {}
+        """What `record` was told."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the run makes all parts."""
+        return self.task.num_tasks == 1
+
+    def join(self, agreed: dict[str, str]) -> None:
+        """Pin what the tasks agree on, or check that this task does; see `Pin`. The task is not done any more.
+
+        Raises:
+            ConfigError: this task does not agree with the others.
+        """
+
+    def start_over(self) -> None:
+        """Remove the pin, all records and all markers: what the other tasks have made may be wrong."""
+
+    def record(self, parts: Mapping[str, FinishedPart]) -> None:
+        """Record that the task is done: its parts, by name, in order.
+
+        Raises:
+            ConfigError: the other tasks have agreed on something else meanwhile.
+        """
+        self.finished = parts
+
+
+def merged(parts: Sequence[Mapping[str, FinishedPart]]) -> dict[str, FinishedPart]:
+    """The parts of all tasks, by name, in order."""
+    return {name: part for each in parts for name, part in each.items()}
+
+
+class ArrayShare(TaskShare):
+    """The share of one task of a job array."""
+
+    def __init__(
+        self, records: ArrayRecords, task: ArrayTask, ids: ArrayIds, announce: Callable[[str], Collection[str]]
+    ) -> None:
+        """Make the share of this task.
+
+        Args:
+            ids: the source of the task's number.
+            announce: makes known that the task joins the pin of this fingerprint, as long as it runs. Returns the
+                fingerprints that the other running tasks have joined. A pin that is not among them and has no records
+                binds nobody.
+        """
+        super().__init__(task)
+        self._records, self._announce = records, announce
+        is_all = ids.num_tasks == task.num_tasks  # Otherwise the ids are those of a few tasks only.
+        first, step = (ids.first, ids.step) if is_all else (0, 1)
+        self._mine = Pin(num_tasks=task.num_tasks, first_id=first, id_step=step, agreed={})
+
+    def join(self, agreed: dict[str, str]) -> None:
+        """See `TaskShare`."""
+        self._mine = replace(self._mine, agreed={**agreed, "the release of hbpack": __version__})
+        running = self._announce(self._mine.fingerprint)
+        pin = self._records.pin()
+        if pin is None or not (
+            pin.fingerprint == self._mine.fingerprint or self._records.done() or pin.fingerprint in running
+        ):
+            write_json(self._records.work / PIN, asdict(self._mine))
+        self._check()
+        self._records.path(self.task.index).unlink(missing_ok=True)
+
+    def start_over(self) -> None:
+        """See `TaskShare`."""
+        remove_work(self._records.work)
+
+    def record(self, parts: Mapping[str, FinishedPart]) -> None:
+        """See `TaskShare`."""
+        self._check()
+        listed = [{"name": name, **part.value()} for name, part in parts.items()]
+        write_json(self._records.path(self.task.index), {"pin": self._mine.fingerprint, "parts": listed})
+
+    def all_parts(self, facts: Any) -> list[Mapping[str, FinishedPart]] | None:
+        """The parts of each task, by name, in order; None unless all are done.
+
+        Args:
+            facts: the kind of `FinishedPart.facts`.
+        """
+        pin = self._records.pin()
+        if pin is None:
+            return None
+        found = [self._records.read(index, pin, facts) for index in range(pin.num_tasks)]
+        return None if None in found else [parts for parts in found if parts is not None]
+
+    def expire(self, tasks: Sequence[int]) -> list[int]:
+        """Remove the records of tasks that have to run again. Returns their ids."""
+        pin = self._records.pin() or self._mine
+        for task in tasks:
+            self._records.path(task).unlink(missing_ok=True)
+        return [pin.id_of(task) for task in tasks]
+
+    def _check(self) -> None:
+        pin = self._records.pin()
+        if pin is None:
+            raise ConfigError(
+                f"task {self.task}: the records of the array are gone, as another run has completed or removed the "
+                "output; run the task again"
+            )
+        if pin.num_tasks != self.task.num_tasks:
+            raise ConfigError(
+                f"task {self.task}: {counted_tasks(pin.num_tasks)} make this output; {self._records.remedies()}"
+            )
+        for name, value in self._mine.agreed.items():
+            if pin.agreed.get(name) != value:
+                raise ConfigError(
+                    f"task {self.task} and the tasks before it differ in {name}; run all tasks with the same, or "
+                    f"remove {str(self._records.folder)!r} to start over (finished parts that fit are kept)"
+                )

@@ -173,10 +173,6 @@ class Parts(Generic[Task]):
         for future, _ in waiting:
             future.result()
 
-    def close(self) -> None:
-        """Remove the markers, after the listing is written."""
-        remove_work(self.work)
-
     def _commit(self, written: Written) -> None:
         written.sink.commit()
         if not self._repairs:

@@ -56,14 +56,13 @@ class PackedSet:
         manifest: Manifest,
         groups: Sequence[int],
         engine: Engine,
-        *,
-        to_check: Collection[str] | None = None,
+        to_check: Collection[str],
     ) -> None:
         """Open the shards of the groups.
 
         Args:
             to_check: paths of the shards, and of the parts of the token store, whose checksums to compare; others do
-                so for the rest. None: all.
+                so for the rest.
 
         Raises:
             FormatError: a shard is missing, or does not match the manifest.
@@ -76,9 +75,7 @@ class PackedSet:
         self._store = _open_store(folder, manifest, engine, to_check) if manifest.tokens else None
         self._token = dtype_of(manifest.token_type)
         found: dict[int, _Shard] = dict(
-            engine.run_threads(
-                lambda info: _open_shard(folder, info, schema, checks=to_check is None or info.path in to_check), infos
-            )
+            engine.run_threads(lambda info: _open_shard(folder, info, schema, checks=info.path in to_check), infos)
         )
         self._shards = [found[number] for number in sorted(found, key=lambda number: infos[number].first_pack)]
         self._first = np.array([shard.info.first_pack for shard in self._shards], dtype=np.int64)
@@ -207,9 +204,9 @@ class PackedSet:
         return result
 
 
-def _open_store(folder: Path, manifest: Manifest, engine: Engine, to_check: Collection[str] | None) -> TokenStore:
+def _open_store(folder: Path, manifest: Manifest, engine: Engine, to_check: Collection[str]) -> TokenStore:
     """The token store of an index-only set. Raises FormatError if it is missing or damaged."""
-    parts = [part for part in manifest.tokens if to_check is None or part.path in to_check]
+    parts = [part for part in manifest.tokens if part.path in to_check]
     sizes = [part.num_bytes for part in parts]
     for part, why in engine.find_faults(
         lambda part: find_damage(folder / part.path, part.num_bytes, part.xxh3), parts, sizes

@@ -7,8 +7,8 @@ the set's shards, so all of them have been checked once the export is complete.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Hashable
-from contextlib import closing, nullcontext
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -16,22 +16,33 @@ from typing import Any, cast
 
 import numpy as np
 
-from packer_cli.engine.array import ArrayRecords, ArrayShare
+from packer_cli.config.models import ExportConfig
+from packer_cli.engine.array import TaskShare, merged
 from packer_cli.engine.base import Engine
 from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.output import Output
 from packer_cli.engine.parts import Parts, find_listing
-from packer_cli.engine.progress import Progress
+from packer_cli.engine.progress import Progress, Stopwatch, progress_bar, say
 from packer_cli.engine.sink import FileRange, FinishedPart, Sink, Written, finish_file, make_room, write_part
 from packer_cli.errors import ConfigError, FormatError
 from packer_cli.export.formats import load_format
 from packer_cli.export.job import ExportRequest, Job, Part, count_written, cut_parts
-from packer_cli.export.listing import NAME, WORK, ExportHeader, ExportListing, ListedFile, read_record
-from packer_cli.export.options import choose_groups, packs_by_id, packs_by_use
+from packer_cli.export.listing import (
+    NAME,
+    WORK,
+    ExportHeader,
+    ExportListing,
+    ListedFile,
+    count_files,
+    read_listing,
+    read_record,
+)
+from packer_cli.export.options import choose_groups, describe_export, is_same_export, packs_by_id, packs_by_use
 from packer_cli.export.packed import PackedSet
 from packer_cli.files import remove_temporaries, write_json
-from packer_cli.remote.names import as_path
-from packer_cli.remote.path import is_remote
+from packer_cli.folders import TaskLock, hold_folder
 from packer_cli.shards.manifest import read_manifest
+from packer_cli.sizes import counted, format_bytes
 from packer_cli.version import __version__
 
 
@@ -60,7 +71,7 @@ def _open_work(source: Path, folder: Path, header: str, prepared: Hashable) -> _
     return _Work(replace(_open_job(request, LocalEngine(1), to_check=()), prepared=prepared))
 
 
-def _open_job(request: ExportRequest, engine: Engine, to_check: Collection[str] | None = None) -> Job:
+def _open_job(request: ExportRequest, engine: Engine, to_check: Collection[str]) -> Job:
     """The job of what is asked for.
 
     Args:
@@ -92,61 +103,121 @@ def _open_job(request: ExportRequest, engine: Engine, to_check: Collection[str] 
     )
 
 
-def export_set(
-    request: ExportRequest, engine: Engine, progress: Progress, recorded: dict[str, FinishedPart] | None = None
-) -> ExportListing | None:
-    """Write the export that is asked for; the caller holds its folder.
-
-    Returns what the export says of itself; None if an earlier run wrote it, and it is intact.
+class Exporter(Output[ExportListing]):
+    """A packed set in another trainer's format.
 
     An export that was killed goes on where it stopped: parts are kept whose checksums hold. Memory: 8 bytes a row, 10
     bytes a pack, and a few million tokens a thread.
-
-    Args:
-        progress: told tokens.
-        recorded: the parts that the tasks of an array wrote, by name; files of their own are not read again, and
-            neither is the set.
-
-    Raises:
-        FormatError: the packed set is damaged.
-        ConfigError: an option does not fit the set or the format.
     """
-    job = _open_job(request, engine, to_check=None if recorded is None else ())
-    folder, shared = job.folder, job.format.shared_files(job)
-    parts = Parts(folder, WORK, NAME, job.parts, job.part_tokens())
-    listed, others = _listed_parts(job)
-    if recorded is None or shared:  # Tasks on several machines wrote to one file.
-        parts.find(engine, {**listed, **(recorded or {})})
-    else:
-        parts.finished.update(recorded)
-    is_listed = (folder / NAME).exists()  # Otherwise a run that repaired it has not ended.
-    if is_listed and not parts.todo and all(file.is_intact(folder / file.path) for file in others):
-        progress(total := sum(job.part_tokens()), total)
-        parts.close()
+
+    command, name = "export", "the export"
+
+    def __init__(self, options: ExportConfig, source: Path, folder: Path) -> None:
+        """Read the packed set's manifest.
+
+        Raises:
+            ConfigError: an option does not fit the set or the format.
+        """
+        self._request = describe_export(options, source, folder)
+        self._watch = Stopwatch()
+        self.folder, self.work, self.listing = folder, folder / WORK, folder / NAME
+
+    def hold(self, lock: TaskLock | None) -> AbstractContextManager[None]:
+        """See `Output`."""
+        return hold_folder(
+            self.folder, lambda entries: is_same_export(self.folder, entries, self._request.header), lock
+        )
+
+    def make_share(self, engine: Engine, share: TaskShare) -> ExportListing | None:
+        """See `Output`.
+
+        Raises:
+            ConfigError: the task does not agree with the others.
+            FormatError: the set is damaged; or parts of a complete export are.
+        """
+        with progress_bar("Exporting", unit="tokens") as progress:
+            return self._make_share(engine, progress, share)
+
+    def _make_share(self, engine: Engine, progress: Progress, share: TaskShare) -> ExportListing | None:
+        folder, header, manifest = self.folder, self._request.header, self._request.manifest
+        is_complete = self.listing.exists()  # Otherwise a run that repaired it has not ended.
+        joins = not (is_complete or share.is_whole)
+        if joins:
+            _mark_folder(folder, header)
+            share.join({"the export": header["fingerprint"]})
+        shards = [info for group in manifest.groups if group.name in header["groups"] for info in group.shards]
+        to_check = [*shards, *manifest.tokens]
+        own_files = share.task.share(to_check, [info.num_bytes for info in to_check])
+        try:
+            job = self._job = _open_job(self._request, engine, {info.path for info in own_files})
+        except FormatError:
+            if joins:
+                share.start_over()  # The parts of the others may hold what is damaged.
+                _mark_folder(folder, header)
+            raise
+        sizes = job.part_tokens()
+        own = share.task.share(job.parts, sizes)
+        parts = Parts(folder, WORK, NAME, own, share.task.share(sizes, sizes))
+        listed, others = _listed_parts(job)
+        parts.find(engine, listed)
+        if is_complete and not parts.todo:
+            if not share.is_whole or all(file.is_intact(folder / file.path) for file in others):
+                progress(total := sum(sizes), total)
+                if share.is_whole:
+                    say("the export is up to date")
+                return read_listing(folder)
+        elif is_complete and not share.is_whole:
+            raise FormatError(
+                f"{str(folder)!r} is damaged; run the same hbpack export with --shard 0/1 to write what is damaged "
+                "again"
+            )
+        _write_parts(job, parts, engine, progress)
+        share.record({part.name: parts.finished[part.name] for part in own})
         return None
-    _write_parts(job, parts, engine, progress)
-    finished = [parts.finished[part.name] for part in job.parts]
-    facts, ranges = [part.facts for part in finished], [file for part in finished for file in part.files]
-    for path in shared:
-        own = [(file.offset, file.num_bytes) for file in ranges if file.path == path]
-        finish_file(folder / path, parts.work / path, own)
-    sink = Sink(folder, WORK)
-    job.format.finish(job, facts, ranges, sink)
-    sink.commit()
-    remove_temporaries(folder)
-    listing: ExportListing = {
-        "hbpack_version": __version__,
-        **job.header,
-        "num_rows": len(job.packs),
-        "num_samples": int(job.row_samples().sum(dtype=np.int64)),
-        "num_tokens": int(job.row_tokens().sum(dtype=np.int64)),
-        "capacity": job.capacity,
-        "parts": facts,
-        "files": [cast("ListedFile", file.value()) for file in (*ranges, *sink.files)],
-    }
-    write_json(folder / NAME, listing)
-    parts.close()
-    return listing
+
+    def complete(self, engine: Engine, share: TaskShare, parts: Sequence[Mapping[str, FinishedPart]]) -> ExportListing:
+        """See `Output`. Parts are not read again, unless they share files."""
+        recorded = merged(parts)
+        job = self._job
+        folder, shared = job.folder, job.format.shared_files(job)
+        written = Parts(folder, WORK, NAME, job.parts, job.part_tokens())
+        if shared and not share.is_whole:  # Tasks on several machines wrote to one file.
+            written.find(engine, recorded)
+        else:
+            written.finished.update(recorded)
+        _write_parts(job, written, engine, lambda done, total, what="": None)
+        finished = [written.finished[part.name] for part in job.parts]
+        facts, ranges = [part.facts for part in finished], [file for part in finished for file in part.files]
+        for path in shared:
+            own = [(file.offset, file.num_bytes) for file in ranges if file.path == path]
+            finish_file(folder / path, written.work / path, own)
+        sink = Sink(folder, WORK)
+        job.format.finish(job, facts, ranges, sink)
+        sink.commit()
+        remove_temporaries(folder)
+        listing: ExportListing = {
+            "hbpack_version": __version__,
+            **job.header,
+            "num_rows": len(job.packs),
+            "num_samples": int(job.row_samples().sum(dtype=np.int64)),
+            "num_tokens": int(job.row_tokens().sum(dtype=np.int64)),
+            "capacity": job.capacity,
+            "parts": facts,
+            "files": [cast("ListedFile", file.value()) for file in (*ranges, *sink.files)],
+        }
+        write_json(folder / NAME, listing)
+        if share.is_whole:
+            say(f"exported {self.describe(listing)} ({self._watch})")
+        return listing
+
+    def describe(self, result: ExportListing) -> str:
+        """See `Output`."""
+        num_files, num_bytes = count_files(result)
+        return (
+            f"{counted(result['num_rows'], 'pack')}, {counted(result['num_samples'], 'sample')}, "
+            f"{counted(result['num_tokens'], 'token')} to {result['format']}: {counted(num_files, 'file')}, "
+            f"{format_bytes(num_bytes)}"
+        )
 
 
 def _listed_parts(job: Job) -> tuple[dict[str, FinishedPart], list[FileRange]]:
@@ -167,13 +238,9 @@ def _mark_folder(folder: Path, header: ExportHeader) -> None:
         write_json(folder / WORK / NAME, header)
 
 
-def _write_parts(
-    job: Job, parts: Parts[Part], engine: Engine, progress: Progress, share: ArrayShare | None = None
-) -> None:
+def _write_parts(job: Job, parts: Parts[Part], engine: Engine, progress: Progress) -> None:
     """Write the missing parts. Files that several parts share stay in the work folder until all are written."""
     with job.format.preparing(job, parts.todo) if parts.todo else nullcontext() as prepared:
-        if share:
-            share.discard()
         _mark_folder(job.folder, job.header)
         parts.begin()
         for path, num_bytes in job.format.shared_files(job).items():
@@ -182,68 +249,3 @@ def _write_parts(
         with parts.committing(progress) as commit, closing(engine.run_writing(work, parts.todo)) as outcomes:
             for _, written in outcomes:
                 commit(written)
-
-
-def export_share(request: ExportRequest, engine: Engine, progress: Progress, share: ArrayShare) -> int | None:
-    """Write the share of one task of the export that is asked for; the caller holds its folder.
-
-    Returns the number of its parts; None if the export is complete, and these parts are intact.
-
-    Raises:
-        ConfigError: the task does not agree with the others.
-        FormatError: the set is damaged; or parts of a complete export are.
-    """
-    folder, source, header, manifest = request.folder, request.source, request.header, request.manifest
-    is_complete = (folder / NAME).exists() and not share.has_begun
-    if not is_complete:
-        _mark_folder(folder, header)
-        share.join(
-            {"the export": header["fingerprint"]}, {"source": str(source if is_remote(source) else source.absolute())}
-        )
-    shards = [info for group in manifest.groups if group.name in header["groups"] for info in group.shards]
-    to_check = [*shards, *manifest.tokens]
-    own_files = share.task.share(to_check, [info.num_bytes for info in to_check])
-    try:
-        job = _open_job(request, engine, {info.path for info in own_files})
-    except FormatError:
-        if not is_complete:
-            share.start_over()  # The parts of the others may hold what is damaged.
-            _mark_folder(folder, header)
-        raise
-    sizes = job.part_tokens()
-    own = share.task.share(job.parts, sizes)
-    parts = Parts(folder, WORK, NAME, own, share.task.share(sizes, sizes))
-    parts.find(engine, {**_listed_parts(job)[0], **share.recorded()})
-    if is_complete:
-        if parts.todo:
-            raise FormatError(
-                f"{str(folder)!r} is damaged; run the same hbpack export with --shard 0/1 to write what is damaged "
-                "again"
-            )
-        return None
-    if parts.todo:
-        _write_parts(job, parts, engine, progress, share)
-    share.record({part.name: parts.finished[part.name] for part in own})
-    return len(own)
-
-
-def complete_export(folder: Path) -> ExportListing | None:
-    """Finish an export of which all tasks of an array are done; the caller holds the folder. None if it is finished.
-
-    Raises:
-        FormatError: the set has changed meanwhile.
-    """
-    records = ArrayRecords(folder / WORK)
-    pin, recorded = records.pin(), records.parts()
-    header = read_record(folder / WORK / NAME)
-    assert pin is not None
-    assert header is not None
-    source = as_path(pin.facts["source"])
-    manifest = read_manifest(source)
-    if manifest.fingerprint != header["set_fingerprint"]:
-        raise FormatError(
-            f"the packed set {str(source)!r} has changed since the export to {str(folder)!r} began; remove "
-            f"{str(folder)!r}, and run hbpack export again"
-        )
-    request = ExportRequest(source=source, manifest=manifest, folder=folder, header=header)
-    return export_set(request, LocalEngine(1), lambda done, total, what="": None, recorded)

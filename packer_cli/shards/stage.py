@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from packer_cli.engine.array import ArrayShare, ArrayTask
+from packer_cli.engine.array import TaskShare
 from packer_cli.engine.base import Engine
 from packer_cli.engine.parts import Parts, find_listing
 from packer_cli.engine.progress import Progress
@@ -58,7 +58,7 @@ def is_of_plan(manifest: Manifest, plan_fingerprint: str) -> bool:
 
 
 class SetWriter:
-    """Writes the plan in a folder out: the whole set, or the shards of one task of a job array.
+    """Writes the plan in a folder out: the shards of each task, then the whole set.
 
     Shards of an earlier run of the same plan are kept, if their checksums hold.
     """
@@ -82,19 +82,42 @@ class SetWriter:
         self._sizes = [int(pack_tokens[t.first_pack : t.first_pack + t.num_packs].sum()) for t in self._tasks]
         """Tokens of each shard."""
 
-    def write(
-        self, engine: Engine, progress: Progress, recorded: Mapping[str, FinishedPart] | None = None
-    ) -> Manifest:
-        """Write the set.
+    def write_share(self, engine: Engine, progress: Progress, share: TaskShare) -> None:
+        """Write the shards of a share that are missing, and record all of it.
+
+        The tasks of an array have checked the token store, or do so meanwhile; otherwise all parts of a remote one are
+        fetched, which checks them. If no shard is missing, it is not opened.
+
+        Args:
+            progress: told tokens.
+        """
+        task = share.task
+        tasks, sizes = task.share(self._tasks, self._sizes), task.share(self._sizes, self._sizes)
+        parts = Parts(self._folder, SHARD_MARKERS, MANIFEST_NAME, tasks, sizes)
+        parts.find(engine, listed_shards(self._folder))
+        with parts.committing(progress) as commit:
+            if parts.todo:
+                writer = ShardWriter(
+                    self._folder,
+                    self._header,
+                    self._planned,
+                    TokenStore(self._store, self._index),
+                    index_only=self._options.index_only,
+                    tasks=None if share.is_whole else parts.todo,
+                )
+                with closing(engine.run_writing(writer, parts.todo)) as outcomes:
+                    for _, shard in outcomes:
+                        commit(shard)
+        share.record({task.name: parts.finished[task.name] for task in tasks})
+
+    def complete(self, finished: Mapping[str, FinishedPart]) -> Manifest:
+        """Write all else, when all shards are written.
 
         The manifest goes before anything changes, and comes last: a folder without it is unfinished.
 
         Args:
-            progress: told tokens.
-            recorded: the shards that the tasks of an array wrote, by path; they are not read again, and their records
-                stay.
+            finished: the shards, by path; they are not read again.
         """
-        finished = self.write_share(engine, progress) if recorded is None else recorded
         parts: Parts[ShardTask] = Parts(self._folder, SHARD_MARKERS, MANIFEST_NAME, (), ())
         parts.begin()
         plan, piece_loss = self._planned
@@ -102,42 +125,7 @@ class SetWriter:
         manifest = self._manifest(describe_groups(plan, piece_loss, self._tasks, finished), epochs)
         _remove_stale(self._folder, manifest)
         write_manifest(self._folder, manifest)
-        if recorded is None:
-            parts.close()
         return manifest
-
-    def write_share(
-        self, engine: Engine, progress: Progress, share: ArrayShare | None = None
-    ) -> dict[str, FinishedPart]:
-        """Write the shards that are missing, of one task of an array or all. Returns its shards, by path.
-
-        Args:
-            share: record them. The tasks of the array have checked the token store, or do so meanwhile; otherwise all
-                parts of a remote one are fetched, which checks them. If no shard is missing, it is not opened.
-        """
-        task = share.task if share else ArrayTask(0, 1)
-        tasks, sizes = task.share(self._tasks, self._sizes), task.share(self._sizes, self._sizes)
-        parts = Parts(self._folder, SHARD_MARKERS, MANIFEST_NAME, tasks, sizes)
-        parts.find(engine, {**listed_shards(self._folder), **(share.recorded() if share else {})})
-        with parts.committing(progress) as commit:
-            if parts.todo:
-                if share:
-                    share.discard()
-                writer = ShardWriter(
-                    self._folder,
-                    self._header,
-                    self._planned,
-                    TokenStore(self._store, self._index),
-                    index_only=self._options.index_only,
-                    tasks=parts.todo if share else None,
-                )
-                with closing(engine.run_writing(writer, parts.todo)) as outcomes:
-                    for _, shard in outcomes:
-                        commit(shard)
-        finished = {task.name: parts.finished[task.name] for task in tasks}
-        if share:
-            share.record(finished)
-        return finished
 
     def _manifest(self, groups: tuple[GroupInfo, ...], epochs: tuple[EpochInfo, ...]) -> Manifest:
         """The manifest, when all else is written."""

@@ -1,8 +1,4 @@
-"""The facts that the tasks of a tokenizing job array agree on, and the store that the last of them completes.
-
-Whoever finds the records of all tasks makes the index from them (`complete_store`). The store is that of an ordinary
-run, byte for byte.
-"""
+"""The facts that the tasks of a tokenizing job array agree on, and the version of the inputs that they read."""
 
 from __future__ import annotations
 
@@ -13,26 +9,22 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from packer_cli.config import TokenizeConfig
-from packer_cli.corpus.discover import find_files
 from packer_cli.corpus.types import CorpusFile, Source
 from packer_cli.corpus.versions import content_of
-from packer_cli.engine.array import ArrayRecords, Pin
+from packer_cli.engine.array import ArrayShare
 from packer_cli.engine.sink import FinishedPart
 from packer_cli.errors import InputError, RunError, TooManyRejectedError
 from packer_cli.files import fingerprint, remove_temporaries
-from packer_cli.format.records import read_record
 from packer_cli.format.tokens import SampleOptions
 from packer_cli.sizes import counted
 from packer_cli.tokens.index import (
     STORE_VERSION,
-    WORK,
     StoreIndex,
     StoreSource,
     store_fingerprint,
     version_of,
-    write_index,
 )
-from packer_cli.tokens.part import PartFacts, PartTask
+from packer_cli.tokens.part import PartTask
 from packer_cli.tokens.rejects import rejects_name
 from packer_cli.tokens.tokenizer.files import tokenizer_fingerprint
 
@@ -62,14 +54,6 @@ class Header:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class StoreFacts:
-    """What completing a store needs besides its parts."""
-
-    header: Header
-    max_rejected: int | None
-
-
 def no_data(names: Sequence[str]) -> str:
     """Why there is no store: the inputs are empty."""
     return f"the inputs hold no data: {', '.join(names)}; name others"
@@ -81,34 +65,6 @@ def names_of(task: PartTask, sources: Sequence[Source]) -> list[tuple[str, int]]
     return [(sources[file.source_id].shown(file.path), file.source_id) for file in files]
 
 
-def complete_store(folder: Path) -> StoreIndex:
-    """Write the index of a store of which all tasks of an array are done.
-
-    The records stay: what else is to be completed would be lost if the run were killed. Nothing else may write to the
-    store. Price: reading the records.
-
-    Raises:
-        TooManyRejectedError: see `--max-rejected`.
-        RunError: the inputs hold no data, or tasks have read different versions of a file. The records of those that
-            have to run again are then removed.
-    """
-    records = ArrayRecords(folder / WORK)
-    pin, parts = records.pin(), records.parts(PartFacts)
-    assert pin is not None
-    assert parts is not None
-    facts = read_record(StoreFacts, pin.facts)
-    header = facts.header
-    if not parts:
-        raise RunError(no_data([source.name for source in header.sources]))
-    sources = [info.source(number) for number, info in enumerate(header.sources)]
-    require_one_version(records, pin, sources, output=str(folder.parent))
-    index = header.index(parts.values())
-    check_rejected(sum(part.num_refused for part in index.parts), facts.max_rejected, folder)
-    write_index(folder, index)
-    remove_stale(folder, index)
-    return index
-
-
 def agreed(config: TokenizeConfig, header: Header, files: Sequence[CorpusFile]) -> dict[str, str]:
     """What all tasks of an array must agree on, by its name for people."""
     listing = [[file.path, file.source_id, file.num_bytes, file.format, file.compression] for file in files]
@@ -116,6 +72,7 @@ def agreed(config: TokenizeConfig, header: Header, files: Sequence[CorpusFile]) 
         "the inputs": fingerprint([asdict(source.given) for source in header.sources], listing),
         "the tokenizer": fingerprint(config.tokenizer, tokenizer_fingerprint(config.tokenizer)),
         "the options": fingerprint(header.options.values()),
+        "--date": header.options.date or "",
         "the versions of libraries": fingerprint(header.library_versions, STORE_VERSION),
     }
 
@@ -152,29 +109,34 @@ Read = dict[int, tuple[str, str]]
 """Of a file, by task: the stamp and the fingerprint of the version that it read."""
 
 
-def require_one_version(records: ArrayRecords, pin: Pin, sources: Sequence[Source], *, output: str) -> None:
-    """Compare what the tasks read with each other and with the files as they are now.
+def require_one_version(
+    share: ArrayShare,
+    parts: Sequence[Mapping[str, FinishedPart]],
+    sources: Sequence[Source],
+    files: Sequence[CorpusFile],
+) -> None:
+    """Compare what the tasks read with each other and with the files that the last of them has listed.
 
-    A file that is gone by now is only compared between tasks. Price: listing the inputs, and reading those files whose
-    stamp (see `corpus.versions`) no task has seen.
+    A file that is gone by now is only compared between tasks. Price: reading those files whose stamp (see
+    `corpus.versions`) no task has seen.
+
+    Args:
+        parts: of each task.
 
     Raises:
         RunError: tasks have read other versions. Their records are removed, so that they run again.
     """
-    read = _read_by_tasks(records, pin)
-    now = _listed(sources, output)
+    listed = {(file.source_id, sources[file.source_id].shown(file.path)): file for file in files}
     stale: set[int] = set()
     changed: list[str] = []
-    for key, versions in read.items():
-        current = _current(now.get(key), versions)
+    for key, versions in _read_by_tasks(parts).items():
+        current = _current(listed.get(key), versions)
         others = {task for task, (_, content) in versions.items() if content != current}
         if others:
             stale |= others
             changed.append(key[1])
     if stale:
-        for task in stale:
-            records.path(task).unlink(missing_ok=True)
-        names = ", ".join(str(pin.id_of(task)) for task in sorted(stale))
+        names = ", ".join(map(str, share.expire(sorted(stale))))
         tasks = f"task {names}" if len(stale) == 1 else f"tasks {names}"
         more = f" (and {len(changed) - 1:,} more)" if len(changed) > 1 else ""
         raise RunError(
@@ -183,31 +145,23 @@ def require_one_version(records: ArrayRecords, pin: Pin, sources: Sequence[Sourc
         )
 
 
-def _read_by_tasks(records: ArrayRecords, pin: Pin) -> Mapping[Key, Read]:
+def _read_by_tasks(parts: Sequence[Mapping[str, FinishedPart]]) -> Mapping[Key, Read]:
     read: dict[Key, Read] = defaultdict(dict)
-    for task in range(pin.num_tasks):
-        for part in (records.read(task, pin, PartFacts) or {}).values():
+    for task, each in enumerate(parts):
+        for part in each.values():
             for file, stamp in zip(part.facts.part.files, part.facts.stamps, strict=True):
                 read[file.source, file.path][task] = (stamp, file.fingerprint)
     return read
 
 
-def _listed(sources: Sequence[Source], output: str) -> dict[Key, CorpusFile]:
-    listed: dict[Key, CorpusFile] = {}
-    for source in sources:
-        with suppress(InputError):  # It is gone.
-            files = find_files(source, output=output)
-            listed |= {(source.source_id, source.shown(file.path)): file for file in files}
-    return listed
-
-
 def _current(file: CorpusFile | None, versions: Read) -> str | None:
     """The content of the file; None if it is gone, and tasks have read more than one version."""
-    contents = {content for _, content in versions.values()}
-    if file is None:
-        return contents.pop() if len(contents) == 1 else None
     by_stamp = dict(versions.values())
-    return by_stamp.get(file.stamp) or content_of(file)
+    if file is not None:
+        with suppress(InputError):  # It is gone.
+            return by_stamp.get(file.stamp) or content_of(file)
+    contents = {*by_stamp.values()}
+    return contents.pop() if len(contents) == 1 else None
 
 
 def remove_stale(folder: Path, index: StoreIndex) -> None:

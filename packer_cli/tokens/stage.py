@@ -1,7 +1,6 @@
 """The tokenize stage: inputs to a finished token store, in parallel, reusing finished parts.
 
-A task of a job array makes its share of the parts, and a record of them; `packer_cli.tokens.share` completes the
-store.
+The tasks of a job array make their shares of the parts; `packer_cli.tokens.share` has the facts that they agree on.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import datetime
 import importlib.metadata
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import fields, replace
 from functools import cache, partial
@@ -20,8 +19,9 @@ from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.discover import discover
 from packer_cli.corpus.records.shapes import SHAPES
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Source
-from packer_cli.engine.array import ArrayRecords, ArrayShare, ArrayTask
+from packer_cli.engine.array import ArrayRecords, ArrayShare, TaskShare, merged
 from packer_cli.engine.base import Engine
+from packer_cli.engine.output import Output
 from packer_cli.engine.parts import Parts, find_listing
 from packer_cli.engine.processes import Died
 from packer_cli.engine.progress import Progress, say
@@ -30,12 +30,14 @@ from packer_cli.errors import ConfigError, FormatError, InputError, RunError
 from packer_cli.files import fingerprint
 from packer_cli.format.tokens import SampleOptions, TokenizerInfo
 from packer_cli.remote.path import is_remote
+from packer_cli.sizes import counted
 from packer_cli.tokens.ahead import NamedTokenizer
 from packer_cli.tokens.choices import choices
 from packer_cli.tokens.cutting import Cut, cut_units, is_columnar, list_units, without_crashes
 from packer_cli.tokens.index import (
     INDEX_NAME,
     STORE_VERSION,
+    TOKENS,
     WORK,
     PartInfo,
     StoreIndex,
@@ -47,12 +49,12 @@ from packer_cli.tokens.part import Description, PartFacts, PartTask, work
 from packer_cli.tokens.rejects import rejects_name
 from packer_cli.tokens.share import (
     Header,
-    StoreFacts,
     agreed,
     check_rejected,
     names_of,
     no_data,
     remove_stale,
+    require_one_version,
     vouches,
 )
 from packer_cli.tokens.tokenizer.files import tokenizer_fingerprint, writes_date
@@ -96,7 +98,7 @@ def _dated(config: TokenizeConfig, folder: Path) -> TokenizeConfig:
             raise ConfigError("--date has no effect, as the chat template writes no date; leave it out")
         return config
     index, pin = current_index(folder), ArrayRecords(folder / WORK).pin()
-    known = index.options.date if index else pin.facts["header"]["options"].get("date") if pin else None
+    known = index.options.date if index else pin.agreed.get("--date") if pin else None
     first = datetime.date.fromisoformat(known) if known else datetime.date.today()
     return config.model_copy(update={"date": config.date or first})
 
@@ -144,128 +146,161 @@ class Inputs(NamedTuple):
     """Raises UsageError if the inputs, whose parts are given, are not what they must be."""
 
 
-def tokenize(
-    config: TokenizeConfig,
-    folder: Path,
-    engine: Engine,
-    progress: Progress = lambda done, total, what="": None,
-    *,
-    inputs: Inputs | None = None,
-    require: Callable[[PartInfo], None] = lambda part: None,
-    share: ArrayShare | None = None,
-) -> tuple[StoreIndex | None, int]:
-    """Tokenize the inputs into the store in `folder`; existing parts that are still valid are kept.
+class StoreOutput(Output[StoreIndex]):
+    """The token store in an output folder: the parts of each task, then the index.
 
-    Returns the index, and the number of records in kept parts.
-
-    Files in the folder that holds the store are not read as inputs.
-
-    Args:
-        progress: told input bytes.
-        inputs: in place of those of the config.
-        require: raises UsageError for a part that cannot be used.
-        share: tokenize the share of a task of a job array, reading only the files that it overlaps, and record it. The
-            index is what it would be for these parts alone, None if there are none.
-
-    Raises:
-        UsageError: an input or the tokenizer cannot be used; the caller removes what is new in the folder.
-        TooManyRejectedError: see `--max-rejected`; finished parts stay for the next run.
-        ConfigError: the task does not agree with the others; see `ArrayShare.join`.
+    Existing parts that are still valid are kept. Files in the output folder are not read as inputs.
     """
-    config = _dated(config, folder)
-    sources, files, require_inputs = inputs or Inputs(
-        *discover(config.inputs, output=str(folder.parent), allow_skipped=config.allow_skipped), lambda cuts: None
-    )
-    before = current_index(folder)
-    task = share.task if share else ArrayTask(0, 1)
-    units = list_units(files)
-    total = units[-1].stop if units else 0
-    near = [unit for unit in units if (task.takes if unit.is_shared else task.overlaps)(unit.start, unit.stop, total)]
-    is_first = share is None and before is None and not (folder / WORK).exists()
-    cuts = [cut for cut in cut_units(near, engine, is_first=is_first) if task.takes(cut.start, cut.stop, total)]
-    if not (share or cuts):
-        raise InputError(no_data([source.name for source in sources]))
-    require_inputs(cuts)
-    tasks = part_tasks(config, cuts)
-    header = Header(
-        tokenizer=config.tokenizer,
-        options=sample_options(config),
-        library_versions=library_versions(config.record_schema),
-        sources=tuple(map(StoreSource.of, sources)),
-    )
-    repairs = share is not None and (folder / INDEX_NAME).exists() and vouches(before, header, sources, files, tasks)
-    parts = Parts(folder, WORK, INDEX_NAME, tasks, slice_bytes(tasks), facts=PartFacts, repairs=repairs)
-    listed, recording = _listed_parts(folder, before), None if repairs else share
-    if recording:
-        recording.join(agreed(config, header, files), StoreFacts(header=header, max_rejected=config.max_rejected))
-    parts.find(engine, {**listed, **(recording.recorded(PartFacts) if recording else {})})
-    if recording and parts.todo:
-        recording.discard()
-    # New inputs may add small files to the last part alone. It is replaced when all others are made, so that an error
-    # leaves the store as it was. A remote part has its name as soon as it is written.
-    replaced = listed.keys() & {task.name for task in parts.todo}
-    waits = len(replaced) == 1 and share is None and not is_remote(folder)
-    num_reused = _make_parts(config, parts, folder, engine, progress, require, replaced if waits else ())
-    finished = _renamed(parts, tasks, sources)
-    index = header.index(finished.values()) if finished else None
-    if recording:
-        recording.record({task.name: _stamped(finished[task.name], task) for task in tasks})
-    elif share is None and index is not None:
-        if index != before or not (folder / INDEX_NAME).exists():
-            write_index(folder, index)
-        remove_stale(folder, index)
-        parts.close()
-    return index, num_reused
 
+    command, name, facts = "tokenize", "the token store", PartFacts
 
-def _make_parts(
-    config: TokenizeConfig,
-    parts: Parts[PartTask],
-    folder: Path,
-    engine: Engine,
-    progress: Progress,
-    require: Callable[[PartInfo], None],
-    last: Collection[str],
-) -> int:
-    """Make the parts that are missing. Returns the number of records in the others.
+    def __init__(
+        self,
+        config: TokenizeConfig,
+        folder: Path,
+        inputs: Inputs | None = None,
+        require: Callable[[PartInfo], None] = lambda part: None,
+    ) -> None:
+        """Read nothing yet.
 
-    Args:
-        require: see `tokenize`.
-        last: names of parts to commit after the others.
-    """
-    kept: list[PartFacts] = [part.facts for part in parts.finished.values()]
-    for facts in kept:
-        require(facts.part)
-    num_reused = sum(facts.part.num_rejected + facts.part.num_samples for facts in kept)
-    num_refused = sum(facts.part.num_refused for facts in kept)
+        Args:
+            folder: the output folder.
+            inputs: in place of those of the config.
+            require: raises UsageError for a part that cannot be used.
+        """
+        self._config, self.folder, self._given, self._require = config, folder, inputs, require
+        self.store = folder / TOKENS
+        self.work, self.listing = self.store / WORK, self.store / INDEX_NAME
 
-    def announce(tokenizer: TokenizerInfo) -> None:
-        for line in choices(config, tokenizer):
-            say(line)
+    def _list_inputs(self) -> None:
+        self._config = config = _dated(self._config, self.store)
+        self._inputs = self._given or Inputs(
+            *discover(config.inputs, output=str(self.folder), allow_skipped=config.allow_skipped), lambda cuts: None
+        )
+        self._before = current_index(self.store)
+        self._header = Header(
+            tokenizer=config.tokenizer,
+            options=sample_options(config),
+            library_versions=library_versions(config.record_schema),
+            sources=tuple(map(StoreSource.of, self._inputs.sources)),
+        )
 
-    with parts.committing(progress) as commit:
-        if kept:
-            announce(kept[0].tokenizer)
-        waiting: list[Written] = []
-        try:
-            with closing(_run(engine, parts.todo, folder, None if kept else announce)) as outcomes:
-                for written in outcomes:
-                    if written.name in last:
-                        waiting.append(written)
-                    else:
-                        commit(written)
-                    part: PartInfo = written.part.facts.part
-                    require(part)
-                    num_refused += part.num_refused
-                    check_rejected(num_refused, config.max_rejected, folder)
-        except BaseException:
+    def write_share(
+        self, engine: Engine, progress: Progress, share: TaskShare
+    ) -> tuple[StoreIndex | None, int, StoreIndex | None]:
+        """Make the parts of a share that are missing, and record it. A task reads only the files that it overlaps.
+
+        Returns:
+            What the index would be for these parts alone, None if there are none; the number of records in kept
+            parts; and the index, if the store was complete already.
+
+        Args:
+            progress: told input bytes.
+
+        Raises:
+            UsageError: an input or the tokenizer cannot be used; the caller removes what is new in the folder.
+            TooManyRejectedError: see `--max-rejected`; finished parts stay for the next run.
+            ConfigError: the task does not agree with the others; see `TaskShare.join`.
+        """
+        self._list_inputs()
+        config, folder, before, header, task = self._config, self.store, self._before, self._header, share.task
+        sources, files, require_inputs = self._inputs
+        units = list_units(files)
+        total = units[-1].stop if units else 0
+        near = [
+            unit for unit in units if (task.takes if unit.is_shared else task.overlaps)(unit.start, unit.stop, total)
+        ]
+        is_first = share.is_whole and before is None and not self.work.exists()
+        cuts = [cut for cut in cut_units(near, engine, is_first=is_first) if task.takes(cut.start, cut.stop, total)]
+        if share.is_whole and not cuts:
+            raise InputError(no_data([source.name for source in sources]))
+        require_inputs(cuts)
+        tasks = part_tasks(config, cuts)
+        is_there = not share.is_whole and self.listing.exists()
+        repairs = is_there and vouches(before, header, sources, files, tasks)
+        parts = Parts(folder, WORK, INDEX_NAME, tasks, slice_bytes(tasks), facts=PartFacts, repairs=repairs)
+        if not repairs:
+            share.join(agreed(config, header, files))
+        listed = _listed_parts(folder, before)
+        parts.find(engine, listed)
+        # New inputs may add small files to the last part alone. It is replaced when all others are made, so that an
+        # error leaves the store as it was. A remote part has its name as soon as it is written.
+        replaced = listed.keys() & {task.name for task in parts.todo}
+        waits = len(replaced) == 1 and share.is_whole and not is_remote(folder)
+        num_reused = self._make_parts(parts, engine, progress, replaced if waits else ())
+        finished = _renamed(parts, tasks, sources)
+        if not repairs:
+            share.record(finished)
+        index = header.index(finished.values()) if finished else None
+        return index, num_reused, before if repairs else None
+
+    def complete(self, engine: Engine, share: TaskShare, parts: Sequence[Mapping[str, FinishedPart]]) -> StoreIndex:
+        """See `Output`.
+
+        Raises:
+            TooManyRejectedError: see `--max-rejected`.
+            RunError: the inputs hold no data, or tasks have read different versions of a file. The records of those
+                that have to run again are then removed.
+        """
+        sources, files, _ = self._inputs
+        finished = merged(parts)
+        if not finished:
+            raise RunError(no_data([source.name for source in sources]))
+        if isinstance(share, ArrayShare):
+            require_one_version(share, parts, sources, files)
+        index = self._header.index(finished.values())
+        check_rejected(sum(part.num_refused for part in index.parts), self._config.max_rejected, self.store)
+        if index != self._before or not self.listing.exists():
+            write_index(self.store, index)
+        remove_stale(self.store, index)
+        return index
+
+    def _make_parts(self, parts: Parts[PartTask], engine: Engine, progress: Progress, last: Collection[str]) -> int:
+        """Make the parts that are missing. Returns the number of records in the others.
+
+        Args:
+            last: names of parts to commit after the others.
+        """
+        kept: list[PartFacts] = [part.facts for part in parts.finished.values()]
+        for facts in kept:
+            self._require(facts.part)
+        num_reused = sum(facts.part.num_rejected + facts.part.num_samples for facts in kept)
+        num_refused = sum(facts.part.num_refused for facts in kept)
+
+        def announce(tokenizer: TokenizerInfo) -> None:
+            for line in choices(self._config, tokenizer):
+                say(line)
+
+        with parts.committing(progress) as commit:
+            if kept:
+                announce(kept[0].tokenizer)
+            waiting: list[Written] = []
+            try:
+                with closing(_run(engine, parts.todo, self.store, None if kept else announce)) as outcomes:
+                    for written in outcomes:
+                        if written.name in last:
+                            waiting.append(written)
+                        else:
+                            commit(written)
+                        part: PartInfo = written.part.facts.part
+                        self._require(part)
+                        num_refused += part.num_refused
+                        check_rejected(num_refused, self._config.max_rejected, self.store)
+            except BaseException:
+                for written in waiting:
+                    written.sink.discard()
+                raise
             for written in waiting:
-                written.sink.discard()
-            raise
-        for written in waiting:
-            commit(written)
-    check_rejected(num_refused, config.max_rejected, folder)
-    return num_reused
+                commit(written)
+        check_rejected(num_refused, self._config.max_rejected, self.store)
+        return num_reused
+
+    def describe(self, result: StoreIndex) -> str:
+        """See `Output`."""
+        return (
+            f"{counted(result.total('num_samples'), result.unit)}, {counted(result.total('num_tokens'), 'token')}, "
+            f"{result.total('num_rejected'):,} rejected"
+        )
 
 
 def _run(
@@ -329,7 +364,7 @@ def _listed_parts(folder: Path, index: StoreIndex | None) -> dict[str, FinishedP
 
 
 def _renamed(parts: Parts[PartTask], tasks: Sequence[PartTask], sources: Sequence[Source]) -> dict[str, FinishedPart]:
-    """The finished parts, in order, with the names and sources that their files have now."""
+    """The finished parts, in order, with the names, sources and stamps that their files have now."""
     renamed = {}
     for task in tasks:
         part = parts.finished[task.name]
@@ -339,14 +374,9 @@ def _renamed(parts: Parts[PartTask], tasks: Sequence[PartTask], sources: Sequenc
             replace(file, path=path, source=source)
             for file, (path, source) in zip(facts.part.files, names, strict=True)
         )
-        renamed[task.name] = replace(part, facts=replace(facts, part=replace(facts.part, files=files)))
+        stamps = tuple(slice_.file.stamp for slice_ in task.slices)
+        renamed[task.name] = replace(part, facts=replace(facts, part=replace(facts.part, files=files), stamps=stamps))
     return renamed
-
-
-def _stamped(part: FinishedPart, task: PartTask) -> FinishedPart:
-    """The part, with what tells the versions of its files from others."""
-    stamps = tuple(slice_.file.stamp for slice_ in task.slices)
-    return replace(part, facts=replace(part.facts, stamps=stamps))
 
 
 def current_index(folder: Path) -> StoreIndex | None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from packer_cli.tokens.stage import StoreOutput
 from tests.reference import tree
 
 PLAIN = {"use_dictionary": False, "compression": "none", "write_statistics": False}
@@ -80,22 +81,20 @@ def test_copies_of_a_node_are_the_same_files(hbpack, tokenize_words, corpus, pla
 
 def test_inputs_that_are_gone_when_the_last_task_ends(hbpack, tokenize_words, corpus, tmp_path, monkeypatch):
     """What the tasks read is compared all the same."""
-    from packer_cli.tokens import share
-
-    complete = share.complete_store
+    complete = StoreOutput.complete
     out, words = tmp_path / "out", [*tokenize_words]
     data = words[words.index(str(corpus))] = str(tmp_path / "data")
     shutil.copytree(corpus, data)
     assert hbpack(*words, out, "--shard", "0/2").code == 0
 
-    def remove(folder: Path):
+    def remove(*arguments):
         shutil.rmtree(data)
-        return complete(folder)
+        return complete(*arguments)
 
-    monkeypatch.setattr("packer_cli.commands.tokenize.complete_store", remove)
+    monkeypatch.setattr(StoreOutput, "complete", remove)
     shuffle(Path(data) / "b.jsonl")
     assert hbpack(*words, out, "--shard", "1/2").code == 1
-    assert json.loads(hbpack("status", out, "--json").stdout)["stages"][0]["array"]["missing"] == [0, 1]
+    assert json.loads(hbpack("status", out, "--json").stdout)["stages"][0]["array"]["missing"] == [0]
 
 
 def test_a_touched_file_is_the_same(hbpack, tokenize_words, corpus, plain, tmp_path):

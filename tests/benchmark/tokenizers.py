@@ -14,13 +14,13 @@ from pathlib import Path
 import gigatoken
 import orjson
 
+from packer_cli.commands.tokenize import tokenize_corpus
 from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.blocks import fingerprint
 from packer_cli.engine.local import LocalEngine
 from packer_cli.files import temporary_file
 from packer_cli.tokens import part
 from packer_cli.tokens.encode.masks import Backends
-from packer_cli.tokens.stage import tokenize
 from packer_cli.tokens.store import TokenStore
 from tests.benchmark.measure import ROOT, folder_bytes
 from tests.benchmark.pack import corpora
@@ -185,13 +185,12 @@ def stage(tokenizer: Path, folder: Path, data: Path, rule: str, template: str | 
     config = TokenizeConfig(
         inputs=(str(data),), tokenizer=str(tokenizer), loss_on=rule, append_eos="never", chat_template=template
     )
-    output = folder / "out" / "tokens"
+    output = folder / "out"
 
     def run_stage() -> None:
-        output.mkdir(parents=True)
         with LocalEngine(1) as engine:
-            tokenize(config, output, engine)
-        assert len(TokenStore.open(output))
+            tokenize_corpus(config, output, engine)
+        assert len(TokenStore.open(output / "tokens"))
 
     return run_stage
 

@@ -148,7 +148,7 @@ def test_a_killed_run_goes_on(packed, chats, pack, tmp_path, monkeypatch, call):
 
     with monkeypatch.context() as patch:
         patch.setattr(plan, "_write_draft", killing(plan._write_draft))
-        patch.setattr(write.SetWriter, "write", killing(write.SetWriter.write))
+        patch.setattr(write.SetWriter, "complete", killing(write.SetWriter.complete))
         pack(tmp_path / "out", chats, "--validation", "10%", code=130)
     assert not (tmp_path / "out/hbpack.json").exists()
     pack(tmp_path / "out", chats, "--validation", "10%")

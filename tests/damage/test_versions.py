@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from packer_cli.engine.parts import Parts
 from packer_cli.errors import VersionError
 from packer_cli.format.checksums import sign_json
 from packer_cli.format.constants import FORMAT_VERSION, TREES_VERSION
@@ -85,7 +84,9 @@ def test_packing_again_is_the_remedy(packed, earlier):
 def test_a_killed_run_is_continued_by_its_own_version_alone(packed, tmp_path, monkeypatch, is_earlier):
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
-        patch.setattr(Parts, "close", lambda parts: None)  # The markers stay, as those of a run that is killed.
+        patch.setattr(
+            "packer_cli.engine.output.remove_work", lambda work: None
+        )  # The markers stay, as those of a run that is killed.
         if is_earlier:
             patch.setattr("packer_cli.tokens.stage.STORE_VERSION", STORE_VERSION - 1)
             patch.setattr("packer_cli.shards.stage.FORMAT_VERSION", FORMAT_VERSION - 1)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer_cli.engine.local import LocalEngine
-from packer_cli.engine.parts import Parts, find_listing
+from packer_cli.engine.parts import Parts, find_listing, remove_work
 from packer_cli.engine.sink import FileRange, FinishedPart, Sink, Written, write_part
 from packer_cli.errors import InputError
 from packer_cli.files import fingerprint
@@ -84,7 +84,7 @@ def finish(folder: Path, tasks: list[Task] = TASKS) -> list[int]:
     listed = {task.name: parts.finished[task.name] for task in tasks}
     values = {name: {**vars(part), "files": [vars(file) for file in part.files]} for name, part in listed.items()}
     (folder / LISTING).write_text(json.dumps(values))
-    parts.close()
+    remove_work(parts.work)
     return [task.number for task in todo]
 
 

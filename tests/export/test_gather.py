@@ -40,7 +40,7 @@ def test_copying(case):
 
 def test_any_packs_in_any_order(packed, packs):
     manifest = read_manifest(packed)
-    opened = PackedSet(packed, manifest, [0, 1], LocalEngine(2))
+    opened = PackedSet(packed, manifest, [0, 1], LocalEngine(2), ())
     rng = np.random.default_rng(5)
     for wanted in (
         np.arange(len(packs)),

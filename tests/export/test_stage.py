@@ -259,7 +259,7 @@ def test_threads_share_the_shards(packed, packs):
     from packer_cli.export.packed import PackedSet
     from packer_cli.shards.manifest import read_manifest
 
-    opened = PackedSet(packed, read_manifest(packed), [0, 1], LocalEngine(1))
+    opened = PackedSet(packed, read_manifest(packed), [0, 1], LocalEngine(1), ())
     failed = []
 
     def check(seed):

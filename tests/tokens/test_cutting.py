@@ -10,14 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from packer_cli.commands.tokenize import run_tokenize
+from packer_cli.commands.tokenize import run_tokenize, tokenize_corpus
 from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.discover import discover
 from packer_cli.corpus.types import CorpusFile
 from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import InputError
 from packer_cli.tokens.cutting import GROUP_BYTES, GROUP_FILES, cut_units, list_units
-from packer_cli.tokens.stage import tokenize
 from packer_cli.tokens.store import TokenStore
 
 MIB = 1 << 20
@@ -109,7 +108,9 @@ def test_a_first_run_does_not_read_small_files_to_cut_them(tmp_path: Path) -> No
             assert old in (new, read)
 
 
-def test_a_later_run_finds_the_parts_of_small_files(tmp_path: Path, repo: Path) -> None:
+def test_a_later_run_finds_the_parts_of_small_files(
+    tmp_path: Path, repo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The worker of a first run gives a part the fingerprint that a later run compares with its files."""
     for name in "abc":
         record = {"text": f"text {name}", "of_no_use": " " * (GROUP_BYTES * 2 // 3)}
@@ -118,14 +119,17 @@ def test_a_later_run_finds_the_parts_of_small_files(tmp_path: Path, repo: Path) 
     config = TokenizeConfig(inputs=inputs, tokenizer=str(repo / "examples" / "sample" / "tokenizer"))
     store = tmp_path / "out" / "tokens"
     with LocalEngine(1) as engine:
-        index, num_reused = tokenize(config, store, engine)
-        assert (len(index.parts), num_reused) == (3, 0)
+        index = tokenize_corpus(config, store.parent, engine)
+        assert len(index.parts) == 3
         before = {path.name: path.read_bytes() for path in store.iterdir()}
         (store / index.parts[1].path).unlink()
-        assert tokenize(config, store, engine) == (index, 2)
+        capsys.readouterr()
+        assert tokenize_corpus(config, store.parent, engine) == index
+        assert "tokenized 1 record and reused 2" in capsys.readouterr().err
         assert {path.name: path.read_bytes() for path in store.iterdir()} == before
         (tmp_path / "b.jsonl").write_text('{"text": "another"}' + " " * (GROUP_BYTES * 2 // 3))
-        assert tokenize(config, store, engine)[1] == 2
+        tokenize_corpus(config, store.parent, engine)
+        assert "tokenized 1 record and reused 2" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("form", ["parquet", "zst"])
