@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from packer_cli.format.arrays import Lists, to_arrow
+from packer_cli.format.arrays import Lists, columns_of, to_arrow
 from packer_cli.format.checksums import file_checksum
 from packer_cli.format.marks import identify, row_checksums
 from packer_cli.format.schema import shard_schema
@@ -42,7 +42,9 @@ def put_trees(folder: Path, packs: Sequence[Sequence[Item]]) -> None:
     schema = identify(schema, manifest["fingerprint"], str(path.relative_to(folder)))
     batch = pa.record_batch(list(columns.values()), schema=schema.remove(len(schema) - 1))
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
-        writer.write_batch(pa.record_batch([*batch.columns, pa.array(row_checksums(batch))], schema=schema))
+        writer.write_batch(
+            pa.record_batch([*batch.columns, pa.array(row_checksums(columns_of(batch)))], schema=schema)
+        )
     shard = manifest["groups"][0]["shards"][0]
     shard |= {"num_bytes": path.stat().st_size, "xxh3": file_checksum(path)}
     manifest["format_version"] = 3

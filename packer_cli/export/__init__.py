@@ -15,7 +15,3 @@
                         |
                     columns.py   labels, positions and full rows; saved.py: what load_from_disk opens
 """
-
-from packer_cli.kernels import choose_cache
-
-choose_cache()

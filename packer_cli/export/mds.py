@@ -14,6 +14,7 @@ its items.
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,6 @@ from numpy.typing import NDArray
 
 from packer_cli.engine.sink import FileRange, Sink
 from packer_cli.export.job import Format, Int64Array, Job, Part, PartFacts
-from packer_cli.export.packed import as_source, copy_bytes
 from packer_cli.format.arrays import Lists
 from packer_cli.format.loss_spans import WEIGHTS
 
@@ -162,12 +162,12 @@ def _put_array(out: NDArray[np.uint8], place: Int64Array, lists: Lists) -> None:
     code = _code(length)
     _put(out, place, (1 << 2 | code).astype(np.uint8))
     _put(out, place + 1, length.astype("<u4"))
-    width = lists.values.itemsize
-    copy_bytes(as_source(lists.values), lists.offsets[:-1] * width, length * width, place + 1 + (1 << code), out)
+    data, begins = lists.values.view(np.uint8), (lists.offsets * lists.values.itemsize).tolist()
+    for (begin, end), start in zip(pairwise(begins), (place + 1 + (1 << code)).tolist(), strict=True):
+        out[start : start + end - begin] = data[begin:end]
 
 
 def _put(out: NDArray[np.uint8], place: Int64Array, values: NDArray[Any]) -> None:
     """Write row i of `values` at `place[i]`."""
-    width = values.nbytes // len(place)
-    begin = np.arange(len(place), dtype=np.int64) * width
-    copy_bytes(as_source(values), begin, np.full(len(place), width, dtype=np.int64), place, out)
+    rows = np.ascontiguousarray(values).view(np.uint8).reshape(len(place), -1)
+    out[place[:, None] + np.arange(rows.shape[1])] = rows

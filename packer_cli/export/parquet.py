@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from packer_cli.engine.sink import Sink
 from packer_cli.export.job import Format, Job, Part, PartFacts
 from packer_cli.export.packed import MASK
-from packer_cli.format.arrays import to_arrow
+from packer_cli.format.arrays import columns_of, to_arrow
 from packer_cli.format.loss_spans import STARTS, STOPS
 from packer_cli.format.marks import row_checksums
 from packer_cli.format.schema import list_of, shard_schema
@@ -51,6 +51,6 @@ class Exporter(Format):
             names = schema.names[:-1]
             for packs in job.batches(part.first, part.stop, _ROWS_PER_GROUP):
                 columns = [to_arrow(job.packed.column(name, packs)) for name in names]
-                checksums = row_checksums(pa.record_batch(columns, names=names))
+                checksums = row_checksums(columns_of(pa.record_batch(columns, names=names)))
                 writer.write_batch(pa.record_batch([*columns, to_arrow(checksums)], schema=schema))
         return {}

@@ -24,6 +24,21 @@ def to_arrow(values: NDArray[Any] | Lists) -> pa.Array:
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
 
 
+Columns = dict[str, Any]
+"""The columns of a record batch by their names: numbers [r], or `Lists`, with offsets of int32."""
+
+
+def columns_of(batch: pa.RecordBatch) -> Columns:
+    """Views of the columns of a record batch, without nulls."""
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    return {
+        name: Lists(to_numpy(column.offsets), to_numpy(column.values))
+        if pa.types.is_list(column.type)
+        else to_numpy(column)
+        for name, column in columns.items()
+    }
+
+
 def dtype_of(kind: pa.DataType) -> np.dtype[Any]:
     """The dtype of a type of numbers.
 

@@ -13,10 +13,9 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer_cli.format.arrays import to_numpy
+from packer_cli.format.arrays import Columns
 
 Int64Array = NDArray[np.int64]
 T = TypeVar("T", bound=np.generic)
@@ -117,28 +116,31 @@ def find_wrong_row(
     return int(np.searchsorted(offsets, wrong.argmax(), side="right")) - 1 if wrong.any() else None
 
 
-def span_columns(batch: pa.RecordBatch) -> list[NDArray[Any]]:
+def span_columns(columns: Columns) -> list[NDArray[Any]]:
     """The offsets of the spans of each row, starts, stops and, if there are any, weights. Raises as the next."""
-    columns = [batch.column(name) for name in (STARTS, STOPS, WEIGHTS) if name in batch.schema.names]
-    if not all(column.offsets.equals(columns[0].offsets) for column in columns):
+    spans = [columns[name] for name in (STARTS, STOPS, WEIGHTS) if name in columns]
+    if not all(np.array_equal(each.offsets, spans[0].offsets) for each in spans):
         raise ValueError("its loss spans have different numbers of starts, stops and weights")
-    return [to_numpy(columns[0].offsets), *(to_numpy(column.values) for column in columns)]
+    return [spans[0].offsets, *(each.values for each in spans)]
 
 
-def find_wrong_spans(batch: pa.RecordBatch, borders: NDArray[Any] | None = None) -> int | None:
+def find_wrong_spans(columns: Columns, borders: NDArray[Any] | None = None) -> int | None:
     """The first row of a part or shard whose spans break a rule or are not as many tokens as it counts; None: no row.
 
     Args:
-        batch: with tokens.
+        columns: with tokens.
         borders: as for `find_wrong_row`.
 
     Raises:
-        ValueError: it does not have one start, stop and weight for each span.
+        ValueError: they do not have one start, stop and weight for each span.
     """
-    offsets, starts, stops, *weights = span_columns(batch)
-    tokens = to_numpy(batch.column("input_ids").offsets)
-    wrong = find_wrong_row(starts, stops, offsets, tokens, borders, *weights)
-    if wrong is None:
-        differing = np.flatnonzero(count_by_row(starts, stops, offsets) != to_numpy(batch.column("num_loss_tokens")))
-        return int(differing[0]) if len(differing) else None
-    return wrong
+    offsets, starts, stops, *weights = span_columns(columns)
+    wrong = find_wrong_row(starts, stops, offsets, columns["input_ids"].offsets, borders, *weights)
+    return find_other_count(columns) if wrong is None else wrong
+
+
+def find_other_count(columns: Columns) -> int | None:
+    """The first row of a part or shard whose spans are not as many tokens as it counts; None: no row."""
+    offsets, starts, stops, *_ = span_columns(columns)
+    differing = np.flatnonzero(count_by_row(starts, stops, offsets) != columns["num_loss_tokens"])
+    return int(differing[0]) if len(differing) else None

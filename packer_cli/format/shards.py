@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from packer_cli.errors import FormatError
-from packer_cli.format.arrays import dtype_of
+from packer_cli.format.arrays import Columns, dtype_of
 from packer_cli.format.constants import PACKS_PER_BATCH
 from packer_cli.format.ipc import (
     BLOCK_BYTES,
@@ -27,6 +29,7 @@ from packer_cli.format.ipc import (
     read_metadata,
 )
 from packer_cli.format.marks import CHECKSUM, row_checksum
+from packer_cli.format.ragged import Lists
 from packer_cli.format.schema import TOKEN_COLUMNS, shard_schema
 from packer_cli.format.token_parts import TokenParts
 from packer_cli.format.trees import Trees
@@ -103,12 +106,9 @@ INDEX_COLUMNS = (*(name for name in COLUMNS if name not in TOKEN_COLUMNS), "samp
 class _Batch(NamedTuple):
     """A record batch, of which rows are read."""
 
-    num_rows: int
-    columns: dict[str, Callable[[int], Any]]
-    """What gives the value of a row: a number, or a view of a list's items."""
-    data: memoryview
-    numbers: list[tuple[int, int]]
-    """Where the numbers of a column begin in the bytes, and the width of each; the checksum is not among them."""
+    columns: Columns
+    values: dict[str, Callable[[int], Any]]
+    """The getter of a row's value in each column: a number, or a view of a list's items."""
 
 
 class ShardFile:
@@ -144,7 +144,7 @@ class ShardFile:
         self._of_pack = [name for name in Pack._fields if name in self.dtypes]
         first = first_buffers(self.schema)
         self._buffers = [*(first[name] + 1 for name in self.dtypes), *(first[name] + 3 for name in self.lists)]
-        self._source = source
+        self._source, self._lock = source, Lock()
         self._batches: dict[int, _Batch] = {}
         self.num_batches = reader.num_record_batches
         if self.num_batches:  # pyarrow has checked the footer.
@@ -156,26 +156,31 @@ class ShardFile:
     def read(self, row: int) -> Pack | None:
         """The pack in a row, None if there is no such row. Raises FormatError for a damaged record batch."""
         batch, i = self._find(row)
-        return None if batch is None else Pack(**{name: batch.columns[name](i) for name in self._of_pack})
+        return None if batch is None else Pack(**{name: batch.values[name](i) for name in self._of_pack})
 
     def columns(self, row: int) -> Row:
         """All values of a row by the names of their columns; none if there is no such row. Raises as `read`."""
         batch, i = self._find(row)
-        return {} if batch is None else {name: value(i) for name, value in batch.columns.items()}
+        return {} if batch is None else {name: value(i) for name, value in batch.values.items()}
 
-    def check(self, row: int, tokens: Sequence[np.ndarray] = ()) -> None:
-        """Raise FormatError if an existing row does not match its checksum. Price: one read of the row.
+    def value(self, row: int, name: str) -> Any:
+        """The value of an existing row in a column: a number, or a view of a list's items. Raises as `read`."""
+        batch, i = self._find(row)
+        assert batch
+        return batch.values[name](i)
 
-        Args:
-            tokens: the lists that the row leaves elsewhere, which come first.
+    def check(self, row: int, pack: Pack) -> None:
+        """Raise FormatError if an existing row, of which `read` gave the pack, does not match its checksum.
+
+        Price: one read of the row.
         """
         batch, i = self._find(row)
         assert batch
         if self._odd is not None:
             raise FormatError(f"row {row} cannot be read: {self._odd}")
-        numbers = [batch.data[begin + width * i : begin + width * (i + 1)] for begin, width in batch.numbers]
-        expected = batch.columns[CHECKSUM](i)
-        found = row_checksum(b"".join(numbers), [*tokens, *(batch.columns[name](i) for name in self.lists)])
+        left_out = (getattr(pack, name) for name in TOKEN_COLUMNS if name not in self.dtypes)
+        tokens = [values for values in left_out if values is not None]
+        expected, found = batch.values[CHECKSUM](i), row_checksum(batch.columns, i, tokens)
         if expected != found:
             raise FormatError(f"the checksum of row {row} is {found:016x}, not {expected:016x} as stored")
 
@@ -188,52 +193,41 @@ class ShardFile:
                 return None, i
             if len(self._batches) >= BATCHES_KEPT:
                 self._batches.clear()
-            try:
-                batch = self._batches[number] = self._open(number)
-            except (OSError, struct.error, IndexError, ValueError) as error:
-                raise FormatError(f"record batch {number} cannot be read: {error}") from None
-        return (batch if i < batch.num_rows else None), i
+            columns = self.batch(number)
+            values = {name: _getter(column) for name, column in columns.items()}
+            batch = self._batches[number] = _Batch(columns, values)
+        return (batch if batch.columns and i < len(batch.columns[CHECKSUM]) else None), i
 
-    def _open(self, number: int) -> _Batch:
-        _, data, num_rows, starts = self._locate(number)
-        if num_rows < 1:
-            return _Batch(0, {}, data, [])
-        items = dict(zip(self.lists, starts[len(self.dtypes) :], strict=True))
-        columns: dict[str, Callable[[int], Any]] = {}
-        numbers = []
-        for (name, dtype), start in zip(self.dtypes.items(), starts, strict=False):
-            if name in items:
-                offset = np.frombuffer(data, np.int32, num_rows + 1, start).item
-                columns[name] = _slices(np.frombuffer(data, dtype, offset(num_rows), items[name]), offset)
-            else:
-                columns[name] = np.frombuffer(data, dtype, num_rows, start).item
-                if name != CHECKSUM:
-                    numbers.append((start, dtype.itemsize))
-        return _Batch(num_rows, columns, data, numbers)
+    def batch(self, number: int) -> Columns:
+        """The columns of a record batch, as views; none if it has no rows. Raises as `read`."""
+        try:
+            return self._open(number)
+        except (OSError, struct.error, IndexError, ValueError) as error:
+            raise FormatError(f"record batch {number} cannot be read: {error}") from None
 
-    def starts(self, number: int) -> tuple[int, ...]:
-        """Rows of a record batch, and where in the file the values of its columns begin, or the offsets of `lists`;
-        then where the items of these begin.
-
-        Raises:
-            ValueError, IndexError, struct.error: it is damaged or compressed.
-        """
-        begin, _, num_rows, starts = self._locate(number)
-        return num_rows, *(begin + start for start in starts)
-
-    def _locate(self, number: int) -> tuple[int, memoryview, int, list[int]]:
-        """A record batch: where it begins in the file, its bytes, its rows, and where `_buffers` begin in these."""
+    def _open(self, number: int) -> Columns:
         begin, size, body = read_block(self._footer, self._blocks + number * BLOCK_BYTES)
         data = self._bytes(begin, size + body)
         num_rows, *places = read_metadata(data, 0, self._buffers)
         starts = [size + place for place in places]
         if not 0 <= min(starts) <= max(starts) <= len(data) or any((begin + start) & 7 for start in starts):
             raise ValueError("its buffers are not aligned")
-        return begin, data, num_rows, starts
+        if num_rows < 1:
+            return {}
+        items = dict(zip(self.lists, starts[len(self.dtypes) :], strict=True))
+        columns: Columns = {}
+        for (name, dtype), start in zip(self.dtypes.items(), starts, strict=False):
+            if name in items:
+                offsets: NDArray[Any] = np.frombuffer(data, np.int32, num_rows + 1, start)
+                columns[name] = Lists(offsets, np.frombuffer(data, dtype, offsets.item(num_rows), items[name]))
+            else:
+                columns[name] = np.frombuffer(data, dtype, num_rows, start)
+        return columns
 
     def _bytes(self, begin: int, size: int) -> memoryview:
-        self._source.seek(begin)
-        return memoryview(self._source.read_buffer(size))
+        with self._lock:
+            self._source.seek(begin)
+            return memoryview(self._source.read_buffer(size))
 
 
 def _items(kind: pa.DataType) -> pa.DataType | None:
@@ -244,8 +238,16 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_float32(kind) or pa.types.is_float64(kind))
 
 
-def _slices(items: np.ndarray, offset: Callable[[int], int]) -> Callable[[int], np.ndarray]:
+def _getter(column: NDArray[Any] | Lists) -> Callable[[int], Any]:
+    if not isinstance(column, Lists):
+        return column.item
+    items, offset = column.values, column.offsets.item
     return lambda i: items[offset(i) : offset(i + 1)]
+
+
+def row_of(columns: Columns, i: int) -> Row:
+    """Row `i` of a record batch."""
+    return {name: _getter(column)(i) for name, column in columns.items()}
 
 
 class IndexFile(ShardFile):
@@ -258,25 +260,19 @@ class IndexFile(ShardFile):
     def __init__(self, source: pa.NativeFile, tokens: TokenParts) -> None:
         super().__init__(source, INDEX_COLUMNS)
         self._tokens = tokens
-        self._last: tuple[int, Pack] | None = None
 
-    def read(self, row: int) -> Pack | None:
-        """As `ShardFile.read`; the arrays of tokens are copies. Raises FormatError if the store lacks them, too."""
-        found = self.columns(row)
+    def columns(self, row: int) -> Row:
+        """As `ShardFile.columns`; the arrays of tokens are copies. Raises FormatError if the store lacks them, too."""
+        found = super().columns(row)
         if not found:
-            return None
+            return found
         borders, samples, starts = (found[name] for name in ("cu_seqlens", "sample_ids", "sample_starts"))
         if not len(samples) == len(starts) == len(borders) - 1:
             raise FormatError(f"row {row} has other numbers of samples than of borders")
-        tokens = self._tokens.gather(samples, starts, np.diff(borders))
-        kept = {name: value for name, value in found.items() if name in Pack._fields}
-        pack = Pack(**kept, **tokens._asdict())
-        self._last = row, pack
-        return pack
+        tokens = self._tokens.gather(samples, starts, np.diff(borders))._asdict()
+        return {**found, **{name: values for name, values in tokens.items() if values is not None}}
 
-    def check(self, row: int, tokens: Sequence[np.ndarray] = ()) -> None:
-        """As `ShardFile.check`, with the tokens that `read` gave for the row."""
-        last, pack = self._last if self._last and self._last[0] == row else (row, self.read(row))
-        if pack is not None:
-            tokens = [pack.input_ids, pack.loss_starts, pack.loss_stops]
-            super().check(last, tokens if pack.loss_weights is None else [*tokens, pack.loss_weights])
+    def read(self, row: int) -> Pack | None:
+        """As `ShardFile.read`, of these columns."""
+        found = self.columns(row)
+        return Pack(**{name: found[name] for name in Pack._fields if name in found}) if found else None

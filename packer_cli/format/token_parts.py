@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.errors import FormatError
-from packer_cli.format.arrays import to_numpy
+from packer_cli.format.arrays import columns_of
 from packer_cli.format.entries import PartInfo
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, Int64Array
 from packer_cli.format.tree_parts import BatchItems
@@ -30,20 +30,18 @@ class PartBatch:
     """Numpy views of one record batch of a part."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
-        ids, starts, stops = (batch.column(name) for name in ("input_ids", STARTS, STOPS))
-        self.offsets: NDArray[np.int32] = to_numpy(ids.offsets)
-        self.input_ids: NDArray[Any] = to_numpy(ids.values)
-        self.span_offsets: NDArray[np.int32] = to_numpy(starts.offsets)
-        self.loss_starts: NDArray[np.int32] = to_numpy(starts.values)
-        self.loss_stops: NDArray[np.int32] = to_numpy(stops.values)
-        self.loss_weights: NDArray[np.float32] | None = None
+        columns = columns_of(batch)
+        self.offsets: NDArray[np.int32] = columns["input_ids"].offsets
+        self.input_ids: NDArray[Any] = columns["input_ids"].values
+        self.span_offsets: NDArray[np.int32] = columns[STARTS].offsets
+        self.loss_starts: NDArray[np.int32] = columns[STARTS].values
+        self.loss_stops: NDArray[np.int32] = columns[STOPS].values
+        self.loss_weights: NDArray[np.float32] | None = columns[WEIGHTS].values if WEIGHTS in columns else None
         """None: the part has none."""
-        if WEIGHTS in batch.schema.names:
-            self.loss_weights = to_numpy(batch.column(WEIGHTS).values)
-        self.num_loss_tokens: NDArray[np.int32] = to_numpy(batch.column("num_loss_tokens"))
-        self.lines: NDArray[np.int64] = to_numpy(batch.column("line"))
+        self.num_loss_tokens: NDArray[np.int32] = columns["num_loss_tokens"]
+        self.lines: NDArray[np.int64] = columns["line"]
         self.num_rows = len(self.lines)
-        self.items: BatchItems | None = BatchItems.of(batch) if "item_kind" in batch.schema.names else None
+        self.items: BatchItems | None = BatchItems.of(columns) if "item_kind" in columns else None
         """None: the part has no trees. Else a row is an item, and its loss spans are those of its branches."""
 
 

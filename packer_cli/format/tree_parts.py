@@ -8,11 +8,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer_cli.format.arrays import to_numpy
-from packer_cli.format.loss_spans import count_by_row, find_wrong_row, span_columns
+from packer_cli.format.arrays import Columns
+from packer_cli.format.loss_spans import find_other_count, find_wrong_row, span_columns
 from packer_cli.format.ragged import Int64Array, Lists, borders_of, offsets_of
 from packer_cli.format.schema import ITEM_VALUES
 from packer_cli.format.trees import CHOSEN, PAIR, REJECTED, SAMPLE, TURNS, Trees, find_wrong_tree
@@ -53,28 +52,28 @@ class BatchItems(NamedTuple):
     ref_rejected_logps: NDArray[np.float32]
 
     @classmethod
-    def of(cls, batch: pa.RecordBatch) -> BatchItems:
+    def of(cls, columns: Columns) -> BatchItems:
         """Those of a part with trees.
 
         Raises:
             ValueError: the lists of a row do not go together.
         """
-        starts, parents = batch.column("segment_starts"), batch.column("segment_parents")
+        starts, parents = columns["segment_starts"], columns["segment_parents"]
         names = ("branch_segments", "branch_roles", "branch_loss_spans", "rewards")
-        of_branches = [batch.column(name) for name in names]
-        branch_offsets, segment_offsets = to_numpy(of_branches[0].offsets), to_numpy(parents.offsets)
-        if not all(column.offsets.equals(of_branches[0].offsets) for column in of_branches):
+        of_branches = [columns[name] for name in names]
+        branch_offsets = of_branches[0].offsets
+        if not all(np.array_equal(column.offsets, branch_offsets) for column in of_branches):
             raise ValueError("its branches have different numbers of segments, roles, loss spans and rewards")
-        if not np.array_equal(to_numpy(starts.offsets), segment_offsets + np.arange(len(batch) + 1)):
+        if not np.array_equal(starts.offsets, parents.offsets + np.arange(len(parents.offsets))):
             raise ValueError("its segments have different numbers of starts and parents")
         return cls(
-            to_numpy(batch.column("item_kind")),
-            segment_offsets,
-            to_numpy(starts.values),
-            to_numpy(parents.values),
+            columns["item_kind"],
+            parents.offsets,
+            starts.values,
+            parents.values,
             branch_offsets,
-            *(to_numpy(column.values) for column in of_branches),
-            *(to_numpy(batch.column(name)) for name in ITEM_VALUES),
+            *(column.values for column in of_branches),
+            *(columns[name] for name in ITEM_VALUES),
         )
 
     @classmethod
@@ -139,19 +138,19 @@ class BatchItems(NamedTuple):
         return Trees(self.segment_starts[first + row : stop + row + 1], self.segment_parents[first:stop], branches)
 
 
-def find_wrong_item(batch: pa.RecordBatch) -> int | None:
+def find_wrong_item(columns: Columns) -> int | None:
     """The first row of a part with trees whose tree or loss spans break a rule; None where all keep them.
 
     Raises:
         ValueError: its lists do not go together.
     """
-    items = BatchItems.of(batch)
-    token_offsets = to_numpy(batch.column("input_ids").offsets)
+    items = BatchItems.of(columns)
+    token_offsets = columns["input_ids"].offsets
     if not _are_trees(items, token_offsets):
         lengths = np.diff(token_offsets).tolist()
         wrong = (k for k, length in enumerate(lengths) if find_wrong_tree(items.tree(k), length) is not None)
         return next(wrong, 0)
-    return _first(_wrong_kinds(items), _find_wrong_spans(batch, items))
+    return _first(_wrong_kinds(items), _find_wrong_spans(columns, items))
 
 
 def _first(*rows: int | None) -> int | None:
@@ -187,14 +186,13 @@ def _wrong_kinds(items: BatchItems) -> int | None:
     return int(wrong.argmax()) if wrong.any() else None
 
 
-def _find_wrong_spans(batch: pa.RecordBatch, items: BatchItems) -> int | None:
+def _find_wrong_spans(columns: Columns, items: BatchItems) -> int | None:
     """As `find_wrong_spans`: spans are places in their branch."""
-    offsets, starts, stops, *weights = span_columns(batch)
+    offsets, starts, stops, *weights = span_columns(columns)
     of_branches = offsets_of(items.branch_loss_spans)
     if (items.branch_loss_spans < 0).any() or not np.array_equal(of_branches[items.branch_offsets], offsets):
         raise ValueError("its branches have other numbers of loss spans than its rows")
     wrong = find_wrong_row(starts, stops, of_branches, offsets_of(items.trees().branch_lengths()), None, *weights)
-    if wrong is not None:
-        return int(np.searchsorted(items.branch_offsets, wrong, side="right")) - 1
-    differing = np.flatnonzero(count_by_row(starts, stops, offsets) != to_numpy(batch.column("num_loss_tokens")))
-    return int(differing[0]) if len(differing) else None
+    if wrong is None:
+        return find_other_count(columns)
+    return int(np.searchsorted(items.branch_offsets, wrong, side="right")) - 1

@@ -6,10 +6,8 @@ A row is what `ShardFile.columns` gives: the values of a shard's row by the name
 from __future__ import annotations
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer_cli.format.arrays import to_numpy
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, count_by_row, find_wrong_row
 from packer_cli.format.ragged import expand, offsets_of
 from packer_cli.format.schema import ITEM_VALUES
@@ -19,18 +17,6 @@ from packer_cli.format.trees import PAIR, TURNS, Trees, find_wrong_tree
 _OF_BRANCHES = (
     "branch_roles", "branch_loss_spans", "rewards", "item_ids", "sample_ids", "sample_starts", "source_ids"
 )  # fmt: skip
-
-
-def row_of(batch: pa.RecordBatch, number: int) -> Row:
-    """A row of a record batch of a shard: views, as `ShardFile.columns` gives them."""
-    row: Row = {}
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        if pa.types.is_list(column.type):
-            begin, end = to_numpy(column.offsets)[number : number + 2].tolist()
-            row[name] = to_numpy(column.values)[begin:end]
-        else:
-            row[name] = to_numpy(column)[number].item()
-    return row
 
 
 def trees_of(row: Row) -> Trees:

@@ -53,7 +53,7 @@ class _Open:
         if pack.pack_id != self._entry.first_pack + row:
             raise FormatError(f"row {row} holds pack {pack.pack_id}, not {self._entry.first_pack + row}")
         if not self._is_checked[row]:
-            self._file.check(row)
+            self._file.check(row, pack)
             self._is_checked[row] = True
         return pack
 

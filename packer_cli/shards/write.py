@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.engine.sink import Sink, Written, write_part
-from packer_cli.format.arrays import to_arrow
+from packer_cli.format.arrays import Columns, columns_of, to_arrow
 from packer_cli.format.constants import PACKS_PER_BATCH, PLAN_NAME, SHARD_MARKERS
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS
 from packer_cli.format.marks import CHECKSUM, identify, row_checksums
@@ -28,7 +28,6 @@ from packer_cli.shards.plan_file import PlanHeader, arrow_file, read_plan, read_
 from packer_cli.tokens.item_pieces import ItemTokens
 from packer_cli.tokens.store import TokenStore
 
-Columns = dict[str, NDArray[Any] | Lists]
 _TOKENS_PER_GATHER = 2**20
 
 
@@ -133,7 +132,8 @@ class PlannedPacks:
                 is_weighted=store.index.is_weighted,
                 has_trees=plan.pieces.trees is not None,
             )
-            columns[CHECKSUM] = row_checksums(_batch(columns, 0, stop - first, schema.remove(len(columns))))
+            batch = _batch(columns, 0, stop - first, schema.remove(len(columns)))
+            columns[CHECKSUM] = row_checksums(columns_of(batch))
         return columns
 
     def _sample_columns(self, members: Int32Array, offsets: Int64Array, tokens: Int64Array) -> Columns:

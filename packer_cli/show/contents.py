@@ -111,7 +111,7 @@ def read_pack(files: SetFolder, manifest: Manifest, pack: int) -> PackRecord:
         found = file.read(row)
         if found is None or found.pack_id != pack:
             raise ValueError(f"pack {pack} is not where it should be")
-        file.check(row)
+        file.check(row, found)
         others = file.columns(row)
         why = find_wrong_items(others) if manifest.has_trees else _find_wrong_samples(found)
         if why is not None:

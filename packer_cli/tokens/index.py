@@ -16,6 +16,7 @@ from packer_cli.corpus.types import Source
 from packer_cli.engine.base import Engine
 from packer_cli.errors import FormatError, InputError, VersionError
 from packer_cli.files import atomic_file, fingerprint
+from packer_cli.format.arrays import columns_of
 from packer_cli.format.checksums import (
     check_json,
     describe_signature,
@@ -298,7 +299,7 @@ def open_part(folder: Path, part: PartInfo, token: pa.DataType) -> list[pa.Recor
         batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
         for batch in batches:
             batch.validate(full=True)
-            wrong = find_wrong_spans(batch) if part.items is None else find_wrong_item(batch)
+            wrong = (find_wrong_spans if part.items is None else find_wrong_item)(columns_of(batch))
             if wrong is not None:
                 what = "loss spans of the sample" if part.items is None else "tree or the loss spans of the item"
                 raise ValueError(f"the {what} of line {batch.column('line')[wrong]} are wrong")

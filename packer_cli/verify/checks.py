@@ -15,16 +15,19 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.config import PlannedConfig
-from packer_cli.format.arrays import Lists, to_numpy
+from packer_cli.errors import FormatError
+from packer_cli.format.arrays import Columns
 from packer_cli.format.checksums import require_damage
 from packer_cli.format.constants import PACKS_PER_BATCH
 from packer_cli.format.entries import EpochInfo, Generation
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, find_wrong_spans
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.marks import CHECKSUM, row_checksums
+from packer_cli.format.ragged import Lists, offsets_of
 from packer_cli.format.ranks import read_iterations, read_rank
 from packer_cli.format.schema import ITEM_VALUES, TREE_COLUMNS, iterations_path
-from packer_cli.format.tree_rows import find_wrong_items, row_of
+from packer_cli.format.shards import ShardFile, row_of
+from packer_cli.format.tree_rows import find_wrong_items
 from packer_cli.plan.build import check_rest
 from packer_cli.plan.core.check import check_pieces, check_plan
 from packer_cli.plan.core.types import FILLER, Pieces, Plan, Schedule
@@ -47,59 +50,56 @@ def check_shard(folder: Path, shard: ShardTask, packs: PlannedPacks, schema: pa.
     """
     try:
         with open_source(folder / shard.path, goes_forward=True) as source:
-            reader = pa.ipc.open_file(source)
-            if not reader.schema.equals(schema):
+            file = ShardFile(source, ())
+            if not file.schema.equals(schema):
                 return "it has other columns"
-            for number in range(reader.num_record_batches):
+            for number in range(file.num_batches):
                 first = shard.first_pack + number * PACKS_PER_BATCH
                 stop = min(first + PACKS_PER_BATCH, shard.first_pack + shard.num_packs)
-                batch = reader.get_batch(number)
-                if batch.num_rows != stop - first:
-                    raise ValueError(f"its record batch {number} has {batch.num_rows} packs")
+                batch = file.batch(number)
+                num_rows = len(batch[CHECKSUM]) if batch else 0
+                if num_rows != stop - first:
+                    raise ValueError(f"its record batch {number} has {num_rows} packs")
                 _check_batch(batch, first, stop, packs)
-                del batch
-            if reader.num_record_batches != -(-shard.num_packs // PACKS_PER_BATCH):
+            if file.num_batches != -(-shard.num_packs // PACKS_PER_BATCH):
                 return f"it does not hold its {shard.num_packs} packs"
-    except (OSError, ValueError, pa.ArrowException) as error:
+    except (OSError, ValueError, FormatError, pa.ArrowException) as error:
         require_damage(error)
         return str(error)
     return None
 
 
-def _check_batch(batch: pa.RecordBatch, first: int, stop: int, packs: PlannedPacks) -> None:
+def _check_batch(batch: Columns, first: int, stop: int, packs: PlannedPacks) -> None:
     """Raise ValueError if something is wrong with the packs first .. stop - 1."""
-    batch.validate(full=True)
-    columns = packs.columns(first, stop)
-    has_tokens = "input_ids" in batch.schema.names
-    borders = np.concatenate([[0], np.cumsum(columns["num_tokens"], dtype=np.int64)])
-    if has_tokens and packs.store is None:
-        columns["input_ids"] = Lists(borders, to_numpy(batch.column("input_ids").values))
+    columns: Columns = packs.columns(first, stop)
+    tokens = offsets_of(columns["num_tokens"])
+    if "input_ids" in batch and packs.store is None:
+        columns["input_ids"] = Lists(tokens, batch["input_ids"].values)
         columns[CHECKSUM] = row_checksums(batch)
-    names = [name for name in batch.schema.names if name in columns]
+    names = [name for name in batch if name in columns]
     # The checksum last: it covers the others.
     for name in sorted(names, key=lambda name: (name == CHECKSUM, isinstance(columns[name], Lists))):
-        column, values = batch.column(name), columns[name]
+        found, values = batch[name], columns[name]
         source = "token store" if name in _OF_THE_STORE else "plan"
-        if isinstance(values, Lists):
-            ends = to_numpy(column.offsets)
-            if not np.array_equal(ends, values.offsets):
+        if isinstance(found, Lists):
+            if not np.array_equal(found.offsets, values.offsets):
                 raise ValueError(f"the lengths of {name} in packs {first} to {stop - 1} are not the {source}'s")
-            wrong = np.flatnonzero(_differ(to_numpy(column.values), values.values))
+            wrong = np.flatnonzero(_differ(found.values, values.values))
             if len(wrong):
-                pack = first + int(np.searchsorted(ends, wrong[0], side="right")) - 1
+                pack = first + int(np.searchsorted(found.offsets, wrong[0], side="right")) - 1
                 raise ValueError(f"pack {pack} has other {name} than the {source}")
-        elif len(wrong := np.flatnonzero(to_numpy(column) != values)):
+        elif len(wrong := np.flatnonzero(found != values)):
             raise ValueError(f"pack {first + wrong[0]} has another {name} than the plan")
-    if not has_tokens:
+    if "input_ids" not in batch:
         return
     if packs.plan.pieces.trees is not None:
-        for number in range(batch.num_rows):
+        for number in range(stop - first):
             why = find_wrong_items(row_of(batch, number))
             if why is not None:
                 raise ValueError(f"pack {first + number}: {why}")
         return
-    ends = batch.column("cu_seqlens")
-    samples = np.unique(to_numpy(ends.values) + np.repeat(borders[:-1], np.diff(to_numpy(ends.offsets))))
+    ends = batch["cu_seqlens"]
+    samples = np.unique(ends.values + np.repeat(tokens[:-1], np.diff(ends.offsets)))
     wrong_row = find_wrong_spans(batch, samples)
     if wrong_row is not None:
         raise ValueError(f"the loss spans of pack {first + wrong_row} are wrong")

@@ -1,4 +1,4 @@
-"""Copying, gathering and cutting, against plain Python."""
+"""Gathering and cutting, against plain Python."""
 
 from __future__ import annotations
 
@@ -10,32 +10,10 @@ from hypothesis import strategies as st
 from packer_cli.engine.local import LocalEngine
 from packer_cli.export import job
 from packer_cli.export.job import cut_parts
-from packer_cli.export.packed import LISTS, NUMBERS, PackedSet, as_source, copy_bytes
+from packer_cli.export.packed import LISTS, NUMBERS, PackedSet
 from packer_cli.shards.manifest import read_manifest
-from tests import naive
 from tests.export.conftest import export, options_of
 from tests.reference import tree
-
-
-@st.composite
-def copies(draw):
-    source = draw(st.binary(min_size=1, max_size=60))
-    sizes = draw(st.lists(st.integers(0, len(source)), max_size=8))
-    begins = [draw(st.integers(0, len(source) - size)) for size in sizes]
-    gaps = [draw(st.integers(0, 3)) for _ in sizes]
-    targets = np.cumsum([0, *(a + b for a, b in zip(sizes, gaps, strict=True))]).tolist()
-    return source, begins, sizes, targets[:-1], targets[-1]
-
-
-@given(copies())
-def test_copying(case):
-    source, begins, sizes, targets, num_bytes = case
-    expected = bytearray(b"\xaa" * num_bytes)
-    naive.copy_bytes(source, begins, sizes, targets, expected)
-    out = np.full(num_bytes, 0xAA, dtype=np.uint8)
-    arrays = (np.array(values, dtype=np.int64) for values in (begins, sizes, targets))
-    copy_bytes(as_source(np.frombuffer(source, dtype=np.uint8)), *arrays, out)
-    assert out.tobytes() == bytes(expected)
 
 
 def test_any_packs_in_any_order(packed, packs):

@@ -13,9 +13,11 @@ import pyarrow as pa
 import pytest
 
 from packer_cli.export.push import card_of
+from packer_cli.format.arrays import columns_of
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.schema import ITEM_VALUES
-from packer_cli.format.tree_rows import find_wrong_items, row_of
+from packer_cli.format.shards import row_of
+from packer_cli.format.tree_rows import find_wrong_items
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import read_plan
 from tests.items.conftest import hbpack
@@ -92,7 +94,8 @@ def test_rows_keep_the_rules_of_trees(packed: Path) -> None:
     for file in packed.glob("shards/*/*.arrow"):
         reader = pa.ipc.open_file(file.read_bytes())
         for batch in map(reader.get_batch, range(reader.num_record_batches)):
-            assert [find_wrong_items(row_of(batch, row)) for row in range(len(batch))] == [None] * len(batch)
+            columns = columns_of(batch)
+            assert [find_wrong_items(row_of(columns, row)) for row in range(len(batch))] == [None] * len(batch)
 
 
 def test_ranks_count_items_and_branches(packed: Path) -> None:

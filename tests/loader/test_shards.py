@@ -127,7 +127,7 @@ def test_flipped_bits_of_the_metadata(packed: Any) -> None:
                 if pack is None or pack.pack_id != wanted[row][COLUMNS.index("pack_id")]:
                     errors["another row"] += 1  # Which the reader compares with the manifest.
                     break
-                file.check(row)
+                file.check(row, pack)
                 assert as_read(pack) == wanted[row]
         except (FormatError, pa.ArrowException, OSError, UnicodeDecodeError) as error:
             errors[str(error).partition("cannot be read: ")[2] or type(error).__name__] += 1

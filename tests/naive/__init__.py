@@ -17,7 +17,6 @@ from tests.naive.packing import (
 )
 from tests.naive.plan import (
     balanced_fill,
-    copy_bytes,
     filling_length,
     greedy_fill,
     longest_fill,
@@ -37,7 +36,6 @@ __all__ = [
     "SplitMix64",
     "balanced_fill",
     "best_fit",
-    "copy_bytes",
     "descending",
     "fewest_packs",
     "filling_length",

@@ -149,11 +149,3 @@ def stratify(group: Sequence[int], work: Sequence[int], state: int) -> list[int]
         start = (rng.next() >> 11) / 2**53
         places |= {members[k]: (number + start) / len(members) for number, k in enumerate(order)}
     return sorted(range(len(group)), key=lambda i: (places[i], i))
-
-
-def copy_bytes(
-    source: bytes, begin: Sequence[int], size: Sequence[int], target: Sequence[int], out: bytearray
-) -> None:
-    """Twin of `export.packed.copy_bytes`."""
-    for first, length, place in zip(begin, size, target, strict=True):
-        out[place : place + length] = source[first : first + length]
