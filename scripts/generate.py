@@ -38,7 +38,7 @@ from packer_cli.format.schema import RANK_SCHEMA, iteration_schema, part_schema,
 from packer_cli.groups.found import FoundGroups
 from packer_cli.plan.figures import Stats
 from packer_cli.plan.strategies.protocol import LayoutChoice
-from packer_cli.show.view import ViewRecord
+from packer_cli.show.view import View
 from packer_cli.tokens.index import StoreIndex
 from packer_cli.verify import Report as VerifyReport
 
@@ -59,7 +59,7 @@ OUTPUTS: dict[str, Any] = {
     "groups": FoundGroups | LayoutChoice,
     "verify": VerifyReport,
     "status": Status,
-    "show": list[ViewRecord],
+    "show": list[View],
 }
 """The name of each schema of what `--json` prints, and the record that it describes."""
 

@@ -66,7 +66,7 @@ def command(
     config = validate(ShowConfig, values)
     from packer_cli.remote.names import as_path
     from packer_cli.shards.manifest import read_manifest
-    from packer_cli.show import Style, load_decoder, look, view_lines, view_record
+    from packer_cli.show import Style, load_decoder, look, view_lines, with_runs
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # The terminal may lack some characters of the data.
@@ -78,7 +78,7 @@ def command(
         warn(decoder.warning)
     if as_json:
         decode = decoder.decode if decoder.name is not None else None
-        print_json([view_record(view, decode) for view in views])
+        print_json([with_runs(view, decode) for view in views])
         return
     style = Style(
         is_colored=_has_colors(color),
@@ -92,7 +92,7 @@ def command(
         for line in view_lines(view, decoder.decode, style):
             click.echo(line, color=style.is_colored)
     click.echo()
-    place = views[-1].place
+    place = views[-1].shown
     what = f"{folder}: {counted(len(views), 'pack')} shown"
     if place is None or place.row.iteration + 1 >= place.num_iterations:
         say_next(what, shown_command("hbpack", "stats", folder))

@@ -2,7 +2,7 @@
 
 ::
 
-    view.py      step, iteration, pack or sample -> the row of a rank manifest; the record for --json
+    view.py      step, iteration, pack or sample -> the row of a rank manifest, and the view of it
     contents.py  that row -> the pack: tokens, masks, where each sample came from
     items.py     of a set with trees: items, their branches, and the segments that these share
     decode.py    runs of tokens -> text, none of which is lost or torn
@@ -14,6 +14,6 @@
 from packer_cli.show.decode import load_decoder
 from packer_cli.show.lines import view_lines
 from packer_cli.show.text import Style
-from packer_cli.show.view import look, view_record
+from packer_cli.show.view import look, with_runs
 
-__all__ = ["Style", "load_decoder", "look", "view_lines", "view_record"]
+__all__ = ["Style", "load_decoder", "look", "view_lines", "with_runs"]

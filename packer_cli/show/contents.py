@@ -25,7 +25,7 @@ from packer_cli.format.token_parts import TokenParts
 from packer_cli.format.tree_rows import find_wrong_items
 from packer_cli.remote.names import path_from
 from packer_cli.shards.plan_file import parse_plan_header
-from packer_cli.show.decode import RunRecord
+from packer_cli.show.decode import Run
 from packer_cli.show.items import ItemRecord, SegmentRecord, read_items, source_name
 from packer_cli.tokens.index import INDEX_NAME, parse_index
 
@@ -48,7 +48,7 @@ class SampleRecord:
     """Its first token in the whole sample, which may be cut."""
     num_tokens: int
     num_loss_tokens: int
-    runs: tuple[RunRecord, ...]
+    runs: tuple[Run, ...]
     input_ids: Hidden[NDArray[Any]]
     """uint16 or int32 [t]"""
     loss_mask: Hidden[NDArray[np.int8] | NDArray[np.float32]]

@@ -31,18 +31,28 @@ CONTEXT = 16
 _TORN = "\ufffd"
 
 
-class Run(NamedTuple):
-    """Neighbouring tokens of the same loss mask."""
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """Tokens in a row that are all trained on, or all masked."""
 
-    weight: float
-    """Of the loss of each token; 0 for none, 1 in a set without weights"""
+    trained: bool
+    weight: float | None = None
+    """The weight of each token's loss, in a set with weights."""
+    num_tokens: int
+    text: str | None
+    """None without the tokenizer."""
     input_ids: list[int]
-    text: str
 
-    @property
-    def is_trained(self) -> bool:
-        """Whether it carries a loss."""
-        return self.weight > 0
+
+def _run(weight: Any, input_ids: list[int], text: str) -> Run:
+    """The run of tokens whose mask, or weight, is this."""
+    return Run(
+        trained=bool(weight > 0),
+        weight=float(weight) if weight.dtype == np.float32 else None,
+        num_tokens=len(input_ids),
+        text=text,
+        input_ids=input_ids,
+    )
 
 
 def mask_borders(loss_mask: NDArray[Any]) -> list[int]:
@@ -90,7 +100,7 @@ def decode_runs(decode: Decode, ids: NDArray[np.int32], loss_mask: NDArray[Any])
     borders = mask_borders(loss_mask)
     texts = decode_parts(decode, numbers, borders)
     return [
-        Run(weight=float(loss_mask[begin]), input_ids=numbers[begin:end], text=text)
+        _run(loss_mask[begin], numbers[begin:end], text)
         for (begin, end), text in zip(itertools.pairwise(borders), texts, strict=True)
     ]
 
@@ -105,7 +115,7 @@ def decode_tokens(decode: Decode, ids: NDArray[np.int32], loss_mask: NDArray[Any
         is_last = i + 1 == len(texts) or loss_mask[i] != loss_mask[i + 1]
         # No text yet: the token only begins a character, which the next ones complete.
         if text or is_last:
-            runs.append(Run(weight=float(loss_mask[i]), input_ids=numbers[begin : i + 1], text=text))
+            runs.append(_run(loss_mask[i], numbers[begin : i + 1], text))
             begin = i + 1
     return runs
 
@@ -130,39 +140,17 @@ def decode_after(
     return runs[int(np.searchsorted(ends, len(before), side="right")) :]
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunRecord:
-    """Tokens in a row that are all trained on, or all masked."""
-
-    trained: bool
-    weight: float | None = None
-    """The weight of each token's loss, in a set with weights."""
-    num_tokens: int
-    text: str | None
-    """None without the tokenizer."""
-    input_ids: list[int]
-
-
-def run_records(
+def runs_of(
     decode: Decode | None, ids: NDArray[Any], loss_mask: NDArray[Any], before: NDArray[Any] | None = None
-) -> tuple[RunRecord, ...]:
+) -> tuple[Run, ...]:
     """The runs of these tokens ([t]).
 
     Args:
         decode: None leaves the texts out.
         before: as for `decode_after`.
     """
-    is_weighted = loss_mask.dtype == np.float32
-    return tuple(
-        RunRecord(
-            trained=run.is_trained,
-            weight=run.weight if is_weighted else None,
-            num_tokens=len(run.input_ids),
-            text=run.text if decode else None,
-            input_ids=run.input_ids,
-        )
-        for run in decode_after(decode_runs, decode or (lambda ids: ""), ids, loss_mask, before)
-    )
+    runs = decode_after(decode_runs, decode or (lambda ids: ""), ids, loss_mask, before)
+    return tuple(runs if decode else (replace(run, text=None) for run in runs))
 
 
 def shorten(decode: Decode, ids: NDArray[np.int32], max_chars: int | None) -> tuple[int, int]:

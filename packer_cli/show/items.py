@@ -17,7 +17,7 @@ from packer_cli.format.schema import ITEM_VALUES
 from packer_cli.format.shards import Row
 from packer_cli.format.tree_rows import loss_by_token, trees_of
 from packer_cli.format.trees import GROUP, KINDS, PAIR, PAIR_ROLES, TURNS
-from packer_cli.show.decode import CONTEXT, RunRecord
+from packer_cli.show.decode import CONTEXT, Run
 
 _ROLES = {GROUP: "completion", TURNS: "turn"}
 
@@ -49,7 +49,7 @@ class SegmentRecord:
     num_tokens: int
     branches: tuple[int, ...]
     """Numbers of the branches that share it."""
-    runs: tuple[RunRecord, ...] = ()
+    runs: tuple[Run, ...] = ()
     input_ids: Hidden[NDArray[Any]]
     """uint16 or int32 [t]"""
     before: Hidden[NDArray[Any]]

@@ -21,7 +21,7 @@ def view_lines(view: View, decode: Decode, style: Style) -> Iterator[str]:
     yield ""
     for name, value in _facts(view):
         yield f"  {name:<16}{value}"
-    if view.step_places:
+    if len(view.step_places) > 1:
         yield ""
         yield from _step_lines(view)
     if style.is_colored and (view.samples or view.items):
@@ -30,13 +30,13 @@ def view_lines(view: View, decode: Decode, style: Style) -> Iterator[str]:
     for sample in view.samples:
         yield ""
         yield from _sample_lines(sample, decode, style)
-    for item in view.items:
+    for item in view.items or ():
         yield ""
         yield from item_lines(item, decode, style)
 
 
 def _title(view: View) -> str:
-    place = view.place
+    place = view.shown
     pack = "filler" if view.pack is None else f"pack {view.pack.pack_id} of {one_line(view.pack.group)}"
     if place is None:
         return f"{pack}: not used in epoch {view.epoch}"
@@ -44,7 +44,7 @@ def _title(view: View) -> str:
 
 
 def _facts(view: View) -> Iterator[tuple[str, str]]:
-    place, pack = view.place, view.pack
+    place, pack = view.shown, view.pack
     if pack is None:
         assert place
         yield "tokens", "a few of padding without a loss: the rank has no pack in this iteration"
@@ -99,9 +99,9 @@ def _sharing(view: View, place: Place) -> str:
         return "1: this rank has the whole row"
     first = place.rank - place.row.place
     text = f"{place.layout.sp}: ranks {first} to {first + place.layout.sp - 1} share this row"
-    if view.pack is None:
+    if view.pack is None or view.pack.rank_tokens is None:
         return text
-    begin, end = view.rank_tokens
+    begin, end = view.pack.rank_tokens
     end = min(end, view.pack.num_tokens)
     if begin >= end:
         return f"{text}; with Ulysses, rank {place.rank} has only padding"
@@ -112,24 +112,24 @@ def _sharing(view: View, place: Place) -> str:
 
 
 def _step_lines(view: View) -> Iterator[str]:
-    assert view.place
+    assert view.shown
     rows = [
         (
             f"{place.row.iteration}",
             "filler" if place.pack is None else f"{place.pack}",
             one_line(place.group),
-            _how_to_show(place, view.place),
+            _how_to_show(place, view.shown),
         )
         for place in view.step_places
     ]
     header = ("iteration", "pack", "group", "")
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     iterations = {place.row.iteration for place in view.step_places}
-    where = f"step {view.place.row.step}" if len(iterations) > 1 else f"iteration {view.place.row.iteration}"
+    where = f"step {view.shown.row.step}" if len(iterations) > 1 else f"iteration {view.shown.row.iteration}"
     if len(iterations) == len(rows):
         yield f"  {where} has {counted(len(rows), 'iteration')}:"
     else:  # Other ranks have other numbers of them.
-        yield f"  rank {view.place.rank} runs {len(rows):,} micro-batches in {where}:"
+        yield f"  rank {view.shown.rank} runs {len(rows):,} micro-batches in {where}:"
     for row in (header, *rows):
         cells = (f"{row[0]:>{widths[0]}}", f"{row[1]:>{widths[1]}}", f"{row[2]:<{widths[2]}}", row[3])
         yield f"    {'  '.join(cells)}".rstrip()

@@ -65,8 +65,8 @@ def part_lines(begin: str, part: SampleRecord | ItemRecord, number: int, tokens:
 
 def _label(run: Run) -> str:
     """The name of a run's mask: of trained tokens with another weight than 1 the weight."""
-    if run.weight in (0, 1):
-        return _TRAINED if run.is_trained else _MASKED
+    if run.weight in (None, 0, 1):
+        return _TRAINED if run.trained else _MASKED
     return f"x {run.weight:.3g}"
 
 
@@ -110,7 +110,7 @@ def _plain_lines(runs: list[Run], wrap: int | None) -> Iterator[str]:
     width = None if wrap is None else max(_LEAST_WIDTH, wrap - WIDTH - 3)
     for run in runs:
         label = _label(run)
-        for line in make_safe(run.text).split("\n"):
+        for line in make_safe(run.text or "").split("\n"):
             for number, piece in enumerate(_pieces(line, width, width)):
                 yield f"{label:<{WIDTH}} {':' if number else '|'} {piece}"
                 label = ""
@@ -121,21 +121,21 @@ def _colored_lines(runs: list[Run], style: Style, wrap: int | None) -> Iterator[
     width = None if wrap is None else max(_LEAST_WIDTH, wrap - 3)
     line, room = style.paint("| ", "cyan"), width
     for run in runs:
-        text = make_safe(run.text)
+        text = make_safe(run.text or "")
         lines = text.split("\n")
-        if run.weight not in (0, 1):
+        if run.weight not in (None, 0, 1):
             line += style.paint(f"[{_label(run)}]", "cyan")
         for number, of_line in enumerate(lines):
             if number:
                 is_border = (number == 1 and not lines[0]) or (number + 1 == len(lines) and not of_line)
-                yield line + (style.mask("\u21b5", run.is_trained) if is_border else "")
+                yield line + (style.mask("\u21b5", run.trained) if is_border else "")
                 line, room = style.paint("| ", "cyan"), width
             first, *others = _pieces(of_line, room, width)
-            line += style.mask(first, run.is_trained)
+            line += style.mask(first, run.trained)
             room = None if room is None else room - _columns(first)
             for piece in others:
                 yield line
-                line = style.paint(": ", "cyan") + style.mask(piece, run.is_trained)
+                line = style.paint(": ", "cyan") + style.mask(piece, run.trained)
                 room = None if width is None else width - _columns(piece)
     yield line
 
@@ -165,14 +165,14 @@ def _token_lines(runs: list[Run], first: int, style: Style) -> Iterator[str]:
     """One line for each token: its mask, place in the sample, id and text."""
     for run in runs:
         ids = "+".join(map(str, run.input_ids))
-        label = style.mask(f"{_label(run):<{WIDTH}}", run.is_trained)
-        yield f"{label} | {first:>7} {ids:>7}  {style.mask(_quoted(run.text), run.is_trained)}"
+        label = style.mask(f"{_label(run):<{WIDTH}}", run.trained)
+        yield f"{label} | {first:>7} {ids:>7}  {style.mask(_quoted(run.text or ''), run.trained)}"
         first += len(run.input_ids)
 
 
-def _quoted(text: str) -> str:
+def _quoted(text: str | None) -> str:
     r"""In quotes, so that spaces show; newlines as `\n`."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
+    escaped = (text or "").replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
     return f'"{make_safe(escaped)}"'
 
 

@@ -22,8 +22,9 @@ from packer_cli.format.folder import SetFolder
 from packer_cli.format.layout import Layout
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.ranks import RankRow, RankRows, read_rank_rows
+from packer_cli.format.records import Hidden, in_json
 from packer_cli.show.contents import PackRecord, SampleRecord, read_pack, require_between
-from packer_cli.show.decode import Decode, run_records
+from packer_cli.show.decode import Decode, runs_of
 from packer_cli.show.items import ItemRecord
 
 
@@ -106,27 +107,56 @@ def packs_of_sample(files: SetFolder, manifest: Manifest, sample: int) -> list[i
 class View:
     """One pack in one place."""
 
-    epoch: int
-    place: Place | None
+    epoch: Hidden[int]
+    shown: Hidden[Place | None]
     """None: the pack is not used in this epoch (any more)."""
+    place: dict[str, int] | None
+    """Epoch, rank, iteration, degrees and places; None where the epoch does not use the pack."""
     pack: PackRecord | None
-    """None: a filler."""
+    """None for a filler."""
     samples: tuple[SampleRecord, ...]
     """Those to show."""
-    items: tuple[ItemRecord, ...] = ()
+    items: tuple[ItemRecord, ...] | None = None
     """In a set with trees, in place of samples."""
-    step_places: tuple[Place, ...] = ()
-    """All micro-batches of the step or iteration that was asked for, where it has several."""
+    step_places: Hidden[tuple[Place, ...]] = ()
+    """All micro-batches of the step or iteration that was asked for."""
 
     @property
-    def rank_tokens(self) -> tuple[int, int]:
-        """[begin, end) of the row that this rank takes where the row is cut contiguously; the end may be padding."""
-        assert self.place
-        assert self.pack
-        layout = self.place.layout
-        number = layout.row_rank(self.place.row.place)
-        size = -(-self.pack.num_tokens // layout.row_ranks)
-        return size * number, size * (number + 1)
+    @in_json
+    def step_iterations(self) -> list[int]:
+        """Iterations of the rank's micro-batches in the step or iteration that was asked for."""
+        return sorted({place.row.iteration for place in self.step_places})
+
+    @property
+    @in_json
+    def step_packs(self) -> list[int | None]:
+        """Packs of these micro-batches; None for a filler."""
+        return [place.pack for place in self.step_places]
+
+
+def _view(
+    wanted: ShowConfig, epoch: int, place: Place | None, pack: PackRecord | None, places: tuple[Place, ...]
+) -> View:
+    """The view of a pack, None for a filler, with the sample that is wanted or all."""
+    values = None
+    if place is not None:
+        layout, row = place.layout, place.row
+        of_epoch = {"epoch": place.epoch, "rank": place.rank, "num_iterations": place.num_iterations}
+        values = {**of_epoch, **row._asdict(), **layout.sizes, **layout.place(row.place)._asdict()}
+        if pack is not None:
+            size = -(-pack.num_tokens // layout.row_ranks)
+            begin = size * layout.row_rank(row.place)
+            pack = replace(pack, rank_tokens=(begin, begin + size))
+    samples, items = (pack.samples, pack.items) if pack else ((), ())
+    return View(
+        epoch=epoch,
+        shown=place,
+        place=values,
+        pack=pack,
+        samples=tuple(sample for sample in samples if wanted.sample in (None, sample.sample_id)),
+        items=tuple(item for item in items if wanted.sample in (None, item.item_id)) or None,
+        step_places=places,
+    )
 
 
 def look(root: Path, manifest: Manifest, wanted: ShowConfig) -> list[View]:
@@ -156,16 +186,7 @@ def look(root: Path, manifest: Manifest, wanted: ShowConfig) -> list[View]:
     places = tuple(place_of(manifest, rows, wanted.rank, number) for number in found)
     place = places[0]
     pack = None if place.pack is None else read_pack(files, manifest, place.pack)
-    return [
-        View(
-            epoch=epoch,
-            place=place,
-            pack=pack,
-            samples=pack.samples if pack else (),
-            items=pack.items if pack else (),
-            step_places=places if len(places) > 1 else (),
-        )
-    ]
+    return [_view(wanted, epoch, place, pack, places)]
 
 
 def _look_for_packs(files: SetFolder, manifest: Manifest, wanted: ShowConfig, epoch: int) -> list[View]:
@@ -174,54 +195,22 @@ def _look_for_packs(files: SetFolder, manifest: Manifest, wanted: ShowConfig, ep
     places = find_pack(files, manifest, packs, epoch)
     views = []
     for pack in shown:
-        samples = tuple(s for s in pack.samples if wanted.sample in (None, s.sample_id))
-        items = tuple(item for item in pack.items if wanted.sample in (None, item.item_id))
-        views.append(View(epoch=epoch, place=places.get(pack.pack_id), pack=pack, samples=samples, items=items))
+        place = places.get(pack.pack_id)
+        views.append(_view(wanted, epoch, place, pack, (place,) if place else ()))
     # Pieces of a sample in its own order.
-    return sorted(views, key=lambda view: next((part.start for part in view.samples or view.items), 0))
+    return sorted(views, key=lambda view: next((part.start for part in view.samples or view.items or ()), 0))
 
 
-@dataclass(frozen=True, kw_only=True)
-class ViewRecord:
-    """One pack in one place."""
-
-    place: dict[str, int] | None
-    """Epoch, rank, iteration, degrees and places; None where the epoch does not use the pack."""
-    pack: PackRecord | None
-    """None for a filler."""
-    samples: list[SampleRecord]
-    items: list[ItemRecord] | None = None
-    """In a set with trees, in place of samples."""
-    step_iterations: list[int]
-    """Those of the rank's micro-batches in the step or iteration that was asked for."""
-    step_packs: list[int | None]
-    """Their packs; None for a filler."""
-
-
-def view_record(view: View, decode: Decode | None) -> ViewRecord:
-    """A view for JSON.
+def with_runs(view: View, decode: Decode | None) -> View:
+    """The view with the runs of its samples, for JSON.
 
     Args:
         decode: None leaves the texts out.
     """
-    place, pack, values = view.place, view.pack, None
-    places = view.step_places or ((place,) if place else ())
-    if place is not None:
-        of_epoch = {"epoch": place.epoch, "rank": place.rank, "num_iterations": place.num_iterations}
-        layout, row = place.layout, place.row
-        values = {**of_epoch, **row._asdict(), **layout.sizes, **layout.place(row.place)._asdict()}
-        pack = pack and replace(pack, rank_tokens=view.rank_tokens)
-    samples = [replace(each, runs=run_records(decode, each.input_ids, each.loss_mask)) for each in view.samples]
+    samples = [replace(each, runs=runs_of(decode, each.input_ids, each.loss_mask)) for each in view.samples]
     items = []
-    for item in view.items:
-        runs = [run_records(decode, each.input_ids, each.loss_mask, each.before) for each in item.segments]
+    for item in view.items or ():
+        runs = [runs_of(decode, each.input_ids, each.loss_mask, each.before) for each in item.segments]
         segments = (replace(each, runs=own) for each, own in zip(item.segments, runs, strict=True))
         items.append(replace(item, segments=tuple(segments)))
-    return ViewRecord(
-        place=values,
-        pack=pack,
-        samples=samples,
-        items=items or None,
-        step_iterations=sorted({other.row.iteration for other in places}),
-        step_packs=[other.pack for other in places],
-    )
+    return replace(view, samples=tuple(samples), items=tuple(items) or None)

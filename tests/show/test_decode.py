@@ -84,7 +84,7 @@ def test_those_texts_do_split_characters_over_tokens():
     mask = np.array([0, 1, 0, 1, 1, 0, 0], dtype=np.int8)
     runs = decode_runs(byte_level_decode, np.array(ids, dtype=np.int32), mask)
     assert [run.text for run in runs] == ["", "", "中", "", "😀"]
-    assert [run.is_trained for run in runs] == [False, True, False, True, False]
+    assert [run.trained for run in runs] == [False, True, False, True, False]
     assert [run.input_ids for run in runs] == [ids[:1], ids[1:2], ids[2:3], ids[3:5], ids[5:]]
 
 
@@ -126,7 +126,7 @@ def test_tokens_come_together_until_they_are_characters(text, random):
     mask = np.array([random.randrange(2) for _ in ids], dtype=np.int8)
     runs = decode_tokens(byte_level_decode, ids, mask)
     assert [number for run in runs for number in run.input_ids] == ids.tolist()
-    assert [run.is_trained for run in runs for _ in run.input_ids] == mask.astype(bool).tolist()
+    assert [run.trained for run in runs for _ in run.input_ids] == mask.astype(bool).tolist()
     assert "".join(run.text for run in runs) == text
 
 
