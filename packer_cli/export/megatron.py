@@ -72,7 +72,7 @@ class Exporter(Format):
         dtype = mask_dtype(job)
         with sink.stretch("loss_mask.bin", part.first_token * dtype.itemsize) as file:
             for packs in job.batches(part.first, part.stop):
-                mask = job.packed.loss_weights(packs) if job.is_weighted else job.packed.loss_mask(packs)
+                mask = job.packed.loss_mask(packs, is_weighted=job.is_weighted)
                 file.write(_padded(job, mask, packs, 0).astype(dtype))
         return {}
 

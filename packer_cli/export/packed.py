@@ -21,7 +21,7 @@ from packer_cli.errors import FormatError
 from packer_cli.format.arrays import Columns, Lists, dtype_of
 from packer_cli.format.checksums import find_damage, inside, require_damage
 from packer_cli.format.constants import PACKS_PER_BATCH
-from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, find_wrong_row, spans_to_mask, spans_to_weights
+from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, find_wrong_row, spans_to_weights
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.ragged import offsets_of
 from packer_cli.format.schema import TOKEN_COLUMNS, shard_schema
@@ -146,7 +146,7 @@ class PackedSet:
     def column(self, name: str, packs: Int64Array) -> Lists | NDArray[Any]:
         """A column of these packs, in this order; `MASK` and the weights of a set that has any are of tokens."""
         if name in (MASK, WEIGHTS):
-            return self.loss_mask(packs) if name == MASK else self.loss_weights(packs)
+            return self.loss_mask(packs, is_weighted=name == WEIGHTS)
         return self.lists(name, packs) if name in LISTS else self.numbers(name, packs)
 
     def _gather(self, store: TokenStore, name: str, packs: Int64Array) -> Lists:
@@ -160,19 +160,12 @@ class PackedSet:
         of_spans: dict[str, Any] = {STARTS: loss_starts, STOPS: loss_stops, WEIGHTS: gathered.loss_weights}
         return Lists(span_offsets, of_spans[name])
 
-    def loss_mask(self, packs: Int64Array) -> Lists:
-        """int8: 1 for each token of these packs that carries a loss. O(tokens)."""
-        starts, stops, begin, tokens = self._spans(packs)
-        return Lists(tokens, spans_to_mask(starts + begin, stops + begin, int(tokens[-1])))
+    def loss_mask(self, packs: Int64Array, *, is_weighted: bool = False) -> Lists:
+        """1 (int8) for each token of these packs that carries a loss, or its weight (float32); else 0. O(tokens).
 
-    def loss_weights(self, packs: Int64Array) -> Lists:
-        """float32: the weight of each token's loss, 0 for none, of a set with weights. O(tokens)."""
-        starts, stops, begin, tokens = self._spans(packs)
-        weights = self.lists(WEIGHTS, packs).values
-        return Lists(tokens, spans_to_weights(starts + begin, stops + begin, weights, int(tokens[-1])))
-
-    def _spans(self, packs: Int64Array) -> tuple[NDArray[Any], NDArray[Any], Int64Array, Int64Array]:
-        """Starts and stops of the loss spans, where the pack of each begins, and where the tokens of packs do."""
+        Args:
+            is_weighted: whether to give weights, of a set that has any.
+        """
         starts, stops, lengths = self.lists(STARTS, packs), self.lists(STOPS, packs), self.sample_lengths(packs)
         tokens, borders = offsets_of(self.num_tokens[packs]), offsets_of(lengths.values)
         weights = self.lists(WEIGHTS, packs).values if self.is_weighted else None
@@ -180,7 +173,8 @@ class PackedSet:
         if wrong is not None:
             number = int(np.searchsorted(self._first, packs[wrong], side="right")) - 1
             raise self._damaged(number, f"the loss spans of pack {packs[wrong]} are wrong")
-        return starts.values, stops.values, np.repeat(tokens[:-1], np.diff(starts.offsets)), tokens
+        begin, given = np.repeat(tokens[:-1], np.diff(starts.offsets)), weights if is_weighted else None
+        return Lists(tokens, spans_to_weights(starts.values + begin, stops.values + begin, given, int(tokens[-1])))
 
     def sample_lengths(self, packs: Int64Array) -> Lists:
         """int32: tokens of each sample of these packs, the differences of `cu_seqlens`."""

@@ -7,7 +7,7 @@
     loss_spans.py  which tokens carry a loss
     checksums.py  of files and of JSON; names that stay in a set's folder
     folder.py     the files of a set, here or behind a URL
-    shards.py     reads packs in a shard, or tells where its record batches lie
+    shards.py     reads the rows and the record batches of a shard
     marks.py      which set a file is of, and a checksum a row
     manifest.py   hbpack.json: its records, reading and writing it
     planned.py    what readers ask of the options of its plan

@@ -46,29 +46,22 @@ def mask_to_spans(mask: NDArray[T], borders: Int64Array) -> tuple[Int64Array, In
     return starts[has_loss], stops[has_loss], values[has_loss]
 
 
-def spans_to_weights(starts: NDArray[Any], stops: NDArray[Any], weights: NDArray[T], num_tokens: int) -> NDArray[T]:
+def spans_to_weights(
+    starts: NDArray[Any], stops: NDArray[Any], weights: NDArray[Any] | None, num_tokens: int
+) -> NDArray[Any]:
     """[t], as the weights are: the weight of each token, 0 outside the spans. O(t).
 
     Args:
-        starts, stops, weights: [s], in order; spans may touch or be empty.
+        starts, stops, weights: [s], in order; spans may touch or be empty. No weights are ones of int8.
+
+    >>> spans_to_weights(np.array([1, 5]), np.array([2, 6]), None, 7).tolist()
+    [0, 1, 0, 0, 0, 1, 0]
     """
     borders = np.zeros(2 * len(starts) + 2, dtype=np.int64)
     borders[1:-1:2], borders[2:-1:2], borders[-1] = starts, stops, num_tokens
-    values = np.zeros(len(borders) - 1, dtype=weights.dtype)
-    values[1::2] = weights
+    values = np.zeros(len(borders) - 1, dtype=np.int8 if weights is None else weights.dtype)
+    values[1::2] = 1 if weights is None else weights
     return values.repeat(borders[1:] - borders[:-1])
-
-
-def spans_to_mask(starts: NDArray[Any], stops: NDArray[Any], num_tokens: int) -> NDArray[np.int8]:
-    """int8[t]: 1 for the tokens in a span. O(t).
-
-    Args:
-        starts, stops: integers [s], in order.
-
-    >>> spans_to_mask(np.array([1, 5]), np.array([2, 6]), 7).tolist()
-    [0, 1, 0, 0, 0, 1, 0]
-    """
-    return spans_to_weights(starts, stops, np.ones(len(starts), dtype=np.int8), num_tokens)
 
 
 def count_by_row(starts: NDArray[Any], stops: NDArray[Any], offsets: NDArray[Any]) -> Int64Array:

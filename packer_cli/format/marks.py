@@ -58,7 +58,8 @@ def row_checksum(columns: Columns, i: int, tokens: Sequence[np.ndarray] = ()) ->
     lists: list[Any] = [*tokens]
     for name, column in columns.items():
         if isinstance(column, Lists):
-            lists.append(column.values[column.offsets[i] : column.offsets[i + 1]])
+            offset = column.offsets.item
+            lists.append(column.values[offset(i) : offset(i + 1)])
         elif name != CHECKSUM:
             numbers.append(column[i : i + 1])
     digest = xxhash.xxh3_64(b"".join(numbers))

@@ -108,7 +108,7 @@ class _Batch(NamedTuple):
 
     columns: Columns
     values: dict[str, Callable[[int], Any]]
-    """The getter of a row's value in each column: a number, or a view of a list's items."""
+    """The getter of a row's value in each column of a `Pack`: a number, or a view of a list's items."""
 
 
 class ShardFile:
@@ -156,18 +156,18 @@ class ShardFile:
     def read(self, row: int) -> Pack | None:
         """The pack in a row, None if there is no such row. Raises FormatError for a damaged record batch."""
         batch, i = self._find(row)
-        return None if batch is None else Pack(**{name: batch.values[name](i) for name in self._of_pack})
+        return None if batch is None else Pack(**{name: value(i) for name, value in batch.values.items()})
 
     def columns(self, row: int) -> Row:
         """All values of a row by the names of their columns; none if there is no such row. Raises as `read`."""
         batch, i = self._find(row)
-        return {} if batch is None else {name: value(i) for name, value in batch.values.items()}
+        return {} if batch is None else row_of(batch.columns, i)
 
     def value(self, row: int, name: str) -> Any:
         """The value of an existing row in a column: a number, or a view of a list's items. Raises as `read`."""
         batch, i = self._find(row)
         assert batch
-        return batch.values[name](i)
+        return _getter(batch.columns[name])(i)
 
     def check(self, row: int, pack: Pack) -> None:
         """Raise FormatError if an existing row, of which `read` gave the pack, does not match its checksum.
@@ -180,7 +180,7 @@ class ShardFile:
             raise FormatError(f"row {row} cannot be read: {self._odd}")
         left_out = (getattr(pack, name) for name in TOKEN_COLUMNS if name not in self.dtypes)
         tokens = [values for values in left_out if values is not None]
-        expected, found = batch.values[CHECKSUM](i), row_checksum(batch.columns, i, tokens)
+        expected, found = batch.columns[CHECKSUM].item(i), row_checksum(batch.columns, i, tokens)
         if expected != found:
             raise FormatError(f"the checksum of row {row} is {found:016x}, not {expected:016x} as stored")
 
@@ -194,7 +194,7 @@ class ShardFile:
             if len(self._batches) >= BATCHES_KEPT:
                 self._batches.clear()
             columns = self.batch(number)
-            values = {name: _getter(column) for name, column in columns.items()}
+            values = {name: _getter(columns[name]) for name in self._of_pack if columns}
             batch = self._batches[number] = _Batch(columns, values)
         return (batch if batch.columns and i < len(batch.columns[CHECKSUM]) else None), i
 

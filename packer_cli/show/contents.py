@@ -26,7 +26,7 @@ from packer_cli.format.tree_rows import find_wrong_items
 from packer_cli.remote.names import path_from
 from packer_cli.shards.plan_file import parse_plan_header
 from packer_cli.show.decode import Run
-from packer_cli.show.items import ItemRecord, SegmentRecord, read_items, source_name
+from packer_cli.show.items import ItemRecord, Origin, SegmentRecord, read_items, source_name
 from packer_cli.tokens.index import INDEX_NAME, parse_index
 
 
@@ -155,20 +155,16 @@ def _find_wrong_samples(pack: Pack) -> str | None:
     return None
 
 
-def _samples(
-    pack: Pack, row: Row, names: Sequence[str], origins: Sequence[tuple[str, int]] | None
-) -> tuple[SampleRecord, ...]:
-    given = pack.loss_weights
-    weights = np.ones(len(pack.loss_starts), dtype=np.int8) if given is None else given
-    loss_mask = spans_to_weights(pack.loss_starts, pack.loss_stops, weights, len(pack.input_ids))
+def _samples(pack: Pack, row: Row, names: Sequence[str], origins: Sequence[Origin]) -> tuple[SampleRecord, ...]:
+    loss_mask = spans_to_weights(pack.loss_starts, pack.loss_stops, pack.loss_weights, len(pack.input_ids))
     starts, sources = row["sample_starts"].tolist(), row["source_ids"].tolist()
     return tuple(
         SampleRecord(
             index=i,
             sample_id=int(pack.sample_ids[i]),
             source=source_name(names, sources[i]),
-            file=origins[i][0] if origins else None,
-            line=origins[i][1] if origins else None,
+            file=origins[i][0],
+            line=origins[i][1],
             begin=begin,
             start=starts[i],
             num_tokens=end - begin,
@@ -181,8 +177,8 @@ def _samples(
     )
 
 
-def sample_origins(files: SetFolder, samples: NDArray[np.int64]) -> list[tuple[str, int]] | None:
-    """(file, line) of each sample, out of the token store; None where it is gone, or is another one by now.
+def sample_origins(files: SetFolder, samples: NDArray[np.int64]) -> list[Origin]:
+    """The origin of each sample, by the token store; unknown where the store is gone, or is another one by now.
 
     Price: the line column of the parts that hold them, 8 bytes a sample.
     """
@@ -191,7 +187,7 @@ def sample_origins(files: SetFolder, samples: NDArray[np.int64]) -> list[tuple[s
             header = parse_plan_header(reader.schema)
         index = parse_index(path_from(files.root, f"{header.store}/{INDEX_NAME}").read_bytes())
         if index.fingerprint != header.store_fingerprint:
-            return None
+            return [(None, None)] * len(samples)
         first = np.cumsum([0, *(part.num_samples for part in index.parts)])
         numbers = np.searchsorted(first, samples, side="right") - 1
         lines = {number: _lines(files, f"{header.store}/{index.parts[number].path}") for number in set(numbers)}
@@ -204,10 +200,9 @@ def sample_origins(files: SetFolder, samples: NDArray[np.int64]) -> list[tuple[s
             )
         ]
     except (HbpackError, OSError, ValueError, TypeError, KeyError, IndexError):
-        return None
+        return [(None, None)] * len(samples)
 
 
 def _lines(files: SetFolder, path: str) -> NDArray[np.int64]:
     with files.open(path, ["line"]) as reader:
-        batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
-        return np.concatenate([np.array(to_numpy(batch.column("line"))) for batch in batches])
+        return np.array(to_numpy(reader.read_all().column("line").combine_chunks()))

@@ -19,6 +19,9 @@ from packer_cli.format.tree_rows import loss_by_token, trees_of
 from packer_cli.format.trees import GROUP, KINDS, PAIR, PAIR_ROLES, TURNS
 from packer_cli.show.decode import CONTEXT, Run
 
+Origin = tuple[str | None, int | None]
+"""The file and line of a sample; None where the set does not keep its token store."""
+
 _ROLES = {GROUP: "completion", TURNS: "turn"}
 
 
@@ -87,17 +90,17 @@ class ItemRecord:
     """In depth-first order."""
 
 
-def read_items(row: Row, names: Sequence[str], origins: Sequence[tuple[str, int]] | None) -> tuple[ItemRecord, ...]:
+def read_items(row: Row, names: Sequence[str], origins: Sequence[Origin]) -> tuple[ItemRecord, ...]:
     """The items of a row of a shard, as `ShardFile.columns` gives it, that keeps all rules of `tree_rows`. O(K).
 
     Args:
         names: of the inputs.
-        origins: file and line of each branch.
+        origins: of each branch.
     """
     reader, borders = _Reader(row), itertools.pairwise([0, *np.cumsum(row["item_branches"]).tolist()])
     found = []
     for index, (begin, end) in enumerate(borders):
-        source, (file, line) = int(row["source_ids"][begin]), origins[begin] if origins else (None, None)
+        source, (file, line) = int(row["source_ids"][begin]), origins[begin]
         found.append(reader.item(index, range(begin, end), source_name(names, source), file, line))
     return tuple(found)
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from packer_cli.format.loss_spans import count_by_row, find_wrong_row, mask_to_spans, spans_to_mask
+from packer_cli.format.loss_spans import count_by_row, find_wrong_row, mask_to_spans, spans_to_weights
 from tests.naive import loss_spans as naive
 
 MASKS = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=9), max_size=9)
@@ -30,7 +30,7 @@ def test_spans_of_a_mask_and_back(masks: list[list[int]]) -> None:
     starts, stops, _ = mask_to_spans(np.array([bit for mask in masks for bit in mask], dtype=np.int8), borders)
     cleared = [bit for mask in masks for bit in [0, *mask[1:]]]
     assert (starts.tolist(), stops.tolist()) == naive.spans_of(cleared)
-    assert spans_to_mask(starts, stops, len(cleared)).tolist() == cleared
+    assert spans_to_weights(starts, stops, None, len(cleared)).tolist() == cleared
     assert naive.mask_of(starts.tolist(), stops.tolist(), len(cleared)) == cleared
     offsets = np.searchsorted(starts, borders)
     assert count_by_row(starts, stops, offsets).tolist() == [sum(mask[1:]) for mask in masks]

@@ -90,7 +90,7 @@ def test_long_lines_go_on_and_long_texts_are_shortened() -> None:
 def test_each_segment_is_drawn_once_in_its_order(items: list[Item]) -> None:
     row = row_of([item._replace(branches=[Branch([ord("a") + i for i in b.ids], b.spans) for b in item.branches])
                   for item in items])  # fmt: skip
-    found = read_items(row, ["chats"], None)
+    found = read_items(row, ["chats"], [(None, None)] * len(row["item_ids"]))
     for item, record in zip(items, found, strict=True):
         lines = drawn(record)
         text = "".join(re.sub(".*[|] ", "", line) for line in lines if " | " in line)

@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import Dataset
 
 from packer_cli.errors import ConfigError
-from packer_cli.format.loss_spans import spans_to_mask
+from packer_cli.format.loss_spans import spans_to_weights
 from packer_cli.format.ranks import locate_packs
 from packer_cli.loader.passes import write_positions
 from packer_cli.loader.reader import ShardReader
@@ -78,7 +78,7 @@ class PackedSFTDataset(Dataset[dict[str, torch.Tensor]]):
         ids = pack.input_ids.astype(np.int64)
         positions = np.empty(len(ids), dtype=np.int64)
         write_positions(pack.cu_seqlens, 0, positions)
-        mask = spans_to_mask(pack.loss_starts, pack.loss_stops, len(ids)).astype(np.int64)
+        mask = spans_to_weights(pack.loss_starts, pack.loss_stops, None, len(ids)).astype(np.int64)
         mask[pack.cu_seqlens[:-1]] = 0  # As for labels: an error in a shard would leak one sample into another.
         columns = {"input_ids": ids, "position_ids": positions, "loss_mask": mask}
         return {name: torch.from_numpy(values) for name, values in columns.items()}
