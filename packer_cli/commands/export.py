@@ -101,11 +101,6 @@ def _warn_of_shared_rows(format: str, manifest: Manifest, listing: ExportListing
 
 def _write_export(options: ExportConfig, folder: Path, output: Path, engine: Engine, ids: ArrayIds | None) -> None:
     manifest = read_manifest(folder)
-    if manifest.has_windows:
-        say(
-            "an export has no windows: training on it sees whole samples from the first step on, without "
-            f"--curriculum {manifest.planned.curriculum}"
-        )
     if manifest.planned.sets_aside:
         say(f"{folder / VALIDATION} is a set of its own; export it with another hbpack export")
     if options.order == "use":

@@ -97,10 +97,8 @@ class PlanOptions(AutoGroupsOptions, total=False):
     """GPUs that meet in every micro-batch: `all` (FSDP, ZeRO-2/3), or those of `1` replica (DDP, ZeRO-1)."""
     step_mix: Literal["alternate", "stratified"] | None
     """How to combine several iterations into a step."""
-    curriculum: str | None
-    """What the first `curriculum_steps` train on."""
     curriculum_steps: int | None
-    """Steps of the curriculum, at the start of the first epoch."""
+    """Steps at the start of the first epoch that train on short samples."""
     epochs: int | None
     """Epochs to write rank manifests for; the loader can go on beyond them."""
     seed: int | None

@@ -281,12 +281,6 @@ def _write_draft(draft: _Draft, of_store: StoreSamples, folder: Path) -> PlanHea
         say(note)
     if counts.pieces_without_loss:
         say(_without_loss(of_store.store, plan.pieces, np.flatnonzero(piece_loss.tokens == 0)))
-    last_window = plan.epochs[0].step_window[-1]
-    if last_window:
-        say(
-            f"the first epoch has {counted(overall.num_steps, 'step')}, fewer than --curriculum-steps "
-            f"{config.curriculum_steps}, so it ends with windows of {last_window:,} tokens; later epochs have none"
-        )
     return header
 
 

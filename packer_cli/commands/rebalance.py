@@ -313,8 +313,7 @@ def _schedules(
     """Schedules of the rest of the epoch and of the whole epochs after it: as many as requested, at least one."""
     steps = request.steps
     curriculum = max(0, steps.curriculum_steps - origin.step) if origin.epoch == 0 else 0
-    windows = replace(steps.windows, first_step=origin.step) if steps.windows else None
-    dealt = replace(request, steps=replace(steps, curriculum_steps=curriculum, windows=windows))
+    dealt = replace(request, steps=replace(steps, curriculum_steps=curriculum))
     every = np.arange(len(plan.packs))
     stop = max(request.epochs, origin.epoch + (2 if origin.step else 1))
     with request.strategy.blamed():

@@ -149,17 +149,10 @@ class PlanConfig(AutoGroupsConfig):
 
     - `alternate`: shuffled
     - `stratified`: with the same proportions of groups and lengths in every step"""
-    curriculum: Annotated[str, Shown(Panel.BALANCE, "short|skyladder[:START]|growlength[:START]")] = by_strategy(
-        "curriculum", "short"
-    )
-    """What the first --curriculum-steps train on.
-
-    - `short`: steps without the longest group; if there is one group, the lighter half of its packs
-    - `skyladder`: attention sees START tokens of a sample at a time (by default 32), and a fixed number more
-      in each step
-    - `growlength`: the same from 128 tokens on, doubling at equal intervals"""
     curriculum_steps: Annotated[int, Shown(Panel.BALANCE)] = by_strategy("curriculum_steps", 0, ge=0, lt=2**31)
-    """Steps of the curriculum, at the start of the first epoch."""
+    """Steps at the start of the first epoch that train on short samples.
+
+    They take no packs of the longest group or, with one group, only the lighter half."""
     epochs: Annotated[int, Shown(Panel.BALANCE, is_common=True)] = Field(default=1, ge=1, le=1000)
     """Epochs to write rank manifests for; the loader can go on beyond them."""
     seed: Annotated[int, Shown(Panel.BALANCE)] = Field(default=0, ge=0)

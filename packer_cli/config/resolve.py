@@ -19,7 +19,6 @@ from packer_cli.plan.core.cost import parse_cost, require_exact
 from packer_cli.plan.core.groups import UNLIMITED, Group
 from packer_cli.plan.core.sample_cut import SizeRule
 from packer_cli.plan.core.schedule import StepRules
-from packer_cli.plan.core.windows import parse_curriculum
 from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY, parse_packing
 from packer_cli.plan.strategies.predict import digits
@@ -74,9 +73,6 @@ class Resolved:
             return TreesError("--align", "would pad shared prefixes", "leave it out")
         if config.mask != "document":
             return TreesError(f"--mask {config.mask}", "would let an answer or a turn see the others", "leave it out")
-        if request.steps.windows is not None:
-            why = "would cut samples that share prefixes into windows"
-            return TreesError(f"--curriculum {config.curriculum}", why, "give --curriculum short")
         return None
 
 
@@ -254,15 +250,12 @@ def build(config: PlannedConfig, given: PlanConfig | None = None) -> Resolved:
         choice, rho = parse_cp_sharding(config.cp_sharding)
     pieces = config.attention_pieces
     attention = AttentionRates.measured(pieces) if pieces else AttentionRates.assumed(rho)
-    with _naming("--curriculum"):
-        windows = parse_curriculum(config.curriculum, config.groups[-1].capacity, config.curriculum_steps)
     has_pipelines = any(group.pp_size > 1 for group in config.groups)
     steps = StepRules(
         global_tokens=config.global_tokens,
-        curriculum_steps=0 if windows else config.curriculum_steps,
+        curriculum_steps=config.curriculum_steps,
         curriculum_share=strategy.curriculum_share,
         mix=config.step_mix,
-        windows=windows,
         longest_first=has_pipelines,
         evens_steps=has_pipelines
         and strategy.evens_steps

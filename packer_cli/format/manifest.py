@@ -138,13 +138,6 @@ class Manifest:
         return 0 < self.num_pairs == counts.samples - counts.left_out_by_weight - counts.dropped
 
     @property
-    def has_windows(self) -> bool:
-        """Whether attention sees only windows of samples in some steps (`--curriculum skyladder` or `growlength`)."""
-        if self.planned.curriculum == "short" or self.first_epoch > 0:
-            return False
-        return self.epochs[0].first_step < self.planned.curriculum_steps
-
-    @property
     def planned_fingerprint(self) -> str:
         """Of the tokens, the plan and the shard size, and so of the shards."""
         return self.history[0].fingerprint if self.history else self.fingerprint

@@ -31,8 +31,6 @@ class PlanOptions(SetsAside):
     overflow: str = ""
     global_tokens: int | None = None
     mask: Mask = "document"
-    curriculum: str = "short"
-    curriculum_steps: int = 0
     validation: str | None = None
     is_validation: bool = False
     gpu_model: Mapping[str, object] | None = None

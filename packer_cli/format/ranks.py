@@ -43,8 +43,6 @@ class RankRow(NamedTuple):
     dp_size: int
     """Replicas of the iteration, which may have unlike degrees."""
     row_length: int
-    window: int
-    """Tokens of a sample that attention sees at once in this step; 0 is all of it."""
     global_num_packs: int
     global_num_samples: int
     global_num_tokens: int
@@ -143,12 +141,6 @@ class RankRows:
 
     def __len__(self) -> int:
         return len(self.firsts)
-
-    @property
-    def shortest_window(self) -> int:
-        """Tokens of the epoch's shortest window; 0: samples are whole in all its steps."""
-        window = self.columns["window"]
-        return int(window.min(initial=2**31 - 1, where=window > 0)) if window.any() else 0
 
     def rows_of(self, i: int) -> range:
         """The rows of iteration `i`, one or more."""
@@ -251,12 +243,9 @@ def repeat_rows(columns: Columns, seed: int, epoch: int) -> Columns:
     """
     take = repeat_iterations(seed, epoch, columns["step"])
     repeated = {name: column[take] for name, column in columns.items()}
-    if repeated["window"].any():
-        repeated.pop("step_seconds", None)  # They are of steps with windows.
     return {
         **repeated,
         "step": _renumbered(repeated["step"]),
-        "window": np.zeros_like(repeated["window"]),  # Only the first epoch has them.
         "iteration": _renumbered(repeated["iteration"]),
     }
 

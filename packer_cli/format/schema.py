@@ -103,7 +103,6 @@ def index_schema(token: pa.DataType) -> pa.Schema:
 
 _ITERATION = _schema(
     step=pa.int64(),
-    window=pa.int32(),
     num_replicas=pa.int32(),
     global_num_packs=pa.int64(),
     global_num_samples=pa.int64(),

@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from packer_cli.errors import ConfigError
 from packer_cli.format.constants import FILLER_TOKENS, Mask
 from packer_cli.format.entries import GroupInfo
 from packer_cli.format.layout import Layout
@@ -24,7 +23,6 @@ from packer_cli.loader.passes import (
     IGNORE_INDEX,
     align_samples,
     count_loss_tokens,
-    cut_segments,
     cut_spans,
     ramp,
     with_padding,
@@ -107,7 +105,7 @@ class MicroBatch:
     """How the ranks that share the row divide it; the token arrays are only a part of it if `sliced`."""
     sliced: bool
     has_samples_as_segments: bool = True
-    """Whether the segments are the samples; else the whole row is one, or a window cuts them."""
+    """Whether the segments are the samples; else the whole row is one."""
     is_aligned: bool = False
     """Whether each sample is padded to a multiple of some tokens."""
     has_varying_degrees: bool = False
@@ -206,12 +204,7 @@ class BatchBuilder:
         longest = max(int(np.maximum.reduce(lengths, initial=0)), length - num_tokens)
         if self.mask == "causal":
             cu_seqlens, real_lengths, longest = whole, sample_lengths.sum(keepdims=True), length
-        if row.window:
-            cu_seqlens, real_lengths = cut_segments(cu_seqlens, real_lengths, round_up(row.window, alignment))
-            longest = int(np.diff(cu_seqlens).max())
-        places = whole
-        if self.reset_positions:
-            places = cu_seqlens if self.mask == "document" else samples
+        places = samples if self.reset_positions else whole
         sliced = self.sp_slice and layout.row_ranks > 1
         row_rank = layout.row_rank(row.place)
         held: np.ndarray
@@ -231,7 +224,7 @@ class BatchBuilder:
             position_ids=tokens[1],
             labels=tokens[2],
             shift_labels=tokens[3],
-            cu_seqlens=self._fixed(cu_seqlens, row),
+            cu_seqlens=self._fixed(cu_seqlens),
             max_seqlen=length if self.max_segments else longest,
             sample_borders=samples,
             real_lengths=real_lengths,
@@ -254,20 +247,14 @@ class BatchBuilder:
     def filler(self, row: RankRow, epoch: int) -> MicroBatch:
         """The micro-batch of an iteration in which the rank has no pack: padding tokens without loss.
 
-        It has a few tokens, or as many as `pad_to` requires, so that shapes stay fixed. A window cuts it, too: else
-        its attention would take longer than that of the packs for which it waits.
+        It has a few tokens, or as many as `pad_to` requires, so that shapes stay fixed.
         """
         return self.build(_NO_PACK, row, epoch)
 
-    def _fixed(self, cu_seqlens: np.ndarray, row: RankRow) -> np.ndarray:
+    def _fixed(self, cu_seqlens: np.ndarray) -> np.ndarray:
         """The borders, the last one repeated for segments without tokens, which varlen kernels skip."""
         if self.max_segments is None:
             return cu_seqlens
-        if len(cu_seqlens) > self.max_segments + 1:
-            raise ConfigError(
-                f"the window of step {row.step}, {row.window} tokens, cuts a row into {len(cu_seqlens) - 1} segments, "
-                f"more than max_segments={self.max_segments}: raise it, or plan with --curriculum short"
-            )
         fixed = np.full(self.max_segments + 1, cu_seqlens[-1], dtype=np.int32)
         fixed[: len(cu_seqlens)] = cu_seqlens
         return fixed

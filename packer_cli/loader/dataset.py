@@ -121,9 +121,8 @@ class PackedDataset(Dataset[Any]):
             each sample with "document". Models that find samples by their positions need the two to agree.
         max_segments: a fixed number of segments for every row, for CUDA graphs and `torch.compile`: borders are
             int32 [max_segments+1], in which the last one repeats (samples without tokens, which varlen kernels skip),
-            and the greatest length is the row's. "plan": the samples of the set's largest pack, one for padding, and
-            as many as windows may cut; an integer may be greater. Limit it with `hbpack pack --max-samples`. None: as
-            many as the row has.
+            and the greatest length is the row's. "plan": the samples of the set's largest pack, and one for padding;
+            an integer may be greater. Limit it with `hbpack pack --max-samples`. None: as many as the row has.
         loss_weights: whether to give the weights of a set that has any (`weight` of its records or messages); False:
             all loss tokens count 1. Formats whose trainers have no place for weights need False.
         lockstep: False for a trainer whose ranks meet only at the end of a step (DDP, ZeRO-1): an item is then the
@@ -219,14 +218,7 @@ class PackedDataset(Dataset[Any]):
             mask=chosen,
             reset_positions=resets,
             is_weighted=self._is_weighted,
-            max_segments=choose_max_segments(
-                manifest,
-                max_segments,
-                chosen,
-                name,
-                window=self._place.rows.shortest_window,
-                pad_to_multiple_of=pad_to_multiple_of,
-            ),
+            max_segments=choose_max_segments(manifest, max_segments, chosen, name),
         )
         check_tokens(manifest, self._storage, name)
         self._reader = MicroBatchReader(self._storage, manifest, builder, prefetch)

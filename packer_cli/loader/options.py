@@ -8,8 +8,7 @@ from collections.abc import Collection
 from typing import Any, get_args
 
 from packer_cli.errors import ConfigError
-from packer_cli.format.constants import FILLER_TOKENS, Mask
-from packer_cli.format.entries import GroupInfo
+from packer_cli.format.constants import Mask
 from packer_cli.format.manifest import Manifest
 from packer_cli.loader.batch import BatchBuilder
 from packer_cli.loader.storage import Storage
@@ -58,12 +57,6 @@ def choose_mask(
             f"reset_positions is {resets} with mask {chosen!r}, but trainers of format {format!r} take position 0 for "
             f"the start of a segment: leave reset_positions out, or choose mask {'document' if resets else 'causal'!r}"
         )
-    if positions_are_borders and chosen == "causal" and manifest.has_windows:
-        raise ValueError(
-            f"mask is {chosen!r} and the set has the windows of --curriculum {manifest.planned.curriculum}, but "
-            f"format {format!r} has no borders besides the positions, which a causal mask does not restart: use mask "
-            "'document', or plan with --curriculum short"
-        )
     return chosen, resets
 
 
@@ -88,33 +81,23 @@ def choose_weights(manifest: Manifest, wanted: bool, format: str, name: str, *, 
     return True
 
 
-def choose_max_segments(
-    manifest: Manifest, given: Any, mask: Mask, name: str, *, window: int = 0, pad_to_multiple_of: int = 1
-) -> int | None:
+def choose_max_segments(manifest: Manifest, given: Any, mask: Mask, name: str) -> int | None:
     """The segments of every row that `max_segments` asks for; None: as many as each has.
 
     Args:
         mask: with "causal", every row is one segment.
         name: of the packed set, for messages.
-        window: tokens of the epoch's shortest window; 0: it has none.
 
     Raises:
-        ConfigError: the largest pack and its padding need more, or a row that is cut by windows may.
+        ConfigError: the largest pack and its padding need more.
         TypeError: it is neither an integer nor "plan".
     """
     if given is None:
         return None
     most = 0 if mask == "causal" else max(group.most_samples for group in manifest.groups)
-    # n segments of T tokens in all are at most n + T // window when cut.
-    cuts = max(_longest_row(group, pad_to_multiple_of) for group in manifest.groups) // window if window else 0
     if given == "plan":
-        return most + 1 + cuts
+        return most + 1
     number = as_integer("max_segments", given, least=1)
-    if cuts and number <= most + cuts:
-        raise ConfigError(
-            f"max_segments is {number}, but windows of {window} tokens may cut a row of {name} into "
-            f"{most + 1 + cuts} segments: give at least {most + 1 + cuts} or 'plan', or plan with --curriculum short"
-        )
     require_segments("max_segments", number, most, name)
     return number
 
@@ -127,13 +110,6 @@ def require_segments(option: str, number: int, most: int, name: str) -> None:
             f"{option} is {number}, but {name} has a pack of {most} samples, and padding may be one segment more: "
             f"give at least {most + 1}{limit}"
         )
-
-
-def _longest_row(group: GroupInfo, pad_to_multiple_of: int) -> int:
-    """No padded row of the group has more tokens, whatever samples are aligned to."""
-    stage_gpus = group.layout.stage_gpus
-    multiple = math.lcm(group.align, 2 * stage_gpus)
-    return max(group.capacity, FILLER_TOKENS * stage_gpus) + multiple * (group.most_samples + pad_to_multiple_of)
 
 
 def check_rank(rank: Any, world_size: Any, manifest: Manifest, name: str) -> tuple[int, int]:
@@ -208,8 +184,6 @@ def check_tree_format(
         wrong = f"sp_sharding is {sp_sharding!r}, which is for context parallelism: leave it out"
     elif any(group.align > 1 for group in manifest.groups):
         wrong = "it was planned with --align, and segments cannot be padded: plan it without"
-    elif manifest.has_windows:
-        wrong = f"its first steps have the windows of --curriculum {manifest.planned.curriculum}: plan with short"
     elif not is_plain:
         wrong = "it takes mask 'document', positions by depth and as many segments as there are: leave mask, "
         wrong += "reset_positions and max_segments out"

@@ -135,25 +135,6 @@ def align_samples(pack: Pack, multiple: int, pad_token_id: int) -> Pack:
     return pack._replace(input_ids=input_ids, loss_starts=starts, loss_stops=stops, cu_seqlens=cu_seqlens)
 
 
-def cut_segments(borders: np.ndarray, lengths: np.ndarray, window: int) -> tuple[np.ndarray, np.ndarray]:
-    """Segments cut every `window` tokens: (borders int32 [x+1], real tokens of each int64, without the last ones).
-
-    Args:
-        borders: int32 [segments+1].
-        lengths: int64, the real tokens of each segment but for the last ones; padding of a segment is at its end.
-    """
-    sizes = borders[1:] - borders[:-1]
-    counts = -(-sizes // window)
-    first = counts.cumsum() - counts
-    number = ramp(int(counts.sum())) - first.repeat(counts)
-    cut = np.empty(len(number) + 1, dtype=np.int32)
-    cut[:-1] = borders[:-1].repeat(counts) + number * window
-    cut[-1] = borders[-1]
-    real = counts[: len(lengths)]
-    left = lengths.repeat(real) - number[: int(real.sum())].astype(np.int64) * window
-    return cut, left.clip(0, window)
-
-
 def with_padding(cu_seqlens: np.ndarray, length: int) -> np.ndarray:
     """A copy of `cu_seqlens`, with one more segment if it ends before `length`."""
     if cu_seqlens[-1] == length:

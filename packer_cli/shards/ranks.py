@@ -52,10 +52,7 @@ class EpochColumns:
         """The columns of `iterations.arrow`: name -> [i]."""
         step = self._schedule.iteration_step
         others = self._of_iterations | {name: values[step] for name, values in self._of_steps.items()}
-        window = self._schedule.step_window[step]
-        return _typed(
-            {"step": step, "window": window, "num_replicas": self._num_replicas, **others}, self.iteration_schema
-        )
+        return _typed({"step": step, "num_replicas": self._num_replicas, **others}, self.iteration_schema)
 
     def of_rank(self, rank: int) -> dict[str, NDArray[Any]]:
         """The columns of a rank's manifest: name -> integers, one a micro-batch."""

@@ -83,8 +83,6 @@ def _facts(view: View) -> Iterator[tuple[str, str]]:
     is_plain = place.layout == Layout(sp=place.layout.sp)
     yield ("SP degree", _sharing(view, place)) if is_plain else ("replica", _replica(place))
     yield "DP rank", f"{place.row.dp_rank} of {place.row.dp_size}"
-    if place.row.window:
-        yield "window", f"{place.row.window:,} tokens: the most of a sample that attention sees at once in this step"
 
 
 def _replica(place: Place) -> str:

@@ -11,13 +11,10 @@ from numpy.typing import NDArray
 
 from packer_cli.cost.models import GpuModel, MemoryModel
 from packer_cli.format.constants import FILLER_TOKENS
-from packer_cli.plan.core.cost import segment_sums
 from packer_cli.plan.core.csr import pack_tokens_and_work, plan_tokens_and_work
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.core.segments import row_lengths
 from packer_cli.plan.core.sharding import cp_slowdown
-from packer_cli.plan.core.types import FILLER, Float64Array, Int32Array, Int64Array, Plan, Schedule
-from packer_cli.plan.core.windows import windowed_work
+from packer_cli.plan.core.types import FILLER, Float64Array, Int64Array, Plan, Schedule
 from packer_cli.plan.kernels.events import free_seconds
 from packer_cli.plan.kernels.pipeline import pipeline_seconds
 
@@ -57,8 +54,7 @@ def slot_seconds(
 
     Padding of a row is a sample of its own at its end, as in the loader: it takes linear work, attention over its own
     length, and communication. Padding that aligns a sample lengthens it; with a causal mask over whole rows,
-    a row is one sample with its padding. In steps with a window, attention runs over what that cuts. Attention takes
-    as long as on the slowest CP rank, in tiles of 128 queries.
+    a row is one sample with its padding. Attention takes as long as on the slowest CP rank, in tiles of 128 queries.
 
     Args:
         checkpoint_layers: checkpointed layers of each group.
@@ -77,10 +73,7 @@ def slot_seconds(
         pack_work = pack_tokens * pack_tokens
     tokens = np.append(pack_tokens, 0)[schedule.slot_pack]
     work = np.append(pack_work, 0)[schedule.slot_pack].astype(np.float64)
-    window = schedule.step_window[schedule.iteration_step[schedule.slot_iteration]]
-    if window.any():
-        work = _work_under_windows(plan, schedule, window, plan.pieces.length)
-    row_tokens, row_work = _rows(plan, schedule, tokens, work, window, pad_to)
+    row_tokens, row_work = _rows(plan, schedule, tokens, work, pad_to)
     # A micro-batch takes as long as its slowest CP rank.
     waiting = work * (np.append(cp_slowdown(plan), 1.0)[schedule.slot_pack] - 1)
     work, row_work = work + waiting, row_work + waiting
@@ -105,37 +98,20 @@ def slot_seconds(
     return SlotSeconds(parts=parts, forward=forward, group=group, tokens=tokens)
 
 
-def _work_under_windows(plan: Plan, schedule: Schedule, window: Int32Array, lengths: Int32Array) -> NDArray[Any]:
-    """Attention work (float64[k]) of each slot under its window (int32[k]).
-
-    Args:
-        lengths: int32[m], of the pieces.
-    """
-    of_pack = np.zeros(len(plan.packs) + 1, dtype=np.int32)
-    of_pack[schedule.slot_pack] = window
-    samples, offsets = lengths[plan.packs.pieces], plan.packs.offsets
-    if plan.mask == "causal":
-        of_packs = windowed_work(segment_sums(samples, offsets), of_pack[:-1])
-    else:
-        of_packs = segment_sums(windowed_work(samples, np.repeat(of_pack[:-1], np.diff(offsets))), offsets)
-    return np.append(of_packs, 0)[schedule.slot_pack].astype(np.float64)
-
-
 def _rows(
-    plan: Plan, schedule: Schedule, tokens: Int64Array, work: Float64Array, window: Int32Array, pad_to: PadTo
+    plan: Plan, schedule: Schedule, tokens: Int64Array, work: Float64Array, pad_to: PadTo
 ) -> tuple[NDArray[Any], Float64Array]:
     """Tokens and attention work of each slot's padded row; `tokens` and `work` are those of its real tokens."""
     if plan.mask == "causal":
         length = _padded(plan, schedule, tokens, pad_to)
-        return length, windowed_work(length, window).astype(np.float64)
+        return length, (length * length).astype(np.float64)
     if plan.is_padded or any(group.align > 1 for group in plan.groups):
         pack_tokens, pack_work = plan_tokens_and_work(plan)
         tokens = np.append(pack_tokens, 0)[schedule.slot_pack]
         work = np.append(pack_work, 0)[schedule.slot_pack].astype(np.float64)
-        if window.any():
-            work = _work_under_windows(plan, schedule, window, row_lengths(plan))
     length = _padded(plan, schedule, tokens, pad_to)
-    return length, work + windowed_work(length - tokens, window)
+    padding = length - tokens
+    return length, work + padding * padding
 
 
 def _padded(plan: Plan, schedule: Schedule, tokens: Int64Array, pad_to: PadTo) -> NDArray[Any]:

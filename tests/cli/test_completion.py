@@ -36,7 +36,6 @@ def values(*words):
         (("pack", "--strategy", ""), list(PACKED)),
         (("pack", "--groups", ""), ["auto"]),
         (("pack", "--cost", ""), ["quadratic", "profile"]),
-        (("pack", "--curriculum", "s"), ["short", "skyladder"]),
         (("pack", "--cp-sharding", "d"), ["document"]),
         (("pack", "--engine", "r"), ["ray"]),
         (("export", "--to", ""), list(FORMATS)),

@@ -22,8 +22,6 @@ def pack(hbpack, tokenizer, lines_of, tmp_path):
         (("--align", 16), "--align"),
         (("--parallel", "cp=2"), "--parallel cp"),
         (("--mask", "causal"), "--mask causal"),
-        (("--curriculum", "skyladder", "--curriculum-steps", 5), "--curriculum skyladder"),
-        (("--curriculum", "growlength", "--curriculum-steps", 5), "--curriculum growlength"),
         (("--strategy", "wlb", "--global-tokens", "8k"), "--strategy wlb"),
         (("--packing", "wrap"), "--packing wrap"),
     ],

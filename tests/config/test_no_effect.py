@@ -26,7 +26,6 @@ OPTIONS = {
     "balance": ({}, "window:2"),
     "cost": ({}, "1,24576"),
     "cp_sharding": ({"parallel": "cp=2", "groups": "8k:1"}, "document"),
-    "curriculum": ({"curriculum_steps": 4}, "skyladder"),
     "curriculum_steps": ({}, 2),
     "epochs": ({}, 2),
     "fill": ({}, "longest"),

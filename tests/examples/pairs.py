@@ -103,7 +103,7 @@ class PairSet(PackedDataset):
             of_step = [pair for row in rows for of_rank in row for pair in of_rank]
             num_loss = sum(len(pair.chosen) + len(pair.rejected) for pair in of_step)
             for row in rows:
-                place = (number, len(self.batches), 0, 0, 0, 0, rank, self.world_size, 0, 0)
+                place = (number, len(self.batches), 0, 0, 0, 0, rank, self.world_size, 0)
                 totals = (1, 2 * len(of_step), 1, num_loss, float(num_loss), len(of_step), max(map(len, row)))
                 before = first + sum(map(len, row[:rank]))
                 self.batches.append(make_batch(row[rank], RankRow(*place, *totals), before))

@@ -55,7 +55,6 @@ SHARD_SCHEMA = pa.schema(
 ITERATION_SCHEMA = pa.schema(
     [
         pa.field("step", pa.int64(), nullable=False),
-        pa.field("window", pa.int32(), nullable=False),
         pa.field("num_replicas", pa.int32(), nullable=False),
         pa.field("global_num_packs", pa.int64(), nullable=False),
         pa.field("global_num_samples", pa.int64(), nullable=False),
@@ -278,7 +277,7 @@ def write_ranks(packed: PackedSet, epoch: int, fingerprint: str) -> dict:
         assert rank == packed.num_gpus
     folder = f"ranks/epoch-{epoch:03d}"
     names = [field.name for field in ITERATION_SCHEMA]
-    common = [dict(zip(names, (step, 0, len(slots), *counts[step]), strict=True)) for step, slots in iterations]
+    common = [dict(zip(names, (step, len(slots), *counts[step]), strict=True)) for step, slots in iterations]
     table = pa.Table.from_pylist(common, schema=ITERATION_SCHEMA)
     write_ipc(packed.path, f"{folder}/iterations.arrow", table, 1000, fingerprint)
     for rank, mine in enumerate(rows):

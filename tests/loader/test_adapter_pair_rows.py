@@ -36,7 +36,7 @@ def make_model(kind: Any = LlamaForCausalLM, **options: Any) -> Any:
 
 def row_of(pairs: list[Pair], kind: Any = PairRow, *, most: int | None = None) -> Any:
     most = len(pairs) if most is None else most
-    row = RankRow(0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 1, 2 * len(pairs), 1, 1, 1.0, len(pairs), most)
+    row = RankRow(0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 2 * len(pairs), 1, 1, 1.0, len(pairs), most)
     return kind(make_batch(pairs, row), factor=1.0, device=CPU)
 
 

@@ -9,18 +9,15 @@ from collections import Counter
 from contextlib import nullcontext
 from importlib.util import find_spec
 from itertools import islice
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
-from packer_cli.cli.main import main
 from packer_cli.errors import ConfigError, FormatError
 from packer_cli.loader import PackedDataset, metadata_of
 from packer_cli.loader.losses import token_losses
-from tests.cli_runner import run
 from tests.loader import torchtitan_twin
 from tests.loader.llama import sample_losses, tiny_llama
 
@@ -222,21 +219,6 @@ def test_rows_of_more_documents_than_graphs_hold_are_refused(titan: Any, own_row
     assert str(error.value) == (
         f"max_num_documents is {most}, but {str(own_rows.path)!r} has a pack of {most} samples, and padding may be "
         f"one segment more: give at least {most + 1}, or pack again with --max-samples {most - 1}"
-    )
-
-
-def test_windows_are_refused_where_graphs_hold_the_samples(titan: Any, repo: Any, tmp_path: Any) -> None:
-    sample, output = repo / "examples" / "sample", tmp_path / "out"
-    done = run(
-        main, "pack", sample / "journals.jsonl", "--tokenizer", sample / "tokenizer", "--groups", "512:1", "--gpus", 2,
-        "--curriculum", "skyladder", "--curriculum-steps", 4, "--workers", 1, "--output", output,
-    )  # fmt: skip
-    assert done.code == 0, done.stderr
-    with pytest.raises(ConfigError) as error:
-        build(titan, SimpleNamespace(path=output), max_num_documents=9)
-    assert str(error.value) == (
-        f"{str(output)!r} has the windows of --curriculum skyladder, each of which is a document, and "
-        "max_num_documents limits documents to samples: plan with --curriculum short, or leave max_num_documents out"
     )
 
 

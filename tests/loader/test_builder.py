@@ -57,7 +57,7 @@ def test_slices_agree_with_the_whole_row(
 
     parts = []
     for sp_rank in range(sp_size):
-        row = RankRow(0, 0, 0, 0, 0, sp_rank, 0, 1, num_tokens + extra, 0, 1, 1, 1, 1)
+        row = RankRow(0, 0, 0, 0, 0, sp_rank, 0, 1, num_tokens + extra, 1, 1, 1, 1)
         parts.append(builder.build(pack, row, 0))
     assert {len(p.input_ids) for p in parts} == {length // sp_size}
     assert np.concatenate([p.input_ids for p in parts]).tolist() == [*ids.tolist(), *[-7] * tail]

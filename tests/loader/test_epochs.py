@@ -68,7 +68,7 @@ def test_written_epochs_are_read_as_written(packed: Any) -> None:
     epoch=st.integers(1, 99),
 )
 def test_repeat_rows(counts: list[list[int]], seed: int, epoch: int) -> None:
-    """Steps of iterations of one row or, without lockstep, several; whole samples, whatever the windows were."""
+    """Steps of iterations of one row or, without lockstep, several."""
     sizes = [size for step in counts for size in step]
     n = sum(sizes)
     columns = {name: np.arange(n) + 1000 * k for k, name in enumerate(RankRow._fields)}
@@ -77,7 +77,6 @@ def test_repeat_rows(counts: list[list[int]], seed: int, epoch: int) -> None:
     rows = repeat_rows(columns, seed, epoch)
     assert sorted(set(rows["iteration"].tolist())) == list(range(len(sizes)))
     assert (np.diff(rows["iteration"]) >= 0).all()
-    assert not rows["window"].any()
     place = 1000 * RankRow._fields.index("row")
     iterations = [rows["row"][rows["iteration"] == i].tolist() for i in range(len(sizes))]
     old_iterations = [(columns["row"][columns["iteration"] == i]).tolist() for i in range(len(sizes))]
@@ -87,5 +86,5 @@ def test_repeat_rows(counts: list[list[int]], seed: int, epoch: int) -> None:
     assert [r for block in blocks for r in block] == rows["row"].tolist()
     assert sorted(blocks) == sorted(old)
     for k, name in enumerate(RankRow._fields):
-        if name not in ("step", "iteration", "window"):
+        if name not in ("step", "iteration"):
             assert (rows[name] - 1000 * k).tolist() == (rows["row"] - place).tolist()

@@ -78,7 +78,7 @@ def test_parts_of_a_batch_are_parts_of_its_whole_row(
             sp_sharding=sharding,
             align_samples=align,
         )
-        return builder.build(pack, RankRow(0, 0, 0, 0, 0, sp_rank, 0, 1, 64, 0, 1, 1, 1, 1), 0)
+        return builder.build(pack, RankRow(0, 0, 0, 0, 0, sp_rank, 0, 1, 64, 1, 1, 1, 1), 0)
 
     whole = build(False, 0)
     name = ("zigzag", "document")[planned] if sharding == "planned" else sharding

@@ -37,7 +37,6 @@ STRATEGIES: dict[str, list[Any]] = {
     "free": ["--strategy", "flexsp:all", "--lockstep", "1", *_STEPS],
     "context-parallel": ["--groups", "48,288", "--parallel", "cp=3", "--cp-sharding", "document", *_STEPS],
     "hydraulis": ["--strategy", "hydraulis", *_LONGEST, "--parallel", "tp=2,cp=2,pp=2", *_STEPS],
-    "windows": ["--curriculum", "skyladder:24", "--curriculum-steps", "2", *_STEPS],
     "wlb": ["--strategy", "wlb", "--groups", "288:2", "--packing", "delay:micro_batches=2,queues=1,s_max=576"],
 }
 SHAPE = {
@@ -75,16 +74,13 @@ def part(sample: SimpleNamespace, start: int, length: int) -> SimpleNamespace:
     return SimpleNamespace(tokens=sample.tokens[start:stop], mask=[0, *sample.mask[start + 1 : stop]])
 
 
-def train_alone(model: Any, sample: SimpleNamespace, window: int = 0) -> tuple[float, int, dict[str, torch.Tensor]]:
+def train_alone(model: Any, sample: SimpleNamespace) -> tuple[float, int, dict[str, torch.Tensor]]:
     """Summed loss of a sample, its loss tokens, and the gradients of the sum."""
     targets = torch.tensor(
         [*(t if m else -100 for t, m in zip(sample.tokens[1:], sample.mask[1:], strict=True)), -100]
     )
-    total = torch.zeros((), dtype=torch.float64)
-    for begin in range(0, len(sample.tokens), window or len(sample.tokens)):
-        part = slice(begin, begin + window if window else None)
-        logits = model(input_ids=torch.tensor([sample.tokens[part]])).logits
-        total = total + token_losses(logits, targets[part]).sum()
+    logits = model(input_ids=torch.tensor([sample.tokens])).logits
+    total = token_losses(logits, targets).sum()
     total.backward()
     return total.item(), sum(sample.mask), gradients(model)
 
@@ -109,7 +105,7 @@ def test_every_strategy_trains_as_one_process_does(tmp_path: Path, repo: Path) -
     corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
     shape.write_text(json.dumps(SHAPE))
     model = tiny_llama("sdpa")
-    trained = cache(lambda i, start, length, window: train_alone(model, part(samples[i], start, length), window))
+    trained = cache(lambda i, start, length: train_alone(model, part(samples[i], start, length)))
     expected, plans = {}, {}
     for name, options in STRATEGIES.items():
         out = tmp_path / name
@@ -120,12 +116,7 @@ def test_every_strategy_trains_as_one_process_does(tmp_path: Path, repo: Path) -
         )  # fmt: skip
         assert done.code == 0, done.stderr
         plans[name], _ = read_plan(out / "plan.arrow")
-        windows = plans[name].epochs[0].step_window.tolist()
-        expected[str(out)] = [
-            one_process([trained(*piece, window) for piece in own])
-            for window, own in zip(windows, pieces_of_steps(plans[name]), strict=True)
-        ]
-    assert plans["windows"].epochs[0].step_window[:3].tolist() == [24, 156, 0]
+        expected[str(out)] = [one_process([trained(*piece) for piece in own]) for own in pieces_of_steps(plans[name])]
     assert set(plans["context-parallel"].packs.cp_sharding.tolist()) == {1}
     (mixed,), (free,) = plans["flexsp:all"].epochs, plans["free"].epochs
     degrees = list(zip(mixed.slot_iteration.tolist(), plans["flexsp:all"].slot_gpus(mixed).tolist(), strict=True))

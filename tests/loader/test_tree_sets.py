@@ -76,12 +76,6 @@ def test_arguments_that_would_break_trees(trees: PackedSet) -> None:
     for changes, why in (({"cp_size": 2, "sp_size": 1}, of_cp), ({"align": 8}, of_align)):
         trees.edit_manifest(groups=[{**group, **changes} for group in groups])
         assert message(trees, format="tree") == begin + why
-    config = json.loads((trees.path / "hbpack.json").read_text())["config"]
-    config["plan"] = {"curriculum": "skyladder", "curriculum_steps": 5}
-    trees.edit_manifest(groups=groups, config=config)
-    assert message(trees, format="tree") == begin + (
-        "its first steps have the windows of --curriculum skyladder: plan with short"
-    )
 
 
 def test_a_flat_set_is_no_set_of_trees(own_set: PackedSet) -> None:

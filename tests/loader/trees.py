@@ -38,7 +38,7 @@ def build(pack: Any, format: str = "tree", *, sp_size: int = 1, place: int = 0, 
     """The micro-batch of a pack, None for a filler, on the GPU `place` of those that share it."""
     arguments = {"pad_to": "multiple", "pad_to_multiple_of": 1, "pad_token_id": PAD, "sp_slice": True}
     builder = get_format(format).builder(**(arguments | options), groups=(group_of(4096, sp_size),))
-    row = RankRow(0, 0, 0, 0, 0, place, 0, 1, 0, 0, 1, 1, 1, 1)
+    row = RankRow(0, 0, 0, 0, 0, place, 0, 1, 0, 1, 1, 1, 1)
     return builder.filler(row, 0) if pack is None else builder.build(pack, row, 0)
 
 

@@ -159,13 +159,9 @@ def _longest(slots, iteration):
     return max(slot.group for slot in slots if slot.iteration == iteration)
 
 
-def squares(lengths, window):
-    """The sum of squares of what a window cuts the lengths into; 0 cuts nothing."""
-    return sum(
-        min(window or length, length - start) ** 2
-        for length in lengths
-        for start in range(0, length, window or length or 1)
-    )
+def squares(lengths):
+    """The sum of squares of the lengths."""
+    return sum(length**2 for length in lengths)
 
 
 def _slot(plan: Plan, model: GpuModel, k: int, pad_to: str) -> Slot:
@@ -176,8 +172,7 @@ def _slot(plan: Plan, model: GpuModel, k: int, pad_to: str) -> Slot:
     lengths = _lengths(plan, pack)
     layers = _layers(plan, model, group)
     aligned = [-(-length // plan.groups[group].align) * plan.groups[group].align for length in lengths]
-    window = int(schedule.step_window[schedule.iteration_step[iteration]])
-    tokens, work, row_work = sum(lengths), squares(lengths, window), squares(aligned, window)
+    tokens, work, row_work = sum(lengths), squares(lengths), squares(aligned)
     row = 8 * sp * cp * tp if pack == FILLER else sum(aligned)
     if pad_to == "row":
         row = max(row, int(schedule.slot_row_length[k]))
@@ -186,9 +181,9 @@ def _slot(plan: Plan, model: GpuModel, k: int, pad_to: str) -> Slot:
     while row % (sp * cp * tp * (2 if cp > 1 else 1)):  # Two chunks a rank.
         row += 1
     padding = row - tokens
-    row_work += squares([row - sum(aligned)], window)
+    row_work += squares([row - sum(aligned)])
     if plan.mask == "causal":
-        work, row_work = squares([tokens], window), squares([row], window)
+        work, row_work = squares([tokens]), squares([row])
     if cp > 1 and pack != FILLER:
         rows = aligned if plan.mask == "document" else [sum(aligned)]
         waiting = work * (sharding.slowdown(rows, cp, PLANNED[plan.packs.cp_sharding[pack]]) - 1)

@@ -32,7 +32,6 @@ PLAN = Plan(
             slot_first_gpu=np.array([0, 1, 0], dtype=np.int32),
             slot_row_length=np.array([64, 64, 100], dtype=np.int32),
             iteration_step=np.array([0, 1]),
-            step_window=np.zeros(2, dtype=np.int32),
         ),
     ),
 )
@@ -99,7 +98,6 @@ def broken(changes):
             "epoch 0: not every one of the 2 GPUs is busy exactly once in every iteration",
         ),
         ({"iteration_step": [0, 2]}, "epoch 0: the steps are not in order"),
-        ({"step_window": [0]}, "epoch 0: a step has no window"),
         ({"slot_row_length": [64, 29, 100]}, "epoch 0: a pack is longer than its row"),
         ({"slot_row_length": [64, 64, 101]}, "epoch 0: a row does not divide among the GPUs that share it"),
     ],

@@ -136,7 +136,6 @@ def test_a_pack_over_a_limit_is_found():
         ({"parallel": {"cp": 2}}, "--parallel cp", "it would divide what a token sees among GPUs; share rows with SP"),
         ({"align": 16}, "--align", "it would pad shared prefixes; leave it out"),
         ({"mask": "causal"}, "--mask causal", "it would let an answer or a turn see the others; leave it out"),
-        ({"curriculum": "skyladder", "curriculum_steps": 5}, "--curriculum skyladder", "it would cut samples that"),
     ],
 )
 def test_what_does_not_go_with_trees_is_refused(options, option, why):

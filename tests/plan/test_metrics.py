@@ -35,7 +35,6 @@ def by_hand(packs, *, group, capacity, sp_size, num_gpus, slots, steps):
         slot_first_gpu=np.concatenate(first).astype(np.int32),
         slot_row_length=np.array([groups[g].capacity for row in slot_group for g in row], dtype=np.int32),
         iteration_step=np.array(steps),
-        step_window=np.zeros(steps[-1] + 1, dtype=np.int32),
     )
     return Plan(
         groups=groups,

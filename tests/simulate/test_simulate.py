@@ -78,7 +78,6 @@ def make_plan(groups, iterations, steps, num_gpus=NUM_GPUS, row_length=None):
         slot_first_gpu=np.array(first, dtype=np.int32),
         slot_row_length=np.array([row_length[i] for i, *_ in slots], dtype=np.int32),
         iteration_step=np.array(steps),
-        step_window=np.zeros(steps[-1] + 1, dtype=np.int32),
     )
     return Plan(
         groups=tuple(groups),
@@ -142,20 +141,18 @@ pads = st.sampled_from(PAD_TO)
     step_seconds=st.sampled_from([0.0, 1.5]),
     mask=st.sampled_from(["document", "causal"]),
     align=st.sampled_from([1, 1, 4]),
-    windows=st.lists(st.sampled_from([0, 3, 10]), min_size=5, max_size=5),
     is_free=st.booleans(),
     shard=st.sampled_from([None, 2]),
     vpp=st.sampled_from([1, 1, 2]),
     head=st.sampled_from([0.0, 4e-3]),
 )
 def test_it_equals_its_twin_and_the_split_is_the_whole(
-    plan, tp, pp, is_cp, pad_to, step_seconds, mask, align, windows, is_free, shard, vpp, head
+    plan, tp, pp, is_cp, pad_to, step_seconds, mask, align, is_free, shard, vpp, head
 ):
     shard = shard if tp == pp == 1 else None
     plan = with_layout(plan, tp=tp, pp=pp, is_cp=is_cp, vpp=vpp)
     groups = tuple(replace(group, align=1 if mask == "causal" else align) for group in plan.groups)
     (schedule,) = plan.epochs
-    schedule = replace(schedule, step_window=np.array(windows[: schedule.num_steps], dtype=np.int32))
     falls = np.diff(schedule.slot_iteration * len(groups) - schedule.slot_group) >= 0
     if is_free and falls.all():
         plan = replace(plan, lockstep=1)

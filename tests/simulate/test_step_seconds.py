@@ -135,14 +135,6 @@ def test_the_model_in_a_plan_predicts_as_the_one_that_was_given(repo, gpu):
     assert with_step_seconds(plan, values).epochs[0].step_seconds == pytest.approx(wanted, rel=1e-6)
 
 
-def test_another_order_of_steps_with_windows_has_none(corpus, options, tmp_path):
-    """A later epoch has whole samples, and no figures of these are there."""
-    windows = ["--curriculum", "growlength:256", "--curriculum-steps", 4, "--epochs", 1]
-    assert run(main, "pack", corpus / "old.jsonl", *options, *windows, "--output", tmp_path / "OUT").code == 0
-    assert None not in seconds_of(tmp_path / "OUT", 0, NUM_GPUS)
-    assert set(seconds_of(tmp_path / "OUT", 0, NUM_GPUS, 1)) == {None}
-
-
 def test_a_model_of_another_release_is_left_out(predicted, capsys):
     header, (plan, _) = read_plan_header(predicted / "plan.arrow"), read_plan(predicted / "plan.arrow")
     other = header.config.model_copy(update={"gpu_model": {"cost": {}}})

@@ -159,12 +159,6 @@ def _read_layout(config: PackedDataLoader.Config) -> tuple[Layout, int]:
 
 def _check_documents(path: str, manifest: Manifest, most: int) -> None:
     """Raise ConfigError if a row may have more documents than the `most` that graphs are captured for."""
-    if manifest.has_windows:
-        raise ConfigError(
-            f"{path!r} has the windows of --curriculum {manifest.planned.curriculum}, each of which is a document, "
-            "and max_num_documents limits documents to samples: plan with --curriculum short, or leave "
-            "max_num_documents out"
-        )
     if manifest.planned.mask != "causal":  # A causal row is one document, padding included.
         largest = max(group.most_samples for group in manifest.groups)
         require_segments("max_num_documents", most, largest, repr(path))

@@ -51,8 +51,8 @@ class Format:
 def metadata(micro: MicroBatch) -> dict[str, Any]:
     """The metadata of every format: Python ints, a string, and int64 [n] tensors; in a set with weights also floats.
 
-    With a causal mask over the whole row, or a window in this step, the borders of attention are not those of the
-    samples: then `sample_borders`, int32 [n+1 or n+2], are theirs.
+    With a causal mask over the whole row, the borders of attention are not those of the samples: then
+    `sample_borders`, int32 [n+1 or n+2], are theirs.
 
     In a set with trees the samples are branches: `branch_roles` and `item_ids` int64 [n], `rewards` float32 [n]; and
     of each item, or part of one, in the row, `item_kinds` and `item_branches` int64 [items], and `margin`,

@@ -183,10 +183,6 @@ def _check_schedule(schedule: Schedule, plan: Plan, tokens: Int64Array, epoch: i
     steps = schedule.iteration_step
     if len(steps):
         require(steps[0] == 0 and bool(np.isin(np.diff(steps), (0, 1)).all()), where + "the steps are not in order")
-    require(
-        len(schedule.step_window) == schedule.num_steps and int(schedule.step_window.min(initial=0)) >= 0,
-        where + "a step has no window",
-    )
     require(bool((tokens[packs] <= schedule.slot_row_length[is_pack]).all()), where + "a pack is longer than its row")
     if not plan.is_padded:  # Padded batches are never written.
         multiple = np.array([group.layout.row_multiple for group in plan.groups], dtype=np.int64)[schedule.slot_group]

@@ -75,10 +75,9 @@ class Iterations:
             is_dealt=is_dealt,
         )
 
-    def run(self, order: NDArray[np.integer], steps: Int64Array, step_window: Int32Array | None = None) -> Schedule:
+    def run(self, order: NDArray[np.integer], steps: Int64Array) -> Schedule:
         """The schedule of the iterations in this order (int[i]), in these steps (int64[i]). O(slots)."""
         offsets, slots = select_packs(self.offsets, as_ids(np.arange(len(self.slot_pack))), order)
-        num_steps = int(steps[-1]) + 1 if len(steps) else 0
         return Schedule(
             slot_iteration=np.repeat(np.arange(len(order)), np.diff(offsets)),
             slot_pack=self.slot_pack[slots],
@@ -86,7 +85,6 @@ class Iterations:
             slot_first_gpu=self.slot_first_gpu[slots],
             slot_row_length=self.slot_row_length[slots],
             iteration_step=steps,
-            step_window=np.zeros(num_steps, dtype=np.int32) if step_window is None else step_window,
         )
 
 

@@ -20,7 +20,6 @@ from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.iterations import Iterations
 from packer_cli.plan.core.streams import Stream, next_uint64, rng_state, shuffle, shuffled
 from packer_cli.plan.core.types import Int16Array, Int32Array, Int64Array, Schedule, UInt64Array, as_ids
-from packer_cli.plan.core.windows import Windows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +35,6 @@ class StepRules:
     """Most of the iterations that the curriculum takes first of those it could, so that some are left to mix."""
     mix: StepMix = "alternate"
     """Which iterations share a step."""
-    windows: Windows | None = None
-    """What attention sees in the first steps of the first epoch; then `curriculum_steps` is 0."""
     longest_first: bool = False
     """A step runs its micro-batches by falling work, so that a pipeline has fewer bubbles."""
     evens_steps: bool = False
@@ -84,9 +81,7 @@ def schedule_epoch(
         order, steps = _order_of_steps(iterations.step, epoch, state)
     if rules.longest_first:
         order = order[np.lexsort((-work[order], steps))]
-    num_steps = int(steps[-1]) + 1 if len(steps) else 0
-    window = rules.windows.of_steps(num_steps) if rules.windows is not None and not epoch else None
-    schedule = iterations.run(order, steps, window)
+    schedule = iterations.run(order, steps)
     if not iterations.is_dealt:
         begins = np.searchsorted(schedule.slot_iteration, np.arange(len(order) + 1))
         state = rng_state(seed, Stream.RANKS, epoch)

@@ -214,8 +214,6 @@ class Schedule:
     a group and iteration."""
     iteration_step: Int64Array
     """int64[i]: the optimizer step of each iteration; never decreases."""
-    step_window: Int32Array
-    """int32[s]: tokens of a sample that attention sees at once in each step, see `core.windows`; 0 is all of it."""
     step_seconds: NDArray[np.float32] | None = None
     """float32[s]: predicted seconds of each step; None where nothing says what to predict with."""
 

@@ -225,7 +225,6 @@ def run_freely(
         slot_first_gpu=first_gpu[slots].astype(np.int32),
         slot_row_length=schedule.slot_row_length[slots],
         iteration_step=iteration_step,
-        step_window=schedule.step_window,
     )
 
 

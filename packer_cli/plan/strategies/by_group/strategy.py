@@ -79,7 +79,7 @@ class OnlyCompared(LongestAlone):
 
     is_packed = False
     takes_trees = False
-    ignores = frozenset({"packing", "fill", "balance", "step_mix", "curriculum", "curriculum_steps"})
+    ignores = frozenset({"packing", "fill", "balance", "step_mix", "curriculum_steps"})
     lacks = frozenset({"align", "max_samples", "mask"})
 
 

@@ -16,7 +16,7 @@ class _BySteps(Strategy):
 
     any_degree: ClassVar[bool] = True
     """Whether degrees may be other than powers of two."""
-    ignores = frozenset({"packing", "fill", "balance", "cost", "step_mix", "curriculum", "curriculum_steps"})
+    ignores = frozenset({"packing", "fill", "balance", "cost", "step_mix", "curriculum_steps"})
     lacks = frozenset({"max_samples", "mask"})
     needs = frozenset({"tokens of a step"})
     keeps_steps = True

@@ -48,7 +48,7 @@ class FlexSp(MixedDegrees):
     name = "flexsp"
     summary = "FlexSP (arXiv 2412.01523): each step is planned for itself, in iterations that mix SP degrees"
     defaults = {"packing": "search"}
-    ignores = frozenset({"fill", "balance", "cost", "step_mix", "curriculum", "curriculum_steps"})
+    ignores = frozenset({"fill", "balance", "cost", "step_mix", "curriculum_steps"})
     needs = frozenset({"a cost model", "tokens of a step"})
     keeps_steps = True
     sample_bytes = 130

@@ -22,7 +22,7 @@ class Hydraulis(Strategy):
     name = "hydraulis"
     summary = "Hydraulis (arXiv 2412.07894): each step divides the GPUs among pipelines of unlike tp, cp and pp"
     defaults = {"packing": "search", "lockstep": "1"}
-    ignores = frozenset({"fill", "balance", "lockstep", "step_mix", "curriculum", "curriculum_steps"})
+    ignores = frozenset({"fill", "balance", "lockstep", "step_mix", "curriculum_steps"})
     lacks = frozenset({"max_samples", "mask", "align"})
     demands = "run pipelines of unlike tp, cp and pp side by side, and change them between steps"
     needs = frozenset({"a cost model", "tokens of a step"})

@@ -27,7 +27,7 @@ class Wlb(Strategy):
     name = "wlb"
     summary = "WLB-LLM (arXiv 2503.17924): steps of micro-batches of equal predicted time, for pipelines"
     defaults = {"groups": "auto", "packing": "delay", "cost": "1,24576", "lockstep": "1"}
-    ignores = frozenset({"fill", "balance", "lockstep", "step_mix", "curriculum", "curriculum_steps"})
+    ignores = frozenset({"fill", "balance", "lockstep", "step_mix", "curriculum_steps"})
     lacks = frozenset({"max_samples", "mask"})
     demands = "run several micro-batches of unlike lengths on each replica in a step"
     baseline_name = "original packing"
