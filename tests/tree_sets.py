@@ -47,7 +47,6 @@ def put_trees(folder: Path, packs: Sequence[Sequence[Item]]) -> None:
         )
     shard = manifest["groups"][0]["shards"][0]
     shard |= {"num_bytes": path.stat().st_size, "xxh3": file_checksum(path)}
-    manifest["format_version"] = 3
     kinds = [item.kind for items in packs for item in items]
     pieces = {"samples": len(kinds), "left_out_by_weight": 0, "dropped": 0}
     manifest["counts"] |= {**pieces, "items": {"pairs": kinds.count(PAIR)}}

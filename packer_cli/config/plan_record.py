@@ -72,9 +72,7 @@ class PlannedConfig(StorePlanConfig, SetsAside):
     def decisions(self) -> Decisions:
         """JSON values of all that decides a plan; what groups were chosen with does not."""
         left_out = {*AutoGroupsConfig.model_fields, *self.planner.ignores, "align"}
-        unset = ("packages", "validation", "is_validation", "gpu_model", "max_path_tokens")
-        left_out |= {name for name in unset if not getattr(self, name)}
-        return {**self.model_dump(mode="json", exclude=left_out), "groups": [group.values for group in self.groups]}
+        return {**self.model_dump(mode="json", exclude=left_out), "groups": [*map(vars, self.groups)]}
 
     def as_text(self) -> dict[str, str]:
         """The options that the strategy uses, as the command line takes them; none that is None."""
@@ -116,5 +114,5 @@ class PlannedConfig(StorePlanConfig, SetsAside):
 
 def _group_text(group: Group) -> str:
     """The groups as `--groups` takes them, with what `--parallel` and `--align` add."""
-    others = (f"{name}={value}" for name, value in list(group.values.items())[3:] if value > 1)
+    others = (f"{name}={value}" for name, value in list(vars(group).items())[3:] if value > 1)
     return " ".join([str(group), *others])

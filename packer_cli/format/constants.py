@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 FORMAT_NAME = "hbpack"
-FORMAT_VERSION = 2
-TREES_VERSION = 3
-"""Format version of sets whose rows are trees: a loader that knows only flat rows must not read them."""
+FORMAT_VERSION = 3
 MANIFEST_NAME = "hbpack.json"
 REJECTED_NAME = "rejected.jsonl"
 PLAN_NAME = "plan.arrow"

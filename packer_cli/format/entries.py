@@ -73,7 +73,7 @@ class GroupInfo:
     """Tensor-parallel degree."""
     pp_size: int = 1
     """Pipeline stages."""
-    vpp_size: int | None = None
+    vpp_size: int = 1
     """Parts of each stage that take turns; None for undivided stages."""
     checkpoint_layers: int
     align: int = 1

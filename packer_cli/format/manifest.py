@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from packer_cli.errors import FormatError, VersionError
 from packer_cli.format.checksums import check_json, describe_signature, sign_json
-from packer_cli.format.constants import FORMAT_NAME, FORMAT_VERSION, TREES_VERSION, Lockstep
+from packer_cli.format.constants import FORMAT_NAME, FORMAT_VERSION, Lockstep
 from packer_cli.format.entries import EpochInfo, FileInfo, Generation, GroupInfo, Origin, PartInfo, Replicas, ShardInfo
 from packer_cli.format.metrics import Counts, GroupChoice, PlanMetrics
 from packer_cli.format.planned import PlanOptions
@@ -124,7 +124,7 @@ class Manifest:
     @property
     def has_trees(self) -> bool:
         """Whether rows hold items: preference pairs, groups, or samples that share prefixes."""
-        return self.format_version == TREES_VERSION
+        return self.counts.items is not None
 
     @property
     def num_pairs(self) -> int:
@@ -170,8 +170,8 @@ def manifest_bytes(manifest: Manifest) -> bytes:
     values, metrics = asdict(manifest), json_values(manifest.metrics)
     values["counts"] = sort_keys(json_values(manifest.counts))
     values["metrics"] = metrics if manifest.history else sort_keys(metrics)
-    config = {name: sort_keys(value) for name, value in values["config"].items() if value is not None}
-    values["config"] = {**config, "tokens": manifest.config.tokens.values()}
+    config = values["config"].items()
+    values["config"] = {name: sort_keys(value) for name, value in config if value is not None}
     return sign_json(values)
 
 
@@ -197,10 +197,10 @@ def parse_manifest(data: bytes, name: str, remedy: str, *, compares: bool = True
     if not isinstance(version, int):
         raise FormatError(f"{name!r} is damaged (it has no format version); {remedy}")
     # Before the checksum, which another version may have elsewhere, or not at all.
-    if version not in (FORMAT_VERSION, TREES_VERSION):
+    if version != FORMAT_VERSION:
         raise VersionError(
-            f"{name!r} has format version {version!r}; hbpack {__version__} reads versions {FORMAT_VERSION} and "
-            f"{TREES_VERSION}; run hbpack pack again, or read the set with the release that wrote it"
+            f"{name!r} has format version {version!r}; hbpack {__version__} reads version {FORMAT_VERSION}; run "
+            "hbpack pack again, or read the set with the release that wrote it"
         )
     try:
         if compares:

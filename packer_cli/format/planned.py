@@ -24,7 +24,7 @@ class SetsAside:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions(SetsAside):
-    """Of the options of a plan, those that readers of the set ask for; earlier releases may not have had one."""
+    """The options of a plan that readers of the set ask for."""
 
     strategy: str = ""
     packing: str = ""

@@ -1,11 +1,8 @@
-"""What `tokens.json` and `hbpack.json` both say of the tokens: the inputs, the tokenizer and the options.
-
-Every field has a default, for sets of earlier releases that lack it.
-"""
+"""What `tokens.json` and `hbpack.json` both say of the tokens: the inputs, the tokenizer and the options."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal
 
 
@@ -74,16 +71,3 @@ class SampleOptions:
     share_prefixes: bool = True
     date: str | None = None
     """Date that the chat template writes as today's; None: it writes none."""
-
-    @property
-    def left_out(self) -> set[str]:
-        """The options that files leave out: those of later releases at their defaults, so that sets stay as they were
-        byte for byte."""
-        return {each.name for each in fields(self) if each.name in _LATER and getattr(self, each.name) == each.default}
-
-    def values(self) -> dict[str, object]:
-        """The options that files have."""
-        return {name: value for name, value in vars(self).items() if name not in self.left_out}
-
-
-_LATER = ("items", "turns", "share_prefixes", "date")

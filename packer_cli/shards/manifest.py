@@ -97,7 +97,7 @@ def describe_groups(
         groups.append(
             GroupInfo(
                 name=group.name(g),
-                **group.values,
+                **vars(group),
                 num_packs=int(own.sum()),
                 num_samples=int(num_samples[own].sum()),
                 most_samples=int(num_samples[own].max(initial=0)),

@@ -74,7 +74,7 @@ def write_plan(path: Path, plan: Plan, piece_loss: PieceLoss, header: PlanHeader
         "plan_version": PLAN_VERSION,
         "num_gpus": plan.num_gpus,
         "lockstep": plan.lockstep,
-        "groups": [group.values for group in plan.groups],
+        "groups": [*map(vars, plan.groups)],
         **json_values(header),
         "config": header.config.decisions(),
     }

@@ -19,7 +19,6 @@ from packer_cli.format.constants import (
     PLAN_NAME,
     REJECTED_NAME,
     SHARD_MARKERS,
-    TREES_VERSION,
 )
 from packer_cli.format.entries import EpochInfo, GroupInfo, PartInfo, RankFile
 from packer_cli.format.manifest import Manifest, SetConfig, WriteOptions
@@ -139,7 +138,6 @@ class SetWriter:
         ]
         has_rejected = (self._folder / REJECTED_NAME).exists()
         return Manifest(
-            format_version=Manifest.format_version if plan.pieces.trees is None else TREES_VERSION,
             hbpack_version=__version__,
             fingerprint=self._fingerprint,
             seed=header.config.seed,

@@ -41,8 +41,7 @@ INDEX_NAME = "tokens.json"
 WORK = ".parts"
 """Folder in the store for the markers of finished parts, until the index is written."""
 STORE_FORMAT = "hbpack-tokens"
-STORE_VERSION = 7
-TREES_STORE_VERSION = 8
+STORE_VERSION = 8
 """Of a store that has trees: a release that knows only flat samples must not read it."""
 
 
@@ -91,7 +90,7 @@ class PartInfo:
     loss_weight: float | None = None
     """Sum of the weights of loss tokens; None if the part has no weights, as all are 1."""
     items: PartItems | None = None
-    """None: the part has no trees, a row is a sample. Absent in a store without trees."""
+    """None: the part has no trees, a row is a sample."""
     num_rejected: int
     num_without_loss: int
     """Those of the rejected in which no token carries a loss."""
@@ -206,11 +205,6 @@ def store_fingerprint(parts: Sequence[PartInfo], weights: Sequence[Share]) -> st
     return fingerprint(contents, list(weights))
 
 
-def version_of(parts: Sequence[PartInfo]) -> int:
-    """`StoreIndex.format_version` of these parts."""
-    return STORE_VERSION if all(part.items is None for part in parts) else TREES_STORE_VERSION
-
-
 def read_index(folder: Path) -> StoreIndex:
     """Read `tokens.json`. Raises the errors of `TokenStore.open`."""
     path = folder / INDEX_NAME
@@ -230,11 +224,10 @@ def _check_version(path: Path, data: bytes) -> None:
     with suppress(ValueError):
         values = json.loads(data)
         found = (values.get("format"), values.get("format_version")) if isinstance(values, dict) else (None, None)
-        known = [(STORE_FORMAT, version) for version in (STORE_VERSION, TREES_STORE_VERSION)]
-        if None not in found and found not in known:
+        if None not in found and found != (STORE_FORMAT, STORE_VERSION):
             raise VersionError(
                 f"{str(path)!r} has format {found[0]} version {found[1]}; hbpack {__version__} reads {STORE_FORMAT} "
-                f"version {STORE_VERSION} and {TREES_STORE_VERSION}; run hbpack pack or hbpack tokenize again"
+                f"version {STORE_VERSION}; run hbpack pack or hbpack tokenize again"
             )
 
 
@@ -245,8 +238,6 @@ def parse_index(data: bytes) -> StoreIndex:
         for name in ("num_samples", "num_rejected"):
             if sum(getattr(file, name) for file in part.files) != getattr(part, name):
                 raise ValueError(f"{name} of {part.path} is not the sum of its files")
-    if index.format_version != version_of(index.parts):
-        raise ValueError(f"its format_version is {index.format_version}, and its parts need another")
     return index
 
 
@@ -254,15 +245,8 @@ def write_index(folder: Path, index: StoreIndex) -> None:
     """Write `tokens.json` atomically, with its checksum."""
     from pydantic import TypeAdapter  # Six times as fast as `json`, for a store of many files; workers do without.
 
-    # Stores without trees or skipped files stay as earlier releases write them.
-    left_out: dict[str, Any] = {"options": index.options.left_out}
-    if not index.has_trees:
-        left_out["parts"] = {"__all__": {"items"}}
-    left_out["sources"] = {
-        "__all__": {name for name in ("percent", "skipped") if all(not getattr(each, name) for each in index.sources)}
-    }
     with atomic_file(folder / INDEX_NAME) as file:
-        file.write(sign_text(TypeAdapter(StoreIndex).dump_json(index, indent=2, exclude=left_out)))
+        file.write(sign_text(TypeAdapter(StoreIndex).dump_json(index, indent=2)))
 
 
 def find_damaged_parts(folder: Path, index: StoreIndex, engine: Engine) -> dict[str, str]:

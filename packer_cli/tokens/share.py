@@ -22,7 +22,6 @@ from packer_cli.tokens.index import (
     StoreIndex,
     StoreSource,
     store_fingerprint,
-    version_of,
 )
 from packer_cli.tokens.part import PartTask
 from packer_cli.tokens.rejects import rejects_name
@@ -44,7 +43,6 @@ class Header:
         parts = list(parts)
         infos = tuple(part.facts.part for part in parts)
         return StoreIndex(
-            format_version=version_of(infos),
             fingerprint=store_fingerprint(infos, [source.share for source in self.sources]),
             tokenizer=replace(parts[0].facts.tokenizer, name=self.tokenizer),
             options=self.options,
@@ -71,7 +69,7 @@ def agreed(config: TokenizeConfig, header: Header, files: Sequence[CorpusFile]) 
     return {
         "the inputs": fingerprint([asdict(source.given) for source in header.sources], listing),
         "the tokenizer": fingerprint(config.tokenizer, tokenizer_fingerprint(config.tokenizer)),
-        "the options": fingerprint(header.options.values()),
+        "the options": fingerprint(vars(header.options)),
         "--date": header.options.date or "",
         "the versions of libraries": fingerprint(header.library_versions, STORE_VERSION),
     }

@@ -71,7 +71,7 @@ def part_tasks(config: TokenizeConfig, cuts: Sequence[Cut]) -> list[PartTask]:
     """
     options = sample_options(config)
     files = tokenizer_fingerprint(config.tokenizer)
-    shared = fingerprint(options.values(), files, library_versions(config.record_schema), STORE_VERSION)
+    shared = fingerprint(vars(options), files, library_versions(config.record_schema), STORE_VERSION)
     return [
         PartTask(
             name=cut.name,

@@ -9,8 +9,8 @@ import pytest
 
 from packer_cli.errors import VersionError
 from packer_cli.format.checksums import sign_json
-from packer_cli.format.constants import FORMAT_VERSION, TREES_VERSION
-from packer_cli.tokens.index import STORE_VERSION, TREES_STORE_VERSION
+from packer_cli.format.constants import FORMAT_VERSION
+from packer_cli.tokens.index import STORE_VERSION
 from packer_cli.version import __version__
 from tests.damage.conftest import Packed, hbpack
 from tests.reference import tree
@@ -31,15 +31,15 @@ def earlier(own: Packed) -> Path:
 
 def of_set(folder: Path) -> str:
     return (
-        f"{str(folder / 'hbpack.json')!r} has format version 1; hbpack {__version__} reads versions {FORMAT_VERSION} "
-        f"and {TREES_VERSION}; run hbpack pack again, or read the set with the release that wrote it"
+        f"{str(folder / 'hbpack.json')!r} has format version 1; hbpack {__version__} reads version "
+        f"{FORMAT_VERSION}; run hbpack pack again, or read the set with the release that wrote it"
     )
 
 
 def of_store(folder: Path) -> str:
     return (
         f"{str(folder / 'tokens' / 'tokens.json')!r} has format hbpack-tokens version 2; hbpack {__version__} reads "
-        f"hbpack-tokens version {STORE_VERSION} and {TREES_STORE_VERSION}; run hbpack pack or hbpack tokenize again"
+        f"hbpack-tokens version {STORE_VERSION}; run hbpack pack or hbpack tokenize again"
     )
 
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from packer_cli.format.constants import TREES_VERSION
 from packer_cli.format.ranks import RankRow
 from packer_cli.loader import PackedDataset
 from packer_cli.loader.formats import get_format
@@ -121,8 +120,8 @@ class PairSet(PackedDataset):
         }
         tokenizer = {"vocab_size": VOCABULARY}
         return {
-            "groups": [group], "tokenizer": tokenizer, "format_version": TREES_VERSION, "config": {"plan": {}},
-            "counts": {"items": None},
+            "groups": [group], "tokenizer": tokenizer, "config": {"plan": {}},
+            "counts": {"items": {}},
             "fingerprint": self.fingerprint, "history": (), "first_epoch": 0, "epochs": ({"first_step": 0},),
         }  # fmt: skip
 

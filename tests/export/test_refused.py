@@ -14,7 +14,6 @@ from packer_cli.errors import ConfigError
 from packer_cli.export.formats import FORMATS
 from packer_cli.export.options import check_one_capacity
 from packer_cli.folders import lock_folder
-from packer_cli.format.constants import TREES_VERSION
 from packer_cli.plan.core.groups import Group
 from tests.cli_runner import run
 from tests.export.conftest import FILLED, SIZE, export
@@ -69,7 +68,7 @@ def test_wrong_options(packed, tmp_path, options, message):
 def test_no_format_takes_trees(packed, tmp_path, name):
     source = shutil.copytree(packed, tmp_path / "set")
     manifest = json.loads((source / "hbpack.json").read_text())
-    write_manifest(source / "hbpack.json", manifest | {"format_version": TREES_VERSION})
+    write_manifest(source / "hbpack.json", manifest | {"counts": manifest["counts"] | {"items": {}}})
     done = export(source, name, tmp_path / "dir")
     message = (
         f"error: {str(source)!r} has preference pairs or shared prefixes, which exports have no place for: train on "

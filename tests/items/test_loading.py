@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import pyarrow as pa
 import pytest
 
 from packer_cli.errors import ConfigError
-from packer_cli.format.constants import TREES_VERSION
 from packer_cli.loader import FORMATS, PackedDataset, metadata_of
 from tests.items.conftest import hbpack, write_pairs
 
@@ -88,7 +86,6 @@ def test_pairs_are_flat_with_all_chosen_first(pairs: Path) -> None:
 
 
 def test_other_formats_refuse_trees(packed: Path) -> None:
-    assert json.loads((packed / "hbpack.json").read_text())["format_version"] == TREES_VERSION
     flat = {*FORMATS} - {"tree", "tree-flex", "pairs"}
     assert len(flat) > 5
     for name in flat:

@@ -40,7 +40,6 @@ def test_what_the_index_says_of_items(packed: Path, corpus: Path) -> None:
     turns = [sum(message["role"] == "assistant" for message in row.get("messages", [])) for row in rows]
     (part,) = index["parts"]
     single = sum(number == 1 for number in turns)
-    assert index["format_version"] == 8
     assert part["items"]["kinds"] == {"sample": 20 + single, "pair": 20, "turns": 20 - single}
     assert part["items"]["num_branches"] == 40 + sum(turns) + 20
     assert sum(part["shapes"].values()) == part["num_samples"] == part["files"][0]["num_samples"] == 60
@@ -70,6 +69,5 @@ def test_parts_with_trees_and_without(words: list[object], tmp_path: Path, monke
             done = hbpack("tokenize", pairs, texts, *words[:2], *share, "--output", tmp_path / name)
             assert done.code == 0, done.stderr
     index = index_of(tmp_path / "whole")
-    assert index["format_version"] == 8
     assert [part["items"] is None for part in index["parts"]] == [False, True]
     assert tree(tmp_path / "whole") == tree(tmp_path / "array")

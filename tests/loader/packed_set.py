@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from packer_cli.format.constants import FORMAT_VERSION
 from packer_cli.format.entries import GroupInfo
 from tests.naive import loss_spans
 
@@ -353,7 +354,7 @@ def write_set(
         epochs.append(write_ranks(packed, epoch, fingerprint))
     manifest = {
         "format": "hbpack",
-        "format_version": 2,
+        "format_version": FORMAT_VERSION,
         "hbpack_version": "0",
         "fingerprint": fingerprint,
         "seed": 17,

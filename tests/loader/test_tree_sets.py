@@ -91,7 +91,8 @@ def test_a_flat_set_is_no_set_of_trees(own_set: PackedSet) -> None:
 
 def test_a_shard_without_trees_is_damaged(own_set: PackedSet) -> None:
     """Its rows must not pass for padding."""
-    own_set.edit_manifest(format_version=3)
+    counts = json.loads((own_set.path / "hbpack.json").read_text())["counts"]
+    own_set.edit_manifest(counts=counts | {"items": {}})
     with pytest.raises(
         FormatError, match=r"shard '\S+' is damaged or incomplete \(it lacks columns\); run hbpack write"
     ):

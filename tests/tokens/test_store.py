@@ -19,7 +19,6 @@ from packer_cli.format.tokens import SampleOptions, TokenizerInfo
 from packer_cli.tokens.index import (
     INDEX_NAME,
     STORE_VERSION,
-    TREES_STORE_VERSION,
     PartFile,
     PartInfo,
     StoreIndex,
@@ -238,7 +237,7 @@ def test_a_store_of_another_version(tmp_path):
         TokenStore.open(tmp_path)
     assert str(error.value) == (
         f"{str(path)!r} has format hbpack-tokens version 2; hbpack {__version__} reads hbpack-tokens "
-        f"version {STORE_VERSION} and {TREES_STORE_VERSION}; run hbpack pack or hbpack tokenize again"
+        f"version {STORE_VERSION}; run hbpack pack or hbpack tokenize again"
     )
 
 

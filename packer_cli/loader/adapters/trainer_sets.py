@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from packer_cli.errors import ConfigError
-from packer_cli.format.constants import TREES_VERSION
 from packer_cli.loader.dataset import PackedDataset
 from packer_cli.loader.storage import open_set
 
@@ -53,8 +52,8 @@ def open_for_trainer(name: str, value: Any, args: Any, *, trees: str, needs_pair
         raise ConfigError(f'{name} is {given}: give the folder or URL of a packed set, such as {name}="OUT"')
     dataset: Any = value
     is_open = isinstance(dataset, PackedDataset)
-    version = dataset.manifest["format_version"] if is_open else open_set(dataset, verify="none")[1].format_version
-    format = trees if version == TREES_VERSION else "transformers"
+    items = dataset.manifest["counts"]["items"] if is_open else open_set(dataset, verify="none")[1].counts.items
+    format = "transformers" if items is None else trees
     if not is_open:
         dataset = PackedDataset(dataset, args.process_index, args.world_size, format=format)
     if needs_pairs:

@@ -53,11 +53,6 @@ class Group:
         return Layout(sp=self.sp_size, cp=self.cp_size, tp=self.tp_size, pp=self.pp_size, vpp=self.vpp_size)
 
     @property
-    def values(self) -> dict[str, int]:
-        """JSON values; without `vpp_size` where it is 1, as before there was one."""
-        return {name: value for name, value in vars(self).items() if name != "vpp_size" or value > 1}
-
-    @property
     def num_gpus(self) -> int:
         """GPUs of a replica, which run a pack together."""
         return self.sp_size * self.cp_size * self.tp_size * self.pp_size

@@ -45,12 +45,12 @@ def test_manifests(own_set: Any) -> None:
     start, end = re.escape(f"{str(file)!r} is damaged ("), re.escape(f"); {REMEDY}")
     own_set.edit_manifest(format_version=1)
     assert message(VersionError, own_set.path) == (
-        f"{str(file)!r} has format version 1; hbpack {__version__} reads versions 2 and 3; "
+        f"{str(file)!r} has format version 1; hbpack {__version__} reads version 3; "
         "run hbpack pack again, or read the set with the release that wrote it"
     )
     own_set.edit_manifest(format_version=None)
     assert message(FormatError, own_set.path) == f"{str(file)!r} is damaged (it has no format version); {REMEDY}"
-    own_set.edit_manifest(format_version=2)
+    own_set.edit_manifest(format_version=3)
     data = file.read_bytes()
     assert len(PackedDataset(own_set.path, 0, 2)) > 3
     file.write_bytes(data.replace(b'"seed": 17', b'"seed": 16'))
