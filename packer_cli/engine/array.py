@@ -299,6 +299,7 @@ class ArrayShare(TaskShare):
 
     def record(self, parts: Mapping[str, FinishedPart]) -> None:
         """See `TaskShare`."""
+        super().record(parts)
         self._check()
         listed = [{"name": name, **part.value()} for name, part in parts.items()]
         write_json(self._records.path(self.task.index), {"pin": self._mine.fingerprint, "parts": listed})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -40,6 +41,7 @@ def test_an_array_in_any_order_makes_the_same_store_and_set(hbpack, tokenize_wor
     for index in (2, 0, 3, 1):
         done = hbpack(*tokenize_words, out, "--shard", f"{index}/{NUM_TASKS}")
         assert done.code == 0, done.stderr
+        assert re.search(r"^made \d parts? \(", done.stderr, re.MULTILINE)
     assert "all tasks are done, and the token store is complete: 420 samples" in done.stderr
     assert store(out) == store(plain)
     assert len(list(out.glob("tokens/part-*.arrow"))) >= 6
