@@ -226,9 +226,9 @@ class ArrayIds:
 class TaskShare:
     """The share of an output that a run makes; of an ordinary run, all of it, which leaves no records."""
 
-    def __init__(self, task: ArrayTask = ArrayTask(0, 1)) -> None:
+    def __init__(self, records: ArrayRecords, task: ArrayTask = ArrayTask(0, 1)) -> None:
         """Make the share of this task."""
-        self.task = task
+        self._records, self.task = records, task
         self.finished: Mapping[str, FinishedPart] = {}
         """What `record` was told."""
 
@@ -240,9 +240,12 @@ class TaskShare:
     def join(self, agreed: dict[str, str]) -> None:
         """Pin what the tasks agree on, or check that this task does; see `Pin`. The task is not done any more.
 
+        An ordinary run may replace the parts of an array that has not ended, so it ends that array: no task is done.
+
         Raises:
             ConfigError: this task does not agree with the others.
         """
+        self._records.reset()
 
     def start_over(self) -> None:
         """Remove the pin, all records and all markers: what the other tasks have made may be wrong."""
@@ -275,8 +278,8 @@ class ArrayShare(TaskShare):
                 fingerprints that the other running tasks have joined. A pin that is not among them and has no records
                 binds nobody.
         """
-        super().__init__(task)
-        self._records, self._announce = records, announce
+        super().__init__(records, task)
+        self._announce = announce
         is_all = ids.num_tasks == task.num_tasks  # Otherwise the ids are those of a few tasks only.
         first, step = (ids.first, ids.step) if is_all else (0, 1)
         self._mine = Pin(num_tasks=task.num_tasks, first_id=first, id_step=step, agreed={})

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayShare, TaskShare
+from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayShare, ArrayTask, TaskShare
 from packer_cli.engine.base import Engine
 from packer_cli.engine.parts import remove_work
 from packer_cli.engine.progress import Stopwatch, say
@@ -75,7 +75,7 @@ def produce(output: Output[Result], engine: Engine, ids: ArrayIds | None = None)
         BusyError: another run writes to the folder, or another process runs the same task.
     """
     records = ArrayRecords(output.work)
-    task = records.find_task(ids) if ids else TaskShare().task
+    task = records.find_task(ids) if ids else ArrayTask(0, 1)
     if not ids or task.num_tasks == 1:
         with output.hold(None):
             return make_whole(output, engine)
@@ -106,7 +106,7 @@ def produce(output: Output[Result], engine: Engine, ids: ArrayIds | None = None)
 
 def make_whole(output: Output[Result], engine: Engine) -> Result:
     """Make an output alone: the share of the one task there is. The caller holds the folder."""
-    share = TaskShare()
+    share = TaskShare(ArrayRecords(output.work))
     result = output.make_share(engine, share)
     if result is None:
         result = output.complete(engine, share, [share.finished])

@@ -128,6 +128,19 @@ def test_an_ordinary_run_ends_what_tasks_have_begun(hbpack, tokenize_words, plai
     assert not (out / "tokens" / ".parts").exists()
 
 
+def test_an_ordinary_run_that_is_killed_ends_the_array(hbpack, tokenize_words, plain, tmp_path):
+    """It has replaced a part of a task that was done, so that task has to run again."""
+    out = tmp_path / "out"
+    words = [*tokenize_words, str(out)]
+    assert hbpack(*words, "--shard", "0/2").code == 0
+    killed = subprocess.run([sys.executable, "-c", KILLED, *words, "--loss-on", "all"], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert "written; run the same hbpack tokenize or pack again" in hbpack("status", out).stdout
+    assert "1 of 2 tasks are done" in hbpack(*words, "--shard", "1/2").stderr
+    assert hbpack(*words, "--shard", "0/2").code == 0
+    assert store(out) == store(plain)
+
+
 def test_other_inputs_start_over_and_keep_what_fits(hbpack, tokenize_words, corpus, written, tmp_path):
     """The index of the complete store moves away, and still vouches for the parts that have not changed."""
     more = tmp_path / "z.jsonl"
