@@ -133,7 +133,7 @@ def test_a_command_that_lost_its_lock_says_so(folder, monkeypatch, hbpack, repo)
             held_by(folder)
             time.sleep(0.1)
 
-    monkeypatch.setattr("packer_cli.commands.tokenize.tokenize", lose)
+    monkeypatch.setattr("packer_cli.commands.tokenize.StoreOutput.write_share", lose)
     sample = repo / "examples" / "sample"
     words = [sample / "chats.jsonl", "--tokenizer", sample / "tokenizer", "--output", folder, "--workers", 1]
     message = (
