@@ -24,7 +24,6 @@ from collections.abc import Iterator
 PLACES = (
     "plan",
     "format/sharding.py",
-    "export/packed.py",
     "corpus/readers/json_borders.py",
     "tokens/content_hash.py",
     "tokens/prefix_trees.py",

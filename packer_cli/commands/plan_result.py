@@ -15,12 +15,11 @@ from packer_cli.commands.rebalance import plan_in_force
 from packer_cli.commands.results import Stats
 from packer_cli.config import BoundConfig, PlanConfig, PlannedConfig, validate
 from packer_cli.config.no_effect import refuse_without_effect
-from packer_cli.config.resolve import build, refuse_rows_alone, size_rule
+from packer_cli.config.resolve import build, refuse_rows_alone
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.metrics import GroupChoice, PlanMetrics, SampleCounts
 from packer_cli.plan.core import types
-from packer_cli.plan.core.cut import cut_samples
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.samples import Samples
 from packer_cli.plan.figures import (
@@ -148,8 +147,7 @@ def plan_in_memory(samples: Samples, config: PlanConfig, given: Collection[str] 
     refuse_rows_alone(config)
     refuse_without_effect(config, given)
     resolved, choice = resolve_for(config, samples)
-    cut = cut_samples(samples, size_rule(resolved.config), config.seed)
-    plan = plan_cut(cut, resolved)
+    plan, cut = plan_cut(samples, resolved)
     return Plan(
         config=resolved.config,
         counts=cut.counts(plan.pieces),

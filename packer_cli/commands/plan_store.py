@@ -21,7 +21,7 @@ from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.cut import cut_samples, require_pieces
 from packer_cli.plan.core.mixture import tokens_of_sources
-from packer_cli.plan.core.sample_cut import Cut
+from packer_cli.plan.core.sample_cut import Cut, SizeRule
 from packer_cli.plan.core.samples import Samples
 from packer_cli.plan.core.types import WHOLE, Int32Array, PieceLoss, Pieces, Plan
 from packer_cli.plan.figures import plan_stats
@@ -64,11 +64,11 @@ def say_choice(choice: GroupChoice | None) -> None:
 
 def plan_samples(samples: Samples, resolved: Resolved) -> Plan:
     """The checked plan of samples of which only the lengths are known; see `plan_cut`."""
-    return plan_cut(cut_samples(samples, size_rule(resolved.config), resolved.request.seed), resolved)
+    return plan_cut(samples, resolved)[0]
 
 
-def plan_cut(cut: Cut, resolved: Resolved) -> Plan:
-    """The checked plan of samples, cut by the same options, of which only the lengths are known.
+def plan_cut(samples: Samples, resolved: Resolved) -> tuple[Plan, Cut]:
+    """The checked plan of samples of which only the lengths are known, and how they are cut for it.
 
     Raises:
         RunError: there is nothing to plan, or too much for the memory, or a sample is too long under
@@ -76,11 +76,12 @@ def plan_cut(cut: Cut, resolved: Resolved) -> Plan:
         PlanError: the plan broke an invariant, which is a bug.
     """
     request = resolved.request
-    require_memory(cut.samples.num_wanted, request)
+    require_memory(samples.num_wanted, request)
+    cut = cut_samples(samples, size_rule(resolved.config), request.seed)
     plan = build_plan(require_pieces(cut), request)
     check_plan(plan)
     _say_short_curriculum(plan, request)
-    return plan
+    return plan, cut
 
 
 def _say_short_curriculum(plan: Plan, request: PlanRequest) -> None:
@@ -123,7 +124,8 @@ def plan_store(
     if resolved.config.is_validation:
         of_store.require_both(resolved.config)
     require_memory(samples.num_wanted, request)
-    cut = of_store.cut(resolved.config)
+    rule = SizeRule(request.groups[-1].capacity, resolved.config.overflow, request.limits)
+    cut = of_store.cut(resolved.config, rule)
     if cut.rule.overflow == "error" and len(cut.over):
         _refuse_overflow(store, cut)
     if not len(cut.pieces):
@@ -198,7 +200,7 @@ class LeftOut(Iterable[RejectedRecord]):
         store, config = self._of_store.store, self._config
         if not config.is_validation:
             yield from StoreRejects(store.index, store.folder)
-        cut = self._of_store.cut(config)
+        cut = self._of_store.cut(config, size_rule(config))
         if config.overflow == "error":  # There was no plan.
             return
         for (file, line), (_, reason) in zip(store.locate(cut.lost().sample), reasons_lost(cut), strict=True):

@@ -14,11 +14,11 @@ from packer_cli.config.defaults import REQUIRED, by_strategy, refusal, require_d
 from packer_cli.config.fields import ZERO_IS_NONE, AutoGroupsConfig, GpuConfig, StepTokens, or_another
 from packer_cli.config.groups import choose_groups, parse_group, read_align, read_mapping, used_groups
 from packer_cli.config.messages import validate
-from packer_cli.config.path_tokens import read_path_tokens
 from packer_cli.config.validation import read_validation
 from packer_cli.format.layout import ONE_GPU
 from packer_cli.panels import Panel, Shown
 from packer_cli.plan.core.groups import Group, require_aligned
+from packer_cli.plan.path_tokens import read_path_tokens
 from packer_cli.plan.strategies.protocol import GroupAlgorithm, Strategy
 from packer_cli.plan.strategies.registry import (
     DEFAULT,

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from packer_cli.config.defaults import defaults_of_trees
 from packer_cli.config.messages import TreesError, validate
-from packer_cli.config.path_tokens import read_limits
 from packer_cli.config.plan_options import PlanConfig, StorePlanConfig
 from packer_cli.config.plan_record import OF_VALIDATION, PlannedConfig
 from packer_cli.errors import ConfigError
@@ -21,6 +20,7 @@ from packer_cli.plan.core.sample_cut import SizeRule
 from packer_cli.plan.core.schedule import StepRules
 from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY, parse_packing
+from packer_cli.plan.path_tokens import read_limits
 from packer_cli.plan.strategies.predict import digits
 from packer_cli.plan.strategies.protocol import PlanRequest, Question, Strategy
 from packer_cli.plan.strategies.registry import PACKED, STRATEGIES

@@ -15,7 +15,6 @@ import xxhash
 from numpy.typing import NDArray
 
 from packer_cli.config import PlannedConfig
-from packer_cli.config.path_tokens import read_limits
 from packer_cli.errors import FormatError, InputError, PlanError
 from packer_cli.files import HashingFile, atomic_file
 from packer_cli.format.arrays import to_arrow, to_numpy
@@ -27,6 +26,7 @@ from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.cost import Cost, parse_cost
 from packer_cli.plan.core.groups import UNLIMITED, Group
 from packer_cli.plan.core.types import Packs, PieceLoss, Pieces, PieceTrees, Plan, Schedule
+from packer_cli.plan.path_tokens import read_limits
 from packer_cli.remote.local import map_file, open_source
 
 PLAN_VERSION = 9

@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.config import PlannedConfig
-from packer_cli.config.resolve import size_rule
 from packer_cli.config.validation import bound_of, format_bound
 from packer_cli.errors import RunError
 from packer_cli.plan.core.csr import ids_of
 from packer_cli.plan.core.cut import cut_samples
-from packer_cli.plan.core.sample_cut import Cut
+from packer_cli.plan.core.sample_cut import Cut, SizeRule
 from packer_cli.plan.core.samples import Samples
 from packer_cli.sizes import counted
 from packer_cli.tokens.content_hash import hash_items, hash_rows
@@ -68,11 +67,11 @@ class StoreSamples:
             return Samples(**{**vars(self.all), "among": ids_of(~is_aside)})
         return Samples(**{**vars(self.all), "weights": (), "among": ids_of(is_aside)})
 
-    def cut(self, config: PlannedConfig) -> Cut:
-        """The samples of a plan, cut by its options; made once for each of the options that decide it."""
-        key = (config.validation, config.is_validation, size_rule(config), config.seed)
+    def cut(self, config: PlannedConfig, rule: SizeRule) -> Cut:
+        """The samples of a plan, cut by its rule; made once for all that decides it."""
+        key = (config.validation, config.is_validation, rule, config.seed)
         if key not in self._cuts:
-            self._cuts[key] = cut_samples(self.of(config), size_rule(config), config.seed)
+            self._cuts[key] = cut_samples(self.of(config), rule, config.seed)
         return self._cuts[key]
 
     def fixed(self, validation: str) -> str:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.config import PlannedConfig
+from packer_cli.config.resolve import size_rule
 from packer_cli.errors import FormatError
 from packer_cli.format.arrays import Columns
 from packer_cli.format.checksums import require_damage
@@ -124,7 +125,7 @@ def prove_pieces(pieces: Pieces, config: PlannedConfig, store: TokenStore | None
         np.maximum.at(ends, pieces.sample, end)
         check_pieces(pieces, ends.astype(np.int32), np.sort(pieces.sample[pieces.start == 0]), is_whole=True)
         return
-    StoreSamples(store).cut(config).check(pieces)
+    StoreSamples(store).cut(config, size_rule(config)).check(pieces)
 
 
 def prove_schedules(plan: Plan, generation: Generation, schedules: Sequence[Schedule]) -> None:
