@@ -77,6 +77,8 @@ def unsupported(name: str, config: Any) -> str | None:
     """The first of its `lacks`, as text, that is not at its default in the plan options; or None."""
     for option in sorted(STRATEGIES[name].lacks):
         value = getattr(config, option)
+        if option == "align" and value is None:  # Plans record it with their groups.
+            value = next((group.align for group in config.groups if group.align > 1), None)
         if value != default_of(type(config).model_fields[option], config.strategy):
             return f"--{option.replace('_', '-')} {value}"
     return None

@@ -8,8 +8,8 @@ import pytest
 
 from packer_cli.cli.main import main
 from packer_cli.compare.rows import strategy_rows
-from packer_cli.config import PlanConfig, PlannedConfig, validate
-from packer_cli.config.resolve import resolve
+from packer_cli.config import PlanConfig, PlannedConfig, StorePlanConfig, validate
+from packer_cli.config.resolve import build, resolve
 from packer_cli.engine.progress import LOGGER
 from packer_cli.errors import ConfigError
 from packer_cli.plan.core.groups import Group
@@ -143,6 +143,16 @@ def test_compare_leaves_out_what_cannot_be_compared(caplog, tmp_path):
     with pytest.raises(ConfigError) as error:
         strategy_rows("hbp,flexsp:all", resolve(config))
     assert str(error.value) == f"--strategies: strategy flexsp:all does not support --max-samples 8; {ABLE}"
+
+
+def test_alignment_that_a_plan_records_with_its_groups_is_not_left_out_of_its_report():
+    planned = validate(PlannedConfig, resolve(validate(StorePlanConfig, {**GIVEN, "align": 64})).config.decisions())
+    base = build(planned, planned.with_others())
+    assert base.given.align is None
+    assert not {"padded", "longalign-sorted"} & {row.name for row in strategy_rows("all", base)}
+    with pytest.raises(ConfigError) as error:
+        strategy_rows("padded", base)
+    assert "--strategies: strategy padded does not support --align 64; " in str(error.value)
 
 
 def test_stats_tell_what_alignment_costs(tmp_path):
