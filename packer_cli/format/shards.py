@@ -198,16 +198,24 @@ class ShardFile:
             batch = self._batches[number] = _Batch(columns, values)
         return (batch if batch.columns and i < len(batch.columns[CHECKSUM]) else None), i
 
-    def batch(self, number: int) -> Columns:
-        """The columns of a record batch, as views; none if it has no rows. Raises as `read`."""
+    def batch(self, number: int, *, validates: bool = False) -> Columns:
+        """The columns of a record batch, as views; none if it has no rows. Raises as `read`.
+
+        Args:
+            validates: whether pyarrow, by which other tools read shards, must find nothing wrong with it either.
+        """
         try:
-            return self._open(number)
+            return self._open(number, validates=validates)
         except (OSError, struct.error, IndexError, ValueError) as error:
             raise FormatError(f"record batch {number} cannot be read: {error}") from None
 
-    def _open(self, number: int) -> Columns:
+    def _open(self, number: int, *, validates: bool) -> Columns:
         begin, size, body = read_block(self._footer, self._blocks + number * BLOCK_BYTES)
         data = self._bytes(begin, size + body)
+        if len(data) != size + body:
+            raise ValueError("the footer says that it is of another size")
+        if validates:
+            pa.ipc.read_record_batch(pa.py_buffer(data), self.schema).validate(full=True)
         num_rows, *places = read_metadata(data, 0, self._buffers)
         starts = [size + place for place in places]
         if not 0 <= min(starts) <= max(starts) <= len(data) or any((begin + start) & 7 for start in starts):

@@ -57,7 +57,7 @@ def check_shard(folder: Path, shard: ShardTask, packs: PlannedPacks, schema: pa.
             for number in range(file.num_batches):
                 first = shard.first_pack + number * PACKS_PER_BATCH
                 stop = min(first + PACKS_PER_BATCH, shard.first_pack + shard.num_packs)
-                batch = file.batch(number)
+                batch = file.batch(number, validates=True)
                 num_rows = len(batch[CHECKSUM]) if batch else 0
                 if num_rows != stop - first:
                     raise ValueError(f"its record batch {number} has {num_rows} packs")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -177,6 +178,18 @@ def test_files_of_another_shape_in_spite_of_checksums(own: Packed) -> None:
     (own.folder / name).write_bytes(b"neither")
     update_checksums(own.folder)
     assert damaged(own.folder) == {RANK: "Not an Arrow file", name: "File is too small: 7"}
+
+
+def test_a_shard_that_other_tools_cannot_read(own: Packed) -> None:
+    """A column of another length than its record batch, which the loader does not look at."""
+    file = own.folder / shard_of(own.folder)
+    data, lengths = file.read_bytes(), struct.pack("<qqqq", 16, 0, 16, 0)
+    assert lengths in data
+    file.write_bytes(data.replace(lengths, struct.pack("<qqqq", 16, 0, 17, 0), 1))
+    update_checksums(own.folder)
+    assert damaged(own.folder) == {
+        shard_of(own.folder): "record batch 0 cannot be read: Array length did not match record batch length"
+    }
 
 
 def test_plans_that_are_wrong_in_spite_of_checksums(own: Packed, others: Path) -> None:
