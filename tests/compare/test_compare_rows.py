@@ -202,7 +202,8 @@ def test_rows_are_sorted_by_a_column_and_failed_ones_come_last():
 
 @pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=list(STRATEGIES))
 def test_the_packings_of_a_strategy_reach_the_process_of_a_row(strategy):
-    assert pickle.loads(pickle.dumps(dict(strategy.packings()))) == strategy.packings()
+    packings = dict(strategy.packings())
+    assert repr(pickle.loads(pickle.dumps(packings))) == repr(packings)  # Partial functions never equal each other.
 
 
 def test_a_narrow_terminal_gets_all_columns(monkeypatch, capsys):
