@@ -227,7 +227,7 @@ def fit_needs(needs: Needs, limits: Sequence[int], order: Sequence[int], *, is_b
         if not fitting:
             packs.append(fitting_one := [])
         elif is_best:
-            fitting_one = max(fitting, key=lambda pack: sum(map(Fraction, sums_of(needs, pack), limits)))
+            fitting_one = max(fitting, key=lambda pack: max(map(Fraction, sums_of(needs, pack), limits)))
         else:
             fitting_one = fitting[0]
         fitting_one.append(i)

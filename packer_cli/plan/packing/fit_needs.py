@@ -1,7 +1,7 @@
 """First-fit and best-fit of pieces whose packs have several limits, such as of tokens and of path tokens.
 
-A piece goes into the first pack, or into the pack with least room, that has room for all of its needs; room is the sum
-of the free shares of all limits. Source: vector packing, as in Panigrahy et al. 2011, "Heuristics for vector bin
+A piece goes into the first pack, or into the pack with least room, that has room for all of its needs; room is the
+least of the free shares of all limits. Source: vector packing, as in Panigrahy et al. 2011, "Heuristics for vector bin
 packing". Price: O(pieces * open packs); a pack is open while a smallest piece could fit.
 """
 
@@ -59,7 +59,7 @@ def _fit(
             room = rooms[opened[q]]
             if (room < need).any():
                 continue
-            free = (room * share).sum() if is_best else 0.0
+            free = (room * share).min() if is_best else 0.0
             if free < least_room:
                 chosen, least_room = q, free
             if not is_best:
