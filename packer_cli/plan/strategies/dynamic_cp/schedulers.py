@@ -21,6 +21,7 @@ import numpy as np
 from numba import njit
 
 from packer_cli.plan.core.types import Float64Array, Int64Array
+from packer_cli.plan.packing.next_fit import next_fit
 from packer_cli.plan.strategies.dynamic_cp.rounds import BLOCK, Rounds, empty_blocks, occupy, place_in_blocks
 
 _CUTS = 8
@@ -274,7 +275,6 @@ def _use_up(
     return num
 
 
-@njit(cache=True)
 def packs_of_one_degree(lengths: Int64Array, capacity: int, num_replicas: int) -> Int64Array:
     """Packs (int64[n], rising but for samples that moved) of a step's samples in order of arrival: next fit.
 
@@ -284,15 +284,8 @@ def packs_of_one_degree(lengths: Int64Array, capacity: int, num_replicas: int) -
     Args:
         lengths: int64[n], none above `capacity`.
     """
-    pack_of, first = np.empty(len(lengths), dtype=np.int64), np.empty(len(lengths) + 1, dtype=np.int64)
-    num, left = 0, 0
-    for i in range(len(lengths)):
-        if lengths[i] > left:
-            first[num] = i
-            num, left = num + 1, capacity
-        pack_of[i] = num - 1
-        left -= lengths[i]
-    first[num] = len(lengths)
+    offsets = next_fit(lengths.astype(np.int32), capacity)
+    pack_of, first, num = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)), offsets.tolist(), len(offsets) - 1
     pack, last = num - 1, len(lengths) - 1
     while num % num_replicas and pack >= 0:
         if last > first[pack]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from packer_cli.plan.core.cost import tokens_and_work
-from packer_cli.plan.core.types import Float64Array, Int64Array
+from packer_cli.plan.core.types import Int64Array
 from packer_cli.plan.packing.ilp.solver import TOLERANCE, add_variable, solve_program
 from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts, least_pipeline_seconds
 from packer_cli.plan.strategies.hydraulis.step import PipelinePlan
@@ -74,15 +74,8 @@ def solve_pipeline(
     if (slot < 0).any():
         return None
     slot = np.unique(slot, return_inverse=True)[1]
-    times, tokens = _slot_seconds(falling, slot, costs, kind)
+    tokens, work = tokens_and_work(slot, falling, int(slot.max()) + 1)
+    times = costs.seconds(kind, work, tokens)
     if (tokens > capacity).any():
         return None
     return slot, sum(times.tolist()) + waiting * float(times.max())
-
-
-def _slot_seconds(
-    lengths: Int64Array, slot_of: Int64Array, costs: SchemeCosts, kind: int
-) -> tuple[Float64Array, Int64Array]:
-    """Seconds (float64[v]) and tokens (int64[v]) of the micro-batches 0 .. v-1."""
-    tokens, work = tokens_and_work(slot_of, lengths, int(slot_of.max()) + 1)
-    return costs.seconds(kind, work, tokens), tokens

@@ -90,26 +90,17 @@ def in_batches(
     pieces: Pieces, num_micro_batches: int, window: int, *, linear: int = 0, seed: int = 0, align: int = 1
 ) -> Arrivals:
     """Pieces that `arrive` gave, in global batches. O(m)."""
-    lengths = align_up(pieces.length, align)
+    lengths, tokens = align_up(pieces.length, align), num_micro_batches * window
+    stop = np.cumsum(lengths, dtype=np.int64)
+    num_batches = -(-int(stop[-1]) // tokens) if len(stop) else 0
     return Arrivals(
         lengths=lengths,
-        batches=batch_offsets(lengths, num_micro_batches * window),
+        batches=np.searchsorted(stop, np.arange(num_batches + 1) * tokens, side="right").astype(np.int64),
         num_micro_batches=num_micro_batches,
         window=window,
         linear=linear,
         seed=seed,
     )
-
-
-def batch_offsets(lengths: Int32Array, tokens: int) -> Int64Array:
-    """Where each global batch begins, int64[b+1]. O(m).
-
-    Args:
-        lengths: int32[m], aligned, in the order of arrival; none reaches over a multiple of `tokens`.
-    """
-    stop = np.cumsum(lengths, dtype=np.int64)
-    num_batches = -(-int(stop[-1]) // tokens) if len(stop) else 0
-    return np.searchsorted(stop, np.arange(num_batches + 1) * tokens, side="right").astype(np.int64)
 
 
 class PackedSteps(NamedTuple):
@@ -222,7 +213,8 @@ def _pack(
                     todo[num_todo] = waiting[head[q]]
                     num_todo += 1
                     head[q] += 1
-        _sort_falling(lengths, todo[num_left:num_todo])
+        added = todo[num_left:num_todo]
+        added[:] = added[np.argsort(-lengths[added], kind="mergesort")]
         tokens[:] = 0
         work[:] = 0
         num_old, num_left = num_left, 0
@@ -248,18 +240,6 @@ def _pack(
                 done += 1
         step += 1
     return num_carried
-
-
-@njit(cache=True)
-def _sort_falling(lengths: Int32Array, documents: Int64Array) -> None:
-    """Sort documents (int64[k]) by falling length, in place; those of equal length keep their order."""
-    keys = np.empty(len(documents), dtype=np.int64)
-    for k in range(len(documents)):
-        keys[k] = k - (np.int64(lengths[documents[k]]) << 32)
-    keys.sort()
-    before = documents.copy()
-    for k in range(len(documents)):
-        documents[k] = before[keys[k] & 0xFFFFFFFF]
 
 
 MOST_QUEUES = 3
