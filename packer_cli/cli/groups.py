@@ -15,11 +15,10 @@ from packer_cli.config import AUTO, AutoGroupsConfig, GpuConfig, PlanConfig, opt
 from packer_cli.config.defaults import default_of
 from packer_cli.errors import ConfigError
 from packer_cli.panels import Panel
-from packer_cli.plan.strategies.registry import DEFAULT
 from packer_cli.sizes import counted, four_digits
 
 _OF_PLAN = {"strategy", "gpus", "packing", "overflow", "global_tokens", "seed"}
-_OF_LAYOUTS = ("strategy", "packing", "global_tokens")
+_OF_LAYOUTS: tuple[str, ...] = ("strategy", "packing", "global_tokens")
 """Options of which only layouts make use."""
 _OF_CHOICE = set(AutoGroupsConfig.model_fields) - {"group_algorithm"}
 
@@ -57,13 +56,14 @@ def command(as_json: bool, workers: int | None, **values: Any) -> None:
     """
     config = validate(PlanConfig, {**values, "groups": AUTO})
     corpus = corpus_of(values["inputs"], values)
+    unused, why = _OF_LAYOUTS, ", which finds the same groups for all strategies but hydraulis"
     if config.planner.finds_layouts:
-        for option in ("group_algorithm", "max_groups"):
-            if is_typed(option) and getattr(config, option) != default_of(PlanConfig.model_fields[option]):
-                raise ConfigError(
-                    f"{option_name(option)} has no effect on hbpack groups --strategy {config.strategy}, which "
-                    "finds pipelines and layouts instead of groups; leave it out"
-                )
+        why = f" --strategy {config.strategy}, which finds pipelines and layouts instead of groups"
+        unused = ("group_algorithm", "max_groups")
+    for name in unused:
+        if is_typed(name) and getattr(config, name) != default_of(PlanConfig.model_fields[name]):
+            raise ConfigError(f"{option_name(name)} has no effect on hbpack groups{why}; leave it out")
+    if config.planner.finds_layouts:
         from packer_cli.commands.groups import run_layouts
         from packer_cli.tables.groups import layouts_tables
 
@@ -82,12 +82,6 @@ def command(as_json: bool, workers: int | None, **values: Any) -> None:
             f"Steps choose from {counted(len(layouts.layouts), 'layout')}", _plan_command(values, options, config.gpus)
         )
         return
-    for option in _OF_LAYOUTS:
-        if is_typed(option) and (option, config.strategy) != ("strategy", DEFAULT):
-            raise ConfigError(
-                f"{option_name(option)} has no effect on hbpack groups, which finds the same groups for all "
-                "strategies but hydraulis; leave it out"
-            )
     config = config.model_copy(update={name: default_of(PlanConfig.model_fields[name]) for name in _OF_LAYOUTS})
     from packer_cli.commands.groups import run_groups
     from packer_cli.tables.groups import alternatives_table, candidates_table
