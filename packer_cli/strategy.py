@@ -8,13 +8,13 @@
   `packs_by_group` sorts them, `pack_sizes` adds up what they hold, and `sizes_of_plan` those of a plan.
 - `GroupCosts` predicts their seconds, where the strategy `needs` a cost model.
 - Iterations say which packs run side by side: `deal` and `one_group_each` where those of an iteration are of one
-  group; `Slots` and `Iterations.of` where replicas of any kind stand on any GPUs, which `with_fillers` completes.
+  group; `Slots` and `Iterations.of` where replicas of any kind stand on any GPUs.
 - `assemble` makes the plan, with steps and orders as the options say, and `scheduled` an epoch of packs that are left.
 """
 
 from packer_cli.plan.core.cost import GroupCosts
 from packer_cli.plan.core.csr import plan_tokens_and_work
-from packer_cli.plan.core.iterations import GroupIterations, Iterations, Slots, deal, one_group_each
+from packer_cli.plan.core.iterations import Iterations, Slots, deal, one_group_each
 from packer_cli.plan.core.segments import align_up
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import FILLER, Pieces, Plan, Schedule
@@ -23,7 +23,7 @@ from packer_cli.plan.strategies.by_group.strategy import GroupStrategy
 from packer_cli.plan.strategies.protocol import PlanRequest, Strategy, UnlikeDegrees
 
 __all__ = [
-    "FILLER", "GroupCosts", "GroupIterations", "GroupStrategy", "Iterations", "Pieces", "Plan", "PlanRequest",
+    "FILLER", "GroupCosts", "GroupStrategy", "Iterations", "Pieces", "Plan", "PlanRequest",
     "Schedule", "Slots", "Strategy", "Stream", "UnlikeDegrees", "align_up", "assemble", "deal", "one_group_each",
     "pack_sizes", "packs_by_group", "plan_tokens_and_work", "rng_state", "scheduled", "shuffled", "sizes_of_plan",
 ]  # fmt: skip

@@ -17,7 +17,7 @@ from packer_cli.config.defaults import require_declared
 from packer_cli.config.groups import used_groups
 from packer_cli.config.resolve import Resolved, resolve
 from packer_cli.errors import ConfigError, HbpackError, PlanError
-from packer_cli.plan.build import build_plan, check_rest, rest_of_epoch, short_packs
+from packer_cli.plan.build import build_plan, check_rest, rest_of_epoch
 from packer_cli.plan.core.check import check_pieces, check_plan
 from packer_cli.plan.core.pieces import make_pieces
 from packer_cli.plan.core.types import Int32Array, Plan
@@ -158,15 +158,13 @@ def _check_rest(plan: Plan, resolved: Resolved) -> None:
     left, _ = rest_of_epoch(schedule, schedule.num_steps // 2)
     if not len(left):
         return
-    is_short = short_packs(schedule, plan.packs, plan.groups)
     for gpus in (plan.num_gpus, 2 * plan.num_gpus):
         try:
             planner.require_gpus([group.layout for group in plan.groups], gpus)
+            request = resolved.changed(gpus=gpus).request
+            check_rest(plan, planner.rest(plan, left, request, 0), left, gpus)
         except ConfigError:
             continue
-        request = resolved.changed(gpus=gpus).request
-        try:
-            check_rest(plan, planner.rest(plan, left, is_short, request, 0), left, gpus)
         except PlanError as error:
             raise AssertionError(f"the rest of an epoch on {gpus} GPUs: {error}") from None
 

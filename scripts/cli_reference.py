@@ -40,7 +40,7 @@ Your shell can complete commands, options, their values and files. Add a line to
 """
 STRATEGY_NOTE = """\
 [strategies.md](strategies.md) explains them. *A cost model* is `--model` with `--gpu`, or `--profile`; *tokens of a
-step* are `--global-tokens`.
+step* are `--global-tokens`, and *a stream* is that of the samples in a seeded order.
 """
 _WIDTH = 119
 
@@ -65,7 +65,7 @@ def cli_reference() -> str:
     lines += ["", "## Strategies", "", *STRATEGY_NOTE.splitlines(), "", *_strategies()]
     lines += ["", "## Packing algorithms", "", *_packings(REGISTRY)]
     for name, strategy in STRATEGIES.items():
-        if strategy.packs_itself and strategy.packings():
+        if strategy.packings() is not REGISTRY and "packing" not in strategy.ignores:
             lines += ["", f"`--strategy {name}` has packings of its own:", "", *_packings(strategy.packings())]
     return re.sub("\n{3,}", "\n\n", "\n".join(lines) + "\n")
 

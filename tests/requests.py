@@ -17,7 +17,7 @@ from packer_cli.plan.strategies.registry import STRATEGIES
 def request(groups: Iterable[Group], num_gpus: int, packing: str = "isf", **options: Any) -> PlanRequest:
     """A request with the plainest of everything that is not given."""
     strategy = STRATEGIES[options.pop("strategy", "balanced")]
-    algorithm, packing_options = parse_packing(packing, strategy.packings() or STRATEGIES["balanced"].packings())
+    algorithm, packing_options = parse_packing(packing, strategy.packings())
     plain = {"steps": StepRules(), "balance": BalanceRule(), "sharding": ShardingRule()}
     return PlanRequest(
         strategy=strategy,

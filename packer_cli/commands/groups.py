@@ -37,4 +37,5 @@ def run_layouts(
         raise RunError("there is nothing to plan: no sample is left; add data, or raise --max-length")
     longest = Group(capacity=config.max_length or int(lengths.max()))
     request = resolve(config.with_groups((longest,))).request
+    assert request.strategy.choose_layouts is not None
     return request.strategy.choose_layouts(lengths, request)

@@ -85,7 +85,7 @@ def plan_cut(samples: Samples, resolved: Resolved) -> tuple[Plan, Cut]:
 
 
 def _say_short_curriculum(plan: Plan, request: PlanRequest) -> None:
-    """Say so if the first steps could not all be short, see `Strategy.curriculum_share`."""
+    """Say so if the first steps could not all be short, see `StepRules.curriculum_share`."""
     rules, schedule = request.steps, plan.epochs[0]
     if not rules.curriculum_steps or rules.curriculum_share == 1 or len(plan.groups) == 1:
         return
@@ -321,7 +321,9 @@ def _counts(
 def require_memory(num_samples: float, request: PlanRequest) -> None:
     """Raise RunError for more samples an epoch than this process can plan in the memory that it may have."""
     available = available_memory()
-    of_each = request.strategy.bytes_a_sample(request) + (_ITEM_BYTES if request.limits else 0)
+    of_each = (request.strategy.sample_bytes or request.algorithm.bytes_a_sample) + (
+        _ITEM_BYTES if request.limits else 0
+    )
     needed = num_samples * of_each
     if available is not None and needed > available:
         raise RunError(

@@ -34,7 +34,7 @@ from packer_cli.format.epochs import MAX_EPOCH, parse_state, repeat_order, state
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.metrics import OverallMetrics
 from packer_cli.format.schema import generation_path
-from packer_cli.plan.build import check_rest, rest_of_epoch, short_packs
+from packer_cli.plan.build import check_rest, rest_of_epoch
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.types import Int64Array, Plan, Schedule
 from packer_cli.plan.figures import plan_stats
@@ -192,8 +192,7 @@ def _deal(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None = N
     own_fingerprint = fingerprint(asdict(origin), config, REBALANCE_VERSION)
     if own_fingerprint == manifest.fingerprint:
         return manifest, False
-    is_short = short_packs(plan.epochs[0], plan.packs, plan.groups)
-    schedules = _schedules(plan, origin, left, is_short, request)
+    schedules = _schedules(plan, origin, left, request)
     dealt = replace(plan, num_gpus=num_gpus)
     whole = schedules[1:] if origin.step else schedules
     check_plan(replace(dealt, epochs=tuple(whole)))
@@ -307,9 +306,7 @@ def _refuse_inside(
     )
 
 
-def _schedules(
-    plan: Plan, origin: Origin, left: Int64Array, is_short: NDArray[np.bool_], request: PlanRequest
-) -> list[Schedule]:
+def _schedules(plan: Plan, origin: Origin, left: Int64Array, request: PlanRequest) -> list[Schedule]:
     """Schedules of the rest of the epoch and of the whole epochs after it: as many as requested, at least one."""
     steps = request.steps
     curriculum = max(0, steps.curriculum_steps - origin.step) if origin.epoch == 0 else 0
@@ -318,7 +315,7 @@ def _schedules(
     stop = max(request.epochs, origin.epoch + (2 if origin.step else 1))
     with request.strategy.blamed():
         return [
-            request.strategy.rest(plan, left if epoch == origin.epoch else every, is_short, dealt, epoch)
+            request.strategy.rest(plan, left if epoch == origin.epoch else every, dealt, epoch)
             for epoch in range(origin.epoch, stop)
         ]
 

@@ -53,7 +53,7 @@ def groups_and_degrees(plan: Resolved) -> dict[str, str]:
     longest = replace(groups[-1], sp_size=groups[-1].layout.row_ranks, cp_size=1)
     if strategy.finds_layouts:
         groups = used_groups(plan.given.groups, strategy)
-    elif strategy.mixes_layouts and strategy.groups([longest]) == groups:
+    elif strategy.groups([longest]) == groups:
         groups = (longest,)
     found = {"groups": ",".join(map(str, groups))}
     kinds = {group.layout._replace(sp=1) for group in groups}

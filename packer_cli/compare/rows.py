@@ -95,7 +95,7 @@ class Row:
         """Whether the packing may stop at a time limit, or the strategy plans each step for itself."""
         strategy = self.request.strategy
         has_limit = hasattr(self.request.packing_options, "time_limit")
-        return has_limit or strategy.keeps_steps or strategy.finds_layouts
+        return has_limit or strategy.keeps_steps
 
 
 def default_rows(base: Resolved) -> list[Row]:
@@ -237,7 +237,7 @@ def _say_left_out(left_out: Mapping[str, Sequence[str]]) -> None:
 
 def _groups_of(name: str, choice: GroupChoice | None) -> list[Group] | None:
     """The groups that a strategy's own algorithm chose; None if those of the options are as good."""
-    if choice is None or STRATEGIES[name].group_algorithm == choice.algorithm:
+    if choice is None or STRATEGIES[name].defaults.get("group_algorithm", "search") == choice.algorithm:
         return None
     found = (each.groups for each in choice.alternatives if each.name == HBP)
     layout = read_parallel(choice.parallel) or ONE_GPU

@@ -9,6 +9,7 @@ from pydantic import Field
 from pydantic.fields import FieldInfo
 
 from packer_cli.errors import ConfigError
+from packer_cli.plan.strategies.protocol import NOT_FOR_ALL
 from packer_cli.plan.strategies.registry import DEFAULT, PACKED, STRATEGIES
 
 REQUIRED: Final = object()
@@ -64,7 +65,7 @@ def require_declared(name: str, fields: Mapping[str, FieldInfo]) -> None:
     """Raise ConfigError if a strategy of another package declares what is no plan option, or has no other default."""
     strategy = STRATEGIES[name]
     of = f"strategy {name!r} cannot be used: its"
-    for kind in ("defaults", "ignores", "lacks"):
+    for kind in ("defaults", "ignores", "supports"):
         wrong = sorted(set(getattr(strategy, kind)) - fields.keys())
         if wrong:
             raise ConfigError(f"{of} {kind} name {wrong[0]!r}, which is not a plan option")
@@ -74,8 +75,8 @@ def require_declared(name: str, fields: Mapping[str, FieldInfo]) -> None:
 
 
 def unsupported(name: str, config: Any) -> str | None:
-    """The first of its `lacks`, as text, that is not at its default in the plan options; or None."""
-    for option in sorted(STRATEGIES[name].lacks):
+    """The first option that it does not support, as text, which is not at its default; or None."""
+    for option in sorted(NOT_FOR_ALL - STRATEGIES[name].supports):
         value = getattr(config, option)
         if option == "align" and value is None:  # Plans record it with their groups.
             value = next((group.align for group in config.groups if group.align > 1), None)

@@ -61,11 +61,10 @@ def without_effect(config: PlanConfig, *, was_auto: bool = False) -> dict[str, s
     if not config.is_auto:
         if not was_auto:
             found |= dict.fromkeys(OF_AUTO, "has no effect with named --groups; give --groups auto, or leave it out")
-        if len(config.groups) == 1 and not strategy.mixes_layouts:
-            found["fill"] = (
-                "has no effect with one length group: there are no shorter ones to fill its packs; leave it out"
-            )
-    elif strategy.plans_streams:
+        if len(config.groups) == 1:
+            why = "has no effect with one length group: there are no shorter ones to fill its packs; leave it out"
+            found.setdefault("fill", why)
+    elif "a stream" in strategy.needs:
         why = f"has no effect on --strategy {config.strategy}, whose one group is the context window; leave it out"
         found |= dict.fromkeys(OF_AUTO - {"max_length"}, why)
     return found | dict(strategy.without_effect(config))

@@ -19,7 +19,7 @@ from packer_cli.format.layout import ONE_GPU
 from packer_cli.panels import Panel, Shown
 from packer_cli.plan.core.groups import Group, require_aligned
 from packer_cli.plan.path_tokens import read_path_tokens
-from packer_cli.plan.strategies.protocol import GroupAlgorithm, Strategy
+from packer_cli.plan.strategies.protocol import NOT_FOR_ALL, Strategy
 from packer_cli.plan.strategies.registry import (
     DEFAULT,
     PACKED,
@@ -175,9 +175,9 @@ class PlanConfig(AutoGroupsConfig):
         return not self.groups
 
     @property
-    def used_algorithm(self) -> GroupAlgorithm:
+    def used_algorithm(self) -> Literal["search", "hbp"]:
         """The algorithm by which `--groups auto` chooses."""
-        return self.group_algorithm or self.planner.group_algorithm
+        return self.group_algorithm or self.planner.defaults.get("group_algorithm", "search")
 
     def names_given(self) -> set[str]:
         """Options that the user gave."""
@@ -204,13 +204,13 @@ class PlanConfig(AutoGroupsConfig):
         strategy = find_strategy(others.get("strategy", self.strategy))
         names, groups = self.names_given(), self.groups
         if strategy.name != self.strategy:
-            names -= self.not_for(strategy.name) | strategy.lacks
-            if self.planner.mixes_layouts and not strategy.mixes_layouts:
+            names -= self.not_for(strategy.name) | (NOT_FOR_ALL - strategy.supports)
+            if not strategy.mixes_layouts:
                 groups = tuple(group for group in groups if self.gpus % group.num_gpus == 0) or groups
-        if strategy.predicts_cost and others.keys() & GpuConfig.model_fields.keys():
+        if "cost" in strategy.defaults and others.keys() & GpuConfig.model_fields.keys():
             names -= {"cost"}
         own = {name: getattr(self, name) for name in names}
-        if others.keys() & {"groups", "parallel"} or "align" in strategy.lacks or self.planner.finds_layouts:
+        if others.keys() & {"groups", "parallel"} or "align" not in strategy.supports or self.planner.finds_layouts:
             own |= self._of_all_groups(strategy)
             groups = tuple({group.capacity: parse_group(str(group)) for group in groups}.values())
         own |= {"strategy": strategy.name, "groups": used_groups(groups, strategy) if groups else AUTO}
@@ -222,7 +222,7 @@ class PlanConfig(AutoGroupsConfig):
         if strategy.finds_layouts or self.planner.finds_layouts:
             return {}
         of_group = {"sp": 1, "cp": 1} if strategy.mixes_layouts or self.planner.mixes_layouts else {"sp": 1}
-        aligns = {1 if "align" in strategy.lacks else group.align for group in self.groups} - {1}
+        aligns = {group.align for group in self.groups if "align" in strategy.supports} - {1}
         found: dict[str, set[Any]] = {"align": aligns}
         found["parallel"] = {group.layout._replace(**of_group) for group in self.groups}
         return {name: values.pop() for name, values in found.items() if len(values) == 1 and ONE_GPU not in values}
@@ -288,12 +288,9 @@ class PlanConfig(AutoGroupsConfig):
             )
         for group in self.groups:
             require_aligned(group)
-        if self.planner.finds_layouts:
-            return
         layouts = [self.layout] if self.is_auto else [group.layout for group in self.groups]
         self.planner.require_gpus(layouts, self.gpus)
-        has_unlike = len({layout.pp for layout in layouts}) > 1 and not self.planner.mixes_layouts
-        if has_unlike and self.lockstep != "1":
+        if len({layout.pp for layout in layouts}) > 1 and self.lockstep != "1":
             raise ValueError(
                 "groups with different numbers of pipeline stages cannot run in lockstep; give --lockstep 1, or the "
                 "same pp_size"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 def flat_alone(strategy: Strategy) -> TreesError | None:
     """Whether a strategy does not plan samples that share prefixes at all."""
-    if strategy.takes_trees:
+    if "max_path_tokens" in strategy.supports:
         return None
-    able = ", ".join(name for name in PACKED if STRATEGIES[name].takes_trees)
+    able = ", ".join(name for name in PACKED if "max_path_tokens" in STRATEGIES[name].supports)
     why = "cannot pack samples that share prefixes"
     return TreesError(f"--strategy {strategy.name}", why, f"choose one of {able}")
 
@@ -98,24 +98,16 @@ def resolve(given: PlanConfig, *, has_trees: bool | None = None) -> Resolved:
         return build(given)
     if given.is_auto:
         given = _with_any_groups(given)
-    strategy, groups = given.planner, given.groups
+    strategy = given.planner
     with _naming("--packing"):
-        _, options = parse_packing(given.packing, strategy.packings() or REGISTRY)
-    if given.has_gpu_model and strategy.mixes_layouts and not strategy.finds_layouts and groups[-1].checkpoint_layers:
-        # It has made the others of the longest, whose layers they would keep.
-        with suppress(ConfigError):  # A profile may be too short for a model.
-            memory = load_model(given, "checkpointed layers").memory
-            least = [memory.least_checkpoint_layers(each.capacity, each.layout) for each in groups[:-1]]
-            layers = (memory.num_layers if each is None else each for each in least)
-            own = (replace(group, checkpoint_layers=each) for group, each in zip(groups, layers, strict=False))
-            groups = (*own, groups[-1])
+        _, options = parse_packing(given.packing, strategy.packings())
     question = Question(
-        groups=groups,
+        groups=given.groups,
         num_gpus=given.gpus,
         parallel=given.parallel,
         packing_options=options,
         wants_cost=given.cost == "profile"
-        or (strategy.predicts_cost and given.has_gpu_model and "cost" not in given.model_fields_set),
+        or ("cost" in strategy.defaults and given.has_gpu_model and "cost" not in given.model_fields_set),
         has_model=given.has_gpu_model,
         load=partial(load_model, given),
     )
@@ -160,7 +152,7 @@ def _resolve_for_trees(given: PlanConfig) -> Resolved:
 
 def _with_any_groups(given: PlanConfig) -> PlanConfig:
     """The options with groups by which the others can be checked, before `auto` chooses for the samples."""
-    if not given.planner.plans_streams:
+    if "a stream" not in given.planner.needs:
         from packer_cli.config.gpu_model import load_models  # Only predictions need the cost model.
 
         load_models(given, given.gpus, "--groups auto")
@@ -233,7 +225,7 @@ def build(config: PlannedConfig, given: PlanConfig | None = None) -> Resolved:
                 f"SP or CP ranks, all alike; give all or 1, or a multiple of {lockstep} GPUs"
             )
     with _naming("--packing"):
-        algorithm, options = parse_packing(config.packing, strategy.packings() or REGISTRY)
+        algorithm, options = parse_packing(config.packing, strategy.packings())
     if algorithm.needs_split and config.overflow != "split":
         raise ConfigError(
             f"--packing: packing {algorithm.name!r} cuts what is longer than the greatest capacity, so it needs "
@@ -250,19 +242,11 @@ def build(config: PlannedConfig, given: PlanConfig | None = None) -> Resolved:
         choice, rho = parse_cp_sharding(config.cp_sharding)
     pieces = config.attention_pieces
     attention = AttentionRates.measured(pieces) if pieces else AttentionRates.assumed(rho)
-    has_pipelines = any(group.pp_size > 1 for group in config.groups)
     steps = StepRules(
         global_tokens=config.global_tokens,
         curriculum_steps=config.curriculum_steps,
-        curriculum_share=strategy.curriculum_share,
         mix=config.step_mix,
-        longest_first=has_pipelines,
-        evens_steps=has_pipelines
-        and strategy.evens_steps
-        and config.global_tokens is not None
-        and balance.window is not None
-        and config.step_mix == "alternate"
-        and not config.curriculum_steps,
+        longest_first=any(group.pp_size > 1 for group in config.groups),
     )
     with _naming("--packing"):
         request = PlanRequest(
@@ -271,7 +255,7 @@ def build(config: PlannedConfig, given: PlanConfig | None = None) -> Resolved:
             num_gpus=config.gpus,
             algorithm=algorithm,
             packing_options=options,
-            steps=steps,
+            steps=strategy.step_rules(steps, balance),
             epochs=config.epochs,
             seed=config.seed,
             balance=balance,

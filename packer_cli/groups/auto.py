@@ -156,7 +156,7 @@ def groups_for(config: PlanConfig, lengths: Int32Array, *, has_trees: bool) -> t
     if not len(bounded(config, lengths, config.overflow)):
         # There is nothing to plan; the planner reports why.
         return config.with_groups((Group(capacity=config.max_length or 1024),)), None
-    if config.planner.plans_streams:
+    if "a stream" in config.planner.needs:
         # The context window of a stream: its longest sample, in rows that all ranks can share evenly.
         multiple = 2 * config.layout.row_multiple
         longest = min(int(lengths.max()), config.max_length or UNLIMITED)

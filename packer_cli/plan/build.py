@@ -13,9 +13,8 @@ import numpy as np
 from packer_cli.errors import PlanError
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.csr import select_packs
-from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.sharding import choose_sharding
-from packer_cli.plan.core.types import FILLER, BoolArray, Int64Array, Packs, Pieces, Plan, Schedule, as_ids
+from packer_cli.plan.core.types import FILLER, Int64Array, Packs, Pieces, Plan, Schedule, as_ids
 from packer_cli.plan.strategies.protocol import PlanRequest
 
 
@@ -49,20 +48,6 @@ def rest_of_epoch(schedule: Schedule, step: int, order: Int64Array | None = None
     is_left = position[schedule.iteration_step] >= step
     packs = schedule.slot_pack[is_left[schedule.slot_iteration]]
     return np.sort(packs[packs != FILLER]), int((~is_left).sum())
-
-
-def short_packs(schedule: Schedule, packs: Packs, groups: tuple[Group, ...]) -> BoolArray:
-    """bool[p]: packs in rows below the capacity, over which a group's last packs were spread.
-
-    Args:
-        schedule: a schedule of all packs.
-    """
-    is_pack = schedule.slot_pack != FILLER
-    pack = schedule.slot_pack[is_pack]
-    capacity = np.array([group.capacity for group in groups], dtype=np.int64)
-    is_short = np.zeros(len(packs), dtype=np.bool_)
-    is_short[pack] = schedule.slot_row_length[is_pack] < capacity[packs.group[pack]]
-    return is_short
 
 
 def check_rest(plan: Plan, schedule: Schedule, chosen: Int64Array, num_gpus: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -16,6 +17,9 @@ from packer_cli.plan.core.types import as_ids
 from packer_cli.plan.figures import baseline_of, plan_figures
 from packer_cli.plan.kernels.balance.refine import refine_packs
 from packer_cli.plan.strategies.protocol import PlanRequest
+
+_LONG = 1 << 20
+"""Tokens of a pack that is long enough to warm up with; each further group has as many more."""
 
 
 def warm_up(request: PlanRequest) -> None:
@@ -36,9 +40,22 @@ def kernel_shares(request: PlanRequest) -> list[Callable[[], None]]:
     return shares
 
 
+def tiny(request: PlanRequest) -> PlanRequest:
+    """The request with groups for tiny inputs, and two replicas of the largest, to which kernels deal packs.
+
+    Price: memory for each length.
+    """
+    groups = tuple(
+        replace(group, capacity=min(group.capacity, -(-number * _LONG // unit) * unit))
+        for number, group in enumerate(request.groups, 1)
+        for unit in (2 * group.num_gpus * group.align,)
+    )
+    return replace(request, groups=groups, num_gpus=2 * math.lcm(*(group.num_gpus for group in groups)))
+
+
 def _warm_plan(request: PlanRequest) -> None:
     """Build, check and measure a tiny plan and the baseline of the report."""
-    request = request.strategy.to_warm(request)
+    request = tiny(request)
     request = replace(request, balance=replace(request.balance, refine=False), limits=())  # Of flat samples.
     # A few nearly full packs in every group, and short samples to fill them.
     lengths = [max(1, group.capacity - 1 - i) for group in request.groups for i in range(5)] + [1] * 8

@@ -109,7 +109,7 @@ def _on_samples(planned: PlanFacts) -> Iterator[str]:
 
 def _on_waiting(planned: PlanFacts) -> Iterator[str]:
     overall, request = planned.metrics.overall, planned.request
-    if planned.config.planner.mixes_layouts:
+    if "a cost model" in planned.config.planner.needs:
         return  # They even out predicted time, and not work.
     ratio, bound, what = overall.abr, overall.abr_bound, "attention time"
     if overall.cbr is not None and overall.cbr_bound is not None:

@@ -211,7 +211,7 @@ def _balance(planned: PlanFacts) -> Section:
     highest = max(float(each.greatest.max()) for each in (naive, own))
     text = "ABR {}: GPUs wait for {:.1%} of their attention time."
     of_own = "ABR {}. This strategy evens out predicted time, and not attention work."
-    of_own = of_own if planned.config.planner.mixes_layouts else text
+    of_own = of_own if "a cost model" in planned.config.planner.needs else text
     title = f"Before: {as_in_text(planned.baseline.name)}"
     charts = (
         chart_of_work(naive, highest, "work-before", title, text.format(ratio(before.abr), before.abr)),

@@ -80,7 +80,7 @@ def test_an_option_changes_the_plan_or_is_refused(option, name):
     beside, value = OPTIONS[option]
     beside = {other: given for other, given in beside.items() if other not in STRATEGIES[name].ignores}
     value = OWN_VALUES.get((option, name), value)
-    if option == "cost" and STRATEGIES[name].plans_streams:
+    if option == "cost" and "a stream" in STRATEGIES[name].needs:
         beside = {"global_tokens": "256k"}  # Else a replica has one micro-batch a step, and there is none to order.
     if (option, name) == ("packing", "flexsp"):
         # Else the fewest micro-batches win.
@@ -252,7 +252,7 @@ def test_a_strategy_with_groups_of_its_own_is_compared_with_aligned_samples():
 def test_nothing_is_left_to_compare(tmp_path):
     np.save(tmp_path / "lengths.npy", np.array([5, 7]))
     given = (tmp_path / "lengths.npy", "--groups", "8:1", "--gpus", 1, "--max-samples", 4, "--strategies")
-    able = ", ".join(each for each in STRATEGIES if "max_samples" not in STRATEGIES[each].lacks)
+    able = ", ".join(each for each in STRATEGIES if "max_samples" in STRATEGIES[each].supports)
     why = f"strategy padded does not support --max-samples 4; leave that out, or choose one of {able}"
     message = f"error: --strategies: {why}\n"
     assert run(main, "compare", *given, "padded") == (2, "", message)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.errors import PlanError
-from packer_cli.plan.build import build_plan, short_packs
+from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_pieces, check_plan
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.metrics import measure
@@ -70,8 +70,7 @@ def test_no_row_outgrows_its_capacity(case):
     check_pieces(plan.pieces, lengths, samples, is_whole=True)
     assert_rows_hold(plan)
     dealing = replace(asked, num_gpus=2 * plan.num_gpus, seed=1)
-    is_short = short_packs(plan.epochs[0], plan.packs, plan.groups)
-    again = dealing.strategy.rest(plan, np.arange(len(plan.packs)), is_short, dealing, epoch=1)
+    again = dealing.strategy.rest(plan, np.arange(len(plan.packs)), dealing, epoch=1)
     dealt = replace(plan, num_gpus=2 * plan.num_gpus, epochs=(again,))
     check_plan(dealt)
     assert_rows_hold(dealt)

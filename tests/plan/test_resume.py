@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.errors import PlanError
-from packer_cli.plan.build import build_plan, check_rest, rest_of_epoch, short_packs
+from packer_cli.plan.build import build_plan, check_rest, rest_of_epoch
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.csr import pack_tokens_and_work
 from packer_cli.plan.core.groups import Group
@@ -44,7 +44,6 @@ def asked(num_gpus: int, balance: str = "sort", **options) -> PlanRequest:
 )
 def test_a_rest_is_dealt_whole_in_the_fewest_iterations(lengths, gpus, share, balance):
     plan = small_plan(lengths, gpus[0], balance)
-    is_short = short_packs(plan.epochs[0], plan.packs, plan.groups)
     schedule, run_before = plan.epochs[0], Counter()
     left = np.arange(len(plan.packs))
     for number, num_gpus in enumerate(gpus[1:]):
@@ -57,13 +56,13 @@ def test_a_rest_is_dealt_whole_in_the_fewest_iterations(lengths, gpus, share, ba
         if not len(left):
             return
         dealing = asked(num_gpus, balance, steps=StepRules(global_tokens=100), seed=1)
-        schedule = dealing.strategy.rest(plan, left, is_short, dealing, number)
+        schedule = dealing.strategy.rest(plan, left, dealing, number)
         check_rest(plan, schedule, left, num_gpus)
         by_group = np.bincount(plan.packs.group[left], minlength=2)
         assert schedule.num_iterations == sum(
             -(-n // (num_gpus // sp)) for n, sp in zip(by_group, (1, 2), strict=True)
         )
-    whole = dealing.strategy.rest(plan, np.arange(len(plan.packs)), is_short, dealing, 5)
+    whole = dealing.strategy.rest(plan, np.arange(len(plan.packs)), dealing, 5)
     check_plan(Plan(groups=plan.groups, num_gpus=num_gpus, pieces=plan.pieces, packs=plan.packs, epochs=(whole,)))
 
 
@@ -71,12 +70,11 @@ def test_a_rest_is_dealt_whole_in_the_fewest_iterations(lengths, gpus, share, ba
 def test_the_rest_is_balanced_by_work(linear):
     """Sorted and dealt, the spread inside an iteration is far below that of packs at random."""
     plan = small_plan(np.random.default_rng(0).integers(17, 65, 400).tolist(), 8)
-    is_short = short_packs(plan.epochs[0], plan.packs, plan.groups)
     work = np.append(pack_tokens_and_work(plan.packs.offsets, plan.packs.pieces, plan.pieces.length, linear)[1], 0)
     spreads = []
     for balance in ("sort", "none"):
         dealing = asked(16, balance, linear=linear)
-        schedule = dealing.strategy.rest(plan, np.arange(0, len(plan.packs), 2), is_short, dealing, 0)
+        schedule = dealing.strategy.rest(plan, np.arange(0, len(plan.packs), 2), dealing, 0)
         slots = work[schedule.slot_pack.reshape(schedule.num_iterations, 8)]
         spreads.append(np.mean(1 - slots.mean(axis=1) / slots.max(axis=1)))
     assert spreads[0] < spreads[1] / 3
@@ -85,8 +83,7 @@ def test_the_rest_is_balanced_by_work(linear):
 def test_the_check_sees_a_pack_that_ran_before_or_is_missing():
     plan = small_plan([16] * 12, 4)
     dealing = asked(2)
-    is_short = np.zeros(len(plan.packs), dtype=bool)
-    schedule = dealing.strategy.rest(plan, np.arange(4, 12), is_short, dealing, 0)
+    schedule = dealing.strategy.rest(plan, np.arange(4, 12), dealing, 0)
     check_rest(plan, schedule, np.arange(4, 12), 2)
     with pytest.raises(PlanError, match=r"^pack 4 is scheduled and was run before$"):
         check_rest(plan, schedule, np.arange(5, 12), 2)

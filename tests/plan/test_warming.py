@@ -9,6 +9,7 @@ import pytest
 
 from packer_cli.config import PlanConfig, validate
 from packer_cli.config.resolve import resolve
+from packer_cli.plan.warming import tiny, warm_up
 
 WARM = """
 import resource, sys
@@ -44,12 +45,10 @@ def test_memory_does_not_grow_with_the_capacity(groups):
 )
 def test_smaller_groups_to_warm_up_with(groups, options):
     request = resolve(validate(PlanConfig, {"groups": groups, "gpus": 8, **options})).request
-    warm = request.strategy.to_warm(request).groups
+    warm = tiny(request).groups
     for group, small in zip(request.groups, warm, strict=True):
         assert small.capacity <= min(group.capacity, 1 << 22)
         assert small.capacity % (group.num_gpus * group.align) == 0 or small.capacity == group.capacity
         assert (small.layout, small.align) == (group.layout, group.align)
     assert [group.capacity for group in warm] == sorted({group.capacity for group in warm})
-    from packer_cli.plan.warming import warm_up
-
     warm_up(request)

@@ -41,9 +41,8 @@ MODULES = {
         class NoRest(GroupStrategy):
             name = "no-rest"
             summary = "cannot go on"
-            finds_layouts = True
 
-            def rest(self, plan, chosen, is_short, request, epoch):
+            def rest(self, plan, chosen, request, epoch):
                 raise KeyError("rest")
     """,
     "plain": """

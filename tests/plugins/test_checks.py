@@ -40,8 +40,8 @@ def test_the_checks_find_a_wrong_packing(packing, why):
 class Loses(Longest):
     name = "loses"
 
-    def rest(self, plan, chosen, is_short, request, epoch):
-        return super().rest(plan, chosen[1:], is_short[1:], request, epoch)
+    def rest(self, plan, chosen, request, epoch):
+        return super().rest(plan, chosen[1:], request, epoch)
 
 
 class Declares(Longest):

@@ -159,14 +159,6 @@ def test_an_error_in_a_rebalance_names_the_strategy(repo, package, tmp_path):
     assert run(main, "verify", out).code == 0
 
 
-def test_layouts_that_are_not_shown_are_an_error(package, repo, tmp_path):
-    np.save(tmp_path / "lengths.npy", np.array(LENGTHS))
-    words = ("groups", tmp_path / "lengths.npy", "--gpus", 2, "--strategy", "no-rest", "--gpu", "h100")
-    done = run(main, *words, "--model", repo / "examples" / "sample" / "model")
-    assert done.code == 2
-    assert "--strategy no-rest has nothing to show in hbpack groups; pack or compare with it" in done.stderr
-
-
 def test_two_packages_may_not_bring_the_same_name(package):
     install(package, name="theirs", points={"packings": {"two-ends": "two_ends:two_ends"}})
     with pytest.raises(

@@ -49,16 +49,20 @@ class Iterations:
         cls,
         slots: Slots,
         groups: Sequence[Group],
+        num_gpus: int,
         *,
         has_equal_rows: bool = False,
         step: Int64Array | None = None,
         is_dealt: bool = False,
     ) -> Iterations:
-        """From slots in any order; fillers of replicas that have packs are left out. O(k log k).
+        """From slots in any order; GPUs that have none in an iteration get fillers of the first group. O(k log k).
+
+        Fillers of replicas that have packs are left out.
 
         Args:
             has_equal_rows: whether the rows of a group in an iteration are as long as its longest, else as their own.
         """
+        slots = slots.with_fillers(groups, num_gpus)
         slots = slots.take(order_slots(slots.iteration, slots.first_gpu, slots.pack, -slots.load))
         num, tokens = int(slots.iteration.max(initial=-1)) + 1, slots.tokens
         if has_equal_rows:
@@ -143,38 +147,32 @@ def order_slots(
     return found
 
 
-@dataclass(frozen=True, kw_only=True)
-class GroupIterations:
-    """The iterations of one group: one micro-batch on each of its replicas."""
-
-    slots: Int32Array
-    """int32[iterations, dp_ranks]: pack numbers; FILLER for a rank without a pack."""
-    num_spread: int = 0
-    """Number of iterations at the end that hold spread packs, which are shorter than the capacity."""
-
-
 def one_group_each(
-    groups: Sequence[Group], by_group: Sequence[GroupIterations], pack_tokens: Int64Array
+    groups: Sequence[Group],
+    slots: Sequence[Int32Array],
+    pack_tokens: Int64Array,
+    num_spread: Sequence[int] | None = None,
 ) -> Iterations:
     """Iterations whose slots all belong to one group, those of the first group first. O(slots).
 
     Args:
+        slots: int32[iterations, dp_ranks] of each group: pack numbers; FILLER for a rank without a pack.
         pack_tokens: int64[p], tokens of each pack.
+        num_spread: iterations at the end of each group that hold spread packs, which are shorter than the capacity.
     """
     parts = []
-    for group, part in zip(groups, by_group, strict=True):
-        num, num_ranks = part.slots.shape
+    for group, own, spread in zip(groups, slots, num_spread or [0] * len(groups), strict=True):
+        num, num_ranks = own.shape
         rows = np.full(num, group.full_row, dtype=np.int32)
-        spread = slice(num - part.num_spread, None)
-        longest = np.append(pack_tokens, 0)[part.slots[spread]].max(axis=1, initial=0)  # FILLER is -1, the zero.
-        rows[spread] = round_up_rows(longest, [group], 0)
+        longest = np.append(pack_tokens, 0)[own[num - spread :]].max(axis=1, initial=0)  # FILLER is -1, the zero.
+        rows[num - spread :] = round_up_rows(longest, [group], 0)
         first_gpu = np.arange(num_ranks, dtype=np.int32) * np.int32(group.num_gpus)
-        parts.append((np.full(num, num_ranks), part.slots.ravel(), np.tile(first_gpu, num), rows.repeat(num_ranks)))
+        parts.append((np.full(num, num_ranks), own.ravel(), np.tile(first_gpu, num), rows.repeat(num_ranks)))
     sizes, packs, first_gpus, row_lengths = (np.concatenate(values) for values in zip(*parts, strict=True))
     return Iterations(
         offsets=offsets_of(sizes),
         slot_pack=packs,
-        slot_group=np.repeat(np.arange(len(groups), dtype=np.int16), [part.slots.size for part in by_group]),
+        slot_group=np.repeat(np.arange(len(groups), dtype=np.int16), [own.size for own in slots]),
         slot_first_gpu=first_gpus,
         slot_row_length=row_lengths,
     )

@@ -238,6 +238,13 @@ class Schedule:
         step[self.slot_pack] = self.iteration_step[self.slot_iteration]
         return step[:-1]
 
+    def short_packs(self, num_packs: int, groups: Sequence[Group]) -> BoolArray:
+        """Whether each pack (bool[p]) is in a row below the capacity, in a schedule of all packs. O(slots)."""
+        capacity = np.array([each.capacity for each in groups], dtype=np.int64)
+        is_short = np.zeros(num_packs + 1, dtype=np.bool_)  # FILLER is -1, the last one.
+        is_short[self.slot_pack] = self.slot_row_length < capacity[self.slot_group]
+        return is_short[:-1]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Delays:

@@ -64,7 +64,8 @@ class PackingAlgorithm:
     name: str
     summary: str
     """One line for help texts."""
-    pack: PackFunction
+    pack: Callable[..., Any]
+    """A `PackFunction`, but for packers that only one strategy has."""
     options: type[PackingOptions] = PackingOptions
     pack_needs: PackNeedsFunction | None = None
     """Packs pieces whose packs have several limits; without it, `pack` does, by the greatest share of a limit."""

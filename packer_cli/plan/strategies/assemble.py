@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from packer_cli.plan.core.cost import GroupCosts, segment_sums
 from packer_cli.plan.core.csr import copy_packs, pack_tokens_and_work, plan_tokens_and_work, select_packs
-from packer_cli.plan.core.iterations import GroupIterations, Iterations, one_group_each, order_slots
+from packer_cli.plan.core.iterations import Iterations, one_group_each, order_slots
 from packer_cli.plan.core.schedule import schedule_epoch
 from packer_cli.plan.core.segments import align_up, aligned_lengths, padded_lengths
 from packer_cli.plan.core.types import (
@@ -67,6 +67,13 @@ def packs_by_group(
     number[order] = np.arange(len(order))
     parts = np.split(order, np.searchsorted(group[order], np.arange(1, num_groups)))
     return [GroupPacks(*select_packs(offsets, pieces, own)) for own in parts], number
+
+
+def packs_by_step(plan: Plan, chosen: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """The chosen packs (int64[r]) by step of the first epoch, and the number of each step (int64[r]), from 0 on."""
+    step = plan.epochs[0].step_of_packs(len(plan.packs))[chosen]
+    order = np.argsort(step, kind="stable")
+    return chosen[order], np.unique(step[order], return_inverse=True)[1]
 
 
 class PackSizes(NamedTuple):
@@ -126,12 +133,12 @@ def assemble(
 
 
 def assemble_padded(
-    pieces: Pieces, batches: GroupPacks, slots: GroupIterations, request: PlanRequest, step: Int64Array | None = None
+    pieces: Pieces, batches: GroupPacks, slots: Int32Array, request: PlanRequest, step: Int64Array | None = None
 ) -> Plan:
     """The plan of padded batches of the only group, each in rows of its own length.
 
     Args:
-        slots: the iterations of the batches.
+        slots: int32[iterations, dp_ranks], the batches of each iteration.
         step: int64[i], of each iteration; None: `StepRules` decide.
     """
     padded = padded_lengths(batches.offsets, batches.pieces, pieces.length)

@@ -20,12 +20,9 @@ if TYPE_CHECKING:
     from packer_cli.plan.core.attention_rates import ShardingRule
     from packer_cli.plan.core.cost import Cost
     from packer_cli.plan.core.schedule import StepRules
-    from packer_cli.plan.core.types import BoolArray, Int32Array, Int64Array, Pieces, Plan, Schedule
+    from packer_cli.plan.core.types import Int32Array, Int64Array, Pieces, Plan, Schedule
     from packer_cli.plan.kernels.balance import BalanceRule
     from packer_cli.plan.packing.base import PackingOptions
-
-_LONG = 1 << 20
-"""Tokens of a pack that is long enough to warm up with; each further group has as many more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,9 +73,11 @@ class LayoutChoice:
 Rates = tuple[float, float, float]
 """Seconds of a micro-batch on one pipeline stage of a replica: per squared token, per token, and constant."""
 
-Need = Literal["a cost model", "tokens of a step"]
-GroupAlgorithm = Literal["search", "hbp"]
-"""How `--groups auto` chooses."""
+NOT_FOR_ALL = frozenset({"align", "mask", "max_path_tokens", "max_samples"})
+"""Plan options that some strategies do not support. One that supports `max_path_tokens` packs items whose branches
+share prefixes, by their sizes, path tokens and own work."""
+Need = Literal["a cost model", "tokens of a step", "a stream"]
+"""One that needs a stream packs it into micro-batches of one context window, its only group."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,11 +173,11 @@ class Strategy(ABC):
     summary: ClassVar[str]
     """What it does, and whose it is; for tables and docs."""
     defaults: ClassVar[Mapping[str, Any]] = {}
-    """Plan options whose default is another here."""
+    """Plan options whose default is another here. One of the cost gives way to what a cost model predicts."""
     ignores: ClassVar[frozenset[str]] = frozenset()
     """Plan options without effect on it, which it refuses."""
-    lacks: ClassVar[frozenset[str]] = frozenset()
-    """Plan options that others support and it does not, so that it refuses values other than the default."""
+    supports: ClassVar[frozenset[str]] = frozenset({"align"})
+    """Those of `NOT_FOR_ALL` that it supports; it refuses values of the others but their defaults."""
     demands: ClassVar[str] = ""
     """What a trainer must do for it beyond running each iteration's packs in lockstep, after "must"."""
     needs: ClassVar[frozenset[Need]] = frozenset()
@@ -186,26 +185,14 @@ class Strategy(ABC):
     """Whether an iteration may have replicas of unlike layouts; they are balanced by predicted time, not by work."""
     mixes_within: ClassVar[bool] = True
     """Then, whether those of one iteration are unlike, and not only those of several."""
-    group_algorithm: ClassVar[GroupAlgorithm] = "search"
-    finds_layouts: ClassVar[bool] = False
-    """Whether it works out layouts of its own from the cost model, in place of the groups that were given."""
+    choose_layouts: ClassVar[Callable[[Any, Int32Array, PlanRequest], LayoutChoice] | None] = None
+    """Those that it would choose from for samples (int32[n]), where it works out layouts of its own from the cost
+    model, in place of the groups that were given. For `hbpack groups`."""
     baseline_name: ClassVar[str] = "ISF at the longest length"
     baseline_note: ClassVar[str] = (
         "as in HBP, isf packs the same samples to the longest group's capacity, at its degree; packs in random order "
         "(hbpack simulate also compares with the best of its own degrees)"
     )
-    evens_steps: ClassVar[bool] = False
-    """Whether, with pipelines, it takes packs of like work into a step, see `StepRules`."""
-    predicts_cost: ClassVar[bool] = False
-    """Whether it evens out what a cost model predicts wherever there is one, unless the user names a cost."""
-    curriculum_share: ClassVar[float] = 1.0
-    """Most of the short iterations that a curriculum takes first, see `StepRules`."""
-    takes_trees: ClassVar[bool] = False
-    """Whether it packs items whose branches share prefixes: by their sizes, path tokens and own work."""
-    plans_streams: ClassVar[bool] = False
-    """Whether it packs a stream into micro-batches of one context window, its only group."""
-    keeps_steps: ClassVar[bool] = False
-    """Whether its steps are decided as it packs, and stay together in a rebalance."""
     sample_bytes: ClassVar[int] = 0
     """What a plan takes for each sample at its peak, with its figures and the lengths, measured on samples of 550
     tokens, in steps of 2M of them; 0: as much as the packing says."""
@@ -213,17 +200,25 @@ class Strategy(ABC):
     """Whether its plans may be written; those of what trainers do at run time are only compared."""
 
     def packings(self) -> Mapping[str, Any]:
-        """What `--packing` may name: the shared algorithms, packers of its own, or nothing."""
+        """What `--packing` may name: the shared algorithms, or packers of its own."""
         from packer_cli.plan.packing import REGISTRY
 
         return REGISTRY
 
     @property
     def packs_itself(self) -> bool:
-        """Whether the packing algorithms that others share have no part in it."""
-        from packer_cli.plan.packing import REGISTRY
+        """Whether `--packing` names none of the shared algorithms with it."""
+        return "packing" in self.ignores or self.packings() is not Strategy.packings(self)
 
-        return self.packings() is not REGISTRY
+    @property
+    def keeps_steps(self) -> bool:
+        """Whether its steps are decided as it packs, and stay together in a rebalance."""
+        return bool(self.needs & {"tokens of a step", "a stream"})
+
+    @property
+    def finds_layouts(self) -> bool:
+        """Whether it has `choose_layouts`."""
+        return self.choose_layouts is not None
 
     def groups(self, given: Sequence[Group]) -> tuple[Group, ...]:
         """The groups that it uses, of those given (by rising capacity, at least one)."""
@@ -245,6 +240,10 @@ class Strategy(ABC):
         """Raise ValueError if parts of a request do not fit each other."""
         return
 
+    def step_rules(self, rules: StepRules, balance: BalanceRule) -> StepRules:
+        """Those of the options, with what it decides itself."""
+        return rules
+
     def predict(self, question: Question) -> Prediction:
         """What a plan needs to know of the cost model: the seconds of each group, if the strategy needs one.
 
@@ -265,12 +264,11 @@ class Strategy(ABC):
         """Plan the pieces, each in exactly one pack. How CP ranks divide the rows is chosen later."""
 
     @abstractmethod
-    def rest(self, plan: Plan, chosen: Int64Array, is_short: BoolArray, request: PlanRequest, epoch: int) -> Schedule:
+    def rest(self, plan: Plan, chosen: Int64Array, request: PlanRequest, epoch: int) -> Schedule:
         """Schedule the chosen packs of a plan on `request.num_gpus` GPUs; their samples stay as they are.
 
         Args:
             chosen: int64[r], pack numbers, each once.
-            is_short: bool[p], see `plan.build.short_packs`.
             epoch: number of the epoch, which decides the order.
         """
 
@@ -294,32 +292,14 @@ class Strategy(ABC):
         """Figures of its own, fields of `PipelineImbalances`."""
         return {}
 
-    def choose_layouts(self, lengths: Int32Array, request: PlanRequest) -> LayoutChoice:
-        """For `hbpack groups`, of a strategy that `finds_layouts`: those that it would choose from (int32[n])."""
-        raise ConfigError(f"--strategy {self.name} has nothing to show in hbpack groups; pack or compare with it")
-
     def blamed(self) -> Block:
         """A block of its code, whose errors name it unless it is hbpack's own."""
         return blaming("strategy", self.name, type(self).__module__)
-
-    def bytes_a_sample(self, request: PlanRequest) -> int:
-        """What a plan takes at its peak, with its figures and the lengths."""
-        return self.sample_bytes or int(request.algorithm.bytes_a_sample)
-
-    def to_warm(self, request: PlanRequest) -> PlanRequest:
-        """A request for tiny inputs, on which the plan uses all of its kernels. Price: memory for each length."""
-        groups = tuple(
-            replace(group, capacity=min(group.capacity, -(-number * _LONG // unit) * unit))
-            for number, group in enumerate(request.groups, 1)
-            for unit in (2 * group.num_gpus * group.align,)
-        )
-        return replace(request, groups=groups, num_gpus=math.lcm(*(group.num_gpus for group in groups)))
 
 
 class UnlikeDegrees(Strategy):
     """Iterations whose replicas have unlike SP or CP degrees."""
 
-    lacks = frozenset({"max_samples", "mask"})
     demands = "run replicas of unlike SP degrees side by side in one iteration"
     mixes_layouts = True
 
@@ -327,8 +307,22 @@ class UnlikeDegrees(Strategy):
         """Samples move between the groups, so that all have one `align`."""
         assert len({group.align for group in request.groups}) == 1
 
+    def predict(self, question: Question) -> Prediction:
+        """The seconds of each group, with as many layers checkpointed as it needs, and not those of the longest."""
+        *shorter, longest = question.groups
+        if question.has_model and longest.checkpoint_layers:
+            try:
+                memory = question.load("checkpointed layers").memory
+                least = [memory.least_checkpoint_layers(each.capacity, each.layout) for each in shorter]
+            except ConfigError:  # A profile may be too short for a model.
+                return super().predict(question)
+            layers = (memory.num_layers if each is None else each for each in least)
+            own = (replace(group, checkpoint_layers=each) for group, each in zip(shorter, layers, strict=True))
+            question = replace(question, groups=(*own, longest))
+        return super().predict(question)
+
     def require_gpus(self, layouts: Sequence[Layout], num_gpus: int) -> None:
-        """The largest replicas fit, and the smallest fill the rest."""
+        """Raise ConfigError unless the largest replicas fit, and the smallest fill the rest."""
         sizes = [layout.num_gpus for layout in layouts]
         if num_gpus < max(sizes):
             raise ConfigError(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from packer_cli.config import PlanConfig, PlannedConfig
 from packer_cli.config.resolve import resolve
 from packer_cli.errors import ConfigError
-from packer_cli.plan.build import build_plan, check_rest, rest_of_epoch, short_packs
+from packer_cli.plan.build import build_plan, check_rest, rest_of_epoch
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import FILLER
@@ -87,9 +87,8 @@ def test_what_is_left_runs_on_another_number_of_gpus(lengths, num_gpus, step, lo
     (schedule,) = plan.epochs
     left, _ = rest_of_epoch(schedule, min(step, schedule.num_steps))
     dealing = replace(rules, num_gpus=num_gpus)
-    short = short_packs(schedule, plan.packs, plan.groups)
-    check_rest(plan, dealing.strategy.rest(plan, left, short, dealing, 0), left, num_gpus)
-    every = dealing.strategy.rest(plan, np.arange(len(plan.packs)), short, dealing, 0)
+    check_rest(plan, dealing.strategy.rest(plan, left, dealing, 0), left, num_gpus)
+    every = dealing.strategy.rest(plan, np.arange(len(plan.packs)), dealing, 0)
     check_plan(replace(plan, num_gpus=num_gpus, epochs=(every,)))
     assert every.step_of_packs(len(plan.packs)).tolist() == schedule.step_of_packs(len(plan.packs)).tolist()
 

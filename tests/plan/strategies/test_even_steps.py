@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from packer_cli.config import PlanConfig
 from packer_cli.config.resolve import resolve
-from packer_cli.plan.build import build_plan, check_rest, short_packs
+from packer_cli.plan.build import build_plan, check_rest
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.figures import plan_figures
 from tests.plan.test_build import whole
@@ -61,9 +61,8 @@ def test_every_plan_passes_the_checker(lengths, tokens, balance, lockstep, epoch
             step for step, (group,) in enumerate(map(tuple, groups_of_steps(plan))) if counts[step] != most[group]
         ]
         assert len(short) <= len(plan.groups)
-    short = short_packs(plan.epochs[0], plan.packs, plan.groups)
     dealing = replace(rules, num_gpus=4)
-    rest = dealing.strategy.rest(plan, np.arange(len(plan.packs)), short, dealing, 0)
+    rest = dealing.strategy.rest(plan, np.arange(len(plan.packs)), dealing, 0)
     check_rest(plan, rest, np.arange(len(plan.packs)), 4)
 
 

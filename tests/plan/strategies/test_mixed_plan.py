@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from packer_cli.config import PlannedConfig
 from packer_cli.config.resolve import resolve
-from packer_cli.plan.build import build_plan, check_rest, rest_of_epoch, short_packs
+from packer_cli.plan.build import build_plan, check_rest, rest_of_epoch
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import FILLER
@@ -119,7 +119,7 @@ def test_batches_are_the_steps_and_stay_steps(lengths, seed):
         again = plan.epochs[1].step_of_packs(len(plan.packs))
         assert len(set(zip(of_pack, again, strict=True))) == len(set(of_pack)) == len(set(again))
         dealing = replace(rules, num_gpus=12)
-        rest = dealing.strategy.rest(plan, np.arange(len(plan.packs)), np.zeros(len(plan.packs), bool), dealing, 0)
+        rest = dealing.strategy.rest(plan, np.arange(len(plan.packs)), dealing, 0)
         assert rest.step_of_packs(len(plan.packs)).tolist() == of_pack.tolist()
         if strategy == "batchada":
             assert len(set(zip(of_pack, plan.packs.group, strict=True))) == len(set(of_pack))
@@ -149,10 +149,9 @@ def test_what_is_left_runs_on_another_number_of_gpus(lengths, num_gpus, step, st
     (schedule,) = plan.epochs
     left, _ = rest_of_epoch(schedule, min(step, schedule.num_steps))
     dealing = replace(rules, num_gpus=num_gpus)
-    short = short_packs(schedule, plan.packs, plan.groups)
-    dealt = dealing.strategy.rest(plan, left, short, dealing, 0)
+    dealt = dealing.strategy.rest(plan, left, dealing, 0)
     check_rest(plan, dealt, left, num_gpus)
-    every = dealing.strategy.rest(plan, np.arange(len(plan.packs)), short, dealing, 1)
+    every = dealing.strategy.rest(plan, np.arange(len(plan.packs)), dealing, 1)
     check_plan(replace(plan, num_gpus=num_gpus, epochs=(every,)))
 
 

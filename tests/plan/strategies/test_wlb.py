@@ -183,7 +183,9 @@ def test_the_program_is_more_even_than_greed():
 @settings(max_examples=200)
 def test_micro_batches_are_dealt_as_the_twin_deals_them(times, num_replicas, pp_size, spare):
     most = -(-len(times) // num_replicas) + spare
-    found = deal_steps(np.array([0, len(times)]), np.array(times, dtype=np.float64), num_replicas, most, pp_size)
+    found = deal_steps(
+        np.zeros(len(times), dtype=np.int64), np.array(times, dtype=np.float64), num_replicas, most, pp_size
+    )
     wanted = naive.deal(times, num_replicas, most, pp_size, _EXCHANGES)
 
     def slowest(replica_of):

@@ -13,7 +13,7 @@ from packer_cli.config import PlanConfig, PlannedConfig, validate
 from packer_cli.config.no_effect import refuse_without_effect
 from packer_cli.config.resolve import resolve
 from packer_cli.errors import ConfigError
-from packer_cli.plan.build import build_plan, check_rest, rest_of_epoch, short_packs
+from packer_cli.plan.build import build_plan, check_rest, rest_of_epoch
 from packer_cli.plan.core.check import check_pieces, check_plan
 from packer_cli.plan.core.pieces import make_pieces
 from packer_cli.plan.core.segments import row_lengths
@@ -125,11 +125,10 @@ def test_what_is_left_runs_in_the_same_steps_on_another_number_of_gpus(lengths, 
     step = min(step, schedule.num_steps)
     left, _ = rest_of_epoch(schedule, step)
     dealing = replace(rules, num_gpus=num_gpus)
-    short = short_packs(schedule, plan.packs, plan.groups)
-    dealt = dealing.strategy.rest(plan, left, short, dealing, 0)
+    dealt = dealing.strategy.rest(plan, left, dealing, 0)
     check_rest(plan, dealt, left, num_gpus)
     assert steps_of(plan, dealt) == steps_of(plan, schedule)[step:]
-    every = dealing.strategy.rest(plan, np.arange(len(plan.packs)), short, dealing, 1)
+    every = dealing.strategy.rest(plan, np.arange(len(plan.packs)), dealing, 1)
     check_plan(replace(plan, num_gpus=num_gpus, epochs=(every,)))
     assert sorted(map(sorted, steps_of(plan, every))) == sorted(map(sorted, steps_of(plan, schedule)))
 

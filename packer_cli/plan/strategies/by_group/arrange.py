@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from packer_cli.plan.core.csr import (
     select_packs,
 )
 from packer_cli.plan.core.groups import is_in_group, limits_of
-from packer_cli.plan.core.iterations import GroupIterations, Iterations, deal, one_group_each
+from packer_cli.plan.core.iterations import Iterations, deal, one_group_each
 from packer_cli.plan.core.segments import align_up, padded_lengths
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import BoolArray, Int32Array, Int64Array, Pieces, Plan, Schedule, UInt64Array, as_ids
@@ -51,59 +51,57 @@ def plan_groups(pieces: Pieces, request: PlanRequest) -> Plan:
     lengths = pieces.sizes(request.limits)
     if request.algorithm.is_padded:
         batches = arrange_batches(lengths, request)
-        return assemble_padded(pieces, batches, _iterations([batches], request)[0], request)
+        num_ranks = request.groups[0].num_dp_ranks(request.num_gpus)
+        return assemble_padded(pieces, batches, deal(as_ids(np.arange(batches.num_packs)), num_ranks), request)
     is_left = np.ones(len(pieces), dtype=np.bool_)
     items = ItemNeeds.of(pieces, request.evened)
     by_group = [arrange_group(lengths, is_left, g, request, items) for g in reversed(range(len(request.groups)))]
     by_group.reverse()
     sizes = pack_sizes(by_group, pieces.length, request, pieces.attention)
-    iterations = _in_steps(_iterations(by_group, request), sizes.aligned, request)
+    slots, num_spread, first = [], [], 0
+    for part, group in zip(by_group, request.groups, strict=True):
+        num_ranks = group.num_dp_ranks(request.num_gpus)
+        slots.append(deal(as_ids(first + np.arange(part.num_packs)), num_ranks))
+        num_spread.append(-(-part.num_rest // num_ranks) if part.is_spread else 0)
+        first += part.num_packs
+    iterations = _in_steps(slots, num_spread, sizes.aligned, request)
     return assemble(pieces, by_group, iterations, sizes, request)
 
 
-def _iterations(by_group: Sequence[GroupPacks], request: PlanRequest) -> list[GroupIterations]:
-    iterations = []
-    first = 0
-    for part, group in zip(by_group, request.groups, strict=True):
-        num_ranks = group.num_dp_ranks(request.num_gpus)
-        slots = deal(as_ids(first + np.arange(part.num_packs)), num_ranks)
-        num_spread = -(-part.num_rest // num_ranks) if part.is_spread else 0
-        iterations.append(GroupIterations(slots=slots, num_spread=num_spread))
-        first += part.num_packs
-    return iterations
-
-
-def _in_steps(by_group: Sequence[GroupIterations], tokens: Int64Array, request: PlanRequest) -> Iterations:
+def _in_steps(
+    slots: Sequence[Int32Array], num_spread: Sequence[int], tokens: Int64Array, request: PlanRequest
+) -> Iterations:
     """The iterations of all groups; with `StepRules.evens_steps`, consecutive ones of a group share a step."""
-    iterations = one_group_each(request.groups, by_group, tokens)
+    iterations = one_group_each(request.groups, slots, tokens, num_spread)
     if not request.steps.evens_steps:
         return iterations
     step, first = [], 0
-    for part, group in zip(by_group, request.groups, strict=True):
-        number = np.arange(len(part.slots)) // request.steps.iterations_a_step(group, request.num_gpus)
+    for own, group in zip(slots, request.groups, strict=True):
+        number = np.arange(len(own)) // request.steps.iterations_a_step(group, request.num_gpus)
         step.append(first + number)
         first += int(number[-1]) + 1 if len(number) else 0
     place = shuffled(first, rng_state(request.seed, Stream.ORDER)).astype(np.int64)
     return replace(iterations, step=place[np.concatenate(step)])
 
 
-def rest_of_groups(plan: Plan, chosen: Int64Array, is_short: BoolArray, request: PlanRequest, epoch: int) -> Schedule:
+def rest_of_groups(plan: Plan, chosen: Int64Array, request: PlanRequest, epoch: int) -> Schedule:
     """Schedule the chosen packs in the fewest iterations, each of one group. O(m + p log p).
 
     Only a group's last iteration, that of its lightest packs, has fillers, and only if the packs do not fill it.
     Packs are sorted by work; samples are not exchanged, and a group's last packs are not spread.
     """
     sizes = sizes_of_plan(plan, request)
-    packs, by_group = plan.packs, []
+    packs, slots, num_spread = plan.packs, [], []
+    # FILLER is -1, the appended one.
+    is_short = np.append(plan.epochs[0].short_packs(len(packs), plan.groups), True)
     for g, group in enumerate(plan.groups):
         members = chosen[packs.group[chosen] == g]
         num_ranks, state = group.num_dp_ranks(request.num_gpus), rng_state(request.seed, Stream.DEAL, g, epoch)
         order = order_packs(sizes.work[members], num_ranks, request.balance, state)
-        slots = deal(members[order], num_ranks)
-        is_long = (~np.append(is_short, True)[slots]).any(axis=1)  # FILLER is -1, the appended one
-        num_short = len(slots) - 1 - int(np.flatnonzero(is_long)[-1]) if is_long.any() else len(slots)
-        by_group.append(GroupIterations(slots=slots, num_spread=num_short))
-    iterations = _in_steps(by_group, sizes.aligned, request)
+        slots.append(deal(members[order], num_ranks))
+        is_long = (~is_short[slots[-1]]).any(axis=1)
+        num_spread.append(len(slots[-1]) - 1 - int(np.flatnonzero(is_long)[-1]) if is_long.any() else len(slots[-1]))
+    iterations = _in_steps(slots, num_spread, sizes.aligned, request)
     return scheduled(iterations, sizes, packs.group, request, epoch)
 
 
@@ -123,58 +121,193 @@ def arrange_group(
         g: index of the group.
         items: of trees, all pieces; None of flat samples, whose work follows from their lengths.
     """
-    group = request.groups[g]
-    capacity, num_ranks = group.capacity, group.num_dp_ranks(request.num_gpus)
-    num_even = num_ranks
-    if request.steps.evens_steps:
-        num_even *= request.steps.iterations_a_step(group, request.num_gpus)
     own = is_in_group(lengths, request.groups, g)
     own &= is_left
     is_left[own] = False
-    lengths = align_up(lengths, group.align)
-    shorter = [-(-each.capacity // group.align) * group.align for each in request.groups[:g]]
-    count = count_lengths(lengths, is_left) if g else np.zeros(1, dtype=np.int64)
-    offsets, pieces = _pack_own(lengths, own, count, g, request, items)
-    state = rng_state(request.seed, Stream.BALANCE, g)
-    limits = limits_of(capacity, request.limits)
-    tokens, work = _taken_and_work(offsets, pieces, lengths, items, limits)
-    order = None
-    if len(tokens) and count.any():
-        room = capacity - tokens
-        if request.fill == "greedy":
-            pack_of, added = greedy_fill(room, lengths, is_left, shorter)
-        else:
-            if request.fill == "balanced":
-                # By attention work, even with a linear cost: filled packs have equal tokens, so equal linear terms.
-                order = order_packs(work, num_ranks, request.balance, state)
-                in_squares = work if items is None else items.in_squares(work, lengths)
-                pack_of, chosen = balanced_fill(room, in_squares, order, num_even, count, median_length(count))
+    return _OfGroup(request, g, align_up(lengths, request.groups[g].align), items).arrange(own, is_left)
+
+
+@dataclass(frozen=True)
+class _OfGroup:
+    """All pieces, as one group takes them; arguments as of `arrange_group`."""
+
+    request: PlanRequest
+    g: int
+    lengths: Int32Array
+    """int32[m], aligned."""
+    items: ItemNeeds | None
+
+    @property
+    def capacity(self) -> int:
+        """Most tokens of a pack."""
+        return self.request.groups[self.g].capacity
+
+    @property
+    def num_ranks(self) -> int:
+        """Packs of an iteration."""
+        return self.request.groups[self.g].num_dp_ranks(self.request.num_gpus)
+
+    @property
+    def num_even(self) -> int:
+        """Packs that are evened out together."""
+        steps = self.request.steps
+        of_step = steps.iterations_a_step(self.request.groups[self.g], self.request.num_gpus)
+        return self.num_ranks * (of_step if steps.evens_steps else 1)
+
+    def arrange(self, own: BoolArray, is_left: BoolArray) -> GroupPacks:
+        """Arrange the group's own pieces (bool[m]) and some of those that are left (bool[m])."""
+        request, lengths, num_ranks = self.request, self.lengths, self.num_ranks
+        count = count_lengths(lengths, is_left) if self.g else np.zeros(1, dtype=np.int64)
+        offsets, pieces = self.pack(own, count)
+        state = rng_state(request.seed, Stream.BALANCE, self.g)
+        tokens, work = self.taken_and_work(offsets, pieces)
+        order = None
+        if len(tokens) and count.any():
+            room = self.capacity - tokens
+            if request.fill == "greedy":
+                align = request.groups[self.g].align
+                shorter = [-(-each.capacity // align) * align for each in request.groups[: self.g]]
+                pack_of, added = greedy_fill(room, lengths, is_left, shorter)
             else:
-                pack_of, chosen = longest_fill(room, count)
-            added = pick_samples(chosen, lengths, is_left, len(count) - 1)
-            is_left[added] = False
-        added_offsets, by_pack = group_by_pack(pack_of, as_ids(np.arange(len(added))), len(tokens))
-        offsets, pieces = merge_packs(offsets, pieces, added_offsets, added[by_pack])
-        offsets, pieces, lost = trim_packs(offsets, pieces, lengths, request.max_samples)
-        is_left[lost] = True  # No samples of the group itself, which are longer and stand before the fillers.
-        tokens, work = _taken_and_work(offsets, pieces, lengths, items, limits)
-    if order is None:
-        if items is not None:
-            tokens = pack_sums(items.needs[0], offsets, pieces)
-        order = _order(tokens, work, num_ranks, request, state)
-    packs = _complete(lengths, offsets, pieces, order, capacity, num_ranks, request, items)
-    if request.balance.refine:
-        _refine(lengths, packs, capacity, num_even, request, items)
-    return packs
+                if request.fill == "balanced":
+                    # By attention work, even with a linear cost: filled packs have equal tokens and linear terms.
+                    order = order_packs(work, num_ranks, request.balance, state)
+                    squares = work if self.items is None else self.items.in_squares(work, lengths)
+                    pack_of, chosen = balanced_fill(room, squares, order, self.num_even, count, median_length(count))
+                else:
+                    pack_of, chosen = longest_fill(room, count)
+                added = pick_samples(chosen, lengths, is_left, len(count) - 1)
+                is_left[added] = False
+            added_offsets, by_pack = group_by_pack(pack_of, as_ids(np.arange(len(added))), len(tokens))
+            offsets, pieces = merge_packs(offsets, pieces, added_offsets, added[by_pack])
+            offsets, pieces, lost = trim_packs(offsets, pieces, lengths, request.max_samples)
+            is_left[lost] = True  # No samples of the group itself, which are longer and stand before the fillers.
+            tokens, work = self.taken_and_work(offsets, pieces)
+        if order is None:
+            if self.items is not None:
+                tokens = pack_sums(self.items.needs[0], offsets, pieces)
+            order = self.order(tokens, work, state)
+        packs = self.complete(offsets, pieces, order)
+        if request.balance.refine:
+            self.refine(packs)
+        return packs
+
+    def taken_and_work(self, offsets: Int64Array, pieces: Int32Array) -> tuple[Int64Array, Int64Array]:
+        """What each pack takes of its capacity, and its attention work (int64[p] both)."""
+        if self.items is None:
+            return pack_tokens_and_work(offsets, pieces, self.lengths)
+        limits = limits_of(self.capacity, self.request.limits)
+        return self.items.taken(offsets, pieces, limits), pack_sums(self.items.attention, offsets, pieces)
+
+    def pack(self, own: BoolArray, count: Int64Array) -> tuple[Int64Array, Int32Array]:
+        """Pack the group's own pieces (bool[m]); `(offsets, pieces)` as CSR arrays.
+
+        Completely full packs of a few long samples could not be evened out. So if there are enough shorter samples,
+        and the packs leave them less than `FREE_TO_FILL` of the capacity, the pieces are packed again with that much
+        room.
+
+        Args:
+            count: int64[x+1], number of pieces of each length that may fill packs.
+        """
+        request, lengths, capacity, algorithm = self.request, self.lengths, self.capacity, self.request.algorithm
+        seed = int(rng_state(request.seed, Stream.PACKING, self.g)[0])
+        is_all = bool(own.all())
+        needs = None if self.items is None or algorithm.pack_needs is None else self.items.needs[:, own]
+
+        def packed(most: int) -> tuple[Int64Array, Int32Array]:
+            # A piece longer than `most` gets a pack of its own, as one of that length does.
+            if needs is not None:
+                limits = np.array(limits_of(most, request.limits))
+                few = np.minimum(needs, limits[:, None])
+                found: tuple[Int64Array, Int32Array] = algorithm.pack_needs(few, limits, seed, request.packing_options)
+                return found
+            if most < capacity:
+                return _pack(np.minimum(lengths[own], most), most, seed, request)
+            # No variable holds their lengths, so that an algorithm may free them before it ends.
+            return _pack(lengths if is_all else lengths[own], most, seed, request)
+
+        offsets, pieces = packed(capacity)
+        room = int((len(offsets) - 1) * capacity * FREE_TO_FILL)
+        taken = int(lengths.sum(where=own, dtype=np.int64))
+        if needs is not None:  # By the need of which they have most.
+            limits = limits_of(capacity, request.limits)
+            sums: list[int] = needs.sum(axis=1).tolist()
+            taken = max(total * capacity // most for total, most in zip(sums, limits, strict=True))
+        free = (len(offsets) - 1) * capacity - taken
+        if request.fill == "balanced" and free < room and 2 * room <= int(count @ np.arange(len(count))):
+            offsets, pieces = packed(capacity - int(capacity * FREE_TO_FILL))
+        if not is_all:
+            rename_members(pieces, ids_of(own))
+        return limit_samples(offsets, pieces, lengths, capacity, request.max_samples)
+
+    def order(self, tokens: Int64Array, work: Int64Array, state: UInt64Array) -> Int32Array:
+        """The packs (int32[p]) in the order of their iterations, the rest last.
+
+        The rest always has the least attention work (`work`, int64[p]): its samples are short, and so easy to deal
+        evenly.
+        """
+        request = self.request
+        order = order_packs(work, self.num_ranks, request.balance, state)
+        if request.evened:
+            whole = order[: len(order) - _num_to_spread(len(order), self.num_ranks)]
+            predicted = work[whole] + request.evened * tokens[whole]
+            whole[:] = whole[order_packs(predicted, self.num_ranks, request.balance, state)]
+        return order
+
+    def complete(self, offsets: Int64Array, pieces: Int32Array, order: Int32Array) -> GroupPacks:
+        """The packs in order; those that do not fill an iteration are spread over all ranks."""
+        num_left = _num_to_spread(len(order), self.num_ranks)
+        num_whole = len(order) - num_left
+        left_offsets, left = select_packs(offsets, pieces, order[num_whole:])
+        spread_out = self.spread(left, -(-num_left // self.num_ranks) * self.num_ranks)
+        if spread_out:
+            left_offsets, left = spread_out
+        new_offsets = np.zeros(num_whole + len(left_offsets), dtype=np.int64)
+        new_pieces = np.empty(len(pieces), dtype=np.int32)
+        copy_packs(offsets, pieces, order[:num_whole], new_offsets, new_pieces, 0)
+        new_pieces[new_offsets[num_whole] :] = left
+        new_offsets[num_whole:] = left_offsets + new_offsets[num_whole]
+        return GroupPacks(new_offsets, new_pieces, len(left_offsets) - 1, spread_out is not None)
+
+    def spread(self, pieces: Int32Array, num_rows: int) -> tuple[Int64Array, Int32Array] | None:
+        """Spread the pieces over rows of even work, the heaviest row first; None if they do not fit."""
+        num_rows = min(num_rows, len(pieces))
+        length = self.lengths[pieces].astype(np.int64)
+        work = length * (length + self.request.evened) if self.items is None else self.items.work[pieces]
+        falling, most = as_ids(np.argsort(-work, kind="stable")), self.request.max_samples
+        row_of = spread(self.lengths[pieces], falling, self.capacity, num_rows, most=most, own_work=work)
+        if (row_of < 0).any():
+            return None
+        offsets, members = group_by_pack(row_of, falling, num_rows)
+        return select_packs(offsets, pieces[members], np.argsort(-pack_sums(work, offsets, members), kind="stable"))
+
+    def refine(self, packs: GroupPacks) -> None:
+        """Even out each `num_even` packs in place; spread rows do not become longer."""
+        request, items = self.request, self.items
+        num_whole = packs.num_packs - packs.num_rest
+        rest_tokens, _ = self.taken_and_work(packs.offsets[num_whole:], packs.pieces)
+        longest_rest = int(rest_tokens.max(initial=0))
+        for first, stop, most in ((0, num_whole, self.capacity), (num_whole, packs.num_packs, longest_rest)):
+            of_packs = packs.offsets, packs.pieces, self.lengths, first, stop, self.num_even
+            if items is None:
+                refine_packs(*of_packs, most, linear=request.evened, most=request.max_samples)
+            else:
+                from packer_cli.plan.kernels.balance.items import refine_items  # Flat samples need not wait for these.
+
+                limits = limits_of(most, request.limits)
+                refine_items(*of_packs[:2], items.needs, items.work, *of_packs[3:], limits, request.max_samples)
 
 
-def _taken_and_work(
-    offsets: Int64Array, pieces: Int32Array, lengths: Int32Array, items: ItemNeeds | None, limits: Sequence[int]
-) -> tuple[Int64Array, Int64Array]:
-    """What each pack takes of its capacity, and its attention work (int64[p] both)."""
-    if items is None:
-        return pack_tokens_and_work(offsets, pieces, lengths)
-    return items.taken(offsets, pieces, limits), pack_sums(items.attention, offsets, pieces)
+def _num_to_spread(num_packs: int, num_ranks: int) -> int:
+    """How many of the last packs are dealt again, so that no rank idles in the last iteration.
+
+    A few packs spread over many ranks would give each rank too few samples to be even. Then the packs of the iteration
+    before join them; this gives two iterations, each over half full.
+    """
+    num_left = num_packs % num_ranks
+    if 0 < num_left < num_ranks / 2 and num_packs > num_left:
+        num_left += num_ranks
+    return num_left
 
 
 def arrange_batches(lengths: Int32Array, request: PlanRequest) -> GroupPacks:
@@ -195,150 +328,3 @@ def arrange_batches(lengths: Int32Array, request: PlanRequest) -> GroupPacks:
 def _pack(lengths: Int32Array, capacity: int, seed: int, request: PlanRequest) -> tuple[Int64Array, Int32Array]:
     found: tuple[Int64Array, Int32Array] = request.algorithm.pack(lengths, capacity, seed, request.packing_options)
     return found
-
-
-def _pack_own(
-    lengths: Int32Array, own: BoolArray, count: Int64Array, g: int, request: PlanRequest, items: ItemNeeds | None
-) -> tuple[Int64Array, Int32Array]:
-    """Pack the group's own pieces; `(offsets, pieces)` as CSR arrays.
-
-    Completely full packs of a few long samples could not be evened out. So if there are enough shorter samples, and
-    the packs leave them less than `FREE_TO_FILL` of the capacity, the pieces are packed again with that much room.
-
-    Args:
-        own: bool[m], the group's own pieces.
-        count: int64[x+1], number of pieces of each length that may fill packs.
-    """
-    capacity, algorithm = request.groups[g].capacity, request.algorithm
-    seed = int(rng_state(request.seed, Stream.PACKING, g)[0])
-    is_all = bool(own.all())
-    needs = None if items is None or algorithm.pack_needs is None else items.needs[:, own]
-
-    def packed(most: int) -> tuple[Int64Array, Int32Array]:
-        # A piece longer than `most` gets a pack of its own, as one of that length does.
-        if needs is not None:
-            limits = np.array(limits_of(most, request.limits))
-            few = np.minimum(needs, limits[:, None])
-            found: tuple[Int64Array, Int32Array] = algorithm.pack_needs(few, limits, seed, request.packing_options)
-            return found
-        if most < capacity:
-            return _pack(np.minimum(lengths[own], most), most, seed, request)
-        # No variable holds their lengths, so that an algorithm may free them before it ends.
-        return _pack(lengths if is_all else lengths[own], most, seed, request)
-
-    offsets, pieces = packed(capacity)
-    room = int((len(offsets) - 1) * capacity * FREE_TO_FILL)
-    taken = int(lengths.sum(where=own, dtype=np.int64)) if needs is None else _least_taken(needs, g, request)
-    free = (len(offsets) - 1) * capacity - taken
-    if request.fill == "balanced" and free < room and 2 * room <= int(count @ np.arange(len(count))):
-        offsets, pieces = packed(capacity - int(capacity * FREE_TO_FILL))
-    if not is_all:
-        rename_members(pieces, ids_of(own))
-    return limit_samples(offsets, pieces, lengths, capacity, request.max_samples)
-
-
-def _least_taken(needs: Int64Array, g: int, request: PlanRequest) -> int:
-    """What pieces (needs int64[r, n]) take of capacities at least, by the need of which they have most."""
-    limits = limits_of(request.groups[g].capacity, request.limits)
-    sums: list[int] = needs.sum(axis=1).tolist()
-    return max(total * limits[0] // most for total, most in zip(sums, limits, strict=True))
-
-
-def _order(
-    tokens: Int64Array, work: Int64Array, num_ranks: int, request: PlanRequest, state: UInt64Array
-) -> Int32Array:
-    """The packs (int32[p]) in the order of their iterations, the rest last.
-
-    The rest always has the least attention work (`work`, int64[p]): its samples are short, and so easy to deal evenly.
-    """
-    order = order_packs(work, num_ranks, request.balance, state)
-    if request.evened:
-        whole = order[: len(order) - _num_to_spread(len(order), num_ranks)]
-        predicted = work[whole] + request.evened * tokens[whole]
-        whole[:] = whole[order_packs(predicted, num_ranks, request.balance, state)]
-    return order
-
-
-def _complete(
-    lengths: Int32Array,
-    offsets: Int64Array,
-    pieces: Int32Array,
-    order: Int32Array,
-    capacity: int,
-    num_ranks: int,
-    request: PlanRequest,
-    items: ItemNeeds | None,
-) -> GroupPacks:
-    """The packs in order; those that do not fill an iteration are spread over all ranks.
-
-    Args:
-        items: of trees, all pieces.
-    """
-    num_left = _num_to_spread(len(order), num_ranks)
-    num_whole = len(order) - num_left
-    left_offsets, left = select_packs(offsets, pieces, order[num_whole:])
-    spread_out = _spread(lengths, left, capacity, -(-num_left // num_ranks) * num_ranks, request, items)
-    if spread_out:
-        left_offsets, left = spread_out
-    new_offsets = np.zeros(num_whole + len(left_offsets), dtype=np.int64)
-    new_pieces = np.empty(len(pieces), dtype=np.int32)
-    copy_packs(offsets, pieces, order[:num_whole], new_offsets, new_pieces, 0)
-    new_pieces[new_offsets[num_whole] :] = left
-    new_offsets[num_whole:] = left_offsets + new_offsets[num_whole]
-    return GroupPacks(new_offsets, new_pieces, len(left_offsets) - 1, spread_out is not None)
-
-
-def _num_to_spread(num_packs: int, num_ranks: int) -> int:
-    """How many of the last packs are dealt again, so that no rank idles in the last iteration.
-
-    A few packs spread over many ranks would give each rank too few samples to be even. Then the packs of the iteration
-    before join them; this gives two iterations, each over half full.
-    """
-    num_left = num_packs % num_ranks
-    if 0 < num_left < num_ranks / 2 and num_packs > num_left:
-        num_left += num_ranks
-    return num_left
-
-
-def _spread(
-    lengths: Int32Array,
-    pieces: Int32Array,
-    capacity: int,
-    num_rows: int,
-    request: PlanRequest,
-    items: ItemNeeds | None,
-) -> tuple[Int64Array, Int32Array] | None:
-    """Spread the pieces over rows of even work, the heaviest row first; None if they do not fit."""
-    num_rows = min(num_rows, len(pieces))
-    length = lengths[pieces].astype(np.int64)
-    work = length * (length + request.evened) if items is None else items.work[pieces]
-    falling = as_ids(np.argsort(-work, kind="stable"))
-    row_of = spread(lengths[pieces], falling, capacity, num_rows, most=request.max_samples, own_work=work)
-    if (row_of < 0).any():
-        return None
-    offsets, members = group_by_pack(row_of, falling, num_rows)
-    return select_packs(offsets, pieces[members], np.argsort(-pack_sums(work, offsets, members), kind="stable"))
-
-
-def _refine(
-    lengths: Int32Array,
-    packs: GroupPacks,
-    capacity: int,
-    num_even: int,
-    request: PlanRequest,
-    items: ItemNeeds | None,
-) -> None:
-    """Even out each `num_even` packs in place; spread rows do not become longer."""
-    num_whole = packs.num_packs - packs.num_rest
-    rest = packs.offsets[num_whole:]
-    rest_tokens, _ = _taken_and_work(rest, packs.pieces, lengths, items, limits_of(capacity, request.limits))
-    longest_rest = int(rest_tokens.max(initial=0))
-    for first, stop, most in ((0, num_whole, capacity), (num_whole, packs.num_packs, longest_rest)):
-        of_packs = packs.offsets, packs.pieces, lengths, first, stop, num_even
-        if items is None:
-            refine_packs(*of_packs, most, linear=request.evened, most=request.max_samples)
-        else:
-            from packer_cli.plan.kernels.balance.items import refine_items  # Flat samples need not wait for kernels.
-
-            limits = limits_of(most, request.limits)
-            refine_items(*of_packs[:2], items.needs, items.work, *of_packs[3:], limits, request.max_samples)

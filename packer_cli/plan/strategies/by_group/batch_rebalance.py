@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from packer_cli.plan.core.iterations import GroupIterations, deal
+from packer_cli.plan.core.iterations import deal
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import BoolArray, Float64Array, Int64Array, Pieces, Plan, as_ids
 from packer_cli.plan.kernels.timed_dealing import hash_of
@@ -46,8 +46,7 @@ def plan_rebalanced(pieces: Pieces, request: PlanRequest) -> Plan:
         first += len(counts)
     offsets = np.concatenate([[0], np.cumsum(np.concatenate(sizes))])
     batches = GroupPacks(offsets, np.concatenate(members))
-    iterations = GroupIterations(slots=np.concatenate(slots))
-    return assemble_padded(pieces, batches, iterations, request, np.concatenate(steps))
+    return assemble_padded(pieces, batches, np.concatenate(slots), request, np.concatenate(steps))
 
 
 def _counts_that_fit(falling: Int64Array, num_ranks: int, capacity: int) -> Int64Array:

@@ -8,16 +8,22 @@ off, and Axolotl leaves them out.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from packer_cli.lazy import later
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.strategies.protocol import PlanRequest, Strategy
+from packer_cli.plan.strategies.protocol import NOT_FOR_ALL, PlanRequest, Strategy
+
+if TYPE_CHECKING:
+    from packer_cli.plan.core.schedule import StepRules
+    from packer_cli.plan.kernels.balance import BalanceRule
 
 
 class GroupStrategy(Strategy):
     """Packs, fills, balances and schedules the groups as the options say."""
 
-    takes_trees = True
+    supports = NOT_FOR_ALL
     plan = later("packer_cli.plan.strategies.by_group.arrange", "plan_groups")
     rest = later("packer_cli.plan.strategies.by_group.arrange", "rest_of_groups")
 
@@ -53,7 +59,11 @@ class Balanced(GroupStrategy):
 
     name = "balanced"
     summary = "hbpack's own: full rows, fillers that even out work, samples exchanged"
-    evens_steps = True
+
+    def step_rules(self, rules: StepRules, balance: BalanceRule) -> StepRules:
+        """Those of the options; with pipelines, packs of like work share a step."""
+        is_free = rules.mix == "alternate" and not rules.curriculum_steps and balance.window is not None
+        return replace(rules, evens_steps=is_free and rules.longest_first and rules.global_tokens is not None)
 
 
 class Hbp(GroupStrategy):
@@ -61,9 +71,13 @@ class Hbp(GroupStrategy):
 
     name = "hbp"
     summary = "HBP (arXiv 2503.07680): ISF, GreedyFill, packs sorted by work, 500 steps of short groups first"
-    curriculum_share = 0.2
-    group_algorithm = "hbp"
-    defaults = {"packing": "isf", "fill": "greedy", "balance": "sort", "curriculum_steps": 500}
+    defaults = {
+        "packing": "isf", "fill": "greedy", "balance": "sort", "curriculum_steps": 500, "group_algorithm": "hbp",
+    }  # fmt: skip
+
+    def step_rules(self, rules: StepRules, balance: BalanceRule) -> StepRules:
+        """Those of the options, with a fifth of the short iterations at most in the curriculum."""
+        return replace(rules, curriculum_share=0.2)
 
 
 class LongestAlone(GroupStrategy):
@@ -78,9 +92,8 @@ class OnlyCompared(LongestAlone):
     """Shows what other code does, with packings of its own; its plans are never written."""
 
     is_packed = False
-    takes_trees = False
     ignores = frozenset({"packing", "fill", "balance", "step_mix", "curriculum_steps"})
-    lacks = frozenset({"align", "max_samples", "mask"})
+    supports = frozenset()
 
 
 class Naive(LongestAlone):
@@ -139,6 +152,5 @@ class BatchRebalance(OnlyCompared):
     summary = "transformers' batch_rebalance (5.23): each step's samples in padded batches of like cost"
     defaults = {"packing": "padded", "balance": "none"}
     needs = frozenset({"tokens of a step"})
-    keeps_steps = True
     sample_bytes = 180
     plan = later("packer_cli.plan.strategies.by_group.batch_rebalance", "plan_rebalanced")

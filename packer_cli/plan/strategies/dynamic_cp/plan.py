@@ -13,12 +13,13 @@ from packer_cli.plan.core.csr import group_by_pack
 from packer_cli.plan.core.iterations import Iterations, Slots, cut_steps
 from packer_cli.plan.core.segments import align_up
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
-from packer_cli.plan.core.types import BoolArray, Float64Array, Int64Array, Pieces, Plan, Schedule, as_ids
+from packer_cli.plan.core.types import Float64Array, Int64Array, Pieces, Plan, Schedule, as_ids
 from packer_cli.plan.strategies.assemble import (
     PackSizes,
     assemble,
     pack_sizes,
     packs_by_group,
+    packs_by_step,
     scheduled,
     sizes_of_plan,
 )
@@ -141,48 +142,39 @@ def plan_by_steps(pieces: Pieces, request: PlanRequest) -> Plan:
     assert request.steps.global_tokens is not None
     bounds = cut_steps(lengths, request.steps.global_tokens).tolist()
     steps = [_plan_step(lengths[a:b], machine, name) for a, b in itertools.pairwise(bounds)]
-    sizes = [len(kinds) for _, kinds, _ in steps]
-    before = np.concatenate([[0], np.cumsum(sizes)])
+    before = np.concatenate([[0], np.cumsum([len(kinds) for _, kinds, _ in steps])])
     pack_of = np.concatenate([own + first for (own, _, _), first in zip(steps, before, strict=False)])
     offsets, places = group_by_pack(pack_of, as_ids(np.arange(len(order))), int(before[-1]))
     kinds = np.concatenate([own for _, own, _ in steps])
     by_group, number = packs_by_group(offsets, order[places], kinds, len(machine.degrees))
     sizes_of = pack_sizes(by_group, pieces.length, request)
-    step = np.repeat(np.arange(len(steps)), sizes)
-    iterations = _on_gpus([found for *_, found in steps], number, kinds, step, sizes_of, request)
+    iterations = _on_gpus([found for *_, found in steps], number, kinds, sizes_of, request)
     return assemble(pieces, by_group, iterations, sizes_of, request)
 
 
-def rest_of_steps(plan: Plan, chosen: Int64Array, is_short: BoolArray, request: PlanRequest, epoch: int) -> Schedule:
+def rest_of_steps(plan: Plan, chosen: Int64Array, request: PlanRequest, epoch: int) -> Schedule:
     """The same steps, in rounds formed anew of packs (int64[r], their numbers) that keep their degrees."""
     machine, sizes = Machine.of(request), sizes_of_plan(plan, request)
-    step = plan.epochs[0].step_of_packs(len(plan.packs))[chosen]
-    order = np.argsort(step, kind="stable")
-    chosen, step = chosen[order], step[order]
+    chosen, step = packs_by_step(plan, chosen)
     kinds = plan.packs.group[chosen].astype(np.int64)
     work = sizes.work[chosen] - request.evened * sizes.aligned[chosen]
     seconds = machine.seconds(kinds, sizes.aligned[chosen], work)
-    bounds = np.append(np.flatnonzero(np.diff(step, prepend=-1)), len(step))
-    parts = [(kinds[a:b], seconds[a:b]) for a, b in itertools.pairwise(bounds.tolist())]
+    bounds = np.append(np.flatnonzero(np.diff(step, prepend=-1)), len(step)).tolist()
+    parts = [(kinds[a:b], seconds[a:b]) for a, b in itertools.pairwise(bounds)]
     steps = [machine.fewest(own, machine.rounds(own, times)) for own, times in parts]
-    numbered = np.repeat(np.arange(len(steps)), np.diff(bounds))
-    iterations = _on_gpus(steps, chosen, kinds, numbered, sizes, request)
+    iterations = _on_gpus(steps, chosen, kinds, sizes, request)
     return scheduled(iterations, sizes, plan.packs.group, request, epoch)
 
 
 def _on_gpus(
-    steps: Sequence[Rounds],
-    number: Int64Array,
-    kinds: Int64Array,
-    step: Int64Array,
-    sizes: PackSizes,
-    request: PlanRequest,
+    steps: Sequence[Rounds], number: Int64Array, kinds: Int64Array, sizes: PackSizes, request: PlanRequest
 ) -> Iterations:
     """Rounds as iterations, with fillers on ranks that stay idle.
 
     Args:
-        number, kinds, step: int64[p], of each pack, step by step.
+        number, kinds: int64[p], of each pack, step by step.
     """
+    step = np.repeat(np.arange(len(steps)), np.array([len(found.round) for found in steps], dtype=np.int64))
     counts = np.array([int(found.round.max()) + 1 for found in steps], dtype=np.int64)
     none, first_round = np.empty(0, dtype=np.int64), (np.cumsum(counts) - counts)[step]
     slots = Slots(
@@ -192,7 +184,8 @@ def _on_gpus(
         pack=number,
         tokens=sizes.aligned[number],
         load=sizes.work[number] if request.steps.longest_first else np.zeros(len(number), dtype=np.int64),
-    ).with_fillers(request.groups, request.num_gpus)
+    )
     round_step = np.repeat(np.arange(len(steps)), counts)
-    is_one = request.lockstep != 1
-    return Iterations.of(slots, request.groups, has_equal_rows=is_one, step=round_step, is_dealt=True)
+    return Iterations.of(
+        slots, request.groups, request.num_gpus, has_equal_rows=request.lockstep != 1, step=round_step, is_dealt=True
+    )

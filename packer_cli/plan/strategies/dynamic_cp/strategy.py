@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 from packer_cli.errors import ConfigError
 from packer_cli.lazy import later
@@ -17,16 +17,10 @@ class _BySteps(Strategy):
     any_degree: ClassVar[bool] = True
     """Whether degrees may be other than powers of two."""
     ignores = frozenset({"packing", "fill", "balance", "cost", "step_mix", "curriculum_steps"})
-    lacks = frozenset({"max_samples", "mask"})
     needs = frozenset({"tokens of a step"})
-    keeps_steps = True
     sample_bytes = 80
     plan = later("packer_cli.plan.strategies.dynamic_cp.plan", "plan_by_steps")
     rest = later("packer_cli.plan.strategies.dynamic_cp.plan", "rest_of_steps")
-
-    def packings(self) -> Mapping[str, Any]:
-        """None: it packs each step's samples."""
-        return {}
 
     def groups(self, given: Sequence[Group]) -> tuple[Group, ...]:
         """Those of all degrees up to the longest's.

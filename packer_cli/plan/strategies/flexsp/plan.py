@@ -27,13 +27,14 @@ from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.iterations import Iterations, Slots, cut_steps
 from packer_cli.plan.core.segments import align_up, aligned_lengths
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
-from packer_cli.plan.core.types import BoolArray, Int32Array, Int64Array, Pieces, Plan, Schedule, as_ids
+from packer_cli.plan.core.types import Int32Array, Int64Array, Pieces, Plan, Schedule, as_ids
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions, within
 from packer_cli.plan.strategies.assemble import (
     GroupPacks,
     assemble,
     pack_sizes,
     packs_by_group,
+    packs_by_step,
     scheduled,
     sizes_of_plan,
 )
@@ -65,14 +66,6 @@ class ProgramOptions(BatchOptions):
     machine."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class BatchPacker(PackingAlgorithm):
-    """One way to solve a micro-batch."""
-
-    pack: Callable[[Int32Array, DegreeCosts, int, float, Any], MicroBatch]  # type: ignore[assignment]
-    options: type[PackingOptions] = BatchOptions
-
-
 def _search(lengths: Int32Array, costs: DegreeCosts, num_gpus: int, limit: float, options: Any) -> MicroBatch:
     return solve_micro_batch(lengths, costs, num_gpus, limit)
 
@@ -85,19 +78,20 @@ def _program(
     return solve_in_buckets(lengths, costs, num_gpus, num_buckets=options.buckets, time_limit=options.time_limit)
 
 
-SOLVERS: Mapping[str, BatchPacker] = {
-    packer.name: packer
-    for packer in (
-        BatchPacker(
-            name="search", summary="groups by search, within a few per cent of the program's",
-            pack=_search,
-        ),
-        BatchPacker(
-            name="milp", summary="FlexSP's integer program over buckets of lengths; slow", pack=_program,
-            options=ProgramOptions,
-        ),
-    )
-}  # fmt: skip
+SOLVERS: Mapping[str, PackingAlgorithm] = {
+    "search": PackingAlgorithm(
+        name="search",
+        summary="groups by search, within a few per cent of the program's",
+        pack=_search,
+        options=BatchOptions,
+    ),
+    "milp": PackingAlgorithm(
+        name="milp",
+        summary="FlexSP's integer program over buckets of lengths; slow",
+        pack=_program,
+        options=ProgramOptions,
+    ),
+}
 """What `--packing` names with FlexSP."""
 
 
@@ -224,8 +218,7 @@ def plan_mixed(pieces: Pieces, request: PlanRequest) -> Plan:
     costs, lengths = degree_costs(request), align_up(pieces.length, request.groups[0].align)
     seed = int(rng_state(request.seed, Stream.PACKING)[0])
     found = plan_data_set(lengths, costs, request.num_gpus, seed=seed, window=request.balance.window or 0)
-    by_group, iterations = arrange(found, lengths, request.groups, request.num_gpus)
-    return assemble(pieces, by_group, iterations, pack_sizes(by_group, pieces.length, request), request, costs)
+    return _plan_of(found, pieces, request, costs)
 
 
 def plan_in_batches(pieces: Pieces, request: PlanRequest, *, one_degree: bool = False) -> Plan:
@@ -238,33 +231,38 @@ def plan_in_batches(pieces: Pieces, request: PlanRequest, *, one_degree: bool = 
     tokens, num_gpus = request.steps.global_tokens, request.num_gpus
     assert tokens is not None
     order = shuffled(len(pieces), rng_state(request.seed, Stream.ARRIVAL))
-    lengths = align_up(pieces.length, request.groups[0].align)
-    arrived = lengths[order]
-    trials, solve = BatchOptions.trials, solve_micro_batch
-    if isinstance(options, BatchOptions):
-        trials, solve = options.trials, partial(request.algorithm.pack, options=options)
-    found, batch = plan_batches(arrived, costs, num_gpus, tokens, solve=solve, trials=trials, one_degree=one_degree)
+    arrived = align_up(pieces.length, request.groups[0].align)[order]
+    assert isinstance(options, BatchOptions)
+    solve = partial(request.algorithm.pack, options=options)
+    found, batch = plan_batches(
+        arrived, costs, num_gpus, tokens, solve=solve, trials=options.trials, one_degree=one_degree
+    )
     found = found._replace(samples=order[found.samples])
-    by_group, iterations = arrange(found, lengths, request.groups, num_gpus)
+    return _plan_of(found, pieces, request, costs, batch)
+
+
+def _plan_of(
+    found: MixedIterations, pieces: Pieces, request: PlanRequest, costs: DegreeCosts, step: Int64Array | None = None
+) -> Plan:
+    lengths = align_up(pieces.length, request.groups[0].align)
+    by_group, iterations = arrange(found, lengths, request.groups, request.num_gpus)
     sizes = pack_sizes(by_group, pieces.length, request)
-    return assemble(pieces, by_group, replace(iterations, step=batch), sizes, request, costs)
+    return assemble(pieces, by_group, replace(iterations, step=step), sizes, request, costs)
 
 
 plan_at_one_degree = partial(plan_in_batches, one_degree=True)
 """BatchAda."""
 
 
-def rest_of_mixed(plan: Plan, chosen: Int64Array, is_short: BoolArray, request: PlanRequest, epoch: int) -> Schedule:
+def rest_of_mixed(plan: Plan, chosen: Int64Array, request: PlanRequest, epoch: int) -> Schedule:
     """Schedule packs (int64[r], their numbers) that are there, in iterations formed anew. O(m + p log p).
 
     Where the strategy keeps its steps, packs of one step of the plan's first epoch stay together.
     """
     costs, packs, keeps_steps = degree_costs(request), plan.packs, request.strategy.keeps_steps
     lengths = aligned_lengths(plan.pieces, packs, plan.groups)
-    step = plan.epochs[0].step_of_packs(len(packs))[chosen] * keeps_steps
-    order = np.argsort(step, kind="stable")
-    formed = []
-    for part in np.split(chosen[order], np.flatnonzero(np.diff(step[order])) + 1):
+    formed, (by_step, step) = [], packs_by_step(plan, chosen)
+    for part in np.split(by_step, np.flatnonzero(np.diff(step)) + 1) if keeps_steps else [chosen]:
         own = MixedPacks(*select_packs(packs.offsets, packs.pieces, part), packs.group[part].astype(np.int64))
         formed.append(form_iterations(own, lengths, costs, request.num_gpus))
     found = joined(formed)
@@ -300,4 +298,4 @@ def _on_gpus(
     iteration = np.repeat(np.arange(len(found.iterations) - 1), np.diff(found.iterations))
     first_gpu = before - before[found.iterations[:-1]][iteration]
     slots = Slots(iteration, first_gpu, found.kinds, number, tokens, np.zeros_like(tokens))
-    return Iterations.of(slots.with_fillers(groups, num_gpus), groups, has_equal_rows=True)
+    return Iterations.of(slots, groups, num_gpus, has_equal_rows=True)

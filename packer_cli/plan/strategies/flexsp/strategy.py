@@ -50,7 +50,6 @@ class FlexSp(MixedDegrees):
     defaults = {"packing": "search"}
     ignores = frozenset({"fill", "balance", "cost", "step_mix", "curriculum_steps"})
     needs = frozenset({"a cost model", "tokens of a step"})
-    keeps_steps = True
     sample_bytes = 130
     plan = later("packer_cli.plan.strategies.flexsp.plan", "plan_in_batches")
 
@@ -66,15 +65,10 @@ class BatchAda(FlexSp):
 
     name = "batchada"
     summary = "FlexSP's baseline BatchAda (arXiv 2412.01523): each step at the one SP degree that suits it best"
-    defaults = {}
     ignores = FlexSp.ignores | {"packing"}
     demands = "run iterations of any SP degree"
     mixes_within = False
     plan = later("packer_cli.plan.strategies.flexsp.plan", "plan_at_one_degree")
-
-    def packings(self) -> Mapping[str, Any]:
-        """None: it solves by search."""
-        return {}
 
 
 class FlexSpAll(MixedDegrees):
@@ -84,10 +78,6 @@ class FlexSpAll(MixedDegrees):
     summary = "our FlexSP: the whole data set at once, in iterations that mix SP degrees of equal time"
     ignores = frozenset({"packing", "fill"})
     plan = later("packer_cli.plan.strategies.flexsp.plan", "plan_mixed")
-
-    def packings(self) -> Mapping[str, Any]:
-        """None: it packs at every degree."""
-        return {}
 
     def without_effect(self, options: Any) -> Mapping[str, str]:
         """Replicas are balanced by predicted time: work decides the order of iterations at most."""

@@ -30,7 +30,7 @@ from packer_cli.plan.core.types import (
 )
 from packer_cli.plan.strategies.assemble import numbered_plan, packs_by_group
 from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts, least_pipeline_seconds, scheme_costs
-from packer_cli.plan.strategies.hydraulis.layouts import SEARCH, StepPacker, kinds_of, sampled_steps
+from packer_cli.plan.strategies.hydraulis.layouts import SEARCH, StepPacker, kinds_of, steps_to_try
 from packer_cli.plan.strategies.hydraulis.program import solve_pipeline
 from packer_cli.plan.strategies.hydraulis.stage1 import RESTARTS
 from packer_cli.plan.strategies.hydraulis.step import StepPlan, plan_pipeline, plan_step
@@ -84,7 +84,7 @@ def plan_data_set(
     """
     order, offsets = make_batches(lengths, batch_tokens, seed)
     falling = lengths[order].astype(np.int64)
-    layouts, _ = layouts_of(falling, offsets, costs, num_gpus, batch_tokens, packer)
+    layouts = packer.find(steps_to_try(falling, offsets), falling, batch_tokens, costs, num_gpus)
     kinds = [kinds_of(counts, costs) for counts in layouts]
     pipeline_of, slot_of = np.empty((2, len(order)), dtype=np.int64)
     layout_of, seconds = np.empty(len(offsets) - 1, dtype=np.int64), np.empty(len(offsets) - 1)
@@ -94,25 +94,6 @@ def plan_data_set(
         layout_of[j], planned = _on_fastest(falling[part], kinds, costs, packer, restarts, state)
         pipeline_of[part], slot_of[part], seconds[j] = planned.pipeline_of, planned.slot_of, planned.seconds
     return PlannedSteps(layouts, order, offsets, layout_of, pipeline_of, slot_of, seconds)
-
-
-def layouts_of(
-    falling: Int64Array,
-    offsets: Int64Array,
-    costs: SchemeCosts,
-    num_gpus: int,
-    batch_tokens: int,
-    packer: StepPacker,
-) -> tuple[Int64Array, list[Int64Array]]:
-    """The layouts (int64[c, k]) that steps with these samples (int64[n], falling within each step) choose from.
-
-    And the samples of the steps that they were chosen by.
-
-    Raises:
-        ConfigError: no layout uses all GPUs and holds the longest sample.
-    """
-    steps = [falling[offsets[j] : offsets[j + 1]] for j in sampled_steps(offsets).tolist()]
-    return packer.find(steps, falling, batch_tokens, costs, num_gpus), steps
 
 
 def _on_fastest(
@@ -245,7 +226,7 @@ def plan_pipelines(pieces: Pieces, request: PlanRequest) -> Plan:
         tokens=np.concatenate([tokens, none]),
         load=np.concatenate([costs.seconds(pipeline_kind[pipeline], work, tokens), none]),
     )
-    iterations, steps = Iterations.of(slots, groups), np.arange(num_steps)
+    iterations, steps = Iterations.of(slots, groups, request.num_gpus), np.arange(num_steps)
     orders = [shuffled(num_steps, rng_state(request.seed, Stream.ORDER, epoch)) for epoch in range(1, request.epochs)]
     schedules = [iterations.run(order, steps) for order in [as_ids(steps), *orders]]
     return numbered_plan(pieces, by_group, schedules, request, groups=groups)

@@ -12,8 +12,8 @@ from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.types import FILLER, Float64Array, Int32Array, Int64Array, Plan, Schedule
 from packer_cli.plan.strategies.hydraulis.candidates import longest_held
 from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts, scheme_costs
-from packer_cli.plan.strategies.hydraulis.data_set import layouts_of, make_batches
-from packer_cli.plan.strategies.hydraulis.layouts import layout_seconds, sampled_steps
+from packer_cli.plan.strategies.hydraulis.data_set import make_batches
+from packer_cli.plan.strategies.hydraulis.layouts import layout_seconds, sampled_steps, steps_to_try
 from packer_cli.plan.strategies.predict import digits
 from packer_cli.plan.strategies.protocol import LayoutChoice, LayoutRow, PlanRequest, SchemeRow
 
@@ -79,7 +79,8 @@ def choose_step_layouts(lengths: Int32Array, request: PlanRequest) -> LayoutChoi
     assert global_tokens is not None
     order, offsets = make_batches(lengths, global_tokens, request.seed)
     falling, packer = lengths[order].astype(np.int64), request.algorithm
-    layouts, steps = layouts_of(falling, offsets, costs, request.num_gpus, global_tokens, packer)
+    steps = steps_to_try(falling, offsets)
+    layouts = packer.find(steps, falling, global_tokens, costs, request.num_gpus)
     tried = np.array(
         [[layout_seconds(step, counts, costs, packer.restarts, packer.pack) for step in steps] for counts in layouts]
     )

@@ -114,6 +114,11 @@ def sampled_steps(offsets: Int64Array) -> Int64Array:
     return np.unique(np.linspace(0, num_steps - 1, number).astype(np.int64))
 
 
+def steps_to_try(falling: Int64Array, offsets: Int64Array) -> list[Int64Array]:
+    """The samples (int64[n], falling within each step) of `sampled_steps`."""
+    return [falling[offsets[j] : offsets[j + 1]] for j in sampled_steps(offsets).tolist()]
+
+
 def kinds_of(counts: Int64Array, costs: SchemeCosts) -> Int64Array:
     """The schemes (int64[p]) of a layout's pipelines, by falling capacity."""
     kinds = np.repeat(np.arange(len(counts)), counts)
@@ -200,10 +205,8 @@ def _of_one(steps: Sequence[Int64Array], table: LengthTable, costs: SchemeCosts,
 
 @dataclass(frozen=True, kw_only=True)
 class StepPacker(PackingAlgorithm):
-    """One way to find layouts, and to plan a step on one of them."""
+    """One way to find layouts, and to plan a step on one of them; `pack` is stage 1, a `Deal`."""
 
-    pack: Deal  # type: ignore[assignment]
-    """Stage 1."""
     find: Callable[[Sequence[Int64Array], Int64Array, int, SchemeCosts, int], Int64Array]
     """(some steps, all samples, tokens of a step, costs, GPUs) -> the layouts of all steps, int64[c, k]"""
     restarts: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from packer_cli.errors import ConfigError
 from packer_cli.lazy import later
@@ -13,7 +13,7 @@ from packer_cli.plan.strategies.protocol import PlanRequest, Prediction, Questio
 
 if TYPE_CHECKING:
     from packer_cli.format.layout import Layout
-    from packer_cli.plan.core.types import BoolArray, Int64Array, Plan, Schedule
+    from packer_cli.plan.core.types import Int64Array, Plan, Schedule
 
 
 class Hydraulis(Strategy):
@@ -22,12 +22,11 @@ class Hydraulis(Strategy):
     name = "hydraulis"
     summary = "Hydraulis (arXiv 2412.07894): each step divides the GPUs among pipelines of unlike tp, cp and pp"
     defaults = {"packing": "search", "lockstep": "1"}
-    ignores = frozenset({"fill", "balance", "lockstep", "step_mix", "curriculum_steps"})
-    lacks = frozenset({"max_samples", "mask", "align"})
+    ignores = frozenset({"fill", "balance", "cost", "lockstep", "step_mix", "curriculum_steps"})
+    supports = frozenset()
     demands = "run pipelines of unlike tp, cp and pp side by side, and change them between steps"
     needs = frozenset({"a cost model", "tokens of a step"})
     mixes_layouts = True
-    finds_layouts = True
     sample_bytes = 180
     plan = later("packer_cli.plan.strategies.hydraulis.data_set", "plan_pipelines")
     choose_layouts = later("packer_cli.plan.strategies.hydraulis.figures", "choose_step_layouts")
@@ -43,10 +42,6 @@ class Hydraulis(Strategy):
         """The longest alone, whose capacity and SP degree limit the layouts."""
         return (replace(given[-1], checkpoint_layers=0),)
 
-    def without_effect(self, options: Any) -> Mapping[str, str]:
-        """Pipelines are balanced by predicted time."""
-        return {"cost": f"has no effect on --strategy {self.name}, which evens out predicted time; leave it out"}
-
     def predict(self, question: Question) -> Prediction:
         """The layouts worth having, with the seconds of each."""
         from packer_cli.plan.strategies.hydraulis.costs import find_schemes
@@ -56,16 +51,12 @@ class Hydraulis(Strategy):
         groups, rates = (tuple(getattr(scheme, each) for scheme in schemes) for each in ("group", "rates"))
         return Prediction(groups=groups, rates=rates)
 
-    def rest(self, plan: Plan, chosen: Int64Array, is_short: BoolArray, request: PlanRequest, epoch: int) -> Schedule:
-        """Not possible, see `require_gpus`."""
-        self._refuse(request.num_gpus)
-
-    def require_gpus(self, layouts: Sequence[Layout], num_gpus: int) -> None:
+    def rest(self, plan: Plan, chosen: Int64Array, request: PlanRequest, epoch: int) -> Schedule:
         """Raise ConfigError: the samples of a pack are those for its pipeline in its step."""
-        self._refuse(num_gpus)
-
-    def _refuse(self, num_gpus: int) -> NoReturn:
         raise ConfigError(
             f"--strategy {self.name} divides the GPUs of each step among pipelines for the samples of that step, "
-            f"which rebalance cannot change; pack again with --gpus {num_gpus}"
+            f"which rebalance cannot change; pack again with --gpus {request.num_gpus}"
         )
+
+    def require_gpus(self, layouts: Sequence[Layout], num_gpus: int) -> None:
+        """Allow any number: a layout is found for it."""

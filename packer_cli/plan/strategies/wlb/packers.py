@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -141,10 +140,11 @@ class SolverOptions(GreedyOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class StepPacker(PackingAlgorithm):
-    """One way to fill the micro-batches of each step."""
+    """One way to fill the micro-batches of each step.
 
-    pack: Callable[[Arrivals, Any, int], PackedSteps]  # type: ignore[assignment]
-    """(arrivals, options, most tokens of a micro-batch) -> steps; found by its name in the processes of `compare`."""
+    `pack` is (arrivals, options, most tokens of a micro-batch) -> steps; processes of `compare` find it by its name.
+    """
+
     options: type[PackingOptions] = StepOptions
     deals: bool = True
     """Whether the micro-batches of a step are dealt to the replicas by time, and not as they come."""

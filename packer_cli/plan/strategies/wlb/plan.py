@@ -17,9 +17,9 @@ from packer_cli.plan.core.csr import group_by_pack, pack_tokens_and_work
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.iterations import Iterations, Slots
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
-from packer_cli.plan.core.types import BoolArray, Delays, Float64Array, Int64Array, Pieces, Plan, Schedule, as_ids
+from packer_cli.plan.core.types import Delays, Float64Array, Int64Array, Pieces, Plan, Schedule, as_ids
 from packer_cli.plan.kernels.pipeline import pipeline_seconds
-from packer_cli.plan.strategies.assemble import GroupPacks, numbered_plan, sizes_of_plan
+from packer_cli.plan.strategies.assemble import GroupPacks, PackSizes, numbered_plan, packs_by_step, sizes_of_plan
 from packer_cli.plan.strategies.protocol import PlanRequest, Rates
 from packer_cli.plan.strategies.wlb.arrival import Arrivals, PackedSteps, arrive, in_batches
 from packer_cli.plan.strategies.wlb.packers import StepOptions
@@ -91,49 +91,36 @@ def _plan_of(
     row = np.flatnonzero(np.diff(offsets))
     offsets = np.append(offsets[row], len(members))
     tokens, work = pack_tokens_and_work(offsets, members, arrivals.lengths, request.linear)
-    epochs = [
-        schedule_steps(
-            np.arange(len(row)),
-            row // of_step,
-            tokens,
-            work,
-            group,
-            most,
-            request,
-            epoch,
-            deals=request.algorithm.deals,
-        )
-        for epoch in range(request.epochs)
-    ]
+    packs, step, sizes = np.arange(len(row)), row // of_step, PackSizes(tokens, tokens, work)
+    if request.algorithm.deals:
+        replica = deal_steps(step, work.astype(np.float64), of_step // most, most, group.pp_size)
+    else:  # Replica after replica takes the next, as many each as there are rows for.
+        replica = (packs - np.searchsorted(step, step)) // most
+    epochs = [schedule_steps(packs, step, replica, sizes, group, request, each) for each in range(request.epochs)]
     delays = Delays(arrival=packed.arrival, thresholds=packed.thresholds, num_carried=packed.num_carried)
     own = [GroupPacks(offsets, members)]
     return numbered_plan(pieces, own, epochs, request, groups=(group,), lockstep=1, delays=delays)
 
 
-def rest_of_steps(plan: Plan, chosen: Int64Array, is_short: BoolArray, request: PlanRequest, epoch: int) -> Schedule:
+def rest_of_steps(plan: Plan, chosen: Int64Array, request: PlanRequest, epoch: int) -> Schedule:
     """The steps of the plan's first epoch with the chosen packs alone (int64[r]), on other replicas. O(m)."""
-    tokens, work = sizes_of_plan(plan, request)[1:]
-    (group,), first = plan.groups, plan.epochs[0]
-    step_of = first.step_of_packs(len(plan.packs))
-    packs = chosen[np.argsort(step_of[chosen], kind="stable")]
-    _, step, sizes = np.unique(step_of[packs], return_inverse=True, return_counts=True)
-    most = -(-int(sizes.max(initial=1)) // group.num_dp_ranks(request.num_gpus))
-    return schedule_steps(packs, step, tokens, work, group, most, request, epoch)
+    (group,), sizes = plan.groups, sizes_of_plan(plan, request)
+    (packs, step), num_replicas = packs_by_step(plan, chosen), group.num_dp_ranks(request.num_gpus)
+    most = -(-int(np.bincount(step).max(initial=1)) // num_replicas)
+    replica = deal_steps(step, sizes.work[packs].astype(np.float64), num_replicas, most, group.pp_size)
+    return schedule_steps(packs, step, replica, sizes, group, request, epoch)
 
 
 def schedule_steps(
     packs: Int64Array,
     step: Int64Array,
-    tokens: Int64Array,
-    work: Int64Array,
+    replica: Int64Array,
+    sizes: PackSizes,
     group: Group,
-    most: int,
     request: PlanRequest,
     epoch: int,
-    *,
-    deals: bool = True,
 ) -> Schedule:
-    """Deal the micro-batches of each step to the replicas. O(p log p), and see the module.
+    """The micro-batches of each step on their replicas. O(p log p).
 
     The seed decides which replica gets which share, so that none always ends last. A replica runs its longest
     micro-batch first, and a filler if it has none. Epochs above 0 run the steps in a seeded order.
@@ -141,25 +128,18 @@ def schedule_steps(
     Args:
         packs: int64[p], numbers of the packs, each a micro-batch.
         step: int64[p], of each: 0 .. s-1, rising, none left out.
-        tokens, work: int64[all packs], aligned.
+        replica: int64[p], of each.
+        sizes: of all packs.
         group: of the packs; its degrees divide the GPUs.
-        most: micro-batches of a replica in a step, enough for all.
-        deals: by time; or replica after replica takes the next, as many each as there are rows for.
     """
     num_replicas, num_steps = group.num_dp_ranks(request.num_gpus), int(step[-1]) + 1 if len(step) else 0
-    offsets = np.searchsorted(step, np.arange(num_steps + 1))
-    if deals:
-        replica = deal_steps(offsets, work[packs].astype(np.float64), num_replicas, most, group.pp_size)
-    else:
-        replica = (np.arange(len(step)) - offsets[step]) // most
     state = rng_state(request.seed, Stream.RANKS, epoch)
     names = np.array([shuffled(num_replicas, state) for _ in range(num_steps)], dtype=np.int64)
     first_gpu = names.reshape(-1, num_replicas)[step, replica] * group.num_gpus
     if epoch:
         step = shuffled(num_steps, rng_state(request.seed, Stream.ORDER, epoch))[step].astype(np.int64)
-    slots = Slots(step, first_gpu, np.zeros_like(packs), packs, tokens[packs], work[packs])
-    iterations = Iterations.of(slots.with_fillers([group], request.num_gpus), [group])
-    return iterations.run(np.arange(num_steps), np.arange(num_steps))
+    slots = Slots(step, first_gpu, np.zeros_like(packs), packs, sizes.aligned[packs], sizes.work[packs])
+    return Iterations.of(slots, [group], request.num_gpus).run(np.arange(num_steps), np.arange(num_steps))
 
 
 _EXCHANGES = 64
@@ -167,19 +147,19 @@ _EXCHANGES = 64
 
 
 @njit(cache=True)
-def deal_steps(offsets: Int64Array, times: Float64Array, num_replicas: int, most: int, pp_size: int) -> Int64Array:
+def deal_steps(step: Int64Array, times: Float64Array, num_replicas: int, most: int, pp_size: int) -> Int64Array:
     """The replica (int64[p]) of each micro-batch.
 
     Args:
-        offsets: int64[s+1]: step j has the micro-batches `offsets[j] .. offsets[j+1] - 1`, at most
-            `num_replicas * most`.
+        step: int64[p], of each: 0 .. s-1, rising, each of at most `num_replicas * most`.
         times: float64[p], on one stage of the pipeline.
         most: micro-batches of a replica in a step.
         pp_size: stages.
     """
     replica_of = np.zeros(len(times), dtype=np.int64)
-    for step in range(len(offsets) - 1 if num_replicas > 1 else 0):
-        own = slice(offsets[step], offsets[step + 1])
+    offsets = np.searchsorted(step, np.arange(step[-1] + 2)) if num_replicas > 1 and len(step) else np.arange(1)
+    for number in range(len(offsets) - 1):
+        own = slice(offsets[number], offsets[number + 1])
         _deal(times[own], num_replicas, most, pp_size - 1, replica_of[own])
         for _ in range(_EXCHANGES):
             if not _exchange(times[own], num_replicas, pp_size - 1, replica_of[own]):

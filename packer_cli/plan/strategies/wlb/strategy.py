@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from packer_cli.errors import ConfigError
 from packer_cli.lazy import later
@@ -24,17 +24,15 @@ _CAPACITIES = 5
 class Wlb(Strategy):
     """Steps packed from a stream of samples; the capacity of the one group is the context window."""
 
+    packers: ClassVar[tuple[str, ...]] = ("delay", "original", "greedy", "solver")
     name = "wlb"
     summary = "WLB-LLM (arXiv 2503.17924): steps of micro-batches of equal predicted time, for pipelines"
     defaults = {"groups": "auto", "packing": "delay", "cost": "1,24576", "lockstep": "1"}
     ignores = frozenset({"fill", "balance", "lockstep", "step_mix", "curriculum_steps"})
-    lacks = frozenset({"max_samples", "mask"})
     demands = "run several micro-batches of unlike lengths on each replica in a step"
     baseline_name = "original packing"
     baseline_note = "the same stream of samples as it comes, in rows of at most one context window"
-    predicts_cost = True
-    plans_streams = True
-    keeps_steps = True
+    needs = frozenset({"a stream"})
     sample_bytes = 90
     plan = later("packer_cli.plan.strategies.wlb.plan", "plan_steps")
     rest = later("packer_cli.plan.strategies.wlb.plan", "rest_of_steps")
@@ -43,7 +41,7 @@ class Wlb(Strategy):
         """Packers of its own, which fill whole steps."""
         from packer_cli.plan.strategies.wlb.packers import REGISTRY
 
-        return REGISTRY
+        return {name: REGISTRY[name] for name in self.packers}
 
     def groups(self, given: Sequence[Group]) -> tuple[Group, ...]:
         """The longest alone."""
@@ -115,28 +113,21 @@ class Wlb(Strategy):
         original = replace(request, algorithm=REGISTRY["original"], packing_options=options, rates=None)
         return before_arrival(plan.pieces, request.groups[-1].capacity), original
 
-    def to_warm(self, request: PlanRequest) -> PlanRequest:
-        """Two replicas, to which a kernel deals micro-batches."""
-        warmed = super().to_warm(request)
-        return replace(warmed, num_gpus=2 * warmed.num_gpus)
-
 
 class Plain4d(Wlb):
     """WLB-LLM's first baseline."""
 
+    packers = ("original",)
     name = "plain-4d"
     summary = "WLB-LLM's baseline Plain-4D (arXiv 2503.17924): rows as they come, CP ranks cut them per sequence"
     defaults = {**Wlb.defaults, "packing": "original:cut=row", "cp_sharding": "sequence"}
     ignores = Wlb.ignores | {"cp_sharding"}
 
-    def packings(self) -> Mapping[str, Any]:
-        """That of a stream as it comes."""
-        return {"original": super().packings()["original"]}
-
 
 class Fixed4d(Wlb):
     """WLB-LLM's second baseline."""
 
+    packers = ("greedy", "solver")
     name = "fixed-4d"
     summary = (
         "WLB-LLM's baseline Fixed-4D (arXiv 2503.17924): each step's samples in rows of at most a window, and the "
@@ -144,10 +135,6 @@ class Fixed4d(Wlb):
     )
     defaults = {**Wlb.defaults, "packing": "greedy", "cp_sharding": "static"}
     ignores = Wlb.ignores | {"cp_sharding"}
-
-    def packings(self) -> Mapping[str, Any]:
-        """Those of rows as long as the window."""
-        return {name: packer for name, packer in super().packings().items() if name in ("greedy", "solver")}
 
 
 def _capacities(window: Group, memory: MemoryModel) -> list[int]:
