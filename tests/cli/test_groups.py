@@ -232,6 +232,7 @@ def test_given_groups_know_nothing_of_a_choice(hbpack, pack, chats, model, tmp_p
     for each in (first, predicted):
         assert "group_choice" not in each["config"]
     assert predicted["config"]["plan"].pop("gpu_model")
+    assert first["config"]["plan"].pop("gpu_model") is None
     assert [predicted[name] for name in ("config", "counts", "metrics")] == [
         first[name] for name in ("config", "counts", "metrics")
     ]

@@ -65,7 +65,7 @@ def test_options_are_kept_where_they_were_given(tokenize, lines_of, tmp_path):
         return json.loads(index.read_bytes())["options"]
 
     assert tokenize(path).code == 0
-    assert not {"items", "turns", "share_prefixes"} & options().keys()
+    assert [options()[name] for name in ("items", "turns", "share_prefixes")] == ["auto", "whole", True]
     done = tokenize(path, "--items", "auto", "--share-prefixes")
     assert "reused 2 tokenized records" in done.stderr
     done = tokenize(path, "--turns", "branch", "--no-share-prefixes", "--items", "none")

@@ -333,7 +333,7 @@ def _checkpoints_all(asked: Any, dataset: PackedDataset) -> bool:
     if not (asked.gradient_checkpointing or getattr(asked, "activation_checkpointing", False)):  # A later name.
         return False
     is_planned = any(group["checkpoint_layers"] for group in dataset.manifest["groups"])
-    if not is_planned and "gpu_model" not in dataset.manifest["config"]["plan"]:
+    if not is_planned and dataset.manifest["config"]["plan"].get("gpu_model") is None:
         return True
     if asked.should_log:
         _LOGGER.warning("gradient_checkpointing: each row recomputes as many layers as the plan says, and no more")
