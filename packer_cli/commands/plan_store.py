@@ -187,7 +187,7 @@ _OF_VALIDATION = ("samples", "split", "truncated", "dropped", "tokens")
 
 
 class LeftOut(Iterable[RejectedRecord]):
-    """What `rejected.jsonl` of a plan lists: rejected records, and samples of which the plan loses tokens.
+    """The lines of `rejected.jsonl` of a plan: rejected records, and samples of which the plan loses tokens.
 
     They have the file names that the store has now, and are made when they are read, as often as that is. Rejected
     records are those of training alone. FormatError if the store is damaged.

@@ -124,7 +124,7 @@ class ArrayRecords:
         return pin is not None and len(self.done()) == pin.num_tasks
 
     def unfinished(self) -> str | None:
-        """How far the array is, and where to look; None if no array makes the output."""
+        """Say how far the array is, and where to look; None if no array makes the output."""
         pin = self.pin()
         if pin is None:
             return None
@@ -230,7 +230,7 @@ class TaskShare:
         """Make the share of this task."""
         self._records, self.task = records, task
         self.finished: Mapping[str, FinishedPart] = {}
-        """What `record` was told."""
+        """The parts of the share, by name, once it is recorded."""
 
     @property
     def is_whole(self) -> bool:

@@ -1,4 +1,4 @@
-"""How an output of parts is made: by the tasks of a job array, the last of which completes it.
+"""The making of an output of parts: by the tasks of a job array, the last of which completes it.
 
 An ordinary run is the only task of its array: it makes its share, which is all parts, and completes the output.
 """
@@ -29,7 +29,7 @@ class Output(ABC, Generic[Result]):
     command: ClassVar[str]
     """The `hbpack` command that makes it."""
     name: ClassVar[str]
-    """For people, such as `the token store`."""
+    """Name for people, such as `the token store`."""
     facts: ClassVar[Any] = dict[str, Any]
     """The kind of `FinishedPart.facts`."""
     folder: Path
@@ -59,7 +59,7 @@ class Output(ABC, Generic[Result]):
 
     @abstractmethod
     def describe(self, result: Result) -> str:
-        """What is in it, in a line."""
+        """Describe the content of a complete output in a line."""
 
 
 def produce(output: Output[Result], engine: Engine, ids: ArrayIds | None = None) -> Result | None:

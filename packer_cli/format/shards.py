@@ -270,7 +270,7 @@ class IndexFile(ShardFile):
         self._tokens = tokens
 
     def columns(self, row: int) -> Row:
-        """As `ShardFile.columns`; the arrays of tokens are copies. Raises FormatError if the store lacks them, too."""
+        """Read a row as `ShardFile.columns`, its tokens as copies. Raises FormatError if the store lacks them, too."""
         found = super().columns(row)
         if not found:
             return found
@@ -281,6 +281,6 @@ class IndexFile(ShardFile):
         return {**found, **{name: values for name, values in tokens.items() if values is not None}}
 
     def read(self, row: int) -> Pack | None:
-        """As `ShardFile.read`, of these columns."""
+        """Read a row as `ShardFile.read` does, from these columns."""
         found = self.columns(row)
         return Pack(**{name: found[name] for name in Pack._fields if name in found}) if found else None

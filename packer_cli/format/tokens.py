@@ -1,4 +1,4 @@
-"""What `tokens.json` and `hbpack.json` both say of the tokens: the inputs, the tokenizer and the options."""
+"""Records of `tokens.json` and `hbpack.json` alike: the inputs, the tokenizer and the options."""
 
 from __future__ import annotations
 

@@ -305,6 +305,7 @@ class RemotePath:
                 cannot_create = isinstance(error, NotImplementedError) or "NotImplemented" in str(error)
                 if not cannot_create:
                     raise
+                # Such a server leaves a moment in which two writers may both find nothing.
                 if system.exists(path):
                     return False
                 system.pipe_file(path, data)

@@ -1,4 +1,4 @@
-"""How long items are cut, and what becomes of the items of an epoch."""
+"""The cut of the items of an epoch, of which long ones are cut, divided or left out."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class ItemCut(Cut):
 
     trees: ItemTrees
     whole: Pieces
-    """Of each item of the store, all of it."""
+    """A piece for each item of the store, all of it."""
     items: Int32Array
     """int32[k], rising: the items over the capacity."""
     offsets: Int64Array
     """int64[k+1]: item j of these has the cut pieces `offsets[j]` to `offsets[j + 1] - 1`."""
     cut: Pieces
-    """Of the items over the capacity."""
+    """The pieces of the items over the capacity."""
     left_out: Lost
     """The branches that no piece has."""
 
@@ -133,7 +133,7 @@ def cut_items(samples: Samples, trees: ItemTrees, rule: SizeRule, chosen: Int32A
 
 
 def _cut(trees: ItemTrees, items: Int32Array, rule: SizeRule) -> tuple[Int64Array, Pieces, Lost]:
-    """What becomes of items (int32[k], rising) over the capacity: see `ItemCut`."""
+    """Cut items (int32[k], rising) over the capacity: `offsets`, `cut` and `left_out` of `ItemCut`."""
     kinds, num_branches = trees.kinds[items], np.diff(trees.branch_offsets)[items]
     tokens = trees.segment_lengths[trees.segment_offsets[items]].astype(np.int64)
     most = np.where(kinds == TURNS, num_branches, np.where(kinds == SAMPLE, -(-tokens // rule.capacity), 1))

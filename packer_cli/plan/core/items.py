@@ -106,7 +106,7 @@ def measured(trees: ItemTrees, pieces: ItemPieces) -> Pieces:
 
 
 def tree_figures(trees: ItemTrees, pieces: Pieces) -> TreeFigures:
-    """What sharing prefixes saves in these pieces. O(segments + branches)."""
+    """Count the savings of shared prefixes in these pieces. O(segments + branches)."""
     given = pieces.trees
     assert given is not None
     of, num = piece_branches(trees, pieces), given.stop_branch - given.first_branch

@@ -1,4 +1,4 @@
-"""What becomes of the flat samples of an epoch: the pieces to pack, and what is lost of those over the capacity."""
+"""The cut of the flat samples of an epoch: the pieces to pack, and the tokens lost of samples over the capacity."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Cut:
         return ids_of(is_over)
 
     def lost(self) -> Lost:
-        """What the rule takes away."""
+        """List the tokens that the rule takes away."""
         kept = {"truncate": self.rule.capacity, "drop": 0}.get(self.rule.overflow)
         over = self.over[: 0 if kept is None else None]
         return Lost(over, np.zeros_like(over), np.ones_like(over), np.full_like(over, kept or 0))
@@ -102,5 +102,5 @@ class Cut:
 
 
 def kept_samples(lengths: Int32Array, chosen: Int32Array | None, capacity: int) -> Int32Array:
-    """Those of the chosen samples (int32[m]; None: each once) that are not over the capacity."""
+    """Select the chosen samples (int32[m]; None: each once) that are not over the capacity."""
     return ids_of(lengths <= capacity) if chosen is None else chosen[lengths[chosen] <= capacity]

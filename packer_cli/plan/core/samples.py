@@ -38,15 +38,15 @@ class Samples:
     among: Int32Array | None = None
     """int32[k], increasing: the ids of the samples to plan, of these n; None for all."""
     trees: ItemTrees | None = None
-    """What the samples are, which are items; None: all are flat."""
+    """The trees of the samples, which are items; None: all are flat."""
 
     @property
     def num_samples(self) -> int:
-        """How many there are to plan, each counted once."""
+        """The number of samples to plan, each counted once."""
         return len(self.lengths if self.among is None else self.among)
 
     def alone(self) -> Samples:
-        """Those to plan without the others, numbered anew."""
+        """Select the samples to plan, numbered anew."""
         if self.among is None:
             return self
         sources = None if self.sources is None else self.sources[self.among]
@@ -147,7 +147,7 @@ def weighted_samples(
 
 
 def _samples_of_tokens(lengths: NDArray[np.integer], tokens: int) -> tuple[int, int]:
-    """How often to take all samples of a source, and how many of the first ones once more, for a number of tokens.
+    """Find how often to take all samples of a source, and how many of the first once more, for a number of tokens.
 
     Args:
         lengths: int[n], in the order in which they are taken.

@@ -42,7 +42,7 @@ def pack(lengths: Int32Array, capacity: int, seed: int, options: IsfOptions) -> 
 
 
 def pack_needs(needs: Int64Array, limits: Int64Array, seed: int, options: IsfOptions) -> tuple[Int64Array, Int32Array]:
-    """As `pack`, of pieces with several needs: a pack is kept that is full by one of them."""
+    """Pack pieces with several needs: a pack is kept that is full by one of its needs."""
     least, num = np.ceil(options.threshold * limits).astype(np.int64), needs.shape[1]
     once = partial(fill_needs, needs, limits)
     return iterative_sampling_filling(once, num, least, options.rounds, bucket_bits(num), rng_state(seed))
@@ -130,7 +130,7 @@ def fill_needs(
     offsets: Int64Array,
     num_packs: int,
 ) -> int:
-    """As `fill`, of needs (int64[r, n]) and limits (int64[r])."""
+    """Fill packs as `fill` does, by needs (int64[r, n]) and limits (int64[r])."""
     kept, first = 0, 0
     total = np.zeros(len(limits), dtype=np.int64)
     for i in range(len(left) + 1):

@@ -177,7 +177,7 @@ class Strategy(ABC):
     ignores: ClassVar[frozenset[str]] = frozenset()
     """Plan options without effect on it, which it refuses."""
     supports: ClassVar[frozenset[str]] = frozenset({"align"})
-    """Those of `NOT_FOR_ALL` that it supports; it refuses values of the others but their defaults."""
+    """The options of `NOT_FOR_ALL` that it supports; of the others it refuses all values but the default."""
     demands: ClassVar[str] = ""
     """What a trainer must do for it beyond running each iteration's packs in lockstep, after "must"."""
     needs: ClassVar[frozenset[Need]] = frozenset()
@@ -186,8 +186,8 @@ class Strategy(ABC):
     mixes_within: ClassVar[bool] = True
     """Then, whether those of one iteration are unlike, and not only those of several."""
     choose_layouts: ClassVar[Callable[[Any, Int32Array, PlanRequest], LayoutChoice] | None] = None
-    """Those that it would choose from for samples (int32[n]), where it works out layouts of its own from the cost
-    model, in place of the groups that were given. For `hbpack groups`."""
+    """The layouts that it would choose from for samples (int32[n]), where it works out its own from the cost model, in
+    place of the groups that were given. For `hbpack groups`."""
     baseline_name: ClassVar[str] = "ISF at the longest length"
     baseline_note: ClassVar[str] = (
         "as in HBP, isf packs the same samples to the longest group's capacity, at its degree; packs in random order "
@@ -200,7 +200,7 @@ class Strategy(ABC):
     """Whether its plans may be written; those of what trainers do at run time are only compared."""
 
     def packings(self) -> Mapping[str, Any]:
-        """What `--packing` may name: the shared algorithms, or packers of its own."""
+        """Return the registry that `--packing` names: the shared algorithms, or packers of its own."""
         from packer_cli.plan.packing import REGISTRY
 
         return REGISTRY
@@ -241,7 +241,7 @@ class Strategy(ABC):
         return
 
     def step_rules(self, rules: StepRules, balance: BalanceRule) -> StepRules:
-        """Those of the options, with what it decides itself."""
+        """Return the rules of the options, with its own decisions."""
         return rules
 
     def predict(self, question: Question) -> Prediction:

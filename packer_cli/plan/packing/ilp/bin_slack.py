@@ -25,7 +25,7 @@ from packer_cli.plan.kernels.length_index import (
 _MOST_NODES = 5_000
 """Samples to try for one pack before taking the best choice so far: usually a tenth of a millisecond."""
 _MOST_OF_ALL = 50_000_000
-"""Likewise of all packs, beyond the samples of their best choices; it bounds the time if no pack can be filled."""
+"""Samples to try for all packs, beyond their best choices: a bound on the time if no pack can be filled."""
 
 
 def min_bin_slack(lengths: Int32Array, capacity: int) -> tuple[Int64Array, Int32Array]:

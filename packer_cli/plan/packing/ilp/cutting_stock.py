@@ -93,7 +93,7 @@ def _dive(classes: Classes, fewest: int, deadline: float) -> tuple[Int64Array, I
 
 
 def _choose(use: Float64Array) -> Int64Array:
-    """How often to fix each pattern next: the integer parts, or else once those used nearly once, and most."""
+    """Count how often to fix each pattern next: its integer part, or else once if it is used nearly once, or most."""
     times = np.floor(use + 1e-6).astype(np.int64)
     if not times.any():
         times[use > 0.9] = 1

@@ -193,7 +193,7 @@ class _OfGroup:
         return packs
 
     def taken_and_work(self, offsets: Int64Array, pieces: Int32Array) -> tuple[Int64Array, Int64Array]:
-        """What each pack takes of its capacity, and its attention work (int64[p] both)."""
+        """Sum up how much each pack takes of its capacity, and its attention work (int64[p] both)."""
         if self.items is None:
             return pack_tokens_and_work(offsets, pieces, self.lengths)
         limits = limits_of(self.capacity, self.request.limits)
@@ -299,7 +299,7 @@ class _OfGroup:
 
 
 def _num_to_spread(num_packs: int, num_ranks: int) -> int:
-    """How many of the last packs are dealt again, so that no rank idles in the last iteration.
+    """Count the last packs that are dealt again, so that no rank idles in the last iteration.
 
     A few packs spread over many ranks would give each rank too few samples to be even. Then the packs of the iteration
     before join them; this gives two iterations, each over half full.

@@ -30,7 +30,7 @@ class ItemNeeds(NamedTuple):
         return cls(needs, pieces.attention, pieces.attention + linear * needs[0])
 
     def taken(self, offsets: Int64Array, pieces: Int32Array, limits: Sequence[int]) -> Int64Array:
-        """What each pack takes of its capacity, `limits[0]`, by the limit of which it takes most: int64[p]."""
+        """Sum up how much each pack takes of its capacity, `limits[0]`, by its scarcest limit: int64[p]."""
         sums = (pack_sums(need, offsets, pieces) for need in self.needs)
         found = np.zeros(len(offsets) - 1, dtype=np.int64)
         for total, most in zip(sums, limits, strict=True):

@@ -61,7 +61,7 @@ class Balanced(GroupStrategy):
     summary = "hbpack's own: full rows, fillers that even out work, samples exchanged"
 
     def step_rules(self, rules: StepRules, balance: BalanceRule) -> StepRules:
-        """Those of the options; with pipelines, packs of like work share a step."""
+        """Return the rules of the options; with pipelines, packs of like work share a step."""
         is_free = rules.mix == "alternate" and not rules.curriculum_steps and balance.window is not None
         return replace(rules, evens_steps=is_free and rules.longest_first and rules.global_tokens is not None)
 
@@ -76,7 +76,7 @@ class Hbp(GroupStrategy):
     }  # fmt: skip
 
     def step_rules(self, rules: StepRules, balance: BalanceRule) -> StepRules:
-        """Those of the options, with a fifth of the short iterations at most in the curriculum."""
+        """Return the rules of the options, with a fifth of the short iterations at most in the curriculum."""
         return replace(rules, curriculum_share=0.2)
 
 
