@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from packer_cli.format.metrics import ItemCounts, SampleCounts
 from packer_cli.format.trees import KINDS, TURNS
-from packer_cli.plan.core.item_cut import ItemCut
+from packer_cli.plan.core.groups import limits_of
 from packer_cli.plan.core.sample_cut import Cut
 from packer_cli.plan.core.types import Plan
 from packer_cli.sizes import counted
@@ -52,38 +52,31 @@ def _item_notes(counts: SampleCounts, items: ItemCounts, capacity: int, max_path
 
 
 def reasons_lost(cut: Cut) -> Iterator[tuple[int, str]]:
-    """Each sample of which tokens are lost, and what is lost of it and why."""
+    """Yield each sample of which tokens are lost, with its loss and the reason."""
+    no_cut = "" if cut.rule.overflow == "drop" else ", since no cut that fits leaves each branch a loss token"
     for sample, first, stop, kept in zip(*(values.tolist() for values in cut.lost()), strict=True):
-        if isinstance(cut, ItemCut):
-            why = "" if cut.rule.overflow == "drop" else ", since no cut that fits leaves each branch a loss token"
-            fate = f"cut off after {kept} tokens" if kept else f"left out{why}"
-            yield sample, f"{why_over(cut, sample)}; {_branches(cut, sample, first, stop)} {fate}"
-        else:
-            why = why_over(cut, sample).removeprefix("the sample ")
-            yield sample, f"{why}; {'the rest was cut off' if kept else 'dropped'}"
+        fate = f"cut off after {kept} tokens" if kept else f"left out{no_cut}"
+        yield sample, f"{why_over(cut, sample)}; {_branches(cut, sample, first, stop)} {fate}"
 
 
 def why_over(cut: Cut, sample: int) -> str:
-    """By what a sample or an item is over the capacity, in words."""
-    capacity = cut.rule.capacity
-    if not isinstance(cut, ItemCut):
-        return f"the sample has {cut.samples.lengths[sample]} tokens, over the largest group's {capacity}"
-    name, percent = f"the {_NAMES[cut.trees.kinds[sample]]}", cut.rule.limits[1]
-    tokens, loss, paths = (int(values[sample]) for values in cut.whole.needs)
-    if tokens > capacity:
-        return f"{name} has {tokens} tokens, over the largest group's {capacity}"
-    if loss > capacity:
-        return f"{name} has {loss} loss tokens, counted once for each branch, over the largest group's {capacity}"
+    """Say by which of its needs a sample or an item is over the capacity."""
+    kind, _, needs = cut.facts_of(sample)
+    name, limits = f"the {_NAMES[kind]}", limits_of(cut.rule.capacity, cut.rule.limits)
+    if needs[0] > limits[0]:
+        return f"{name} has {needs[0]} tokens, over the largest group's {limits[0]}"
+    if needs[1] > limits[1]:
+        return f"{name} has {needs[1]} loss tokens, counted once for each branch, over the largest group's {limits[1]}"
     return (
-        f"{name} has {paths:,} path tokens, and --max-path-tokens {percent / 100:g}x allows "
-        f"{percent * capacity // 100:,} in a row of {capacity:,}"
+        f"{name} has {needs[2]:,} path tokens, and --max-path-tokens {cut.rule.limits[1] / 100:g}x allows "
+        f"{limits[2]:,} in a row of {limits[0]:,}"
     )
 
 
-def _branches(cut: ItemCut, item: int, first: int, stop: int) -> str:
-    """The branches of an item, as the subject of a sentence, with its verb."""
-    offsets = cut.trees.branch_offsets
-    if cut.trees.kinds[item] != TURNS or stop - first == offsets[item + 1] - offsets[item]:
+def _branches(cut: Cut, sample: int, first: int, stop: int) -> str:
+    """Name branches, as the subject of a sentence, with its verb."""
+    kind, num_branches, _ = cut.facts_of(sample)
+    if kind != TURNS or stop - first == num_branches:
         return "it is"
     return f"turn {first + 1} is" if stop == first + 1 else f"turns {first + 1} to {stop} are"
 

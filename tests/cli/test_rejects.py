@@ -192,10 +192,18 @@ def test_what_overflow_leaves_out_is_listed(pack, sample, tmp_path):
     journals = sample / "journals.jsonl"
     assert pack(journals, "--groups", "1k", "--overflow", "drop").code == 0
     dropped = rejected(tmp_path / "out")
-    assert dropped[0] == ("journals.jsonl", 2, "has 9200 tokens, over the largest group's 1024; dropped")
+    assert dropped[0] == (
+        "journals.jsonl",
+        2,
+        "the sample has 9200 tokens, over the largest group's 1024; it is left out",
+    )
     done = pack(journals, "--groups", "1k", "--overflow", "truncate")
     cut = rejected(tmp_path / "out")
-    assert cut[0] == ("journals.jsonl", 2, "has 9200 tokens, over the largest group's 1024; the rest was cut off")
+    assert cut[0] == (
+        "journals.jsonl",
+        2,
+        "the sample has 9200 tokens, over the largest group's 1024; it is cut off after 1024 tokens",
+    )
     assert [entry[:2] for entry in cut] == [entry[:2] for entry in dropped]
     assert "records left out or cut, with reasons" in done.stdout
     note = "--overflow truncate: 59 samples are longer than 1,024 tokens and cut off there; "

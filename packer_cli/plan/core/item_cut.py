@@ -51,6 +51,11 @@ class ItemCut(Cut):
         """The items over the capacity."""
         return self.items
 
+    def facts_of(self, sample: int) -> tuple[int, int, tuple[int, ...]]:
+        """The kind of an item, its number of branches, and its needs."""
+        first, stop = self.trees.branch_offsets[sample : sample + 2].tolist()
+        return int(self.trees.kinds[sample]), stop - first, tuple(int(need[sample]) for need in self.whole.needs)
+
     def lost(self) -> Lost:
         """The branches that are left out or cut off."""
         given, capacity = _of_trees(self.cut), self.rule.capacity

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from packer_cli.format.metrics import SampleCounts
+from packer_cli.format.trees import SAMPLE
 from packer_cli.plan.core.check import check_pieces
 from packer_cli.plan.core.csr import ids_of
 from packer_cli.plan.core.groups import limits_of
@@ -55,6 +56,10 @@ class Cut:
             is_chosen[self.chosen] = True
             is_over &= is_chosen
         return ids_of(is_over)
+
+    def facts_of(self, sample: int) -> tuple[int, int, tuple[int, ...]]:
+        """The kind of a sample, its number of branches, and its needs (`Pieces.needs`)."""
+        return SAMPLE, 1, (int(self.samples.lengths[sample]),)
 
     def lost(self) -> Lost:
         """List the tokens that the rule takes away."""
