@@ -1,6 +1,6 @@
 """JSON lines: one object a line, plain or compressed.
 
-Price: orjson a line at a time, about 150 MB/s a core; tokenized records see `token_lines`. Memory: one
+Price: orjson a line at a time, about 165 MB/s a core; tokenized records see `token_lines`. Memory: one
 block and its records, or the longest line when that is longer.
 """
 
