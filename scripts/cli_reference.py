@@ -43,6 +43,7 @@ STRATEGY_NOTE = """\
 step* are `--global-tokens`, and *a stream* is that of the samples in a seeded order.
 """
 _WIDTH = 119
+_REQUIRED = " [required]"
 
 
 def cli_reference() -> str:
@@ -88,7 +89,7 @@ def _shared(commands: Iterable[Command]) -> dict[str, Option]:
 
 
 def _identity(option: Option) -> tuple[str, ...]:
-    return option.opts[0], option.help or "", option.story
+    return option.opts[0], _short(option).replace(_REQUIRED, ""), option.story
 
 
 def _section(command: Command, shared: Mapping[str, Option], alone: Container[str]) -> list[str]:
@@ -101,20 +102,25 @@ def _section(command: Command, shared: Mapping[str, Option], alone: Container[st
     for panel in panels:
         if len(panels) > 1:
             lines += [f"**{panel.value}**", ""]
-        for each in command.options:
-            if each.panel is not panel:
-                continue
-            if each.opts[0] in shared and _identity(each) == _identity(shared[each.opts[0]]):
-                lines += _wrapped(f"- [{_term(each)}](#{_anchor(each)}): {_short(each)}")
-            else:
+        options = [each for each in command.options if each.panel is panel]
+        elsewhere = [each for each in options if _identity(each) in map(_identity, shared.values())]
+        for each in options:
+            if each not in elsewhere:
                 lines += _in_full(each, f'<a id="{_anchor(each)}"></a>' if each.opts[0] in alone else "")
+        if elsewhere:
+            lines += _wrapped(f"- [Shared](#shared-options): {', '.join(map(_link, elsewhere))}")
         lines.append("")
     return lines[:-1]
 
 
+def _link(option: Option) -> str:
+    """Return a link to the text of a shared option, and say whether this command requires it."""
+    return f"[`{option.opts[0]}`](#{_anchor(option)}){' (required)' * (_REQUIRED in _short(option))}"
+
+
 def _in_full(option: Option, anchor: str = "", *, is_shared: bool = False) -> list[str]:
     """An option with its story, as an item of a list."""
-    text = _short(option).replace(" [required]", "") if is_shared else _short(option)
+    text = _short(option).replace(_REQUIRED, "") if is_shared else _short(option)
     lines = _wrapped(f"- {anchor}{_term(option)}: {text}")
     for part in option.story.split("\n\n") if option.story else []:
         lines += ["", *(textwrap.indent(part, "  ").splitlines() if part.startswith("- ") else _wrapped(part, "  "))]
