@@ -18,7 +18,6 @@ import transformers.tokenization_utils_tokenizers
 import transformers.utils.chat_template_utils  # noqa: F401
 
 import packer_cli.corpus.readers.columns
-import packer_cli.corpus.readers.token_lines
 import packer_cli.corpus.records.token_rows
 import packer_cli.tokens.encode.encoder
 import packer_cli.tokens.templates.renderer

@@ -1,7 +1,7 @@
 """JSON lines: one object a line, plain or compressed.
 
-Price: orjson a line at a time, about 165 MB/s a core; tokenized records see `token_lines`. Memory: one
-block and its records, or the longest line when that is longer.
+Price: orjson a line at a time, about 165 MB/s a core. Memory: one block and its records, or the longest line when that
+is longer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from packer_cli.corpus.readers.stream import (
     whole_slice,
     why_not_json,
 )
-from packer_cli.corpus.records import tokens
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap, Reject
 
 CUT_SHORT = "; the file ends in this line, so the rest of it may be lost"
@@ -91,7 +90,7 @@ def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Itera
     elif form:
         yield RawBatch(rejects=[Gap(1, f"{form}; none of its {slice_.file.num_bytes:,} bytes are read")])
     else:
-        yield from read_stream(slice_, rules, _TokenLines if tokens.IDS in fields else _Lines)
+        yield from read_stream(slice_, rules, _Lines)
 
 
 class _Lines(RecordStream):
@@ -168,19 +167,6 @@ def _refuse(number: int, line: bytes) -> Reject | None:
         return None
     reason = why_not_json(text, "line")
     return Reject(number, reason) if len(text) < len(line) else Gap(number, reason + CUT_SHORT)
-
-
-class _TokenLines(_Lines):
-    """Lines that may hold tokenized records."""
-
-    def parse(self, taken: _Taken | Reject) -> Iterator[RawBatch]:
-        """The records of whole lines, column by column where that gives the same."""
-        from packer_cli.corpus.readers.token_lines import read_token_lines
-
-        rows = None
-        if isinstance(taken, _Taken):
-            rows = read_token_lines(taken.lines, taken.number, self._rules.max_record_bytes)
-        return super().parse(taken) if rows is None else iter([RawBatch(tokens=rows)])
 
 
 READER = FileReader(cut, read)

@@ -12,9 +12,9 @@ there is little left to gain.
 
 With more than `max_lengths` distinct lengths, short samples are left to best-fit; if there are still too many long
 ones, neighboring lengths are rounded up to the longest of a class. Packs above `packs_lower_bound` for 20,000 samples
-at capacity 128K, of 300 classes, in 3 to 20 s: 1.5 % if lengths are uniform between 30K and 60K (`bfd`: 10.2 %), 0.14 %
-between 20K and 50K (3.4 %), 0.34 % between 20K and 100K (0.56 %), and 0.45 % for a normal distribution of mean 45K and
-standard deviation 10K (4.1 %).
+at capacity 128K, of 300 classes, in 3 to 20 s: 1.5 % if lengths are uniform between 30K and 60K (`bfd`: 10.2 %),
+0.14 % between 20K and 50K (3.4 %), 0.34 % between 20K and 100K (0.56 %), and 0.45 % for a normal distribution of mean
+45K and standard deviation 10K (4.1 %).
 
 A run that ends within `time_limit` gives the same packs everywhere; one that is cut off gives the best so far, which
 depends on the machine's speed.
