@@ -8,7 +8,7 @@ SAMPLE := examples/sample
 SOURCES := packer_cli tests scripts examples
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-trainers test-without-deps test-lowest test-newest soak dist check check-docs format docs site bench bench-gpu bench-train sample clean
+.PHONY: help demo test coverage test-slow test-trainers test-without-deps test-lowest test-newest soak dist check check-docs format docs site bench bench-gpu bench-train sample clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -48,6 +48,10 @@ demo: $(VENV)/.demo  ## Pack the bundled sample corpus and show what came out
 # Work stealing keeps most files in one process, which makes their sets and compiles their kernels once.
 test: $(VENV)/.dev  ## Run the tests
 	$(BIN)/python -m pytest -m "not slow and not soak" -n auto --dist worksteal
+
+coverage: $(VENV)/.dev  ## Run the tests, and list the lines that none runs; no share is required
+	$(PIP) pytest-cov
+	$(BIN)/python -m pytest -m "not slow and not soak" -n auto --dist worksteal --cov=packer_cli --cov-report=term:skip-covered
 
 test-slow: $(VENV)/.dev  ## Run the tests that take long or need much memory
 	$(BIN)/python -m pytest -m slow
