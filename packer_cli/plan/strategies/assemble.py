@@ -57,7 +57,7 @@ class GroupPacks(NamedTuple):
 def packs_by_group(
     offsets: Int64Array, pieces: Int32Array, group: Int64Array, num_groups: int
 ) -> tuple[list[GroupPacks], Int64Array]:
-    """The packs of each group, and the number of each pack (int64[p]) through the groups. O(m).
+    """Divide packs among their groups; return these, and the number of each pack (int64[p]) through the groups. O(m).
 
     Args:
         group: int64[p], of each pack.
@@ -70,14 +70,14 @@ def packs_by_group(
 
 
 def packs_by_step(plan: Plan, chosen: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """The chosen packs (int64[r]) by step of the first epoch, and the number of each step (int64[r]), from 0 on."""
+    """Return the chosen packs (int64[r]) by step of the first epoch, and the step of each (int64[r]), from 0 on."""
     step = plan.epochs[0].step_of_packs(len(plan.packs))[chosen]
     order = np.argsort(step, kind="stable")
     return chosen[order], np.unique(step[order], return_inverse=True)[1]
 
 
 class PackSizes(NamedTuple):
-    """What each pack holds, numbered through the groups."""
+    """Sizes of packs, numbered through the groups."""
 
     tokens: Int64Array
     """int64[p]"""
@@ -90,7 +90,7 @@ class PackSizes(NamedTuple):
 def pack_sizes(
     by_group: Sequence[GroupPacks], lengths: Int32Array, request: PlanRequest, attention: Int64Array | None = None
 ) -> PackSizes:
-    """The sizes of all packs, of pieces of these lengths (int32[m]) and of this `Pieces.attention`. O(m)."""
+    """Measure all packs, of pieces of these lengths (int32[m]) and of this `Pieces.attention`. O(m)."""
     of_groups = [
         pack_tokens_and_work(part.offsets, part.pieces, align_up(lengths, group.align), request.evened, attention)
         for part, group in zip(by_group, request.groups, strict=True)
@@ -103,7 +103,7 @@ def pack_sizes(
 
 
 def sizes_of_plan(plan: Plan, request: PlanRequest) -> PackSizes:
-    """The sizes of the packs of a plan. O(m)."""
+    """Measure the packs of a plan. O(m)."""
     packs = plan.packs
     lengths = aligned_lengths(plan.pieces, packs, plan.groups)
     aligned, work = pack_tokens_and_work(packs.offsets, packs.pieces, lengths, request.evened, plan.pieces.attention)
@@ -120,7 +120,7 @@ def assemble(
     request: PlanRequest,
     costs: GroupCosts | None = None,
 ) -> Plan:
-    """The plan of packs and iterations: schedules each epoch, and numbers the packs as the first one reads them.
+    """Make the plan of packs and iterations: schedule each epoch, and number the packs as the first epoch reads them.
 
     Args:
         by_group: emptied, so that no group's packs are held longer than needed.
@@ -135,7 +135,7 @@ def assemble(
 def assemble_padded(
     pieces: Pieces, batches: GroupPacks, slots: Int32Array, request: PlanRequest, step: Int64Array | None = None
 ) -> Plan:
-    """The plan of padded batches of the only group, each in rows of its own length.
+    """Make the plan of padded batches of the only group, each in rows of its own length.
 
     Args:
         slots: int32[iterations, dp_ranks], the batches of each iteration.
@@ -159,7 +159,7 @@ def scheduled(
     epoch: int,
     costs: GroupCosts | None = None,
 ) -> Schedule:
-    """An epoch of the iterations, in which replicas wait for each other as `request.lockstep` says.
+    """Schedule the iterations in an epoch, in which replicas wait for each other as `request.lockstep` says.
 
     Args:
         group: int[p], of each pack.
@@ -180,7 +180,7 @@ def scheduled(
 def numbered_plan(
     pieces: Pieces, by_group: list[GroupPacks], schedules: Sequence[Schedule], request: PlanRequest, **others: Any
 ) -> Plan:
-    """The plan of these epochs, its packs numbered as the first one reads them, one group after another. O(m).
+    """Make the plan of these epochs; number its packs as the first epoch reads them, one group after another. O(m).
 
     Args:
         by_group: emptied, so that no group's packs are held longer than needed.
@@ -236,7 +236,7 @@ def run_freely(
 
 
 def _merge(schedule: Schedule, num_groups: int) -> tuple[Int64Array, Int64Array]:
-    """(the merged iteration of each, int64[i]; the step of each merged one, int64)."""
+    """Merge iterations of equal layout in a step; return each one's merged one (int64[i]), and the steps of these."""
     counts = np.zeros((schedule.num_iterations, num_groups), dtype=np.int64)
     np.add.at(counts, (schedule.slot_iteration, schedule.slot_group), 1)
     _, layout = np.unique(counts, axis=0, return_inverse=True)
@@ -249,7 +249,7 @@ def _merge(schedule: Schedule, num_groups: int) -> tuple[Int64Array, Int64Array]
 
 
 def _dealt(schedule: Schedule, iteration: Int64Array, times: Float64Array) -> Int64Array:
-    """First GPU (int64[k]) of each slot's replica, after dealing the slots of each group again by time.
+    """Deal the slots of each group again by time; return the first GPU (int64[k]) of each slot's replica.
 
     Args:
         iteration: int64[k], the merged iterations.
@@ -265,7 +265,7 @@ def _dealt(schedule: Schedule, iteration: Int64Array, times: Float64Array) -> In
 
 @njit(cache=True)
 def _deal(begins: Int64Array, first_gpu: Int64Array, times: Float64Array) -> Int64Array:
-    """First GPUs (int64[k]) of slots that are dealt, run by run, to the replicas of the run.
+    """Deal slots, run by run, to the replicas of the run; return the first GPU (int64[k]) of each.
 
     Args:
         begins: int64[r+1], where each run begins.

@@ -17,7 +17,7 @@ PROFILE = "--cost profile"
 
 
 def predicted_cost(load: Callable[..., GpuModel]) -> Cost:
-    """What a micro-batch costs on one GPU.
+    """Predict the cost of a micro-batch on one GPU.
 
     Raises:
         ConfigError: there is no model, or it gives no such cost.
@@ -32,7 +32,7 @@ def predicted_cost(load: Callable[..., GpuModel]) -> Cost:
 
 
 def stage_rates(group: Group, model: GpuModel) -> tuple[float, float, float]:
-    """Seconds on a stage of a replica of the group per squared token, per token, and per micro-batch.
+    """Return the seconds on a stage of a replica of the group per squared token, per token, and per micro-batch.
 
     Each is that of the stage that is slowest by it, so together they are never too low.
     """
@@ -50,5 +50,5 @@ def stage_rates(group: Group, model: GpuModel) -> tuple[float, float, float]:
 
 
 def digits(value: float) -> float:
-    """As many digits as mean something, and as are the same on every machine."""
+    """Round to as many digits as mean something, and as are the same on every machine."""
     return float(f"{value:.6g}")

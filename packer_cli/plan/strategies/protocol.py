@@ -1,4 +1,4 @@
-"""What a strategy is, and what it plans from. Without numpy, so that reading the command line does not load it."""
+"""Strategies' protocol, and the request they plan from. Without numpy, so that reading the command line is fast."""
 
 from __future__ import annotations
 
@@ -92,12 +92,12 @@ class PlanRequest:
     algorithm: Any
     """One of the strategy's `packings`."""
     packing_options: PackingOptions
-    """Of the algorithm."""
+    """Options of the algorithm."""
     steps: StepRules
     balance: BalanceRule
     """Which packs share an iteration."""
     sharding: ShardingRule
-    """How CP ranks divide the rows that they share."""
+    """Rule by which CP ranks divide the rows that they share."""
     epochs: int = 1
     """Epochs to schedule; all use the same packs."""
     seed: int = 0
@@ -109,7 +109,7 @@ class PlanRequest:
     lockstep: Lockstep = None
     """GPUs that run micro-batches in lockstep, see `Plan.lockstep`."""
     rates: tuple[Rates, ...] | None = None
-    """Of each group, for a strategy that needs a cost model; of each capacity that WLB-LLM's may choose."""
+    """Rates of each group, for a strategy that needs a cost model; of each capacity that WLB-LLM's may choose."""
     mask: Mask = "document"
     """With which the packs are trained on. A causal one over whole rows evens out tokens, see `evened`."""
     max_samples: int = UNLIMITED
@@ -139,7 +139,7 @@ class PlanRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What a strategy is asked to predict from."""
+    """Question that a strategy predicts from."""
 
     groups: tuple[Group, ...]
     num_gpus: int
@@ -159,9 +159,9 @@ class Prediction:
 
     groups: tuple[Group, ...]
     rates: tuple[Rates, ...] | None = None
-    """Of each group, or of what else the strategy chooses from."""
+    """Rates of each group, or of what else the strategy chooses from."""
     cost: Cost | None = None
-    """What to even out."""
+    """Cost to even out."""
     packing: Mapping[str, str] | None = None
     """Options of the packing, as text."""
 
@@ -171,7 +171,7 @@ class Strategy(ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str]
-    """What it does, and whose it is; for tables and docs."""
+    """Summary of what the strategy does, and whose it is; for tables and docs."""
     defaults: ClassVar[Mapping[str, Any]] = {}
     """Plan options whose default is another here. One of the cost gives way to what a cost model predicts."""
     ignores: ClassVar[frozenset[str]] = frozenset()
@@ -179,7 +179,7 @@ class Strategy(ABC):
     supports: ClassVar[frozenset[str]] = frozenset({"align"})
     """The options of `NOT_FOR_ALL` that it supports; of the others it refuses all values but the default."""
     demands: ClassVar[str] = ""
-    """What a trainer must do for it beyond running each iteration's packs in lockstep, after "must"."""
+    """Duty of a trainer beyond running each iteration's packs in lockstep, after "must"."""
     needs: ClassVar[frozenset[Need]] = frozenset()
     mixes_layouts: ClassVar[bool] = False
     """Whether an iteration may have replicas of unlike layouts; they are balanced by predicted time, not by work."""
@@ -194,8 +194,8 @@ class Strategy(ABC):
         "(hbpack simulate also compares with the best of its own degrees)"
     )
     sample_bytes: ClassVar[int] = 0
-    """What a plan takes for each sample at its peak, with its figures and the lengths, measured on samples of 550
-    tokens, in steps of 2M of them; 0: as much as the packing says."""
+    """Bytes that a plan takes for each sample at its peak, with its figures and the lengths, measured on samples of
+    550 tokens, in steps of 2M of them; 0: as much as the packing says."""
     is_packed: ClassVar[bool] = True
     """Whether its plans may be written; those of what trainers do at run time are only compared."""
 
@@ -221,11 +221,11 @@ class Strategy(ABC):
         return self.choose_layouts is not None
 
     def groups(self, given: Sequence[Group]) -> tuple[Group, ...]:
-        """The groups that it uses, of those given (by rising capacity, at least one)."""
+        """Return the groups that the strategy uses, of those given (by rising capacity, at least one)."""
         return tuple(given)
 
     def without_effect(self, options: Any) -> Mapping[str, str]:
-        """Options that change nothing beside these others, and what to say of each after its name.
+        """Name options that change nothing beside these others, and say of each what follows its name.
 
         Args:
             options: the plan options (`PlanConfig`), by attribute.
@@ -233,7 +233,7 @@ class Strategy(ABC):
         return {}
 
     def idle_parts(self, options: Any) -> Mapping[str, str]:
-        """Likewise, options of which a part changes nothing."""
+        """Name options of which a part changes nothing, and say of each what follows its name."""
         return {}
 
     def check(self, request: PlanRequest) -> None:
@@ -245,7 +245,7 @@ class Strategy(ABC):
         return rules
 
     def predict(self, question: Question) -> Prediction:
-        """What a plan needs to know of the cost model: the seconds of each group, if the strategy needs one.
+        """Predict a plan's needs of the cost model: the seconds of each group, if the strategy needs a model.
 
         Raises:
             ConfigError: there is none, or it does not fit.
@@ -285,15 +285,15 @@ class Strategy(ABC):
                 )
 
     def baseline(self, plan: Plan, request: PlanRequest) -> tuple[Pieces, PlanRequest] | None:
-        """Its fair baseline: the plan's samples, and how to plan them; None for HBP's naive packing."""
+        """Return the fair baseline: the plan's samples, and a request to plan them; None for HBP's naive packing."""
         return None
 
     def figures(self, plan: Plan, request: PlanRequest) -> Mapping[str, float | None]:
-        """Figures of its own, fields of `PipelineImbalances`."""
+        """Return figures of the strategy's own, fields of `PipelineImbalances`."""
         return {}
 
     def blamed(self) -> Block:
-        """A block of its code, whose errors name it unless it is hbpack's own."""
+        """Return a block for the strategy's code, whose errors name the strategy unless it is hbpack's own."""
         return blaming("strategy", self.name, type(self).__module__)
 
 
@@ -304,11 +304,11 @@ class UnlikeDegrees(Strategy):
     mixes_layouts = True
 
     def check(self, request: PlanRequest) -> None:
-        """Samples move between the groups, so that all have one `align`."""
+        """Check that all groups have one `align`, as samples move between them."""
         assert len({group.align for group in request.groups}) == 1
 
     def predict(self, question: Question) -> Prediction:
-        """The seconds of each group, with as many layers checkpointed as it needs, and not those of the longest."""
+        """Predict the seconds of each group, each with the checkpointed layers that it needs, not the longest's."""
         *shorter, longest = question.groups
         if question.has_model and longest.checkpoint_layers:
             try:
@@ -338,7 +338,7 @@ class UnlikeDegrees(Strategy):
 
 
 def take_strategy(name: str, thing: Any) -> Strategy:
-    """The strategy that another package or a user brings, as an object or a class.
+    """Take the strategy that another package or a user brings, as an object or a class.
 
     Raises:
         TypeError, ValueError: it is none, or has another name.

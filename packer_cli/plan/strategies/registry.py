@@ -41,14 +41,14 @@ STRATEGIES: Registry[Strategy] = Registry("strategies", "strategy", _OWN, take_s
 """By name, in the order of tables."""
 
 PACKED = tuple(name for name, strategy in _OWN.items() if strategy.is_packed)
-"""Those whose plans may be written."""
+"""Names of strategies whose plans may be written."""
 DEFAULT = by_group.Balanced.name
 BASELINE = by_group.Naive.name
 """Which strategy a plan is compared with, unless its own strategy names another."""
 
 
 def find_strategy(name: str) -> Strategy:
-    """The strategy of that name.
+    """Return the strategy of that name.
 
     Raises:
         ConfigError: there is none.
@@ -59,5 +59,5 @@ def find_strategy(name: str) -> Strategy:
 
 
 def packed_names() -> tuple[str, ...]:
-    """What `--strategy` takes: hbpack's own that may be written, and those of other packages."""
+    """Return the names that `--strategy` takes: hbpack's own that may be written, and those of other packages."""
     return (*PACKED, *STRATEGIES.names()[len(STRATEGIES) :])

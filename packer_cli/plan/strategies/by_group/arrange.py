@@ -71,7 +71,7 @@ def plan_groups(pieces: Pieces, request: PlanRequest) -> Plan:
 def _in_steps(
     slots: Sequence[Int32Array], num_spread: Sequence[int], tokens: Int64Array, request: PlanRequest
 ) -> Iterations:
-    """The iterations of all groups; with `StepRules.evens_steps`, consecutive ones of a group share a step."""
+    """Return the iterations of all groups; with `StepRules.evens_steps`, consecutive ones of a group share a step."""
     iterations = one_group_each(request.groups, slots, tokens, num_spread)
     if not request.steps.evens_steps:
         return iterations
@@ -241,7 +241,7 @@ class _OfGroup:
         return limit_samples(offsets, pieces, lengths, capacity, request.max_samples)
 
     def order(self, tokens: Int64Array, work: Int64Array, state: UInt64Array) -> Int32Array:
-        """The packs (int32[p]) in the order of their iterations, the rest last.
+        """Return the packs (int32[p]) in the order of their iterations, the rest last.
 
         The rest always has the least attention work (`work`, int64[p]): its samples are short, and so easy to deal
         evenly.
@@ -255,7 +255,7 @@ class _OfGroup:
         return order
 
     def complete(self, offsets: Int64Array, pieces: Int32Array, order: Int32Array) -> GroupPacks:
-        """The packs in order; those that do not fill an iteration are spread over all ranks."""
+        """Put the packs in order, and spread those that do not fill an iteration over all ranks."""
         num_left = _num_to_spread(len(order), self.num_ranks)
         num_whole = len(order) - num_left
         left_offsets, left = select_packs(offsets, pieces, order[num_whole:])

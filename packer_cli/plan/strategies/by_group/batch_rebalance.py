@@ -21,11 +21,11 @@ from packer_cli.plan.strategies.assemble import GroupPacks, assemble_padded
 from packer_cli.plan.strategies.protocol import PlanRequest
 
 _SQUARE = 0.001
-"""What a squared token costs beside a token; the sampler's."""
+"""Cost of a squared token beside a token; the sampler's."""
 
 
 def plan_rebalanced(pieces: Pieces, request: PlanRequest) -> Plan:
-    """The batches of all steps, in random order."""
+    """Plan the batches of all steps, in random order."""
     (group,), tokens, lengths = request.groups, request.steps.global_tokens, pieces.length
     assert tokens is not None
     num_ranks = group.num_dp_ranks(request.num_gpus)
@@ -50,9 +50,9 @@ def plan_rebalanced(pieces: Pieces, request: PlanRequest) -> Plan:
 
 
 def _counts_that_fit(falling: Int64Array, num_ranks: int, capacity: int) -> Int64Array:
-    """Samples of each batch (int64[K]), in the fewest micro-batches whose batches all fit; at worst one each.
+    """Count samples of each batch (int64[K]), in the fewest micro-batches whose batches all fit; at worst one each.
 
-    By bisection, as if more micro-batches always fitted better.
+    Bisect, as if more micro-batches always fitted better.
     """
     counts = np.ones(len(falling), dtype=np.int64)
     low, high = -(-int(falling.sum()) // (capacity * num_ranks)), len(falling) // num_ranks
@@ -68,7 +68,7 @@ def _counts_that_fit(falling: Int64Array, num_ranks: int, capacity: int) -> Int6
 
 @njit(cache=True)
 def costs_of(falling: Int64Array, counts: Int64Array) -> Float64Array:
-    """The cost (float64[K]) of consecutive batches of these numbers of samples, at least 1 each."""
+    """Compute the cost (float64[K]) of consecutive batches of these numbers of samples, at least 1 each."""
     costs = np.empty(len(counts))
     begin = 0
     for k in range(len(counts)):
@@ -80,7 +80,7 @@ def costs_of(falling: Int64Array, counts: Int64Array) -> Float64Array:
 
 @njit(cache=True)
 def balanced_counts(falling: Int64Array, num_batches: int, num_ranks: int) -> Int64Array:
-    """Samples of each batch (int64[K]), for lengths (int64[n], falling, n >= K), as the sampler finds them.
+    """Count samples of each batch (int64[K]), for lengths (int64[n], falling, n >= K), as the sampler finds them.
 
     Where the costliest batch is down to one sample, it and those that share its iteration are filled up and then left
     alone.

@@ -23,7 +23,7 @@ class ItemNeeds(NamedTuple):
 
     @classmethod
     def of(cls, pieces: Pieces, linear: int) -> ItemNeeds | None:
-        """None of flat samples."""
+        """Return the needs of pieces; None if their samples are flat."""
         if pieces.attention is None:
             return None
         needs = np.array(pieces.needs, dtype=np.int64)
@@ -38,6 +38,6 @@ class ItemNeeds(NamedTuple):
         return found
 
     def in_squares(self, work: Int64Array, sizes: Int32Array) -> Int64Array:
-        """Attention work of packs (int64[p]) on the scale of squared sizes, by which fillers are chosen."""
+        """Scale attention work of packs (int64[p]) to that of squared sizes, by which fillers are chosen."""
         squares = np.square(sizes, dtype=np.float64).sum()
         return (work * (float(squares) / max(1.0, float(self.attention.sum())))).astype(np.int64)

@@ -84,7 +84,7 @@ class LongestAlone(GroupStrategy):
     """Uses the longest of the groups, which every sample fits."""
 
     def groups(self, given: Sequence[Group]) -> tuple[Group, ...]:
-        """The longest alone."""
+        """Keep the longest alone."""
         return (given[-1],)
 
 

@@ -36,7 +36,7 @@ from packer_cli.plan.strategies.protocol import PlanRequest
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What a step is planned for: k degrees on equal ranks."""
+    """Degrees (k of them) and equal ranks that a step is planned for."""
 
     degrees: Int64Array
     """int64[k], rising."""
@@ -50,7 +50,7 @@ class Machine:
 
     @classmethod
     def of(cls, request: PlanRequest) -> Machine:
-        """That of a request."""
+        """Make the machine of a request."""
         degrees, capacity = (np.array([getattr(g, each) for g in request.groups]) for each in ("cp_size", "capacity"))
         return cls(
             degrees=degrees,
@@ -61,11 +61,11 @@ class Machine:
         )
 
     def seconds(self, kinds: Int64Array, tokens: Int64Array, work: Int64Array) -> Float64Array:
-        """Of each pack (float64[p]) at these degrees."""
+        """Return the seconds of each pack (float64[p]) at these degrees."""
         return work / self.degrees[kinds] if self.costs is None else self.costs.seconds(kinds, work, tokens)
 
     def rounds(self, kinds: Int64Array, seconds: Float64Array) -> Rounds:
-        """Of packs of these degrees (int64[p]) and seconds (float64[p])."""
+        """Form rounds of packs of these degrees (int64[p]) and seconds (float64[p])."""
         if len(self.degrees) > 1 and self.is_one:
             return form_rounds(self.degrees, kinds, seconds, self.num_ranks)
         if len(self.degrees) > 1:
@@ -76,7 +76,7 @@ class Machine:
         return Rounds(number // replicas, number % replicas * degree)
 
     def fewest(self, kinds: Int64Array, found: Rounds) -> Rounds:
-        """The rounds of packs of these degrees (int64[p]); where replicas run freely, the fewest that do as well."""
+        """Return rounds of packs of these degrees (int64[p]); if replicas run freely, the fewest that do as well."""
         if self.is_one:
             return found
         order = np.argsort(found.round, kind="stable")
@@ -84,7 +84,7 @@ class Machine:
 
 
 def _gpus_of_rank(request: PlanRequest) -> int:
-    """GPUs that divide the model."""
+    """Return the number of GPUs that divide the model."""
     return request.groups[0].num_gpus // request.groups[0].cp_size
 
 
@@ -93,7 +93,7 @@ StepPlan = tuple[Int64Array, Int64Array, Rounds]
 
 
 def _fcp(falling: Int64Array, machine: Machine) -> StepPlan:
-    """FCP: samples share packs of their least degrees, and packs of like time a round."""
+    """Plan a step as FCP: samples share packs of their least degrees, and packs of like time a round."""
     pack_of, kinds = pack_by_need(falling, machine.capacity, shares_rows=True)
     all_kinds = np.arange(len(machine.degrees))[:, None]
     seconds = machine.seconds(all_kinds, *tokens_and_work(pack_of, falling, len(kinds)))
@@ -102,14 +102,14 @@ def _fcp(falling: Int64Array, machine: Machine) -> StepPlan:
 
 
 def _bytescale(falling: Int64Array, machine: Machine) -> StepPlan:
-    """ByteScale: a sample of several ranks is alone, the others share packs, and replicas that lag take more."""
+    """Plan a step as ByteScale: samples of several ranks are alone, others share packs, lagging replicas take more."""
     pack_of, kinds = pack_by_need(falling, machine.capacity, shares_rows=False)
     seconds = machine.seconds(kinds, *tokens_and_work(pack_of, falling, len(kinds)))
     return pack_of, kinds, machine.rounds(kinds, seconds)
 
 
 def _megatron(falling: Int64Array, machine: Machine) -> StepPlan:
-    """Megatron-LM's `default_dynamic_cp`."""
+    """Plan a step as Megatron-LM's `default_dynamic_cp`."""
     return dynamic_rounds(falling, machine.degrees, machine.capacity, machine.num_ranks)
 
 
@@ -153,7 +153,7 @@ def plan_by_steps(pieces: Pieces, request: PlanRequest) -> Plan:
 
 
 def rest_of_steps(plan: Plan, chosen: Int64Array, request: PlanRequest, epoch: int) -> Schedule:
-    """The same steps, in rounds formed anew of packs (int64[r], their numbers) that keep their degrees."""
+    """Plan the same steps in rounds formed anew of packs (int64[r], their numbers) that keep their degrees."""
     machine, sizes = Machine.of(request), sizes_of_plan(plan, request)
     chosen, step = packs_by_step(plan, chosen)
     kinds = plan.packs.group[chosen].astype(np.int64)
@@ -169,7 +169,7 @@ def rest_of_steps(plan: Plan, chosen: Int64Array, request: PlanRequest, epoch: i
 def _on_gpus(
     steps: Sequence[Rounds], number: Int64Array, kinds: Int64Array, sizes: PackSizes, request: PlanRequest
 ) -> Iterations:
-    """Rounds as iterations, with fillers on ranks that stay idle.
+    """Make iterations of rounds, with fillers on ranks that stay idle.
 
     Args:
         number, kinds: int64[p], of each pack, step by step.

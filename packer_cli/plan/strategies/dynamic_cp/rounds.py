@@ -28,7 +28,7 @@ BLOCK = 8
 
 
 def any_degree(highest: int) -> list[int]:
-    """Below the highest, which is left out, in rising order.
+    """List all degrees up to a block and powers of two above, below the highest, in rising order.
 
     >>> any_degree(40)
     [1, 2, 3, 4, 5, 6, 7, 8, 16, 32]
@@ -37,7 +37,7 @@ def any_degree(highest: int) -> list[int]:
 
 
 def powers_of_two(highest: int) -> list[int]:
-    """Likewise.
+    """List the powers of two below the highest degree, in rising order.
 
     >>> powers_of_two(8)
     [1, 2, 4]
@@ -46,7 +46,7 @@ def powers_of_two(highest: int) -> list[int]:
 
 
 def groups_of_degrees(given: Sequence[Group], degrees: Sequence[int]) -> tuple[Group, ...]:
-    """The longest group, with context parallelism, and one for each lower degree that holds less.
+    """Return the longest group, with context parallelism, and one for each lower degree that holds less.
 
     A rank holds as many tokens as in the given group in which it holds most.
     """
@@ -59,7 +59,7 @@ def groups_of_degrees(given: Sequence[Group], degrees: Sequence[int]) -> tuple[G
 
 @njit(cache=True)
 def pack_by_need(lengths: Int64Array, capacity: Int64Array, shares_rows: bool) -> tuple[Int64Array, Int64Array]:
-    """Packs of samples: best fit, longest first, each pack at the least degree that holds its longest sample.
+    """Pack samples by best fit, longest first, each pack at the least degree that holds its longest sample.
 
     O(n p) for p packs.
 
@@ -102,7 +102,7 @@ class Rounds(NamedTuple):
 
 @njit(cache=True)
 def form_rounds(degrees: Int64Array, kinds: Int64Array, seconds: Float64Array, num_ranks: int) -> Rounds:
-    """Rounds of packs, one a replica, the slowest first. O(p rounds blocks).
+    """Form rounds of packs, one a replica, the slowest first. O(p rounds blocks).
 
     A round begins with the slowest pack that is left, then the slowest one whose degree still fits a block, until the
     ranks are divided. Of the blocks, the emptiest one takes a replica.
@@ -129,7 +129,9 @@ def form_rounds(degrees: Int64Array, kinds: Int64Array, seconds: Float64Array, n
 
 @njit(cache=True)
 def place_freely(order: Int64Array, degree: Int64Array, seconds: Float64Array, num_ranks: int) -> Int64Array:
-    """First rank (int64[p]) of each pack where replicas meet at the end of a step alone. O(p ranks BLOCK).
+    """Place packs where replicas meet at the end of a step alone; return each one's first rank (int64[p]).
+
+    O(p ranks BLOCK).
 
     One after another, packs go where they begin first: the ranks that are behind get the next one. Of equal places,
     the one whose ranks wait least.
@@ -158,7 +160,7 @@ def place_freely(order: Int64Array, degree: Int64Array, seconds: Float64Array, n
 
 @njit(cache=True)
 def rounds_between(order: Int64Array, degree: Int64Array, first_rank: Int64Array, num_ranks: int) -> Int64Array:
-    """Rounds (int64[p]) of packs that ranks run in this order: as few as there can be. O(p ranks of a replica).
+    """Give packs that ranks run in this order their rounds (int64[p]), as few as can be. O(p ranks of a replica).
 
     A replica that runs several packs before its ranks change does so in as many rounds as those of others allow, so
     that few ranks are without a pack in a round.
@@ -198,7 +200,7 @@ def empty_blocks(num_ranks: int) -> Int64Array:
 
 @njit(cache=True, no_cpython_wrapper=True)
 def place_in_blocks(free: Int64Array, degree: int, num_ranks: int) -> int:
-    """First rank of a replica: behind others in the emptiest block, or in blocks of its own; -1 without room."""
+    """Find a replica's first rank: behind others in the emptiest block, or in blocks of its own; -1 without room."""
     best = -1
     if degree <= BLOCK:
         for b in range(len(free)):

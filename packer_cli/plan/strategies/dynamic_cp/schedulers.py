@@ -34,7 +34,7 @@ _TRIED = 2**20
 def cut_rounds(
     kinds: Int64Array, seconds: Float64Array, degrees: Int64Array, num_ranks: int
 ) -> tuple[Int64Array, Rounds]:
-    """`(degree of each pack int64[p], as an index, rounds)`, one pack a replica and round. O(p ranks BLOCK).
+    """Return `(degree of each pack int64[p], as an index, rounds)`, one pack a replica and round. O(p ranks BLOCK).
 
     Rounds are the consecutive parts of the packs by falling time whose slowest ones take least together.
 
@@ -152,7 +152,7 @@ _OVER_FULL = 1.05
 def dynamic_rounds(
     lengths: Int64Array, degrees: Int64Array, capacity: Int64Array, num_ranks: int
 ) -> tuple[Int64Array, Int64Array, Rounds]:
-    """Packs and rounds of a step's samples, one pack a replica and round.
+    """Form packs and rounds of a step's samples, one pack a replica and round.
 
     Ranks that stay empty go to the smallest replicas, each of which then has the next degree. Where that does not
     fill them, all ranks take one pack together; if no degree has as many ranks, some stay idle. O(n replicas rounds).
@@ -276,7 +276,9 @@ def _use_up(
 
 
 def packs_of_one_degree(lengths: Int64Array, capacity: int, num_replicas: int) -> Int64Array:
-    """Packs (int64[n], rising but for samples that moved) of a step's samples in order of arrival: next fit.
+    """Pack a step's samples by next fit in order of arrival; return each one's pack (int64[n]).
+
+    The packs rise but for samples that moved.
 
     Then the last samples of the last packs become packs of their own until the replicas divide the packs. Where there
     are too few samples, some replicas stay idle in the last round; Megatron-LM refuses such a step. O(n).

@@ -23,7 +23,7 @@ class _BySteps(Strategy):
     rest = later("packer_cli.plan.strategies.dynamic_cp.plan", "rest_of_steps")
 
     def groups(self, given: Sequence[Group]) -> tuple[Group, ...]:
-        """Those of all degrees up to the longest's.
+        """Return groups of all degrees up to the longest's.
 
         >>> [f"{group.capacity}:{group.cp_size}" for group in Megatron().groups([Group(capacity=4096, sp_size=4)])]
         ['1024:1', '2048:2', '4096:4']
@@ -40,7 +40,7 @@ class _DynamicCp(_BySteps, UnlikeDegrees):
     demands = "run replicas of unlike CP degrees side by side, and change them between micro-batches"
 
     def predict(self, question: Question) -> Prediction:
-        """The seconds of each group, if they are needed.
+        """Predict the seconds of each group, if they are needed.
 
         Raises:
             ConfigError: there are pipelines, which would drain between the rounds.
@@ -87,5 +87,5 @@ class DpBalanced(_BySteps):
     defaults = {"lockstep": "1"}
 
     def groups(self, given: Sequence[Group]) -> tuple[Group, ...]:
-        """The longest alone."""
+        """Return the longest alone."""
         return super().groups(given[-1:])[-1:]

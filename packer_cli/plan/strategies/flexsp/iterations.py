@@ -60,7 +60,7 @@ def form_iterations(packs: MixedPacks, lengths: Int32Array, costs: DegreeCosts, 
 
 
 def iteration_seconds(found: MixedIterations, lengths: Int32Array, costs: DegreeCosts) -> Float64Array:
-    """Seconds (float64[i]) of the slowest pack of each iteration. O(m)."""
+    """Return the seconds (float64[i]) of the slowest pack of each iteration. O(m)."""
     seconds = pack_seconds(found.offsets, found.samples, found.kinds, lengths, costs)
     return np.maximum.reduceat(seconds, found.iterations[:-1]) if len(seconds) else seconds
 
@@ -68,13 +68,13 @@ def iteration_seconds(found: MixedIterations, lengths: Int32Array, costs: Degree
 def pack_seconds(
     offsets: Int64Array, samples: Int32Array, kinds: Int64Array, lengths: Int32Array, costs: DegreeCosts
 ) -> Float64Array:
-    """Seconds (float64[p]) of each pack at its degree. O(m)."""
+    """Predict the seconds (float64[p]) of each pack at its degree. O(m)."""
     tokens, work = pack_tokens_and_work(offsets, samples, lengths)
     return costs.seconds(kinds, work, tokens)
 
 
 def joined(parts: Sequence[MixedIterations]) -> MixedIterations:
-    """The parts one after the other. O(m)."""
+    """Join the parts, one after the other. O(m)."""
     packs = np.concatenate([np.empty(0, dtype=np.int64), *(np.diff(part.iterations) for part in parts)])
     return MixedIterations(*join_packs(parts), np.concatenate([[0], np.cumsum(packs)]))
 
@@ -83,7 +83,7 @@ def joined(parts: Sequence[MixedIterations]) -> MixedIterations:
 def _form(
     order: Int64Array, begin: Int64Array, seconds: Float64Array, degrees: Int64Array, num_gpus: int
 ) -> tuple[Int64Array, Int64Array]:
-    """The packs in the order of their iterations (int64[p]), and where each iteration begins (int64[i+1]).
+    """Form iterations; return the packs in their order (int64[p]), and each iteration's first place (int64[i+1]).
 
     Args:
         order: int64[p], packs by degree, then falling seconds.
@@ -156,7 +156,7 @@ def improve_iterations(
 
 
 def one_iteration(members: Int32Array, solved: MicroBatch) -> MixedIterations:
-    """A solved micro-batch of the samples `members` (int32[n]) as an iteration."""
+    """Make an iteration of a solved micro-batch of the samples `members` (int32[n])."""
     sizes = np.bincount(solved.group_of, minlength=len(solved.kinds))
     return MixedIterations(
         offsets=np.concatenate([[0], np.cumsum(sizes)]),
@@ -167,7 +167,7 @@ def one_iteration(members: Int32Array, solved: MicroBatch) -> MixedIterations:
 
 
 def _part(found: MixedIterations, first: int, stop: int) -> MixedIterations:
-    """Iterations `first .. stop - 1`."""
+    """Return iterations `first .. stop - 1`."""
     packs = found.iterations[first : stop + 1]
     offsets = found.offsets[packs[0] : packs[-1] + 1]
     return MixedIterations(
@@ -182,7 +182,9 @@ def _part(found: MixedIterations, first: int, stop: int) -> MixedIterations:
 def _even_out(
     found: MixedIterations, lengths: Int32Array, degrees: Int64Array, costs: KernelCosts, num_gpus: int
 ) -> tuple[Int32Array, Float64Array, Float64Array]:
-    """The pack of each sample (int32[m]), and the seconds and the busy GPU-seconds of each iteration (float64[i]).
+    """Even out each iteration; return each sample's pack (int32[m]), and each one's seconds and busy GPU-seconds.
+
+    The latter two are float64[i].
 
     Packs may become empty.
     """
@@ -248,7 +250,7 @@ def plan_data_set(
 
 
 def least_total_seconds(lengths: Int32Array, costs: DegreeCosts, num_gpus: int) -> float:
-    """No plan takes less: all GPUs are always busy, and samples run at their cheapest degrees in full packs. O(n)."""
+    """Bound any plan's seconds from below: all GPUs busy, samples at their cheapest degrees in full packs. O(n)."""
     costs = costs.up_to(num_gpus)
     count = count_lengths(lengths)
     length = np.flatnonzero(count)

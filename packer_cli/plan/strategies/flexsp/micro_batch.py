@@ -48,7 +48,7 @@ class MicroBatch(NamedTuple):
     group_of: Int64Array
     """int64[n]: group of each sample."""
     seconds: float
-    """Of the slowest group; infinite if no way was found to fit the samples, and then there are no groups."""
+    """Seconds of the slowest group; infinite if no way was found to fit the samples, and then there are no groups."""
 
 
 def solve_micro_batch(
@@ -92,7 +92,10 @@ class _Tried(NamedTuple):
 def search(
     lengths: Int64Array, degrees: Int64Array, costs: KernelCosts, num_gpus: int, limit: float
 ) -> tuple[Int64Array, Int64Array, float]:
-    """The kernel: `(group_of int64[n], kinds int64[p], seconds)` for falling lengths; groups may be empty."""
+    """Search groups for falling lengths: the kernel. Return `(group_of int64[n], kinds int64[p], seconds)`.
+
+    Groups may be empty.
+    """
     num = len(lengths)
     most = num_gpus // degrees[0]
     dealt = Dealt(np.zeros(num, dtype=np.int64), np.zeros(most, dtype=np.int64), np.zeros(most, dtype=np.int64))
@@ -159,7 +162,7 @@ def search(
 
 @njit(cache=True)
 def least_seconds(lengths: Int64Array, degrees: Int64Array, costs: KernelCosts, num_gpus: int) -> float:
-    """No groups are faster: all GPUs busy with each sample at its cheapest degree, or the longest sample alone."""
+    """Bound any groups' seconds from below: GPUs busy with samples at their cheapest degrees, or the longest alone."""
     total, longest = 0.0, 0.0
     for i in range(len(lengths)):
         cheapest, alone = np.inf, np.inf
@@ -267,7 +270,7 @@ def _try(lengths: Int64Array, costs: KernelCosts, counts: Int64Array, dealt: Dea
 
 @njit(cache=True, no_cpython_wrapper=True)
 def kinds_of(counts: Int64Array) -> Int64Array:
-    """int64[p]: the degree's index of each group, falling."""
+    """Return the degree of each group (int64[p]), as an index, falling."""
     kinds = np.empty(counts.sum(), dtype=np.int64)
     p = 0
     for kind in range(len(counts) - 1, -1, -1):

@@ -38,7 +38,7 @@ from packer_cli.plan.strategies.flexsp.packing import DegreeCosts
 def solve_in_buckets(
     lengths: NDArray[np.integer], costs: DegreeCosts, num_gpus: int, *, num_buckets: int, time_limit: float
 ) -> MicroBatch:
-    """The fastest groups for the samples (int[n], tokens), or the best ones found within the time limit.
+    """Find the fastest groups for the samples (int[n], tokens), or the best ones found within the time limit.
 
     Args:
         num_buckets: count samples at the longest length of their bucket (the paper has 16), to tell fewer apart. The
@@ -76,7 +76,7 @@ def _solve(
     limit: float,
     time_limit: float,
 ) -> Int64Array | None:
-    """The samples of each length in each group (int64[k, p]) by the integer program; None without an answer.
+    """Solve the integer program: the samples of each length in each group (int64[k, p]); None without an answer.
 
     Args:
         lengths, counts: int64[k], falling lengths, and the samples of each.
@@ -131,7 +131,7 @@ def _solve(
 def _assign(
     held: Int64Array, kinds: Int64Array, lengths: NDArray[np.integer], longest: Int64Array, costs: DegreeCosts
 ) -> MicroBatch:
-    """The answer with samples instead of counts; infinitely slow if a solver's rounding broke a rule."""
+    """Make the answer of samples instead of counts; infinitely slow if a solver's rounding broke a rule."""
     used = np.flatnonzero(held.any(axis=0))[::-1]
     group_of = np.full(len(lengths), -1, dtype=np.int64)
     # Samples count as the shortest of the program's lengths (falling) that holds them.
@@ -217,5 +217,5 @@ def _cut(length: Int64Array, count_to: Int64Array, tokens_to: Int64Array, cuts: 
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _put(row: Int64Array, first: int, last: int, low: int, high: int) -> None:
-    """`row[:] = first, last, low, high`, which takes seconds to compile, see `timed_dealing.copy_to`."""
+    """Set `row[:] = first, last, low, high`, which takes seconds to compile, see `timed_dealing.copy_to`."""
     row[0], row[1], row[2], row[3] = first, last, low, high

@@ -1,4 +1,4 @@
-"""What a group of GPUs of each degree costs, and the packs of a whole data set: each sample where it costs least.
+"""Costs of a group of GPUs of each degree, and the packs of a whole data set: each sample where it costs least.
 
 From the highest degree down, a pack opens with the longest sample of its degree and takes, longest first, whatever
 still fits: more of its own, and shorter samples that cost less here than at their own degree, where they would need
@@ -58,12 +58,12 @@ class DegreeCosts(GroupCosts):
         assert (np.diff(self.capacity) >= 0).all()
 
     def up_to(self, num_gpus: int) -> DegreeCosts:
-        """Only the degrees of at most `num_gpus` GPUs, of which there is one at least."""
+        """Keep only the degrees of at most `num_gpus` GPUs, of which there is one at least."""
         last = int(np.searchsorted(self.degrees, num_gpus, side="right"))
         return self.select(slice(last))
 
     def gpu_seconds(self, lengths: NDArray[np.integer], limit: float = np.inf) -> tuple[Int64Array, Float64Array]:
-        """`(kind int64[n], GPU-seconds float64[n])` of each length at the degree where these are least.
+        """Return `(kind int64[n], GPU-seconds float64[n])` of each length at the degree where these are least.
 
         Counts a sample's share of the constant as if its pack were full; no sample takes less in any plan. Ties go to
         the lower degree. Samples longer than every capacity have kind -1 and infinite seconds. O(n k).
@@ -87,7 +87,7 @@ class DegreeCosts(GroupCosts):
 
 
 def degree_costs(request: PlanRequest) -> DegreeCosts:
-    """Of the groups of a request, which has the rates."""
+    """Return the costs of the groups of a request, which has the rates."""
     assert request.rates is not None
     gpus, capacity = (np.array([getattr(g, each) for g in request.groups]) for each in ("num_gpus", "capacity"))
     return DegreeCosts.of(request.rates, capacity, degrees=gpus)
@@ -152,7 +152,7 @@ def pack_by_degree(lengths: Int32Array, costs: DegreeCosts, seed: int, limit: fl
 
 
 def join_packs(parts: Sequence[MixedPacks | MixedIterations]) -> MixedPacks:
-    """The packs of the parts one after the other. O(m)."""
+    """Join the packs of the parts, one after the other. O(m)."""
     none = np.empty(0, dtype=np.int64)
     sizes = np.concatenate([none, *(np.diff(part.offsets) for part in parts)])
     return MixedPacks(
@@ -247,7 +247,7 @@ def _choose(
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _longest_within(rates: Float64Array, seconds: float) -> int:
-    """The longest sample that adds at most so many seconds."""
+    """Return the length of the longest sample that adds at most so many seconds."""
     if seconds <= 0:
         return 0
     if rates[0] == 0:

@@ -92,7 +92,7 @@ SOLVERS: Mapping[str, PackingAlgorithm] = {
         options=ProgramOptions,
     ),
 }
-"""What `--packing` names with FlexSP."""
+"""Solvers that `--packing` names with FlexSP."""
 
 
 class PlannedBatches(NamedTuple):
@@ -152,7 +152,7 @@ def _solve_batch(
     solve: Solve,
     at_most: float,
 ) -> tuple[list[tuple[Int32Array, MicroBatch]], float]:
-    """The micro-batches of one batch (int32[n], samples by falling length), and their seconds.
+    """Solve one batch (int32[n], samples by falling length); return its micro-batches, and their seconds.
 
     Args:
         at_most: seconds; what takes as long is not looked for, and then they are infinite.
@@ -187,8 +187,10 @@ def _solve_batch(
 
 
 def cut_evenly(tokens: Int64Array, num_parts: int) -> Int64Array:
-    """Where to cut a sequence (int64[n], each at least 1) into at most `num_parts` parts, so that the greatest sum is
-    least; int64[parts - 1]. The paper's dynamic program, by binary search. O(parts log n log sum).
+    """Cut a sequence (int64[n], each at least 1) into at most `num_parts` parts, so that the greatest sum is least.
+
+    Return the places of the cuts, int64[parts - 1]. The paper's dynamic program, by binary search. O(parts log n log
+    sum).
 
     >>> cut_evenly(np.array([5, 4, 3, 3]), 2).tolist()
     [2]
@@ -279,7 +281,7 @@ def rest_of_mixed(plan: Plan, chosen: Int64Array, request: PlanRequest, epoch: i
 def arrange(
     found: MixedIterations, lengths: Int32Array, groups: Sequence[Group], num_gpus: int
 ) -> tuple[list[GroupPacks], Iterations]:
-    """Packs by group, numbered through the groups, and the iterations on GPUs. O(m)."""
+    """Return packs by group, numbered through the groups, and their iterations on GPUs. O(m)."""
     by_group, number = packs_by_group(found.offsets, found.samples, found.kinds, len(groups))
     return by_group, _on_gpus(found, number, lengths, groups, num_gpus)
 
@@ -287,7 +289,7 @@ def arrange(
 def _on_gpus(
     found: MixedIterations, number: Int64Array, lengths: Int32Array, groups: Sequence[Group], num_gpus: int
 ) -> Iterations:
-    """Replicas from GPU 0 on, in the order of the packs; the GPUs that are left get fillers of the lowest degree.
+    """Place replicas from GPU 0 on, in the order of the packs; GPUs that are left get fillers of the lowest degree.
 
     Args:
         number: int64[p], of each pack.

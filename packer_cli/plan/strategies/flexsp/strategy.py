@@ -12,13 +12,13 @@ from packer_cli.plan.strategies.protocol import Prediction, Question, UnlikeDegr
 
 
 class MixedDegrees(UnlikeDegrees):
-    """What the plans of this package have in common."""
+    """Strategy of packs of several SP degrees in an iteration: the base of this package's."""
 
     needs = frozenset({"a cost model"})
     rest = later("packer_cli.plan.strategies.flexsp.plan", "rest_of_mixed")
 
     def groups(self, given: Sequence[Group]) -> tuple[Group, ...]:
-        """Those given, and one for each other SP degree that divides the longest's.
+        """Return the given groups, and one for each other SP degree that divides the longest's.
 
         >>> groups = FlexSpAll().groups([Group(capacity=16384), Group(capacity=131072, sp_size=8)])
         >>> [str(group) for group in groups]
@@ -32,9 +32,9 @@ class MixedDegrees(UnlikeDegrees):
         return (*sorted(groups, key=lambda group: group.sp_size), longest)
 
     def predict(self, question: Question) -> Prediction:
-        """The seconds of each group.
+        """Predict the seconds of each group.
 
-        One that divides the longest's degree and has no cost, as it was not measured, is left out.
+        Leave out a group whose degree divides the longest's and has no cost, as it was not measured.
         """
         send = question.load(f"--strategy {self.name}").cost.send
         longest = question.groups[-1].sp_size
@@ -54,7 +54,7 @@ class FlexSp(MixedDegrees):
     plan = later("packer_cli.plan.strategies.flexsp.plan", "plan_in_batches")
 
     def packings(self) -> Mapping[str, Any]:
-        """Its solvers of a micro-batch."""
+        """Return the solvers of a micro-batch."""
         from packer_cli.plan.strategies.flexsp.plan import SOLVERS
 
         return SOLVERS
@@ -80,7 +80,7 @@ class FlexSpAll(MixedDegrees):
     plan = later("packer_cli.plan.strategies.flexsp.plan", "plan_mixed")
 
     def without_effect(self, options: Any) -> Mapping[str, str]:
-        """Replicas are balanced by predicted time: work decides the order of iterations at most."""
+        """Name idle options: replicas are balanced by predicted time; work decides the order of iterations at most."""
         found = {}
         if not options.balance.startswith("window:"):
             found["balance"] = (
@@ -92,7 +92,7 @@ class FlexSpAll(MixedDegrees):
         return found
 
     def idle_parts(self, options: Any) -> Mapping[str, str]:
-        """Samples are not exchanged by work."""
+        """Name `refine` of a window's balance: samples are not exchanged by work."""
         order, _, refine = options.balance.partition("+")
         if not refine or not order.startswith("window:"):
             return {}

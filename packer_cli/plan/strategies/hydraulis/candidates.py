@@ -45,7 +45,7 @@ class LengthTable(NamedTuple):
 
 
 def length_table(lengths: NDArray[np.integer], batch_tokens: int, unit_tokens: int | None = None) -> LengthTable:
-    """The table of a data set (int[n]) that is trained in steps of `batch_tokens` tokens.
+    """Make the table of a data set (int[n]) that is trained in steps of `batch_tokens` tokens.
 
     >>> length_table(np.array([100, 300, 300, 900]), 1600, unit_tokens=256).longest.tolist()
     [0, 100, 300, 300, 900]
@@ -64,9 +64,9 @@ def length_table(lengths: NDArray[np.integer], batch_tokens: int, unit_tokens: i
 
 
 def find_layouts(table: LengthTable, costs: SchemeCosts, num_gpus: int, *, as_printed: bool = False) -> Int64Array:
-    """The dynamic program's layouts, pipelines of each scheme (int64[c, k]), all different; GPUs may be left idle.
+    """Find layouts by the dynamic program, pipelines of each scheme (int64[c, k]), all different.
 
-    One for every greatest length, the longest first.
+    There is one for every greatest length, the longest first. Layouts may leave GPUs idle.
 
     Args:
         as_printed: with the paper's cost of a range.
@@ -105,7 +105,7 @@ def _trace(moves: Int32Array, gpus: Int64Array, s: int) -> Int64Array:
 def divide_lengths(
     sums: Float64Array, longest: Int64Array, costs: KernelCosts, gpus: Int64Array, num_gpus: int, as_printed: bool
 ) -> tuple[Float64Array, Int32Array]:
-    """`(t float64[n+1, l+1], moves int32[n+1, l+1, 3])`: scheme, pipelines and cells of the last range of each answer.
+    """Return `(t float64[n+1, l+1], moves int32[n+1, l+1, 3])`: scheme, pipelines and cells of each last range.
 
     A move of scheme -1 leaves a GPU idle; one of 0 pipelines passes over cells without samples.
     """
@@ -158,7 +158,7 @@ def divide_lengths(
 
 @njit(cache=True)
 def printed_seconds(rates: Float64Array, kind: int, number: float, tokens: float, work: float, longest: int) -> float:
-    """C of the paper before it is divided by r: one pipeline runs each of the samples alone. O(1)."""
+    """Return C of the paper before it is divided by r: one pipeline runs each of the samples alone. O(1)."""
     quadratic, linear, constant, waiting = rates_of(rates, kind)
     slowest = (quadratic * longest + linear) * longest + constant
     return float(quadratic * work + linear * tokens + constant * number + waiting * slowest)
@@ -168,7 +168,10 @@ def printed_seconds(rates: Float64Array, kind: int, number: float, tokens: float
 def least_range_seconds(
     costs: KernelCosts, kind: int, number: float, tokens: float, work: float, longest: int
 ) -> float:
-    """`least_pipeline_seconds` of a share of samples that need not be whole, but of at least its longest. O(1)."""
+    """Bound the seconds from below as `least_pipeline_seconds`, for a share of samples that need not be whole.
+
+    The share is at least its longest sample. O(1).
+    """
     quadratic, linear, constant, waiting = rates_of(costs.rates, kind)
     alone = (quadratic * longest + linear) * longest
     total = max(quadratic * work + linear * tokens, alone)
@@ -182,13 +185,13 @@ def least_range_seconds(
 
 
 def longest_held(counts: Int64Array, costs: SchemeCosts) -> Int64Array:
-    """The longest sample (int64[c]) that layouts hold (int64[c, k], pipelines of each scheme)."""
+    """Return the longest sample (int64[c]) that each of the layouts holds (int64[c, k], pipelines of each scheme)."""
     found: Int64Array = np.where(counts > 0, costs.capacity, 0).max(axis=1)
     return found
 
 
 def of_one_scheme(costs: SchemeCosts, num_gpus: int) -> Iterator[Int64Array]:
-    """For each scheme, as many of its pipelines (int64[k]) as the GPUs allow."""
+    """Yield, for each scheme, as many of its pipelines (int64[k]) as the GPUs allow."""
     for kind, gpus in enumerate(costs.gpus.tolist()):
         if gpus <= num_gpus:
             counts = np.zeros(len(costs), dtype=np.int64)
@@ -197,7 +200,7 @@ def of_one_scheme(costs: SchemeCosts, num_gpus: int) -> Iterator[Int64Array]:
 
 
 def fill_up(counts: Int64Array, table: LengthTable, costs: SchemeCosts, num_gpus: int) -> Int64Array | None:
-    """The layout with more pipelines on its idle GPUs, of the cheapest scheme that fits; None if some stay idle."""
+    """Fill a layout's idle GPUs with pipelines of the cheapest scheme that fits; return None if some stay idle."""
     number, tokens, work = table.sums[:, -1]
     cheapest = np.argsort(costs.gpus * (costs.quadratic * work + costs.linear * tokens + costs.constant * number))
     whole = counts.copy()

@@ -1,4 +1,4 @@
-"""What Hydraulis plans by: the schemes that memory holds, their seconds and capacity, the least time of a pipeline."""
+"""Costs that Hydraulis plans by: schemes that memory holds, their seconds and capacity, least time of a pipeline."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ class SchemeCosts(GroupCosts):
         assert (np.asarray(self.enough) >= 1).all()
 
     def _more_rates(self) -> tuple[Float64Array, ...]:
-        """Stages less one, and `enough`: rows 3 and 4 of `rates`."""
+        """Return stages less one, and `enough`: rows 3 and 4 of `rates`."""
         return (self.pp - 1).astype(np.float64), np.asarray(self.enough).astype(np.float64)
 
 
 def scheme_costs(request: PlanRequest, groups: Sequence[Group] | None = None) -> SchemeCosts:
-    """Of the groups of a request, which has the rates, or of some of these groups."""
+    """Return the costs of the groups of a request, which has the rates, or of some of these groups."""
     assert request.rates is not None
     gpus, capacity, pp, of_stage = np.array(
         [(group.num_gpus, group.capacity, group.pp_size, group.layout.stage_gpus) for group in request.groups]
@@ -72,13 +72,13 @@ def scheme_costs(request: PlanRequest, groups: Sequence[Group] | None = None) ->
 
 @njit(cache=True, no_cpython_wrapper=True)
 def rates_of(rates: Float64Array, kind: int) -> tuple[float, float, float, float]:
-    """The first four rates of a scheme: quadratic, linear and constant seconds, and the stages that wait."""
+    """Return the first four rates of a scheme: quadratic, linear and constant seconds, and the stages that wait."""
     return rates[0, kind], rates[1, kind], rates[2, kind], rates[3, kind]
 
 
 @njit(cache=True)
 def least_pipeline_seconds(costs: KernelCosts, kind: int, work: int, tokens: int, longest: int, num: int) -> float:
-    """No division of the samples into micro-batches is faster, and most are hardly slower. O(1).
+    """Bound the seconds of every division of the samples into micro-batches from below; most are hardly slower. O(1).
 
     With v micro-batches of total cost S, without constants, of which the costliest sample takes x, the pipeline takes
     at least `S + v c + (pp - 1) (max(S / v, x) + c)`. That is least at v = S / x, or before it at
@@ -137,7 +137,7 @@ class Scheme:
 def find_schemes(
     longest: int, num_gpus: int, model: GpuModel, most: Layout | None, most_sp: int = 1
 ) -> tuple[Scheme, ...]:
-    """All schemes worth having, by rising capacity, of equal ones the cheapest last. Price: milliseconds.
+    """Find all schemes worth having, by rising capacity, of equal ones the cheapest last. Price: milliseconds.
 
     Each layout comes without checkpointed layers, as long as that holds, and with the fewest that hold `longest`.
 

@@ -104,7 +104,7 @@ def _on_fastest(
     restarts: int,
     state: UInt64Array,
 ) -> tuple[int, StepPlan]:
-    """The fastest of the layouts for the samples (int64[n], falling), and the plan of the step on it.
+    """Find the fastest of the layouts for the samples (int64[n], falling), and the plan of the step on this layout.
 
     Args:
         layouts: the schemes of each layout's pipelines, by falling capacity.
@@ -127,7 +127,7 @@ def _on_fastest(
 
 
 def _solve_slowest(lengths: Int64Array, kinds: Int64Array, costs: SchemeCosts, step: StepPlan) -> StepPlan:
-    """The step with its slowest pipelines solved by integer program, where that may help."""
+    """Solve the step's slowest pipelines by integer program, where that may help."""
     times, slot_of = step.pipeline_seconds.copy(), step.slot_of.copy()
     while True:
         slow = int(np.argmax(times))
@@ -144,7 +144,7 @@ def _solve_slowest(lengths: Int64Array, kinds: Int64Array, costs: SchemeCosts, s
 
 @njit(cache=True)
 def _least_seconds(lengths: Int64Array, kinds: Int64Array, gpus: Int64Array, costs: KernelCosts) -> float:
-    """No plan on these pipelines (int64[p]) is faster: all busy with their cheapest samples, or the longest alone."""
+    """Bound seconds on these pipelines (int64[p]) from below: busy with the cheapest samples, or the longest alone."""
     longest, least = lengths[0], np.inf
     total, available = 0.0, 0
     for kind in kinds:
@@ -166,7 +166,7 @@ def _least_seconds(lengths: Int64Array, kinds: Int64Array, gpus: Int64Array, cos
 
 
 def make_batches(lengths: Int32Array, batch_tokens: int, seed: int) -> tuple[Int32Array, Int64Array]:
-    """`(order int32[n], offsets int64[b+1])`: batch j holds `order[offsets[j]:offsets[j+1]]`, longest samples first.
+    """Return `(order int32[n], offsets int64[b+1])`: batch j holds `order[offsets[j]:offsets[j+1]]`, longest first.
 
     Args:
         lengths: int32[n], tokens.
@@ -183,7 +183,7 @@ def make_batches(lengths: Int32Array, batch_tokens: int, seed: int) -> tuple[Int
 
 
 def plan_pipelines(pieces: Pieces, request: PlanRequest) -> Plan:
-    """The plan of the pieces; its groups are those of the request that it uses.
+    """Plan the pieces; the plan's groups are those of the request that it uses.
 
     A step is one iteration, in which each pipeline runs its micro-batches one after another. Later epochs run the same
     steps in another order. Price: see the module.
@@ -233,7 +233,7 @@ def plan_pipelines(pieces: Pieces, request: PlanRequest) -> Plan:
 
 
 def _first_gpus(kinds: Int64Array, groups: Sequence[Group]) -> Int64Array:
-    """First GPU of each pipeline (int64[p]).
+    """Place pipelines on GPUs; return the first GPU of each (int64[p]).
 
     Pipelines whose rows are divided most come first. Their degrees of sp, cp and tp are powers of two, so each begins
     at a multiple of as many GPUs, and tensor parallelism stays inside a node.

@@ -1,4 +1,4 @@
-"""What `hbpack stats` and `hbpack groups` say of Hydraulis (arXiv 2412.07894): imbalances, and layouts to choose from.
+"""Figures of Hydraulis (arXiv 2412.07894) in `hbpack stats` and `hbpack groups`: imbalances, layouts to choose from.
 
 The four imbalances are those that the paper names, in our definitions; docs/metrics.md explains them.
 """
@@ -19,7 +19,7 @@ from packer_cli.plan.strategies.protocol import LayoutChoice, LayoutRow, PlanReq
 
 
 def measure_imbalances(plan: Plan, request: PlanRequest) -> dict[str, float | None]:
-    """The `PipelineImbalances` of the plan's first epoch. Price: O(pieces + slots), and 32 steps on each layout."""
+    """Measure the `PipelineImbalances` of the plan's first epoch. O(pieces + slots), and 32 steps on each layout."""
     schedule, costs = plan.epochs[0], scheme_costs(request, plan.groups)
     tokens, work = pack_tokens_and_work(plan.packs.offsets, plan.packs.pieces, plan.pieces.length)
     seconds = np.append(costs.seconds(plan.packs.group.astype(np.int64), work, tokens), 0.0)[schedule.slot_pack]
@@ -63,14 +63,14 @@ def _gain_of_layouts(plan: Plan, schedule: Schedule, costs: SchemeCosts) -> floa
 
 
 def _falling(plan: Plan, schedule: Schedule, iteration: int) -> Int64Array:
-    """Lengths (int64[n], falling) of the samples of an iteration."""
+    """Return the lengths (int64[n], falling) of the samples of an iteration."""
     packs = schedule.slot_pack[schedule.slot_iteration == iteration]
     _, pieces = select_packs(plan.packs.offsets, plan.packs.pieces, packs[packs != FILLER])
     return -np.sort(-plan.pieces.length[pieces].astype(np.int64))
 
 
 def choose_step_layouts(lengths: Int32Array, request: PlanRequest) -> LayoutChoice:
-    """The layouts for samples (int32[n]), as planning chooses them. Price: see `hydraulis.layouts`.
+    """Choose the layouts for samples (int32[n]), as planning chooses them. Price: see `hydraulis.layouts`.
 
     Args:
         request: of a strategy that finds layouts.
@@ -120,7 +120,7 @@ def choose_step_layouts(lengths: Int32Array, request: PlanRequest) -> LayoutChoi
 
 
 def pipeline_name(group: Group) -> str:
-    """A pipeline's degrees above 1 and its capacity.
+    """Name a pipeline by its degrees above 1 and its capacity.
 
     >>> pipeline_name(Group(capacity=17280, tp_size=2, pp_size=4))
     'tp2-pp4:17280'
@@ -130,7 +130,7 @@ def pipeline_name(group: Group) -> str:
 
 
 def _gpu_seconds(costs: SchemeCosts, kind: int, length: int) -> float:
-    """GPU-seconds of a million tokens in samples of one length, in full micro-batches."""
+    """Predict the GPU-seconds of a million tokens in samples of one length, in full micro-batches."""
     number = max(1, int(costs.capacity[kind]) // length)
     seconds = float(costs.seconds(kind, number * length * length, number * length))
     return digits(seconds * float(costs.gpus[kind]) / (number * length) * 1e6)

@@ -40,7 +40,7 @@ from packer_cli.plan.strategies.hydraulis.stage1 import RESTARTS, deal_as_printe
 from packer_cli.plan.strategies.hydraulis.step import Deal, plan_step
 
 MOST_LAYOUTS = 12
-"""Of all steps together. The paper's case study has 7."""
+"""Most layouts of all steps together. The paper's case study has 7."""
 SAMPLE_STEPS = 32
 """Steps on which layouts are tried, at most."""
 _LEAST_GAIN = 1e-3
@@ -104,7 +104,7 @@ def choose_layouts(
 
 
 def sampled_steps(offsets: Int64Array) -> Int64Array:
-    """Steps (int64) on which to try layouts: evenly among all, fewer if they have many samples.
+    """Choose steps (int64) on which to try layouts: evenly among all, fewer if they have many samples.
 
     Args:
         offsets: int64[s+1], of the samples of each step.
@@ -115,12 +115,12 @@ def sampled_steps(offsets: Int64Array) -> Int64Array:
 
 
 def steps_to_try(falling: Int64Array, offsets: Int64Array) -> list[Int64Array]:
-    """The samples (int64[n], falling within each step) of `sampled_steps`."""
+    """Return the samples (int64[n], falling within each step) of `sampled_steps`."""
     return [falling[offsets[j] : offsets[j + 1]] for j in sampled_steps(offsets).tolist()]
 
 
 def kinds_of(counts: Int64Array, costs: SchemeCosts) -> Int64Array:
-    """The schemes (int64[p]) of a layout's pipelines, by falling capacity."""
+    """Return the schemes (int64[p]) of a layout's pipelines, by falling capacity."""
     kinds = np.repeat(np.arange(len(counts)), counts)
     return kinds[np.argsort(-costs.capacity[kinds], kind="stable")]
 
@@ -128,12 +128,12 @@ def kinds_of(counts: Int64Array, costs: SchemeCosts) -> Int64Array:
 def layout_seconds(
     falling: Int64Array, counts: Int64Array, costs: SchemeCosts, restarts: int = 0, deal: Deal = deal_to_pipelines
 ) -> float:
-    """Seconds of a step (int64[n], falling lengths) on a layout; infinite if it does not fit."""
+    """Predict the seconds of a step (int64[n], falling lengths) on a layout; infinite if the step does not fit."""
     return plan_step(falling, kinds_of(counts, costs), costs, restarts, rng_state(0), deal).seconds
 
 
 def _neighbors(counts: Int64Array, costs: SchemeCosts) -> Iterator[Int64Array]:
-    """Layouts in which one to four pipelines of a scheme give way to one to four of another, on as many GPUs."""
+    """Yield layouts in which 1 to 4 pipelines of a scheme give way to 1 to 4 of another, on as many GPUs."""
     for old in np.flatnonzero(counts).tolist():
         for new in range(len(costs)):
             for number in range(1, 5):
@@ -153,7 +153,7 @@ def _neighbors(counts: Int64Array, costs: SchemeCosts) -> Iterator[Int64Array]:
 def _select(
     tried: dict[tuple[int, ...], Float64Array], longest: int, costs: SchemeCosts, num_gpus: int
 ) -> list[tuple[int, ...]]:
-    """Greedily the layouts whose fastest ones make all steps together fastest; the first holds every sample."""
+    """Select by greed the layouts whose fastest ones make all steps together fastest; the first holds every sample."""
     keys = list(tried)
     layouts = np.array(keys, dtype=np.int64).reshape(-1, len(costs))
     require_held(layouts, longest, costs, num_gpus)
@@ -173,7 +173,7 @@ def _select(
 def printed_layouts(
     steps: Sequence[Int64Array], lengths: Int64Array, batch_tokens: int, costs: SchemeCosts, num_gpus: int
 ) -> Int64Array:
-    """The paper's candidates (int64[c, k]), that which holds most first. Price: that of the dynamic program.
+    """Find the paper's candidates (int64[c, k]), the one that holds most first. Price: that of the dynamic program.
 
     Args: as of `choose_layouts`; the steps decide the layout of one scheme.
 
@@ -193,7 +193,7 @@ def printed_layouts(
 
 
 def _of_one(steps: Sequence[Int64Array], table: LengthTable, costs: SchemeCosts, num_gpus: int) -> Int64Array | None:
-    """The layout of one scheme that holds the longest sample and is fastest on the steps, if there is one."""
+    """Find the layout of one scheme that holds the longest sample and is fastest on the steps, if there is one."""
     held = (
         fill_up(counts, table, costs, num_gpus)
         for counts in of_one_scheme(costs, num_gpus)

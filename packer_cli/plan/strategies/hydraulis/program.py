@@ -20,7 +20,7 @@ from packer_cli.plan.strategies.hydraulis.step import PipelinePlan
 def solve_pipeline(
     falling: Int64Array, costs: SchemeCosts, kind: int, start: PipelinePlan, node_limit: int
 ) -> tuple[Int64Array, float] | None:
-    """`(micro-batch int64[n] of each sample, seconds)`; None without an answer that keeps all rules after rounding.
+    """Return `(micro-batch int64[n] of each sample, seconds)`; None if no answer keeps all rules after rounding.
 
     Binary `x[i, j]` puts sample i into micro-batch j, of at most n; `y[j]` says whether that is used; `z` is the
     longest. Minimise T with `sum_j t[j] + (pp - 1) z <= T` and `t[j] <= z`. Seconds are counted in those of the start.

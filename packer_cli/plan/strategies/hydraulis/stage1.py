@@ -35,11 +35,11 @@ from packer_cli.plan.strategies.hydraulis.costs import least_pipeline_seconds
 RESTARTS = 50
 """Shuffled orders to deal, as in the paper."""
 _STARTS = 3
-"""Of all starts, how many are improved."""
+"""Number of starts, of all, that are improved."""
 _EXCHANGES = cast("int", np.int64(200))
 """With which a start is improved."""
 _ZERO = cast("int", np.int64(0))
-"""Of int64, since numba compiles a function again for each Python literal passed to it."""
+"""Zero of int64, since numba compiles a function again for each Python literal passed to it."""
 _PAIRS = 4000
 """Samples, and pairs of them, that an exchange is chosen from; some of them, if there are more."""
 _HALVINGS = 12
@@ -68,7 +68,7 @@ def deal_to_pipelines(
     state: UInt64Array,
     pipeline_of: Int64Array,
 ) -> float:
-    """The kernel: write to `pipeline_of` (int64[n]); returns the seconds of the slowest pipeline.
+    """Write to `pipeline_of` (int64[n]), and return the seconds of the slowest pipeline: the kernel.
 
     Args:
         lengths: int64[n], falling.
@@ -124,7 +124,10 @@ def _keep(best_of: Int64Array, best: Float64Array, seconds: float, dealt: Int64A
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _after(costs: KernelCosts, kind: int, sums: Int64Array, p: int, length: int) -> float:
-    """Seconds of a pipeline with one more sample. `sums`: work, tokens, longest, number and second longest of each."""
+    """Predict the seconds of a pipeline with one more sample.
+
+    `sums` has work, tokens, longest, number and second longest of each.
+    """
     return least_pipeline_seconds(
         costs, kind, sums[0, p] + length * length, sums[1, p] + length, max(sums[2, p], length), sums[3, p] + 1
     )
@@ -140,7 +143,7 @@ def _add(sums: Int64Array, p: int, length: int) -> None:
 
 @njit(cache=True)
 def _greedily(pipelines: _Pipelines, order: Int32Array, pipeline_of: Int64Array, sums: Int64Array) -> float:
-    """Each sample of the order to the pipeline that would finish first; of equal ones, to the last, which is small."""
+    """Deal each sample of the order to the pipeline that would end first; of equals, to the last, which is small."""
     lengths, kinds, costs = pipelines
     sums[:] = 0
     slowest = 0.0
@@ -162,7 +165,7 @@ def _greedily(pipelines: _Pipelines, order: Int32Array, pipeline_of: Int64Array,
 def _first_fit(
     pipelines: _Pipelines, limit: float, is_reversed: bool, pipeline_of: Int64Array, sums: Int64Array
 ) -> float:
-    """Longest first, each sample to the first pipeline that stays within a target time, the least that is found.
+    """Deal samples, longest first, to the first pipeline that stays within a target time, the least that is found.
 
     Args:
         limit: seconds that are already reached.
@@ -287,9 +290,9 @@ def deal_as_printed(
     state: UInt64Array,
     pipeline_of: Int64Array,
 ) -> float:
-    """Stage 1: write to `pipeline_of` (int64[n]); returns the greatest load, in seconds without constants.
+    """Write stage 1 to `pipeline_of` (int64[n]), and return the greatest load, in seconds without constants.
 
-    Infinite, and nothing is written, if no pipeline holds the longest sample. O(restarts n p).
+    The load is infinite, and nothing is written, if no pipeline holds the longest sample. O(restarts n p).
 
     Args:
         lengths: int64[n], falling.

@@ -34,7 +34,7 @@ class StepPlan(NamedTuple):
     pipeline_seconds: Float64Array
     """float64[p]; 0 for an idle pipeline."""
     seconds: float
-    """Of the slowest pipeline; infinite if no pipeline holds the longest sample."""
+    """Seconds of the slowest pipeline; infinite if no pipeline holds the longest sample."""
 
 
 Deal = Callable[..., float]
@@ -74,7 +74,7 @@ def divide_all(
     slot_of: Int64Array,
     pipeline_seconds: Float64Array,
 ) -> float:
-    """Stage 2 of each pipeline of `pipeline_of`, for falling lengths: fills the last two, returns seconds."""
+    """Run stage 2 on each pipeline of `pipeline_of`, for falling lengths: fill the last two arrays, return seconds."""
     num = len(lengths)
     members = np.empty(num, dtype=np.int64)
     own, slots = np.empty(num, dtype=np.int64), np.empty(num, dtype=np.int64)
@@ -128,7 +128,7 @@ def plan_pipeline(falling: Int64Array, costs: SchemeCosts, kind: int) -> Pipelin
 
 @njit(cache=True)
 def divide(lengths: Int64Array, costs: KernelCosts, kind: int, slot_of: Int64Array) -> tuple[float, float]:
-    """The kernel: write to `slot_of` (int64[n]) for falling lengths; returns `(seconds, bound)`."""
+    """Write to `slot_of` (int64[n]) for falling lengths, and return `(seconds, bound)`: the kernel."""
     num = len(lengths)
     if num == 0:
         return 0.0, 0.0
@@ -204,7 +204,7 @@ def divide(lengths: Int64Array, costs: KernelCosts, kind: int, slot_of: Int64Arr
 
 @njit(cache=True)
 def least_micro_batches(lengths: Int64Array, capacity: int) -> int:
-    """No division of samples (int64[n], falling) has fewer micro-batches: the L2 bound of `bounds.packs_lower_bound`.
+    """Bound the micro-batches of samples (int64[n], falling) from below: the L2 bound of `bounds.packs_lower_bound`.
 
     O(n), without a histogram of all lengths, which would take longer than the samples of a pipeline.
     """

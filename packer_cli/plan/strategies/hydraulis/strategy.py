@@ -33,17 +33,17 @@ class Hydraulis(Strategy):
     figures = later("packer_cli.plan.strategies.hydraulis.figures", "measure_imbalances")
 
     def packings(self) -> Mapping[str, Any]:
-        """Planners of a step of its own."""
+        """Return the planners of a step."""
         from packer_cli.plan.strategies.hydraulis.layouts import PACKERS
 
         return PACKERS
 
     def groups(self, given: Sequence[Group]) -> tuple[Group, ...]:
-        """The longest alone, whose capacity and SP degree limit the layouts."""
+        """Return the longest alone, whose capacity and SP degree limit the layouts."""
         return (replace(given[-1], checkpoint_layers=0),)
 
     def predict(self, question: Question) -> Prediction:
-        """The layouts worth having, with the seconds of each."""
+        """Predict the layouts worth having, with the seconds of each."""
         from packer_cli.plan.strategies.hydraulis.costs import find_schemes
 
         model, longest = question.load(f"--strategy {self.name}", for_memory=True), question.groups[-1]

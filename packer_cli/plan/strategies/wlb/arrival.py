@@ -59,13 +59,13 @@ class Arrivals:
         return np.repeat(np.arange(self.num_batches), np.diff(self.batches))
 
     def first(self, num_batches: int) -> Arrivals:
-        """The first batches alone."""
+        """Keep the first batches alone."""
         batches = self.batches[: num_batches + 1]
         return replace(self, lengths=self.lengths[: batches[-1]], batches=batches)
 
 
 def arrive(pieces: Pieces, tokens: int, seed: int, align: int = 1) -> Pieces:
-    """The pieces in the order of arrival, cut at every multiple of `tokens`. O(m).
+    """Put the pieces in the order of arrival, cut at every multiple of `tokens`. O(m).
 
     Args:
         tokens: of a global batch; of a row, where rows are cut as they come.
@@ -76,7 +76,7 @@ def arrive(pieces: Pieces, tokens: int, seed: int, align: int = 1) -> Pieces:
 
 
 def before_arrival(pieces: Pieces, window: int) -> Pieces:
-    """The pieces that `arrive` was given, sample by sample. O(m log m).
+    """Return the pieces that `arrive` was given, sample by sample. O(m log m).
 
     Args:
         window: where samples were cut that are longer.
@@ -89,7 +89,7 @@ def before_arrival(pieces: Pieces, window: int) -> Pieces:
 def in_batches(
     pieces: Pieces, num_micro_batches: int, window: int, *, linear: int = 0, seed: int = 0, align: int = 1
 ) -> Arrivals:
-    """Pieces that `arrive` gave, in global batches. O(m)."""
+    """Divide pieces that `arrive` gave into global batches. O(m)."""
     lengths, tokens = align_up(pieces.length, align), num_micro_batches * window
     stop = np.cumsum(lengths, dtype=np.int64)
     num_batches = -(-int(stop[-1]) // tokens) if len(stop) else 0
@@ -117,7 +117,7 @@ class PackedSteps(NamedTuple):
 
 
 def without_empty_steps(packed: PackedSteps, num_micro_batches: int) -> PackedSteps:
-    """The same, its steps renumbered where some are empty: a trainer would fetch the next batch at once. O(m)."""
+    """Renumber the steps where some are empty: a trainer would fetch the next batch at once. O(m)."""
     step = packed.row_of // num_micro_batches
     num_steps = int(max(step.max(initial=-1), packed.arrival.max(initial=-1))) + 1
     is_used = np.zeros(num_steps, dtype=np.bool_)
@@ -130,12 +130,12 @@ def without_empty_steps(packed: PackedSteps, num_micro_batches: int) -> PackedSt
 
 
 def imbalances(arrivals: Arrivals, packed: PackedSteps) -> Float64Array:
-    """`work_imbalances` of the packed steps (float64[s])."""
+    """Return the `work_imbalances` of the packed steps (float64[s])."""
     return work_imbalances(arrivals.lengths, packed.row_of, arrivals.num_micro_batches, arrivals.linear)
 
 
 def work_imbalances(lengths: Int32Array, row_of: Int64Array, num_micro_batches: int, linear: int) -> Float64Array:
-    """WLB-LLM's imbalance of each step (float64[s]): the greatest work of its micro-batches over their mean. O(m).
+    """Measure WLB-LLM's imbalance of each step (float64[s]): its micro-batches' greatest work over their mean. O(m).
 
     Args:
         lengths: int32[m]
@@ -149,7 +149,7 @@ def work_imbalances(lengths: Int32Array, row_of: Int64Array, num_micro_batches: 
 
 
 def mean_delay(arrivals: Arrivals, packed: PackedSteps) -> float:
-    """Steps between a token's arrival and its training, earlier or later, on average. O(m)."""
+    """Average the steps between a token's arrival and its training, earlier or later. O(m)."""
     steps = np.abs(packed.row_of // arrivals.num_micro_batches - packed.arrival)
     return int(steps @ arrivals.lengths.astype(np.int64)) / int(arrivals.lengths.sum(dtype=np.int64))
 
@@ -244,14 +244,14 @@ def _pack(
 
 MOST_QUEUES = 3
 _SHARES = (0.5, 0.4, 0.33, 0.27, 0.22, 0.18, 0.14, 0.1, 0.07, 0.04, 0.02)
-"""Of the tokens, in documents at least as long as a threshold to try."""
+"""Shares of the tokens, in documents at least as long as a threshold to try."""
 _SAMPLE = 30_000
 """Documents of the sample, if that makes `_SAMPLE_BATCHES`."""
 _SAMPLE_BATCHES = 64
 
 
 def tune_thresholds(arrivals: Arrivals, capacity: int, most_delay: float, num_queues: int | None = None) -> Int64Array:
-    """The thresholds (int64[n], rising) of least mean imbalance whose mean delay is bounded.
+    """Find the thresholds (int64[n], rising) of least mean imbalance whose mean delay is bounded.
 
     Price: about 230 plans of the first 30,000 documents, or 64 batches if that is more: half a second where a step has
     a few micro-batches, in proportion to their number above that. A sample of few batches tells little about the

@@ -43,25 +43,25 @@ class StepOptions(PackingOptions):
     """Options of every packer."""
 
     micro_batches: int = within(0, 0, 2**20 - 1)
-    """Of a replica in a step; 0 for those of --global-tokens or, without it, as many as its pipeline has stages. More
-    of them leave the pipeline fewer bubbles and make steps larger."""
+    """Micro-batches of a replica in a step; 0 for those of --global-tokens or, without it, as many as its pipeline has
+    stages. More micro-batches leave the pipeline fewer bubbles and make steps larger."""
     cut: str = "step"
-    """Where arriving documents are cut: where a `step` ends, or a `row`, which takes attention work from long ones."""
+    """Cut of arriving documents: where a `step` ends, or a `row`, which takes attention work from long ones."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require("cut", self.cut in ("step", "row"), "be step or row")
 
     def capacity(self, window: int) -> int:
-        """Most tokens of a micro-batch: those of the context window, in trainers that run rows of one length."""
+        """Return the most tokens of a micro-batch: the context window's, in trainers that run rows of one length."""
         return self.capacities(window)[-1]
 
     def capacities(self, window: int) -> list[int]:
-        """The capacities to choose from, rising."""
+        """Return the capacities to choose from, rising."""
         return [window]
 
     def in_step(self, group: Group, num_replicas: int, global_tokens: int | None) -> int:
-        """Micro-batches of a replica in a step, of rows as long as the window; a multiple of what pipelines want."""
+        """Count a replica's micro-batches in a step, of rows as long as the window; a multiple that pipelines want."""
         number = self.micro_batches or group.pp_size
         if global_tokens is not None and not self.micro_batches:
             number = max(1, round(global_tokens / (group.capacity * num_replicas)))
@@ -97,7 +97,7 @@ class DelayOptions(StepOptions):
         self._lengths("s_max", "192k")
 
     def _lengths(self, name: str, example: str = "") -> list[int]:
-        """The tokens that an option names, at least one; none for `auto`. Raises ValueError unless they rise."""
+        """Parse the tokens that an option names, at least one; none for `auto`. Raises ValueError unless they rise."""
         text = getattr(self, name)
         if text == AUTO:
             return []
@@ -111,11 +111,11 @@ class DelayOptions(StepOptions):
         return lengths
 
     def capacities(self, window: int) -> list[int]:
-        """What memory holds, not the context window."""
+        """Return the capacities that memory holds, not the context window."""
         return self._lengths("s_max") or [2 * window if 2 * window < 2**31 else window]
 
     def find_thresholds(self, arrivals: Arrivals, capacity: int) -> Int64Array:
-        """The thresholds (int64[n]), tuned if none are given."""
+        """Return the thresholds (int64[n]), tuned if none are given."""
         if self.thresholds != AUTO:
             return np.array(self._lengths("thresholds"), dtype=np.int64)
         number = None if self.queues == AUTO else int(self.queues)
@@ -155,12 +155,12 @@ Improve = Callable[[Int32Array, Int64Array, int], Int64Array]
 
 
 def pack_with_delay(arrivals: Arrivals, options: DelayOptions, capacity: int) -> PackedSteps:
-    """WLB-LLM's algorithm 1, see `arrival`."""
+    """Pack by WLB-LLM's algorithm 1, see `arrival`."""
     return pack_with_queues(arrivals, capacity, options.find_thresholds(arrivals, capacity))
 
 
 def as_it_comes(arrivals: Arrivals, options: StepOptions, capacity: int) -> PackedSteps:
-    """One row after another; a document that would reach over its end begins the next. O(m).
+    """Fill one row after another; a document that would reach over its end begins the next. O(m).
 
     A step has the next N rows, so nothing arrives early or late.
     """
@@ -170,12 +170,12 @@ def as_it_comes(arrivals: Arrivals, options: StepOptions, capacity: int) -> Pack
 
 
 def pack_by_greed(arrivals: Arrivals, options: GreedyOptions, capacity: int) -> PackedSteps:
-    """Windows of so many global batches. O(m N batches)."""
+    """Pack windows of so many global batches. O(m N batches)."""
     return _pack_windows(arrivals, options.batches, lambda lengths, row_of, num_rows: row_of)
 
 
 def pack_by_program(arrivals: Arrivals, options: SolverOptions, capacity: int) -> PackedSteps:
-    """The same documents in each window, dealt by the integer program (`packing.ilp.minmax`, eq. 1).
+    """Deal the documents of each window by the integer program (`packing.ilp.minmax`, eq. 1).
 
     The program minimises the greatest attention work of a window, and leaves the other micro-batches as they happen to
     be below it. Where its steps are no more even, those of greed stand. Price: exponential, up to

@@ -58,7 +58,7 @@ def plan_steps(pieces: Pieces, request: PlanRequest) -> Plan:
 
 
 def epoch_seconds(plan: Plan, rates: Rates) -> float:
-    """The predicted time of the first epoch: in each step, that of its slowest pipeline. O(m) and 1F1B.
+    """Predict the time of the first epoch: in each step, that of its slowest pipeline. O(m) and 1F1B.
 
     Args:
         rates: of a micro-batch on one stage.
@@ -103,7 +103,7 @@ def _plan_of(
 
 
 def rest_of_steps(plan: Plan, chosen: Int64Array, request: PlanRequest, epoch: int) -> Schedule:
-    """The steps of the plan's first epoch with the chosen packs alone (int64[r]), on other replicas. O(m)."""
+    """Schedule the steps of the plan's first epoch with the chosen packs alone (int64[r]), on other replicas. O(m)."""
     (group,), sizes = plan.groups, sizes_of_plan(plan, request)
     (packs, step), num_replicas = packs_by_step(plan, chosen), group.num_dp_ranks(request.num_gpus)
     most = -(-int(np.bincount(step).max(initial=1)) // num_replicas)
@@ -120,7 +120,7 @@ def schedule_steps(
     request: PlanRequest,
     epoch: int,
 ) -> Schedule:
-    """The micro-batches of each step on their replicas. O(p log p).
+    """Schedule the micro-batches of each step on their replicas. O(p log p).
 
     The seed decides which replica gets which share, so that none always ends last. A replica runs its longest
     micro-batch first, and a filler if it has none. Epochs above 0 run the steps in a seeded order.
@@ -148,7 +148,7 @@ _EXCHANGES = 64
 
 @njit(cache=True)
 def deal_steps(step: Int64Array, times: Float64Array, num_replicas: int, most: int, pp_size: int) -> Int64Array:
-    """The replica (int64[p]) of each micro-batch.
+    """Deal micro-batches; return the replica (int64[p]) of each.
 
     Args:
         step: int64[p], of each: 0 .. s-1, rising, each of at most `num_replicas * most`.
@@ -169,7 +169,7 @@ def deal_steps(step: Int64Array, times: Float64Array, num_replicas: int, most: i
 
 @njit(cache=True)
 def _deal(times: Float64Array, num_replicas: int, most: int, bubbles: int, replica_of: Int64Array) -> None:
-    """Longest first, each to the replica with room that then ends first, the first of equals."""
+    """Deal longest first, each to the replica with room that then ends first, the first of equals."""
     total, longest = np.zeros(num_replicas), np.zeros(num_replicas)
     count = np.zeros(num_replicas, dtype=np.int64)
     for k in np.argsort(-times, kind="mergesort"):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from packer_cli.plan.core.types import Pieces, Plan
 
 _CAPACITIES = 5
-"""How many capacities of a micro-batch to try, from one context window up."""
+"""Number of capacities of a micro-batch to try, from one context window up."""
 
 
 class Wlb(Strategy):
@@ -38,17 +38,17 @@ class Wlb(Strategy):
     rest = later("packer_cli.plan.strategies.wlb.plan", "rest_of_steps")
 
     def packings(self) -> Mapping[str, Any]:
-        """Packers of its own, which fill whole steps."""
+        """Return the packers of the strategy's own, which fill whole steps."""
         from packer_cli.plan.strategies.wlb.packers import REGISTRY
 
         return {name: REGISTRY[name] for name in self.packers}
 
     def groups(self, given: Sequence[Group]) -> tuple[Group, ...]:
-        """The longest alone."""
+        """Return the longest alone."""
         return (given[-1],)
 
     def idle_parts(self, options: Any) -> Mapping[str, str]:
-        """Thresholds that are given are not tuned, and the tokens of a step say how many micro-batches it has."""
+        """Name idle parts: given thresholds are not tuned, and a step's tokens say how many micro-batches it has."""
         names = {each.partition("=")[0] for each in options.packing.partition(":")[2].split(",")}
         if {"delay", "thresholds"} <= names:
             return {"packing": f"{options.packing}: delay has no effect beside thresholds; leave one of them out"}
@@ -75,7 +75,7 @@ class Wlb(Strategy):
             )
 
     def predict(self, question: Question) -> Prediction:
-        """A cost of the whole replica, and the capacities to choose from, each with its seconds."""
+        """Predict a cost of the whole replica, and the capacities to choose from, each with its seconds."""
         from packer_cli.plan.core.cost import Cost
         from packer_cli.plan.strategies.predict import stage_rates
         from packer_cli.plan.strategies.wlb.packers import AUTO, DelayOptions
@@ -103,7 +103,7 @@ class Wlb(Strategy):
             raise ConfigError(f"--cost: {error}") from None
 
     def baseline(self, plan: Plan, request: PlanRequest) -> tuple[Pieces, PlanRequest]:
-        """The paper's original packing: the same arrivals as they come."""
+        """Return the paper's original packing: the same arrivals as they come."""
         from packer_cli.plan.strategies.wlb.arrival import before_arrival
         from packer_cli.plan.strategies.wlb.packers import REGISTRY, StepOptions
 
@@ -138,7 +138,7 @@ class Fixed4d(Wlb):
 
 
 def _capacities(window: Group, memory: MemoryModel) -> list[int]:
-    """Tokens of a micro-batch, from one context window to what memory holds, at most two."""
+    """Return the tokens of a micro-batch to try, from one context window to what memory holds, at most two."""
     multiple = math.lcm(window.align, window.layout.row_multiple)
     longest = memory.longest(window.layout, window.checkpoint_layers or None)
     most = max(window.capacity, min(2 * window.capacity, longest))
