@@ -1,4 +1,4 @@
-"""How long a step takes whose replicas meet at its end alone: an event simulation."""
+"""Duration of a step whose replicas meet at its end alone: an event simulation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from packer_cli.plan.core.types import Float64Array, Int64Array
 def free_seconds(
     step: Int64Array, first_gpu: Int64Array, num_gpus: Int64Array, seconds: Float64Array, num_steps: int, gpus: int
 ) -> Float64Array:
-    """Seconds (float64[s]) until the last GPU of each step is done. Price: O(GPUs of all replicas).
+    """Simulate the seconds (float64[s]) until the last GPU of each step is done. Price: O(GPUs of all replicas).
 
     A replica begins when each of its GPUs has done what it runs before, whatever the others do: where no micro-batch
     gathers weights, GPUs that change their replica wait for their new neighbors alone (ByteScale, arXiv 2502.21231,

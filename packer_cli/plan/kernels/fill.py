@@ -25,7 +25,7 @@ from packer_cli.plan.kernels.length_index import LengthIndex, full_index, index_
 
 
 def pick_samples(chosen: Int32Array, lengths: Int32Array, is_left: BoolArray, longest: int) -> Int32Array:
-    """A candidate (int32[a]) for each chosen length: the k-th choice of a length gets its k-th candidate.
+    """Pick a candidate (int32[a]) for each chosen length: the k-th choice of a length gets its k-th candidate.
 
     O(n + a + longest); it stops when all are found.
     """
@@ -71,7 +71,7 @@ _ONE = cast(int, np.int64(1))
 
 
 def median_length(count: Int64Array) -> int:
-    """The median of a histogram, int64[longest + 1], rounded down."""
+    """Return the median of a histogram, int64[longest + 1], rounded down."""
     up_to = np.cumsum(count)
     lower, upper = np.searchsorted(up_to, [(up_to[-1] - 1) // 2, up_to[-1] // 2], side="right")
     return int(lower + upper) // 2
@@ -79,7 +79,7 @@ def median_length(count: Int64Array) -> int:
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _next_length(free: int, lack: float) -> int:
-    """The longest of the samples that fill `free` tokens and do `lack` work, if the others are equal.
+    """Return the longest of the samples that fill `free` tokens and do `lack` work, if the others are equal.
 
     k equal samples do free^2 / k work, so k = ceil(free^2 / lack) of them do at most `lack`; one longer and k - 1
     equal ones do it exactly.
@@ -161,7 +161,7 @@ class Candidates(NamedTuple):
     is_left: BoolArray
     """bool[n]"""
     shortest: int
-    """Those of the group are longer than this."""
+    """Length that the candidates of the group exceed."""
     longest: int
     least: Int64Array
     """int64[2 * leaves]: the least length that is left under each node, the root at 1."""
@@ -230,7 +230,7 @@ def _fill_in_order(room: Int64Array, own: Candidates, pack_of: Int32Array, chose
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _least_of(own: Candidates, block: int) -> int:
-    """The least length that is left in a block."""
+    """Return the least length that is left in a block."""
     least = _TAKEN
     for i in range(block * _BLOCK, min((block + 1) * _BLOCK, len(own.lengths))):
         if own.is_left[i] and own.shortest < own.lengths[i] <= own.longest:
@@ -240,7 +240,7 @@ def _least_of(own: Candidates, block: int) -> int:
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _next_that_fits(own: Candidates, longest: int, first: int) -> int:
-    """The first sample from `first` on of at most `longest` tokens; -1 for none."""
+    """Find the first sample from `first` on of at most `longest` tokens; -1 for none."""
     block = first // _BLOCK
     while block >= 0:
         for i in range(first, min((block + 1) * _BLOCK, len(own.lengths))):
@@ -253,7 +253,7 @@ def _next_that_fits(own: Candidates, longest: int, first: int) -> int:
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _next_block(least: Int64Array, block: int, longest: int) -> int:
-    """The first block after this one that holds a sample of at most `longest`; -1 for none."""
+    """Find the first block after this one that holds a sample of at most `longest`; -1 for none."""
     num_leaves = len(least) // 2
     node = num_leaves + block
     while node & 1 or least[node + 1] > longest:  # A right child, or its right neighbor holds nothing: go up.

@@ -51,7 +51,7 @@ def _highest_bit(word: np.uint64) -> int:
 
 
 def empty_index(size: int) -> LengthIndex:
-    """An empty set over 0 .. size-1."""
+    """Make an empty set over 0 .. size-1."""
     starts = np.zeros(8, dtype=np.int64)
     levels = 0
     width = size
@@ -65,7 +65,7 @@ def empty_index(size: int) -> LengthIndex:
 
 
 def full_index(members: BoolArray) -> LengthIndex:
-    """The set of the indices at which `members` (bool[size]) is True."""
+    """Make the set of the indices at which `members` (bool[size]) is True."""
     index = empty_index(len(members))
     words, starts = index
     for first, stop in itertools.pairwise(starts.tolist()):
@@ -104,7 +104,7 @@ def index_remove(index: LengthIndex, value: int) -> None:
 
 @njit(cache=True)
 def index_ceiling(index: LengthIndex, value: int) -> int:
-    """The least member >= value, or -1."""
+    """Find the least member >= value, or -1."""
     words, starts = index
     levels = len(starts) - 1
     for level in range(levels):
@@ -123,7 +123,7 @@ def index_ceiling(index: LengthIndex, value: int) -> int:
 
 @njit(cache=True)
 def index_floor(index: LengthIndex, value: int) -> int:
-    """The greatest member <= value, or -1. `value` may exceed the size."""
+    """Find the greatest member <= value, or -1. `value` may exceed the size."""
     words, starts = index
     last = ((starts[1] - starts[0]) << 6) - 1
     if value > last:

@@ -1,4 +1,4 @@
-"""How long a pipeline takes for micro-batches in their order: 1F1B, plain or interleaved.
+"""Duration of a pipeline for micro-batches in their order: 1F1B, plain or interleaved.
 
 A stage runs some forward passes ahead, then takes turns, one forward, one backward. Each pass starts once the stage
 has done the pass before and, forward, the stage before it has passed on the micro-batch, or backward, the one behind
@@ -20,7 +20,7 @@ from packer_cli.plan.core.types import Float64Array, Int64Array
 def pipeline_seconds(
     offsets: Int64Array, seconds: Float64Array, forward: Float64Array, num_stages: Int64Array, num_parts: Int64Array
 ) -> Float64Array:
-    """Seconds (float64[r]) until each of r pipelines is done. Price: 20 ns for each micro-batch, stage and part.
+    """Simulate the seconds (float64[r]) of each of r pipelines. Price: 20 ns for each micro-batch, stage and part.
 
     Args:
         offsets: int64[r+1]: pipeline i runs the micro-batches `offsets[i] .. offsets[i+1] - 1`, in this order.
@@ -80,7 +80,10 @@ def _run_one(seconds: Float64Array, forward: Float64Array, stages: int, parts: i
 
 @njit(cache=True)
 def _pass(k: int, num: int, stages: int, parts: int) -> tuple[int, int]:
-    """Part and micro-batch of a stage's k-th pass: as many micro-batches as stages run part 0, then part 1, ..."""
+    """Return the part and micro-batch of a stage's k-th pass.
+
+    Stages run part 0 for as many micro-batches as there are stages, then part 1, ...
+    """
     of_round = stages * parts
     first = k // of_round * stages
     size = min(stages, num - first)

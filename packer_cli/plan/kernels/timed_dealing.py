@@ -34,7 +34,7 @@ class Dealt(NamedTuple):
 
 @njit(cache=True, no_cpython_wrapper=True)
 def copy_to(source: Int64Array, target: Int64Array) -> None:
-    """`target[:] = source`, but numba compiles it at once: there it would compile messages of errors for seconds."""
+    """Set `target[:] = source`, but compile at once: numba's own would compile messages of errors for seconds."""
     for i in range(len(source)):
         target[i] = source[i]
 
@@ -50,7 +50,7 @@ def hash_of(counts: Int64Array) -> np.uint64:
 
 @njit(cache=True, no_cpython_wrapper=True)
 def seconds_of(rates: Float64Array, kind: int, work: int, tokens: int) -> float:
-    """Seconds of a group, see `DegreeCosts`; 0 without samples."""
+    """Predict the seconds of a group, see `DegreeCosts`; 0 without samples."""
     return rates[0, kind] * work + rates[1, kind] * tokens + rates[2, kind] if tokens else 0.0
 
 

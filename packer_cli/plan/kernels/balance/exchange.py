@@ -59,7 +59,7 @@ class Pair(NamedTuple):
     heavy: Pack
     light: Pack
     gap: int
-    """How much more work the heavy one has."""
+    """Work that the heavy pack has more."""
     linear: int
     """Tokens, see `Cost.linear_tokens`."""
 
@@ -138,7 +138,7 @@ def exchange_until(rows: Rows, capacity: int, linear: int, limit: float, most_tr
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _pack(rows: Rows, p: int, capacity: int, linear: int, tokens: Int64Array, work: Int64Array) -> Pack:
-    """A pack, with its sums written to `tokens` and `work`."""
+    """Make a pack, and write its sums to `tokens` and `work`."""
     tokens[0] = work[0] = ZERO
     for q in range(rows.sizes[p]):
         length = rows.lengths[p, q]
@@ -191,7 +191,7 @@ _SWAPS = 16
 
 @njit(inline="always")
 def find_move(pair: Pair) -> Move:
-    """The exchange that comes nearest to an even split.
+    """Find the exchange that comes nearest to an even split.
 
     It leaves the gap if no exchange narrows it: one that only reverses it does not count, so that the greater of the
     two works always decreases.
@@ -208,7 +208,7 @@ def find_move(pair: Pair) -> Move:
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _try_one(pair: Pair) -> Move:
-    """One sample for nothing, or for a shorter one: ideally x (x + linear) - y (y + linear) = gap / 2."""
+    """Try one sample for nothing, or for a shorter one: ideally x (x + linear) - y (y + linear) = gap / 2."""
     heavy, light, gap, linear = pair.heavy.lengths, pair.light.lengths, pair.gap, pair.linear
     best = Move(gap, _NOTHING, _NOTHING)
     for i in range(len(heavy)):
@@ -234,13 +234,13 @@ def _try_one(pair: Pair) -> Move:
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _last_within(pack: Pack, start: int, tokens: int) -> int:
-    """The greatest place up to which the samples from `start` on have at most `tokens` tokens. O(log n)."""
+    """Find the greatest place up to which the samples from `start` on have at most `tokens` tokens. O(log n)."""
     return first_over(pack.tokens, start + 1, len(pack.lengths) + 1, pack.tokens[start] + tokens) - 1
 
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _try_singles(pair: Pair, stride: int, best: Move) -> Move:
-    """One sample, or it and the shortest of its pack, for several shorter ones, from every `stride`-th on.
+    """Try one sample, or with it the shortest of its pack, for several shorter ones, from every `stride`-th on.
 
     Samples of length y do x (y + linear) work in the place of x, so x (x - y) = gap / 2 is ideal.
     """
@@ -271,7 +271,7 @@ def _try_singles(pair: Pair, stride: int, best: Move) -> Move:
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _try_blocks(pair: Pair, best: Move) -> Move:
-    """Consecutive samples of the heavy pack for a greater number of shorter ones.
+    """Try consecutive samples of the heavy pack for a greater number of shorter ones.
 
     The more samples it gives, the more work; bisection finds where that passes gap / 2.
     """

@@ -130,7 +130,7 @@ def exchange_items(rows: ItemRows, limits: Int64Array, limit: float, most_tries:
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _best_exchange(rows: ItemRows, heavy: int, light: int, limits: Int64Array) -> tuple[int, int]:
-    """Places of the item that the heavy pack gives, and of the one that it takes; -1 for none."""
+    """Find the places of the item that the heavy pack gives, and of the one that it takes; -1 for none."""
     gap = rows.totals[_WORK, heavy] - rows.totals[_WORK, light]
     best, given, taken = gap, NONE, NONE
     has_space = rows.numbers[light] < rows.items.shape[2] and rows.numbers[heavy] > 1

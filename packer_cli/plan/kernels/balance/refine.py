@@ -83,7 +83,7 @@ def refine_packs(
 
 
 def _to_rows(length: Int64Array, members: Int32Array, count: Int64Array, order: Int64Array, most: int) -> Int64Array:
-    """int64[2, packs, width]: lengths and pieces of each pack by decreasing length. No pack outgrows the width."""
+    """Lay packs out in rows (int64[2, packs, width]): lengths and pieces, by falling length. None outgrows width."""
     pack = np.repeat(np.arange(len(count)), count)[order]
     by_pack = np.argsort(pack, kind="stable")
     place = np.arange(len(order)) - np.repeat(np.cumsum(count) - count, count)

@@ -53,7 +53,7 @@ def parse_balance(text: str) -> BalanceRule:
 
 
 def order_packs(work: Int64Array, num_ranks: int, rule: BalanceRule, state: NDArray[np.uint64]) -> Int32Array:
-    """The order (int32[p]) in which packs form iterations of `num_ranks`; equal ones in seeded order.
+    """Order the packs (int32[p]) that form iterations of `num_ranks`; equal ones in seeded order.
 
     Within each window the heaviest come first; windows are cut from a seeded order.
     """
@@ -78,7 +78,7 @@ def spread(
     evens_tokens: bool = True,
     own_work: Int64Array | None = None,
 ) -> NDArray[np.int32]:
-    """The row (int32[n]) of each sample; -1 where none had room. O(n * rows).
+    """Find the row (int32[n]) of each sample; -1 where none had room. O(n * rows).
 
     Args:
         lengths: int32[n]
@@ -111,7 +111,7 @@ def _spread(
     work: NDArray[np.int64],
     number: NDArray[np.int64],
 ) -> None:
-    """The kernel: writes to `row_of`, and to `tokens`, `work` and `number` of samples of each row, zeros at first."""
+    """Write to `row_of`, and each row's `tokens`, `work` and `number` of samples, zeros at first: the kernel."""
     for sample in order:
         length = np.int64(lengths[sample])
         best = -1
