@@ -16,7 +16,7 @@ _WITHIN = "within"
 
 
 def within(default: Any, least: int, most: int, *, is_open: bool = False) -> Any:
-    """The field of an option that is a number in a range.
+    """Make the field of an option that is a number in a range.
 
     Args:
         is_open: whether it is more than the least.
@@ -43,7 +43,7 @@ class PackingOptions:
             raise ValueError(f"option {name!r}{where} must {rule}, got {getattr(self, name)!r}")
 
     def capacity(self, longest: int) -> int:
-        """Most tokens of a pack in a group of that capacity."""
+        """Return the most tokens of a pack in a group of that capacity."""
         return longest
 
 
@@ -130,7 +130,7 @@ P = TypeVar("P", bound=HasOptions)
 
 
 def find_packing(text: str, registry: Mapping[str, P]) -> P:
-    """The algorithm of `name` or `name:option=value,...`. Raises ValueError for an unknown name."""
+    """Find the algorithm of `name` or `name:option=value,...`. Raises ValueError for an unknown name."""
     name = text.partition(":")[0]
     if name not in registry:
         known = registry.names() if isinstance(registry, Registry) else list(registry)

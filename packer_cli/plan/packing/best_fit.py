@@ -20,7 +20,7 @@ _BLOCK = 1 << 20
 
 
 def runs_by_decreasing_length(lengths: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """The histogram: distinct lengths int32[r], decreasing, and the samples of each, int64[r]. O(n + longest)."""
+    """Make the histogram: distinct lengths int32[r], falling, and their samples' numbers int64[r]. O(n + longest)."""
     count = count_lengths(lengths)
     found = np.flatnonzero(count)[::-1]
     return found.astype(np.int32), count[found]
@@ -51,7 +51,7 @@ def best_fit(
 def best_fit_each(
     lengths: NDArray[np.int32], order: NDArray[np.int32], capacity: int, rooms: NDArray[np.int64] = _NO_ROOMS
 ) -> tuple[NDArray[np.int32], int]:
-    """`best_fit`, sample by sample; `(pack int32[n] of each sample of order, packs)`.
+    """Place sample by sample as `best_fit`; return `(pack int32[n] of each sample of order, packs)`.
 
     Works block by block: besides the result, it needs 4 bytes a pack.
 
@@ -75,12 +75,12 @@ def best_fit_each(
 
 
 def _num_packs(last: NDArray[np.int64], capacity: int) -> int:
-    """All packs: those before the last one, and that one if it holds a sample."""
+    """Count all packs: those before the last one, and the last one if it holds a sample."""
     return int(last[0]) + int(last[1] < capacity)
 
 
 def _stacks(greatest: int, most: int) -> tuple[LengthIndex, NDArray[np.int64], NDArray[np.int32]]:
-    """The index of rooms 0 .. greatest, and the stacks of at most `most` packs: all empty.
+    """Return the index of rooms 0 .. greatest, and the stacks of at most `most` packs: all empty.
 
     Untouched memory costs nothing.
     """

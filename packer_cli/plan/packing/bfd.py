@@ -20,7 +20,7 @@ from packer_cli.plan.packing.fit_needs import fit_needs
 
 
 def pack(lengths: Int32Array, capacity: int, seed: int, options: ChunkOptions) -> tuple[Int64Array, Int32Array]:
-    """See the package for shapes. Chunks are of the data's order."""
+    """Pack by best-fit, longest first; see the package for shapes. Chunks are of the data's order."""
     if not options.chunk:
         return _pack(lengths, capacity)
     return options.pack(np.arange(len(lengths), dtype=np.int32), lengths, lambda own: _pack(own, capacity))

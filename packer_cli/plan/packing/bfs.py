@@ -19,7 +19,7 @@ from packer_cli.plan.packing.fit_needs import fit_needs
 
 
 def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int32Array]:
-    """See the package for shapes."""
+    """Pack by best-fit in seeded order; see the package for shapes."""
     order = shuffled(len(lengths), rng_state(seed))
     to_pack, num_packs = best_fit_each(lengths, order, capacity)
     del lengths

@@ -31,7 +31,7 @@ SHORTEST = 64
 
 
 def cut(pieces: Pieces, capacity: int, seed: int, align: int = 1) -> Pieces:
-    """Each sample as the powers of two of its length, longest first, and a rest below `SHORTEST`, or below `align`.
+    """Cut samples into powers of two, longest first, and a rest below `SHORTEST`, or below `align`.
 
     Args:
         align: divides the capacity, and so is a power of two.
@@ -48,7 +48,7 @@ def _decompose(
     longest: int,
     shortest: int,
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
-    """(sample int32[m], start int32[m], length int32[m]) of the pieces of these stretches of samples."""
+    """Cut these stretches of samples; return (sample int32[m], start int32[m], length int32[m]) of the pieces."""
     num = 0
     for total in totals:
         num += total // longest
@@ -74,7 +74,7 @@ def _decompose(
 
 
 def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int32Array]:
-    """Rows of pieces of one length, in seeded order; what does not fill such a row is packed by `bfd`."""
+    """Fill rows with pieces of one length, in seeded order; pack what does not fill such a row by `bfd`."""
     order = shuffled(len(lengths), rng_state(seed))
     order = order[argsort_descending(lengths[order])]
     is_left = np.ones(len(order), dtype=np.bool_)

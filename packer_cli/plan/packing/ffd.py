@@ -21,7 +21,7 @@ from packer_cli.plan.packing.fit_needs import fit_needs
 
 
 def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int32Array]:
-    """See the package for shapes."""
+    """Pack by first-fit, longest first; see the package for shapes."""
     run_lengths, run_counts = runs_by_decreasing_length(lengths)
     to_pack, to_number, num_packs = first_fit(run_lengths, run_counts, capacity)
     return group_moves(to_pack, to_number, argsort_descending(lengths), num_packs)

@@ -19,7 +19,7 @@ from packer_cli.plan.packing.fit_needs import fit_needs
 
 
 def pack(lengths: Int32Array, capacity: int, seed: int, options: ChunkOptions) -> tuple[Int64Array, Int32Array]:
-    """See the package for shapes. Chunks are of the shuffled order."""
+    """Pack by first-fit in seeded order; see the package for shapes. Chunks are of the shuffled order."""
     order = shuffled(len(lengths), rng_state(seed))
     return options.pack(order, lengths, lambda own: _pack(own, capacity))
 

@@ -35,7 +35,7 @@ class IsfOptions(PackingOptions):
 
 
 def pack(lengths: Int32Array, capacity: int, seed: int, options: IsfOptions) -> tuple[Int64Array, Int32Array]:
-    """See the package for shapes."""
+    """Pack by iterative sampling and filling; see the package for shapes."""
     least = int(np.ceil(options.threshold * capacity))
     once, num = partial(fill, lengths, capacity), len(lengths)
     return iterative_sampling_filling(once, num, least, options.rounds, bucket_bits(num), rng_state(seed))
@@ -51,7 +51,7 @@ def pack_needs(needs: Int64Array, limits: Int64Array, seed: int, options: IsfOpt
 def iterative_sampling_filling(
     once: Callable[..., int], num_left: int, least: Any, rounds: int, bits: int, state: NDArray[np.uint64]
 ) -> tuple[Int64Array, Int32Array]:
-    """`(offsets int64[p+1], order int32[n])`; keeps packs of at least `least`. Shuffles in 2^bits buckets.
+    """Return `(offsets int64[p+1], order int32[n])`; keep packs of at least `least`. Shuffles in 2^bits buckets.
 
     Args:
         once: a round, of the samples in order and the least to keep.
@@ -90,7 +90,7 @@ def fill(
     offsets: NDArray[np.int64],
     num_packs: int,
 ) -> int:
-    """One round: keep packs of at least `least` tokens, move other samples to the front; returns the packs so far."""
+    """Run a round: keep packs of at least `least` tokens, move other samples to the front; return the packs so far."""
     kept = 0
     first = 0
     total = 0

@@ -18,7 +18,7 @@ from packer_cli.plan.kernels.length_index import LengthIndex, empty_index, index
 def limit_samples(
     offsets: Int64Array, members: Int32Array, lengths: Int32Array, capacity: int, most: int
 ) -> tuple[Int64Array, Int32Array]:
-    """The packs with at most `most` samples each, and as many more packs as that takes.
+    """Limit packs to `most` samples each, with as many more packs as that takes.
 
     A pack over the limit keeps its longest samples. The others go, the longest first, into the fullest pack that has
     room for them in tokens and in samples, or into new packs at the end.
@@ -44,7 +44,7 @@ def limit_samples(
 def trim_packs(
     offsets: Int64Array, members: Int32Array, lengths: NDArray[np.int32], most: int
 ) -> tuple[Int64Array, Int32Array, Int32Array]:
-    """The packs, those with more than `most` samples with their longest ones alone; and the samples that they lost.
+    """Trim packs of more than `most` samples to their longest ones; return the packs, and the samples that they lost.
 
     Of samples of equal length, a pack keeps its first ones. The order of those that stay is kept.
 
@@ -70,7 +70,7 @@ def trim_packs(
 def place_limited(
     lengths: Int32Array, rooms: Int64Array, slots: Int64Array, capacity: int, most: int
 ) -> tuple[Int32Array, int]:
-    """Best-fit with a limit on samples: each sample in turn into the fullest pack with room for it.
+    """Place by best-fit with a limit on samples: each sample in turn into the fullest pack with room for it.
 
     Args:
         lengths: int32[n], in the order of placing, each 1 .. capacity.

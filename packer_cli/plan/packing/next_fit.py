@@ -15,13 +15,13 @@ from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
 
 
 def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int32Array]:
-    """See the package for shapes."""
+    """Pack by next-fit in the data's order; see the package for shapes."""
     return next_fit(lengths, capacity), np.arange(len(lengths), dtype=np.int32)
 
 
 @njit(cache=True)
 def next_fit(lengths: NDArray[np.int32], capacity: int) -> NDArray[np.int64]:
-    """Offsets (int64[p+1]) of the packs, for samples in the given order."""
+    """Return the offsets (int64[p+1]) of the packs, for samples in the given order."""
     offsets = np.empty(len(lengths) + 1, dtype=np.int64)
     offsets[0] = 0
     num_packs = 0

@@ -13,7 +13,7 @@ from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
 
 
 def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int32Array]:
-    """See the package for shapes."""
+    """Put each sample into a pack of its own; see the package for shapes."""
     return np.arange(len(lengths) + 1, dtype=np.int64), np.arange(len(lengths), dtype=np.int32)
 
 

@@ -36,7 +36,7 @@ class PaddedOptions(PackingOptions):
 
 
 def pack(lengths: Int32Array, capacity: int, seed: int, options: PaddedOptions) -> tuple[Int64Array, Int32Array]:
-    """See the package for shapes. The padded tokens of a batch, B * longest, are at most the capacity."""
+    """Form padded batches, whose B * longest tokens are at most the capacity; see the package for shapes."""
     if options.order == "sorted":
         order = argsort_descending(lengths)
     else:
@@ -46,7 +46,7 @@ def pack(lengths: Int32Array, capacity: int, seed: int, options: PaddedOptions) 
 
 @njit(cache=True)
 def _batches(lengths: NDArray[np.int32], capacity: int, most: int) -> NDArray[np.int64]:
-    """Offsets (int64[p+1]) of the batches, for samples in the given order."""
+    """Return the offsets (int64[p+1]) of the batches, for samples in the given order."""
     offsets = np.empty(len(lengths) + 1, dtype=np.int64)
     offsets[0] = 0
     num_batches = first = longest = 0

@@ -13,7 +13,7 @@ from packer_cli.plan.packing.next_fit import next_fit
 
 
 def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int32Array]:
-    """See the package for shapes."""
+    """Pack by next-fit in seeded order; see the package for shapes."""
     order = shuffled(len(lengths), rng_state(seed))
     return next_fit(lengths[order], capacity), order
 

@@ -37,7 +37,7 @@ from packer_cli.plugins import Registry, blaming
 
 
 def take_packing(name: str, thing: Any) -> PackingAlgorithm:
-    """The algorithm that an object stands for: itself, or a function of (lengths, capacity, seed).
+    """Take the algorithm that an object stands for: itself, or a function of (lengths, capacity, seed).
 
     Raises:
         TypeError, ValueError: it is neither, or has another name.

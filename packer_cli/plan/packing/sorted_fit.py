@@ -15,7 +15,7 @@ from packer_cli.plan.packing.next_fit import next_fit
 
 
 def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int32Array]:
-    """See the package for shapes."""
+    """Pack by next-fit, longest first; see the package for shapes."""
     order = argsort_descending(lengths)
     return next_fit(lengths[order], capacity), order
 

@@ -34,7 +34,7 @@ class SpfhpOptions(PackingOptions):
 
 
 def pack(lengths: Int32Array, capacity: int, seed: int, options: SpfhpOptions) -> tuple[Int64Array, Int32Array]:
-    """See the package for shapes."""
+    """Pack a histogram of lengths, shortest pack first; see the package for shapes."""
     order = argsort_descending(lengths)
     counts = count_lengths(lengths)
     most = options.max_samples or max(1, len(lengths))
@@ -46,7 +46,7 @@ def pack(lengths: Int32Array, capacity: int, seed: int, options: SpfhpOptions) -
 def _pack_histogram(
     counts: NDArray[np.int64], capacity: int, most: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """`(packs, size, parent, length, times)` of each kind of pack; `size` counts the samples of a pack.
+    """Return `(packs, size, parent, length, times)` of each kind of pack; `size` counts the samples of a pack.
 
     A kind is its parent plus `times` samples of one length. A kind whose packs were all extended has none left.
     """
@@ -117,7 +117,7 @@ def _write_out(
     length_of: NDArray[np.int64],
     times: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """The packs of all kinds, each with the next samples of its lengths, longest first."""
+    """Write out the packs of all kinds, each with the next samples of its lengths, longest first."""
     place = np.zeros(len(counts), dtype=np.int64)
     for length in range(len(counts) - 2, -1, -1):
         place[length] = place[length + 1] + counts[length + 1]

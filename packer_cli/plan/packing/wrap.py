@@ -20,7 +20,7 @@ from packer_cli.plan.packing.base import PackingAlgorithm
 
 
 def cut(pieces: Pieces, capacity: int, seed: int, align: int = 1) -> Pieces:
-    """The pieces in a shuffled order, cut so that next-fit fills every pack but the last.
+    """Cut the pieces, in a shuffled order, so that next-fit fills every pack but the last.
 
     Args:
         align: each sample begins at a multiple of it, which divides the capacity.
@@ -31,7 +31,7 @@ def cut(pieces: Pieces, capacity: int, seed: int, align: int = 1) -> Pieces:
 
 
 def join(pieces: Pieces, longest: int | None = None) -> tuple[Int32Array, Int32Array, Int32Array]:
-    """The stretches that pieces of a sample, one after another, form: (sample, start, tokens), int32[k] each.
+    """Join pieces of a sample that follow one another to stretches: (sample, start, tokens), int32[k] each.
 
     Args:
         longest: none is joined to what stands before a multiple of it, where `--overflow split` cuts samples.

@@ -29,7 +29,7 @@ _MOST_OF_ALL = 50_000_000
 
 
 def min_bin_slack(lengths: Int32Array, capacity: int) -> tuple[Int64Array, Int32Array]:
-    """Packs `(offsets int64[p+1], members int32[n])` of the lengths (int32[n], each 1 .. capacity)."""
+    """Return packs `(offsets int64[p+1], members int32[n])` of the lengths (int32[n], each 1 .. capacity)."""
     taken, offsets = _min_bin_slack(count_lengths(lengths), capacity)
     members = np.empty_like(taken)
     members[argsort_descending(taken)] = argsort_descending(lengths)
@@ -38,7 +38,7 @@ def min_bin_slack(lengths: Int32Array, capacity: int) -> tuple[Int64Array, Int32
 
 @njit(cache=True)
 def _min_bin_slack(counts: Int64Array, capacity: int) -> tuple[Int32Array, Int64Array]:
-    """`(taken int32[n], offsets int64[p+1])`: pack k holds samples of the lengths `taken[offsets[k]:offsets[k+1]]`.
+    """Return `(taken int32[n], offsets int64[p+1])`: pack k has samples of lengths `taken[offsets[k]:offsets[k+1]]`.
 
     Args:
         counts: int64[longest + 1], samples of each length; zeros afterwards.

@@ -82,7 +82,7 @@ def generate_columns(
 def _solve_master(
     patterns: Int64Array, demands: Int64Array, deadline: float
 ) -> tuple[Float64Array, Float64Array] | None:
-    """`(use of each pattern, dual value of each class)`; None if time ran out."""
+    """Solve the linear program; return `(use of each pattern, dual value of each class)`; None if time ran out."""
     import pulp
 
     problem = pulp.LpProblem("packs", pulp.LpMinimize)
@@ -105,7 +105,7 @@ def _solve_master(
 def best_patterns(
     sizes: Int64Array, values: Int64Array, limits: Int64Array, capacity: int
 ) -> tuple[Int64Array, Int64Array]:
-    """The pack of greatest value, and for each class a pack of great value that holds a sample of it if it may.
+    """Find the most valuable pack, and for each class a valuable pack with a sample of the class, if one may hold it.
 
     A bounded knapsack by dynamic programming over the capacity (Martello and Toth 1990, chapter 3). Price:
     O(passes * capacity) time, and as many bytes; a class takes a pass for each power of two in its limit. Values are
@@ -160,7 +160,7 @@ class Classes:
 
 
 def make_classes(lengths: Int32Array, capacity: int, max_lengths: int) -> Classes:
-    """At most `max_lengths` classes of the stones among `lengths` (int32[n], each 1 .. capacity). O(n + capacity)."""
+    """Make at most `max_lengths` classes of the stones among `lengths` (int32[n], 1 .. capacity). O(n + capacity)."""
     counts = np.bincount(lengths)
     values = np.flatnonzero(counts)[::-1]
     if len(values) > max_lengths:
@@ -182,7 +182,7 @@ def make_classes(lengths: Int32Array, capacity: int, max_lengths: int) -> Classe
 
 
 def lp_lower_bound(lengths: Int32Array, capacity: int, time_limit: float = 60.0, max_lengths: int = 300) -> int:
-    """No packing needs fewer packs than the linear program of cutting stock, rounded up; at least `packs_lower_bound`.
+    """Bound the packs from below by cutting stock's linear program, rounded up; at least `packs_lower_bound`.
 
     Source: Gilmore and Gomory 1961; Farley 1990, whose bound also holds if column generation is stopped early. The
     optimum is hardly ever more than one pack above the full program's value, so the bound tells a good packing from a

@@ -48,7 +48,7 @@ class IlpOptions(PackingOptions):
 
 
 def pack(lengths: Int32Array, capacity: int, seed: int, options: IlpOptions) -> tuple[Int64Array, Int32Array]:
-    """See the package for shapes; never more packs than `bfd`'s.
+    """Pack by the integer program, with no more packs than `bfd`; see the package for shapes.
 
     Raises:
         RunError: PuLP has no solver.
@@ -105,7 +105,7 @@ def _choose(use: Float64Array) -> Int64Array:
 def _pack_patterns(
     lengths: Int32Array, capacity: int, classes: Classes, patterns: Int64Array, times: Int64Array
 ) -> tuple[Int64Array, Int32Array]:
-    """Packs of the patterns, each so many times; best-fit places the samples that are in none."""
+    """Make packs of the patterns, each so many times; best-fit places the samples that are in none."""
     order = argsort_descending(lengths)
     pack_of = np.full(len(order), -1, dtype=np.int64)
     # The stones stand first in `order`, class by class.

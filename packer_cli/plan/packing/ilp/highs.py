@@ -20,7 +20,7 @@ class _Silent(highspy.Highs.__base__):
 
 
 class _Model(highspy.Highs, _Silent):
-    """As `highspy.Highs`, which initializes `_Silent` before all else."""
+    """Silent `highspy.Highs`, which initializes `_Silent` before all else."""
 
 
 class HiGHS(pulp.HiGHS):

@@ -19,7 +19,7 @@ from packer_cli.plan.packing.ilp.solver import TOLERANCE, add_variable, solve_pr
 def min_max_work(
     lengths: Int32Array, start: Int64Array, num_packs: int, capacity: int, time_limit: float = 60.0
 ) -> Int64Array:
-    """The pack (int64[n]) of each sample, with the least greatest work, or the best so far at the time limit.
+    """Find the pack (int64[n]) of each sample, with the least greatest work, or the best so far at the time limit.
 
     Packs may be empty, for instance if there are fewer samples than packs.
 

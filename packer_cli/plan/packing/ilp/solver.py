@@ -13,7 +13,7 @@ NO_LIMIT = 10**6
 
 
 def make_solver(time_limit: float = NO_LIMIT, node_limit: int = NO_LIMIT) -> Any:
-    """A PuLP solver that stops after `time_limit` seconds, or so many nodes, with the best answer so far.
+    """Make a PuLP solver that stops after `time_limit` seconds, or so many nodes, with the best answer so far.
 
     Raises:
         RunError: neither HiGHS nor CBC is installed.
@@ -46,7 +46,7 @@ def solve_program(problem: Any, time_limit: float = NO_LIMIT, node_limit: int = 
 
 
 def add_variable(problem: Any, name: str, **rules: Any) -> Any:
-    """A variable of a PuLP program, created as PuLP 4 requires, or as releases before 3.3 do."""
+    """Add a variable to a PuLP program, as PuLP 4 requires, or as releases before 3.3 do."""
     import pulp
 
     if hasattr(problem, "add_variable"):
@@ -55,7 +55,7 @@ def add_variable(problem: Any, name: str, **rules: Any) -> Any:
 
 
 def _cbc_places() -> list[str | None]:
-    """Where CBC may be: on the path, or in PuLP, which included it up to release 3."""
+    """List places where CBC may be: on the path, or in PuLP, which included it up to release 3."""
     import pulp
 
     bundled = getattr(getattr(pulp.apis, "coin_api", None), "pulp_cbc_path", None)
