@@ -33,7 +33,7 @@ def build_plan(pieces: Pieces, request: PlanRequest) -> Plan:
 
 
 def rest_of_epoch(schedule: Schedule, step: int, order: Int64Array | None = None) -> tuple[Int64Array, int]:
-    """The packs that are left when `step` begins, and its first iteration. O(slots).
+    """Return the packs that are left when `step` begins, and its first iteration. O(slots).
 
     Args:
         step: 0 to `schedule.num_steps`.

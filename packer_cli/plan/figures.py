@@ -40,21 +40,21 @@ BASELINE_NAME = Strategy.baseline_name
 
 
 def as_in_text(baseline: str) -> str:
-    """The name of a baseline in a sentence."""
+    """Return the name of a baseline in a sentence."""
     return "naive packing" if baseline == BASELINE_NAME else baseline
 
 
 class Baseline(NamedTuple):
-    """What a plan is compared with: the same samples, as its paper's authors packed them before."""
+    """Plan to compare with: the same samples, as the strategy's authors packed them before."""
 
     name: str
     plan: Plan
 
 
 def baseline_of(plan: Plan, request: PlanRequest) -> Baseline:
-    """What its strategy names or, without that, HBP's naive packing. Price: one ISF packing, or O(m).
+    """Plan the baseline that the strategy names or, without one, HBP's naive packing. Price: one ISF packing, or O(m).
 
-    It has about as many tokens in a step as the plan. CP ranks divide its rows per sequence.
+    The baseline has about as many tokens in a step as the plan. CP ranks divide its rows per sequence.
 
     Args:
         request: that of the plan, on as many GPUs as it has now.
@@ -68,9 +68,9 @@ def baseline_of(plan: Plan, request: PlanRequest) -> Baseline:
 
 
 def padded_baseline(plan: Plan, request: PlanRequest) -> Plan | None:
-    """The plan's samples in random batches, as large as fit, padded to their longest sample. Price: O(m).
+    """Plan the samples in random batches, as large as fit, padded to their longest sample. Price: O(m).
 
-    None where rows are more than samples one after another, which such batches cannot be.
+    Return None where rows are more than samples one after another, which such batches cannot be.
 
     Args:
         request: as in `baseline_of`.
@@ -79,9 +79,9 @@ def padded_baseline(plan: Plan, request: PlanRequest) -> Plan | None:
 
 
 def _naive_plan(plan: Plan, request: PlanRequest, packing: str) -> Plan:
-    """Naive ISF packing at the longest length (HBP's tables 2 and 6), with the defaults of `isf`; or another packing.
+    """Plan naive ISF packing at the longest length (HBP, tables 2 and 6) with its defaults, or another packing.
 
-    Its replicas may not divide the GPUs of a plan that mixes degrees; then it runs on as many as it can.
+    The replicas may not divide the GPUs of a plan that mixes degrees; then the plan runs on as many as it can.
     """
     strategy, longest = STRATEGIES[BASELINE], plan.groups[-1]
     algorithm = strategy.packings()[packing]
@@ -106,7 +106,7 @@ def _naive_plan(plan: Plan, request: PlanRequest, packing: str) -> Plan:
 def plan_stats(
     plan: Plan, request: PlanRequest, source_of_sample: NDArray[Any] | None = None, baseline: Baseline | None = None
 ) -> PlanMetrics:
-    """The figures of a plan beside the baseline's. Price: that of `baseline_of`, and O(slots).
+    """Measure a plan beside the baseline. Price: that of `baseline_of`, and O(slots).
 
     Args:
         request: that of the plan, on as many GPUs as it has now; a linear term adds `cbr` and `cbr_bound`.
@@ -122,7 +122,7 @@ def plan_stats(
 
 
 def plan_figures(plan: Plan, request: PlanRequest, source_of_sample: NDArray[Any] | None = None) -> PlanFigures:
-    """The figures of a plan, without the baseline; arguments as of `plan_stats`. Price: O(slots)."""
+    """Measure a plan without the baseline; arguments as of `plan_stats`. Price: O(slots)."""
     linear = request.linear
     least = least_works(plan)
     predicted = least_works(plan, linear=linear) if linear else None
@@ -146,7 +146,7 @@ M = TypeVar("M", bound=Metrics)
 
 
 def prove_by_program(figures: F, plan: Plan) -> F:
-    """A plan's figures with each `packs_lower_bound` raised to `lp_lower_bound`.
+    """Raise each `packs_lower_bound` of a plan's figures to `lp_lower_bound`.
 
     Price: one linear program for each group with more packs than its bound so far, and for the baseline, if present.
 
@@ -211,23 +211,23 @@ def length_stats(lengths: Int32Array) -> LengthStats:
 
 @dataclass(frozen=True, kw_only=True)
 class NamedSparsity(Sparsity):
-    """What the masks of a group leave out."""
+    """Sparsity of the masks of a group."""
 
     name: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Masks:
-    """What the attention mask leaves out."""
+    """Sparsity of the attention mask: the scores and blocks that it leaves out."""
 
     mask: Mask
-    """That of the plan."""
+    """Mask of the plan."""
     overall: Sparsity
     groups: tuple[NamedSparsity, ...]
 
 
 def measure_masks(plan: Plan, metrics: PlanFigures) -> Masks | None:
-    """What the mask leaves out of the packs of each group, and of all; None for trees. Price: O(pieces)."""
+    """Measure the mask's sparsity in the packs of each group, and of all; None for trees. Price: O(pieces)."""
     if plan.pieces.trees is not None:
         return None
     named = [(group.name, measure_sparsity(plan, number)) for number, group in enumerate(metrics.groups)]
@@ -237,28 +237,28 @@ def measure_masks(plan: Plan, metrics: PlanFigures) -> Masks | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Stats:
-    """What is known of lengths, of a plan, or of both."""
+    """Figures of lengths, of a plan, or of both."""
 
     lengths: LengthStats | None = None
     """The distribution of lengths; None of a plan that was read."""
     group_choice: GroupChoice | None = None
-    """How automatic groups were chosen; None if they were named."""
+    """Choice of automatic groups; None if they were named."""
     strategy: str | None = None
-    """How it was planned. This and the next are of a plan; None of lengths that were not planned."""
+    """Strategy of the plan. The strategy and the packing are None where lengths were not planned."""
     packing: str | None = None
     """The packing; None also where the strategy takes none."""
     counts: Counts | SampleCounts | None = None
-    """What became of the samples."""
+    """Counts of the samples that were kept, cut or left out."""
     overall: OverallMetrics | None = None
     """The figures of all packs."""
     groups: tuple[GroupMetrics, ...] | None = None
-    """Those of each group."""
+    """Metrics of each group."""
     baseline: BaselineMetrics | None = None
-    """Those of the plan that it is compared with."""
+    """Metrics of the plan that it is compared with."""
     masks: Masks | None = None
-    """What the attention mask leaves out; None for trees."""
+    """Sparsity of the attention mask; None for trees."""
     trees: TreeFigures | None = None
-    """What sharing prefixes saves, of samples that were not planned; of a plan, `counts` have it."""
+    """Savings of shared prefixes, of samples that were not planned; of a plan, `counts` have them."""
 
     @property
     def metrics(self) -> PlanMetrics | None:

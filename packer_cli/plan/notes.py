@@ -32,7 +32,7 @@ def describe_overflow(num_long: int, capacity: int, overflow: str) -> str | None
 
 
 def overflow_notes(counts: SampleCounts, capacity: int, overflow: str, max_path_tokens: str | None) -> list[str]:
-    """Notes for people on what a plan with these `counts` leaves out."""
+    """Write notes for people on what a plan with these `counts` leaves out."""
     if counts.items is not None:
         return _item_notes(counts, counts.items, capacity, max_path_tokens)
     note = describe_overflow(counts.dropped + counts.truncated, capacity, overflow)
@@ -82,7 +82,7 @@ def _branches(cut: Cut, sample: int, first: int, stop: int) -> str:
 
 
 def row_notes(plan: Plan, max_path_tokens: str | None) -> list[str]:
-    """Notes for people where rows of trees reach another limit before they are full of tokens. O(pieces)."""
+    """Write notes for people where rows of trees reach another limit before they are full of tokens. O(pieces)."""
     packs = plan.packs
     if not plan.limits:
         return []

@@ -10,7 +10,7 @@ _NONE = 2**31 - 1
 
 
 def read_limits(text: str | None) -> tuple[int, ...]:
-    """The limits of rows, see `Plan.limits`, by `--max-path-tokens`; of rows of flat samples none.
+    """Read the limits of rows, see `Plan.limits`, by `--max-path-tokens`; rows of flat samples have none.
 
     >>> [read_limits(text) for text in ("2x", "1.5x", None)]
     [(100, 200), (100, 150), ()]
@@ -33,7 +33,7 @@ def read_limits(text: str | None) -> tuple[int, ...]:
 
 
 def read_path_tokens(value: object) -> str | None:
-    """The value as it is kept. Raises ValueError where it is not one."""
+    """Return the value as it is kept. Raises ValueError where it is not one."""
     text = None if value is None else str(value).strip().lower()
     read_limits(text)
     return text

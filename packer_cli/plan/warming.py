@@ -29,7 +29,7 @@ def warm_up(request: PlanRequest) -> None:
 
 
 def kernel_shares(request: PlanRequest) -> list[Callable[[], None]]:
-    """Functions that together load or compile all kernels from lengths to shards, with little overlap.
+    """Return functions that together load or compile all kernels from lengths to shards, with little overlap.
 
     They run the plan on tiny inputs, so each kernel is compiled with the signature that the plan uses.
     """
@@ -41,7 +41,7 @@ def kernel_shares(request: PlanRequest) -> list[Callable[[], None]]:
 
 
 def tiny(request: PlanRequest) -> PlanRequest:
-    """The request with groups for tiny inputs, and two replicas of the largest, to which kernels deal packs.
+    """Return the request with groups for tiny inputs, and two replicas of the largest, to which kernels deal packs.
 
     Price: memory for each length.
     """

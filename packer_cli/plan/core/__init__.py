@@ -1,1 +1,1 @@
-"""What every plan is made of and judged by, below packing and strategies. It knows no paper."""
+"""Contents of every plan, and the figures that judge it, below packing and strategies, without knowledge of papers."""

@@ -1,4 +1,4 @@
-"""How fast an attention kernel is, and by which rule packs get their context-parallel (CP) sharding. No numba."""
+"""Speed of an attention kernel, and the rule by which packs get their context-parallel (CP) sharding. No numba."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHORT = 256
 
 
 def tile_work(queries: Any, keys: Any) -> Any:
-    """Scores that a kernel computes for a piece: queries in whole tiles, keys up to the mean query's last.
+    """Count scores that a kernel computes for a piece: queries in whole tiles, keys up to the mean query's last.
 
     >>> tile_work(1, 1000), tile_work(128, 1000)
     (128000.0, 119872.0)
@@ -53,7 +53,7 @@ class AttentionRates:
 
     @classmethod
     def assumed(cls, rho: float = 1.0) -> AttentionRates:
-        """The same rate for all pieces, but `rho` of it for those of fewer than `SHORT` queries.
+        """Return the same rate for all pieces, but `rho` of it for those of fewer than `SHORT` queries.
 
         >>> AttentionRates.assumed(0.5).rates.tolist()
         [[0.5, 1.0]]
@@ -62,7 +62,7 @@ class AttentionRates:
 
     @classmethod
     def measured(cls, rows: Sequence[tuple[int, int, float]]) -> AttentionRates:
-        """From (queries, keys, seconds) of pieces, at least one; seconds are above 0 and queries at most keys.
+        """Return rates from (queries, keys, seconds) of pieces, at least one; seconds above 0, queries at most keys.
 
         >>> rates = AttentionRates.measured([(128, 1024, 1.0), (256, 1024, 1.0), (128, 4096, 4.0)])
         >>> rates.queries.tolist(), rates.keys.tolist(), [len(row) for row in rates.rates]
@@ -80,7 +80,7 @@ class AttentionRates:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardingRule:
-    """How packs that CP ranks share are sharded."""
+    """Rule by which packs that CP ranks share are sharded."""
 
     choice: CpSharding = "auto"
     """One sharding for all packs, the one of the two that is faster for all (`static`), or pack by pack the faster."""

@@ -13,7 +13,7 @@ from packer_cli.plan.core.types import Int32Array, Int64Array, Plan
 
 
 def packs_lower_bound(lengths: Int32Array, capacity: int) -> int:
-    """The L2 bound of Martello and Toth (1990): no packing of these lengths needs fewer packs.
+    """Compute the L2 bound of Martello and Toth (1990): no packing of these lengths needs fewer packs.
 
     It is at least ceil(sum / capacity), and also counts the samples over half a capacity, which cannot share a pack.
     For every a <= capacity/2, take three kinds of lengths: over capacity - a, from capacity/2 to capacity - a, and
@@ -27,7 +27,7 @@ def packs_lower_bound(lengths: Int32Array, capacity: int) -> int:
 
 
 def bound_of_counts(count: Int64Array, capacity: int) -> int:
-    """`packs_lower_bound` of the lengths with this histogram (int64[longest + 1]). O(longest)."""
+    """Compute `packs_lower_bound` of the lengths with this histogram (int64[longest + 1]). O(longest)."""
     length = np.flatnonzero(count)
     if not len(length):
         return 0
@@ -43,7 +43,7 @@ def bound_of_counts(count: Int64Array, capacity: int) -> int:
 
 
 def bound_of_needs(plan: Plan, group: int, pieces: Int64Array) -> int:
-    """A lower bound on the packs of a group's pieces by their needs besides tokens; 0 without such."""
+    """Return a lower bound on the packs of a group's pieces by their needs besides tokens; 0 without such."""
     limits = limits_of(plan.groups[group].capacity, plan.limits)
     found = [
         bound_of_counts(np.bincount(need[pieces]), most)
@@ -54,7 +54,7 @@ def bound_of_needs(plan: Plan, group: int, pieces: Int64Array) -> int:
 
 
 def least_max_work(decreasing: Int64Array, num_ranks: int, capacity: int, linear: int = 0) -> int:
-    """A lower bound on the greatest work of a rank, however an iteration's samples are dealt to its ranks.
+    """Return a lower bound on the greatest work of a rank, however an iteration's samples are dealt to its ranks.
 
     Work is the sum of f(s) = s (s + linear), see `plan.core.cost`. The proofs only need that f(s), and the work per
     token, s + linear, increase with s. Our own: the greatest of three bounds, 0 without samples.
@@ -81,7 +81,7 @@ def least_max_work(decreasing: Int64Array, num_ranks: int, capacity: int, linear
 def least_max_works(
     decreasing: Int64Array, first: Int64Array, num_ranks: Int64Array, capacity: Int64Array, linear: int
 ) -> Int64Array:
-    """`least_max_work` of many iterations (int64[i]); iteration j has the lengths `first[j] .. first[j + 1] - 1`.
+    """Return `least_max_work` of many iterations (int64[i]); iteration j's lengths are `first[j] .. first[j + 1] - 1`.
 
     Args:
         decreasing: int64[n], the lengths of each iteration.
@@ -140,7 +140,7 @@ def _least_max_works(
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _bound_by_longest(own: _Iteration, greatest: int) -> int:
-    """The second bound of `least_max_work`, or `greatest` if that is more."""
+    """Return the second bound of `least_max_work`, or `greatest` if that is more."""
     num, tokens, work = own.num, own.tokens, own.work
     for k in range(1, min(own.num_ranks, num) + 1):
         # The shortest samples of `besides` tokens: those from `last` on, and a part of the one before.
@@ -160,7 +160,7 @@ def _bound_by_longest(own: _Iteration, greatest: int) -> int:
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _bound_by_room(own: _Iteration, most: Int64Array, greatest: int) -> int:
-    """The third bound of `least_max_work`, or `greatest` if that is more or the samples do not fit."""
+    """Return the third bound of `least_max_work`, or `greatest` if that is more or the samples do not fit."""
     num, tokens, work = own.num, own.tokens, own.work
     num_big = 0
     while num_big < num and 2 * own.lengths[own.begin + num_big] > own.capacity:

@@ -106,7 +106,7 @@ def _are_chains(pieces: Pieces, lengths: Int32Array, samples: Int32Array | None,
 
 
 def _some(samples: Int32Array | None, first: int, stop: int) -> Int32Array:
-    """Some of the sample ids; None for each once."""
+    """Return some of the sample ids; None stands for each once."""
     return np.arange(first, stop, dtype=np.int32) if samples is None else samples[first:stop]
 
 

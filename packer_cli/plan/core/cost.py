@@ -93,7 +93,7 @@ def require_exact(linear: int, groups: Iterable[Group], num_gpus: int) -> None:
 
 
 def linear_of_tokens(groups: Sequence[Group], num_gpus: int) -> int:
-    """A linear term (tokens) beside which the squares hardly count, and that `require_exact` accepts."""
+    """Return a linear term (tokens) beside which the squares hardly count, and that `require_exact` accepts."""
     most = max(group.num_dp_ranks(num_gpus) * group.capacity for group in groups)
     return max(1, min(2**30, MOST_WORK // most - max(group.capacity for group in groups) - 1))
 
@@ -117,7 +117,7 @@ def segment_sums(values: NDArray[Any], offsets: Int64Array) -> Int64Array:
 
 
 def tokens_and_work(pack_of: NDArray[np.integer], lengths: NDArray[np.integer], num_packs: int) -> NDArray[np.int64]:
-    """Tokens and attention work (int64[2, p]) of packs, from the pack of each sample (int[n]). O(n + p)."""
+    """Sum the tokens and attention work (int64[2, p]) of packs, from the pack of each sample (int[n]). O(n + p)."""
     length = lengths.astype(np.int64)
     sums = np.zeros((2, num_packs), dtype=np.int64)
     np.add.at(sums[0], pack_of, length)
@@ -130,7 +130,7 @@ MOST_TOKENS = 2**31
 
 
 class KernelCosts(NamedTuple):
-    """What kernels take of `GroupCosts`."""
+    """Fields of `GroupCosts` that kernels take."""
 
     rates: Float64Array
     capacity: Int64Array
@@ -171,7 +171,7 @@ class GroupCosts:
 
     @classmethod
     def of(cls, rates: Sequence[tuple[float, float, float]], capacity: ArrayLike, **others: ArrayLike) -> Self:
-        """From quadratic, linear and constant seconds of each kind, and the other fields by name."""
+        """Make costs of quadratic, linear and constant seconds of each kind, and the other fields by name."""
         quadratic, linear, constant = np.array(rates).T
         return cls(quadratic=quadratic, linear=linear, constant=constant, capacity=np.asarray(capacity), **others)
 
@@ -180,14 +180,14 @@ class GroupCosts:
 
     @property
     def arrays(self) -> KernelCosts:
-        """What kernels take."""
+        """Fields that kernels take."""
         return KernelCosts(self.rates, self.capacity)
 
     def __len__(self) -> int:
         return len(self.capacity)
 
     def seconds(self, kind: ArrayLike, work: ArrayLike, tokens: ArrayLike) -> Float64Array:
-        """Seconds (float64) of micro-batches on one stage of groups of a kind; arrays are broadcast.
+        """Predict the seconds (float64) of micro-batches on one stage of groups of a kind; arrays are broadcast.
 
         Args:
             kind: index of the kind.
@@ -198,5 +198,5 @@ class GroupCosts:
         return np.asarray(quadratic * work + linear * tokens + constant)
 
     def select(self, kinds: Any) -> Self:
-        """These kinds alone, in this order: a slice, or an index array."""
+        """Keep these kinds alone, in this order: a slice, or an index array."""
         return type(self)(**{each.name: getattr(self, each.name)[kinds] for each in fields(self) if each.init})

@@ -19,7 +19,7 @@ _ZERO = cast(int, np.int64(0))  # numba would compile a function again for each 
 
 
 def group_by_pack(pack_of: NDArray[np.integer], order: Int32Array, num_packs: int) -> tuple[Int64Array, Int32Array]:
-    """`(offsets int64[p+1], members int32[n])`; within a pack, samples are in the order of `order`. O(n + p).
+    """Return `(offsets int64[p+1], members int32[n])`; samples of a pack are in the order of `order`. O(n + p).
 
     Args:
         pack_of: int[n], pack of each sample.
@@ -32,7 +32,7 @@ def group_by_pack(pack_of: NDArray[np.integer], order: Int32Array, num_packs: in
 def group_moves(
     to_pack: Int32Array, to_number: Int32Array, order: Int32Array, num_packs: int
 ) -> tuple[Int64Array, Int32Array]:
-    """`(offsets int64[p+1], members int32[n])` from `best_fit`'s result and the order of placing, int32[n]."""
+    """Return `(offsets int64[p+1], members int32[n])` from `best_fit`'s result and the order of placing, int32[n]."""
     offsets = np.zeros(num_packs + 2, dtype=np.int64)
     members = np.empty(len(order), dtype=np.int32)
     _group_moves(to_pack, to_number, order, offsets, members)
@@ -64,7 +64,7 @@ def _group_moves(
 
 
 def ids_of(chosen: BoolArray) -> Int32Array:
-    """`np.flatnonzero` as int32, block by block, to need no array of int64. O(n)."""
+    """Return `np.flatnonzero` as int32, block by block, to need no array of int64. O(n)."""
     ids = np.empty(np.count_nonzero(chosen), dtype=np.int32)
     stop = 0
     for first in range(0, len(chosen), _BLOCK):
@@ -115,7 +115,7 @@ def copy_packs(
 
 
 def select_packs(offsets: Int64Array, pieces: Int32Array, packs: NDArray[np.integer]) -> tuple[Int64Array, Int32Array]:
-    """The given packs (int[k]), in the given order. O(m)."""
+    """Select the given packs (int[k]), in the given order. O(m)."""
     packs = as_ids(packs)
     new_offsets = np.zeros(len(packs) + 1, dtype=np.int64)
     new_pieces = np.empty((offsets[packs + 1] - offsets[packs]).sum(), dtype=np.int32)
@@ -130,7 +130,9 @@ def pack_tokens_and_work(
     linear: int = 0,
     attention: Int64Array | None = None,
 ) -> tuple[Int64Array, Int64Array]:
-    """Tokens and work of each pack, both int64[p]. Work is the sum of s (s + linear); HBP section 3.1 has linear = 0.
+    """Sum the tokens and work of each pack, both int64[p].
+
+    Work is the sum of s (s + linear); HBP section 3.1 has linear = 0.
 
     Price: O(m).
 
@@ -151,7 +153,7 @@ def pack_tokens_and_work(
 
 
 def plan_tokens_and_work(plan: Plan) -> tuple[Int64Array, Int64Array]:
-    """Tokens, with padding that aligns samples, and attention work of each pack of a plan (int64[p] both). O(m).
+    """Sum each pack's tokens, with padding that aligns samples, and attention work (int64[p] both). O(m).
 
     Work is the sum of squares of the aligned samples or, with a causal mask over whole rows, the square of the tokens;
     of trees it is their own.
@@ -184,7 +186,7 @@ _SORT_BLOCK = 1 << 20
 
 
 def count_lengths(lengths: NDArray[np.integer], chosen: BoolArray | None = None) -> Int64Array:
-    """Histogram (int64[longest + 1]) of the lengths (int[n]), or of the chosen ones (bool[n]). O(n + longest).
+    """Count the lengths (int[n]), or the chosen ones (bool[n]), in a histogram (int64[longest + 1]). O(n + longest).
 
     Counts in blocks, since numpy copies its input as int64. A block is at least as long as the histogram so far.
     """
@@ -202,7 +204,7 @@ def count_lengths(lengths: NDArray[np.integer], chosen: BoolArray | None = None)
 
 
 def argsort_descending(lengths: Int32Array) -> Int32Array:
-    """Indices (int32[n]) of lengths (int32[n]) by decreasing length.
+    """Return the indices (int32[n]) of lengths (int32[n]) by decreasing length.
 
     Ties keep their order. O(n + longest).
     """
@@ -213,7 +215,7 @@ def argsort_descending(lengths: Int32Array) -> Int32Array:
 
 @njit(cache=True)
 def argsort_into(lengths: Int32Array, place: Int64Array, order: Int32Array) -> None:
-    """The kernel of `argsort_descending`. Writes to `order`; `place` is int64[longest + 2], initially zeros."""
+    """Write to `order`: the kernel of `argsort_descending`. `place` is int64[longest + 2], initially zeros."""
     longest = len(place) - 2
     for i in range(len(lengths)):
         place[longest - lengths[i] + 1] += 1
@@ -227,7 +229,7 @@ def argsort_into(lengths: Int32Array, place: Int64Array, order: Int32Array) -> N
 
 @njit(cache=True, no_cpython_wrapper=True)
 def first_over(rising: Int64Array, low: int, high: int, value: int) -> int:
-    """The first place of `low .. high - 1` with more than this value, else `high`. O(log n)."""
+    """Find the first place of `low .. high - 1` with more than this value, else `high`. O(log n)."""
     while low < high:
         middle = (low + high) >> 1
         if rising[middle] <= value:
@@ -239,7 +241,7 @@ def first_over(rising: Int64Array, low: int, high: int, value: int) -> int:
 
 @njit(cache=True, no_cpython_wrapper=True)
 def num_at_least(falling: Int64Array, least: int) -> int:
-    """How many of the values, which fall, are at least so great: the place of the first lower one. O(log n)."""
+    """Count the values, which fall, that are at least so great: the place of the first lower one. O(log n)."""
     low, high = _ZERO, len(falling)
     while low < high:
         middle = (low + high) // 2

@@ -49,7 +49,7 @@ class Group:
 
     @property
     def layout(self) -> Layout:
-        """How the GPUs of a replica divide the model and its rows."""
+        """Layout of the model and its rows on the GPUs of a replica."""
         return Layout(sp=self.sp_size, cp=self.cp_size, tp=self.tp_size, pp=self.pp_size, vpp=self.vpp_size)
 
     @property
@@ -58,7 +58,7 @@ class Group:
         return self.sp_size * self.cp_size * self.tp_size * self.pp_size
 
     def __str__(self) -> str:
-        """As `--groups` takes it.
+        """Write the group as `--groups` takes it.
 
         >>> str(Group(capacity=131072, sp_size=8))
         '128k:8'
@@ -84,12 +84,12 @@ class Group:
         return -(-self.capacity // self.layout.row_multiple) * self.layout.row_multiple
 
     def num_dp_ranks(self, num_gpus: int) -> int:
-        """Data-parallel ranks of the group on `num_gpus` GPUs."""
+        """Count the data-parallel ranks of the group on `num_gpus` GPUs."""
         return num_gpus // self.num_gpus
 
 
 def limits_of(capacity: int, others: Sequence[int]) -> tuple[int, ...]:
-    """The most that a pack may have of each need: tokens, and the others by their percent of the capacity.
+    """Return the most that a pack may have of each need: tokens, and the others by their percent of the capacity.
 
     >>> limits_of(16384, (100, 200))
     (16384, 16384, 32768)
@@ -124,7 +124,7 @@ def is_in_group(lengths: NDArray[np.int32], groups: Sequence[Group], g: int) -> 
 
 
 def divisors(number: int) -> list[int]:
-    """In rising order.
+    """Return the divisors of a number, in rising order.
 
     >>> divisors(12)
     [1, 2, 3, 4, 6, 12]

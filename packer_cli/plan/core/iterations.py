@@ -55,7 +55,7 @@ class Iterations:
         step: Int64Array | None = None,
         is_dealt: bool = False,
     ) -> Iterations:
-        """From slots in any order; GPUs that have none in an iteration get fillers of the first group. O(k log k).
+        """Make iterations from slots in any order; idle GPUs get fillers of the first group. O(k log k).
 
         Fillers of replicas that have packs are left out.
 
@@ -80,7 +80,7 @@ class Iterations:
         )
 
     def run(self, order: NDArray[np.integer], steps: Int64Array) -> Schedule:
-        """The schedule of the iterations in this order (int[i]), in these steps (int64[i]). O(slots)."""
+        """Schedule the iterations in this order (int[i]), in these steps (int64[i]). O(slots)."""
         offsets, slots = select_packs(self.offsets, as_ids(np.arange(len(self.slot_pack))), order)
         return Schedule(
             slot_iteration=np.repeat(np.arange(len(order)), np.diff(offsets)),
@@ -109,11 +109,11 @@ class Slots(NamedTuple):
     """[k]: a replica runs its packs by falling load."""
 
     def take(self, chosen: Int64Array) -> Slots:
-        """Those of these numbers, in their order."""
+        """Take the slots of these numbers, in their order."""
         return Slots._make(values[chosen] for values in self)
 
     def with_fillers(self, groups: Sequence[Group], num_gpus: int) -> Slots:
-        """And fillers of the first group on GPUs that have no pack in an iteration. O(k log k)."""
+        """Add fillers of the first group on GPUs that have no pack in an iteration. O(k log k)."""
         order = np.lexsort((self.first_gpu, self.iteration))
         iteration, begin = self.iteration[order], self.first_gpu[order]
         end = begin + np.array([group.num_gpus for group in groups])[self.group[order]]
@@ -140,7 +140,7 @@ class Slots(NamedTuple):
 def order_slots(
     iteration: Int64Array, first_gpu: NDArray[np.integer], pack: NDArray[np.integer], key: NDArray[Any]
 ) -> Int64Array:
-    """Slots by iteration and first GPU, a replica's packs by rising key ([k]); no fillers where it has packs."""
+    """Order slots by iteration and first GPU, a replica's packs by rising key ([k]); no fillers where it has packs."""
     is_pack = pack != FILLER
     order: Int64Array = np.lexsort((key, ~is_pack, first_gpu, iteration))
     found: Int64Array = order[begins_run(iteration[order], first_gpu[order]) | is_pack[order]]
@@ -153,7 +153,7 @@ def one_group_each(
     pack_tokens: Int64Array,
     num_spread: Sequence[int] | None = None,
 ) -> Iterations:
-    """Iterations whose slots all belong to one group, those of the first group first. O(slots).
+    """Make iterations whose slots all belong to one group, those of the first group first. O(slots).
 
     Args:
         slots: int32[iterations, dp_ranks] of each group: pack numbers; FILLER for a rank without a pack.
@@ -179,7 +179,7 @@ def one_group_each(
 
 
 def round_up_rows(longest: Int64Array, groups: Sequence[Group], group_of: NDArray[np.integer] | int) -> Int64Array:
-    """Row lengths (int64[k]) for the longest packs: multiples of 128 tokens a GPU, at most full rows.
+    """Round row lengths (int64[k]) up for the longest packs: to multiples of 128 tokens a GPU, at most full rows.
 
     Args:
         group_of: int[k], the group of each; or that of all.
@@ -190,7 +190,7 @@ def round_up_rows(longest: Int64Array, groups: Sequence[Group], group_of: NDArra
 
 
 def deal(order: Int32Array, num_ranks: int) -> Int32Array:
-    """Iterations of consecutive packs: int32[ceil(p / ranks), ranks], the last one completed with FILLER."""
+    """Deal consecutive packs to iterations: int32[ceil(p / ranks), ranks], the last one completed with FILLER."""
     num_iterations = -(-len(order) // num_ranks)
     slots = np.full(num_iterations * num_ranks, FILLER, dtype=np.int32)
     slots[: len(order)] = order
@@ -198,7 +198,9 @@ def deal(order: Int32Array, num_ranks: int) -> Int32Array:
 
 
 def cut_steps(lengths: NDArray[np.integer], most: int) -> Int64Array:
-    """Where steps of at most so many tokens begin, and the end (int64[s+1]); a longer sample is a step of its own.
+    """Cut steps of at most so many tokens; return their starts, and the end (int64[s+1]).
+
+    A longer sample is a step of its own.
 
     Args:
         lengths: int[n], tokens, in the order of training.

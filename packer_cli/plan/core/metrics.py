@@ -33,7 +33,7 @@ _BLOCK = 1 << 20
 
 
 def balance_ratio(values: Float64Array, slot_iteration: Int64Array, gpus: Int64Array | None = None) -> Float64Array:
-    """`1 - sum_r x_r / (G max_r x_r / g_r)` for each iteration (float64[i]): ABR of attention work, DBR of tokens.
+    """Compute `1 - sum_r x_r / (G max_r x_r / g_r)` of iterations (float64[i]): ABR of attention work, DBR of tokens.
 
     The replicas must be sorted by iteration. An iteration of zeros is balanced.
 
@@ -56,7 +56,7 @@ def balance_ratio(values: Float64Array, slot_iteration: Int64Array, gpus: Int64A
 
 
 def imbalance(values: Float64Array, of: Int64Array) -> float:
-    """WLB-LLM's imbalance (section 3.3), `M max_j w_j / sum_j w_j` over M micro-batches, mean over those that wait.
+    """Return WLB-LLM's imbalance (section 3.3): `M max_j w_j / sum_j w_j` over M micro-batches that wait, on average.
 
     Args:
         values: float64[k], of micro-batches.
@@ -67,9 +67,10 @@ def imbalance(values: Float64Array, of: Int64Array) -> float:
 
 
 def _imbalance(plan: Plan, epoch: int, values: Float64Array, iteration: Int64Array) -> float | None:
-    """Of the micro-batches that wait for each other: those of an iteration, or in pipelines of a step, as in WLB-LLM.
+    """Measure the imbalance of micro-batches that wait for each other: of an iteration, or, as WLB-LLM, of a step.
 
-    None where pipelines, or replicas that run freely, are unlike: their micro-batches have other sizes on purpose.
+    Pipelines make the micro-batches of a step wait. None where pipelines, or replicas that run freely, are unlike:
+    their micro-batches have other sizes on purpose.
     """
     layouts = {group.layout for group in plan.groups}
     if any(layout.pp > 1 for layout in layouts):
@@ -87,7 +88,7 @@ def _mixes_layouts(plan: Plan, epoch: int) -> bool:
 
 
 def least_works(plan: Plan, epoch: int = 0, linear: int = 0) -> Float64Array:
-    """A lower bound (float64[i]) on the greatest work per GPU in each iteration, however its samples are dealt.
+    """Return a lower bound (float64[i]) on each iteration's greatest work per GPU, however its samples are dealt.
 
     Where replicas have unlike degrees, or several micro-batches, and for trees, it is the mean, or the longest sample
     on the most GPUs. With a causal mask over whole rows, it is that of the least tokens of the longest row. Price:
@@ -111,7 +112,7 @@ def least_works(plan: Plan, epoch: int = 0, linear: int = 0) -> Float64Array:
 def _least_works_of(
     plan: Plan, schedule: Schedule, lengths: Int32Array, first_slot: Int64Array, linear: int
 ) -> Float64Array:
-    """`least_works` of consecutive iterations; iteration j has the slots `first_slot[j] .. first_slot[j + 1] - 1`."""
+    """Return `least_works` of consecutive iterations; j has the slots `first_slot[j] .. first_slot[j + 1] - 1`."""
     slots = slice(int(first_slot[0]), int(first_slot[-1]))
     first = first_slot[:-1] - first_slot[0]
     num_slots = np.diff(first_slot)
@@ -150,7 +151,7 @@ def _least_works_of(
 
 
 def _mean_or_heaviest(work: Int64Array, iteration: Int64Array, most_gpus: Int64Array, num_gpus: int) -> Float64Array:
-    """Of each iteration, the mean work of a GPU, or that of the heaviest piece on the most GPUs.
+    """Return each iteration's mean work of a GPU, or that of the heaviest piece on the most GPUs.
 
     Args:
         work: int64[k], of pieces.
@@ -171,7 +172,7 @@ def measure(
     linear: int = 0,
     least_predicted: Float64Array | None = None,
 ) -> Metrics:
-    """Metrics of one group's iterations, or of all.
+    """Measure one group's iterations, or all.
 
     Args:
         least: the result of `least_works` for this epoch, if known.
@@ -231,7 +232,7 @@ class IterationFigures:
 
 
 def iteration_figures(plan: Plan, epoch: int = 0, linear: int = 0) -> IterationFigures:
-    """The figures of each iteration. Price: O(pieces + slots).
+    """Measure each iteration. Price: O(pieces + slots).
 
     Args:
         linear: tokens, see `plan.core.cost`, for CBR.
@@ -256,18 +257,18 @@ def iteration_figures(plan: Plan, epoch: int = 0, linear: int = 0) -> IterationF
 
 
 def _shared_tokens(plan: Plan, slots: SlotContents) -> Float64Array:
-    """Tokens (float64[k]) of each slot, padded to a multiple of what its GPUs share."""
+    """Return the tokens (float64[k]) of each slot, padded to a multiple of what its GPUs share."""
     multiple = np.array([each.layout.row_multiple for each in plan.groups], dtype=np.int64)[slots.group]
     return (-(-slots.tokens // multiple) * multiple).astype(np.float64)
 
 
 def _cost(slots: SlotContents, linear: int) -> Float64Array:
-    """Predicted work (float64[k]) of each slot, see `plan.core.cost`; with `linear` 0, attention work."""
+    """Predict the work (float64[k]) of each slot, see `plan.core.cost`; with `linear` 0, attention work."""
     return slots.work + linear * slots.tokens if linear else slots.work
 
 
 def _of_cp_ranks(plan: Plan, packs: Int64Array) -> dict[str, float]:
-    """The figures of those of the packs that CP ranks share; empty if there are none."""
+    """Measure those of the packs that CP ranks share; return an empty dict if there are none."""
     has_cp = np.array([group.cp_size > 1 for group in plan.groups])[plan.packs.group[packs]]
     if not has_cp.any():
         return {}
@@ -283,7 +284,7 @@ def _of_cp_ranks(plan: Plan, packs: Int64Array) -> dict[str, float]:
 def _ratio_and_bound(
     work: Float64Array, iteration: Int64Array, gpus: Int64Array, least: Float64Array, num_gpus: int
 ) -> tuple[float, float]:
-    """Means over iterations of the balance ratio, and of its lower bound.
+    """Return the means over iterations of the balance ratio, and of its lower bound.
 
     Args:
         work: float64[r], work of each replica.
@@ -317,7 +318,7 @@ def _lower_bound(plan: Plan, group: int | None) -> int:
 
 
 def _counts_by_group(plan: Plan) -> list[Int64Array]:
-    """The histogram (int64[longest + 1]) of the aligned lengths in each group's packs. O(m), block by block."""
+    """Count the aligned lengths in each group's packs: a histogram (int64[longest + 1]). O(m), block by block."""
     lengths, offsets = aligned_lengths(plan.pieces, plan.packs, plan.groups), plan.packs.offsets
     counts = [np.zeros(1, dtype=np.int64) for _ in plan.groups]
     for block in blocks_of(offsets, _BLOCK):
@@ -331,7 +332,7 @@ def _counts_by_group(plan: Plan) -> list[Int64Array]:
 
 
 def pieces_by_group(plan: Plan) -> list[Int64Array]:
-    """The pieces (int64) in each group's packs."""
+    """Return the pieces (int64) in each group's packs."""
     group_of_slot = np.repeat(plan.packs.group, np.diff(plan.packs.offsets))
     return [plan.packs.pieces[group_of_slot == g] for g in range(len(plan.groups))]
 
@@ -360,7 +361,7 @@ class SlotContents:
     """int64[r]: the first slot of each replica."""
 
     def of_replicas(self, values: Float64Array) -> Float64Array:
-        """The sums (float64[r]) of values of the slots (float64[k]) over each replica's."""
+        """Sum values of the slots (float64[k]) over each replica's (float64[r])."""
         return np.add.reduceat(values, self.first) if len(self.first) < len(values) else values
 
     @property
@@ -370,7 +371,7 @@ class SlotContents:
 
 
 def slot_contents(plan: Plan, group: int | None = None, epoch: int = 0) -> SlotContents:
-    """The slots of one group, or all of them. Price: O(pieces + slots)."""
+    """Return the slots of one group, or all of them. Price: O(pieces + slots)."""
     schedule = plan.epochs[epoch]
     chosen = np.ones(len(schedule.slot_pack), dtype=np.bool_) if group is None else schedule.slot_group == group
     pack = schedule.slot_pack[chosen]

@@ -16,7 +16,7 @@ _BLOCK = 1 << 20
 
 
 def in_tokens(weights: Sequence[Share], tokens: Sequence[float]) -> list[float | TokenShare]:
-    """Weights with numbers of tokens in place of shares of an epoch: the largest one in which no sample repeats.
+    """Return weights with numbers of tokens for shares of an epoch: the largest epoch in which no sample repeats.
 
     Args:
         weights: either all are shares of an epoch, or none.
@@ -39,7 +39,7 @@ def in_tokens(weights: Sequence[Share], tokens: Sequence[float]) -> list[float |
 
 
 def tokens_of_sources(sources: NDArray[np.integer], lengths: NDArray[np.generic], num_sources: int) -> Int64Array:
-    """Tokens (int64[s]) of each source, each sample once. O(n), block by block."""
+    """Sum the tokens (int64[s]) of each source, each sample once. O(n), block by block."""
     tokens = np.zeros(num_sources, dtype=np.int64)
     for first in range(0, len(lengths), _BLOCK):
         block = slice(first, first + _BLOCK)

@@ -16,7 +16,7 @@ Overflow = Literal["split", "truncate", "drop", "error"]
 
 
 def make_pieces(lengths: Int32Array, samples: Int32Array | None, capacity: int, overflow: Overflow) -> Pieces:
-    """The pieces: whole samples, with `overflow` applied to those longer than `capacity`.
+    """Make the pieces: whole samples, with `overflow` applied to those longer than `capacity`.
 
     `split` cuts after every `capacity` tokens; `truncate` keeps the first `capacity`; `drop` leaves the sample out.
     The caller raises the error of `error`. O(n), and no memory where every sample is packed once, as it is.
@@ -55,7 +55,7 @@ def require_number(num_pieces: int) -> None:
 
 
 def _split(samples: Int32Array | None, lengths: Int32Array, capacity: int) -> Pieces:
-    """The pieces of samples of these lengths, in their order; works block by block."""
+    """Split samples of these lengths, in their order, block by block."""
     blocks = [slice(first, first + _BLOCK) for first in range(0, len(lengths), _BLOCK)]
     ends = np.cumsum([0, *(int(_times(lengths[block], capacity).sum(dtype=np.int64)) for block in blocks)])
     require_number(int(ends[-1]))
@@ -75,5 +75,5 @@ def _split(samples: Int32Array | None, lengths: Int32Array, capacity: int) -> Pi
 
 
 def _times(lengths: Int32Array, capacity: int) -> Int32Array:
-    """The pieces (int32[n]) of each sample."""
+    """Count the pieces (int32[n]) of each sample."""
     return 1 + (lengths - 1) // capacity

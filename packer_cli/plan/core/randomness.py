@@ -1,4 +1,4 @@
-"""How far a plan's order of samples is from the one in which a stream would bring them. O(m) for m pieces."""
+"""Distance of a plan's order of samples from the one in which a stream would bring them. O(m) for m pieces."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def measure_randomness(plan: Plan, source_of_sample: NDArray[np.integer] | None 
     num_pieces, num_steps = len(pieces), max(1, schedule.num_steps)
 
     def size(chosen: Int32Array) -> Int64Array:
-        """The power of two at or below each length."""
+        """Return the exponent of the power of two at or below each length."""
         return np.frexp(pieces.length[chosen])[1].astype(np.int64) - 1
 
     def source(chosen: Int32Array) -> Int64Array:
@@ -71,7 +71,7 @@ class _Block(NamedTuple):
 
 
 def _blocks(plan: Plan, schedule: Schedule) -> Iterator[_Block]:
-    """The pieces in the order of training, in blocks of whole steps, of about 2^18 pieces or one step. O(m)."""
+    """Yield the pieces in the order of training, in blocks of whole steps, of about 2^18 pieces or one step. O(m)."""
     slots = np.flatnonzero(schedule.slot_pack != FILLER)
     packs = schedule.slot_pack[slots]
     step = schedule.iteration_step[schedule.slot_iteration[slots]]
@@ -143,7 +143,7 @@ class _Correlation:
         self._num = num
 
     def value(self) -> float:
-        """0 where one of the series is always the same."""
+        """Return the correlation of the series; 0 where one of them is always the same."""
         squares = float(self._products[0, 0] * self._products[1, 1])
         return abs(float(self._products[0, 1])) / math.sqrt(squares) if squares > 0 else 0.0
 

@@ -58,7 +58,7 @@ class Cut:
         return ids_of(is_over)
 
     def facts_of(self, sample: int) -> tuple[int, int, tuple[int, ...]]:
-        """The kind of a sample, its number of branches, and its needs (`Pieces.needs`)."""
+        """Return the kind of a sample, its number of branches, and its needs (`Pieces.needs`)."""
         return SAMPLE, 1, (int(self.samples.lengths[sample]),)
 
     def lost(self) -> Lost:

@@ -24,7 +24,7 @@ from packer_cli.plan.core.types import Int16Array, Int32Array, Int64Array, Sched
 
 @dataclass(frozen=True, kw_only=True)
 class StepRules:
-    """How iterations become optimizer steps."""
+    """Rules by which iterations become optimizer steps."""
 
     global_tokens: int | None = None
     """Tokens per step over all ranks: a step takes iterations until it reaches them; None: one iteration per step."""
@@ -42,7 +42,7 @@ class StepRules:
     waits for the longest of its micro-batches."""
 
     def iterations_a_step(self, group: Group, num_gpus: int) -> int:
-        """Iterations of full packs that are nearest to the tokens of a step."""
+        """Count the iterations of full packs that are nearest to the tokens of a step."""
         if self.global_tokens is None:
             return 1
         return max(1, round(self.global_tokens / (group.capacity * group.num_dp_ranks(num_gpus))))
@@ -118,7 +118,7 @@ def _order_and_steps(
     curriculum_steps: int,
     state: UInt64Array,
 ) -> tuple[Int32Array, Int64Array]:
-    """Final order of the iterations (int32[i]), and the step of each (int64[i])."""
+    """Order the iterations; return their final order (int32[i]), and the step of each (int64[i])."""
     target = 0 if rules.global_tokens is None else rules.global_tokens
     order = interleave(rules.mix, group_of, work, state)
     if not curriculum_steps or not len(order):
@@ -140,7 +140,7 @@ def _order_and_steps(
 
 
 def _order_of_steps(step: Int64Array, epoch: int, state: UInt64Array) -> tuple[Int32Array, Int64Array]:
-    """The same of steps that are decided: as they are in the first epoch, shuffled in later ones."""
+    """Order iterations whose steps are decided: as they are in the first epoch, shuffled in later ones."""
     if epoch:
         step = shuffled(int(step.max(initial=-1)) + 1, state)[step].astype(np.int64)
     order = np.argsort(step, kind="stable")
@@ -171,7 +171,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def interleave(mix: StepMix, group: Int64Array, work: Int64Array, state: UInt64Array) -> Int32Array:
-    """The order (int32[i]) of the iterations.
+    """Order the iterations (int32[i]).
 
     Args:
         group: int64[i], group of each.
@@ -182,7 +182,7 @@ def interleave(mix: StepMix, group: Int64Array, work: Int64Array, state: UInt64A
 
 
 def alternate(num: int, state: UInt64Array) -> Int32Array:
-    """All iterations in a seeded shuffle."""
+    """Shuffle all iterations by the seed."""
     order = np.arange(num, dtype=np.int32)
     shuffle(order, state)
     return order
@@ -203,7 +203,7 @@ def stratify(group: Int64Array, work: Int64Array, state: UInt64Array) -> Int32Ar
 
 
 def spread_by_rank(values: Int64Array, state: UInt64Array) -> Int64Array:
-    """An order (int64[n]) in which every stretch has values of all sizes.
+    """Return an order (int64[n]) in which every stretch has values of all sizes.
 
     The k-th is taken near the quantile `frac(k * golden ratio + start)` (a Kronecker sequence, whose stretches are all
     of low discrepancy; Niederreiter, "Random Number Generation and Quasi-Monte Carlo Methods", 1992, section 3.1), at

@@ -1,4 +1,4 @@
-"""What samples are in their rows: padded to a multiple where trainers do so, and segments of attention or not.
+"""Samples in their rows: padded to a multiple where trainers do so, and segments of attention or not.
 
 With context parallelism, TransformerEngine cuts each sample into 2 * cp equal parts, so Megatron and NeMo pad every
 sample to a multiple. A plan that counts the padding fills rows up to their capacity, and no further.
@@ -24,9 +24,9 @@ _BLOCK = 1 << 18
 
 
 def attention_segments(plan: Plan) -> tuple[Int32Array, Int64Array]:
-    """What attention runs over: lengths (int32[x]) of the segments, and offsets (int64[p+1]) of each pack's. O(m).
+    """Return the lengths (int32[x]) of segments that attention runs over, and each pack's offsets (int64[p+1]). O(m).
 
-    They are the aligned samples or, with a causal mask over whole rows, each pack's tokens at once.
+    The segments are the aligned samples or, with a causal mask over whole rows, each pack's tokens at once.
     """
     lengths = aligned_lengths(plan.pieces, plan.packs, plan.groups)[plan.packs.pieces]
     if plan.mask == "document":
@@ -35,14 +35,14 @@ def attention_segments(plan: Plan) -> tuple[Int32Array, Int64Array]:
 
 
 def row_lengths(plan: Plan) -> Int32Array:
-    """Tokens (int32[m]) that each piece takes in its row: aligned, or padded to the longest of its batch. O(m)."""
+    """Return each piece's tokens (int32[m]) in its row: aligned, or padded to the longest of its batch. O(m)."""
     if plan.is_padded:
         return padded_lengths(plan.packs.offsets, plan.packs.pieces, plan.pieces.length)
     return aligned_lengths(plan.pieces, plan.packs, plan.groups)
 
 
 def padded_lengths(offsets: Int64Array, pieces: Int32Array, lengths: Int32Array) -> Int32Array:
-    """The length (int32[m]) of the longest piece in each piece's pack; the packs hold all m pieces. O(m)."""
+    """Return the length (int32[m]) of the longest piece in each piece's pack; the packs hold all m pieces. O(m)."""
     padded = lengths.copy()
     if len(pieces):
         padded[pieces] = np.repeat(np.maximum.reduceat(lengths[pieces], offsets[:-1]), np.diff(offsets))
@@ -50,7 +50,7 @@ def padded_lengths(offsets: Int64Array, pieces: Int32Array, lengths: Int32Array)
 
 
 def align_up(lengths: NDArray[Any], align: int) -> NDArray[Any]:
-    """The lengths, each rounded up to a multiple of `align`; the same array if that is 1. O(n).
+    """Round each length up to a multiple of `align`; return the same array if that is 1. O(n).
 
     >>> align_up(np.array([1, 16, 17], dtype=np.int32), 16).tolist()
     [16, 16, 32]
@@ -64,7 +64,7 @@ def align_up(lengths: NDArray[Any], align: int) -> NDArray[Any]:
 
 
 def cut_in_rows(sample: Int32Array, start: Int32Array, length: Int32Array, tokens: int, align: int = 1) -> Pieces:
-    """Stretches of samples one after another, cut at every multiple of `tokens`. O(pieces), block by block.
+    """Cut stretches of samples, one after another, at every multiple of `tokens`. O(pieces), block by block.
 
     Args:
         sample, start, length: int32[n], of each stretch.
@@ -97,7 +97,7 @@ def cut_in_rows(sample: Int32Array, start: Int32Array, length: Int32Array, token
 
 
 def aligned_lengths(pieces: Pieces, packs: Packs, groups: Sequence[Group]) -> Int32Array:
-    """Tokens (int32[m]) that each piece takes in its row; the pieces' own array where nothing is aligned. O(m)."""
+    """Return each piece's tokens (int32[m]) in its row; the pieces' own array where nothing is aligned. O(m)."""
     aligns = {group.align for group in groups}
     if len(aligns) == 1:
         return align_up(pieces.length, aligns.pop())
@@ -113,7 +113,7 @@ BLOCK = 128
 
 @dataclass(frozen=True, kw_only=True)
 class Sparsity:
-    """Of the packs' score matrices together, each of S * S for a pack of S tokens."""
+    """Sparsity of the packs' score matrices together, each of S * S for a pack of S tokens."""
 
     token_sparsity: float
     """Share of the scores that the mask leaves out: 1 - sum (s^2 + s) / (2 sum S^2) for samples of s tokens."""
@@ -153,7 +153,7 @@ def measure_sparsity(plan: Plan, group: int | None = None, block: int = BLOCK) -
 
 
 def _blocks_kept(length: Int64Array, offsets: Int64Array, block: int) -> float:
-    """Blocks with a score that the mask keeps. A sample over n block rows keeps the n (n + 1) / 2 of its triangle."""
+    """Count blocks with a score that the mask keeps. A sample over n block rows keeps its triangle's n (n + 1) / 2."""
     end = np.cumsum(length)
     end -= np.repeat(np.append(0, end)[offsets[:-1]], np.diff(offsets))
     first, last = (end - length) // block, (end - 1) // block

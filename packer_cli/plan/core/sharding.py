@@ -27,7 +27,7 @@ CODES = {"sequence": PLANNED.index("zigzag"), "document": PLANNED.index("documen
 
 
 def choose_sharding(plan: Plan, rule: ShardingRule) -> Plan:
-    """The plan with the sharding of each pack that CP ranks share; ties go per sequence.
+    """Choose the sharding of each pack that CP ranks share; ties go per sequence.
 
     Price: that of `predict_seconds`, for `auto` and `static`.
     """
@@ -47,10 +47,10 @@ def choose_sharding(plan: Plan, rule: ShardingRule) -> Plan:
 def predict_seconds(
     lengths: Int32Array, offsets: Int64Array, cp_sizes: Int64Array, rates: AttentionRates
 ) -> Float64Array:
-    """Attention's time on the slowest rank of each pack under each sharding of `PLANNED` (float64[p, 2]).
+    """Predict attention's time on each pack's slowest rank under each sharding of `PLANNED` (float64[p, 2]).
 
-    In the unit of the rates; 0 for a CP degree of 1. Padding of the row is left out. Price: about 40 ns for each
-    sample, CP rank and sharding.
+    Times are in the unit of the rates, and 0 for a CP degree of 1. Padding of the row is left out. Price: about 40 ns
+    for each sample, CP rank and sharding.
 
     Args:
         lengths, offsets: what attention runs over in each pack, see `plan.core.segments.attention_segments`.
@@ -62,7 +62,7 @@ def predict_seconds(
 
 
 def cp_imbalance(plan: Plan) -> Float64Array:
-    """Attention work of each pack's busiest CP rank over the mean of its ranks (float64[p]); 1 without CP.
+    """Return the attention work of each pack's busiest CP rank over its ranks' mean (float64[p]); 1 without CP.
 
     Work is the number of keys that queries see. Price: about 25 ns for each sample and CP rank.
     """
@@ -70,15 +70,16 @@ def cp_imbalance(plan: Plan) -> Float64Array:
 
 
 def cp_slowdown(plan: Plan) -> Float64Array:
-    """How many times as long attention takes as if the CP ranks shared the whole samples' time evenly (float64[p]).
+    """Return attention's time over that of CP ranks that share the whole samples' time evenly (float64[p]).
 
-    That of the slowest rank, in tiles: a short piece takes as long as a whole tile. Price: as of `cp_imbalance`.
+    The time is that of the slowest rank, in tiles: a short piece takes as long as a whole tile. Price: as of
+    `cp_imbalance`.
     """
     return _busiest_ranks(plan, in_tiles=True)
 
 
 def _busiest_ranks(plan: Plan, *, in_tiles: bool) -> Float64Array:
-    """Work of each pack's busiest rank over an even share of that of its whole samples (float64[p]); 1 without CP."""
+    """Return the work of each pack's busiest rank over an even share of its samples' (float64[p]); 1 without CP."""
     values, cp_sizes = np.ones(len(plan.packs)), _cp_sizes(plan)
     if (cp_sizes > 1).any():
         lengths, offsets = attention_segments(plan)
@@ -153,7 +154,7 @@ def _rate(q: int, kv: int, queries: Int64Array, keys: Int64Array, rates: Float64
 
 @njit(cache=True)
 def _between(value: int, nodes: Int64Array) -> tuple[int, float]:
-    """The node at or below a value, and which part of the way to the next one it is."""
+    """Find the node at or below a value, and which part of the way to the next one it is."""
     last = len(nodes) - 1
     if value <= nodes[0]:
         return 0, 0.0
@@ -165,7 +166,7 @@ def _between(value: int, nodes: Int64Array) -> tuple[int, float]:
 
 @njit(cache=True)
 def _pieces(lengths: Int32Array, cp_size: int, code: int) -> Int64Array:
-    """Pieces (int64[x, 3]: rank, queries, keys) of a row of samples; those of `format.sharding`'s parts."""
+    """Return pieces (int64[x, 3]: rank, queries, keys) of a row of samples; those of `format.sharding`'s parts."""
     return _per_document(lengths, cp_size) if code else _per_sequence(lengths, cp_size)
 
 

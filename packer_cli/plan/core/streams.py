@@ -41,7 +41,7 @@ class Stream(IntEnum):
 
 
 def rng_state(seed: int, *stream: int) -> UInt64Array:
-    """State (uint64[1]) for a seed and the numbers of a stream (`Stream`, group, epoch).
+    """Return the state (uint64[1]) for a seed and the numbers of a stream (`Stream`, group, epoch).
 
     >>> int(rng_state(0)[0]) != int(rng_state(0, 1)[0])
     True
@@ -61,13 +61,13 @@ def next_uint64(state: UInt64Array) -> np.uint64:
 
 @njit(cache=True)
 def next_below(state: UInt64Array, bound: int) -> int:
-    """A number in 0 .. bound-1, for bound < 2^32 (bias under bound / 2^32)."""
+    """Draw a number in 0 .. bound-1, for bound < 2^32 (bias under bound / 2^32)."""
     return int(((next_uint64(state) >> np.uint64(32)) * np.uint64(bound)) >> np.uint64(32))
 
 
 @njit(cache=True)
 def shuffle(values: Int32Array, state: UInt64Array) -> None:
-    """Fisher-Yates in place. O(n)."""
+    """Shuffle in place by Fisher-Yates. O(n)."""
     for i in range(len(values) - 1, 0, -1):
         j = next_below(state, i + 1)
         values[i], values[j] = values[j], values[i]
@@ -89,7 +89,7 @@ def shuffle_buckets(values: Int32Array, state: UInt64Array, into: Int32Array, bi
 
 @njit(cache=True)
 def _shuffle_buckets(values: Int32Array, state: UInt64Array, into: Int32Array, bits: int, end: Int64Array) -> None:
-    """The kernel. `end` (int64[2^bits + 2]) starts as zeros; bucket b ends up as `into[end[b]:end[b + 1]]`."""
+    """Shuffle in buckets: the kernel. `end` (int64[2^bits + 2]) is zeros; bucket b is `into[end[b]:end[b + 1]]`."""
     shift = np.uint64(64 - bits)
     start = state[0]
     for _ in range(len(into)):
@@ -106,12 +106,12 @@ def _shuffle_buckets(values: Int32Array, state: UInt64Array, into: Int32Array, b
 
 
 def bucket_bits(num: int) -> int:
-    """`bits` for `shuffle_buckets`: buckets of about 2^17 values, 512 KiB; 0 if one bucket is enough."""
+    """Return `bits` for `shuffle_buckets`: buckets of about 2^17 values, 512 KiB; 0 if one bucket is enough."""
     return max(0, num.bit_length() - 17)
 
 
 def shuffled(num: int, state: UInt64Array) -> Int32Array:
-    """0 .. num-1 (int32[num]) in a random order. O(num)."""
+    """Return 0 .. num-1 (int32[num]) in a random order. O(num)."""
     bits = bucket_bits(num)
     if bits:
         order = np.empty(num, dtype=np.int32)
