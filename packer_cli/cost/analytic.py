@@ -46,7 +46,7 @@ class Assumptions:
     exposed_sync: float = 0.5
     """The same of a step's gradients and weights, where no micro-batch gathers any (DDP, ZeRO-1)."""
     gradient_bytes: float = 4.0
-    """Of a gradient there: float32 as in Megatron; 2 for bfloat16."""
+    """Bytes of a gradient there: float32 as in Megatron; 2 for bfloat16."""
     state_bytes: float = 16.0
     """Bytes per parameter of weights, gradients and Adam, sharded over all GPUs (ZeRO, arXiv 1910.02054, sec. 3.1)."""
     memory_reserve: float = 0.1
@@ -73,15 +73,15 @@ class Assumptions:
                 raise ConfigError(f"{field.name} must be at least 0, got {value}")
 
     def sync_bytes(self, shape: ModelShape) -> float:
-        """See `ModelParallelCost.sync_bytes`."""
+        """Return `ModelParallelCost.sync_bytes` of a model of this shape."""
         return self.exposed_sync * (self.gradient_bytes + shape.dtype_bytes) * self.trained_share(shape)
 
     def trained_share(self, shape: ModelShape) -> float:
-        """Trained weights for each weight of the model."""
+        """Return the trained weights for each weight of the model."""
         return 1.0 if self.adapter == "none" else shape.lora_parameters(self.lora_rank)[0] / shape.num_parameters
 
     def weight_bytes(self, shape: ModelShape) -> tuple[float, float]:
-        """Bytes of a weight while it is not computed with: of a layer, and averaged over the model."""
+        """Return the bytes of a weight while it is not computed with: of a layer, and averaged over the model."""
         if self.adapter != "qlora":
             return shape.dtype_bytes, shape.dtype_bytes
         outside = shape.embedding_parameters / shape.num_parameters
@@ -94,7 +94,7 @@ _CHOICES = {"logits": get_args(Logits), "adapter": get_args(Adapter)}
 
 
 NOT_MEASURED = ("exposed_sync", "gradient_bytes")
-"""Those that `hbpack profile` does not measure."""
+"""Assumptions that `hbpack profile` does not measure."""
 
 
 def parse_assumptions(text: str | None, known: Sequence[str] | None = None) -> dict[str, float | str]:
@@ -219,7 +219,7 @@ def _cost(shape: ModelShape, gpu: Gpu, num_gpus: int, shard_gpus: int, assumed: 
 def model_parallel_cost(
     shape: ModelShape, num_gpus: int, node_bandwidth: float, network_bandwidth: float, gpus_per_node: int
 ) -> ModelParallelCost:
-    """What tensor, context and pipeline parallelism take on links of these bandwidths, see `ModelParallelCost`."""
+    """Return the cost of tensor, context and pipeline parallelism on links of these bandwidths."""
     return ModelParallelCost(
         num_layers=shape.num_layers,
         hidden_bytes=shape.dtype_bytes * shape.hidden_size,
@@ -232,7 +232,7 @@ def model_parallel_cost(
 
 
 def ulysses_bytes(shape: ModelShape, sp_size: int) -> float:
-    """Bytes per token of a layer in all-to-alls, forward and backward, including those that stay on their GPU.
+    """Count a layer's bytes per token in all-to-alls, forward and backward, with those that stay on their GPU.
 
     Queries, keys, values and the output: four forward, four backward. If the degree does not divide the key-value
     heads, they are copied first, to the least number that it does. Source: DeepSpeed Ulysses (arXiv 2309.14509),
@@ -276,7 +276,7 @@ def _memory(shape: ModelShape, gpu: Gpu, num_gpus: int, assumed: Assumptions) ->
 
 
 def gathered_bytes(shape: ModelShape, weight_bytes: float | None = None, trained: float = 1.0) -> float:
-    """Bytes that FSDP gathers from other GPUs: the weights of two layers (one is prefetched), and one's gradients.
+    """Count bytes that FSDP gathers from other GPUs: two layers' weights (one is prefetched), one's gradients.
 
     The embedding and the output layer stay gathered, with their gradients.
 
@@ -290,7 +290,7 @@ def gathered_bytes(shape: ModelShape, weight_bytes: float | None = None, trained
 
 
 def activation_bytes(shape: ModelShape) -> float:
-    """Bytes per token that a layer keeps for backward, averaged over the layers.
+    """Count the bytes per token that a layer keeps for backward, averaged over the layers.
 
     Korthikanti et al. (arXiv 2205.05198), section 4.1, counted for RMSNorm, rotary embedding, flash attention (no
     s^2 term; a float32 sum a head) and a gated FFN as in transformers, without fused operators. Only the experts that
@@ -308,7 +308,7 @@ def activation_bytes(shape: ModelShape) -> float:
 
 
 def _norm_bytes(shape: ModelShape) -> float:
-    """Bytes per token of a norm: float32 input, normalized values, output kept for the next GEMM, float32 scale."""
+    """Count a norm's bytes per token: float32 input and scale, normalized values, output kept for the next GEMM."""
     return (4 + 2 * shape.dtype_bytes) * shape.hidden_size + 4
 
 

@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 
 
 def solve_nonnegative(features: Floats, values: Floats) -> Floats:
-    """The x >= 0 with the least `|features @ x - values|`.
+    """Solve for the x >= 0 with the least `|features @ x - values|`.
 
     Args:
         features: float64 [n, k]; columns may have any scale, and may be linearly dependent.
@@ -64,7 +64,7 @@ def solve_nonnegative(features: Floats, values: Floats) -> Floats:
 
 
 def standard_errors(jacobian: Floats, residuals: Floats) -> Floats:
-    """Standard errors of the coefficients of a least-squares fit; infinite for those that the rows do not determine.
+    """Return the standard errors of a least-squares fit's coefficients; infinite for those that rows do not determine.
 
     Args:
         jacobian: float64 [n, k], derivatives of the residuals.
@@ -107,11 +107,11 @@ class Fitted(Generic[M]):
     model: M
     fit: Fit
     notes: tuple[str, ...]
-    """What the rows cannot determine, and the values assumed instead."""
+    """Coefficients that the rows cannot determine, with the values assumed instead."""
 
 
 def fit_cost(profile: Profile, shape: ModelShape | None) -> Fitted[CostModel]:
-    """Non-negative least squares on relative errors, over all rows that ran; `send` has the measured SP degrees.
+    """Fit by non-negative least squares on relative errors of all rows that ran; `send` has the measured SP degrees.
 
     `recompute` is a factor in the model, so it is searched from 0 to 1, and the others are solved for each value.
     `resend` is not fitted: a repeated forward pass sends as much as the first, half of forward and backward together.
@@ -154,7 +154,7 @@ def fit_cost(profile: Profile, shape: ModelShape | None) -> Fitted[CostModel]:
 
 
 def fit_of(coefficients: dict[str, float], fitted: Iterable[str], jacobian: Floats, residuals: Floats) -> Fit:
-    """The record of a fit; `jacobian` and `residuals` as of `standard_errors`, of the coefficients `fitted`."""
+    """Make the record of a fit; `jacobian` and `residuals` as of `standard_errors`, of the coefficients `fitted`."""
     errors = zip(fitted, standard_errors(jacobian, residuals).tolist(), strict=True)
     return Fit(
         coefficients=coefficients,
@@ -164,7 +164,7 @@ def fit_of(coefficients: dict[str, float], fitted: Iterable[str], jacobian: Floa
 
 
 def _choose(system: _System, shape: ModelShape | None, notes: list[str]) -> tuple[list[str], float | None]:
-    """The coefficients that the rows determine; and the assumed quadratic / linear if they cannot separate them."""
+    """Choose coefficients that the rows determine, and quadratic / linear as assumed if rows cannot separate them."""
     names = ["linear"]
     ratio = None
     if system.determines(names, "quadratic", None):
@@ -194,7 +194,7 @@ def _choose(system: _System, shape: ModelShape | None, notes: list[str]) -> tupl
 
 
 def flops_ratio(shape: ModelShape) -> float:
-    """`quadratic / linear` from FLOPs and the assumed efficiencies; independent of the GPU's peak."""
+    """Return `quadratic / linear` from FLOPs and the assumed efficiencies; independent of the GPU's peak."""
     assumed = Assumptions()
     quadratic = shape.num_layers * (shape.query_size + shape.value_size) / assumed.attention_efficiency
     linear = 2 * (shape.num_layers * shape.layer_parameters[1] + shape.vocabulary_size * shape.hidden_size)
@@ -216,7 +216,7 @@ class _System:
         self.degrees = sorted({row.sp_size for row in rows} - {1})
 
     def columns(self, names: Sequence[str], values: Mapping[str, float], ratio: float | None) -> Floats:
-        """Derivatives of the relative prediction by the coefficients `names`, float64 [n, k].
+        """Return derivatives of the relative prediction by the coefficients `names`, float64 [n, k].
 
         Args:
             values: of `recompute`; and if that is one of the names, of `quadratic` and `linear`.
@@ -238,7 +238,7 @@ class _System:
         return np.column_stack([columns[name] for name in names]) / self.seconds[:, None]
 
     def solve(self, names: Sequence[str], recompute: float, ratio: float | None) -> dict[str, float]:
-        """The coefficients that predict best, and `quadratic` if it follows from `linear`."""
+        """Solve for the coefficients that predict best, and `quadratic` if it follows from `linear`."""
         matrix = self.columns(names, {"recompute": recompute}, ratio)
         solution = solve_nonnegative(matrix, np.ones(len(matrix)))
         values = dict(zip(names, map(float, solution), strict=True))
@@ -275,7 +275,7 @@ class _System:
         return len(self.seconds) > matrix.shape[1] - 1 and float(np.linalg.norm(rest)) > LEAST_INDEPENDENT
 
     def predict(self, model: CostModel) -> Floats:
-        """Seconds of each row's micro-batch."""
+        """Predict the seconds of each row's micro-batch."""
         layers = np.rint(self.share * model.num_layers).astype(int)
         rows = zip(self.work, self.length, self.sp_size.astype(int), layers, strict=True)
         return np.array([float(model.seconds(work, tokens, Layout(sp=sp), ckpt)) for work, tokens, sp, ckpt in rows])

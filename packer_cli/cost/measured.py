@@ -86,7 +86,7 @@ def fit_profile(profile: Profile) -> tuple[Fitted[CostModel], Fitted[MemoryModel
 
 
 def known_shape(model: Mapping[str, Any]) -> ModelShape | None:
-    """The shape in a profile; None if it is incomplete."""
+    """Return the shape in a profile; None if it is incomplete."""
     names = {field.name for field in fields(ModelShape)}
     try:
         return ModelShape(**{key: value for key, value in model.items() if key in names})
@@ -95,7 +95,7 @@ def known_shape(model: Mapping[str, Any]) -> ModelShape | None:
 
 
 def _given_links(profile: Profile, shape: ModelShape) -> ModelParallelCost | None:
-    """The links of `assumed.bandwidth` and `assumed.network_bandwidth`, 0 if that is not known. None without them."""
+    """Read the links of `assumed.bandwidth` and `assumed.network_bandwidth`, 0 if unknown; None without the first."""
     if "bandwidth" not in profile.assumed:
         return None
     node, network = (_number(profile, key, 0.0) for key in ("bandwidth", "network_bandwidth"))
@@ -105,7 +105,7 @@ def _given_links(profile: Profile, shape: ModelShape) -> ModelParallelCost | Non
 
 
 def _assumptions(profile: Profile) -> Assumptions:
-    """What cannot be measured on one node, by the profile's own values or ours."""
+    """Return assumptions that one node cannot measure, by the profile's own values or ours."""
     own: dict[str, Any] = {name: _number(profile, name, getattr(Assumptions, name)) for name in NOT_MEASURED}
     return Assumptions(**own)
 
@@ -118,7 +118,7 @@ def _number(profile: Profile, key: str, default: float) -> float:
 
 
 def _fit_memory(profile: Profile, shape: ModelShape | None) -> Fitted[MemoryModel]:
-    """Non-negative least squares on relative errors, over all rows whose peak was measured.
+    """Fit memory by non-negative least squares on relative errors, over all rows whose peak was measured.
 
     All rows have the model's number of layers, so they determine three values: the bytes that do not depend on the
     batch, the bytes per token with every layer checkpointed, and the bytes per token that each layer without

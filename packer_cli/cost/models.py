@@ -29,7 +29,7 @@ class CostModel:
     linear: float
     """Seconds per token, likewise: b."""
     head: float = 0.0
-    """Of these, the LM head's, which the last stage of a pipeline runs."""
+    """Seconds per token of the LM head, a part of `linear`, which the last stage of a pipeline runs."""
     constant: float = 0.0
     """Seconds per micro-batch, whatever its contents: c. FSDP's gathering of weights is a part of it."""
     gathers: bool = True
@@ -45,7 +45,7 @@ class CostModel:
     send_constant: float = 0.0
     """Seconds of communication per micro-batch with a degree > 1."""
     model_parallel: ModelParallelCost | None = None
-    """What tensor, context and pipeline parallelism take; None if it is not known."""
+    """Cost of tensor, context and pipeline parallelism; None if it is not known."""
 
     @property
     def head_layers(self) -> float:
@@ -54,13 +54,13 @@ class CostModel:
         return self.head / per_layer if per_layer > 0 else 0.0
 
     def stages(self, layout: Layout) -> tuple[Stage, ...]:
-        """The stages of the layout of which one is the slowest."""
+        """Return the stages of the layout of which one is the slowest."""
         return kinds_of_stages(self.num_layers, self.head_layers, layout.pp)
 
     def computing(
         self, work: ArrayLike, tokens: ArrayLike, layout: Layout, checkpoint_layers: int, stage: Stage
     ) -> NDArray[np.float64]:
-        """Seconds on a pipeline stage of the layout without communication; arguments as of `seconds`."""
+        """Predict seconds on a pipeline stage of the layout without communication; arguments as of `seconds`."""
         tokens = np.asarray(tokens, dtype=np.float64)
         layers = self.quadratic * np.asarray(work, dtype=np.float64) + (self.linear - self.head) * tokens
         one_gpu = stage.share * layers + (self.head * tokens if stage.has_head else 0.0)
@@ -68,14 +68,14 @@ class CostModel:
         return one_gpu / layout.stage_gpus * again + self.constant_of(layout)
 
     def constant_of(self, layout: Layout) -> float:
-        """Seconds of every micro-batch on a stage, whatever its contents, without communication."""
+        """Return the seconds of every micro-batch on a stage, whatever its contents, without communication."""
         gathers_weights = self.gathers and layout.tp == layout.pp == 1
         return self.constant if gathers_weights or self.model_parallel is None else self.model_parallel.constant
 
     def communication(
         self, tokens: ArrayLike, layout: Layout, checkpoint_layers: int, stage: Stage
     ) -> NDArray[np.float64]:
-        """Seconds of communication on a pipeline stage; 0 for a replica of one GPU.
+        """Predict the seconds of communication on a pipeline stage; 0 for a replica of one GPU.
 
         Raises:
             ConfigError: the model does not know a degree, see `require_known`.
@@ -100,7 +100,7 @@ class CostModel:
         checkpoint_layers: int = 0,
         stage: Stage | None = None,
     ) -> NDArray[np.float64]:
-        """Seconds of computing and communication together (float64); arrays are broadcast.
+        """Predict the seconds of computing and communication together (float64); arrays are broadcast.
 
         Args:
             work: attention work, sum of s^2 over the samples.
@@ -171,7 +171,7 @@ class ModelParallelCost:
     """Bytes that a step reduces and gathers a parameter where micro-batches gather none, and nothing hides."""
 
     def seconds(self, layout: Layout, repeated: float, stage: Stage) -> tuple[float, float]:
-        """Seconds on a stage for TP, CP and PP together: per token of a row, and to start the collectives.
+        """Predict a stage's seconds for TP, CP and PP together: per token of a row, and to start the collectives.
 
         Tensor parallelism, with activations divided by tokens between the blocks: a layer has an all-gather and a
         reduce-scatter around attention and around the FFN, forward and backward, eight in all (Korthikanti et al.,
@@ -200,7 +200,7 @@ class ModelParallelCost:
         return tp + cp + pp, self.latency * collectives * self.num_layers * stage.share
 
     def all_to_all(self, layout: Layout) -> float:
-        """Seconds per token of a row for Ulysses' all-to-alls over all layers; TP divides the heads, too.
+        """Predict seconds per token of a row for Ulysses' all-to-alls over all layers; TP divides the heads, too.
 
         Each GPU holds `1 / sp` of the tokens, and sends `1 / sp` of those to each other GPU. Transfers within the node
         and to other nodes use different links at the same time.
@@ -211,7 +211,7 @@ class ModelParallelCost:
         return self.exposed_rows * max(near / self.node_bandwidth, far / self.network_bandwidth if far else 0.0)
 
     def sync_seconds(self, layout: Layout, num_gpus: int, parameters: float) -> float:
-        """Seconds of a step in which replicas reduce gradients and gather weights, each rank its part of them.
+        """Predict a step's seconds in which replicas reduce gradients and gather weights, each rank its part of them.
 
         The ring has all GPUs that hold the same weights; SP and CP ranks do.
 
@@ -229,13 +229,13 @@ class ModelParallelCost:
         return self.sync_bytes * parameters * (size - 1) / size / self.ring_bandwidth(size, in_node)
 
     def ring_bandwidth(self, size: float, in_node: int) -> float:
-        """Bytes/s of a ring of `size` GPUs, which uses the ports of all its GPUs in a node at once."""
+        """Return the bytes/s of a ring of `size` GPUs, which uses the ports of all its GPUs in a node at once."""
         if in_node >= size or not self.network_bandwidth:
             return self.node_bandwidth
         return min(self.node_bandwidth, in_node * self.network_bandwidth)
 
     def _in_node(self, size: int, stride: int) -> int:
-        """How many of `size` GPUs, `stride` apart, are in a node."""
+        """Count those of `size` GPUs, `stride` apart, that are in a node."""
         return min(size, max(1, self.gpus_per_node // stride))
 
 
@@ -258,15 +258,15 @@ class MemoryModel:
     num_parameters: float = 0.0
     """Weights of the model; 0 if they are not known."""
     embedding_parameters: float = 0.0
-    """Those of the embedding and the output layer, once if they are tied."""
+    """Weights of the embedding and the output layer, once if they are tied."""
     end_parameters: float = 0.0
-    """Those of one of the two, which the first or the last stage of a pipeline holds."""
+    """Weights of one of the two, which the first or the last stage of a pipeline holds."""
     num_gpus: int = 1
     """GPUs that train."""
     gathers: bool = True
     """Whether weights are gathered in every micro-batch where TP and PP are 1 (FSDP, ZeRO-3)."""
     gradient_bytes: float = 4.0
-    """Of a gradient, where they are not shared."""
+    """Bytes of a gradient, where gradients are not shared."""
     weight_bytes: float = 2.0
     """Bytes of a weight there: bfloat16."""
     trained_share: float = 1.0
@@ -275,7 +275,7 @@ class MemoryModel:
     """Layers that take as long as the LM head; they decide how layers are divided into stages."""
 
     def constant_of(self, layout: Layout) -> float:
-        """Bytes of weights, gradients and optimizer on a GPU: FSDP's, or those of ZeRO-1.
+        """Count a GPU's bytes of weights, gradients and optimizer: FSDP's, or those of ZeRO-1.
 
         With ZeRO-1, a GPU holds its part of the weights (bfloat16) and gradients (float32), and the data-parallel
         ranks share its optimizer states (Megatron's distributed optimizer). The stage with the most weights counts.
@@ -287,7 +287,7 @@ class MemoryModel:
         return self.own_parameters(layout) * (self.weight_bytes + trained)
 
     def own_parameters(self, layout: Layout) -> float:
-        """Weights on a GPU where they are not shared, of the stage with the most."""
+        """Count the weights on a GPU where they are not shared, of the stage with the most."""
         if layout.pp == 1:
             return self.num_parameters / layout.tp
         of_layers = (self.num_parameters - self.embedding_parameters) / self.num_layers
@@ -296,7 +296,7 @@ class MemoryModel:
         return max(first + self.end_parameters, *inner, last + self.end_parameters) / layout.tp
 
     def bytes(self, tokens: float, layout: Layout = ONE_GPU, checkpoint_layers: int = 0) -> float:
-        """Bytes per GPU for a row of `tokens` tokens on a replica.
+        """Count the bytes per GPU for a row of `tokens` tokens on a replica.
 
         On a pipeline, stage s of P holds P - s micro-batches at once, each in its part of the layers (1F1B); where
         it takes v parts in turns, `2 (P - s - 1) + (v - 1) P + 1` of its parts (Megatron's interleaved schedule). The
@@ -315,7 +315,7 @@ class MemoryModel:
         return self.constant_of(layout) + tokens / layout.stage_gpus * per_token
 
     def least_checkpoint_layers(self, tokens: float, layout: Layout = ONE_GPU) -> int | None:
-        """The fewest layers to checkpoint so that the row fits (HBP, algorithm 4); None if all are not enough."""
+        """Return the fewest layers to checkpoint so that the row fits (HBP, algorithm 4); None if all are too few."""
         over = self.bytes(tokens, layout, 0) - self.limit
         if over <= 0:
             return 0
@@ -327,7 +327,7 @@ class MemoryModel:
         return layers if layers <= self.num_layers else None
 
     def longest(self, layout: Layout = ONE_GPU, checkpoint_layers: int | None = None) -> int:
-        """The longest row (tokens) that fits, by default with every layer checkpointed; at most 2^31 - 1."""
+        """Return the longest row (tokens) that fits, by default with every layer checkpointed; at most 2^31 - 1."""
         layers = self.num_layers if checkpoint_layers is None else checkpoint_layers
         constant = self.constant_of(layout)
         per_token = self.bytes(1, layout, layers) - constant
@@ -355,16 +355,16 @@ class GpuModel:
     """GPUs that share the weights, if not all do; such groups reduce gradients at the end of a step (HSDP)."""
 
     def without_gathers(self) -> GpuModel:
-        """The same where replicas hold their weights (DDP, ZeRO-1), whose number of micro-batches is their own."""
+        """Return the model where replicas hold their weights (DDP, ZeRO-1) and set their number of micro-batches."""
         cost, memory = replace(self.cost, gathers=False), replace(self.memory, gathers=False)
         return replace(self, cost=cost, memory=memory, shard_gpus=None)
 
     def of_lockstep(self, lockstep: str) -> GpuModel:
-        """The model of a plan with this `--lockstep`."""
+        """Return the model of a plan with this `--lockstep`."""
         return self.without_gathers() if lockstep == "1" else self
 
     def sync_seconds(self, layout: Layout) -> float:
-        """Seconds of a step for gradients and weights of such replicas; 0 where micro-batches gather the weights."""
+        """Predict a step's seconds for gradients and weights that replicas hold; 0 if micro-batches gather weights."""
         parallel, shard = self.cost.model_parallel, self.shard_gpus
         if parallel is not None and shard:
             return parallel.sync_seconds(Layout(tp=shard), self.num_gpus, self.memory.num_parameters / shard)
@@ -373,7 +373,7 @@ class GpuModel:
         return parallel.sync_seconds(layout, self.num_gpus, self.memory.own_parameters(layout))
 
     def layouts(self, num_gpus: int, parallel: Layout = ONE_GPU) -> list[Layout]:
-        """The layouts, by rising SP degree, into which replicas can divide `num_gpus` GPUs.
+        """List the layouts, by rising SP degree, into which replicas can divide `num_gpus` GPUs.
 
         Args:
             parallel: all degrees but SP's, which stays 1 with context parallelism.

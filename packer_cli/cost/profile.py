@@ -90,7 +90,7 @@ class Profile(_Model):
 
     @property
     def num_layers(self) -> int:
-        """Of the model."""
+        """Number of the model's layers."""
         found = self.model["num_layers"]
         assert type(found) is int  # `fit_profile` has checked it.
         return found
@@ -98,5 +98,5 @@ class Profile(_Model):
     @model_validator(mode="before")
     @classmethod
     def _drop_forward_times(cls, values: Any) -> Any:
-        """Earlier profiles timed attention without backward and causal mask, which nothing can use."""
+        """Drop times of attention without backward and causal mask, of earlier profiles, which nothing can use."""
         return {key: value for key, value in values.items() if key != "attention"} if type(values) is dict else values

@@ -136,8 +136,10 @@ class ModelShape:
         return self.num_layers * self.layer_parameters[0] + self.embedding_parameters
 
     def lora_parameters(self, rank: float) -> tuple[float, float]:
-        """Weights of LoRA's factors of all linear layers but the output layer (arXiv 2106.09685, section 4.1): all of
-        them, and those that one token uses."""
+        """Count the weights of LoRA's factors: all of them, and those that one token uses.
+
+        All linear layers but the output layer have factors (arXiv 2106.09685, section 4.1).
+        """
         hidden, matrices = self.hidden_size, 3 if self.gated else 2
         attention = 4 * hidden + self.query_size + self.kv_size + self.value_size
         moe = self.num_moe_layers / self.num_layers
@@ -160,7 +162,7 @@ class ModelShape:
         return DTYPE_BYTES[self.dtype]
 
     def sp_sizes(self, num_gpus: int) -> tuple[int, ...]:
-        """The SP degrees, increasing, into which replicas can divide `num_gpus` GPUs: `head_degrees` that divide it.
+        """List the SP degrees, rising, into which replicas can divide `num_gpus`: `head_degrees` that divide it.
 
         >>> shape = ModelShape(num_layers=1, hidden_size=48, num_heads=12, num_kv_heads=4, head_dim=4, ffn_size=8,
         ...                    vocabulary_size=8)
@@ -170,7 +172,7 @@ class ModelShape:
         return tuple(degree for degree in self.head_degrees(num_gpus) if num_gpus % degree == 0)
 
     def head_degrees(self, num_gpus: int) -> tuple[int, ...]:
-        """The SP degrees, increasing, up to `num_gpus`, that Ulysses allows: those that divide the query heads.
+        """List the SP degrees, rising, up to `num_gpus`, that Ulysses allows: those that divide the query heads.
 
         Key-value heads are copied to the least number that the degree divides.
         """
@@ -199,7 +201,7 @@ _TIED = ("gemma", "gpt2", "gpt_bigcode", "opt", "bloom", "falcon", "cohere", "st
 
 
 def shape_of(config: Mapping[str, Any]) -> ModelShape:
-    """The shape in a config; for a model with several parts, the shape in its `text_config`.
+    """Read the shape in a config; for a model with several parts, the shape in its `text_config`.
 
     Raises:
         ValueError: a key is missing or wrong.
@@ -272,7 +274,7 @@ def _experts(config: Mapping[str, Any], num_layers: int) -> dict[str, Any]:
 
 
 def _num_dense_layers(config: Mapping[str, Any], num_layers: int) -> int:
-    """DeepSeek: the first, and all but every `moe_layer_freq`-th; Qwen: the same by other names."""
+    """Count dense layers: DeepSeek's first and all but every `moe_layer_freq`-th; Qwen's by other names."""
     first = _number(config, ("first_k_dense_replace",), 0)
     every = _number(config, ("moe_layer_freq",), 1)
     sparse_step = _number(config, ("decoder_sparse_step",), 1)

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 
 class Stage(NamedTuple):
-    """What a stage runs of a model."""
+    """Share of a model that a stage runs."""
 
     share: float
-    """Of the layers."""
+    """Share of the layers."""
     has_head: bool = True
     """Whether it runs the LM head."""
 
@@ -22,7 +22,7 @@ WHOLE = Stage(1.0)
 
 @lru_cache(maxsize=256)
 def stage_layers(num_layers: int, head_layers: float, num_stages: int) -> tuple[int, ...]:
-    """Layers of each stage, so that the slowest takes least; at least one each. O(layers).
+    """Return the layers of each stage, so that the slowest takes least; at least one each. O(layers).
 
     The embedding takes no time. Of equal choices, the one with the most layers beside the head, so that the others
     have few; the first stages take what is left over.
@@ -48,7 +48,7 @@ def stage_layers(num_layers: int, head_layers: float, num_stages: int) -> tuple[
 
 
 def kinds_of_stages(num_layers: int, head_layers: float, num_stages: int) -> tuple[Stage, ...]:
-    """The stages of which one is the slowest of `stage_layers`: that with the most layers, and the last."""
+    """Return the stages of which one is the slowest of `stage_layers`: the one with the most layers, and the last."""
     if num_stages == 1:
         return (WHOLE,)
     *others, last = stage_layers(num_layers, head_layers, num_stages)
