@@ -11,7 +11,7 @@ from packer_cli.plan.core.types import Float64Array, Int64Array, Plan, Schedule
 from packer_cli.simulate.slots import SLOT_PARTS, EpochTimes, PadTo, epoch_times, index_sums
 
 PARTS = ("compute", "recompute", "communication", "padding", "waiting", "constant", "bubbles", "sync", "steps")
-"""How a GPU spends its time: the columns of `Simulation.gpu_seconds`."""
+"""Parts of a GPU's time: the columns of `Simulation.gpu_seconds`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ def simulate(plan: Plan, model: GpuModel, *, pad_to: PadTo = "multiple", step_se
 
 
 def _split(plan: Plan, schedule: Schedule, times: EpochTimes) -> Float64Array:
-    """GPU-seconds (float64[g, parts]) by group and part.
+    """Split GPU-seconds (float64[g, parts]) by group and part.
 
     The fixed seconds of a step, and the bubbles where all GPUs share a pipeline's, go to the longest group of the
     step's longest iteration.

@@ -26,11 +26,11 @@ class TimeFigures:
     """Predicted time of some packs of an epoch, and what the GPUs do in it."""
 
     seconds: float
-    """Of the epoch."""
+    """Seconds of the epoch."""
     gpu_hours: float
     gpu_days: float
     num_iterations: int
-    """Those with any of these packs."""
+    """Number of the iterations with any of these packs."""
     iteration_seconds: float
     """Mean."""
     tokens_per_gpu_second: float
@@ -41,7 +41,7 @@ class TimeFigures:
     """`seconds` by part, see `PARTS`: what a GPU does of them, on average."""
 
     def scaled(self, by: float) -> Self:
-        """The figures of an epoch of so many times as many samples."""
+        """Return the figures of an epoch of so many times as many samples."""
         return replace(
             self,
             seconds=_round(self.seconds * by),
@@ -70,11 +70,11 @@ class GroupFigures(TimeFigures):
     capacity: int
     sp_size: int
     checkpoint_layers: int
-    """As simulated."""
+    """Number of checkpointed layers, as simulated."""
     fits: bool
     """Whether it fits in memory, by the model."""
     memory_bytes: float
-    """Of a GPU that a full row takes with these layers, by the model."""
+    """Bytes of a GPU that a full row takes with these layers, by the model."""
     num_tokens: int
 
 
@@ -92,7 +92,7 @@ class EpochFigures:
     """Notes that say what does not fit in memory; `notes` has them, too."""
 
     def scaled(self, by: float) -> EpochFigures:
-        """The figures of an epoch of so many times as many samples."""
+        """Return the figures of an epoch of so many times as many samples."""
         groups = tuple(group.scaled(by) for group in self.groups)
         return replace(self, overall=self.overall.scaled(by), groups=groups)
 
@@ -123,7 +123,7 @@ class Simulator:
         return squares / (squares + tokens) if squares + tokens else 0.0
 
     def figures(self, plan: Plan) -> EpochFigures:
-        """`simulation_figures` of the plan's first epoch.
+        """Return `simulation_figures` of the plan's first epoch.
 
         Raises:
             ConfigError: the plan has a degree that the model does not know.
@@ -132,7 +132,7 @@ class Simulator:
 
 
 def simulation_figures(simulation: Simulation, plan: Plan, model: GpuModel) -> EpochFigures:
-    """The figures of a simulated epoch."""
+    """Return the figures of a simulated epoch."""
     notes = [_group_note(simulation, plan, model, g) for g in range(len(plan.groups))]
     warnings = [note for note, layers in zip(notes, simulation.layers, strict=True) if note and not layers.fits]
     notes = [note for note in notes if note]
@@ -151,7 +151,7 @@ def simulation_figures(simulation: Simulation, plan: Plan, model: GpuModel) -> E
 
 
 def describe_origin(origin: Mapping[str, Any]) -> str:
-    """One line on how the times are predicted."""
+    """Describe in one line where predicted times come from."""
     gpu = origin.get("gpu")
     name = gpu.get("name") if isinstance(gpu, dict) else gpu
     if origin.get("source") != "analytic":
@@ -205,7 +205,7 @@ def _group(simulation: Simulation, plan: Plan, g: int) -> GroupFigures:
 def _time_figures(
     gpu_seconds: Float64Array, num_gpus: int, tokens: int, num_iterations: int, iteration_seconds: float
 ) -> TimeFigures:
-    """Of the GPU-seconds (float64[parts]) of some packs, and of the iterations that hold these."""
+    """Make figures of the GPU-seconds (float64[parts]) of some packs, and of the iterations that hold these."""
     total = float(gpu_seconds.sum())
     return TimeFigures(
         seconds=_round(total / num_gpus),
@@ -220,7 +220,7 @@ def _time_figures(
 
 
 def _group_note(simulation: Simulation, plan: Plan, model: GpuModel, g: int) -> str:
-    """A note on a group, for people; empty if there is nothing to say."""
+    """Write a note on a group, for people; empty if there is nothing to say."""
     group, layers, num_layers = plan.groups[g], simulation.layers[g], model.memory.num_layers
     note = ""
     if not layers.fits:
@@ -245,7 +245,7 @@ def _stages_note(model: GpuModel, num_stages: int) -> str:
 
 
 def group_name(group: Group) -> str:
-    """Capacity and SP degree as `--groups` takes them, and the other degrees above 1."""
+    """Name a group by capacity and SP degree as `--groups` takes them, and the other degrees above 1."""
     more = str(group.layout).partition("-")[2] + (f"-vpp{group.vpp_size}" if group.vpp_size > 1 else "")
     return f"{format_tokens(group.capacity)}:{group.sp_size}" + (f" {more}" if more else "")
 
@@ -256,7 +256,7 @@ def _round(value: float) -> float:
 
 
 def with_step_seconds(plan: Plan, gpu_model: Mapping[str, Any]) -> Plan:
-    """The plan with the seconds of its steps. Price: O(pieces + slots) for each epoch.
+    """Add the seconds of its steps to a plan. Price: O(pieces + slots) for each epoch.
 
     Args:
         gpu_model: what `model_values` made, perhaps for another number of GPUs. FSDP then takes as long to gather

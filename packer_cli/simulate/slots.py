@@ -101,7 +101,7 @@ def slot_seconds(
 def _rows(
     plan: Plan, schedule: Schedule, tokens: Int64Array, work: Float64Array, pad_to: PadTo
 ) -> tuple[NDArray[Any], Float64Array]:
-    """Tokens and attention work of each slot's padded row; `tokens` and `work` are those of its real tokens."""
+    """Return tokens and attention work of each slot's padded row; `tokens` and `work` are of its real tokens."""
     if plan.mask == "causal":
         length = _padded(plan, schedule, tokens, pad_to)
         return length, (length * length).astype(np.float64)
@@ -115,7 +115,7 @@ def _rows(
 
 
 def _padded(plan: Plan, schedule: Schedule, tokens: Int64Array, pad_to: PadTo) -> NDArray[Any]:
-    """Tokens of each slot's padded row (int64[k]), a multiple of what its layout asks."""
+    """Return the tokens of each slot's padded row (int64[k]), a multiple of what its layout asks."""
     sizes = np.array([(group.layout.row_multiple, group.layout.stage_gpus) for group in plan.groups])
     multiple, stage_gpus = sizes[schedule.slot_group].T
     length = np.where(schedule.slot_pack == FILLER, FILLER_TOKENS * stage_gpus, tokens)
@@ -135,9 +135,9 @@ class GroupLayers:
     needed: int | None
     """The fewest with which a full row fits, by the memory model; None if it never fits."""
     bytes: float
-    """Of a GPU's memory that a full row takes with these layers."""
+    """Bytes of a GPU's memory that a full row takes with these layers."""
     limit: float
-    """Those that a GPU has."""
+    """Bytes that a GPU has."""
 
     @property
     def fits(self) -> bool:
@@ -146,7 +146,7 @@ class GroupLayers:
 
 
 def choose_layers(group: Group, memory: MemoryModel) -> GroupLayers:
-    """The group's own number if it names one, else the fewest that fit (HBP, algorithm 4), else all."""
+    """Return the group's own number if it names one, else the fewest that fit (HBP, algorithm 4), else all."""
     needed = memory.least_checkpoint_layers(group.capacity, group.layout)
     layers = memory.num_layers if needed is None else needed
     if group.checkpoint_layers:
@@ -258,7 +258,7 @@ def epoch_times(
 def _bubbles(
     offsets: Int64Array, seconds: Float64Array, forward: Float64Array, stages: Int64Array, alone: Float64Array
 ) -> Float64Array:
-    """What pipelines add (float64[r]) to their micro-batches one after another, `alone`; see `pipeline_seconds`.
+    """Return seconds that pipelines add (float64[r]) to their micro-batches one after another, `alone`.
 
     Args:
         stages: int64[2, r], stages of each pipeline and parts of each stage.
@@ -269,5 +269,5 @@ def _bubbles(
 
 
 def index_sums(index: Int64Array, values: NDArray[Any], length: int) -> NDArray[Any]:
-    """Sums ([length]) of the values with the same index."""
+    """Sum ([length]) the values with the same index."""
     return np.bincount(index, values, length).astype(values.dtype)

@@ -126,7 +126,7 @@ def timeline(plan: Plan, times: EpochTimes, iterations: Int64Array) -> Timeline:
 
 
 def iterations_of_steps(plan: Plan, num_steps: int) -> Int64Array:
-    """The iterations (int64) of the first steps of the first epoch."""
+    """Return the iterations (int64) of the first steps of the first epoch."""
     return np.flatnonzero(plan.epochs[0].iteration_step < num_steps)
 
 
@@ -137,7 +137,7 @@ SCHEDULE = 0
 
 
 def trace_events(plan: Plan, timeline: Timeline, gpus_per_node: int) -> Iterator[Event]:
-    """The events of a timeline in the trace-event format; times are in microseconds, to the nanosecond.
+    """Yield a timeline's events in the trace-event format; times are in microseconds, to the nanosecond.
 
     Every micro-batch is a complete event that holds its parts; names of processes and threads are metadata. Price: one
     event for each GPU of each of the timeline's.
@@ -191,7 +191,7 @@ def _names(num_gpus: int, gpus_per_node: int) -> Iterator[Event]:
 
 
 def _named(what: str, name: str, process: int, thread: int = 0) -> Iterator[Event]:
-    """The name of a process or thread, and its place among others."""
+    """Yield the name of a process or thread, and its place among others."""
     place = process if what == "process" else thread
     for key, args in ((f"{what}_name", {"name": name}), (f"{what}_sort_index", {"sort_index": place})):
         yield {"ph": "M", "name": key, "pid": process, "tid": thread, "args": args}
@@ -213,7 +213,7 @@ def _steps_and_iterations(plan: Plan, timeline: Timeline) -> Iterator[Event]:
 
 
 def _event(name: str, kind: str, start: float, seconds: float, process: int, thread: int, args: Event) -> Event:
-    """A complete event. Its end is rounded as the next one's start is, so that they meet."""
+    """Make a complete event. Its end is rounded as the next one's start is, so that they meet."""
     begin, end = round(start * 1e6, 3), round((start + seconds) * 1e6, 3)
     times = {"ts": begin, "dur": round(end - begin, 3)}
     return {"ph": "X", "name": name, "cat": kind, **times, "pid": process, "tid": thread, "args": args}
