@@ -13,11 +13,11 @@ from packer_cli.sizes import duration, ratio
 ALIKE = 0.01
 """Predicted epochs within this share of each other count as equally long."""
 _MOST_LEFT_OUT = 0.02
-"""Of the attention work, up to which rows count as doing the same."""
+"""Most of the attention work that a row may leave out and count as doing the same."""
 _MIXED = 1.25
 """Spreads of lengths within this factor of each other count as alike."""
 _MUCH_RECOMPUTE = 0.1
-"""Of the GPUs' time."""
+"""Share of the GPUs' time that is much recomputing."""
 
 _AT_RUN_TIME = {"trl": "trl-bfd", "axolotl": "axolotl"}
 """The row of what a trainer does without hbpack."""
@@ -30,11 +30,11 @@ _PARTS = {
     "sync": "reduce gradients and gather weights once a step",
     "constant": "pay the fixed price of a micro-batch",
 }
-"""What GPUs do in each part of their time that strategies differ in."""
+"""Verbs for each part of the GPUs' time that strategies differ in."""
 
 
 def preferred(rows: Sequence[ComparedRow]) -> ComparedRow | None:
-    """The row to take, of those with a predicted epoch and plans that may be written; None if there is none.
+    """Return the row to take, of those with a predicted epoch and plans that may be written; None if there is none.
 
     Of epochs within `ALIKE` of the shortest: the plan of the options, else the simplest, which asks nothing of a
     trainer and has the fewest groups, in random order if it can.
@@ -48,7 +48,7 @@ def preferred(rows: Sequence[ComparedRow]) -> ComparedRow | None:
 
 
 def of_same_work(rows: Iterable[ComparedRow]) -> list[ComparedRow]:
-    """The rows that leave out hardly more of the attention work than the one that leaves out least."""
+    """Keep the rows that leave out hardly more of the attention work than the one that leaves out least."""
     rows = list(rows)
     least = min((row.work_left_out or 0.0 for row in rows), default=0.0)
     return [row for row in rows if (row.work_left_out or 0.0) <= least + _MOST_LEFT_OUT]
@@ -112,7 +112,7 @@ def _sentences(
 
 
 def _on_order(chosen: ComparedRow, rows: Sequence[ComparedRow]) -> Iterator[str]:
-    """What the time costs in randomness."""
+    """Yield a sentence on what the time costs in randomness."""
     spreads = {row.name: row.overall.length_mix_spread for row in rows if row.overall and row.may_be_taken}
     own = spreads[chosen.name]
     best = min(spreads, key=lambda name: spreads[name])

@@ -18,7 +18,7 @@ from packer_cli.simulate.slots import choose_layers
 
 
 def candidates(own: Resolved, model: GpuModel) -> tuple[Resolved, ...]:
-    """A row's plan as the options have it, if it holds, and on other layouts; at least one.
+    """List a row's plan as the options have it, if memory holds it, and on other layouts; at least one.
 
     A strategy that makes its groups of the longest gets that at every degree; one that takes all groups as they are
     keeps them. Where the trainer's layouts hold nothing, those of any trainer are tried.
@@ -48,7 +48,7 @@ def holds(plan: Resolved, model: GpuModel) -> bool:
 
 
 def groups_and_degrees(plan: Resolved) -> dict[str, str]:
-    """`groups` of a plan, and `parallel` and `lockstep` where they are not the usual ones, as options take them."""
+    """Return `groups` of a plan, and unusual `parallel` and `lockstep`, as options take them."""
     config, strategy, groups = plan.config, plan.request.strategy, plan.config.groups
     longest = replace(groups[-1], sp_size=groups[-1].layout.row_ranks, cp_size=1)
     if strategy.finds_layouts:
@@ -80,6 +80,6 @@ def _on_layouts(given: PlanConfig, model: GpuModel, *, has_trees: bool) -> list[
 
 
 def layout_key(plan: Resolved) -> tuple[object, ...]:
-    """Value that is equal for plans whose replicas run in the same way."""
+    """Return a value that is equal for plans whose replicas run in the same way."""
     groups = (replace(group, checkpoint_layers=0) for group in plan.request.groups)
     return *groups, plan.request.lockstep

@@ -29,15 +29,15 @@ class ComparedRow:
     """A row and what came of it: figures, or an error."""
 
     spec: Hidden[Row]
-    """How it is planned."""
+    """Row that says how it is planned."""
     name: str
-    """As `--algorithms` or `--strategies` take it."""
+    """Name as `--algorithms` or `--strategies` take it."""
     kind: Kind
     note: str
     is_own: bool
     """Whether it is what the options themselves plan."""
     options: dict[str, str]
-    """Of the plan, as `hbpack plan` takes them."""
+    """Options of the plan, as `hbpack plan` takes them."""
     repeats: Hidden[tuple[ComparedRow, ...]]
     """A row for each seed, where there are several."""
     is_searched: Hidden[bool]
@@ -59,7 +59,7 @@ class ComparedRow:
     simulation: EpochFigures | None = None
     """Its predicted epoch, with a model of time."""
     saves: Savings | None = None
-    """What its predicted epoch saves over the baseline's."""
+    """Savings of its predicted epoch over the baseline's."""
 
     @property
     @in_json
@@ -89,7 +89,7 @@ class ComparedRow:
 
 
 def compared_row(spec: Row, *outcomes: RowFigures | Failed) -> ComparedRow:
-    """The row with the means of its figures over the seeds, or with the reason why it has none."""
+    """Return the row with the means of its figures over the seeds, or with the reason why it has none."""
     failed = next((each for each in outcomes if isinstance(each, Failed)), None)
     done = [each for each in outcomes if not isinstance(each, Failed)]
     named, first = layout_key(spec.plan), spec
@@ -112,7 +112,7 @@ def compared_row(spec: Row, *outcomes: RowFigures | Failed) -> ComparedRow:
 
 
 def _mean_figures(outcomes: Sequence[RowFigures]) -> dict[str, Any]:
-    """The figures of the first, with the means of `overall` and of the epoch's; groups are of the first seed."""
+    """Return the first figures, with the means of `overall` and of the epoch's; groups are of the first seed."""
     figures = {name: value for name, value in vars(outcomes[0]).items() if name != "chosen"}
     if len(outcomes) > 1:
         figures["overall"] = _mean([each.overall for each in outcomes])
@@ -123,7 +123,7 @@ def _mean_figures(outcomes: Sequence[RowFigures]) -> dict[str, Any]:
 
 
 def _mean(values: Sequence[Any]) -> Any:
-    """The mean of numbers, field by field of records and dicts; the first of anything else."""
+    """Average numbers, field by field of records and dicts; return the first of anything else."""
     first = values[0]
     if is_dataclass(first) and not isinstance(first, type):
         return replace(first, **{name: _mean([getattr(each, name) for each in values]) for name in vars(first)})

@@ -87,7 +87,7 @@ def row_figures(task: RowTask) -> RowFigures:
 
 
 def fastest(requests: Sequence[PlanRequest], pieces: Pieces, simulator: Simulator | None) -> list[int]:
-    """The request whose epoch of some of the pieces is predicted to be shortest, and the next if it is as short."""
+    """Find the request with the shortest predicted epoch of some of the pieces, and the next if it is as short."""
     if len(requests) == 1 or simulator is None:
         return [0]
     first = requests[0]
@@ -109,7 +109,7 @@ def fastest(requests: Sequence[PlanRequest], pieces: Pieces, simulator: Simulato
 
 
 def _estimate(request: PlanRequest, pieces: Pieces, model: GpuModel) -> float:
-    """Seconds of an epoch in which nobody waits and each piece shares full rows of the group where it takes least."""
+    """Estimate seconds of an epoch without waiting, each piece in full rows of the group where it takes least."""
     model = model.of_lockstep("1" if request.lockstep == 1 else "all")
     length = pieces.length.astype(np.float64)
     least = np.full(len(length), np.inf)
@@ -134,7 +134,7 @@ _ALIKE = 0.03
 
 
 def _some_of(pieces: Pieces, most: int) -> Pieces:
-    """At most so many of the pieces, evenly over the lengths."""
+    """Take at most so many of the pieces, evenly over the lengths."""
     if len(pieces) <= most:
         return pieces
     order = np.argsort(pieces.length, kind="stable")
@@ -215,7 +215,7 @@ class PeakMemory:
         self._before = _status("VmRSS") or _highest()
 
     def num_bytes(self) -> int:
-        """Bytes so far."""
+        """Return the bytes so far."""
         return max(0, (_status("VmHWM") or _highest()) - self._before)
 
 

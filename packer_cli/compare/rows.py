@@ -52,7 +52,7 @@ _PADDED = (
 
 
 Kind = Literal["packing", "balance", "baseline", "strategy", "chosen"]
-"""Of a row; `chosen` is by the user."""
+"""Kind of a row; `chosen` is by the user."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ class Row:
 
 
 def default_rows(base: Resolved) -> list[Row]:
-    """Rows for every packing algorithm, every balance, and the baselines of the papers.
+    """Make rows for every packing algorithm, every balance, and the baselines of the papers.
 
     Packing rows use the options' balance, balance rows the options' packing; equal rows appear once.
     """
@@ -127,7 +127,7 @@ def default_rows(base: Resolved) -> list[Row]:
 
 
 def with_baselines(rows: list[Row], base: Resolved, model: GpuModel) -> tuple[list[Row], int]:
-    """The rows with HBP's baseline, that at its best, and padded batches; and the index of the second."""
+    """Add HBP's baseline, the baseline at its best, and padded batches; return the rows and the second one's index."""
     as_published = {"packing": "isf", "balance": "none"}
     options = base.given.with_others(strategy=BASELINE).model_copy(update=as_published)
     naive = resolve(options, has_trees=base.has_trees)
@@ -167,7 +167,7 @@ def strategy_rows(
     *,
     is_quiet: bool = False,
 ) -> list[Row]:
-    """A row for each of the comma-separated strategies, or for `all`; a notice says which cannot run, and why.
+    """Make a row for each of the comma-separated strategies, or for `all`; a notice says which cannot run, and why.
 
     With a model, each but that of the options is on the best of its own layouts, and HBP's baseline has a second row,
     on that of the longest group.
@@ -236,7 +236,7 @@ def _say_left_out(left_out: Mapping[str, Sequence[str]]) -> None:
 
 
 def _groups_of(name: str, choice: GroupChoice | None) -> list[Group] | None:
-    """The groups that a strategy's own algorithm chose; None if those of the options are as good."""
+    """Return the groups that a strategy's own algorithm chose; None if those of the options are as good."""
     if choice is None or STRATEGIES[name].defaults.get("group_algorithm", "search") == choice.algorithm:
         return None
     found = (each.groups for each in choice.alternatives if each.name == HBP)
@@ -245,7 +245,7 @@ def _groups_of(name: str, choice: GroupChoice | None) -> list[Group] | None:
 
 
 def _lacks(name: str, config: PlanConfig) -> str | None:
-    """What a strategy misses in the options; None if it can plan with them."""
+    """Say what a strategy misses in the options; None if it can plan with them."""
     strategy = STRATEGIES[name]
     needs = [GIVE] if "a cost model" in strategy.needs and not config.has_gpu_model else []
     if "tokens of a step" in strategy.needs and config.global_tokens is None:
@@ -257,7 +257,7 @@ def _lacks(name: str, config: PlanConfig) -> str | None:
 
 
 def rows_of_trees(rows: Iterable[Row], *, is_quiet: bool = False) -> list[Row]:
-    """Those of the rows that can plan samples that share prefixes; a notice says which cannot, and why.
+    """Keep the rows that can plan samples that share prefixes; a notice says which cannot, and why.
 
     Args:
         is_quiet: without the notice.
@@ -279,7 +279,7 @@ def rows_of_trees(rows: Iterable[Row], *, is_quiet: bool = False) -> list[Row]:
 
 
 def own_row_first(rows: Iterable[Row], base: Resolved) -> list[Row]:
-    """The plan of the options themselves, as the row of its strategy; then the rows that plan otherwise."""
+    """Put the plan of the options first, as the row of its strategy; then the rows that plan otherwise."""
     strategy = base.request.strategy
     own = Row(name=strategy.name, kind="strategy", plan=base, note=strategy.summary)
     return _unique([own, *rows], base)
@@ -295,7 +295,7 @@ def split_rows(text: str) -> list[str]:
 
 
 def _make_row(base: Resolved, kind: Kind, packing: str, balance: str, *, is_longest: bool, note: str = "") -> Row:
-    """A row from its three parts, with any further change that its packing needs; a note says so.
+    """Make a row from its three parts, with any further change that its packing needs; a note says so.
 
     Raises:
         ConfigError, ValueError: an unknown packing, option or balance, or a balance that the packing rules out.
@@ -323,7 +323,7 @@ def _make_row(base: Resolved, kind: Kind, packing: str, balance: str, *, is_long
 
 
 def _padded_rows(base: Resolved) -> list[Row]:
-    """The baselines that do not pack; none where rows are more than samples one after another."""
+    """Make the rows of baselines that do not pack; none where rows are more than samples one after another."""
     if base.request.shapes_rows:
         return []
     return [
@@ -342,7 +342,7 @@ def _name(row: Resolved, base: Resolved) -> str:
 
 
 def _limited(algorithm: PackingAlgorithm, num_groups: int) -> str:
-    """The algorithm's name, with a time limit if it has that option."""
+    """Return the algorithm's name, with a time limit if it has that option."""
     names = {field.name for field in fields(algorithm.options)}
     return f"{algorithm.name}:time_limit={TIME_LIMIT / num_groups:g}" if "time_limit" in names else algorithm.name
 
@@ -386,7 +386,7 @@ def _key(row: Resolved) -> tuple[Any, ...]:
 
 
 def _planner(row: Resolved) -> Any:
-    """What tells plans of two strategies apart: of hbpack's own, those that differ in options alone share one."""
+    """Return a key of the strategy; strategies of hbpack's own that differ in options alone share their key."""
     is_own = STRATEGIES.package(row.config.strategy) is None
     return type(row.request.strategy).plan if is_own else row.config.strategy
 

@@ -21,11 +21,11 @@ from packer_cli.simulate.figures import EpochFigures, OverallFigures, Simulator
 
 @dataclass(frozen=True, kw_only=True)
 class Savings:
-    """What an epoch saves over a baseline."""
+    """Savings of an epoch over a baseline."""
 
     gpu_days: float
     share: float
-    """Of the baseline's."""
+    """Share of the baseline's GPU-days."""
     speedup: float
 
 
@@ -43,13 +43,13 @@ class PlanSimulation(EpochFigures):
     predicted_with: Mapping[str, Any]
     """Source of the times: a profile, or a model's shape and a data sheet with its assumptions."""
     baseline: NamedFigures
-    """What the plan is compared with."""
+    """Figures that the plan is compared with."""
     saves: Savings
-    """What the plan saves over it: GPU-days, their share, and the speed-up."""
+    """Savings of the plan over the baseline: GPU-days, their share, and the speed-up."""
     naive_at_best: NamedFigures
     """Naive packing to the same length, on the best of the layouts that the trainer can run."""
     saves_over_naive: Savings
-    """The plan's savings over that."""
+    """Savings of the plan over naive packing at its best."""
     padded: OverallFigures | None = None
     """The same samples in padded batches, as in a trainer that does not pack; None where the plan's rows cannot be
     such."""
@@ -112,7 +112,7 @@ _OF_NAIVE = ("global_tokens", "mask", "max_samples", "max_path_tokens", "overflo
 
 
 def savings(overall: OverallFigures, baseline: OverallFigures) -> Savings:
-    """What an epoch saves over a baseline."""
+    """Return the savings of an epoch over a baseline."""
     days, naive = overall.gpu_days, baseline.gpu_days
     return Savings(
         gpu_days=naive - days,

@@ -44,15 +44,15 @@ class Comparison:
     lengths: LengthStats
     """The distribution of the samples' lengths."""
     counts: SampleCounts
-    """What became of the samples under these options; rows with another `--overflow` may hold other samples."""
+    """Counts of the samples under these options; rows with another `--overflow` may hold other samples."""
     rows: tuple[ComparedRow, ...]
     """The plans, in the order of the table."""
     predicted_with: Mapping[str, Any] | None = None
-    """Where predicted times come from: a profile, or a model's shape and a data sheet; None without predictions."""
+    """Origin of predicted times: a profile, or a model's shape and a data sheet; None without predictions."""
     attention_share: float | None = None
     """Share of the computing time that attention takes; None without a model of time."""
     group_choice: GroupChoice | None = None
-    """How automatic groups were chosen; None if they were named."""
+    """Choice of automatic groups; None if they were named."""
 
     @property
     def best(self) -> ComparedRow | None:
