@@ -1,4 +1,4 @@
-"""What to try next, in words. Each sentence rests on a figure of the page; what is not known is not advised."""
+"""Advice on what to try next. Each sentence rests on a figure of the page; what is not known is not advised."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ class PlanFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What a page is about."""
+    """Facts that a page is about."""
 
     name: str
-    """Of the input, as the user gave it."""
+    """Name of the input, as the user gave it."""
     lengths: Int32Array
     """int32[n]: of all samples or, of a plan, of its pieces."""
     sources: tuple[str, ...]
-    """Where the samples come from."""
+    """Names of the samples' sources."""
     source_of_sample: NDArray[np.integer] | None
     """int[n]: which of them; None: it is not known."""
     stats: Stats
-    """As of `hbpack stats`."""
+    """Figures as of `hbpack stats`."""
     planned: PlanFacts | None
     """None: only lengths are known."""
     made_from: tuple[tuple[str, str], ...] = ()
@@ -73,11 +73,11 @@ class Facts:
 
 
 _MUCH = 0.02
-"""Of a ratio: less is not worth a change."""
+"""Share of a ratio: less is not worth a change."""
 
 
 def next_steps(facts: Facts) -> list[str]:
-    """Sentences, the most important first; at least one."""
+    """Write sentences, the most important first; at least one."""
     planned = facts.planned
     if planned is None:
         how = f"add --groups auto --gpus N with your model and GPU ({GIVE})"
@@ -136,7 +136,7 @@ def _on_waiting(planned: PlanFacts) -> Iterator[str]:
 
 
 def _more_gpus(planned: PlanFacts) -> str:
-    """A higher SP degree of the longest group, if the model of the GPUs has one that can run."""
+    """Suggest a higher SP degree of the longest group, if the model of the GPUs has one that can run."""
     longest, num_gpus = planned.plan.groups[-1], planned.plan.num_gpus
     if planned.prediction is None or longest.cp_size > 1:
         return ""
@@ -180,7 +180,7 @@ def _on_communication(planned: PlanFacts) -> Iterator[str]:
 
 
 def _best(comparison: Comparison | None, value: Callable[[OverallMetrics], float]) -> tuple[str, float] | None:
-    """The name and the figure of the row with the least of a figure, of those that every trainer can run."""
+    """Find the row with the least of a figure, of those that every trainer can run; return its name and figure."""
     rows = [
         (value(row.overall), row.name)
         for row in (comparison.rows if comparison else ())

@@ -38,7 +38,7 @@ from packer_cli.tables.table import table_of_values
 
 
 def build_page(facts: Facts) -> Page:
-    """Everything that the page says. Price: O(pieces + slots)."""
+    """Build everything that the page says. Price: O(pieces + slots)."""
     planned = facts.planned
     values = json_values(facts.stats)
     if planned is not None and planned.prediction is not None:
@@ -137,7 +137,7 @@ _DRAWN_ITERATIONS = 8
 
 
 def sections_of(facts: Facts) -> tuple[Section, ...]:
-    """All sections that the facts allow, in the order of the page."""
+    """Make all sections that the facts allow, in the order of the page."""
     found = [_lengths(facts)]
     if facts.planned is not None:
         found += [
@@ -243,7 +243,7 @@ def _time(planned: PlanFacts) -> Section:
 
 
 def _epochs(planned: PlanFacts, prediction: Prediction) -> tuple[str, dict[str, OverallFigures]]:
-    """The name of the user's own plan, and the epochs that are compared, by name: the baseline, strategies, others."""
+    """Return the name of the user's own plan, and the epochs to compare, by name: baseline, strategies, others."""
     rows = planned.comparison.rows if planned.comparison else ()
     own = next((row.name for row in rows if row.is_own), "this plan")
     epochs = {own: prediction.result.overall}
@@ -258,7 +258,7 @@ def _epochs(planned: PlanFacts, prediction: Prediction) -> tuple[str, dict[str, 
 
 
 def _timelines(planned: PlanFacts, prediction: Prediction) -> list[Chart]:
-    """The timeline of a few iterations of the plan, and of the same share of the baseline's."""
+    """Draw the timeline of a few iterations of the plan, and of the same share of the baseline's."""
     naive, plan = planned.baseline, planned.plan
     num_iterations, of_naive = (each.epochs[0].num_iterations for each in (plan, naive.plan))
     num = min(_DRAWN_ITERATIONS, num_iterations)
@@ -276,7 +276,7 @@ def _timelines(planned: PlanFacts, prediction: Prediction) -> list[Chart]:
 
 
 def _timeline(plan: Plan, prediction: Prediction, num: int) -> Timeline:
-    """Iterations from the shortest to the longest, in the order of the epoch: their mean is about that of all."""
+    """Take iterations from shortest to longest, in the order of the epoch: their mean is about that of all."""
     simulator = prediction.simulator
     times = epoch_times(plan, simulator.model, **vars(simulator.rules))
     by_length = np.argsort(times.iteration_seconds, kind="stable")
@@ -285,7 +285,7 @@ def _timeline(plan: Plan, prediction: Prediction, num: int) -> Timeline:
 
 
 def _tokens(plan: Plan, line: Timeline) -> int:
-    """Tokens of the packs that are drawn."""
+    """Count the tokens of the packs that are drawn."""
     packs = plan.epochs[0].slot_pack[line.slots]
     packs = packs[packs >= 0]
     lengths = plan.pieces.length

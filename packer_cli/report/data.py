@@ -58,14 +58,14 @@ def histogram(lengths: Int32Array, kind: NDArray[np.integer] | None = None, num_
 
 
 def group_of_pieces(plan: Plan) -> NDArray[np.int16]:
-    """The group (int16[m]) in whose packs each piece is. O(m)."""
+    """Return the group (int16[m]) in whose packs each piece is. O(m)."""
     group = np.empty(len(plan.pieces), dtype=np.int16)
     group[plan.packs.pieces] = np.repeat(plan.packs.group, np.diff(plan.packs.offsets))
     return group
 
 
 def length_classes(lengths: Int32Array, most: int = 6) -> tuple[int, ...]:
-    """Rising bounds, powers of two, that divide the lengths into at most `most` classes; the last holds the longest.
+    """Return rising bounds, powers of two, of at most `most` classes of lengths; the last holds the longest.
 
     >>> length_classes(np.array([100, 300, 500, 100_000], dtype=np.int32))
     (512, 2048, 8192, 32768, 131072)
@@ -79,7 +79,7 @@ def length_classes(lengths: Int32Array, most: int = 6) -> tuple[int, ...]:
 
 
 _LEAST_SHARE = 1 / 48
-"""Of a row: samples below are drawn together, class by class."""
+"""Share of a row: shorter samples are drawn together, class by class."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,14 +101,16 @@ class DrawnPacks:
 
     group: Group
     num_packs: int
-    """Of the group."""
+    """Number of the group's packs."""
     packs: Int64Array
     """int64[n]: those that are drawn."""
     segments: tuple[Segment, ...]
 
 
 def draw_packs(plan: Plan, group: int, classes: Sequence[int], most: int = 32) -> DrawnPacks | None:
-    """Packs of a group, the longest samples of each first; None if the group has none. O(packs + drawn samples).
+    """Draw packs of a group, the longest samples of each first; None if the group has none.
+
+    O(packs + drawn samples).
 
     Args:
         classes: rising bounds of the lengths, see `length_classes`.
@@ -146,7 +148,7 @@ def _segments(plan: Plan, pack: int, capacity: int, classes: Sequence[int]) -> l
 
 
 def evenly(num: int, most: int) -> Int64Array:
-    """At most `most` of the numbers below `num` (int64), evenly spread, the first and last among them.
+    """Return at most `most` of the numbers below `num` (int64), evenly spread, with the first and the last.
 
     >>> evenly(10, 4).tolist()
     [0, 3, 6, 9]
@@ -174,7 +176,7 @@ class WorkOfRanks:
 
 
 def work_of_ranks(plan: Plan, most: int = 24) -> WorkOfRanks:
-    """Attention work per GPU of the replicas of some iterations. Price: O(pieces + slots).
+    """Measure attention work per GPU of the replicas of some iterations. Price: O(pieces + slots).
 
     Of many replicas, some are drawn, in the order of their work; those with the most and the least are among them.
     """
@@ -213,7 +215,7 @@ class StepSeries:
 
 
 def step_series(plan: Plan, linear: int = 0, most: int = 100) -> StepSeries:
-    """The ratios over an epoch. Price: O(pieces + slots).
+    """Return the ratios over an epoch. Price: O(pieces + slots).
 
     Args:
         linear: tokens, see `plan.core.cost`; 0 leaves CBR out.

@@ -36,13 +36,13 @@ class Section:
     @property
     @in_json
     def chart_names(self) -> list[str]:
-        """Of its charts."""
+        """Names of its charts."""
         return [chart.name for chart in self.charts]
 
     @property
     @in_json
     def table_titles(self) -> list[str]:
-        """Of its tables."""
+        """Titles of its tables."""
         return [table.title for table in self.tables]
 
 
@@ -53,7 +53,7 @@ class Tile:
     label: str
     value: str
     text: str
-    """What it is compared with, or what it means."""
+    """Text that says what the value is compared with, or what it means."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class Page:
 
 
 def render(page: Page) -> bytes:
-    """The page as HTML. The same figures give the same bytes."""
+    """Render the page as HTML. The same figures give the same bytes."""
     from jinja2 import Environment, StrictUndefined
 
     folder = files("packer_cli.report")
@@ -92,13 +92,13 @@ def render(page: Page) -> bytes:
 
 
 def _inline(code: str) -> str:
-    """A library as an inline script: without the address of its source map, and without what would end the script."""
+    """Write a library as an inline script, without its source map's address, and without what would end the script."""
     lines = [line for line in code.splitlines() if not line.startswith("//# sourceMappingURL=")]
     return "\n".join(lines).replace("</script", "<\\/script")
 
 
 def _policy(scripts: Sequence[str]) -> str:
-    """A Content-Security-Policy that allows these scripts, inline styles, and nothing from a network."""
+    """Write a Content-Security-Policy that allows these scripts, inline styles, and nothing from a network."""
     hashes = [base64.b64encode(hashlib.sha256(code.encode()).digest()).decode() for code in scripts]
     allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
     return (
@@ -108,6 +108,6 @@ def _policy(scripts: Sequence[str]) -> str:
 
 
 def _as_script(value: Any) -> str:
-    """JSON for a script element, which no text in it can end."""
+    """Write JSON for a script element, which no text in it can end."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c")

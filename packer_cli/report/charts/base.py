@@ -1,4 +1,4 @@
-"""What all charts share: the record, the look, and axes of tokens."""
+"""Base of all charts: the record, the look, and axes of tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from packer_cli.simulate.epoch import PARTS
 Spec = dict[str, Any]
 
 _MIME = "application/vnd.vegalite.v5+json"
-"""What notebooks (Jupyter, VS Code, GitHub) draw."""
+"""MIME type that notebooks (Jupyter, VS Code, GitHub) draw."""
 _NOTEBOOK_WIDTH = 720
 
 
@@ -28,18 +28,18 @@ class Chart:
     title: str
     """Its heading."""
     text: str
-    """What is to be seen, for people; it stands above the chart."""
+    """Text for people on what is to be seen; it stands above the chart."""
     spec: Spec
     """Vega-Lite, without schema, look and size; colors are CSS variables of the page."""
     header: tuple[str, ...]
-    """Of the table below."""
+    """Header of the table below."""
     rows: tuple[tuple[str, ...], ...]
     """The chart as a table, for those who cannot see it."""
     is_wide: bool = True
     """Whether it takes the width of the page, and not half of it."""
 
     def vega_lite(self) -> Spec:
-        """The chart on its own: Vega-Lite with its title, look, colors and width."""
+        """Return the chart on its own: Vega-Lite with its title, look, colors and width."""
         title = {
             "text": self.title,
             "subtitle": textwrap.wrap(self.text, 110),
@@ -71,7 +71,7 @@ _LETTER, _SYMBOL = 7, 45
 """Pixels of a letter of a legend, and of a symbol with the space around it."""
 
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "Liberation Sans", Arial, sans-serif'
-"""That of the page; by its name, Vega knows how wide a text is."""
+"""Font of the page; by its name, Vega knows how wide a text is."""
 
 LOOK: Spec = {
     "background": "transparent",
@@ -108,28 +108,28 @@ _TOKENS += "format(datum.value / 1024, '.3~r') + 'k' : format(datum.value, 'd')"
 
 
 def tokens_axis(title: str, **more: Any) -> Spec:
-    """An axis whose labels are tokens as hbpack writes them: 16k is 16,384."""
+    """Make an axis whose labels are tokens as hbpack writes them: 16k is 16,384."""
     return {"title": title, "labelExpr": _TOKENS, **more}
 
 
 def quarters(capacity: int) -> list[int]:
-    """Ticks of a token axis: no tokens, all, and three between, which are whole numbers of k where the capacity is."""
+    """Return ticks of a token axis: none, all, and three between, which are whole k where the capacity is."""
     return [capacity * part // 4 for part in range(5)]
 
 
 def layer(rows: Sequence[Spec], mark: Spec, **encoding: Any) -> Spec:
-    """A mark for each row, with what its fields decide: a field by its name alone, or with more about it."""
+    """Make a mark for each row, with what its fields decide: a field by its name alone, or with more about it."""
     shown = {name: {"field": each} if isinstance(each, str) else each for name, each in encoding.items()}
     return {"data": {"values": rows}, "mark": mark, "encoding": shown}
 
 
 def number(field: str, **more: Any) -> Spec:
-    """A field with numbers."""
+    """Make a field with numbers."""
     return {"field": field, "type": "quantitative", **more}
 
 
 def tooltip(*shown: Sequence[str]) -> list[Spec]:
-    """What is to be read where the mouse is: fields, with their titles and formats if they have any."""
+    """Make the text at the mouse: fields, with their titles and formats if they have any."""
     return [dict(zip(("field", "title", "format"), each, strict=False)) for each in shown]
 
 
@@ -138,13 +138,13 @@ DASHED: Spec = {"type": "rule", "strokeDash": [4, 3], "stroke": INK, "opacity": 
 
 
 def framed(height: int, *layers: Spec, **more: Any) -> Spec:
-    """A specification as wide as its place on the page."""
+    """Make a specification as wide as its place on the page."""
     spec: Spec = {"width": "container", "height": height, "autosize": {"type": "fit-x", "contains": "padding"}}
     return {**spec, **more, **({"layer": list(layers)} if len(layers) > 1 else layers[0])}
 
 
 def color(field: str, domain: Sequence[str], values: Sequence[Any], title: str | None = None, **legend: Any) -> Spec:
-    """A field with names, each of which has a color, shape or dash, and a legend of them in their order.
+    """Make a field with names, each with a color, shape or dash, and a legend of them in their order.
 
     The legend has as many columns as there is room for.
     """
@@ -160,7 +160,7 @@ def color(field: str, domain: Sequence[str], values: Sequence[Any], title: str |
 
 
 def short(value: float, digits: int = 5) -> float:
-    """A number with few digits, which keep the page small."""
+    """Round a number to few digits, which keep the page small."""
     return float(f"{value:.{digits}g}")
 
 
@@ -179,7 +179,7 @@ LABELS = {
 
 
 def legend_of(parts: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Labels and colors of these parts, in the order of `PARTS`."""
+    """Return labels and colors of these parts, in the order of `PARTS`."""
     used = set(parts)
     shown = [part for part in PARTS if part in used]
     return [LABELS[part] for part in shown], [f"var(--part-{part})" for part in shown]
@@ -187,13 +187,13 @@ def legend_of(parts: Iterable[str]) -> tuple[list[str], list[str]]:
 
 @cache
 def light_colors() -> dict[str, str]:
-    """The colors of the light page by the names of their CSS variables, such as `ink`."""
+    """Read the colors of the light page by the names of their CSS variables, such as `ink`."""
     style = files("packer_cli.report").joinpath("template", "page.css").read_text(encoding="utf-8")
     return dict(re.findall(r"--([\w-]+): (#\w+);", style.partition("@media")[0]))
 
 
 def without_variables(value: Any) -> Any:
-    """JSON values in which each CSS variable is the color that it stands for on the light page."""
+    """Replace each CSS variable in JSON values by the color that the variable stands for on the light page."""
     if isinstance(value, dict):
         return {name: without_variables(each) for name, each in value.items()}
     if isinstance(value, list):

@@ -17,7 +17,7 @@ _LEAST = 5e-4
 
 
 def chart_of_epochs(epochs: Mapping[str, OverallFigures], own: str, origin: str) -> Chart:
-    """A bar for each epoch, as long as it takes, in the order given.
+    """Draw a bar for each epoch, as long as the epoch takes, in the order given.
 
     Args:
         epochs: by name.
@@ -71,7 +71,7 @@ _MOST_GPUS = 64
 
 
 def chart_of_timeline(line: Timeline, num_gpus: int, seconds: float, name: str, title: str, text: str) -> Chart:
-    """A bar for each event, as high as its replica has GPUs.
+    """Draw a bar for each event, as high as its replica has GPUs.
 
     Args:
         seconds: end of the axis, the same for all charts that are compared.
@@ -121,18 +121,18 @@ def chart_of_timeline(line: Timeline, num_gpus: int, seconds: float, name: str, 
 
 
 def total_seconds(line: Timeline) -> float:
-    """From the start of the first iteration to the end of the last."""
+    """Return the seconds from the start of the first iteration to the end of the last."""
     return float(line.iteration_start[-1] + line.iteration_seconds[-1] + line.tail_seconds[-1])
 
 
 def describe(line: Timeline, tokens: int) -> str:
-    """How long so many iterations with so many tokens take."""
+    """Say how long so many iterations with so many tokens take."""
     num = counted(len(line.iterations), "iteration")
     return f"{num}, short and long ones as in the epoch, with {tokens:,} tokens: {amount(total_seconds(line))} s."
 
 
 def _rows(line: Timeline, num_gpus: int) -> tuple[tuple[str, ...], ...]:
-    """Of each iteration, its seconds and the share of the GPUs' time that each part takes."""
+    """Return each iteration's seconds, and the share of the GPUs' time that each part takes."""
     parts = [part for part in range(len(PARTS)) if (line.part == part).any()]
     rows = []
     for place, iteration in enumerate(line.iterations.tolist()):

@@ -27,7 +27,7 @@ _SHAPES = ("diamond", "circle", "square", "triangle-up")
 
 
 def chart_of_frontier(choices: Sequence[Choice]) -> Chart:
-    """A point for each plan; the lower left corner would be best."""
+    """Draw a point for each plan; the lower left corner would be best."""
     places: dict[tuple[float, float], Choice] = {}
     for each in sorted(choices, key=lambda each: _KINDS.index(each.kind)):
         places.setdefault((each.abr, each.length_mix_spread), each)
@@ -92,7 +92,7 @@ def _of_kind(kinds: Sequence[str], values: Sequence[str]) -> Spec:
 
 
 def _named(choices: Sequence[Choice], highest: float, width: float) -> list[Choice]:
-    """Those with room for a name beside their point, the first ones first."""
+    """Choose plans with room for a name beside their point, the first ones first."""
     named: list[Choice] = []
     places: list[tuple[float, float]] = []
     for each in choices:

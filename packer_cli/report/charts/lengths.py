@@ -1,4 +1,4 @@
-"""How long the samples are, by source, and by the group in whose packs they are."""
+"""Lengths of the samples, by source, and by the group in whose packs they are."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _REST = "others"
 
 
 def chart_of_sources(found: Histogram, names: Sequence[str]) -> Chart:
-    """Samples by length, with a color for each source."""
+    """Draw samples by length, with a color for each source."""
     samples, names = _largest(found.samples, names)
     by = " and source" if len(names) > 1 else ""
     text = "Each bar counts the samples of a range of lengths; two ranges for each doubling."
@@ -33,7 +33,7 @@ def chart_of_sources(found: Histogram, names: Sequence[str]) -> Chart:
 
 
 def chart_of_groups(found: Histogram, names: Sequence[str], capacities: Sequence[int]) -> Chart:
-    """Tokens by the length of their samples, with a color for each group, and a line at each group's capacity."""
+    """Draw tokens by the length of their samples, a color for each group, and a line at each group's capacity."""
     text = "Each bar counts the tokens of the same samples, colored by the group in whose packs they are."
     if len(names) > 1:
         text += (
@@ -45,14 +45,14 @@ def chart_of_groups(found: Histogram, names: Sequence[str], capacities: Sequence
 
 
 def chart_of_tokens(found: Histogram) -> Chart:
-    """Tokens by the length of their samples, of what is not planned."""
+    """Draw tokens by the length of their samples, of what is not planned."""
     text = "Each bar counts the tokens of the same samples: few long ones may hold most of them."
     tokens = found.tokens.sum(axis=0, keepdims=True)
     return _chart("by-tokens", "Tokens by length", text, found.edges, tokens, ("all",), "tokens")
 
 
 def _largest(samples: np.ndarray, names: Sequence[str]) -> tuple[np.ndarray, Sequence[str]]:
-    """The sources with the most samples (int64[k, b]), and their names; the others together."""
+    """Return the sources with the most samples (int64[k, b]), and their names; the others are one."""
     if len(names) <= _MOST_KINDS:
         return samples, names
     order = np.argsort(-samples.sum(axis=1), kind="stable")
@@ -71,7 +71,7 @@ def _chart(
     noun: str,
     marks: Sequence[int] = (),
 ) -> Chart:
-    """Bars of counts (int64[k, b]) of k kinds between b + 1 edges, one kind above the other, and lines at marks."""
+    """Draw bars of counts (int64[k, b]) of k kinds between b + 1 edges, one above the other, and lines at marks."""
     stop = counts.cumsum(axis=0)
     begin = stop - counts
     values = [

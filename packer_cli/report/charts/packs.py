@@ -25,7 +25,7 @@ _FEW = 12
 
 
 def chart_of_packs(drawn: DrawnPacks, classes: Sequence[int], name: str, title: str) -> Chart:
-    """Packs side by side; a segment is a sample, or several short ones, and its color says how long they are."""
+    """Draw packs side by side; a segment is a sample, or several short ones, and its color says how long they are."""
     names = [f"up to {format_tokens(bound)}" for bound in classes]
     place = {pack: number for number, pack in enumerate(drawn.packs.tolist())}
     values = [
@@ -71,7 +71,7 @@ def _rows(drawn: DrawnPacks, names: Sequence[str]) -> tuple[tuple[str, ...], ...
 
 
 def chart_of_work(found: WorkOfRanks, highest: float, name: str, title: str, text: str) -> Chart:
-    """A point for each replica of some iterations, and a line from the least to the most work.
+    """Draw a point for each replica of some iterations, and a line from the least to the most work.
 
     Args:
         highest: end of the axis, the same for all charts that are compared.

@@ -10,7 +10,7 @@ _DASHES = {"ABR": [1, 0], "CBR": [8, 3], "DBR": [4, 3], "PR": [1.5, 2.5]}
 
 
 def chart_of_series(found: StepSeries) -> Chart:
-    """A line for each ratio."""
+    """Draw a line for each ratio."""
     names = list(found.ratios)
     steps = found.first_step.tolist()
     values = [
