@@ -1,4 +1,4 @@
-"""What results look like: a table is made once, and shown by terminals, notebooks and the page of `hbpack report`.
+"""Tables of results: each is made once, and shown by terminals, notebooks and the page of `hbpack report`.
 
 ::
 

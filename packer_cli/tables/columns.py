@@ -18,7 +18,7 @@ class Column:
     """One figure of every row."""
 
     name: str
-    """As `--sort` takes it."""
+    """Name as `--sort` takes it."""
     header: str
     value: Callable[[ComparedRow], float | None]
     """The figure; None if a row has none."""

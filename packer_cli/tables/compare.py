@@ -22,7 +22,7 @@ SAME_IN_EVERY_RUN = tuple(column for column in COLUMNS if column.name not in _OF
 
 
 def comparison_table(comparison: Comparison, chosen: Sequence[Column] = SAME_IN_EVERY_RUN) -> Table:
-    """A row for each plan, with the chosen columns that some row has."""
+    """Make a row for each plan, with the chosen columns that some row has."""
     rows, config = comparison.rows, comparison.config
     # A plan may know the sources of its samples when the others do not, which are planned from lengths.
     others = [row for row in rows if not row.is_own] or rows
@@ -45,7 +45,7 @@ def comparison_table(comparison: Comparison, chosen: Sequence[Column] = SAME_IN_
 
 
 def _cell(row: ComparedRow, column: Column) -> str:
-    """The figure or, of several seeds, their mean and standard deviation."""
+    """Show the figure or, of several seeds, their mean and standard deviation."""
     value = column.value(row)
     known = [each for each in map(column.value, row.repeats) if each is not None]
     if value is None or len(known) < 2:
@@ -54,7 +54,7 @@ def _cell(row: ComparedRow, column: Column) -> str:
 
 
 def strategies_table(comparison: Comparison) -> Table:
-    """The predicted epoch of each plan, what it saves, and where its time goes."""
+    """Tabulate the predicted epoch of each plan, its savings, and the parts of its time."""
     rows, config = comparison.rows, comparison.config
     done = [row.simulation for row in rows if row.simulation]
     parts = _shown_parts([epoch.overall for epoch in done])
@@ -87,7 +87,7 @@ def _samples(comparison: Comparison) -> str:
 def _table(
     comparison: Comparison, title: str, header: list[str], cells: Iterable[list[str]], notes: Sequence[str] = ()
 ) -> Table:
-    """A table of the plans, with notes on single rows, on what the plans leave out, and others."""
+    """Tabulate the plans, with notes on single rows, on what the plans leave out, and others."""
     rows, config = comparison.rows, comparison.config
     names = [f"{row.name}{' *' if row.cut_off else ''}{'' if row.fits else ' !'}" for row in rows]
     longest = [f"@longest: {config.groups[-1]} alone"] if any(row.name.endswith("@longest") for row in rows) else []
@@ -126,7 +126,7 @@ def _row_notes(row: ComparedRow) -> Iterator[str]:
 
 
 def simulation_table(result: PlanSimulation) -> Table:
-    """A row each for the groups, all packs and the baseline; the epoch's time, and notes."""
+    """Make a row each for the groups, all packs and the baseline; the epoch's time, and notes."""
     overall, baseline = result.overall, result.baseline
     named: list[tuple[str, TimeFigures]] = [(group.name, group) for group in result.groups]
     best = result.naive_at_best
@@ -179,7 +179,7 @@ _FIRST = ("compute", "communication", "waiting")
 
 
 def _shown_parts(epochs: Iterable[TimeFigures]) -> list[str]:
-    """The names of the parts that get a column."""
+    """Name the parts that get a column."""
     splits = [epoch.split for epoch in epochs]
     return [
         name
@@ -193,6 +193,6 @@ def _headers(parts: Iterable[str]) -> list[str]:
 
 
 def _shares(epoch: TimeFigures, parts: Iterable[str]) -> list[str]:
-    """The parts' cells: each part's share of the GPUs' time."""
+    """Return the parts' cells: each part's share of the GPUs' time."""
     total = sum(epoch.split.values())
     return [f"{epoch.split[name] / total:.1%}" if total else "-" for name in parts]

@@ -11,7 +11,7 @@ _GIB = 2**30
 
 
 def candidates_table(found: FoundGroups) -> Table:
-    """What the groups were chosen from."""
+    """Tabulate the candidates that the groups were chosen from."""
     return Table(
         title=f"{counted(found.samples, 'sample')}, {counted(found.tokens, 'token')}, the longest {found.longest:,}",
         header=("length", "SP", "layers", "iteration, s", "s a million tokens", "memory, GiB", ""),
@@ -45,7 +45,7 @@ def _origin(candidates: tuple[Candidate, ...]) -> str:
 
 
 def alternatives_table(found: FoundGroups) -> Table:
-    """What the choice was compared with."""
+    """Tabulate the alternatives that the choice was compared with."""
     return Table(
         title="Alternatives",
         header=("", "groups", "epoch, s", "slower by"),
@@ -62,7 +62,7 @@ def alternatives_table(found: FoundGroups) -> Table:
 
 
 def layouts_tables(choice: LayoutChoice) -> list[Table]:
-    """What the steps choose from, and what that saves."""
+    """Tabulate the pipelines and layouts that the steps choose from, and the savings of that."""
     schemes = Table(
         title="Kinds of pipelines",
         header=("", "GPUs", "longest", "layers", "short, GPU-s", "long, GPU-s"),

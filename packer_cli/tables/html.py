@@ -13,7 +13,7 @@ _LINE = "border-bottom:1px solid rgba(128,128,128,.5)"
 
 
 def tables_html(tables: Iterable[Table]) -> str:
-    """Tables below each other, each with its title above and notes below. The marked row stands out.
+    """Write tables below each other, each with its title above and notes below. The marked row stands out.
 
     >>> tables_html([Table(title="A & B", header=("", "packs"), rows=(("16k:1", "240"),))]).count("<tr")
     2

@@ -1,4 +1,4 @@
-"""What `hbpack profile` measured, as tables."""
+"""Measurements of `hbpack profile` as tables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from packer_cli.tables.table import Table, cell
 
 
 def profile_tables(profile: Profile) -> list[Table]:
-    """The measured iterations, then the fitted coefficients with their errors."""
+    """Tabulate the measured iterations, then the fitted coefficients with their errors."""
     num_gpus = profile.num_measured or profile.num_gpus
     measured = Table(
         title=f"Iterations on {num_gpus} x {profile.gpu}, forward and backward",

@@ -1,4 +1,4 @@
-"""What a function of Python gives: JSON values, and tables in a notebook or as text."""
+"""Results of Python functions: JSON values, and tables in a notebook or as text."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from packer_cli.tables.table import Table
 from packer_cli.tables.text import tables_text
 
 JsonValues = dict[str, Any]
-"""What `--json` prints of a result; `schemas/output/` describes it."""
+"""Values that `--json` prints of a result; `schemas/output/` describes them."""
 
 
 class Result(ABC):
     """A result that notebooks show, and Python prints, as tables."""
 
     def values(self) -> JsonValues:
-        """JSON values, as the command prints them with `--json`."""
+        """Return JSON values, as the command prints them with `--json`."""
         return dict(json_values(self))
 
     def __repr__(self) -> str:

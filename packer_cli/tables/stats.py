@@ -22,7 +22,7 @@ from packer_cli.tables.table import Table, cell, table_of_values
 
 
 def stats_tables(stats: Stats) -> list[Table]:
-    """What is known of lengths, of a plan, or of both."""
+    """Tabulate the figures of lengths, of a plan, or of both."""
     trees = stats.trees or (stats.counts.trees if stats.counts else None)
     tables = [lengths_table(stats.lengths, "item" if trees else "sample")] if stats.lengths else []
     if stats.counts and stats.metrics:
@@ -33,7 +33,7 @@ def stats_tables(stats: Stats) -> list[Table]:
 
 
 def trees_table(trees: TreeFigures) -> Table:
-    """What sharing prefixes saves."""
+    """Tabulate what sharing prefixes saves."""
     unique, flat = trees.tokens_unique, trees.tokens_flat
     rows = (
         ("tokens, padded", f"{trees.tokens_padded:,}", ""),
@@ -55,7 +55,7 @@ def trees_table(trees: TreeFigures) -> Table:
 
 
 def lengths_table(stats: LengthStats, unit: str) -> Table:
-    """The distribution of lengths; `unit` is what has them."""
+    """Tabulate the distribution of lengths; `unit` is what has them."""
     rows = (
         (
             name.replace("num_samples", f"{unit}s")
@@ -95,7 +95,7 @@ _COUNTS = {
 
 
 def counts_table(counts: SampleCounts) -> Table:
-    """What became of the records, or of the samples if only lengths are known."""
+    """Tabulate what became of the records, or of the samples if only lengths are known."""
     values, shown, names = vars(counts), _COUNTS, {}
     if counts.items is not None:  # They say of each kind what became of it.
         values = values | vars(counts.items) | {"split": counts.split - counts.items.conversations_divided}
@@ -153,12 +153,12 @@ _KNOWN_WITHOUT_PACKS = ("num_packs", "packs_lower_bound", "num_iterations", "num
 
 
 def describe_plan(strategy: str | None, packing: str | None) -> str:
-    """Such as `planned with strategy balanced, packing bfs`."""
+    """Describe a plan, such as `planned with strategy balanced, packing bfs`."""
     return f"planned with strategy {strategy}" + (f", packing {packing}" if packing else "")
 
 
 def metrics_tables(metrics: PlanMetrics, counts: SampleCounts, how: str) -> list[Table]:
-    """A column for all packs, the baseline and each group, and notes on randomness; then imbalances of pipelines.
+    """Make a column for all packs, the baseline and each group, notes on randomness, and pipelines' imbalances.
 
     Args:
         counts: those of the plan, which say whether its samples are items.
@@ -207,7 +207,7 @@ def _notes(metrics: PlanMetrics) -> Iterator[str]:
 
 
 def _on_delays(overall: OverallMetrics) -> Iterator[str]:
-    """How far samples are from the step in which a stream would bring them."""
+    """Yield notes on samples' distance from the step in which a stream would bring them."""
     carried = f"; {counted(overall.num_carried, 'piece')} found no room at first" if overall.num_carried else ""
     yield (
         f"delay: a token runs {overall.mean_delay:,.2f} steps from its arrival on average, {overall.max_delay:,} at "
@@ -221,7 +221,7 @@ def _on_delays(overall: OverallMetrics) -> Iterator[str]:
 
 
 def imbalances_table(pipelines: PipelineImbalances) -> Table:
-    """The four imbalances of Hydraulis, a row each."""
+    """Tabulate the four imbalances of Hydraulis, a row each."""
     rows = (
         (f"{name}: {meaning}", cell(value, ratio if is_share else "{:.3f}".format, "-"))
         for name, value, is_share, meaning in (
@@ -235,7 +235,7 @@ def imbalances_table(pipelines: PipelineImbalances) -> Table:
 
 
 def masks_table(metrics: PlanMetrics, masks: Masks) -> Table:
-    """What the masks leave out of attention, a row for each group with packs, and one for all."""
+    """Tabulate what the masks leave out of attention, a row for each group with packs, and one for all."""
     known = {group.name for group in metrics.groups if group.num_packs}
     named = [(group.name, group) for group in masks.groups if group.name in known] + [("all", masks.overall)]
     return Table(

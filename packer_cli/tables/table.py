@@ -27,12 +27,12 @@ class Table:
 
 
 def cell(value: N | None, show: Callable[[N], str], missing: str = "") -> str:
-    """A figure as text."""
+    """Show a figure as text."""
     return missing if value is None else show(value)
 
 
 def table_of_values(
     title: str, rows: Iterable[tuple[str, str]], header: str = "value", *, is_open: bool = True
 ) -> Table:
-    """A table of names and values."""
+    """Tabulate names and values."""
     return Table(title=title, header=("", header), rows=tuple(rows), is_open=is_open)

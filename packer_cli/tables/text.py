@@ -17,7 +17,7 @@ _NARROW = 3
 
 
 def tables_text(tables: Iterable[Table], width: int | None) -> str:
-    """Tables below each other.
+    """Write tables below each other.
 
     Args:
         width: of the terminal; None: lines may be as long as they need.
@@ -27,7 +27,8 @@ def tables_text(tables: Iterable[Table], width: int | None) -> str:
 
 
 def table_text(table: Table, width: int | None) -> str:
-    """A table and its notes: the first column left-aligned, the others right-aligned, or if they are text, left too.
+    """Write a table and its notes: the first column left-aligned, the others right, or if they are text, left, too.
+
     Text in the last column takes several lines where the terminal is narrow.
 
     If the terminal is too narrow, headers take several lines. If it still is, the remaining columns follow below, with
@@ -58,21 +59,21 @@ def table_text(table: Table, width: int | None) -> str:
 
 
 def note_lines(text: str, width: int | None) -> list[str]:
-    """The lines of a note below a table."""
+    """Wrap the lines of a note below a table."""
     if width is None:
         return [f"  {text}"]
     return textwrap.wrap(text, max(40, width), initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
 
 
 def _wrapped(column: Sequence[str]) -> str:
-    """A header over several lines, as narrow as its longest word and the cells allow."""
+    """Wrap a header over several lines, as narrow as its longest word and the cells allow."""
     header, *cells = column
     width = max(map(len, [*header.split(), *cells]), default=1)
     return textwrap.fill(header, max(width, 1), break_long_words=False, break_on_hyphens=False)
 
 
 def _blocks(widths: list[int], room: int) -> list[list[int]]:
-    """The column indices of each block; every block starts with column 0."""
+    """Divide columns into blocks; return the indices of each block, which starts with column 0."""
     blocks = [[0]]
     left = room - widths[0]
     for i in range(1, len(widths)):
@@ -85,7 +86,7 @@ def _blocks(widths: list[int], room: int) -> list[list[int]]:
 
 
 def _lines(columns: Sequence[Sequence[str]], gap: int, *, is_text: bool) -> list[str]:
-    """The lines of a block: the header at the bottom of its lines, a rule, and the rows at the top of theirs."""
+    """Write the lines of a block: the header at the bottom of its lines, a rule, rows at the top of theirs."""
     split = [[text.split("\n") for text in column] for column in columns]
     widths = [max(len(line) for cell in column for line in cell) for column in split]
     lines = []
