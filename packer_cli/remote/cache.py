@@ -54,7 +54,7 @@ class FileCache:
     def open(
         self, name: str, num_bytes: int, fill: Callable[[int], None], release: Callable[[], None] | None = None
     ) -> KeptFile:
-        """The file with this name and size, fetched if it is not there.
+        """Open the file with this name and size; fetch the file if it is not there.
 
         Args:
             fill: writes the file to a descriptor; if it raises, nothing is kept.
@@ -79,7 +79,7 @@ class FileCache:
         (self.folder / name).unlink(missing_ok=True)
 
     def _open_shared(self, path: Path, num_bytes: int) -> int | None:
-        """A descriptor with a shared lock; None if the file is missing or incomplete."""
+        """Open a descriptor with a shared lock; return None if the file is missing or incomplete."""
         try:
             descriptor = os.open(path, os.O_RDONLY)
         except FileNotFoundError:
@@ -129,7 +129,7 @@ class FileCache:
             _close(descriptor)
 
     def _open_part(self, path: Path, part: Path) -> int | None:
-        """The unfinished file, locked exclusively; None once another process has finished it."""
+        """Open the unfinished file, locked exclusively; return None once another process has finished it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         while True:
             descriptor = os.open(part, os.O_RDWR | os.O_CREAT, 0o666)

@@ -56,15 +56,15 @@ class RemoteFile(io.RawIOBase):
         self._stop = min(stop, self._size)
 
     def readable(self) -> bool:
-        """Always."""
+        """Return True: the file can always be read."""
         return True
 
     def seekable(self) -> bool:
-        """Always."""
+        """Return True: reads may begin anywhere."""
         return True
 
     def tell(self) -> int:
-        """Where the next byte is read."""
+        """Return the place of the next byte to read."""
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
@@ -97,7 +97,7 @@ class RemoteFile(io.RawIOBase):
         super().close()
 
     def _next(self, size: int) -> bytes:
-        """Bytes from the current place on, at least one."""
+        """Return bytes from the current place on, at least one."""
         begin, data = self._window
         goes_on = self._at == begin + len(data)
         self._block = min(2 * self._block, LARGEST_BLOCK) if goes_on and data else FIRST_BLOCK
@@ -126,4 +126,4 @@ class RemoteFile(io.RawIOBase):
             self._ahead.append((at, self._pool.submit(self._fetch, at, self._planned)))
 
     _planned = 0
-    """Where the next request ahead begins."""
+    """Place at which the next request ahead begins."""

@@ -24,14 +24,14 @@ CACHE_BYTES = 64 * 2**30
 
 
 def default_cache_dir() -> Path:
-    """`$HBPACK_CACHE`, else `hbpack` in the user's cache folder."""
+    """Return `$HBPACK_CACHE`, else `hbpack` in the user's cache folder."""
     if "HBPACK_CACHE" in os.environ:
         return Path(os.environ["HBPACK_CACHE"])
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "hbpack"
 
 
 def cached_name(xxh3: str, num_bytes: int) -> str:
-    """The name of a file in a cache."""
+    """Return the name of a file in a cache."""
     return f"{xxh3}-{num_bytes}.arrow"
 
 
@@ -41,7 +41,7 @@ def is_in_cache(num_bytes: int, xxh3: str) -> bool:
 
 
 def filler(path: RemotePath, num_bytes: int, xxh3: str | None) -> Callable[[int], None]:
-    """What fetches an object for a `FileCache`.
+    """Return a function that fetches an object for a `FileCache`.
 
     A fetch whose bytes are not the expected ones is repeated once; then it raises FormatError.
     """
@@ -56,7 +56,7 @@ def filler(path: RemotePath, num_bytes: int, xxh3: str | None) -> Callable[[int]
 
 
 def local_file(path: Path | RemotePath, num_bytes: int | None = None, xxh3: str | None = None) -> Path:
-    """The file itself, or this node's copy of a remote one.
+    """Return the file itself, or this node's copy of a remote one.
 
     The copy may be dropped from the cache later; a memory map of it stays.
 
@@ -75,7 +75,7 @@ def local_file(path: Path | RemotePath, num_bytes: int | None = None, xxh3: str 
 
 
 def map_file(path: Path | RemotePath, num_bytes: int | None = None, xxh3: str | None = None) -> Any:
-    """A memory map (`pa.NativeFile`) of `local_file`; its errors too."""
+    """Map `local_file` into memory (`pa.NativeFile`); raises its errors, too."""
     import pyarrow as pa
 
     if not isinstance(path, RemotePath):
@@ -92,8 +92,10 @@ _compared: set[str] = set()
 
 
 def _open_copy(path: RemotePath, num_bytes: int | None, xxh3: str | None) -> KeptFile:
-    """This node's copy. One that was there is compared with its checksum, once a process, and fetched again if need
-    be."""
+    """Open this node's copy.
+
+    A copy that was there is compared with its checksum, once a process, and fetched again if need be.
+    """
     size = path.stat().st_size if num_bytes is None else num_bytes
     # Without a checksum: one of the address and of what the storage says of this version.
     name = cached_name(xxh3 or xxhash.xxh3_128_hexdigest(f"{path} {version_of(path.info())}".encode()), size)
@@ -122,7 +124,7 @@ def _checksum(path: Path) -> str:
 
 
 def open_source(path: Path | RemotePath, *, goes_forward: bool = False) -> Any:
-    """A file for pyarrow (`pa.NativeFile`): a memory map, or of a remote file the ranges that are read.
+    """Open a file for pyarrow (`pa.NativeFile`): a memory map, or of a remote file the ranges that are read.
 
     Args:
         goes_forward: whether most of it is read, in order.

@@ -45,7 +45,7 @@ class LockHolder:
     """See `add_note`."""
 
     def encode(self) -> bytes:
-        """The lock object."""
+        """Encode the lock object."""
         return json.dumps(asdict(self)).encode()
 
     @property
@@ -70,7 +70,7 @@ class LockHolder:
 
 
 def find_holders(folder: RemotePath, prefix: str) -> dict[str, LockHolder]:
-    """Who holds the locks in a folder whose names have this prefix, by name."""
+    """Find the holders of the locks in a folder whose names have this prefix, by name."""
     read = {path.name: _read(path) for path in folder.iterdir() if path.name.startswith(prefix)}
     return {name: holder for name, holder in read.items() if holder is not None and not holder.has_ended}
 
@@ -180,7 +180,7 @@ class RemoteLock:
 
 
 def _server_age(lock: RemotePath) -> float | None:
-    """Seconds since a lock was written, by the clock of its storage; None where that says no times."""
+    """Return seconds since a lock was written, by its storage's clock; None where the storage says no times."""
     probe = lock.with_name(f".clock.{uuid.uuid4().hex}.tmp")
     with suppress(RemoteError, FileNotFoundError):
         probe.write_bytes(b"now")

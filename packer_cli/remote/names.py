@@ -1,4 +1,4 @@
-"""What the user or a file calls a path, and the path: a `Path`, or for a URL a `RemotePath`."""
+"""Names that the user or a file gives paths, and the paths: a `Path`, or for a URL a `RemotePath`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from packer_cli.remote.system import is_url, open_system
 
 
 def as_path(name: str | os.PathLike[str]) -> Path:
-    """The path of a file or folder that the user named: a `Path`, or for a URL a `RemotePath`, which is used like one.
+    """Return the path of a file or folder that the user named: a `Path`, or for a URL a `RemotePath`, used alike.
 
     Raises:
         InputError: there is no such kind of storage, or what reads it is not installed.
@@ -31,7 +31,7 @@ def as_path(name: str | os.PathLike[str]) -> Path:
 
 
 def path_from(folder: Path, text: str) -> Path:
-    """The path that a file in a folder gives as `relative_path` made it."""
+    """Return the path that a file in a folder gives as `relative_path` made it."""
     if is_url(text):
         return as_path(text)
     if is_remote(folder):
@@ -40,7 +40,7 @@ def path_from(folder: Path, text: str) -> Path:
 
 
 def relative_path(path: Path, folder: Path) -> str:
-    """The text with which files in `folder` name another path: relative where possible, so that both can move."""
+    """Return the text with which files in `folder` name another path: relative if possible, so that both can move."""
     if not is_remote(path) and not is_remote(folder):
         return os.path.relpath(path, folder)
     (scheme, _, ours), (other, _, theirs) = (str(each).partition("://") for each in (path, folder))
@@ -50,7 +50,7 @@ def relative_path(path: Path, folder: Path) -> str:
 
 
 def paths_below(folder: Path) -> set[Path]:
-    """A folder that exists and everything in it; only the objects of a remote one."""
+    """Return a folder that exists and everything in it; only the objects of a remote one."""
     if isinstance(folder, RemotePath):
         return {folder / name for name in folder.find()}
     return {path for path in (folder, *folder.rglob("*")) if path.exists()}

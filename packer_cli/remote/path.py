@@ -45,14 +45,14 @@ def is_remote(path: object) -> bool:
 
 
 def version_of(info: ObjectInfo) -> str | None:
-    """What the storage changes whenever the object does, such as its ETag; None where it has no such thing."""
+    """Return a value that changes whenever the object does, such as its ETag; None where the storage has none."""
     names = ("ETag", "etag", "md5Hash", "content_md5", "generation", "blob_id", "created")
     found = (info.get(name) for name in names)
     return next((str(value) for value in found if value), None)
 
 
 def _open_pinned(system: Any, path: str) -> Any:
-    """A file of s3fs, whose requests name the ETag of its first one; None for other storage."""
+    """Open a file of s3fs, whose requests name the ETag of its first one; None for other storage."""
     protocols = system.protocol if isinstance(system.protocol, tuple) else (system.protocol,)
     return system.open(path, "rb", cache_type="none") if "s3" in protocols else None
 
@@ -72,7 +72,7 @@ class RemotePath:
 
     url: str
     options: StorageOptions = field(default_factory=dict, compare=False, repr=False)
-    """Of the file system."""
+    """Options of the file system."""
 
     def __post_init__(self) -> None:
         scheme, _, path = self.url.partition("://")
@@ -82,7 +82,7 @@ class RemotePath:
         return self.url
 
     def __truediv__(self, name: str | os.PathLike[str]) -> Self:
-        """A path below; `..` climbs."""
+        """Return a path below; `..` climbs."""
         scheme, _, path = self.url.partition("://")
         return type(self)(f"{scheme}://{_join(path, os.fspath(name))}", self.options)
 
@@ -110,19 +110,19 @@ class RemotePath:
         return found
 
     def with_name(self, name: str) -> Self:
-        """The same folder, another last part."""
+        """Return the same folder with another last part."""
         return self.parent / name
 
     def relative_to(self, folder: RemotePath) -> PurePosixPath:
-        """The path below a folder."""
+        """Return the path below a folder."""
         return PurePosixPath(self.url).relative_to(PurePosixPath(folder.url))
 
     def resolve(self) -> Self:
-        """Itself: there are no links."""
+        """Return the path itself: there are no links."""
         return self
 
     def info(self) -> ObjectInfo:
-        """What the storage says of an object, or of a folder; FileNotFoundError where there is none."""
+        """Return what the storage says of an object, or of a folder; FileNotFoundError where there is none."""
         found: ObjectInfo = self._request(lambda system, path: system.info(path))
         return found
 
@@ -139,7 +139,7 @@ class RemotePath:
         return self.kind() == "directory"
 
     def stat(self) -> Any:
-        """The object's size, as `st_size`."""
+        """Return the object's size, as `st_size`."""
         return SimpleNamespace(st_size=int(self.info()["size"]))
 
     def open(
@@ -179,13 +179,16 @@ class RemotePath:
             raise RunError(f"{self}: the object was replaced while it was read; run again") from None
 
     def read_range(self, start: int, stop: int) -> bytes:
-        """Bytes `start .. stop - 1`."""
+        """Read bytes `start .. stop - 1`."""
         return self._request(
             lambda system, path: _whole(bytes(system.cat_file(path, start=start, end=stop)), start, stop)
         )
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
-        """Bytes `start .. stop - 1` of objects below: (name, start, stop). Many requests at a time, each retried."""
+        """Read bytes `start .. stop - 1` of objects below: (name, start, stop).
+
+        Many requests run at a time, and each is retried.
+        """
         got = {i: b"" for i, (_, start, stop) in enumerate(ranges) if start == stop}
 
         def read(system: Any, path: str) -> None:
@@ -211,11 +214,11 @@ class RemotePath:
         return [got[i] for i in range(len(ranges))]
 
     def read_bytes(self) -> bytes:
-        """All bytes."""
+        """Read all bytes."""
         return self._request(lambda system, path: bytes(system.cat_file(path)))
 
     def iterdir(self) -> Iterator[RemotePath]:
-        """What is directly below."""
+        """List what is directly below."""
         try:
             found = self._request(lambda system, path: system.ls(path, detail=False))
         except FileNotFoundError:
@@ -224,16 +227,16 @@ class RemotePath:
         return (self / posixpath.basename(path.rstrip("/")) for path in found if path.rstrip("/") != own)
 
     def glob(self, pattern: str) -> Iterator[RemotePath]:
-        """What below matches, sorted."""
+        """List what matches below, sorted."""
         found = self._request(lambda system, path: sorted(system.glob(f"{glob.escape(path)}/{pattern}")))
         return (self / posixpath.relpath(path, self._path) for path in found)
 
     def find(self, pattern: str | None = None) -> dict[str, int]:
-        """Every object below: its path from here -> its size; see `find_infos`."""
+        """Find every object below: its path from here -> its size; see `find_infos`."""
         return {path: int(info["size"] or 0) for path, info in self.find_infos(pattern).items()}
 
     def find_infos(self, pattern: str | None = None) -> dict[str, ObjectInfo]:
-        """Every object below: its path from here -> what `info` says, folder by folder, each sorted by name.
+        """Find every object below: its path from here -> what `info` says, folder by folder, each sorted by name.
 
         Args:
             pattern: a glob of the objects, or of folders whose objects are meant; sorted by what matches.
@@ -320,12 +323,12 @@ class RemotePath:
             return False
 
     def kind(self) -> str | None:
-        """`file`, `directory`, or None where there is neither."""
+        """Return `file`, `directory`, or None where there is neither."""
         info = self.info_or_none()
         return None if info is None else str(info["type"])
 
     def info_or_none(self) -> ObjectInfo | None:
-        """`info`; None where there is neither an object nor a folder."""
+        """Return `info`; None where there is neither an object nor a folder."""
         try:
             return self.info()
         except FileNotFoundError:

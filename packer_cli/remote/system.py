@@ -21,17 +21,17 @@ from typing import Any, TypeVar
 from packer_cli.errors import HbpackError, RemoteError
 
 StorageOptions = dict[str, Any]
-"""What an fsspec file system is opened with, such as `key` or `endpoint_url`."""
+"""Options that an fsspec file system is opened with, such as `key` or `endpoint_url`."""
 ObjectInfo = dict[str, Any]
-"""What a file system says of an object: `size`, `type`, and what identifies its version."""
+"""Facts that a file system gives of an object: `size`, `type`, and what identifies its version."""
 T = TypeVar("T")
 
 TRIES = 6
 FIRST_DELAY = 0.5
 """Seconds before the second try; each further one waits twice as long, and up to half as long again at random."""
 UNREACHED_SECONDS = 3.0
-"""How long to try to reach a storage for the first time. The library's own tries come on top: those of botocore, which
-s3fs uses, take 7 seconds."""
+"""Seconds of trying to reach a storage for the first time. The library's own tries come on top: those of botocore,
+which s3fs uses, take 7 seconds."""
 
 _FINAL = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, HbpackError)
 _NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "DefaultCredentialsError")
@@ -39,7 +39,7 @@ _NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "ProfileNotF
 
 
 def retry(name: str, request: Callable[[], T], *, what: str = "read", has_answered: bool = True) -> T:
-    """The result of a request, which is repeated until it succeeds.
+    """Repeat a request until it succeeds, and return its result.
 
     Args:
         name: the object, for messages.
@@ -83,7 +83,7 @@ def _reached_nobody(error: BaseException | None) -> bool:
 
 
 def _with_address(error: Exception) -> str:
-    """An error with the address that was asked, which those of httpx (`hf://`) do not name."""
+    """Describe an error with the address that was asked, which errors of httpx (`hf://`) do not name."""
     with suppress(AttributeError, RuntimeError):
         return f"{error.request.url.host}: {error}"  # type: ignore[attr-defined]
     return str(error)
@@ -92,7 +92,7 @@ def _with_address(error: Exception) -> str:
 _systems: dict[tuple[Any, ...], Any] = {}
 """The file systems that this process has opened, for all of its threads."""
 _answered: set[tuple[Any, ...]] = set()
-"""Those that have answered a request."""
+"""Storages that have answered a request."""
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
@@ -101,7 +101,7 @@ def is_url(path: str | os.PathLike[str]) -> bool:
 
 
 def open_system(url: str, options: StorageOptions) -> tuple[Any, str]:
-    """(fsspec file system, path of the URL in it). Contacts nothing.
+    """Return (fsspec file system, path of the URL in it). Contacts nothing.
 
     Args:
         options: of the file system, such as credentials; without them it looks where its own tools do.
@@ -127,12 +127,12 @@ def open_system(url: str, options: StorageOptions) -> tuple[Any, str]:
 
 
 def path_in_system(url: str, options: StorageOptions) -> str:
-    """The path of a URL in its file system."""
+    """Return the path of a URL in its file system."""
     return str(_system(url, options)[0]._strip_protocol(url)).rstrip("/")
 
 
 def ask(url: str, options: StorageOptions, request: Callable[[Any, str], T], what: str) -> T:
-    """The answer of a URL's file system to a request, which is retried.
+    """Ask a URL's file system for the answer to a request, which is retried.
 
     Args:
         request: (file system, path of the URL in it) -> answer.
@@ -154,7 +154,7 @@ def ask(url: str, options: StorageOptions, request: Callable[[Any, str], T], wha
 
 
 def _system(url: str, options: StorageOptions) -> tuple[Any, tuple[Any, ...]]:
-    """The file system of a URL, and its key."""
+    """Return the file system of a URL, and its key."""
     scheme, _, path = url.partition("://")
     key = (os.getpid(), scheme, path.split("/")[0], repr(options))
     if key not in _systems:
