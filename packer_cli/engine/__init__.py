@@ -1,1 +1,1 @@
-"""Where per-part work runs. The result is the same for any number of workers."""
+"""Engines that run the work on parts. The result is the same for any number of workers."""

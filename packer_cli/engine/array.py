@@ -31,26 +31,26 @@ _RECORD = re.compile(r"task-(\d+)\.json")
 
 @dataclass(frozen=True, kw_only=True)
 class Pin:
-    """What all tasks of an array agree on."""
+    """Facts that all tasks of an array agree on."""
 
     num_tasks: int
     first_id: int
     id_step: int
     agreed: dict[str, str]
-    """What decides the output, by its name for people: values or fingerprints."""
+    """Values or fingerprints that decide the output, by their names for people."""
 
     @property
     def fingerprint(self) -> str:
-        """Of what must be equal in all tasks."""
+        """Fingerprint of what must be equal in all tasks."""
         return fingerprint(self.num_tasks, self.agreed)
 
     def id_of(self, index: int) -> int:
-        """The id that the scheduler gives to a task."""
+        """Return the id that the scheduler gives to a task."""
         return self.first_id + index * self.id_step
 
 
 def array_expression(pin: Pin, tasks: Sequence[int]) -> str:
-    """The ids of these tasks, as Slurm's `--array` takes them.
+    """Write the ids of these tasks, as Slurm's `--array` takes them.
 
     >>> array_expression(Pin(num_tasks=512, first_id=1, id_step=1, agreed={}), [2, 6, 7, 8])
     '3,7-9'
@@ -72,7 +72,7 @@ class ArrayRecords:
         self.folder = (work / PIN).parent
 
     def pin(self) -> Pin | None:
-        """What the tasks agreed on; None if no task has begun, or the output is complete."""
+        """Read what the tasks agreed on; None if no task has begun, or the output is complete."""
         try:
             return read_record(Pin, json.loads((self.work / PIN).read_bytes()))
         except (OSError, ValueError) as error:
@@ -80,7 +80,7 @@ class ArrayRecords:
             return None
 
     def find_task(self, ids: ArrayIds) -> ArrayTask:
-        """The task that a run is.
+        """Find the task that a run is.
 
         Raises:
             ConfigError: the ids do not fit the array that has begun, or the number of tasks is not known.
@@ -111,7 +111,7 @@ class ArrayRecords:
         return ArrayTask(index, pin.num_tasks)
 
     def done(self) -> list[int]:
-        """The tasks that have written records, in order."""
+        """List the tasks that have written records, in order."""
         try:
             names = [path.name for path in self.folder.iterdir()]
         except OSError:
@@ -132,7 +132,7 @@ class ArrayRecords:
         return f"{done}; hbpack status says which are missing, and what makes the rest"
 
     def read(self, index: int, pin: Pin, facts: Any = dict[str, Any]) -> dict[str, FinishedPart] | None:
-        """The parts of one task, by name, in order; None if it is not done. A damaged record is removed.
+        """Read the parts of one task, by name, in order; None if it is not done. A damaged record is removed.
 
         Args:
             facts: the kind of `FinishedPart.facts`.
@@ -154,11 +154,11 @@ class ArrayRecords:
         remove_folder(self.folder)
 
     def path(self, index: int) -> Path:
-        """The record of a task."""
+        """Return the path of a task's record."""
         return self.folder / f"task-{index:06d}.json"
 
     def remedies(self) -> str:
-        """What to do if the number of tasks is another one."""
+        """Say how to go on if the number of tasks is another one."""
         return (
             "--shard 0/1 to make the rest in one run, or remove "
             f"{str(self.folder)!r} to start over with another number (finished parts are kept)"
@@ -166,7 +166,7 @@ class ArrayRecords:
 
 
 def counted_tasks(number: int) -> str:
-    """Such as `the 4 tasks of an array`."""
+    """Count the tasks of an array in words, such as `the 4 tasks of an array`."""
     return f"the {number:,} tasks of an array"
 
 
@@ -181,7 +181,7 @@ class ArrayTask:
     num_tasks: int
 
     def share(self, items: Sequence[Item], sizes: Sequence[int]) -> list[Item]:
-        """Its items, in order: those whose middle is in its range.
+        """Return the task's items, in order: those whose middle is in its range.
 
         >>> [ArrayTask(index, 3).share("abcd", [1, 1, 1, 3]) for index in range(3)]
         [['a', 'b'], ['c'], ['d']]
@@ -251,7 +251,7 @@ class TaskShare:
         """Remove the pin, all records and all markers: what the other tasks have made may be wrong."""
 
     def record(self, parts: Mapping[str, FinishedPart]) -> None:
-        """Record that the task is done: its parts, by name, in order.
+        """Record that the task is done, with its parts, by name, in order.
 
         Raises:
             ConfigError: the other tasks have agreed on something else meanwhile.
@@ -260,7 +260,7 @@ class TaskShare:
 
 
 def merged(parts: Sequence[Mapping[str, FinishedPart]]) -> dict[str, FinishedPart]:
-    """The parts of all tasks, by name, in order."""
+    """Merge the parts of all tasks, by name, in order."""
     return {name: part for each in parts for name, part in each.items()}
 
 
@@ -308,7 +308,7 @@ class ArrayShare(TaskShare):
         write_json(self._records.path(self.task.index), {"pin": self._mine.fingerprint, "parts": listed})
 
     def all_parts(self, facts: Any) -> list[Mapping[str, FinishedPart]] | None:
-        """The parts of each task, by name, in order; None unless all are done.
+        """Return the parts of each task, by name, in order; None unless all are done.
 
         Args:
             facts: the kind of `FinishedPart.facts`.

@@ -1,4 +1,4 @@
-"""What every engine does with the tasks of a stage. The result is the same for all of them."""
+"""Work that every engine does with the tasks of a stage. The result is the same for all engines."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Engine(AbstractContextManager["Engine"]):
     def run_writing(
         self, function: Callable[[Task], Result], tasks: Sequence[Task]
     ) -> Generator[tuple[int, Result], None, None]:
-        """As `run`, for tasks that spend their time in kernels and in writing: on one machine, threads do them."""
+        """Run tasks that spend their time in kernels and in writing, as `run`: on one machine, threads do them."""
         return self.run_threads(function, tasks)
 
     def find_faults(
@@ -57,7 +57,7 @@ class Engine(AbstractContextManager["Engine"]):
         sizes: Sequence[int],
         progress: Progress | None = None,
     ) -> list[tuple[Task, str]]:
-        """The items with a fault and what it is, in order; found on threads of this process.
+        """Find the items with a fault, and the fault of each, in order, on threads of this process.
 
         Args:
             sizes: of the items, for progress.
@@ -75,7 +75,7 @@ class Engine(AbstractContextManager["Engine"]):
     def run_threads(
         self, function: Callable[[Task], Result], tasks: Sequence[Task]
     ) -> Generator[tuple[int, Result], None, None]:
-        """As `run`, on threads of this process."""
+        """Run tasks as `run`, on threads of this process."""
         if self.workers == 1:
             yield from enumerate(map(function, tasks))
             return

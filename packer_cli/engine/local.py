@@ -17,7 +17,7 @@ from packer_cli.errors import HbpackError
 
 
 def default_workers() -> int:
-    """CPUs that this process may use."""
+    """Count the CPUs that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -147,7 +147,7 @@ def run_isolated(
 
 
 def attempt(function: Callable[[Task], Result], task: Task) -> Result | Failed:
-    """The result of a task in this process, or why it has none."""
+    """Return the result of a task in this process, or the reason why it has none."""
     try:
         return function(task)
     except (HbpackError, ValueError) as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def available_memory(groups: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Bytes of memory that this process may have: the machine's, or its control group's limit; None if unknown.
+    """Return bytes of memory that this process may have: the machine's, or its control group's limit; None if unknown.
 
     Args:
         groups: where the control groups are mounted.
@@ -21,7 +21,7 @@ def available_memory(groups: Path = Path("/sys/fs/cgroup")) -> int | None:
 
 
 def _limit_files(groups: Path) -> list[Path]:
-    """The files with the limits of this process's control group, and of those around it (versions 2 and 1)."""
+    """List the files with the limits of this process's control group, and of those around it (versions 2 and 1)."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:

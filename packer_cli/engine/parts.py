@@ -37,7 +37,7 @@ _STARTED = "started"
 
 
 def find_listing(folder: Path, work: str, listing: str) -> Path:
-    """The listing, in place or moved to the work folder; it may be missing."""
+    """Find the listing, in place or moved to the work folder; the file may be missing."""
     final = folder / listing
     return final if final.exists() else folder / work / listing
 
@@ -130,7 +130,7 @@ class Parts(Generic[Task]):
 
     @contextmanager
     def committing(self, progress: Progress) -> Iterator[Callable[[Written], FinishedPart]]:
-        """While the block runs, commit the parts that are given to its value.
+        """Commit the parts that are given to the block's value, while the block runs.
 
         A thread does so, so that waiting for the disk costs no work. The block ends when all parts are committed, also
         after an error: what is finished stays for the next run. After Ctrl-C, the parts that wait are discarded.
@@ -181,7 +181,7 @@ class Parts(Generic[Task]):
             write_text(self._marker(written.name), marker, sync=False)  # If it is lost, the part is only made again.
 
     def _place(self, file: FileRange) -> tuple[Path, int]:
-        """Where the bytes are: in a file under its final name, or until it has that, in the work folder if shared."""
+        """Find the bytes: in a file under its final name, or until the file has that, in the work folder if shared."""
         final = self._folder / file.path
         return find_range(final, self.work / file.path, file.offset) if file.is_shared else (final, file.offset)
 
@@ -189,7 +189,7 @@ class Parts(Generic[Task]):
         return self.work / f"{name}.json"
 
     def _read_markers(self, engine: Engine) -> dict[str, FinishedPart]:
-        """The markers that there are, by the names of their parts."""
+        """Read the markers that there are, by the names of their parts."""
         there = paths_below(self.work)
         names = [task.name for task in self._tasks if self._marker(task.name) in there]
         read = dict(engine.run_threads(self._read_marker, names))

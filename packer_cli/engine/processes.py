@@ -30,7 +30,7 @@ class Died:
     """A task whose process ended before it gave a result."""
 
     exitcode: int
-    """As in `multiprocessing`: a negative number is a signal."""
+    """Exit code as in `multiprocessing`: a negative number is a signal."""
 
     @property
     def signal_name(self) -> str:
@@ -68,12 +68,12 @@ class _RemoteTracebackError(Exception):
 
 
 def to_bytes(function: Callable[[Any], Any], task: Any) -> bytes:
-    """A task as a worker receives it."""
+    """Write a task as a worker receives it."""
     return pickle.dumps((function, task))
 
 
 def outcome_of(answer: bytes) -> Any:
-    """The result that a worker sent. Raises the task's own error."""
+    """Return the result that a worker sent. Raises the task's own error."""
     is_error, outcome, text = pickle.loads(answer)
     if is_error:
         raise outcome from _RemoteTracebackError(text)
@@ -95,7 +95,7 @@ class Worker:
         self.send_bytes(to_bytes(function, task))
 
     def receive(self) -> Any:
-        """The result of the task, or `Died` if the process ended. Raises the task's own error."""
+        """Receive the result of the task, or `Died` if the process ended. Raises the task's own error."""
         answer = self.receive_bytes()
         if isinstance(answer, Died):
             return answer
@@ -111,7 +111,7 @@ class Worker:
             self.connection.send_bytes(message)
 
     def receive_bytes(self) -> bytes | Died:
-        """The answer, for `outcome_of`."""
+        """Receive the answer, for `outcome_of`."""
         try:
             message: bytes = self.connection.recv_bytes()
             return message
@@ -162,7 +162,7 @@ def _serve(connection: Connection) -> None:
 
 
 def _sendable(error: Exception) -> Exception:
-    """The error, or a RunError with its text if it cannot be pickled."""
+    """Return the error, or a RunError with its text if it cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
@@ -174,7 +174,7 @@ _DESCRIPTORS = 12
 """More than a process needs to start another one, which takes pipes and a socket."""
 _Imports = tuple[str, ...]
 _chosen: _Imports = ()
-"""What the server was told to import from which processes are forked now."""
+"""Imports that the server was told, from which processes are forked now."""
 _others: dict[_Imports, dict[str, Any]] = {}
 """`multiprocessing`'s state of the other servers, which wait to be chosen again."""
 _settings: dict[_Imports, dict[str, str]] = {}
@@ -182,7 +182,7 @@ _settings: dict[_Imports, dict[str, str]] = {}
 
 
 def process_context(preload: Sequence[str] = (), settings: Mapping[str, str] | None = None) -> Any:
-    """A context whose processes are forked from a server that has imported `preload`; starts the server if needed.
+    """Make a context whose processes are forked from a server that imported `preload`; start the server if needed.
 
     Servers with other imports keep running until this process ends. One with the same imports and other settings is
     replaced; its processes must have ended. Without fork, processes are spawned.

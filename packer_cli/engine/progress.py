@@ -69,7 +69,7 @@ def show_bars(show: ShowBar) -> None:
 
 
 def progress_bar(label: str, *, unit: str = "bytes") -> AbstractContextManager[Progress]:
-    """A progress bar; call the value of the block with (done, total)."""
+    """Show a progress bar; call the value of the block with (done, total)."""
     return _show_bar(label, unit)
 
 

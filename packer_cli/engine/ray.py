@@ -59,7 +59,7 @@ class RayEngine(Engine):
             stop()
 
     def release(self) -> None:
-        """Nothing: Ray ends idle workers."""
+        """Do nothing: Ray ends idle workers."""
 
     def run(
         self, function: Callable[[Task], Result], tasks: Sequence[Task], *, is_risky: bool = False
@@ -120,14 +120,14 @@ class _Lost(str):
 
 
 def _ended(ray: Any, running: list[Any]) -> list[Any]:
-    """The tasks that have ended, at least one."""
+    """Wait for tasks that have ended, at least one."""
     first: list[Any]
     first, others = ray.wait(running, num_returns=1)
     return first + (ray.wait(others, num_returns=len(others), timeout=0)[0] if others else [])
 
 
 def _outcome(ray: Any, ref: Any) -> Any:
-    """The result of a task, `Died`, or `_Lost`. Raises the task's own error."""
+    """Return the result of a task, `Died`, or `_Lost`. Raises the task's own error."""
     try:
         answer: bytes | Died | Unstarted = ray.get(ref)
     except ray.exceptions.RayTaskError as error:  # From `relay`, or from importing it.
@@ -254,14 +254,14 @@ def stop() -> None:
 
 
 def num_cpus() -> int:
-    """CPUs of all nodes that are alive now, at least 1."""
+    """Count the CPUs of all nodes that are alive now, at least 1."""
     import ray
 
     return max(1, int(ray.cluster_resources().get("CPU", 0)))
 
 
 def describe(address: str | None) -> str:
-    """Where tasks run: which Ray, its nodes and CPUs."""
+    """Describe where tasks run: which Ray, its nodes and CPUs."""
     import ray
 
     cpus = counted(num_cpus(), "CPU")

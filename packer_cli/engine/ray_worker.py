@@ -1,4 +1,4 @@
-"""What runs in a worker process of Ray: it passes tasks on to a process that it starts, as `LocalEngine` has them.
+"""Function that a worker process of Ray runs: it passes tasks on to a process that it starts, as `LocalEngine` does.
 
 So a task crashes, is preloaded and caches just as on one machine, and a crash leaves Ray's own process to tell of it.
 Tasks and results pass through as bytes: Ray's process imports none of the stages.

@@ -58,7 +58,7 @@ def stop_signals(give_up: Callable[[int], NoReturn]) -> Iterator[StopSignals]:
         raise KeyboardInterrupt
 
     def dropped(what: UnraisableHookArgs) -> None:
-        """Finalizers and weak references' callbacks, which imports have, cannot raise."""
+        """Send Ctrl-C again if it was raised in a finalizer or a weak reference's callback, which cannot raise."""
         if isinstance(what.exc_value, KeyboardInterrupt):
             threading.Timer(AGAIN, send_again).start()
         else:
@@ -101,7 +101,7 @@ def stop_signals(give_up: Callable[[int], NoReturn]) -> Iterator[StopSignals]:
 
 
 def _forget_in_fork() -> None:
-    """A forked process is not the command: a signal to it must not end its parent."""
+    """Forget the signals in a forked process, which is not the command: a signal to it must not end its parent."""
     global _wakeup
     if _wakeup is not None:
         _wakeup = None

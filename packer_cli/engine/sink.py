@@ -1,4 +1,4 @@
-"""What a task writes: the files of one part, under temporary names until the caller commits them.
+"""Files that a task writes: those of one part, under temporary names until the caller commits them.
 
 A file that several parts share: each writes a range of it, and it gets its name when all have.
 On a file system, the parts write in place, to a file in the work folder that has its size from the start. In remote
@@ -51,10 +51,10 @@ class FileRange:
     """xxh3-128."""
     is_shared: bool = False
     version: str | None = None
-    """Of a remote file: what the storage said of it when it was uploaded."""
+    """Version of a remote file: what the storage said of it when it was uploaded."""
 
     def value(self) -> Mapping[str, object]:
-        """What a listing says of it: nothing of the storage that it is in."""
+        """Return what a listing says of the file: nothing of the storage that it is in."""
         return {name: value for name, value in vars(self).items() if name != "version"}
 
     def is_intact(self, file: Path, offset: int | None = None, *, is_listed: bool = False) -> bool:
@@ -87,23 +87,23 @@ class FinishedPart:
     fingerprint: str
     files: tuple[FileRange, ...]
     facts: Any = field(default_factory=dict)
-    """What the stage needs to know about the part: a record of its own, or JSON values."""
+    """Facts that the stage needs to know about the part: a record of its own, or JSON values."""
     release: str = __version__
     """The hbpack release that wrote the marker; another one makes the part again."""
 
     def value(self) -> Mapping[str, object]:
-        """What the marker says, as JSON values."""
+        """Return what the marker says, as JSON values."""
         return {**vars(self), "facts": json_values(self.facts), "files": [vars(file) for file in self.files]}
 
     @classmethod
     def read(cls, value: Any, facts: Any) -> FinishedPart:
-        """The part of `value`, with facts of this kind. Raises ValueError where they are of another one."""
+        """Read the part of `value`, with facts of this kind. Raises ValueError where they are of another one."""
         part = read_record(cls, value)
         return replace(part, facts=read_record(facts, part.facts))
 
 
 class Sink:
-    """Where a task writes its files. Records their checksums."""
+    """Sink of the files that a task writes. Records their checksums."""
 
     def __init__(self, folder: Path, work: str) -> None:
         """Write below `folder`; `work` is as in `Parts`."""
@@ -236,7 +236,7 @@ def write_range(work: Path, offset: int) -> Iterator[HashingFile]:
 
 
 def find_range(final: Path, work: Path, offset: int) -> tuple[Path, int]:
-    """The file with the range from `offset` on, and where it begins there: the shared file, or the range's object."""
+    """Find the file with the range from `offset` on, and the range's start there: the shared file, or its object."""
     if not is_remote(final):
         return (final if final.exists() else work), offset
     piece = _piece(work, offset)
@@ -270,5 +270,5 @@ def finish_file(final: Path, work: Path, ranges: Sequence[tuple[int, int]]) -> N
 
 
 def _piece(work: Path, offset: int) -> Path:
-    """The object of the range from `offset` on."""
+    """Return the object of the range from `offset` on."""
     return work.with_name(f"{work.name}.{offset}")
