@@ -37,7 +37,7 @@ _NO_PLACE = {
 
 
 def read_axolotl(config: TrainerConfig, num_gpus: int | None) -> Draft:
-    """The draft of an Axolotl config.
+    """Read the draft of an Axolotl config.
 
     Args:
         num_gpus: GPUs that train, for the tokens of a step; None if not known.
@@ -68,7 +68,7 @@ def read_axolotl(config: TrainerConfig, num_gpus: int | None) -> Draft:
 
 
 def plugin_lines(config: TrainerConfig, packed: str) -> list[str]:
-    """What the Axolotl config needs to train a packed set: its plugins, with ours, and the set."""
+    """Write the lines that the Axolotl config needs to train a packed set: its plugins, with ours, and the set."""
     known = config.get("plugins")
     names = [*known] if isinstance(known, list) else []
     names += [] if PLUGIN in names else [PLUGIN]
@@ -115,7 +115,7 @@ def _add_set(entry: TrainerConfig, draft: Draft) -> str | None:
 
 
 def _wrong_keys(entry: TrainerConfig, shape: str) -> str | None:
-    """Why the keys that a data set names are not those that hbpack reads; None if they are."""
+    """Say why the keys that a data set names are not those that hbpack reads; None if they are."""
     if shape == "messages":
         mapped = entry.get("message_property_mappings") or {}
         keys = (str(mapped.get(key, entry.get(f"message_field_{key}", key))) for key in ("role", "content"))
@@ -158,7 +158,7 @@ def _add_lengths(config: TrainerConfig, draft: Draft, num_gpus: int | None, kind
 
 
 def _degree(config: TrainerConfig) -> int:
-    """GPUs that share each row; Axolotl has had three names for it."""
+    """Count the GPUs that share each row; Axolotl has had three names for their number."""
     block = config.get("context_parallel")
     sizes = [block.get("size") if isinstance(block, dict) else None]
     sizes += [config.get(name) for name in ("context_parallel_size", "sequence_parallel_degree")]

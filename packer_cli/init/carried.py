@@ -13,13 +13,13 @@ from packer_cli.sizes import format_tokens
 
 
 def hub_name(entry: TrainerConfig, name: str, subset: str) -> str:
-    """A data set on the Hub as `hbpack pack` takes it; `subset` is the key of its configuration."""
+    """Name a data set on the Hub as `hbpack pack` takes it; `subset` is the key of its configuration."""
     name = f"{name}/{entry[subset]}" if entry.get(subset) else name
     return f"{name}:{entry['split']}" if entry.get("split") else name
 
 
 def wrong_messages(field: str, role: str, content: str) -> str | None:
-    """Why hbpack does not read messages in a field that have these keys; None if it does."""
+    """Say why hbpack does not read messages in a field that have these keys; None if it does."""
     if not MESSAGES.matches([field]):
         return f"messages are in {field}: hbpack reads {MESSAGES.expected()}; rename it"
     if (role, content) not in (("role", "content"), ("from", "value")):

@@ -38,7 +38,7 @@ def is_training_config(config: TrainerConfig) -> bool:
 def read_training(
     config: TrainerConfig, read: Callable[[Path], TrainerConfig], names: Sequence[str], num_gpus: int | None
 ) -> Draft:
-    """The draft of a training config, and of the `dataset_info.json` that it names.
+    """Read the draft of a training config, and of the `dataset_info.json` that the config names.
 
     Args:
         read: gives the mapping in a file.
@@ -79,7 +79,7 @@ def add_training(config: TrainerConfig, draft: Draft, num_gpus: int | None) -> N
 
 
 def read_llamafactory(info: TrainerConfig, folder: Path, names: Sequence[str] = ()) -> Draft:
-    """The draft of the data sets that a `dataset_info.json` lists.
+    """Read the draft of the data sets that a `dataset_info.json` lists.
 
     Args:
         folder: where it lies; file names are relative to it.
@@ -121,7 +121,7 @@ def read_llamafactory(info: TrainerConfig, folder: Path, names: Sequence[str] = 
 
 
 def _why_not(entry: TrainerConfig) -> str | None:
-    """Why a data set cannot be packed; None if it can."""
+    """Say why a data set cannot be packed; None if it can."""
     columns, tags = dict(entry.get("columns") or {}), dict(entry.get("tags") or {})
     if columns.get("kto_tag"):
         return "of KTO's records, hbpack reads only those with good answers; name the file to pack these"
@@ -146,14 +146,14 @@ def _wrong_columns(columns: TrainerConfig, *, is_pair: bool) -> str | None:
 
 
 def _keys(columns: TrainerConfig) -> dict[str, str]:
-    """The keys of records by the column that they are."""
+    """Return the keys of records by the column that they are."""
     usual = {column: key for column, key in _ALPACA.items() if column in _REQUIRED or not columns}
     found = {column: columns.get(column, usual.get(column)) for column in _ALPACA}
     return {column: str(key) for column, key in found.items() if key}
 
 
 def _shape_of_columns(columns: TrainerConfig) -> str | None:
-    """The shape that records of these columns have here; None if hbpack reads none of them so."""
+    """Return the shape that records of these columns have here; None if hbpack reads none of them so."""
     present = _keys(columns).values()
     for shape in ("alpaca", "prompt-completion", "text"):
         if SHAPES[shape].matches([*present]) and (shape != "text" or "response" not in columns):

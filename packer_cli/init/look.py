@@ -31,7 +31,7 @@ from packer_cli.remote.system import is_url
 from packer_cli.sizes import Share, TokenShare
 
 MOST_RECORDS = 400
-"""Of each input."""
+"""Most records to read of each input."""
 _MOST_FILES = 32
 """Most files of each input, and most folders and suffixes that are told apart."""
 _BYTES_A_TOKEN = 4
@@ -43,7 +43,7 @@ _BY_BYTES = ("jsonl", "json", "text", "flat")
 
 @dataclass(kw_only=True)
 class Look:
-    """What a sample of an input shows."""
+    """Look at a sample of an input."""
 
     name: str
     """With its weight, as it was given."""
@@ -54,7 +54,7 @@ class Look:
     shapes: Counter[str] = field(default_factory=Counter)
     """Records of the sample by shape."""
     keys: tuple[str, ...] = ()
-    """Of the first record."""
+    """Keys of the first record."""
     lengths: list[int] = field(default_factory=list)
     """Tokens of the sample's records; without a tokenizer, or a template for conversations, estimated from bytes."""
     is_estimated: bool = False
@@ -179,7 +179,7 @@ class Sampler:
 
 
 def epoch_lengths(looks: Sequence[Look], most: int = 200_000) -> NDArray[np.int32]:
-    """Lengths (int32[n]) as an epoch of all inputs would have, or a share of it: each sample is repeated.
+    """Return lengths (int32[n]) as an epoch of all inputs would have, or a share of it: each sample is repeated.
 
     The same for the same looks.
     """
@@ -202,7 +202,7 @@ def epoch_lengths(looks: Sequence[Look], most: int = 200_000) -> NDArray[np.int3
 
 
 def _kinds(files: Sequence[CorpusFile]) -> list[list[CorpusFile]]:
-    """The files by folder and suffix, whose records may differ; by suffix alone, if there are many folders."""
+    """Group the files by folder and suffix, whose records may differ; by suffix alone, if there are many folders."""
     by_suffix, by_both = defaultdict(list), defaultdict(list)
     for file in files:
         folder, suffix = os.path.dirname(file.path), os.path.splitext(file.path)[1]
@@ -216,7 +216,7 @@ def _num_bytes_of(files: Sequence[CorpusFile]) -> int:
 
 
 def _places(file: CorpusFile) -> list[CorpusSlice]:
-    """Slices to begin reading at; without the fingerprint, which would take reading all of a file."""
+    """Return slices to begin reading at, without the fingerprint, which would take reading all of a file."""
     is_plain = file.compression == "none"
     if is_plain and file.format == "jsonl" and file.num_bytes >= _LONG and not is_url(file.path):
         return [CorpusSlice(file=file, start=start, stop=file.num_bytes) for start in _line_starts(file)]
@@ -229,7 +229,7 @@ def _places(file: CorpusFile) -> list[CorpusSlice]:
 
 
 def _line_starts(file: CorpusFile) -> list[int]:
-    """Where the first line begins, and those behind each quarter."""
+    """Find the starts of the first line, and of the lines behind each quarter."""
     starts = [0]
     with open(file.path, "rb") as data:
         for quarter in (1, 2, 3):
@@ -240,7 +240,7 @@ def _line_starts(file: CorpusFile) -> list[int]:
 
 
 def _count_records(file: CorpusFile) -> float | None:
-    """About how many records a file has: exact for Parquet, by the lines of its first megabyte for JSON lines."""
+    """Count about how many records a file has: exactly for Parquet, by the first megabyte's lines for JSON lines."""
     if is_url(file.path) or file.compression != "none":
         return None
     if file.format == "parquet":
@@ -254,14 +254,14 @@ def _count_records(file: CorpusFile) -> float | None:
 
 
 def _parquet_metadata(file: CorpusFile) -> Any:
-    """The footer of a Parquet file."""
+    """Read the footer of a Parquet file."""
     import pyarrow.parquet as pq
 
     return pq.read_metadata(local_file(as_path(file.path)))
 
 
 def _first_keys(slice_: CorpusSlice) -> tuple[str, ...]:
-    """The keys of a slice's first record, of those that some shape has."""
+    """Read the keys of a slice's first record, of those that some shape has."""
     from packer_cli.corpus.records.shapes import Normalizer
 
     for raw in READERS[slice_.file.format].read(slice_, ReadRules(batch_bytes=1 << 14), Normalizer().fields):

@@ -27,7 +27,7 @@ _PLAIN = re.compile(r"[\w./-][\w./@:*-]*")
 
 
 def config_text(draft: Draft, looks: Sequence[Look], name: str) -> str:
-    """The config file.
+    """Write the config file.
 
     Args:
         looks: of the inputs, in their order; empty where they could not be looked at.
@@ -90,7 +90,7 @@ def _value(value: Any) -> str:
 
 
 def _scalar(value: Any) -> str:
-    """A value on a line of YAML: text as it stands where no reader takes it for anything else, else in quotes."""
+    """Write a value on a line of YAML: text as it stands where readers take it for nothing else, else in quotes."""
     if not isinstance(value, str):
         return json.dumps(value)
     if _PLAIN.fullmatch(value) and not value.endswith(":") and yaml.safe_load(value) == value:
@@ -99,7 +99,7 @@ def _scalar(value: Any) -> str:
 
 
 ConfigValues = dict[str, Any]
-"""What a config file says, by the names of options: text, numbers, true or false, and lists of these."""
+"""Values of a config file by the names of options: text, numbers, true or false, and lists of these."""
 TrainerConfig = dict[str, Any]
 """Another trainer's file, or an entry of it; whatever its keys are."""
 
@@ -116,9 +116,9 @@ class Draft:
     unknown: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Name -> (an example value, what to put there): options that the file holds as comments."""
     lost: list[str] = field(default_factory=list)
-    """What of another trainer's file could not be carried over, in words."""
+    """Parts of another trainer's file that could not be carried over, in words."""
     trainer_lines: list[str] = field(default_factory=list)
-    """What another trainer's file must say, so that it trains the packed set."""
+    """Lines that another trainer's file must have, so that it trains the packed set."""
 
     def set(self, name: str, value: Any, reason: str = "") -> None:
         """Set an option, and say why."""
@@ -140,7 +140,7 @@ _LEAST = 8192
 
 
 def propose_groups(lengths: NDArray[np.int32], num_gpus: int) -> tuple[list[str], str]:
-    """Groups as `--groups` takes them, and why.
+    """Propose groups as `--groups` takes them, and say why.
 
     One group, or a second one for samples that one GPU does not hold: as many GPUs share its rows as leave each at
     most 16k tokens. Samples that all of them do not hold so are longer than the groups.
@@ -172,7 +172,7 @@ def propose_groups(lengths: NDArray[np.int32], num_gpus: int) -> tuple[list[str]
 
 
 def fastest_groups(values: Mapping[str, Any], lengths: NDArray[np.int32]) -> tuple[list[str], str]:
-    """Groups as `--groups` takes them with the shortest predicted epoch, and why.
+    """Find groups as `--groups` takes them with the shortest predicted epoch, and say why.
 
     Samples that no row in memory holds are longer than the groups.
 
