@@ -53,7 +53,7 @@ class Device:
 
     @contextmanager
     def one_thread(self) -> Iterator[None]:
-        """On a CPU, torch runs in one thread meanwhile, so that the CPU time of a process is the time it computes."""
+        """Run torch in one thread on a CPU meanwhile, so that a process's CPU time is the time that it computes."""
         num_threads = torch.get_num_threads()
         if not self.is_gpu:
             torch.set_num_threads(1)
@@ -63,20 +63,20 @@ class Device:
             torch.set_num_threads(num_threads)
 
     def median_seconds(self, work: Callable[[], Any], *, warm_up: int, repeats: int) -> float:
-        """Median time of a call, after some warm-up calls."""
+        """Measure the median time of a call, after some warm-up calls."""
         for _ in range(warm_up):
             work()
         return self.of_processes([self.seconds_together(work) for _ in range(repeats)])
 
     def seconds_together(self, work: Callable[[], Any]) -> float:
-        """As `seconds`; the processes begin together."""
+        """Measure as `seconds`; the processes begin together."""
         self._synchronize()
         if dist.is_initialized():
             dist.barrier()
         return self.seconds(work)
 
     def seconds(self, work: Callable[[], Any]) -> float:
-        """Seconds of a call in this process: on a GPU until it is done, on a CPU the CPU time.
+        """Measure the seconds of a call in this process: on a GPU until it is done, on a CPU the CPU time.
 
         CPU time leaves out other programs' turns and the wait for other processes. What gloo copies is in it.
         """
@@ -88,7 +88,7 @@ class Device:
         return clock() - begin
 
     def of_processes(self, seconds: Sequence[float]) -> float:
-        """The time of calls that all processes made: the greatest median of a process, on a CPU the mean.
+        """Return the time of calls that all processes made: the greatest median of a process, on a CPU the mean.
 
         CPU times of equal work differ by chance, and the greatest would always be too long.
         """
@@ -104,7 +104,7 @@ class Device:
             torch.cuda.synchronize(self.device)
 
     def peak_bytes(self, work: Callable[[], Any], held: int) -> int | None:
-        """Peak bytes of a call; None if it ran out of memory.
+        """Measure the peak bytes of a call; None if it ran out of memory.
 
         Args:
             held: bytes that the model held before the call, to which a CPU's count is added.
@@ -138,7 +138,7 @@ class Device:
             torch.cuda.empty_cache()
 
     def greatest(self, value: float) -> float:
-        """The greatest of all processes' values."""
+        """Return the greatest of all processes' values."""
         if not dist.is_initialized():
             return value
         tensor = torch.tensor([value], dtype=torch.float64, device=self.device)

@@ -32,7 +32,7 @@ class Segments:
 
     @classmethod
     def of(cls, queries: tuple[int, ...], keys: tuple[int, ...], device: Any) -> Segments:
-        """Segments of these lengths."""
+        """Make segments of these lengths."""
         borders = [torch.tensor([0, *accumulate(x)], dtype=torch.int32, device=device) for x in (queries, keys)]
         return cls(queries, keys, *borders)
 
@@ -48,7 +48,7 @@ Joining the tiles keeps attention's output twice until backward, so peaks on a C
 
 
 def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments) -> torch.Tensor:
-    """One scaled_dot_product_attention a sample, or on a CPU one for each `CPU_TILE` of its queries; any device."""
+    """Run scaled_dot_product_attention on each sample, or on a CPU on each `CPU_TILE` of its queries; any device."""
     on_cpu, most_keys = query.device.type == "cpu", max(segments.keys)
     rows = CPU_TILE if on_cpu else max(segments.queries)
     mask = None
@@ -75,7 +75,7 @@ def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: 
 
 @lru_cache(maxsize=1)  # All layers share it, and each call for a row takes a part.
 def _causal_mask(rows: int, most_keys: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """[rows, most_keys + rows], to add to scores: row i sees columns up to `most_keys + i`.
+    """Make [rows, most_keys + rows] to add to scores: row i sees columns up to `most_keys + i`.
 
     Queries that come after `before` keys take the columns from `most_keys - before` on.
     """
@@ -116,7 +116,7 @@ def _torch_varlen() -> Kernel:
 
 
 def choose_kernel(name: str, device: torch.device) -> tuple[str, Kernel]:
-    """The kernel with this name; `auto` is the first available of flash-attn, torch's varlen and SDPA.
+    """Choose the kernel with this name; `auto` is the first available of flash-attn, torch's varlen and SDPA.
 
     Raises:
         ConfigError: it is not available on this machine.
@@ -149,7 +149,7 @@ class RowAttention:
         self._group = group
 
     def __call__(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        """[t, heads, dim] -> [t, heads, dim], for this rank's part of the row."""
+        """Attend for this rank's part of the row: [t, heads, dim] -> [t, heads, dim]."""
         return ulysses_attention(query, key, value, self._segments, self._group, self._kernel)
 
 
@@ -204,7 +204,7 @@ def measure_attention(device: Device, kernel: Kernel, shape: ModelShape, longest
 def piece_seconds(
     device: Device, kernel: Kernel, shape: ModelShape, queries: tuple[int, ...], keys: tuple[int, ...], repeats: int
 ) -> float:
-    """Median time of forward and backward of a row of pieces, all together."""
+    """Measure the median time of forward and backward of a row of pieces, all together."""
     segments = Segments.of(queries, keys, device.device)
     row = [
         torch.randn(

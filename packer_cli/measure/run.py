@@ -106,7 +106,7 @@ def measure_profile(options: ProfileConfig, say: Say = lambda text: None) -> Pro
 
 
 def with_fits(profile: Profile, say: Say) -> Profile:
-    """The profile with the models fitted to its rows; unchanged if there are too few."""
+    """Add the models fitted to its rows to a profile; return it unchanged if there are too few."""
     try:
         cost, memory = fit_profile(profile)
     except ConfigError:
@@ -130,7 +130,7 @@ class _Timing:
     fits: bool = True
     """Whether it is to be timed; set to False when it runs out of memory."""
     seconds: list[float] = field(default_factory=list)
-    """Of this process."""
+    """Seconds of the runs in this process."""
 
 
 class _Run:
@@ -144,7 +144,7 @@ class _Run:
         self._limit, self._num_layers, self._say = limit, num_layers, say
 
     def timings(self, length: int, sp_size: int) -> list[_Timing]:
-        """The rows of one length and SP degree: one sample and several, the fewest checkpointed layers and all."""
+        """List rows of one length and SP degree: one sample and several, the fewest checkpointed layers and all."""
         if length % sp_size:
             self._say(f"rows of {length} tokens cannot be split over {sp_size} GPUs: skipped")
             return []
@@ -191,7 +191,7 @@ class _Run:
                     timing.seconds.append(seconds)
 
     def row(self, timing: _Timing) -> IterationRow:
-        """What is written of a row."""
+        """Make the record of a row."""
         seconds = self._device.of_processes(timing.seconds) if timing.fits else None
         peak = timing.peak
         return IterationRow(
@@ -214,7 +214,7 @@ class _Run:
         return self._device.peak_bytes(lambda: self._subject.run(samples, layers, group), self._subject.held_bytes)
 
     def _seconds(self, timing: _Timing) -> float | None:
-        """Seconds of one run in this process; None if it ran out of memory."""
+        """Measure the seconds of one run in this process; None if it ran out of memory."""
         samples, group = split_evenly(timing.length, timing.num_samples), self._group(timing.sp_size)
         try:
             return self._device.seconds_together(lambda: self._subject.run(samples, timing.layers, group))
@@ -251,7 +251,7 @@ def _check(options: ProfileConfig, shape: ModelShape, world_size: int) -> None:
 
 @contextmanager
 def _processes(device: Device) -> Iterator[int]:
-    """torchrun's processes, joined; 1 without torchrun."""
+    """Join torchrun's processes, and yield their number; 1 without torchrun."""
     world_size = int(os.environ.get("WORLD_SIZE", 1))
     if world_size == 1:
         yield 1

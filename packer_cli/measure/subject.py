@@ -87,7 +87,7 @@ class Subject:
         return held
 
     def run(self, samples: tuple[int, ...], checkpoint_layers: int, group: dist.ProcessGroup | None = None) -> None:
-        """`run_row` on a row of made-up tokens.
+        """Run `run_row` on a row of made-up tokens.
 
         Args:
             samples: lengths of the row's samples; their sum is a multiple of the number of processes in the group.
@@ -109,7 +109,7 @@ class Subject:
         checkpoint_layers: int,
         group: dist.ProcessGroup | None = None,
     ) -> None:
-        """Forward and backward on one row; gradients accumulate, as in a step of several iterations.
+        """Run forward and backward on one row; gradients accumulate, as in a step of several iterations.
 
         Args:
             ids, positions, labels: int64 [t], this process's part of the row, contiguous; labels are not shifted.
@@ -131,7 +131,7 @@ def _transformers(path: Path, shape: ModelShape, attention: RowAttention, device
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     def function(module: Any, query: Any, key: Any, value: Any, mask: Any, **kwargs: Any) -> Any:
-        """[1, heads, t, dim] -> [1, t, heads, dim]"""
+        """Attend: [1, heads, t, dim] -> [1, t, heads, dim]."""
         return attention(*(x[0].transpose(0, 1) for x in (query, key, value)))[None], None
 
     ALL_ATTENTION_FUNCTIONS.register(_ATTENTION, function)
@@ -178,7 +178,7 @@ class PlainLayer(nn.Module):
         self.down = nn.Linear(shape.ffn_size, hidden, bias=False)
 
     def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        """[t, hidden] -> [t, hidden]; cos and sin are [t, 1, head_dim]."""
+        """Run the layer: [t, hidden] -> [t, hidden]; cos and sin are [t, 1, head_dim]."""
         normed = self.attention_norm(x)
         query, key, value = (
             linear(normed).unflatten(-1, (-1, self.head_dim)) for linear in (self.query, self.key, self.value)
@@ -222,7 +222,7 @@ class PlainDecoder(nn.Module):
             self.head.weight = self.embedding.weight
 
     def forward(self, ids: torch.Tensor, positions: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """The mean loss; the arguments are int64 [t]."""
+        """Compute the mean loss; the arguments are int64 [t]."""
         x = self.embedding(ids)
         rates = 10000.0 ** (-torch.arange(0, self.head_dim, 2, device=ids.device) / self.head_dim)
         angles = (positions[:, None] * rates).repeat(1, 2)[:, None]
